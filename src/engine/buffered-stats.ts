@@ -6,19 +6,19 @@ import { isUnknownOutcome, NOT_REACHABLE, unavailable } from './calls.ts';
 import type { EngineLog } from './engine.ts';
 import { type CounterName, type Counters, MAX_COUNTED_GROUPS, type Stats, zeroCounters } from './stats.ts';
 
-/** How long counts may stay in memory only. A crash loses at most these. */
+/** How long counts may be in memory only. A crash loses at most the counts of this time. */
 const FLUSH_AFTER_MS = 900;
 /**
- * Groups of all queues that are buffered, at most. While the store is unavailable, no more are added; plain groups
- * always are.
+ * How many groups of all queues are buffered at most. While the store is unavailable, no others are added, except plain
+ * groups, which always are.
  */
 const MAX_BUFFERED_GROUPS = 50_000;
-/** Reads without a reply, at most: each is small, so a count bounds their memory. */
+/** How many reads may be pending: each is small, so a count bounds their memory. */
 const MAX_READS = 20_000;
-/** After this long a read is not repeated because of another flush: the last reply counts. */
+/** A read is repeated if a flush overlapped it, but no longer than this: then the last reply is returned. */
 const REPEAT_READ_MS = 2000;
 
-/** What was counted of one queue since the last flush. */
+/** Counts of one queue since the last flush. */
 export interface CounterDeltas {
   readonly queue: QueueKey;
   readonly groups: ReadonlyMap<GroupName, Readonly<Counters>>;
@@ -28,14 +28,14 @@ export interface CounterDeltas {
 export interface CounterStore {
   /**
    * Whether one connection carries all calls in order, so that one write takes all queues, and a read sees exactly the
-   * writes that were called before it. If not, each queue is written and read on its own, since it may have another
-   * server, and reads are kept apart from writes.
+   * writes that were called before it. If not, each queue is written and read by itself, since it may be on another
+   * server, and reads wait until no write is in flight.
    */
   readonly isOrdered: boolean;
   /** Adds in one step. @throws QuaysideError `storage-unavailable`, `outcome-unknown` */
   write(deltas: readonly CounterDeltas[]): Promise<void>;
   /**
-   * Calls `found` with what is stored of each group, by the index of its queue.
+   * Calls `found` for each stored group, with the index of its queue.
    * @throws QuaysideError `storage-unavailable`
    */
   read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void>;
@@ -61,14 +61,14 @@ export class BufferedStats implements Stats {
   readonly #store: CounterStore;
   readonly #clock: Clock;
   readonly #failures: LogOnChange;
-  /** By namespace and name: a key of both would be made for each count. */
+  /** Nested by namespace and name: a joined key would cost a string for each count. */
   #buffer = new Map<string, Map<string, Buffered>>();
   #bufferedGroups = 0;
   #flushes = 0;
   readonly #flushing = new Set<Promise<void>>();
-  /** Of this turn. */
+  /** Reads requested in this turn of the event loop. */
   #readers: Reader[] = [];
-  /** Those of earlier turns, too. */
+  /** All pending reads, including those of earlier turns. */
   #reads = 0;
   #cancelFlush: CancelTimer | null = null;
   #stopped = false;
@@ -90,7 +90,7 @@ export class BufferedStats implements Stats {
     this.#cancelFlush = this.#clock.after(FLUSH_AFTER_MS, () => void this.flush().catch(() => {}));
   }
 
-  /** Reads of one turn, as a listing makes them, are one read of a store that is ordered. */
+  /** An ordered store gets one read for all calls of a turn, such as those of a listing. */
   read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
     return new Promise((resolve, reject) => {
       if (this.#reads >= MAX_READS) {
@@ -128,7 +128,7 @@ export class BufferedStats implements Stats {
     this.#stopTimer();
   }
 
-  /** Counts that are certainly not stored are buffered again; others may be stored, and must not be added twice. */
+  /** Counts that are certainly not stored are buffered again. Others may be stored, and must not be added twice. */
   async #write(batch: readonly CounterDeltas[]): Promise<void> {
     try {
       await this.#store.write(batch);
@@ -162,7 +162,7 @@ export class BufferedStats implements Stats {
     }
   }
 
-  /** Each count once: either as buffered, or as stored. */
+  /** Each count must be included once: either from the buffer or from the store. */
   async #readOnce(queues: readonly QueueKey[]): Promise<Map<GroupName, Counters>[]> {
     const repeatUntil = this.#clock.monotonic() + REPEAT_READ_MS;
     for (;;) {
@@ -187,7 +187,7 @@ export class BufferedStats implements Stats {
     return copy;
   }
 
-  /** Null: one group too many. */
+  /** Null if the bound on groups is reached. */
   #countersOf(queue: QueueKey, group: GroupName): Counters | null {
     let byName = this.#buffer.get(queue.ns);
     let buffered = byName?.get(queue.name);
@@ -216,7 +216,7 @@ export class BufferedStats implements Stats {
   }
 }
 
-/** Most counts have one of the six names, and this is on the path of every request. */
+/** Visits only the names that are given, usually one of six: this is on the path of every request. */
 function addCounters(to: Counters, deltas: Partial<Counters>): void {
   for (const name in deltas) to[name as CounterName] += deltas[name as CounterName] ?? 0;
 }

@@ -1,21 +1,21 @@
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 
-// What an engine does with each call to its store: it settles in time, it is bounded with all others, and it fails in
-// the words of the ports.
+// What engines share for each call to their store: its deadline, the bound for all pending calls, and the errors of the
+// ports.
 
 /**
- * What needs an engine settles within this time, a wait before the engine's call included: with an error if need be.
- * The rest of the 5 s that callers are promised is for the way to them.
+ * Every operation that needs an engine settles within this time, including any wait before the engine's call, if
+ * necessary with an error. The rest of the 5 s that callers are promised is for the way to and from them.
  */
 export const CALL_TIMEOUT_MS = 4_500;
 
-/** If a timer is later than this, the process was suspended or very busy. */
+/** A timer that fires later than this means that the process was suspended or very busy. */
 const LATE_TIMER_MS = 500;
 
 /**
- * Runs what a timer was set for. If it is late, replies that have come since are in the sockets: they are read first,
- * so that what a store did in that time is not lost, and no store that has replied counts as silent.
+ * Runs the callback of a timer. If the timer is late, replies may already be in the sockets. They are read first, so
+ * that the results of that time are not lost, and a store that has replied does not count as silent.
  */
 export function runTimer(lateMs: number, run: () => void): void {
   if (lateMs > LATE_TIMER_MS) setImmediate(run);
@@ -23,8 +23,8 @@ export function runTimer(lateMs: number, run: () => void): void {
 }
 
 /**
- * What takes several calls, one after the other, has the time of one for all of them.
- * @param late makes the error with which it rejects if that is over
+ * Gives an operation of several sequential calls the timeout of a single call.
+ * @param late creates the error with which it rejects on a timeout
  */
 export function inTime<T>(clock: Clock, value: Promise<T>, late: () => Error): Promise<T> {
   const expired = Promise.withResolvers<never>();
@@ -32,21 +32,22 @@ export function inTime<T>(clock: Clock, value: Promise<T>, late: () => Error): P
   return Promise.race([value, expired.promise]).finally(cancelTimer);
 }
 
-/** A call that has to settle in time. */
+/** A call with a deadline. */
 export abstract class Expiring {
-  /** By the monotonic clock. */
+  /** By the monotonic clock, ms. */
   abstract readonly deadlineAt: number;
-  /** Its neighbours in the queue, which alone sets them. */
+  /** Neighbors in the deadline queue, which alone sets them. */
   previous: Expiring | null = null;
   next: Expiring | null = null;
 
-  /** Its deadline has passed and it is not settled. */
+  /** Called when the deadline has passed and the call is not settled. */
   abstract expire(): void;
 }
 
 /**
- * Calls in the order in which they expire: nearly always that in which they were made, since all have the same time.
- * One timer serves them all. It depends on nothing that a call waits for: whatever is stuck, each call settles.
+ * Pending calls in the order of their deadlines: nearly always the order in which they were made, since most have the
+ * same timeout. One timer serves them all. It depends on nothing that a call waits for: whatever is stuck, each call
+ * settles.
  *
  * A linked list, whose links are cleared on removal: a `Set` leaves tables behind that keep settled calls in memory
  * until the next full collection, which took a third more processor time per call.
@@ -56,19 +57,19 @@ export class DeadlineQueue {
   #first: Expiring | null = null;
   #last: Expiring | null = null;
   #cancelTimer: CancelTimer | null = null;
-  /** When the timer ends; Infinity: there is none. */
+  /** When the timer fires; Infinity: there is none. */
   #timerAt = Number.POSITIVE_INFINITY;
 
   constructor(clock: Clock) {
     this.#clock = clock;
   }
 
-  /** The deadline of a call that is made now. */
+  /** The deadline of a call that is made now, by the monotonic clock. */
   deadline(withinMs = CALL_TIMEOUT_MS): number {
     return this.#clock.monotonic() + withinMs;
   }
 
-  /** `call.deadlineAt` comes from `deadline`. */
+  /** @param call its `deadlineAt` comes from `deadline` */
   add(call: Expiring): void {
     const { deadlineAt } = call;
     let previous = this.#last;
@@ -83,7 +84,7 @@ export class DeadlineQueue {
     if (deadlineAt < this.#timerAt) this.#arm(call);
   }
 
-  /** Calls a function when the time is over. Returns a function that ends the wait. */
+  /** Calls `onExpired` after {@link CALL_TIMEOUT_MS}. Returns a function that cancels it. */
   start(onExpired: () => void): () => void {
     const wait = new Wait(this.deadline(), onExpired);
     this.add(wait);
@@ -102,7 +103,7 @@ export class DeadlineQueue {
     call.next = null;
   }
 
-  /** Expires what is left. */
+  /** Expires all pending calls. */
   stop(): void {
     this.#cancelTimer?.();
     this.#timerAt = Number.POSITIVE_INFINITY;
@@ -116,7 +117,7 @@ export class DeadlineQueue {
     this.#cancelTimer = this.#clock.after(leftMs, () => this.#onTimer());
   }
 
-  /** Settled calls are gone, so the timer is armed once per timeout at most, not once per call. */
+  /** Settled calls have left the queue, so the timer is armed at most once per timeout, not once per call. */
   #onTimer(): void {
     const lateMs = this.#clock.monotonic() - this.#timerAt;
     this.#timerAt = Number.POSITIVE_INFINITY;
@@ -146,31 +147,31 @@ class Wait extends Expiring {
   }
 }
 
-/** Once a server is unreachable for this long, a call to it is rejected at once: it would most likely wait in vain. */
+/** Once a server is unreachable for this long, calls are rejected immediately: they would most likely time out. */
 export const UNREACHABLE_MS = 2_000;
-/** What unsettled calls may hold together: a server that does not reply gets no more than this. */
+/** The most that all pending calls may hold together, in bytes: bounds the backlog for a server that does not reply. */
 const MAX_BYTES = 64 * 1024 * 1024;
-/** And while there is no connection: most of what gathers then is in vain. */
+/** The same bound while there is no connection, when most pending calls will fail anyway. */
 const MAX_BYTES_UNREACHABLE = 16 * 1024 * 1024;
-/** What a call holds in addition to its elements. */
+/** Estimated memory of a call without its elements, in bytes. */
 const CALL_BYTES = 500;
 
 const NO_CONNECTION = new Error('There is no connection.');
 const TOO_MUCH = new Error('Too much waits for a reply.');
 
-/** Whether calls to a server that has been unreachable for so long are in vain. */
+/** Whether a server has been unreachable for so long that calls to it are rejected immediately. */
 export function isUnreachable(downMs: number): boolean {
   return downMs > UNREACHABLE_MS;
 }
 
-/** The bytes of memory that the unsettled calls of this node hold, and whether one more call may join them. */
+/** Counts the memory of all pending calls of this node, and decides whether another call is accepted. */
 export class PendingLimit {
   #bytes = 0;
 
   /**
-   * Why a call is rejected now, as `storage-unavailable`; null: it may join.
+   * The `storage-unavailable` error with which a call is rejected now; null: it is accepted.
    * @param downMs for how long its server has been unreachable; 0 while it is reachable
-   * @param problem why it is unreachable, if that is known
+   * @param problem why it is unreachable, if known
    */
   rejection(downMs: number, problem: Error | null = null): QuaysideError | null {
     if (isUnreachable(downMs)) {
@@ -193,16 +194,16 @@ export class PendingLimit {
 
 export const NOT_REACHABLE = 'The store is not reachable now; nothing was changed.';
 
-/** When asking again makes sense, ms: about as long as a reconnect, or an election, takes to be noticed. */
+/** When a retry makes sense, ms: about as long as a reconnect, or an election, takes to be noticed. */
 const RETRY_AFTER_MS = 1000;
 
-/** A call that the store refused: nothing of it happened. `isFull`: it had no space for what the call stores. */
+/** The error of a call that the store rejected: nothing was changed. `isFull`: the store had no space left. */
 export function refusedByStore(cause: Error, isFull: boolean): QuaysideError {
   if (isFull) return new QuaysideError('storage-full', 'The store is full; nothing was stored.', { cause });
   return unavailable('The store refused the change; nothing was changed.', cause);
 }
 
-/** An insert would make more groups than the queue may have: nothing of it was stored. */
+/** The error of an insert that would create more groups than the queue may have: nothing was stored. */
 export function tooManyGroups(queue: string, maxGroups: number): QuaysideError {
   return new QuaysideError(
     'too-many-groups',
@@ -210,19 +211,19 @@ export function tooManyGroups(queue: string, maxGroups: number): QuaysideError {
   );
 }
 
-/** A change that was sent and not answered. */
+/** The error of a change that was sent and not answered. */
 export function unknownOutcome(cause: Error): QuaysideError {
-  // Without `retryAfterMs`: programs that follow it would repeat what may have been done.
+  // Without `retryAfterMs`: clients that obey it would repeat a change that may have been made.
   const message = 'The store did not answer in time; the change was made or it was not.';
   return new QuaysideError('outcome-unknown', message, { cause });
 }
 
-/** Whether what failed may have been done all the same. */
+/** Whether a failed call may have been applied. */
 export function isUnknownOutcome(error: unknown): boolean {
   return error instanceof QuaysideError && error.code === 'outcome-unknown';
 }
 
-/** Nothing was sent, or only a question. */
+/** The error of a call that certainly changed nothing: it was not sent, or it only reads. */
 export function unavailable(message: string, cause: Error): QuaysideError {
   return new QuaysideError('storage-unavailable', message, { cause, retryAfterMs: RETRY_AFTER_MS });
 }

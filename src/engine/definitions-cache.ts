@@ -3,41 +3,41 @@ import { repeat } from '../util/repeat.ts';
 import { Retries } from '../util/retries.ts';
 import type { Definition, DefinitionKind, Definitions } from './definitions.ts';
 
-/** What changed and could not be read is read again after this long. */
+/** A failed read is retried after this long. */
 const READ_AGAIN_MS = 1_000;
-/** The stores are listed again this often, ± half, in case a watch missed a change. */
+/** Interval at which the stores are listed again, ± half, in case a watch missed a change. */
 const RELIST_MS = 60_000;
-/** The name under which a list of all is retried; no key has it. */
+/** Names a listing in `Retries`, in place of a key; no key has this value. */
 const ALL = '\0';
 
 interface CacheParts {
   readonly definitions: Definitions;
   readonly kind: DefinitionKind;
   readonly clock: Clock;
-  /** Keys that are kept; not given: all. */
+  /** Which keys to cache; not given: all. */
   readonly isWanted?: (key: string) => boolean;
   /**
-   * A definition was read; null: it is gone. Not called for `note`.
-   * @param hasChanged whether its version is another one than this node knew
+   * Called when a definition was read, with null if it does not exist any more. Not called for `note`.
+   * @param hasChanged whether the version differs from the one that this node knew
    */
   readonly onRead: (key: string, definition: Definition | null, hasChanged: boolean) => void;
-  /** A change could not be read; that is retried. Key null: that of all. */
+  /** Called when a changed definition could not be read, which is retried. Key null: a listing failed. */
   readonly onFailedRead: (key: string | null, error: unknown) => void;
 }
 
 /**
- * The definitions of one kind as this node knows them. Follows what the engine says of changes, reads them until that
- * works, and never goes back to an older state, although reads overlap with each other and with changes by this node: a
- * reply counts only if its read began after the latest news of that key.
+ * A cache of the definitions of one kind. It follows the engine's change notifications and retries failed reads. Reads
+ * overlap with each other and with changes by this node, yet the cache never returns to an older state: a reply is used
+ * only if its read began after the latest news of that key.
  */
 export class DefinitionsCache {
   readonly #parts: CacheParts;
   readonly #retries: Retries;
   readonly #cached = new Map<string, Definition>();
   readonly #reads = new Set<Promise<unknown>>();
-  /** Numbers reads as they begin, and changes by this node. */
+  /** A logical clock: each read when it begins, and each change by this node, gets the next number. */
   #moment = 0;
-  /** By key, the moment of the latest news; kept only while a read is in flight, which may be older. */
+  /** The moment of the latest news of each key; needed only while a read is in flight, which may be older. */
   readonly #newsAt = new Map<string, number>();
   #endWatch: (() => void) | null = null;
   #stopped = false;
@@ -79,7 +79,7 @@ export class DefinitionsCache {
     return [...this.#cached.keys()];
   }
 
-  /** Reads one definition and keeps it; again if there was newer news before the reply. @throws as `Definitions.get` */
+  /** Reads one definition into the cache; again if news of it arrived before the reply. @throws as `Definitions.get` */
   read(key: string): Promise<Definition | null> {
     return this.#track(async () => {
       for (;;) {
@@ -93,19 +93,19 @@ export class DefinitionsCache {
     });
   }
 
-  /** The same in the background, until it works. */
+  /** Like `read`, but in the background, and retried until it succeeds. */
   readSoon(key: string): void {
     void this.#retries.do(key, async () => {
       if (!this.#stopped) await this.read(key);
     });
   }
 
-  /** Lists all and keeps them. @throws as `Definitions.list` */
+  /** Lists all definitions into the cache. @throws as `Definitions.list` */
   async reload(): Promise<void> {
     (await this.list())();
   }
 
-  /** Lists all, and returns a function that keeps them. @throws as `Definitions.list` */
+  /** Lists all definitions, and returns a function that stores them in the cache. @throws as `Definitions.list` */
   list(): Promise<() => void> {
     const moment = ++this.#moment;
     const listed = Promise.withResolvers<void>();
@@ -153,7 +153,7 @@ export class DefinitionsCache {
   #keep(key: string, definition: Definition | null, moment: number): void {
     if (definition === null) this.#cached.delete(key);
     else this.#cached.set(key, definition);
-    // A reply that says what is known already may be older than that news.
+    // Without a change, too: the reply may be older than the latest news.
     if (this.#reads.size > 0) this.#newsAt.set(key, Math.max(moment, this.#newsAt.get(key) ?? 0));
   }
 
@@ -174,7 +174,7 @@ interface CachesParts extends Omit<CacheParts, 'definitions' | 'isWanted' | 'onR
   readonly stores: Iterable<Definitions>;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
-  /** As that of a cache. @param definitions the store that was read */
+  /** As in `CacheParts`. @param definitions the store that was read */
   readonly onRead: (
     key: string,
     definition: Definition | null,
@@ -184,8 +184,8 @@ interface CachesParts extends Omit<CacheParts, 'definitions' | 'isWanted' | 'onR
 }
 
 /**
- * The definitions of one kind in several stores: a cache of each, in the order in which they are given. All are listed
- * again from time to time.
+ * The definitions of one kind in several stores: one cache per store, in the order of the stores. All are listed again
+ * periodically.
  */
 export class DefinitionsCaches {
   readonly #parts: Pick<CachesParts, 'clock' | 'random' | 'onFailedRead'>;
@@ -233,8 +233,8 @@ export class DefinitionsCaches {
   }
 
   /**
-   * Lists all stores, or the given ones, concurrently; what one returns is kept, though another fails. Nothing is kept
-   * before all have returned: which store counts for a key is known then.
+   * Lists all stores, or the given ones, concurrently. Caches are updated after all listings have ended, because only
+   * then is it known which store is authoritative for a key; a failed listing does not keep others from being stored.
    * @throws as `Definitions.list`
    */
   async reload(stores: Iterable<Definitions> = this.#caches.keys()): Promise<void> {
@@ -243,7 +243,7 @@ export class DefinitionsCaches {
     for (const list of lists) if (list.status === 'rejected') throw list.reason;
   }
 
-  /** Reads one definition in all stores in the same way. @throws as `Definitions.get` */
+  /** Reads one definition from all stores into their caches. @throws as `Definitions.get` */
   async read(key: string): Promise<void> {
     const reads = await Promise.allSettled([...this.#caches.values()].map((cache) => cache.read(key)));
     for (const read of reads) if (read.status === 'rejected') throw read.reason;

@@ -6,13 +6,13 @@ import type { EngineLog } from './engine.ts';
 import { type Listener, Topics } from './signaller.ts';
 
 /**
- * The Definitions port: small durable documents that every node must see alike — pause flags and options of queues,
- * declarations of exchanges, variants of namespaces, the targets of their migrations, bulk operations and their
- * progress, API tokens, sessions of the console that were ended. Dozens to thousands, read often, changed seldom.
+ * The Definitions port: small durable documents that are the same for all nodes: pause flags and options of queues,
+ * declarations of exchanges, variants of namespaces, targets of their migrations, bulk operations and their progress,
+ * API tokens, ended console sessions. There are dozens to thousands; they are read often and change seldom.
  *
- * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the
- *   engine. Watching is a hint: if an engine may have missed changes it says so, and the node lists again, as it does
- *   from time to time. `DefinitionsCache` does that.
+ * - A change is durable when its promise resolves, and reaches the watchers of every node that shares the engine.
+ *   Notifications are hints: an engine that may have missed changes reports that, and the node lists all again, which
+ *   it also does periodically. `DefinitionsCache` implements this.
  * - Values are JSON. A `version` changes with every write and is compared only for equality.
  * - Errors: `storage-unavailable`, `outcome-unknown`, `definition-conflict`.
  */
@@ -23,15 +23,15 @@ export interface Definitions {
   list(kind: DefinitionKind): Promise<Definition[]>;
 
   /**
-   * Writes if the stored version is `expected`: null means "there is none yet", 'any' does not look.
-   * Returns the new version. @throws QuaysideError `definition-conflict` if another write came first
+   * Writes the value if the stored version is `expected`: null: none is stored; 'any': writes whatever is stored.
+   * Returns the new version. @throws QuaysideError `definition-conflict` if the stored version is another one
    */
   put(kind: DefinitionKind, key: string, value: JsonValue, expected: string | null | 'any'): Promise<string>;
 
-  /** Deletes if the version is `expected`. Returns false if there was none. @throws as `put` */
+  /** Deletes the definition if its version is `expected`. Returns false if none is stored. @throws as `put` */
   delete(kind: DefinitionKind, key: string, expected: string | 'any'): Promise<boolean>;
 
-  /** Calls `listener` after each change by any node, this one included. Returns a function that ends it. */
+  /** Calls `listener` after each change by any node, including this one. Returns a function that ends the watch. */
   watch(listener: (change: DefinitionChange) => void): () => void;
 }
 
@@ -68,39 +68,36 @@ export interface DefinitionChange {
   readonly key: string | null;
 }
 
-/**
- * The key of a definition that is about a queue. Names may hold any character, so the pair is written as JSON rather
- * than joined.
- */
+/** The key of a definition about a queue. Names may contain any character, so the pair is encoded as JSON. */
 export function queueDefinitionKey({ ns, name }: QueueKey): string {
   return JSON.stringify([ns, name]);
 }
 
-/** The queue that a definition with such a key is about. */
+/** The inverse of {@link queueDefinitionKey}. */
 export function queueOfDefinition(key: string): QueueKey {
   const [ns, name] = JSON.parse(key) as [string, string];
   return { ns, name };
 }
 
-/** The rejection of a write that expected another version. */
+/** The error of a write that expected another version. */
 export function definitionConflict(kind: DefinitionKind, key: string): QuaysideError {
   return new QuaysideError('definition-conflict', `The ${kind} ${quote(key)} was changed by another write.`);
 }
 
-/** Whether a write was rejected since another one came first. */
+/** Whether a write was rejected because another write came first. */
 export function isDefinitionConflict(error: unknown): boolean {
   return error instanceof QuaysideError && error.code === 'definition-conflict';
 }
 
 /**
- * Each conflict is a write of another that succeeded, so that there are as many as writers; more than these are no
- * coincidence.
+ * Each conflict means that another writer succeeded, so a call sees at most about as many as there are writers. More
+ * than this is a bug.
  */
 const MAX_CONFLICTS = 1_000;
 
 /**
- * Calls `write`, which reads a definition and writes what becomes of it, until no other write comes in between.
- * @throws QuaysideError what `write` throws; `definition-conflict` only if one came in between each time
+ * Calls `write`, which reads a definition and writes its new value, again and again until no other write interferes.
+ * @throws QuaysideError any error of `write`; `definition-conflict` only after {@link MAX_CONFLICTS} conflicts
  */
 export async function retryConflicts<T>(write: () => Promise<T>): Promise<T> {
   for (let conflicts = 0; ; conflicts += 1) {
@@ -112,7 +109,7 @@ export async function retryConflicts<T>(write: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Waits for a write that expects a version. If another write came first, that one stays. */
+/** Waits for a write that expects a version, and ignores a conflict: the other write stays. */
 export async function unlessChanged(write: Promise<unknown>): Promise<void> {
   try {
     await write;
@@ -121,14 +118,14 @@ export async function unlessChanged(write: Promise<unknown>): Promise<void> {
   }
 }
 
-/** Where an engine stores definitions, their values as JSON text. Errors and `expected` are as in the port. */
+/** Where an engine stores definitions, with values as JSON strings. Errors and `expected` are as in the port. */
 export interface DefinitionStore {
   get(kind: DefinitionKind, key: string): Promise<StoredDefinition | null>;
   /** In any order. */
   list(kind: DefinitionKind): Promise<StoredDefinition[]>;
-  /** Returns the new version; null: another write came first. */
+  /** Returns the new version, or null if another write came first. */
   put(kind: DefinitionKind, key: string, value: string, expected: string | null): Promise<string | null>;
-  /** Returns whether there was one; null: another write came first. */
+  /** Returns whether one was stored, or null if another write came first. */
   delete(kind: DefinitionKind, key: string, expected: string): Promise<boolean | null>;
 }
 
@@ -136,15 +133,15 @@ export type StoredDefinition = readonly [key: string, value: string, version: st
 
 const TOPIC = 'definitions';
 
-/** The Definitions port of every engine, on its store. */
+/** Implements the Definitions port of every engine on top of its `DefinitionStore`. */
 export class StoredDefinitions implements Definitions {
   readonly #store: DefinitionStore;
   readonly #announce: (change: DefinitionChange) => void;
   readonly #watchers: Topics<DefinitionChange>;
 
   /**
-   * @param announce has a change of this node reach {@link notify} on all nodes; not given: on this one, the store sees
-   * to the others
+   * @param announce sends a change of this node to {@link notify} of all nodes; not given: notifies this node only,
+   *   since the store notifies the others
    */
   constructor(store: DefinitionStore, log: EngineLog, announce?: (change: DefinitionChange) => void) {
     this.#store = store;
@@ -174,12 +171,12 @@ export class StoredDefinitions implements Definitions {
     return this.#watchers.subscribe(TOPIC, listener);
   }
 
-  /** A definition was changed by some node. */
+  /** Notifies watchers that a node, this one or another, changed a definition. */
   notify(change: DefinitionChange): void {
     this.#watchers.deliver(TOPIC, change);
   }
 
-  /** Notifications of other nodes may have been lost. */
+  /** Notifies watchers that notifications of other nodes may have been lost. */
   notifyMissed(): void {
     for (const kind of DEFINITION_KINDS) this.notify({ kind, key: null });
   }
@@ -192,7 +189,7 @@ export class StoredDefinitions implements Definitions {
     try {
       result = await changing;
     } catch (error) {
-      // It may have been made: then all nodes have to read it.
+      // The change may have been made, so all nodes have to read it.
       if (isUnknownOutcome(error)) this.#announce(change);
       throw error;
     }

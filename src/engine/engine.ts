@@ -8,69 +8,69 @@ import type { Stats } from './stats.ts';
 import type { DeadLetterPolicy, RetryDelay, Storage } from './storage.ts';
 
 /**
- * An engine opened from a URL: four ports on one store. Several namespaces, and in tests several brokers,
- * may use one engine object; two URLs are two engines.
+ * An engine opened from a URL: four ports on one store. Several namespaces, and in tests several brokers, may use one
+ * engine object; two URLs are two engines.
  *
- * `start` opens the store and brings its schema up to date. If it cannot, it rejects with a message that names the
- * store and says what to do. `stop` flushes and closes.
+ * `start` opens the store and migrates its schema. If it cannot, it rejects with a message that names the store and
+ * says what to do. `stop` flushes and closes.
  */
 export interface Engine extends Service {
   /** The first half of a queue's type: `sqlite`, `redis`, … */
   readonly type: string;
-  /** As configured, credentials included: for messages, go through `maskUrl`. */
+  /** As configured, including credentials: use `maskUrl` in messages. */
   readonly url: string;
   readonly storage: Storage;
   readonly definitions: Definitions;
   readonly signaller: Signaller;
   readonly stats: Stats;
   /**
-   * Copies the whole store, as it is at one moment, into a new file while it is used. Returns the file's bytes. An
-   * engine without it is backed up by its own server's means.
+   * Copies a consistent snapshot of the whole store into a new file while the store is in use. Returns the file's size
+   * in bytes. Not given: the store is backed up with the tools of its own server.
    * @throws QuaysideError `storage-full`, `storage-unavailable`
    */
   readonly backUp?: (file: string) => Promise<number>;
-  /** Whether the store answers now, measured by asking it; rejects with `storage-unavailable` if not. */
+  /** Resolves if the store replies to a request made now; rejects with `storage-unavailable` if it does not. */
   ping(): Promise<void>;
-  /** What its files take of a disk of this machine; not given: it has none here. */
+  /** Disk usage of its files; not given: it has no files on this machine. */
   readonly disk?: (() => Promise<DiskUsage>) | undefined;
   /**
-   * Reads from its server what its promises need of it, on connections of its own. Needs no `start`, and changes
-   * nothing. Rejects as `start` does if the server cannot be used. Not given: there is no server.
+   * Checks that the server's settings can keep the engine's promises, on separate connections. Works without `start`
+   * and changes nothing. Rejects like `start` if the server cannot be used. Not given: the engine has no server.
    */
   readonly examine?: () => Promise<readonly Finding[]>;
   /**
-   * Resolves, once, if the engine finds that it can no longer keep its promises (a failed fsync, a dead
-   * worker). From then on every verb is rejected; the process should stop and say why.
+   * Resolves if the engine can no longer keep its promises (a failed fsync, a dead worker). From then on it rejects
+   * every call; the process should log the error and exit.
    */
   readonly failed: Promise<Error>;
 }
 
-/** What a start found in the store of a server is not of this version: no later start of this program can use it. */
+/** Thrown by `start` if another version wrote the server's store: starting this program again is useless. */
 export class WrongStore extends Error {}
 
 export interface DiskUsage {
-  /** Its files together, in bytes. */
+  /** Total size of the files, in bytes. */
   readonly fileBytes: number;
-  /** What the disk has left for this process, in bytes. */
+  /** Free disk space that this process may use, in bytes. */
   readonly freeBytes: number;
-  /** With less than this left, the disk is nearly full, and inserts are refused. */
+  /** Below this, the disk counts as nearly full, and inserts are rejected. */
   readonly minFreeBytes: number;
 }
 
-/** What an engine must know of a namespace to apply its policy inside its own atomic steps. */
+/** What an engine must know about a namespace to apply its policy inside its own atomic steps. */
 export interface NamespacePolicy {
   readonly name: string;
   /** The default groups of a stream namespace; null for plain queues. */
   readonly groups: readonly GroupName[] | null;
-  /** Where failed elements go, and at how many tries; null: they wait for ever. */
+  /** Where failed elements move, and after how many tries; null: they stay in their queue. */
   readonly deadLetter: DeadLetterPolicy | null;
-  /** How long after insertion an element of a stream may stay; null: until its last group finished it. */
+  /** How long an element of a stream is kept after its insertion; null: until its last group has finished it. */
   readonly retentionMs: number | null;
-  /** How long elements wait after a failed try that names no delay; not given: not at all. */
+  /** How long elements wait after a failed try without a requested delay; not given: they do not wait. */
   readonly retryDelay?: RetryDelay | null;
   /** Options of queues by patterns of their names; see `queue-policy.ts`. */
   readonly queues?: readonly QueueRule[];
-  /** How many groups a queue may have in addition to the default ones, see `Storage`; not given: no such bound. */
+  /** How many groups a queue may have in addition to the default ones, see `Storage`; not given: unlimited. */
   readonly maxGroups?: number;
 }
 
@@ -84,20 +84,20 @@ export interface EngineOptions {
   /** All namespaces that use this engine. */
   readonly namespaces: readonly NamespacePolicy[];
   readonly clock: Clock;
-  /** How long a dedup key is remembered, ms. */
+  /** How long dedup keys are remembered, ms. */
   readonly dedupWindowMs: number;
-  /** The engine's own settings, as its page in `docs/engines/` lists them. */
+  /** The settings of this engine, as listed on its page in `docs/engines/`. */
   readonly settings: Readonly<Record<string, unknown>>;
   readonly log: EngineLog;
 }
 
-/** The two levels at which an engine has something to say; a subset of the server's logger. */
+/** The two levels at which engines log; a subset of the server's logger. */
 export interface EngineLog {
   info(fields: object, message: string): void;
   warn(fields: object, message: string): void;
 }
 
-/** What a check found that an operator asked for. */
+/** One result of a check that an operator requested. */
 export interface Finding {
   readonly level: 'ok' | 'warning' | 'error';
   /** What was checked: `disk`, or the masked URL of an engine. */
@@ -107,7 +107,7 @@ export interface Finding {
   readonly hint: string | null;
 }
 
-/** Further apart than this, moments that clients give are not those that the store sees. */
+/** With a larger difference, the moments that clients give are visibly wrong for the store. */
 const MAX_CLOCK_DIFFERENCE_MS = 1_000;
 
 export function finding(

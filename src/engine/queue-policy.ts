@@ -6,19 +6,19 @@ import type { DeadLetterPolicy, QueueOptions, RetryDelay } from './storage.ts';
 
 /** Options of the queues whose names a pattern matches. */
 export interface QueueRule<Options = QueueOptions> {
-  /** A name in which each `*` stands for any characters, also none. */
+  /** A queue name in which each `*` matches any characters, including none. */
   readonly pattern: string;
   readonly options: Options;
 }
 
-/** What the operations of an engine apply to a queue that has no options of its own. */
+/** The policy of a queue without stored options. */
 export interface QueueDefaults {
   readonly deadLetter: DeadLetterPolicy | null;
   readonly retentionMs: number | null;
   readonly retryDelay: RetryDelay | null;
 }
 
-/** Those of namespaces that are not configured: their names come from callers. */
+/** For namespaces that are not configured, since callers may name any. */
 const NO_DEFAULTS: QueueDefaults = { deadLetter: null, retentionMs: null, retryDelay: null };
 
 /** Defaults of the queues that a pattern matches. */
@@ -39,15 +39,15 @@ export function defaultsRules(policy: NamespacePolicy): DefaultsRule[] {
   return [...rules, general];
 }
 
-/** Of the part by which jitter shortens a delay: 2^16 divided by the golden ratio, so that neighbours are far apart. */
+/** Constants of the jitter. `SPREAD` is 2^16 divided by the golden ratio, so that neighbors get distant values. */
 const [SPREAD, PER_TRY, PARTS] = [40_503, 30_011, 65_536];
 
 /**
- * How long a delivery waits after a failed try, ms. The jitter is computed from the element and the try, so every node,
- * and every engine, comes to the same result; elements that were inserted together are spread evenly. `retryDelay` in
- * `redis/library/queue.lua` and `retryDelay` in `postgres/sql.ts` compute the same.
- * @param tries failed tries, this one included
- * @param element its number
+ * How long a delivery waits after a failed try, ms. The jitter is computed from the element and the try, so that every
+ * node and every engine gets the same result; elements inserted together are spread evenly. Must match `retryDelay` in
+ * `redis/library/queue.lua` and in `postgres/sql.ts`.
+ * @param tries failed tries, including this one
+ * @param element its sequence number
  */
 export function retryDelayMs(
   { firstMs, factor, maxMs, jitter }: RetryDelay,
@@ -59,18 +59,18 @@ export function retryDelayMs(
   return Math.floor(delay * (1 - jitter * part) + 0.5);
 }
 
-/** How many groups a queue may have in addition to the default ones. */
+/** Bounds the number of groups of a queue. */
 export interface GroupLimit {
   readonly most: number;
-  /** The default groups of the namespace, which always fit and are not counted. */
+  /** The default groups of the namespace, which always fit and do not count. */
   readonly defaults: ReadonlySet<GroupName>;
 }
 
-/** The policies of all namespaces of an engine, as they apply to its queues. */
+/** The policies of all namespaces of an engine. */
 export class NamespacePolicies {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
   readonly #limits: ReadonlyMap<string, GroupLimit>;
-  /** Of each namespace, the most specific rule first. */
+  /** Rules by namespace, the most specific first. */
   readonly #rules: ReadonlyMap<string, readonly DefaultsRule[]>;
 
   constructor(policies: readonly NamespacePolicy[]) {
@@ -89,7 +89,7 @@ export class NamespacePolicies {
     return ruleFor(this.rulesOf(ns), name) ?? NO_DEFAULTS;
   }
 
-  /** The most specific first; none if the namespace is not configured. */
+  /** The rules of a namespace, the most specific first; empty if it is not configured. */
   rulesOf(ns: string): readonly DefaultsRule[] {
     return this.#rules.get(ns) ?? [];
   }
@@ -99,18 +99,18 @@ export class NamespacePolicies {
     return (this.#policies.get(ns)?.groups ?? null) !== null;
   }
 
-  /** Those of what the engine itself stores, such as dead letters. */
+  /** The groups of elements that the engine itself stores, such as dead letters. */
   defaultGroups(ns: string): readonly GroupName[] {
     return this.#policies.get(ns)?.groups ?? [PLAIN_GROUP];
   }
 
-  /** What bounds the groups of each queue; null: nothing does, as on plain queues, and if the policy does not say. */
+  /** The limit on groups of each queue; null: unlimited, as on plain queues and without `maxGroups`. */
   groupLimit(ns: string): GroupLimit | null {
     return this.#limits.get(ns) ?? null;
   }
 }
 
-/** How many of a queue's groups count for a limit. */
+/** How many of a queue's groups count toward the limit. */
 export function limitedCount(
   { defaults }: GroupLimit,
   groups: { readonly size: number; has(group: GroupName): boolean },
@@ -120,7 +120,7 @@ export function limitedCount(
   return count;
 }
 
-/** The groups that are named and that a limit is about, each once. */
+/** The distinct groups of new elements that count toward the limit. */
 export function limitedGroups(
   { defaults }: GroupLimit,
   elements: readonly Pick<NewElement, 'groups'>[],
@@ -130,7 +130,7 @@ export function limitedGroups(
   return named;
 }
 
-/** Whether elements name more groups than even an empty queue may have: then the store need not be read. */
+/** Whether new elements name more groups than an empty queue may have, so that they can be rejected without a read. */
 export function isBeyond(limit: GroupLimit, elements: readonly Pick<NewElement, 'groups'>[]): boolean {
   let count = 0;
   for (const { groups } of elements) count += groups.length;

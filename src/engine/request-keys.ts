@@ -4,15 +4,15 @@ import type { QueueKey } from '../model/names.ts';
 import type { RequestKey, Storage } from './storage.ts';
 
 /**
- * The elements of a call with a key, each with a key of its own, for engines that keep no key of a call. All have the
- * fingerprint of the call: other content is noticed at the first element.
+ * For engines that store no keys of calls: gives each element of a call its own key, derived from the key of the call.
+ * All elements have the call's fingerprint, so that other content is detected at the first one.
  */
 export function withRequestKeys(elements: readonly NewElement[], request: RequestKey): NewElement[] {
   const { fingerprint } = request;
   return elements.map((element, index) => ({ ...element, dedupKey: keyAt(request, index), fingerprint }));
 }
 
-/** Whether a queue has seen the key of a call, for the same engines. */
+/** For engines that store no keys of calls: whether a queue has seen the key of a call. */
 export function isRequestSeen(
   storage: Pick<Storage, 'insert'>,
   queue: QueueKey,
@@ -21,15 +21,16 @@ export function isRequestSeen(
   return isKeySeen(storage, queue, keyAt(request, 0));
 }
 
-/** No key has a control character. */
+/** Derived keys cannot collide with keys of clients, which contain no control characters. */
 function keyAt({ key }: RequestKey, index: number): string {
   return `${key}\n${index}`;
 }
 
 /**
- * Whether a queue has seen the key of an element. The port has no operation for that, but promises to store nothing of
- * an insert whose elements contradict each other, and to name the first that contradicts: the first of two if the key
- * was seen, otherwise the second. A key that was seen without a fingerprint contradicts none, and both are repeats.
+ * Whether a queue has seen the key of an element. The port has no operation for that, so this inserts two elements with
+ * the key and different fingerprints. The port promises to store neither, and to report the first that contradicts:
+ * element 0 if the key was seen, otherwise element 1. If the key was seen without a fingerprint, neither contradicts
+ * it, and both are reported as repeats.
  */
 export async function isKeySeen(
   storage: Pick<Storage, 'insert'>,
@@ -46,7 +47,7 @@ export async function isKeySeen(
   return isSeen;
 }
 
-/** As long as those of contents: an engine may know them by their length. */
+/** As long as real fingerprints, since an engine may recognize them by their length. */
 const FINGERPRINTS = ['probe 1', 'probe 2'].map(textFingerprint);
 
 /** Never stored. */

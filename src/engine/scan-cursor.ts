@@ -1,31 +1,31 @@
 import { DELIVERY_STATES, type DeliveryState } from '../model/element.ts';
 
 /**
- * With so many bytes of bodies a page of a scan ends, `limit` reached or not. Other calls wait behind a page, and an
- * engine needs up to 10 ms for a MiB: who wants more reads the next page, and lets them go between.
+ * A page of a scan ends after this many bytes of bodies, even below `limit`. Other calls wait behind a page, and an
+ * engine needs up to 10 ms per MiB; between pages they get their turn.
  */
 export const SCAN_BYTES = 2 * 1_048_576;
 
 /**
- * A place in the order of a scan: the state, the moment by which its deliveries are sorted, and a number behind that.
- * Pages hold together while elements come and go between them.
+ * A place in the order of a scan: the state, the moment by which deliveries in that state are sorted, and a sequence
+ * number that breaks ties. Does not depend on which elements come or go between two pages.
  */
 export interface ScanPlace {
   readonly state: DeliveryState;
   readonly moment: number;
-  /** 0: before all of that moment. */
+  /** 0: before all deliveries of that moment. */
   readonly seq: number;
 }
 
-/** The cursor of a place, as {@link scanStarts} reads it. @param id the number's text; empty for 0 */
+/** Encodes a place for {@link scanStarts}. @param id encodes the sequence number; empty for 0 */
 export function scanCursor(state: DeliveryState, moment: number | string, id: string): string {
   return `${state}.${moment}.${id}`;
 }
 
 /**
- * Where a page begins in each of the states that it may still have something of. A text that is no cursor of the store
- * begins at the start, as a client's bookmark from before a restore would.
- * @param parse returns the number behind its text; null: the store never gave that out
+ * Where a page begins in each state that it may still contain. An `after` that is not a cursor of this store, such as a
+ * client's bookmark from before a restore, begins at the start.
+ * @param parse decodes the sequence number; null: the store never issued this one
  */
 export function scanStarts(
   states: readonly string[],

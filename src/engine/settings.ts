@@ -3,18 +3,18 @@ import { type ConnectionOptions, getCACertificates, setDefaultCACertificates } f
 import { hasRawUserInfo, maskUrl } from '../util/mask.ts';
 import { quote } from '../util/quote.ts';
 
-/** Settings of several engines that exist for tests only, and that no message lists. */
+/** Settings that exist only for tests; error messages do not list them. */
 const FOR_TESTS: readonly string[] = ['testThread', 'givenTime'];
 
-/** The settings of an engine by name, from the URL's parameters (text) and from the configuration (plain values). */
+/** An engine's settings by name, from the parameters of its URL (strings) and from the configuration (any values). */
 export class EngineSettings<Name extends string> {
   /** The engine's URL without credentials. */
   readonly #shown: string;
   readonly #values: Readonly<Record<string, unknown>>;
 
   /**
-   * @param given of several, the last one that has a value for a name counts
-   * @throws Error for a name that is unknown
+   * @param given settings from several sources; for each name, the last value counts
+   * @throws Error for an unknown name
    */
   constructor(shown: string, names: readonly Name[], ...given: readonly Readonly<Record<string, unknown>>[]) {
     this.#shown = shown;
@@ -28,7 +28,7 @@ export class EngineSettings<Name extends string> {
     }
   }
 
-  /** As it was given; null: it was not. */
+  /** The raw value; null: not set. */
   value(name: Name): unknown {
     return this.#values[name] ?? null;
   }
@@ -36,7 +36,7 @@ export class EngineSettings<Name extends string> {
   text(name: Name): string | null {
     const value = this.value(name);
     if (value === null || typeof value === 'string') return value;
-    // It may be a password, and is not quoted.
+    // The value is not quoted, since it may be a password.
     throw this.wrong(name, 'must be text');
   }
 
@@ -63,7 +63,7 @@ export class EngineSettings<Name extends string> {
     throw this.wrong(name, `must be one of ${allowed.join(', ')}, not ${quote(value)}`);
   }
 
-  /** The contents of the file that the setting names. */
+  /** The contents of the file that the setting names; null: not set. @throws Error if the file cannot be read */
   file(name: Name): Buffer | null {
     const path = this.text(name);
     if (path === null) return null;
@@ -85,21 +85,21 @@ export interface Host {
   readonly port: number;
 }
 
-/** The URL of a server in its parts, percent-decoded. What is missing is null. */
+/** The percent-decoded parts of a server's URL. Missing parts are null. */
 interface ServerUrl {
   readonly scheme: string;
   readonly username: string | null;
   readonly password: string | null;
-  /** Several are several addresses of one store. */
+  /** One or more addresses of the same store. */
   readonly hosts: readonly Host[];
-  /** What follows the hosts: a database. */
+  /** The part after the hosts: a database. */
   readonly path: string | null;
   readonly parameters: Readonly<Record<string, string>>;
-  /** The URL with its credentials masked and without parameters, for messages. */
+  /** The URL for messages: credentials masked, without parameters. */
   readonly shown: string;
 }
 
-/** How the URLs of an engine look. */
+/** The URL syntax of an engine. */
 interface UrlForm {
   readonly schemes: readonly string[];
   readonly defaultPort: number;
@@ -111,13 +111,13 @@ const FORM = /^([a-z]+):\/\/(?:([^/?#]*)@)?([^@/?#]*)(?:\/([^?#]*))?(?:\?([^#]*)
 const HOST = /^(\[[0-9a-fA-F:.]+\]|[^:[\]]*)(?::(.*))?$/;
 
 /**
- * Reads `scheme://[user[:password]@]host[:port][,host[:port]…][/path][?parameter=value&…]`. `new URL` cannot: it takes
- * one host.
+ * Parses `scheme://[user[:password]@]host[:port][,host[:port]…][/path][?parameter=value&…]`. `new URL` accepts only one
+ * host.
  * @throws Error that says what is wrong, without the credentials
  */
 export function parseServerUrl(url: string, { schemes, defaultPort, example }: UrlForm): ServerUrl {
   const [, scheme = '', userInfo = '', authority = '', path = '', query = ''] = FORM.exec(url) ?? [];
-  // What looks like a host or a path may then be part of a password.
+  // Otherwise, parts of a password could be taken for a host or a path.
   if (!schemes.includes(scheme) || hasRawUserInfo(url)) {
     throw new Error(
       `${maskUrl(url)} is not a URL of this engine; write ${example}, and percent-encode the rest`,
@@ -166,7 +166,7 @@ function decoded(text: string, shown: string): string | null {
 type TlsFiles = Pick<ConnectionOptions, 'ca' | 'cert' | 'key'>;
 
 /**
- * The PEM files that settings name. If none names an authority, those of the system are trusted.
+ * Reads the PEM files that settings name. If no setting names a certificate authority, those of the system are trusted.
  * @throws Error naming the setting and the file
  */
 export function readTlsFiles<Name extends string>(
@@ -181,8 +181,8 @@ export function readTlsFiles<Name extends string>(
 let areTrusted = false;
 
 /**
- * Makes TLS clients of this process trust the system's authorities in addition to those that come with Node. Takes a
- * tenth of a second, so it is for engines that are reached over TLS and name no authority of their own.
+ * Makes TLS clients of this process trust the system's certificate authorities in addition to Node's. This takes 100
+ * ms, so it is done only for engines that use TLS and name no authority.
  */
 function trustSystemAuthorities(): void {
   if (areTrusted) return;
@@ -190,13 +190,13 @@ function trustSystemAuthorities(): void {
   setDefaultCACertificates([...new Set([...getCACertificates('default'), ...getCACertificates('system')])]);
 }
 
-/** How the TLS settings of an engine's URL are written. */
+/** How to name TLS settings in hints. */
 interface TlsNames {
   /** The setting that names a PEM file of authorities: `ca=FILE`. */
   readonly authority: string;
-  /** What makes the name of a certificate fit. */
+  /** Appended to the hint about a host name that is not in the certificate: an alternative to changing the host. */
   readonly name: string;
-  /** What the URL says for a server that does not use TLS, and for one that does. */
+  /** How the URL of a server without TLS is written, and of one with TLS. */
   readonly without: string;
   readonly with: string;
 }
@@ -207,10 +207,10 @@ const OTHER_NAME = /altnames?|does not match certificate/i;
 const WRONG_TIME = /certificate (has expired|is not yet valid)/i;
 const NO_TLS = /wrong version number|packet length too long|SSL routines|does not support SSL/i;
 const WANTS_TLS = /no (SSL )?encryption|SSL off|requires? (SSL|TLS)/i;
-/** Node's own advice, which is for programs that do not trust the system's authorities. */
+/** Node's advice in its error message; it is misleading here, because this program trusts the system's authorities. */
 const NODES_ADVICE = /; if the root CA is installed locally.*$/s;
 
-/** An error of a connection with what to do about it after a semicolon; unchanged if TLS is not the reason. */
+/** Appends a hint to the message of a connection error, after a semicolon; unchanged if TLS is not the cause. */
 export function withTlsHint(message: string, names: TlsNames): string {
   const hint = hintFor(message, names);
   return hint === null ? message : `${message.replace(NODES_ADVICE, '')}; ${hint}`;

@@ -2,14 +2,14 @@ import type { JsonValue } from './definitions.ts';
 import type { EngineLog } from './engine.ts';
 
 /**
- * The Signaller port: hints between nodes. Best effort: a signal may be lost or come twice, and
- * nothing correct may depend on one. It reaches every subscriber of the topic, those of the publishing
- * node included (one delivery each).
+ * The Signaller port: hints between nodes. Delivery is best effort: a signal may be lost or arrive twice, and
+ * correctness must not depend on it. A signal reaches every subscriber of its topic on every node, including the
+ * publishing one, once per subscription.
  */
 export interface Signaller {
-  /** `local`, `redis`, …: shown in the queue information record. Only `local` ends at this process. */
+  /** `local`, `redis`, …: returned in the queue information record. Signals leave this process unless it is `local`. */
   readonly type: string;
-  /** Returns at once; failures are the signaller's to log. */
+  /** Returns immediately; the signaller logs failures. */
   publish(topic: string, message: JsonValue): void;
   /** Returns a function that ends the subscription. */
   subscribe(topic: string, listener: (message: JsonValue) => void): () => void;
@@ -18,13 +18,13 @@ export interface Signaller {
 /** The signal that elements were stored: see `Storage.insert`. */
 export interface ReadySignal {
   readonly topic: string;
-  /** The message about `count` of them; they may have come in several calls. */
+  /** The message about `count` elements, which may come from several calls. */
   messageFor(count: number): JsonValue;
 }
 
 export type Listener<M> = (message: M) => void;
 
-/** Subscribers by topic, on this node. If one throws, that is logged, and the others still receive the message. */
+/** Subscribers on this node, by topic. If a listener throws, that is logged, and the others still get the message. */
 export class Topics<M> {
   readonly #log: EngineLog;
   readonly #listeners = new Map<string, Set<Listener<M>>>();
@@ -39,7 +39,7 @@ export class Topics<M> {
 
   /** Returns a function that ends the subscription, and returns whether that was the last one of its topic. */
   subscribe(topic: string, listener: Listener<M>): () => boolean {
-    // Wrapped, so that one function given twice is two subscriptions.
+    // Wrapped, so that subscribing the same function twice makes two subscriptions.
     const own: Listener<M> = (message) => listener(message);
     const listeners = this.#listeners.get(topic) ?? new Set();
     this.#listeners.set(topic, listeners.add(own));
@@ -60,15 +60,15 @@ export class Topics<M> {
     }
   }
 
-  /** After the publisher's own turn, as messages from other nodes arrive. */
+  /** Delivers after the caller's own code has run, as messages from other nodes do. */
   deliverSoon(topic: string, message: M): void {
     if (this.has(topic)) queueMicrotask(() => this.deliver(topic, message));
   }
 }
 
 /**
- * Signals within this process: all that an engine needs whose data have one owner, and what a namespace gets
- * that is configured with `local:`.
+ * Signals within this process. Sufficient for an engine whose data are used by one process only, and used by namespaces
+ * that are configured with `local:`.
  */
 export class LocalSignaller extends Topics<JsonValue> implements Signaller {
   readonly type = 'local';

@@ -2,40 +2,40 @@ import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 
 /**
- * The Stats port: counters per queue and group, for people to read. Buffered: a crash may lose the last
- * second of counts, never an element. Of the whole cluster if the engine is shared.
+ * The Stats port: counters per queue and group, for people to read. They are buffered: a crash may lose the last second
+ * of counts, never an element. If nodes share the engine, counters cover the whole cluster.
  *
- * Group names come from producers, so of a queue's groups about {@link MAX_COUNTED_GROUPS} are kept, those that were
- * counted the most. The plain group, which is the queue's own, is always kept.
+ * Producers choose group names, so only about {@link MAX_COUNTED_GROUPS} groups per queue are kept, those with the
+ * highest counts. The plain group, which counts for the queue itself, is always kept.
  */
 export interface Stats {
   /** Adds to a queue's counters. Returns at once and never throws; a flush follows within a second. */
   add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void;
-  /** What is stored plus what this process has still buffered. Groups without counts are absent. */
+  /** The stored counters plus those that this process still buffers. Groups without counts are absent. */
   read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>>;
-  /** Resolves when all that was added before is stored. */
+  /** Resolves when all counts added so far are stored. */
   flush(): Promise<void>;
 }
 
-/** What is counted, under the names of the queue information record (spec 2.2). */
+/** The counters, by their names in the queue information record (spec 2.2). */
 export const COUNTER_NAMES = ['put', 'get', 'reserve', 'commit', 'rollback', 'deadletter'] as const;
 export type CounterName = (typeof COUNTER_NAMES)[number];
 export type Counters = Record<CounterName, number>;
 
-/** Groups of one queue that have counters. As many new ones are counted between two flushes. */
+/** How many groups of one queue have stored counters; between two flushes, as many new ones are counted. */
 export const MAX_COUNTED_GROUPS = 1000;
 
 export function zeroCounters(): Counters {
   return { put: 0, get: 0, reserve: 0, commit: 0, rollback: 0, deadletter: 0 };
 }
 
-/** Elements that came to a queue: each once, and on a stream once more for each of its groups. */
+/** Counts elements that were stored in a queue: each once, and on a stream once more for each of its groups. */
 export function countPuts(stats: Stats, queue: QueueKey, groups: readonly GroupName[], count: number): void {
   stats.add(queue, PLAIN_GROUP, { put: count });
   for (const group of groups) if (group !== PLAIN_GROUP) stats.add(queue, group, { put: count });
 }
 
-/** Deliveries of a group that an engine moved to the dead-letter queue: nobody else knows when it does. */
+/** Counts deliveries that the engine itself moved to the dead-letter queue: no caller knows of these moves. */
 export function countDeadLetters(
   stats: Stats,
   from: { readonly queue: QueueKey; readonly group: GroupName },
@@ -47,8 +47,8 @@ export function countDeadLetters(
 }
 
 /**
- * Counters of a namespace that stores them apart from its elements (`stats: {url, coll}`). What the elements' engine
- * counts by itself, such as dead letters, it stores with them; reads return the sums.
+ * Counters of a namespace that stores them in another engine than its elements (`stats: {url, coll}`). Dead letters and
+ * other counts of the elements' engine are stored in that engine; reads return the sums.
  */
 export class JointStats implements Stats {
   readonly #chosen: Stats;

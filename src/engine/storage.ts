@@ -4,58 +4,57 @@ import type { Holder, Tids } from '../model/owner.ts';
 import type { ReadySignal, Signaller } from './signaller.ts';
 
 /**
- * The Storage port: where elements live.
+ * The Storage port: stores elements.
  *
  * What every operation promises:
- * - **Batches.** A call takes and returns arrays, results in the order of what was given. Calls may overlap
- *   freely; an engine gathers concurrent calls, for all queues, into one transaction or round trip.
- * - **Order of effect.** Calls about one queue, made through one engine object, take effect in the order in
- *   which they were made, awaited or not. So a `take` that is called right after an `insert` sees its
- *   elements, and a waiting consumer is served by the same batch that stored its element.
- * - **Durable before acknowledged.** A promise resolves after the change is as durable as the engine's mode
- *   promises (`docs/engines/README.md`).
- * - **All or nothing per call.** A rejected call had no effect, except with the error `outcome-unknown`, after which it
- *   was applied or not. A `settle` with several items may be applied in part, or in steps between which other calls
- *   take effect, if an engine's page says so. One caller's failure never affects another caller's call in the same
+ * - **Batches.** A call takes and returns arrays; results have the order of the arguments. Calls may overlap freely; an
+ *   engine gathers concurrent calls, for all queues, into one transaction or round trip.
+ * - **Order of effect.** Calls about one queue, made through one engine object, take effect in the order in which they
+ *   were made, awaited or not. So a `take` that is called right after an `insert` sees its elements, and a waiting
+ *   consumer is served by the same batch that stored its element.
+ * - **Durable before acknowledged.** A promise resolves after the change is as durable as the engine's mode promises
+ *   (`docs/engines/README.md`).
+ * - **All or nothing per call.** A rejected call had no effect, unless its error is `outcome-unknown`: then it may or
+ *   may not have been applied. If the engine's page says so, a `settle` of several items may be applied in part, or in
+ *   steps between which other calls take effect. One caller's failure never affects another caller's call in the same
  *   batch.
- * - **Deadline.** Every call settles within 5 s, or in the {@link TimeLeft} that it is given, whatever the state of any
- *   batch.
+ * - **Deadline.** Every call settles within 5 s, or within the {@link TimeLeft} that it is given, whatever the state of
+ *   any batch.
  * - **Time is the engine's**, one clock for all nodes that share it. Moments are ms since 1970. `matureAt` and
  *   `expiresAt` of new elements are as clients give them, see `aheadMs`.
- * - **Errors** are `QuaysideError`: `storage-unavailable` (not applied), `outcome-unknown`, `storage-full`
- *   (insert, and settle with inserts or a move). Driver errors stop at the engine's edge.
- * - **Unknown names.** A queue that was never written is empty, and reading leaves no trace of it. `insert`, `declare`
- *   and whatever stores an element create it.
+ * - **Errors** are `QuaysideError`: `storage-unavailable` (not applied), `outcome-unknown`, `storage-full` (insert, and
+ *   settle with inserts or a move). Engines never let errors of their drivers through.
+ * - **Unknown names.** A queue that was never written is empty, and reading does not create it. `insert`, `declare` and
+ *   every other call that stores an element do.
  * - **Groups are bounded.** `insert` and `settle` with inserts are rejected with `too-many-groups` if they would create
- *   more groups of one queue than its namespace's `maxGroups`. The default groups of the namespace always fit and are
- *   not counted; those of `undoTake` fit, too. Empty groups are evicted when a queue reaches its limit, at once or
- *   after a while, as the engine's page says. Nodes that create groups at one moment may exceed it by a few.
- * - **Expiry.** An element is not delivered at or after its `expiresAt`. It goes to the dead-letter queue with the
- *   reason {@link EXPIRED} if its queue has one, otherwise it is removed; until a take or a sweep does so it may be
- *   counted. A dead letter does not expire.
- *   A reservation that was made before may still be settled.
+ *   more groups of one queue than its namespace's `maxGroups`. The namespace's default groups always fit and are not
+ *   counted; the groups of `undoTake` always fit. Empty groups are evicted when a queue reaches its limit, immediately
+ *   or later, as the engine's page says. Nodes that create groups at the same moment may exceed the limit by a few.
+ * - **Expiry.** An element is not delivered at or after its `expiresAt`. A take or a sweep moves it to the queue's
+ *   dead-letter queue with the reason {@link EXPIRED}, or removes it if there is none; until then it may be counted. A
+ *   reservation made before the expiry may still be settled. Dead letters do not expire.
  *
  * One data model serves plain and stream queues: an element has one *delivery* per group; see `docs/concepts.md`. The
- * policy of a namespace (dead letter, retention, retry delay), and of queues by their names, is given when the engine
- * is opened, that of a queue by `declare`; the operations apply it.
+ * engine gets the policies of namespaces (dead letter, retention, retry delay), and those of queues by name patterns,
+ * when it is opened, and the policy of a single queue by `declare`. The operations apply them.
  */
 export interface Storage {
-  /** What this engine can do; a front end rejects the rest with `not-supported` before it calls. */
+  /** What this engine supports. Front ends reject everything else with `not-supported` before they call. */
   readonly capabilities: StorageCapabilities;
-  /** Whether the engine itself undoes a take whose outcome is unknown, so that its elements return to their place. */
+  /** Whether the engine itself undoes a take that failed with `outcome-unknown`, so that its elements are not lost. */
   readonly undoesLostTakes: boolean;
   /**
-   * Whether the inserts and moves of a settle take effect in the order of calls for their target queues, too. If not,
-   * a call that must see them is made after the settle resolved.
+   * Whether the inserts and moves of a settle also take effect in the order of calls for their target queues. If not, a
+   * call that must see them has to wait until the settle has resolved.
    */
   readonly ordersTransfers: boolean;
-  /** The signaller whose signals an insert publishes in its own round trip; null: none. */
+  /** The signaller whose signals `insert` can publish in its own round trip; null: there is none. */
   readonly insertSignaller: Signaller | null;
 
   /**
-   * Creates queues, empty if new. Idempotent.
-   * @param options stored with each queue in place of what was stored; not given: what is stored stays; null: nothing
-   *   is stored any more. A queue that has options, be they empty, is not forgotten.
+   * Creates the queues that do not exist. Idempotent.
+   * @param options replace the stored options of each queue; undefined: leaves the stored options; null: deletes them.
+   *   A queue with options, even empty ones, is never forgotten as unused.
    */
   declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void>;
 
@@ -63,85 +62,86 @@ export interface Storage {
   queues(ns: string): Promise<string[]>;
 
   /**
-   * Stores elements, all or none. Returns their ids. Delivery order among equal maturities is the order of insertion:
-   * the array's within a call, the calls' between them. See `NewElement.dedupKey` for repeats. If the key of an element
-   * was seen with other content, in this call or before, none of the call is stored, and there are no ids.
+   * Stores all elements or none, and returns their ids. Elements of equal maturity are delivered in the order of
+   * insertion: array order within a call, call order between calls. See `NewElement.dedupKey` for repeats. If a key was
+   * seen with other content, in this call or an earlier one, nothing of the call is stored, and no ids are returned.
    */
   insert(queue: QueueKey, elements: readonly NewElement[], options?: InsertOptions): Promise<ElementId[]>;
 
   /**
-   * Takes up to `count` eligible deliveries of a group, by maturity, then by insertion; with `ids`, those of them that
-   * are eligible. A pop (`leaseMs` null) finishes them at once. A reserve leaves them reserved until the lease ends.
+   * Takes up to `count` eligible deliveries of a group, ordered by maturity, then by insertion; with `ids`, only those
+   * deliveries. A pop (`leaseMs` null) finishes them immediately. A reserve leaves them reserved until the lease ends.
    * No delivery is ever given to two takers.
    */
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult>;
 
   /**
-   * Applies one action to each delivery, if it is in the state that the item names; see {@link SettleAction}. Each item
-   * is atomic with its inserts or its move: unless its outcome is `done` or `dead-lettered`, nothing of it happened.
-   * Items may name several queues of the engine.
+   * Applies one action to each delivery that is in the state which its item requires; see {@link SettleAction}. An item
+   * and its inserts or its move are one atomic step: unless the outcome is `done` or `dead-lettered`, nothing of it
+   * happened. Items may name several queues of the engine.
    */
   settle(items: readonly SettleItem[], time?: TimeLeft): Promise<SettleResult[]>;
 
   /**
-   * Undoes pops whose consumer disconnected before it was answered: the same id, tries, maturity and place.
-   * Only for deliveries that this process popped and nobody has seen. Counts in no statistic.
+   * Undoes pops whose consumer disconnected before it got the response: the deliveries return with the same id, tries,
+   * maturity and place. Only for deliveries that this process popped and no client has seen. No statistic counts it.
    */
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void>;
 
   /**
-   * Pages through a queue without changing it, in delivery order within each state; states in the order of
-   * `DELIVERY_STATES`. A page is a moment's picture: elements that change state between two pages may be missed or seen
+   * Pages through a queue without changing it: states in the order of `DELIVERY_STATES`, deliveries of each state in
+   * delivery order. Each page is a snapshot: elements that change state between two pages may be missed or returned
    * twice.
    */
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage>;
 
   /**
-   * Removes deliveries of all groups, those of the given states or all: one bounded step. The caller repeats it until
-   * `isDone`. What is stored between two steps may be removed by a later one.
+   * Removes deliveries of all groups, in the given states or in any, in one bounded step. Callers repeat it until
+   * `isDone`. Later steps may remove elements that were stored between steps.
    */
   purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep>;
 
   /**
-   * Forgets a queue that holds nothing, with its options, dedup keys and statistics, as if it had never been. Returns
-   * false, and changes nothing, if it holds a delivery. What is stored at the same moment is found, or creates the
-   * queue again; only a pop whose reply was lost just then cannot be undone any more.
+   * Deletes an empty queue with its options, dedup keys and statistics. Returns false, and changes nothing, if the
+   * queue holds a delivery. An element stored at the same moment either makes this return false or creates the queue
+   * again; only a pop whose reply was lost at that moment can no longer be undone.
    */
   drop(queue: QueueKey): Promise<boolean>;
 
   /**
-   * Counts a queue. Without `group`: elements, each once, as `ready` if any of its deliveries is, else
-   * as `scheduled` if any is, else as `reserved`; with each group's own counts in `groups`. With `group`:
-   * that group's deliveries.
+   * Counts the contents of a queue. Without `group`: elements, each once, as `ready` if any of its deliveries is, else
+   * as `scheduled` if any is, else as `reserved`; `groups` has the counts of each group. With `group`: the deliveries
+   * of that group.
    */
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts>;
 
   /**
-   * What a namespace holds, without reading its elements; see {@link Usage}. Bytes may be left out if they are not
-   * needed.
+   * Returns how much a namespace holds, without reading its elements; see {@link Usage}.
+   * @param needsBytes false: `bytes` may be null, which saves measuring it
    */
   usage(ns: string, needsBytes?: boolean): Promise<Usage>;
 
   /**
-   * Housekeeping for all queues of the engine: expires leases that ran out (each a failed try with the reason
-   * {@link LEASE_EXPIRED}, dead letter and retry delay included, the delay from the lease's end) and elements, applies
-   * retention, forgets old dedup keys and unused queues. Bounded work per call. Returns which queues gained eligible
-   * elements by a step of the engine's own since the last sweep of this engine object, such as the dead-letter queues
-   * of settles, and when to call again (null: nothing is due). What it sends to a queue on another server of a cluster
-   * may arrive later, so that one which cannot be reached delays no other; a later sweep then names that queue. Safe to
-   * call from several nodes at once.
+   * Housekeeping for all queues of the engine: expires leases that ran out (each a failed try with the reason {@link
+   * LEASE_EXPIRED}, including dead letter and retry delay, which starts at the end of the lease) and elements, applies
+   * retention, and forgets old dedup keys and unused queues. The work of one call is bounded. Returns when to call
+   * again (null: nothing is due), and which queues gained eligible elements through the engine's own steps since the
+   * last sweep of this engine object, such as dead-letter queues of settles. Elements sent to a queue on another server
+   * of a cluster may arrive later, so that an unreachable server delays no other; a later sweep then names that queue.
+   * Safe to call from several nodes concurrently.
    */
   sweep(): Promise<SweepResult>;
 
   /**
-   * About what the engine's clock shows now, as far as this node knows, without asking; -Infinity while nothing is
-   * known. With `queue`, that of the server which has it.
+   * This node's estimate of the engine's clock, ms since 1970, without a round trip; -Infinity until the clock is
+   * known.
+   * @param queue estimates the clock of the server that has this queue
    */
   now(queue?: QueueKey): number;
 
   /**
-   * By how much the engine's clock is ahead of the one by which moments of new elements are given, ms: 0 unless the
-   * engine's time continued when its clock was set back.
+   * How far the engine's clock is ahead of the clock by which clients give the moments of new elements, ms: 0 unless
+   * the engine's time continued when the machine's clock was set back.
    */
   readonly aheadMs: number;
 }
@@ -150,45 +150,45 @@ export interface Storage {
 export const LEASE_EXPIRED = 'lease-expired';
 /** The reason of a dead letter that reached its `expiresAt`. */
 export const EXPIRED = 'expired';
-/** A reason is cut to this many bytes of UTF-8, at a character. */
+/** Reasons are truncated to this many bytes of UTF-8, at a character boundary. */
 export const MAX_REASON_BYTES = 1024;
 
-/** What is left of the time of a call that has waited for something else before, ms; not given: all of it. */
+/** The time that a call has left after an earlier wait, ms; not given: its full time. */
 export interface TimeLeft {
   readonly leftMs?: number | undefined;
 }
 
 export interface InsertOptions extends TimeLeft {
   /**
-   * Only if `insertSignaller` is not null: published when the elements are stored, once for calls that share a
-   * round trip. After a call that failed it may have been published, too.
+   * Published when the elements are stored, once for all calls that share a round trip; only if `insertSignaller` is
+   * not null. It may be published even if the call fails.
    */
   readonly signal?: ReadySignal | null;
   /**
-   * Called before the promise resolves, for each element that is not stored since its key was seen; if one came with
-   * other content, at least for the first of these.
+   * Called before the promise resolves for each element that is not stored because its key was seen. If content
+   * differs, it is called at least for the first element with other content.
    */
   readonly onRepeat?: OnRepeat | null;
-  /** A key of the whole call, in place of keys of its elements. */
+  /** A key for the whole call, instead of keys for its elements. */
   readonly request?: RequestKey | null;
 }
 
 /**
- * A call whose key the queue has seen, within the window in which it remembers keys of elements, stores nothing and
- * returns the ids of the first one: all its elements are repeats. If the first one had another fingerprint, there are
- * no ids, and at least the element 0 is reported. A call without elements only looks: it does not store its key, and
- * reports the element 0 if the key was seen.
+ * A key that makes a whole call idempotent. If the queue has seen the key within the window for which it remembers
+ * keys, the call stores nothing and returns the ids of the first call: all its elements are repeats. If the first call
+ * had another fingerprint, no ids are returned, and at least element 0 is reported. A call without elements is a
+ * lookup: it does not store its key, and reports element 0 if the key was seen.
  */
 export interface RequestKey {
   /** Differs from the keys of all elements. */
   readonly key: string;
-  /** Of all elements, with their number and order: `RequestFingerprint`. */
+  /** Covers all elements, their count and their order: `RequestFingerprint`. */
   readonly fingerprint: string;
 }
 
 /**
  * @param index of the element in the call
- * @param isSame whether the first element of its key had the same fingerprint, as far as both have one
+ * @param isSame whether the first element with this key had the same fingerprint; true if either has none
  */
 export type OnRepeat = (index: number, isSame: boolean) => void;
 
@@ -199,7 +199,7 @@ export interface StorageCapabilities {
   readonly reserve: boolean;
   /** `settle` with inserts, and `move`: an element can be moved or copied to other queues of the engine atomically. */
   readonly pipeline: boolean;
-  /** Waiting elements can be settled by id. False on every stream queue, whatever the engine says here. */
+  /** Waiting elements can be settled by id. Stream queues never support it, even if the engine does. */
   readonly remove: boolean;
   /** Elements may have an `expiresAt`, and failed tries a reason. */
   readonly expiry: boolean;
@@ -213,31 +213,31 @@ export const ALL_CAPABILITIES: StorageCapabilities = Object.freeze({
   expiry: true,
 });
 
-/** The policy of one queue; a field that is not given is that of the rule that matches its name, or the namespace's. */
+/** The policy of one queue. Missing fields are those of the rule that matches its name, or else of its namespace. */
 export interface QueueOptions {
   /** Null: failed elements stay. */
   readonly deadLetter?: DeadLetterPolicy | null;
   /** Null: elements stay until their last group has finished them. */
   readonly retentionMs?: number | null;
-  /** Null: they wait no longer than who released them says. */
+  /** Null: they wait only as long as the release says. */
   readonly retryDelay?: RetryDelay | null;
 }
 
 /**
- * How long an element waits after a failed try that names no delay: `firstMs` after the first one, after each further
- * one `factor` times as long, `maxMs` at most. See `retryDelayMs` in `queue-policy.ts`.
+ * How long an element waits after a failed try without a requested delay: `firstMs` after the first try, then `factor`
+ * times as long after each further one, `maxMs` at most. See `retryDelayMs` in `queue-policy.ts`.
  */
 export interface RetryDelay {
-  /** Above 0. */
+  /** Greater than 0. */
   readonly firstMs: number;
-  /** From 1. */
+  /** At least 1. */
   readonly factor: number;
   readonly maxMs: number;
-  /** By how much of itself a delay is shortened at most, 0 to 1. */
+  /** The largest fraction by which a delay is shortened, 0 to 1. */
   readonly jitter: number;
 }
 
-/** Where elements go at the failed try that reaches `maxTries`. */
+/** Where an element moves when a failed try brings its tries to `maxTries`. */
 export interface DeadLetterPolicy {
   readonly maxTries: number;
   /** The name of a queue of the same namespace. */
@@ -246,20 +246,20 @@ export interface DeadLetterPolicy {
 
 export interface TakeOptions extends TimeLeft {
   readonly group: GroupName;
-  /** At most this many, 1 to 1000. */
+  /** How many deliveries to take at most, 1 to 1000. */
   readonly count: number;
-  /** Only these, at most 1000. Those that are not eligible are left out. */
+  /** Takes only these, at most 1000. Ids that are not eligible are ignored. */
   readonly ids?: readonly ElementId[];
   /** Reserve for this long; null: pop. */
   readonly leaseMs: number | null;
-  /** The user to whom the reservations belong; not given: nobody. */
+  /** The user who owns the reservations; null or not given: they have no owner. */
   readonly owner?: string | null;
-  /** The tids of the consumers that the reservations are for; not given: none. See `ScannedDelivery.holder`. */
+  /** The tids of the consumers that receive the deliveries; not given: none. See `ScannedDelivery.holder`. */
   readonly tids?: Tids;
   /**
-   * No element beyond the first is taken with which the bodies would come to more, 1 to `LIMITS.takeBytes`; an engine
-   * may count headers as well. Not given: an engine stops at about `LIMITS.takeBytes`, which takes that share a round
-   * trip may share.
+   * Bound for the total size of the bodies, 1 to `LIMITS.takeBytes`; the first element is taken whatever its size. An
+   * engine may count headers as well. Not given: an engine stops at about `LIMITS.takeBytes`, which takes of the same
+   * round trip may have to share.
    */
   readonly maxBytes?: number;
 }
@@ -267,25 +267,25 @@ export interface TakeOptions extends TimeLeft {
 export interface TakeResult {
   readonly deliveries: Delivery[];
   /**
-   * If fewer than `count` were taken: the maturity of the group's next waiting delivery, null if
-   * none waits. If `count` was reached, or `ids` given: null, not looked up.
+   * If fewer than `count` were taken: the maturity of the group's next waiting delivery, or null if none waits. Null
+   * without a lookup if `count` was reached or `ids` were given.
    */
   readonly nextDueAt: number | null;
   /**
-   * Whether `maxBytes` ended it: another element is eligible, and would not have fit. Then `nextDueAt` is any moment
-   * that has passed.
+   * Whether `maxBytes` ended the take: another element is eligible but did not fit. `nextDueAt` is then some past
+   * moment.
    */
   readonly isCut?: boolean;
   /**
-   * Whether it ended early for anything else, such as takes that share its round trip and left it no room, or elements
-   * that expired: another element may be eligible, and the taker asks again at once.
+   * Whether the take ended early for another reason, for example because other takes in its round trip used up the
+   * bytes, or because it met expired elements. Another element may be eligible, so the taker retries immediately.
    */
   readonly isLeft?: boolean;
 }
 
 /**
- * A receipt: names a reserved delivery. Without `token` it names the current reservation: of `owner`, or one that
- * belongs to nobody; without `owner` as well, any.
+ * A receipt for a reserved delivery. Without `token` it refers to the current reservation, if that is owned by `owner`
+ * or has no owner; without `owner` as well, to any current reservation.
  */
 export interface DeliveryRef {
   readonly id: ElementId;
@@ -294,7 +294,7 @@ export interface DeliveryRef {
   readonly owner?: string | null;
 }
 
-/** A delivery, the state in which it must be, and what becomes of it. */
+/** A delivery, the state in which it must be, and the action to apply. */
 export interface SettleItem {
   readonly queue: QueueKey;
   readonly id: ElementId;
@@ -311,9 +311,9 @@ export interface SettleItem {
 export type SettleAction = FinishAction | ReleaseAction | ExtendAction | DeadLetterAction | MoveAction;
 
 /**
- * The delivery is finished: a commit from `reserved`, a removal from `waiting`, and with inserts an exchange's
- * transfer. An element goes when its last delivery is finished. A commit also succeeds if the lease ran out and nobody
- * has reserved since.
+ * Finishes the delivery: a commit from `reserved`, a removal from `waiting`, and with inserts the transfer of an
+ * exchange. The element is deleted with its last delivery. A commit also succeeds after the lease ran out, if there was
+ * no other reservation since.
  */
 export interface FinishAction {
   readonly kind: 'finish';
@@ -322,23 +322,23 @@ export interface FinishAction {
 }
 
 /**
- * The delivery waits (again), eligible after `delayMs`, or at `dueAt` if that is given. If `countTry` is true its tries
- * grow by one, and at the queue's `maxTries` the element moves to its dead-letter queue in the same atomic step. With
- * `countTry` false (the consumer never saw it, or is not to blame) no try is counted; from `reserved`, with neither a
- * delay nor `dueAt`, it regains the maturity it had.
+ * Makes the delivery wait (again); it is eligible after `delayMs`, or at `dueAt` if given. If `countTry` is true, its
+ * tries grow by one, and at the queue's `maxTries` the element moves to the dead-letter queue in the same atomic step.
+ * If `countTry` is false (the consumer never saw it, or is not to blame), no try is counted; a reserved delivery
+ * released with neither a delay nor `dueAt` then regains the maturity it had.
  */
 export interface ReleaseAction {
   readonly kind: 'release';
   readonly delayMs: number;
-  /** Nobody asked for this delay: if a try is counted, the queue's retry delay takes its place, if there is one. */
+  /** The client did not request this delay: if a try is counted, the queue's retry delay, if any, replaces it. */
   readonly isDefaultDelay?: boolean;
   readonly dueAt?: number | null;
   readonly countTry: boolean;
-  /** Kept with the delivery in place of an earlier one if a try is counted: see `ScannedDelivery.reason`. */
+  /** Replaces the stored reason if a try is counted: see `ScannedDelivery.reason`. */
   readonly reason?: string | null;
 }
 
-/** The lease of a reservation ends `leaseMs` from now. One that already ended is `lease-lost`. */
+/** Makes the lease end `leaseMs` from now. The outcome is `lease-lost` if the lease has already ended. */
 interface ExtendAction {
   readonly kind: 'extend';
   readonly leaseMs: number;
@@ -346,11 +346,12 @@ interface ExtendAction {
 
 /**
  * Moves the element to its queue's dead-letter queue now, whatever its tries; the outcome is `dead-lettered`. If the
- * queue has none, or is it itself, the element is released without delay: nothing is lost because a policy changed.
+ * queue has no dead-letter queue, or is its own, the element is released without delay, so that a change of policy
+ * loses nothing.
  */
 interface DeadLetterAction {
   readonly kind: 'dead-letter';
-  /** Whether this was a failed try, for `x-dl-tries`, or for the tries of an element that has nowhere to go. */
+  /** Whether this counts as a failed try: in `x-dl-tries`, or in the tries of an element that is released instead. */
   readonly countTry: boolean;
   readonly reason: string | null;
 }
@@ -366,18 +367,18 @@ export interface MoveAction {
   readonly groups: readonly GroupName[];
   /** Of the copy; null: the delivery's. */
   readonly tries: number | null;
-  /** Flat: name, value, … that replace the element's own; the value null removes. */
+  /** Alternating names and values, which replace headers of the element; the value null removes a header. */
   readonly headers: readonly (string | null)[];
 }
 
 /**
- * How settling one delivery ended. All but `done` and `dead-lettered` changed nothing.
+ * The outcome of one item. Outcomes other than `done` and `dead-lettered` changed nothing.
  * - `done`: as requested.
  * - `dead-lettered`: the element moved to the dead-letter queue.
  * - `not-found`: no such element in this queue, or not for this group.
- * - `not-reserved` (from `reserved`, or for `extend`): it is there, but waiting.
- * - `reserved` (from `waiting`): it is there, but reserved.
- * - `lease-lost`: the token is of an older reservation, or (all but `finish`) of one that ran out.
+ * - `not-reserved` (from `reserved`, or for `extend`): the delivery exists, but is waiting.
+ * - `reserved` (from `waiting`): the delivery exists, but is reserved.
+ * - `lease-lost`: the token belongs to an older reservation, or (except for `finish`) to one that ran out.
  * - `token-required`: no token was given, and the reservation belongs to another user.
  */
 export type SettleOutcome =
@@ -391,11 +392,11 @@ export type SettleOutcome =
 
 export interface SettleResult {
   readonly outcome: SettleOutcome;
-  /** When an extended lease ends; null with all else. */
+  /** The new end of an extended lease, ms since 1970; null for every other action. */
   readonly until: number | null;
 }
 
-/** One result for each outcome without a moment, so that settling allocates none. */
+/** Shared results of all outcomes without `until`, so that settling does not allocate. */
 export const SETTLED: Readonly<Record<SettleOutcome, SettleResult>> = {
   done: Object.freeze({ outcome: 'done', until: null }),
   'dead-lettered': Object.freeze({ outcome: 'dead-lettered', until: null }),
@@ -409,13 +410,13 @@ export const SETTLED: Readonly<Record<SettleOutcome, SettleResult>> = {
 export interface ScanOptions extends TimeLeft {
   readonly group: GroupName;
   readonly states: readonly DeliveryState[];
-  /** Only these, at most 1000, in place of a cursor. */
+  /** Returns only these, at most 1000, instead of using a cursor. */
   readonly ids?: readonly ElementId[];
-  /** The cursor at which the last page ended; null for the first. Opaque. */
+  /** The opaque cursor at which the previous page ended; null for the first page. */
   readonly after: string | null;
   /** 1 to 1000. */
   readonly limit: number;
-  /** If false, bodies are not read and are empty. */
+  /** False: bodies are not read, and are returned empty. */
   readonly bodies: boolean;
 }
 
@@ -425,25 +426,25 @@ export interface ScanPage {
   readonly next: string | null;
 }
 
-/** A delivery as a scan shows it. `lease` has no token: the token is empty. */
+/** A delivery as returned by a scan. The token of its `lease` is empty. */
 export interface ScannedDelivery extends Delivery {
   readonly state: DeliveryState;
   readonly insertedAt: number;
   readonly expiresAt: number | null;
-  /** Of the last failed try; in a dead letter, why it died; null: none is known. */
+  /** The reason of the last failed try; in a dead letter, why it was dead-lettered; null: unknown. */
   readonly reason: string | null;
-  /** The length of the body. */
+  /** Length of the body. */
   readonly bytes: number;
   /**
-   * Who holds the reservation, and since when, ms since 1970; null if it is not reserved. Extending changes nothing.
+   * Who holds the reservation, and since when, ms since 1970 (an extension does not change it); null if not reserved.
    */
   readonly holder: (Holder & { readonly since: number }) | null;
-  /** For `ScanOptions.after`: a page that begins behind this delivery. Null if it was asked for by id. */
+  /** For `ScanOptions.after`: the page after this delivery. Null if the delivery was requested by id. */
   readonly cursor: string | null;
 }
 
 export interface PurgeStep {
-  /** Deliveries that went. */
+  /** The number of deliveries removed. */
   readonly removed: number;
   readonly isDone: boolean;
 }
@@ -454,11 +455,11 @@ export interface GroupCounts {
   /** Waiting for their maturity. */
   readonly scheduled: number;
   readonly reserved: number;
-  /** The earliest maturity of what waits, due or not; null if nothing waits. */
+  /** The earliest maturity of all waiting deliveries, due or not; null if none waits. */
   readonly nextMatureAt: number | null;
 }
 
-/** Those of a group with nothing in it. */
+/** The counts of an empty group. */
 export const NO_COUNTS: GroupCounts = Object.freeze({
   ready: 0,
   scheduled: 0,
@@ -467,7 +468,7 @@ export const NO_COUNTS: GroupCounts = Object.freeze({
 });
 
 export interface QueueCounts extends GroupCounts {
-  /** Per group with anything in it; empty for a plain queue and if `group` was given. */
+  /** The counts of each group that is not empty; empty for a plain queue and if `group` was given. */
   readonly groups: ReadonlyMap<GroupName, GroupCounts>;
 }
 
@@ -475,8 +476,8 @@ export interface Usage {
   /** Waiting and reserved; in a stream an element counts once for each of its groups. */
   readonly elements: number;
   /**
-   * What the namespace takes in its store, or, if the engine cannot tell them apart, all namespaces of the store
-   * together; null if the engine does not know.
+   * The size of the namespace in its store, or of all namespaces together if the engine cannot tell them apart; null:
+   * unknown.
    */
   readonly bytes: number | null;
 }
