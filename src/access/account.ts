@@ -9,19 +9,19 @@ export interface UserDefinition {
   readonly name: string;
   /** A PHC string, or the password itself. */
   readonly password: string;
-  /** Rights by namespace; `*` stands for every namespace that is not named. Null: all rights everywhere. */
+  /** Rights by namespace; `*` applies to every namespace that is not listed. Null: all rights everywhere. */
   readonly rights: Readonly<Record<string, readonly string[]>> | null;
-  /** Hides bodies where the user may browse but not read; not given: false. */
+  /** Hides bodies in namespaces that the user may browse but not read; defaults to false. */
   readonly maskBodies?: boolean;
 }
 
-/** Who somebody is and how they prove it. */
+/** A user and the password that authenticates them. */
 export interface Account {
   readonly user: User;
   readonly password: StoredPassword;
 }
 
-/** A user definition that cannot be used. `field` is the path below the user: `['rights', 'N']`. */
+/** An invalid user definition. `field` is the path within the definition, such as `['rights', 'N']`. */
 export class UserDefinitionError extends Error {
   readonly user: string;
   readonly field: readonly string[];
@@ -39,7 +39,7 @@ export class UserDefinitionError extends Error {
 const EVERY_NAMESPACE = '*';
 
 /**
- * Checks definitions against the namespaces that there are and makes accounts of them.
+ * Validates user definitions against the configured namespaces. Returns the accounts by user name.
  * @throws UserDefinitionError
  */
 export function readAccounts(
@@ -54,7 +54,7 @@ export function readAccounts(
   );
 }
 
-/** Which users a reload added and removed, and which have another password: their sessions ended. For the log. */
+/** For the log: users that a reload added, removed, or gave another password, which ends their sessions. */
 export function accountChanges(
   before: ReadonlyMap<string, Account>,
   after: ReadonlyMap<string, Account>,
@@ -110,13 +110,13 @@ function readUser({ name, rights, maskBodies = false }: UserDefinition, namespac
   return limitedUser(name, lists, maskBodies);
 }
 
-/** Whether Basic credentials can have the name (RFC 7617), and so a client log in. */
+/** Whether the name can be sent in Basic credentials (RFC 7617); without that, no client could log in. */
 function isBasicName(name: string): boolean {
   const isShort = name !== '' && Buffer.byteLength(name) <= PASSWORD_BYTES;
   return isShort && name.isWellFormed() && !name.includes(':') && !CONTROL.test(name);
 }
 
-/** A user with these rights and no others, by namespace; `*` stands for every namespace that is not named. */
+/** A user with only these rights, by namespace; `*` applies to every namespace that is not listed. */
 export function limitedUser(
   name: string,
   rights: Readonly<Record<string, readonly Right[]>>,
@@ -126,7 +126,7 @@ export function limitedUser(
   return new LimitedUser(name, new Map(sets), maskBodies);
 }
 
-/** Whether a value has the shape of lists of rights. Which rights there are is not looked at. */
+/** Whether a value is an object of string lists. Does not check that the strings are known rights. */
 export function isRightsByNamespace(value: unknown): value is Readonly<Record<string, readonly string[]>> {
   return (
     isRecord(value) &&
@@ -143,7 +143,7 @@ function readRight(user: string, namespace: string, right: string): Right {
   throw new UserDefinitionError(user, ['rights', namespace], `there is no right "${right}"`, hint);
 }
 
-/** A user with a list of rights: what is not in it is denied. */
+/** A user with an explicit list of rights; everything else is denied. */
 class LimitedUser implements User {
   readonly name: string;
   readonly isAdministrator = false;
@@ -170,7 +170,7 @@ class LimitedUser implements User {
     return (this.#rightsIn(namespace)?.size ?? 0) > 0;
   }
 
-  /** A namespace's own list replaces the one for all; it does not add to it. */
+  /** A namespace's own list replaces the `*` list; the two are not merged. */
   #rightsIn(namespace: string): ReadonlySet<Right> | undefined {
     return this.#rights.get(namespace) ?? this.#rights.get(EVERY_NAMESPACE);
   }

@@ -13,25 +13,25 @@ import type { Service } from '../util/service.ts';
 import { isRightsByNamespace, limitedUser } from './account.ts';
 import { loginLost, type Right, type User } from './user.ts';
 
-/** Rights by namespace, as of a user; null: all that the owner has. */
+/** Rights by namespace, as for a user; null: all rights of the owner. */
 export type TokenRights = Readonly<Record<string, readonly Right[]>> | null;
 
-/** A token as its owner may see it: without the secret. */
+/** The public part of a token, without the secret. */
 export interface TokenRecord {
   readonly id: string;
   readonly name: string;
-  /** The user whose token it is. */
+  /** Name of the user whom the token represents. */
   readonly owner: string;
   readonly rights: TokenRights;
   /** ms since 1970. */
   readonly createdAt: number;
-  /** Null: never. */
+  /** ms since 1970; null: it does not expire. */
   readonly expiresAt: number | null;
-  /** On this node since its start; null: not used. */
+  /** Last use on this node since it started, ms since 1970; null: not used. */
   readonly lastUsedAt: number | null;
 }
 
-/** Where a token stands in a list. */
+/** The position of a token in a list, as a cursor for the next page. */
 export type TokenPlace = Pick<TokenRecord, 'createdAt' | 'id'>;
 
 export interface NewToken {
@@ -46,14 +46,14 @@ interface CreatedToken {
 }
 
 interface ApiTokensOptions {
-  /** The namespaces of this node with the stores of their engines, in the order of the configuration. */
+  /** This node's namespaces with their engines' definition stores, in the order of the configuration. */
   readonly namespaces: readonly {
     readonly name: string;
     readonly definitions: Definitions;
-    /** The store for new definitions: another one while the namespace moves to another engine. */
+    /** Store for new definitions. Differs from `definitions` while the namespace migrates to another engine. */
     readonly currentDefinitions: Definitions;
   }[];
-  /** The user of a name as configured now; null if there is none. */
+  /** The currently configured user of this name, or null. */
   readonly ownerNamed: (name: string) => User | null;
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
@@ -61,7 +61,7 @@ interface ApiTokensOptions {
   readonly log: Pick<FrontEndLog, 'debug' | 'warn'>;
 }
 
-/** What is stored under the id of a token. */
+/** The definition that is stored under the token's id. */
 interface StoredToken {
   readonly name: string;
   readonly owner: string;
@@ -77,22 +77,22 @@ const ID_BYTES = 9;
 const SHAPE = /^qs_[A-Za-z0-9_-]{43}$/;
 const ID = new RegExp(`^[0-9a-f]{${2 * ID_BYTES}}$`);
 const BEARER = /^bearer +(\S+)$/i;
-/** A user's tokens; what is stored is bounded. */
+/** Maximum stored tokens per user. */
 const MAX_PER_OWNER = 100;
 const REVOKE_AGAIN_MS = 1_000;
-/** The clock may be set in the meantime. */
+/** Maximum length of the expiry timer, so that it notices when the wall clock was set. */
 const MAX_EXPIRY_WAIT_MS = 60_000;
-/** The user name with which any token may log in where a name is due; the owner's name does as well. */
+/** The user name to send with a token where a protocol requires one; the owner's name is accepted as well. */
 const ANY_OWNER = 'token';
 
-/** The token of an `Authorization` header; null: it has another scheme. */
+/** The token of an `Authorization` header, or null if the scheme is not Bearer. */
 export function bearerToken(authorization: string): string | null {
   return BEARER.exec(authorization)?.[1] ?? null;
 }
 
 /**
- * API tokens: random credentials that stand for a user with all or some of the user's rights. They are definitions of
- * the engines, so all nodes of an engine know them (ADR 19).
+ * API tokens: random credentials that represent a user, with all or some of the user's rights. They are stored as
+ * definitions, so all nodes that share an engine know them (ADR 19).
  */
 export class ApiTokens implements Service {
   readonly #options: ApiTokensOptions;
@@ -100,7 +100,7 @@ export class ApiTokens implements Service {
   readonly #byId = new Map<string, TokenEntry>();
   readonly #byDigest = new Map<string, TokenEntry>();
   readonly #revocations: Retries;
-  /** Those of one user are stored one after the other: many at once would all find a place below the limit. */
+  /** Creates one token per user at a time: concurrent calls would all see a count below the limit. */
   readonly #creations = new ConcurrencyLimit({
     perKey: 1,
     maxWaiting: MAX_PER_OWNER,
@@ -108,13 +108,13 @@ export class ApiTokens implements Service {
       new QuaysideError('overloaded', 'Too many tokens of this user are being created; retry later.'),
   });
   #onEnded: (users: ReadonlySet<User>) => void = () => {};
-  /** Revoked in this turn, and reported at its end: for all of them, sessions are looked at once. */
+  /** Tokens revoked in this turn of the event loop, reported together so that sessions are checked only once. */
   #revoked = new Set<User>();
-  /** The reading of all tokens that has begun, and the one that begins after it. */
+  /** The running read of all tokens, and the one queued behind it. */
   #reading: Promise<void> | null = null;
   #nextReading: Promise<void> | null = null;
   #expiryTimer: CancelTimer | null = null;
-  /** When the timer ends. */
+  /** When the next token expires, ms since 1970; Infinity if no timer is set. */
   #nextExpiry = Number.POSITIVE_INFINITY;
   #isStopped = false;
 
@@ -157,17 +157,17 @@ export class ApiTokens implements Service {
   }
 
   /**
-   * Calls `run` with the users of tokens that were revoked or have expired: what lasts of their logins is to end. Not
-   * of tokens with which nobody logged in here: any user may create and revoke them in a loop, and what lasts of all
-   * others is looked at each time.
+   * Calls `run` with the users of tokens that were revoked or have expired, so that their sessions and subscriptions
+   * can be closed. Tokens that were never used on this node are not reported: any user may create and revoke tokens in
+   * a loop, and each report scans all sessions.
    */
   onEnded(run: (users: ReadonlySet<User>) => void): void {
     this.#onEnded = run;
   }
 
   /**
-   * Creates a token of a user; its rights were checked. Resolves when it is stored. `secret` is not kept anywhere.
-   * @throws QuaysideError `too-many-tokens`, `overloaded`; `unauthorized` if the user is removed in the meantime; and
+   * Creates and stores a token. The caller has checked its rights. Only a digest of the secret is stored.
+   * @throws QuaysideError `too-many-tokens`, `overloaded`; `unauthorized` if the user is removed during the call; and
    * as `Definitions.put`
    */
   create(owner: User, token: NewToken): Promise<CreatedToken> {
@@ -184,7 +184,7 @@ export class ApiTokens implements Service {
         `User ${quote(owner.name)} has ${own.length} tokens, the limit is ${MAX_PER_OWNER}; revoke one that is not used.`,
       );
     }
-    // Not base64url: the command line would take an id that begins with `-` for an option.
+    // Hex, because the command line would parse a base64url id with a leading `-` as an option.
     const id = randomBytes(ID_BYTES).toString('hex');
     const secret = PREFIX + randomBytes(SECRET_BYTES).toString('base64url');
     const { name, rights, expiresAt } = token;
@@ -203,7 +203,7 @@ export class ApiTokens implements Service {
     this.#caches.of(definitions).note(id, { key: id, value, version });
     this.#keep(id, definitions, stored);
     if (this.#options.ownerNamed(owner.name) === null) {
-      // Removed while it was stored: the end of the user's tokens has not seen this one.
+      // The user was removed while the token was being stored, so `revokeOf` may have missed it.
       await this.revokeOf([owner.name]);
       throw loginLost();
     }
@@ -211,8 +211,8 @@ export class ApiTokens implements Service {
   }
 
   /**
-   * The tokens that a user may see, the oldest first: an administrator all, others their own.
-   * @param after only those behind this place; not given or null: all
+   * The tokens that a user may see, oldest first: administrators see all, other users their own.
+   * @param after list only tokens after this position; defaults to all
    */
   list(caller: User, after: TokenPlace | null = null): TokenRecord[] {
     return [...this.#byId]
@@ -222,9 +222,9 @@ export class ApiTokens implements Service {
       .sort(comparePlaces);
   }
 
-  /** Resolves when the token is gone. @throws QuaysideError `token-not-found`, and as `Definitions.delete` */
+  /** Deletes the token. @throws QuaysideError `token-not-found`, and as `Definitions.delete` */
   async revoke(id: string, caller: User): Promise<void> {
-    // Another node may have created it just now.
+    // Another node may have created it, and its signal may not have arrived yet.
     if (!this.#byId.has(id) && ID.test(id)) await this.#caches.read(id);
     const token = this.#byId.get(id);
     if (token === undefined || !isVisible(token, caller)) {
@@ -240,8 +240,8 @@ export class ApiTokens implements Service {
   }
 
   /**
-   * Revokes the tokens of users who were removed, on all nodes: this one knows of the users no more, others may not
-   * have read that yet. Resolves after a try; what fails is tried again.
+   * Revokes the tokens of removed users on all nodes, because other nodes may not have reloaded their users yet.
+   * Resolves after the first attempt; failed deletions are retried in the background.
    */
   async revokeOf(owners: readonly string[]): Promise<void> {
     const removed = new Set(owners);
@@ -256,8 +256,8 @@ export class ApiTokens implements Service {
   }
 
   /**
-   * The user of a token; null if it is not known, or its owner is no user any more.
-   * @param name that was given with it, if one was: the owner's, or `token`
+   * The user of a token, or null if the token is unknown or its owner was removed.
+   * @param name the user name sent with the token: the owner's or `token`; null if there was none
    * @throws QuaysideError `token-expired`
    */
   login(secret: string, name: string | null): User | null {
@@ -276,7 +276,7 @@ export class ApiTokens implements Service {
     return token.user;
   }
 
-  /** The same, but null for a token that has expired. */
+  /** As `login` without a name, but returns null for an expired token. */
   recall(secret: string): User | null {
     try {
       return this.login(secret, null);
@@ -286,9 +286,10 @@ export class ApiTokens implements Service {
   }
 
   /**
-   * Reads the tokens of all engines again if this may be one that another node created just now: the signal of that may
-   * come later than its first use. Those of an engine that is unavailable stay as they are. Many calls share a reading.
-   * @returns whether it did
+   * Rereads the tokens of all engines if the secret has the form of a token: another node may have created it, and its
+   * signal may arrive after its first use. If an engine is unavailable, its known tokens are retained. Concurrent calls
+   * share a read.
+   * @returns whether the tokens were reread
    */
   async refresh(secret: string): Promise<boolean> {
     if (!SHAPE.test(secret)) return false;
@@ -311,25 +312,25 @@ export class ApiTokens implements Service {
     return reading;
   }
 
-  /** Whether a user is a token's. */
+  /** Whether the user logged in with a token. */
   isToken(user: User): boolean {
     return user instanceof TokenUser;
   }
 
-  /** Whether the token of a user still counts. */
+  /** Whether the user's token is neither revoked nor expired, and its owner still exists. */
   isLive(user: User): boolean {
     return user instanceof TokenUser && user.isLive;
   }
 
   #keep(id: string, definitions: Definitions, stored: StoredToken): void {
-    // A token never changes; sessions refer to the one that is known.
+    // Tokens are immutable, and sessions hold a reference to the known entry.
     if (this.#byId.has(id)) return;
     const { clock, ownerNamed } = this.#options;
     const token = new TokenEntry(stored, definitions, clock, () => ownerNamed(stored.owner));
     this.#byId.set(id, token);
     this.#byDigest.set(stored.digest, token);
     const endsAt = stored.expiresAt ?? Number.POSITIVE_INFINITY;
-    // Not for each: a start reads all tokens, one after the other.
+    // Restart the timer only for an earlier expiry: at startup this runs once per token.
     if (endsAt > clock.now() && endsAt < this.#nextExpiry) this.#watchExpiry();
   }
 
@@ -341,7 +342,7 @@ export class ApiTokens implements Service {
     this.#byDigest.delete(token.stored.digest);
     if (token.lastUsedAt === null) return;
     this.#revoked.add(token.user);
-    // Before the turn in which a client that knows of the end can send anything.
+    // Runs before any request that a client sends after it learned of the revocation.
     if (this.#revoked.size === 1) setImmediate(() => this.#reportRevoked());
   }
 
@@ -373,13 +374,13 @@ export class ApiTokens implements Service {
     const { clock } = this.#options;
     const at = this.#nextExpiry;
     this.#expiryTimer = clock.after(Math.min(at - now, MAX_EXPIRY_WAIT_MS), () => {
-      // In this order: what expires while sessions are looked at has a timer of its own.
+      // Set the next timer first: it covers tokens that expire while sessions are being checked.
       this.#watchExpiry();
       if (at <= clock.now()) this.#reportExpired();
     });
   }
 
-  /** Of the engine of the first namespace that the token is for, so that the nodes that serve it know the token. */
+  /** Store of the first namespace in the token's rights, so that the nodes that serve it know the token. */
   #storeFor(rights: TokenRights): Definitions {
     const { namespaces } = this.#options;
     const found =
@@ -390,7 +391,7 @@ export class ApiTokens implements Service {
   }
 }
 
-/** A token that this node knows. */
+/** A token known to this node. */
 class TokenEntry {
   readonly stored: StoredToken;
   readonly definitions: Definitions;
@@ -417,17 +418,17 @@ class TokenEntry {
     return this.#owner() !== null;
   }
 
-  /** The owner as configured now, while the token counts. */
+  /** The currently configured owner; null if the token was revoked or has expired. */
   get owner(): User | null {
     return this.isRevoked || this.isExpired ? null : this.#owner();
   }
 }
 
-/** The owner, with no more rights than the token: whatever narrows either takes effect at once, in sessions as well. */
+/** Intersects the owner's and the token's rights at each call, so that changes apply to open sessions. */
 class TokenUser implements User {
   readonly name: string;
   readonly #token: TokenEntry;
-  /** What the token allows; null: all. */
+  /** The token's rights; null: no restriction. */
   readonly #limits: User | null;
 
   constructor(token: TokenEntry) {
@@ -485,14 +486,14 @@ function recordOf(id: string, { stored, lastUsedAt }: TokenEntry): TokenRecord {
 }
 
 /**
- * A fast hash is enough: nobody can try 2^256 tokens, however fast, so the work factor that protects passwords, which
- * people choose, would only cost time with each request.
+ * A fast hash is enough: 2^256 tokens cannot be guessed. The work factor that protects passwords would only add latency
+ * to each request.
  */
 function digestOf(secret: string): string {
   return hash('sha256', secret, 'base64url');
 }
 
-/** Null for what this version cannot read: it must not keep the server from its start, nor give rights. */
+/** Null if this version cannot read the definition: it must neither prevent startup nor grant rights. */
 function storedToken({ value }: Definition): StoredToken | null {
   if (!isRecord(value)) return null;
   const { name, owner, rights, createdAt, expiresAt, digest } = value;

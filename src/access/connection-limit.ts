@@ -1,13 +1,13 @@
 import { QuaysideError } from '../model/errors.ts';
 import { UserLimit } from '../util/user-limit.ts';
 
-/** What one user may have of the connections of a front end, and what each user may have whatever others have. */
+/** Shares of `maxSockets`: the maximum for all logged-in users together, and the guarantee for each user. */
 const SHARE = 0.9;
 const GUARANTEED_SHARE = 0.01;
 
 /**
- * Counts the connections of a front end by the users that logged in on them. Logged in are fewer than may be connected,
- * so that a user who has no connection gets one, whatever another has.
+ * Limits the connections of a front end per logged-in user. The limit is below `maxSockets`, so that a user without a
+ * connection can always open one, even if another user holds the maximum.
  */
 export function connectionLimit(protocol: string, maxSockets: number): UserLimit {
   const maxLoggedIn = Math.ceil(SHARE * maxSockets);

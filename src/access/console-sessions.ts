@@ -13,52 +13,50 @@ import type { Account } from './account.ts';
 import { passwordText } from './password.ts';
 import type { User } from './user.ts';
 
-/** A token is replaced when it is this old, or a tenth of the idle time if that is less: not with each request. */
+/** A session token is renewed at this age, or at a tenth of the idle time if that is shorter, not with each request. */
 const MAX_RENEW_MS = 60_000;
-/**
- * Sessions whose last use is remembered, for their users to see; a further one replaces the one that was seen first.
- */
+/** Maximum sessions listed for their users. Beyond this, the session that was seen first is evicted from the list. */
 const MAX_SEEN = 10_000;
 const ID_BYTES = 16;
-/** A longer token is none of ours: a user name has at most 256 bytes. */
+/** Longer tokens are rejected. A user name has at most 256 bytes, so valid tokens are shorter. */
 const MAX_TOKEN_LENGTH = 1_024;
 
 interface ConsoleSessionOptions {
-  /** The account of a name; null if there is no such user. */
+  /** The account of this name, or null. */
   readonly accountNamed: (name: string) => Account | null;
   readonly clock: Clock;
   /** How long a session lasts without a request. */
   readonly idleMs: number;
-  /** What tokens are signed with, the same on all nodes; null: a random one, so that sessions end with the process. */
+  /** Key that signs tokens, the same on all nodes; null: a random key, so that sessions end with the process. */
   readonly secret: string | null;
   readonly ended: EndedSessions;
 }
 
-/** A session of the console as one of its requests finds it. */
+/** A valid console session, as seen by one of its requests. */
 export interface ConsoleSession {
   readonly user: User;
   /** As in {@link SeenSession}. */
   readonly id: string;
-  /** What requests that change something have to name in `X-CSRF-Token`. The same for the whole session. */
+  /** Required in `X-CSRF-Token` by requests that change something. Constant for the whole session. */
   readonly csrfToken: string;
-  /** ms since 1970: when it ends if no other request comes. */
+  /** When the session ends if there is no further request, ms since 1970. */
   readonly expiresAt: number;
-  /** The cookie of the session from now on; null: the one that came. */
+  /** The new cookie to set; null: the cookie of the request remains valid. */
   readonly renewedToken: string | null;
-  /** Whether it was ended in the meantime, on any node, or has lasted as long as one may: for requests that last. */
+  /** For long-running requests: whether the session has since been ended on any node or reached its maximum length. */
   readonly isOver: () => boolean;
 }
 
-/** Where a session is used from. */
+/** The client that uses a session. */
 export interface SessionOrigin {
   readonly address: string;
-  /** What the browser says of itself; null: nothing. */
+  /** The `User-Agent` of the browser; null if it sent none. */
   readonly browser: string | null;
 }
 
-/** A session that this node has served, as its user may see it. */
+/** A session that this node has served, as shown to its user. */
 export interface SeenSession extends SessionOrigin {
-  /** Names the session and signs in nowhere. */
+  /** Digest of the session's id. It identifies the session, but cannot be used to sign in. */
   readonly id: string;
   /** Moments in ms since 1970. */
   readonly startedAt: number;
@@ -68,14 +66,14 @@ export interface SeenSession extends SessionOrigin {
 
 interface SessionUse {
   readonly name: string;
-  /** Of the password at the time. */
+  /** Derived from the password with which the session started. */
   readonly key: Buffer;
   readonly startedAt: number;
   readonly origin: SessionOrigin;
   usedAt: number;
 }
 
-/** What ends with a session. */
+/** Callbacks of `onEnd` for one session. */
 interface SessionEndings {
   /** Whether the session has ended. */
   readonly isOver: () => boolean;
@@ -83,7 +81,7 @@ interface SessionEndings {
   readonly runs: Set<() => void>;
 }
 
-/** What a token says, signed. */
+/** The signed content of a session token. */
 interface Claims {
   readonly name: string;
   readonly id: string;
@@ -93,9 +91,9 @@ interface Claims {
 }
 
 /**
- * Sessions of the console: signed tokens instead of a table, so that every node with the same secret accepts them (ADR
- * 17). The key of a user's tokens depends on the stored password: another password ends the user's sessions. What ends
- * them before their time is in `EndedSessions`.
+ * Console sessions: signed tokens instead of a table, so that every node with the same secret accepts them (ADR 17).
+ * The signing key depends on the user's stored password: changing the password ends the user's sessions.
+ * `EndedSessions` records sessions that were ended before they expire.
  */
 export class ConsoleSessions {
   readonly #options: ConsoleSessionOptions;
@@ -104,7 +102,7 @@ export class ConsoleSessions {
   readonly #keys = new WeakMap<Account, Buffer>();
   /** By the digest of the session's id. */
   readonly #seen = new Map<string, SessionUse>();
-  /** What ends with a session, by the digest of its id. */
+  /** By the digest of the session's id. */
   readonly #endings = new Map<string, SessionEndings>();
 
   constructor(options: ConsoleSessionOptions) {
@@ -115,8 +113,8 @@ export class ConsoleSessions {
   }
 
   /**
-   * A new session of a user who has just proved who they are; `renewedToken` is its cookie. Null if the user is gone,
-   * or logged in with an API token: the session would have the rights of the user.
+   * Starts a session of a user who has just authenticated; `renewedToken` is its cookie. Returns null if the user was
+   * removed, or logged in with an API token: the session would have all rights of the token's owner.
    */
   open(user: User, origin: SessionOrigin): ConsoleSession | null {
     const account = this.#options.accountNamed(user.name);
@@ -129,7 +127,7 @@ export class ConsoleSessions {
   }
 
   /**
-   * The session of a token; null if the token is not ours, or its session has ended.
+   * The session of a token, or null if the token is invalid or its session has ended.
    * @param origin called if this node has not seen the session before
    */
   find(token: string, origin: () => SessionOrigin): ConsoleSession | null {
@@ -142,8 +140,8 @@ export class ConsoleSessions {
   }
 
   /**
-   * Signs out: this node accepts no token of the session any more, and others as soon as they know. Resolves when it is
-   * stored.
+   * Signs out. This node rejects the session's tokens immediately, other nodes once the signal has arrived. Resolves
+   * when the end is stored.
    * @throws QuaysideError as `EndedSessions.end`
    */
   async end(token: string): Promise<void> {
@@ -154,8 +152,8 @@ export class ConsoleSessions {
   }
 
   /**
-   * Signs out a session of a user by its {@link SeenSession} id, whichever node has served it.
-   * @param startedAt null: not known
+   * Signs out a user's session by its {@link SeenSession} id, even if only other nodes have served it.
+   * @param startedAt null if unknown
    * @throws QuaysideError as `EndedSessions.end`
    */
   async endListed(name: string, id: string, startedAt: number | null): Promise<void> {
@@ -170,19 +168,20 @@ export class ConsoleSessions {
   }
 
   /**
-   * The password of an account counts no more, or its user is gone: its sessions end for good, also on nodes that have
-   * not read that yet, and if the same user and password are configured again.
+   * Ends all sessions that started with the account's password, because it was changed or the user was removed. They
+   * also end on nodes that have not reloaded their users yet, and remain ended if the same user and password are
+   * configured again.
    * @throws QuaysideError as `EndedSessions.end`
    */
   async endPassword(account: Account): Promise<void> {
     const { ended, secret } = this.#options;
     const mark = passwordMark(this.#keyOf(account));
-    // Without a secret that nodes share, no other node accepts such a session.
+    // Without a shared secret, no other node accepts these sessions.
     if (secret === null) ended.endPasswordHere(account.user.name, mark);
     else await ended.endPassword(account.user.name, mark);
   }
 
-  /** The sessions of a user that this node has served and that have not ended, the latest used first. */
+  /** The user's active sessions that this node has served, most recently used first. */
   seenOf(name: string): readonly SeenSession[] {
     const account = this.#options.accountNamed(name);
     if (account === null) return [];
@@ -200,8 +199,8 @@ export class ConsoleSessions {
 
   async #end(name: string, id: string, startedAt: number | null): Promise<void> {
     const { ended, secret } = this.#options;
-    // Without a secret that nodes share, a session that this node has served is its own, and so is any if it shares no
-    // engine.
+    // Without a shared secret, a session that this node has served is valid only here. The same holds for every session
+    // if the node shares no engine.
     if (secret === null && (this.#seen.has(id) || !ended.isShared)) ended.endHere(name, id, startedAt);
     else await ended.end(name, id, startedAt);
   }
@@ -229,9 +228,9 @@ export class ConsoleSessions {
   }
 
   /**
-   * Calls `run` once, when the session of a token is ended on any node, or has lasted as long as one may: for responses
-   * that do not end by themselves.
-   * @returns a function that prevents it
+   * Calls `run` once when the session is ended on any node or reaches its maximum length, so that streaming responses
+   * can be closed. If the token is invalid, calls it immediately.
+   * @returns a function that cancels the callback
    */
   onEnd(token: string, run: () => void): () => void {
     const read = this.#read(token);
@@ -307,20 +306,17 @@ function sign(key: Buffer, text: string): string {
   return createHmac('sha256', key).update(text).digest('base64url');
 }
 
-/**
- * Names the password of a key in what is stored. Neither the key nor the password can be found from it without
- * `secret`.
- */
+/** Identifies a password in stored definitions. Without `secret`, it reveals neither the key nor the password. */
 function passwordMark(key: Buffer): string {
   return sign(key, 'password');
 }
 
-/** In a time that says nothing about how much of a secret is right. */
+/** Compares a secret in constant time. */
 export function isEqual(given: string, right: string): boolean {
   return timingSafeEqual(hash('sha256', given, 'buffer'), hash('sha256', right, 'buffer'));
 }
 
-/** Session ids are kept hashed only: what reads the memory of this process signs in nowhere with them. */
+/** Only hashed session ids are retained, so that a memory dump contains none that can be used to sign in. */
 function digest(id: string): string {
   return hash('sha256', id, 'base64url');
 }
@@ -337,34 +333,34 @@ function parseClaims(body: string): Claims | null {
   }
 }
 
-/** A session of the console ends this long after its sign-in, however much it is used. */
+/** Maximum length of a console session, regardless of use. */
 const MAX_SESSION_MS = 12 * 3_600_000;
-/** Sessions, and passwords, that are remembered one by one for a user. More are remembered by a moment for all. */
+/** Maximum ended sessions, and ended passwords, stored per user. The oldest others are merged into one moment. */
 const MAX_PER_USER = 100;
 const STORE_AGAIN_MS = 1_000;
 /**
- * How far the clocks of two nodes may be apart: a session that began just now on another node may seem to begin later.
+ * Maximum clock difference between nodes: a session that another node has just started may have a start in the future.
  */
 const CLOCK_SKEW_MS = 60_000;
 
-/** What says whether a session of the console has ended before its time. */
+/** What identifies a session among the ended ones. */
 interface SessionMarks {
   /** Digest of its id. */
   readonly id: string;
   /** ms since 1970. */
   readonly startedAt: number;
-  /** Names the password with which it began, as `ConsoleSessions` does. */
+  /** `passwordMark` of the password with which the session started. */
   readonly password: string;
 }
 
-/** By id of the session, or by password: such sessions that began before this moment have ended, ms since 1970. */
+/** By session id or by password mark: matching sessions that started before this moment have ended. ms since 1970. */
 type Ends = Map<string, number>;
 
-/** What has ended of one user's sessions. It only grows, until those sessions would have ended by themselves. */
+/** The ended sessions of one user. Entries are removed only after the sessions would have expired anyway. */
 interface UserEnds {
   readonly sessions: Ends;
   readonly passwords: Ends;
-  /** All sessions that began before. */
+  /** All sessions that started before this moment have ended. ms since 1970; 0: none. */
   before: number;
 }
 
@@ -375,7 +371,7 @@ interface StoredEnds {
 }
 
 interface EndedSessionsOptions {
-  /** The namespaces of this node with the stores of their engines, in the order of the configuration. */
+  /** This node's namespaces with their engines' definition stores, in the order of the configuration. */
   readonly namespaces: readonly { readonly definitions: Definitions; readonly isShared: boolean }[];
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
@@ -384,12 +380,12 @@ interface EndedSessionsOptions {
 }
 
 /**
- * Ends of sessions of the console that come before their time: sign-outs and passwords that do not count any more. They
- * are definitions of the engines, so that all nodes know them (ADR 17). One definition for each user, which nodes
- * merge.
+ * Records console sessions that end before they expire, because of a sign-out or a changed password. The records are
+ * definitions, so all nodes that share an engine know them (ADR 17). Each user has one definition; concurrent changes
+ * by several nodes are merged.
  */
 export class EndedSessions implements Service {
-  /** Whether other nodes learn of what ends. */
+  /** Whether ended sessions are shared with other nodes. */
   readonly isShared: boolean;
   readonly #options: EndedSessionsOptions;
   readonly #caches: DefinitionsCaches;
@@ -403,7 +399,7 @@ export class EndedSessions implements Service {
     const shared = namespaces.filter(({ isShared }) => isShared);
     this.isShared = shared.length > 0;
     this.#caches = new DefinitionsCaches({
-      // A node that shares nothing remembers for itself, across restarts.
+      // Without a shared engine, the node stores ended sessions for itself, so that they survive a restart.
       stores: (shared.length > 0 ? shared : namespaces.slice(0, 1)).map((one) => one.definitions),
       kind: 'ended-sessions',
       clock,
@@ -439,7 +435,7 @@ export class EndedSessions implements Service {
     await this.#caches.idle();
   }
 
-  /** Calls `run` with the user when sessions of one may have ended, on whichever node. */
+  /** Calls `run` with the user name when sessions of a user may have ended on any node. */
   onEnded(run: (user: string) => void): void {
     this.#onEnded = run;
   }
@@ -450,47 +446,47 @@ export class EndedSessions implements Service {
     return ends.sessions.has(id) || startedAt < Math.max(ends.before, ends.passwords.get(password) ?? 0);
   }
 
-  /** When a session may begin, ms since 1970: an end of all sessions may be in the future of this node's clock. */
+  /** Start of a new session, ms since 1970: after every recorded end, which may lie ahead of this node's clock. */
   startOf(user: string, password: string): number {
     const ends = this.#users.get(user);
     const before = Math.max(ends?.before ?? 0, ends?.passwords.get(password) ?? 0);
     return Math.max(before, this.#options.clock.now());
   }
 
-  /** Ends a session on this node alone, which is the only one that accepts it. @param startedAt null: not known */
+  /** Ends a session that only this node accepts. @param startedAt null if unknown */
   endHere(user: string, id: string, startedAt: number | null): void {
     const before = startedAt === null ? this.#now() : startedAt + 1;
     this.#merge(user, { sessions: [[id, before]], passwords: [], before: 0 });
   }
 
   /**
-   * Ends a session on all nodes; on this one before anything is stored. Resolves when it is stored.
-   * @param startedAt null: not known
-   * @throws QuaysideError as `Definitions.put`; then it is stored later
+   * Ends a session on all nodes, on this node immediately. Resolves when the end is stored.
+   * @param startedAt null if unknown
+   * @throws QuaysideError as `Definitions.put`; storing is then retried in the background
    */
   end(user: string, id: string, startedAt: number | null): Promise<void> {
     this.endHere(user, id, startedAt);
     return this.#store(user);
   }
 
-  /** The same for all sessions of a user. */
+  /** As `end`, for all sessions of a user. */
   endAll(user: string): Promise<void> {
     this.#merge(user, { sessions: [], passwords: [], before: this.#now() });
     return this.#store(user);
   }
 
-  /** As `endHere`, for all sessions of a user that began with a password. */
+  /** As `endHere`, for all sessions of a user that started with a password. */
   endPasswordHere(user: string, password: string): void {
     this.#merge(user, { sessions: [], passwords: [[password, this.#now()]], before: 0 });
   }
 
-  /** As `end`, for all sessions of a user that began with a password. */
+  /** As `end`, for all sessions of a user that started with a password. */
   endPassword(user: string, password: string): Promise<void> {
     this.endPasswordHere(user, password);
     return this.#store(user);
   }
 
-  /** No session has begun later, whichever node's clock says when. */
+  /** An upper bound for the start of all existing sessions, by the clock of any node. */
   #now(): number {
     return this.#options.clock.now() + CLOCK_SKEW_MS;
   }
@@ -507,8 +503,8 @@ export class EndedSessions implements Service {
   }
 
   /**
-   * Leaves out what would have ended by itself. Of more than are kept, the oldest become one moment for all: sessions
-   * that began before end as well, and none that was ended comes back.
+   * Removes entries of sessions that would have expired by now. If more than the maximum remain, merges the oldest into
+   * `before`: this also ends other sessions that started before, but never revives an ended one.
    */
   #shorten(ends: UserEnds): void {
     const since = this.#options.clock.now() - MAX_SESSION_MS;
@@ -524,8 +520,8 @@ export class EndedSessions implements Service {
   }
 
   /**
-   * In every engine that nodes share: they may share one of them only.
-   * @throws QuaysideError the error of the first that failed
+   * Stores the user's record in every shared engine, because two nodes may have only one of them in common.
+   * @throws QuaysideError the first failure
    */
   async #store(user: string): Promise<void> {
     const errors: unknown[] = [];
@@ -544,11 +540,11 @@ export class EndedSessions implements Service {
     if (errors.length > 0) throw errors[0];
   }
 
-  /** What another node ended in between is merged. */
+  /** Merges what other nodes have stored. */
   #storeIn(definitions: Definitions, cache: DefinitionsCache, user: string): Promise<void> {
     return retryConflicts(async () => {
       const stored = await definitions.get('ended-sessions', user);
-      // A later version of this program, or a hand, wrote more than could be put back.
+      // A newer version may have stored more than this one can read: overwriting would lose it.
       if (stored !== null && !isWhole(stored)) throw notUnderstood(user);
       if (stored !== null) this.#merge(user, storedEnds(stored));
       const ends = this.#users.get(user);
@@ -559,14 +555,14 @@ export class EndedSessions implements Service {
     });
   }
 
-  /** Deletes records that have no effect any more. */
+  /** Deletes the stored records whose entries have all expired. */
   async #forgetOld(definitions: Definitions, cache: DefinitionsCache): Promise<void> {
     for (const user of cache.keys()) {
       const definition = cache.get(user);
       if (definition === null || this.#users.has(user) || !isWhole(definition)) continue;
       const isDeleted = await definitions.delete('ended-sessions', user, definition.version).then(
         () => true,
-        // Another node came first, or the next start does it.
+        // Another node has changed or deleted it, or the engine failed; the next start tries again.
         () => false,
       );
       if (isDeleted) cache.note(user, null);
@@ -582,7 +578,7 @@ function isEmpty({ sessions, passwords, before }: UserEnds | StoredEnds): boolea
   return [...sessions].length === 0 && [...passwords].length === 0 && before === 0;
 }
 
-/** Whether a definition says nothing but what this version reads. */
+/** Whether this version understands every part of a definition. */
 function isWhole({ value }: { readonly value: JsonValue }): boolean {
   const { sessions, passwords, before } = storedEnds({ value });
   return isDeepStrictEqual(value, { sessions, passwords, before });
@@ -595,7 +591,7 @@ function notUnderstood(user: string): QuaysideError {
   );
 }
 
-/** What this version cannot read is left out. */
+/** Skips parts that this version cannot read. */
 function storedEnds({ value }: { readonly value: JsonValue }): StoredEnds {
   const { sessions, passwords, before } = (value ?? {}) as Partial<Record<keyof StoredEnds, unknown>>;
   return {

@@ -5,24 +5,24 @@ import type { FrontEndLog } from '../util/log.ts';
 import { putLast } from '../util/put-last.ts';
 import type { Service } from '../util/service.ts';
 
-/** How long a pair is known after it was right. */
+/** How long a pair counts as known after its last successful login. */
 const KNOWN_MS = 30 * 24 * 3_600_000;
-/** A moment is updated after this long, so that a login in use does not write a file each time. */
+/** Minimum age before a pair's timestamp is updated, so that frequent logins do not rewrite the file each time. */
 const FRESH_MS = 24 * 3_600_000;
-/** Further ones replace those that were right longest ago. */
+/** Beyond this, the pairs with the oldest timestamps are evicted. */
 const MAX_PAIRS = 10_000;
-/** From a change to the write of the file, so that many changes are one write. */
+/** Delay before the file is written, so that many changes share one write. */
 const WRITE_AFTER_MS = 10_000;
 
 /**
- * Which names logged in from which networks within the last 30 days: others cannot lock them out. The pairs
- * are kept in a file, because a restart is when all clients log in again. It holds nothing that helps to log in.
+ * Pairs of user name and network with a login in the last 30 days, which failed logins of others cannot lock out.
+ * Stored in a file because all clients log in again after a restart. It contains nothing that helps to log in.
  */
 export class KnownLogins implements Service {
   readonly #path: string;
   readonly #clock: Clock;
   readonly #log: Pick<FrontEndLog, 'warn'>;
-  /** When a pair was last right, wall time; the oldest first. */
+  /** Last successful login of each pair, ms since 1970; oldest first. */
   readonly #pairs = new Map<string, number>();
   #cancelWrite: CancelTimer | null = null;
   #writing: Promise<void> = Promise.resolve();
@@ -33,7 +33,7 @@ export class KnownLogins implements Service {
     this.#log = log;
   }
 
-  /** Reads the file. One that cannot be used is a warning: it is rebuilt by logins. */
+  /** Reads the file. If it is unreadable, logs a warning; later logins rebuild it. */
   async start(): Promise<void> {
     try {
       const pairs = readPairs(JSON.parse(await readFile(this.#path, 'utf8')));
@@ -57,7 +57,7 @@ export class KnownLogins implements Service {
     return at !== undefined && this.#clock.now() - at < KNOWN_MS;
   }
 
-  /** The name logged in from the network. */
+  /** Records a successful login of the name from the network. */
   add(name: string, network: string): void {
     const key = keyOf(name, network);
     const now = this.#clock.now();

@@ -1,11 +1,11 @@
 import { BlockList, isIP } from 'node:net';
 
-/** Stands for peers of a Unix socket, which have no address; nginx uses the same. */
+/** Represents peers of a Unix socket, which have no address. The notation is that of nginx. */
 const UNIX_PEERS = 'unix:';
 
-/** An entry that is no network. The message names it and says what is allowed. */
+/** A list entry that is not a network. The message quotes it. */
 export class NetworkError extends Error {
-  /** Its place in the list. */
+  /** Index of the entry in the list. */
   readonly index: number;
 
   constructor(entry: string, index: number) {
@@ -15,18 +15,18 @@ export class NetworkError extends Error {
   }
 }
 
-/** What to write instead of an entry that is no network. */
+/** Hint for errors about invalid entries. */
 export const NETWORK_HINT = `Write an address (10.0.0.7), a network (10.0.0.0/8, fd00::/8) or ${UNIX_PEERS}`;
 
 /**
- * A set of addresses that an operator names by networks: `10.0.0.0/8`, `fd00::/8`, `10.0.0.7`, `unix:`.
- * An IPv4 address matches an IPv4 network in its IPv6-mapped form too.
+ * A set of addresses, given as networks: `10.0.0.0/8`, `fd00::/8`, `10.0.0.7`, `unix:`. An IPv4-mapped IPv6 address
+ * matches IPv4 networks as well.
  */
 export class Networks {
   readonly #blocks = new BlockList();
   #hasUnix = false;
 
-  /** @throws NetworkError for the first entry that is none */
+  /** @throws NetworkError for the first invalid entry */
   constructor(entries: readonly string[]) {
     for (const [index, entry] of entries.entries()) {
       if (entry === UNIX_PEERS) this.#hasUnix = true;
@@ -34,7 +34,7 @@ export class Networks {
     }
   }
 
-  /** @param address as a socket has it; '' for a peer of a Unix socket */
+  /** @param address a socket's remote address; '' for a peer of a Unix socket */
   has(address: string): boolean {
     if (address === '') return this.#hasUnix;
     const bare = withoutZone(address);
@@ -60,8 +60,8 @@ function withoutZone(address: string): string {
 }
 
 /**
- * The block of addresses that one party may be taken to own: /24 of IPv4, /64 of IPv6 (docs/adr/0008-failed-logins.md).
- * What is no address (a socket's path) is its own block.
+ * The block of addresses that is assumed to belong to one party: a /24 of IPv4 or a /64 of IPv6
+ * (docs/adr/0008-failed-logins.md). A string that is not an IP address, such as a socket path, is its own block.
  */
 export function addressBlock(address: string): string {
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1] ?? address;
@@ -75,7 +75,7 @@ function firstFourGroups(address: string): string[] {
   const [head = '', tail] = address.split('::');
   const before = head === '' ? [] : head.split(':');
   const after = tail === undefined || tail === '' ? [] : tail.split(':');
-  // A dotted IPv4 ending stands for two groups.
+  // A dotted IPv4 suffix represents two groups.
   const written = before.length + after.length + (address.includes('.') ? 1 : 0);
   const zeros = tail === undefined ? 0 : 8 - written;
   const groups = [...before, ...Array.from({ length: zeros }, () => '0'), ...after];

@@ -22,23 +22,23 @@ import type { Authenticator, User } from './user.ts';
 interface AuthenticatorOptions {
   readonly accounts: ReadonlyMap<string, Account>;
   readonly clock: Clock;
-  /** For what an operator should know of logins (docs/operate/log-events.md, "Logins and rights"). */
+  /** Log for login events (docs/operate/log-events.md, "Logins and rights"). */
   readonly log: Pick<FrontEndLog, 'debug' | 'warn'>;
-  /** Which names logged in from which networks lately; none if it is not given. */
+  /** Recent logins; defaults to none. */
   readonly known?: KnownPairs;
-  /** Not given: no token is accepted. */
+  /** API tokens; by default, none is accepted. */
   readonly tokens?: TokenLogins;
-  /** How passwords are checked, for tests of what is done about the outcome. */
+  /** Verifies passwords; replaced in tests. */
   readonly verify?: typeof passwordMatches;
 }
 
-/** Names that logged in from a network lately, see `KnownLogins`. */
+/** Pairs of user name and network with a recent login, see `KnownLogins`. */
 interface KnownPairs {
   has(name: string, network: string): boolean;
   add(name: string, network: string): void;
 }
 
-/** Credentials that stand for a user, see `ApiTokens`. */
+/** API tokens as login credentials, see `ApiTokens`. */
 interface TokenLogins {
   login(secret: string, name: string | null): User | null;
   refresh(secret: string): Promise<boolean>;
@@ -47,27 +47,27 @@ interface TokenLogins {
   isLive(user: User): boolean;
 }
 
-/** Counts since the start, for metrics. */
+/** Counts since the process started, for metrics. */
 interface LoginCounts {
   accepted: number;
   failed: number;
-  /** Rejected unchecked, for too many failures before. */
+  /** Rejected without a check because of too many failed logins. */
   limited: number;
 }
 
-/** How long credentials that were right are accepted without a hash after their last use. */
+/** How long correct credentials are accepted without another hash after their last use. */
 const RECALL_MS = 5 * 60_000;
-/** How long they pass the limits on failures: who sends them does not guess. */
+/** How long correct credentials are exempt from the limits on failures after their last use: they are not a guess. */
 const PROVEN_MS = 30 * 24 * 3_600_000;
-/** A use renews an entry after this long: not with each request. */
+/** Minimum age before a use renews an entry, so that not every request does. */
 const RENEW_MS = 10_000;
-/** Credentials that were wrong are wrong until the users change; so many are remembered. */
+/** Maximum wrong credentials that are remembered. They remain wrong until the users change. */
 const MAX_WRONG = 10_000;
-/** How often the log says that the same wrong credentials still come. */
+/** Minimum interval between log entries about the same wrong credentials. */
 const WRONG_LOG_MS = 60_000;
 
 const HASHES_AT_ONCE = 2;
-/** Checks that wait: of clients that were right before, and of all others. */
+/** Maximum waiting checks for clients with a recent login, and the same for all others. */
 const HASHES_WAITING = 64;
 
 interface Remembered {
@@ -77,20 +77,20 @@ interface Remembered {
 
 interface Wrong {
   loggedAt: number;
-  /** Times that they came since they were logged. */
+  /** Attempts since the last log entry. */
   repeats: number;
 }
 
-/** Users with passwords from the configuration (docs/operate/security.md). */
+/** Authenticates users by the passwords of the configuration and by API tokens (docs/operate/security.md). */
 export class PasswordAuthenticator implements Authenticator {
   readonly counts: LoginCounts = { accepted: 0, failed: 0, limited: 0 };
   readonly #clock: Clock;
   readonly #log: Pick<FrontEndLog, 'debug' | 'warn'>;
   readonly #known: KnownPairs;
   /**
-   * Hashing a password fills one of libuv's four threads for tens of milliseconds; the rest of the process needs the
-   * others. Clients that were right before are one key and all others another, so that clients that were not, however
-   * many networks they come from, keep no user out who logged in lately.
+   * Hashing a password occupies one of libuv's four threads for tens of milliseconds, and the rest of the process needs
+   * the others. Clients with a recent login have one key and all others another, so that clients without one, from
+   * however many networks, do not lock out a user with a recent login.
    */
   readonly #hashes = new ConcurrencyLimit({
     perKey: HASHES_AT_ONCE,
@@ -104,15 +104,15 @@ export class PasswordAuthenticator implements Authenticator {
   readonly #limits: LoginLimits;
   readonly #tokens: TokenLogins;
   readonly #verify: typeof passwordMatches;
-  /** Keys are digests with this secret, so that the maps hold no password and lookup time reveals nothing. */
+  /** Keys are digests with this secret, so that the maps contain no password and lookup time reveals nothing. */
   readonly #secret = randomBytes(32).toString('base64url');
-  /** One entry for each (name, password) that was right: no more than there are users. */
+  /** Correct credentials; at most one entry per user. */
   readonly #remembered = new Map<string, Remembered>();
-  /** A client that retries with a stale password costs no hash and uses up no limit. The last one used is last. */
+  /** Wrong credentials, so that retries with a stale password cost no hash and use up no limit. Last used last. */
   readonly #wrong = new Map<string, Wrong>();
-  /** Checks that run or wait; the same credentials from the same network share one. */
+  /** Running and waiting checks; identical credentials from the same network share one. */
   readonly #checks = new Map<string, Promise<User>>();
-  /** Of every user who may still be logged in. */
+  /** Passwords by user object, including objects from before a reload, whose users may still be logged in. */
   readonly #passwords = new WeakMap<User, StoredPassword>();
   #accounts: ReadonlyMap<string, Account>;
   #decoy: Argon2Hash;
@@ -137,8 +137,8 @@ export class PasswordAuthenticator implements Authenticator {
   }
 
   /**
-   * From now on these are the users. Logged-in users stay so under their new rights, or failures of others would
-   * lock them out; only if the password changed, or the user is gone, their credentials prove nothing any more.
+   * Replaces the users. Logged-in users remain logged in, with their new rights; if they had to log in again, failed
+   * logins of others could lock them out. Only a changed password or the removal of the user invalidates credentials.
    */
   replaceAccounts(accounts: ReadonlyMap<string, Account>): void {
     this.#accounts = accounts;
@@ -160,19 +160,19 @@ export class PasswordAuthenticator implements Authenticator {
 
   /** As {@link RenewUser}. */
   renew(user: User): User | null {
-    // Its rights follow those of its owner by themselves; another password of the owner changes nothing about it.
+    // A token's rights follow its owner's rights, and the owner's password does not affect it.
     if (this.#tokens.isToken(user)) return this.#tokens.isLive(user) ? user : null;
     const account = this.#accounts.get(user.name);
     if (account === undefined || account.user === user) return account?.user ?? null;
     return isDeepStrictEqual(account.password, this.#passwords.get(user)) ? account.user : null;
   }
 
-  /** The user of a name, whether logged in or not; null if there is none. */
+  /** The configured user of this name, logged in or not, or null. */
   userNamed(name: string): User | null {
     return this.#accounts.get(name)?.user ?? null;
   }
 
-  /** The account of a name; null if there is no such user. */
+  /** The configured account of this name, or null. */
   accountNamed(name: string): Account | null {
     return this.#accounts.get(name) ?? null;
   }
@@ -206,7 +206,9 @@ export class PasswordAuthenticator implements Authenticator {
     return this.#loginByPassword(key, credentials, address);
   }
 
-  /** Tokens are looked up before any limit: nobody guesses one, and a flood of wrong ones keeps no right one out. */
+  /**
+   * Looks up tokens before any limit: they cannot be guessed, and floods of wrong ones must not lock out valid ones.
+   */
   #loginByToken(key: string, { name, password }: BasicCredentials, address: string): User | null {
     try {
       return this.#tokens.login(password, name === BEARER ? null : name);
@@ -216,12 +218,12 @@ export class PasswordAuthenticator implements Authenticator {
     }
   }
 
-  /** Unknown tokens come here as well, as the password of nobody, so that they have the limits of wrong passwords. */
+  /** Also rejects unknown tokens, as passwords of a nonexistent user, so that they count toward the same limits. */
   async #loginByPassword(key: string, credentials: BasicCredentials, address: string): Promise<User> {
     for (;;) {
       const accounts = this.#accounts;
       const user = await this.#login(key, credentials, address);
-      // If users were replaced while the hash ran, the new definitions decide.
+      // If the users were replaced during the check, check again with the new ones.
       if (accounts === this.#accounts) return user;
     }
   }
@@ -235,7 +237,7 @@ export class PasswordAuthenticator implements Authenticator {
     if (user !== null) return user;
     this.#rejectIfWrong(key, credentials.name, address);
     const network = addressBlock(address);
-    // Credentials that were right are no guess: no limit applies to them.
+    // Null for credentials that were correct before: they are not a guess, so no limit applies.
     const origin = this.#remembered.has(key)
       ? null
       : { name: credentials.name, network, isKnown: this.#known.has(credentials.name, network) };
@@ -243,12 +245,12 @@ export class PasswordAuthenticator implements Authenticator {
       if (origin !== null) await this.#limited(() => this.#limits.approach(origin));
       let isChecked = false;
       try {
-        // Behind the limits: a flood of wrong tokens must not make the engines list theirs.
+        // Refresh only after the limits: a flood of wrong tokens must not make the engines list all tokens.
         const isRefreshed = await this.#tokens.refresh(credentials.password);
         const byToken = isRefreshed ? this.#loginByToken(key, credentials, address) : null;
         if (byToken !== null) return byToken;
         return await this.#hashes.run(origin?.isKnown === false ? 'new' : 'known', async () => {
-          // The turn may come after clients from another network sent the same credentials.
+          // While this check waited, another network may have sent the same credentials and been accepted.
           const recalled = this.#recallKey(key);
           if (recalled !== null) return recalled;
           if (origin !== null) await this.#limited(() => this.#limits.spend(origin));
@@ -312,7 +314,7 @@ export class PasswordAuthenticator implements Authenticator {
     this.#log.debug({ event: 'login', user, address }, 'a login was accepted');
   }
 
-  /** Counts a failed login, and logs it if the same one has not been logged lately. */
+  /** Counts a failed login, and logs it unless the same credentials were logged within the last minute. */
   #noteFailed(key: string, name: string, address: string): void {
     this.counts.failed += 1;
     const wrong = this.#wrong.get(key);
@@ -331,9 +333,9 @@ export class PasswordAuthenticator implements Authenticator {
     wrong.repeats = 0;
   }
 
-  /** @param repeats how often the same credentials came since the last line */
+  /** @param repeats attempts with the same credentials since the last log entry */
   #logFailure(name: string, address: string, repeats?: number): void {
-    // A name that is no user's may be a password in the wrong field: it is not logged.
+    // Never log an unknown user name: it may be a password in the wrong field.
     const user = this.#accounts.get(name)?.user.name ?? null;
     const fields = { event: 'login-failed', user, address, ...(repeats !== undefined && { repeats }) };
     this.#log.warn(fields, 'a login failed');
@@ -363,7 +365,7 @@ export class PasswordAuthenticator implements Authenticator {
   }
 }
 
-/** Stands for the name that comes with no token. No user has it: names have no colon. */
+/** The name under which a bearer token without a user name is checked. No user can have it: names contain no colon. */
 const BEARER = 'bearer:';
 
 const NO_TOKENS: TokenLogins = {
@@ -376,7 +378,7 @@ const NO_TOKENS: TokenLogins = {
 
 const NONE_KNOWN: KnownPairs = { has: () => false, add: () => {} };
 
-/** The decoy costs what checking a real user costs: the dearest one, where they differ. */
+/** A decoy hash with the highest cost among all users, so that unknown users take as long to check as real ones. */
 function decoyFor(accounts: ReadonlyMap<string, Account>): Argon2Hash {
   let cost = DEFAULT_COST;
   for (const { password } of accounts.values()) {
@@ -391,7 +393,7 @@ function unauthorized(): QuaysideError {
   return new QuaysideError('unauthorized', 'The user name, the password or the token is wrong.');
 }
 
-/** A longer `Authorization` header is rejected before anything is decoded. */
+/** Longer `Authorization` headers are rejected before decoding. */
 const HEADER_BYTES = 1024;
 
 interface BasicCredentials {
@@ -403,15 +405,15 @@ const BASIC = /^basic +([A-Za-z0-9+/]+={0,2})$/i;
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /**
- * The user name and password of a Basic header (RFC 7617), or null if it is anything else: another
- * scheme, base64 that is not canonical, bytes that are not UTF-8, control characters, no colon.
+ * Parses the user name and password of a Basic header (RFC 7617). Returns null for another scheme, non-canonical
+ * base64, invalid UTF-8, control characters, or a missing colon.
  */
 export function readBasic(authorization: string): BasicCredentials | null {
   if (authorization.length > HEADER_BYTES) return null;
   const encoded = BASIC.exec(authorization)?.[1];
   if (encoded === undefined) return null;
   const bytes = Buffer.from(encoded, 'base64');
-  // One spelling per credentials: otherwise one password would have several, each remembered on its own.
+  // Accept only canonical base64: other spellings of the same credentials would be remembered separately.
   if (bytes.toString('base64') !== encoded) return null;
   const text = decodeUtf8(bytes);
   const colon = text?.indexOf(':') ?? -1;
@@ -422,12 +424,12 @@ export function readBasic(authorization: string): BasicCredentials | null {
 }
 
 /**
- * The credentials part of a Basic header, the same text for all spellings of the scheme and the spaces after it; null
- * for a header that is longer than one may be, or has none. It is not checked: see `readBasic`.
+ * The base64 part of a Basic header, independent of the case of the scheme and the number of spaces after it. Null if
+ * the header is too long or has another scheme. Unlike `readBasic`, it does not validate the part.
  */
 function credentialsPart(authorization: string): string | null {
   if (authorization.length > HEADER_BYTES) return null;
-  // As nearly every client spells it; this is asked for each request.
+  // Fast path for the spelling of nearly all clients: this runs for each request.
   if (authorization.startsWith('Basic ') && authorization.charCodeAt(6) !== SPACE)
     return authorization.slice(6);
   return BASIC.exec(authorization)?.[1] ?? null;
@@ -443,34 +445,34 @@ function decodeUtf8(bytes: Buffer): string | null {
   }
 }
 
-/** Where an attempt to log in comes from, and what is known of it. */
+/** The user name and network of a login attempt. */
 interface Origin {
   readonly name: string;
   /** The block of addresses, see `addressBlock`. */
   readonly network: string;
-  /** Whether this name logged in from this network lately, see `KnownLogins`. */
+  /** Whether this name has a recent login from this network, see `KnownLogins`. */
   readonly isKnown: boolean;
 }
 
-/** The longest that an attempt is slowed down; one that would wait longer is rejected. */
+/** Maximum delay of an attempt; if it had to wait longer, it is rejected. */
 const MAX_WAIT_MS = 5_000;
 const MAX_KEYS = 10_000;
 
-/** Failures of one name from one network: a guess, or a program with a wrong password. */
+/** Failures of one name from one network, caused by guessing or by a program with a wrong password. */
 const PAIR = { burst: 10, refillMs: 5_000 };
-/** The same for a pair that was right before. It waits for its turn, so its turn comes sooner. */
+/** The same for a pair with a recent login. Its attempts wait before they are rejected, so it refills faster. */
 const KNOWN_PAIR = { burst: 10, refillMs: 2_000 };
-/** Names that fail in one network. */
+/** Distinct names that fail in one network. */
 const NETWORK = { maxNames: 30, windowMs: 5 * 60_000, maxNetworks: 2_000 };
 /** Failures of one name from all networks together. */
 const NAME = { burst: 100, refillMs: 1_000 };
 
 /**
- * How often passwords may be guessed (docs/adr/0008-failed-logins.md). Each limit leaves a way in for the user itself:
- * - (name, network) has a limit of its own: failures elsewhere, or of other names, do not count.
- * - A pair that was right lately is not subject to what anybody can use up, the limits of its name and of its
- *   network. Its own limit slows it down before it rejects.
- * - The limit of a name alone is far above, and slows down before it rejects.
+ * Limits how often passwords may be guessed (docs/adr/0008-failed-logins.md), without locking out the real user:
+ * - Each (name, network) has its own limit: failures elsewhere, or of other names, do not count.
+ * - A pair with a recent login is exempt from the limits that others can exhaust, those of its name and of its network.
+ *   Its own limit delays attempts before it rejects them.
+ * - The limit of a name alone is much higher, and delays attempts before it rejects them.
  */
 class LoginLimits {
   readonly #clock: Clock;
@@ -488,8 +490,8 @@ class LoginLimits {
   }
 
   /**
-   * Resolves when the attempt may ask for a check, after a slow-down if it needs one. From then on it counts for the
-   * limit that slows down, however many ask at once; `release` takes that back.
+   * Delays the attempt if necessary, and resolves when it may request a check. The attempt counts toward the delaying
+   * limit until `release`, so that concurrent attempts are limited as well.
    * @throws QuaysideError `too-many-attempts`
    */
   async approach(origin: Origin): Promise<void> {
@@ -501,15 +503,15 @@ class LoginLimits {
     if (waitMs > 0) await new Promise<void>((resolve) => this.#clock.after(waitMs, resolve));
   }
 
-  /** The attempt that approached is not checked. */
+  /** Undoes `approach` for an attempt that needs no check. */
   release(origin: Origin): void {
     const { limit, key } = this.#slowLimit(origin);
     limit.refund(key);
   }
 
   /**
-   * Counts a check, which begins now, as a failure until `refund`. Its turn may come late, and others may have failed
-   * while it waited.
+   * Counts a starting check as a failure until `refund`. Tests the limits again, because other attempts may have failed
+   * while this one waited.
    * @throws QuaysideError `too-many-attempts`
    */
   spend(origin: Origin): void {
@@ -519,7 +521,7 @@ class LoginLimits {
     this.#networks.add(origin.network, origin.name);
   }
 
-  /** The password was right. */
+  /** Undoes `approach` and `spend` after a correct password. */
   refund(origin: Origin): void {
     this.release(origin);
     if (origin.isKnown) return;
@@ -534,7 +536,7 @@ class LoginLimits {
     rejectAbove(0, this.#networks.waitMs(network, name));
   }
 
-  /** The limit that slows an attempt down before it rejects it. */
+  /** The limit that delays the attempt before it rejects it. */
   #slowLimit(origin: Origin): { limit: FailureLimit; key: string } {
     if (origin.isKnown) return { limit: this.#knownPairs, key: pairOf(origin) };
     return { limit: this.#names, key: origin.name };
@@ -554,23 +556,23 @@ function rejectAbove(maxMs: number, waitMs: number): void {
 
 interface FailureLimitOptions {
   readonly clock: Clock;
-  /** Failures allowed at once. */
+  /** Maximum failures in a burst. */
   readonly burst: number;
-  /** One more is allowed after each of these. */
+  /** One more failure is allowed after each interval. */
   readonly refillMs: number;
-  /** Keys remembered at most; the one that failed longest ago is forgotten first. */
+  /** Maximum keys; beyond this, the key with the oldest failure is evicted. */
   readonly maxKeys: number;
 }
 
 interface Bucket {
-  /** Below 0 for each check that waits until it may begin. */
+  /** Negative while checks wait, by one for each. */
   tokens: number;
   refilledAt: number;
 }
 
 /**
- * A token bucket per key. A check of a password spends a token when it begins and refunds it if the
- * password is right, so that only failures count, even if many checks run at once.
+ * A token bucket per key. A password check spends a token when it starts and refunds it if the password is correct, so
+ * that only failures count, even with concurrent checks.
  */
 class FailureLimit {
   readonly #options: FailureLimitOptions;
@@ -580,7 +582,7 @@ class FailureLimit {
     this.#options = options;
   }
 
-  /** 0 if a check may begin; otherwise how long until one may, behind those that wait already. */
+  /** Milliseconds until another check may start, after those already waiting; 0: now. */
   waitMs(key: string): number {
     const bucket = this.#refilled(key);
     if (bucket === undefined || bucket.tokens >= 1) return 0;
@@ -604,7 +606,7 @@ class FailureLimit {
     if (bucket.tokens >= this.#options.burst) this.#buckets.delete(key);
   }
 
-  /** Undefined if the bucket is full; full buckets are not kept. */
+  /** Undefined if the bucket is full; full buckets are not stored. */
   #refilled(key: string): Bucket | undefined {
     const bucket = this.#buckets.get(key);
     if (bucket === undefined) return undefined;
@@ -624,26 +626,26 @@ interface FailedNamesOptions {
   readonly clock: Clock;
   /** How long a name counts after its last failure. */
   readonly windowMs: number;
-  /** Names that may fail in one network within that time. */
+  /** Maximum failed names per network within that time. */
   readonly maxNames: number;
-  /** Networks remembered at most; the one that failed longest ago is forgotten first. */
+  /** Maximum networks; beyond this, the network with the oldest failure is evicted. */
   readonly maxNetworks: number;
 }
 
 /**
- * How many names failed lately in each network. Names are counted, not failures: a program that retries with a
- * stale password is one name for ever, and a guesser that tries one password with many names is many.
+ * Counts the distinct names that recently failed in each network. A program that retries with a stale password remains
+ * one name, whereas an attacker who tries one password with many names is counted many times.
  */
 class FailedNames {
   readonly #options: FailedNamesOptions;
-  /** By network: moments of the last failure by name. Both maps have the oldest first. */
+  /** Last failure by network and name, monotonic ms. Both maps are ordered, oldest first. */
   readonly #networks = new Map<string, Map<string, number>>();
 
   constructor(options: FailedNamesOptions) {
     this.#options = options;
   }
 
-  /** 0 if the name may fail in this network; otherwise how long until one more name may. */
+  /** 0 if an attempt of the name is allowed, otherwise milliseconds until one more name may fail in this network. */
   waitMs(network: string, name: string): number {
     const names = this.#recent(network);
     const { maxNames, windowMs, clock } = this.#options;

@@ -1,7 +1,7 @@
 import { argon2, hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { promisify } from 'node:util';
 
-/** Longer passwords, and names of users, are rejected, never cut: cut, two could be one. */
+/** Longer passwords and user names are rejected. Truncating them could make two different ones equal. */
 export const PASSWORD_BYTES = 256;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: RFC 7617 forbids them in names and passwords
 export const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
@@ -11,14 +11,14 @@ const HASH_BYTES = 32;
 
 const argon2Async = promisify(argon2);
 
-/** A password as configured: its hash, or the password itself as a digest, so that it is not kept in the clear. */
+/** A configured password: an argon2id hash, or the digest of a plain password, which is not kept in memory. */
 export type StoredPassword =
   | { readonly kind: 'hash'; readonly argon2: Argon2Hash }
   | { readonly kind: 'plain'; readonly digest: Buffer };
 
 /**
- * Reads a configured password: a PHC string or a plain password.
- * @throws Error that says what is wrong, without the password
+ * Parses a configured password: a PHC string or a plain password.
+ * @throws Error that describes the problem without quoting the password
  */
 export function readStoredPassword(stored: string): StoredPassword {
   if (looksLikeHash(stored)) return { kind: 'hash', argon2: parsePhc(stored) };
@@ -26,19 +26,19 @@ export function readStoredPassword(stored: string): StoredPassword {
   return { kind: 'plain', digest: digest(Buffer.from(stored)) };
 }
 
-/** The same text for the same stored password, and another one for any other: for keys that end with a password. */
+/** A string that identifies a stored password. Keys derived from it become invalid when the password changes. */
 export function passwordText(stored: StoredPassword): string {
   return stored.kind === 'hash' ? formatPhc(stored.argon2) : stored.digest.toString('base64');
 }
 
-/** @throws Error for a password with which nobody could log in; it never quotes it */
+/** @throws Error, without quoting the password, if no client could log in with it */
 function checkPassword(password: string): void {
   if (password === '') throw new Error('is empty');
   if (Buffer.byteLength(password) > PASSWORD_BYTES) throw new Error(`is longer than ${PASSWORD_BYTES} bytes`);
   if (CONTROL.test(password)) throw new Error('has a control character, which no client can send');
 }
 
-/** Makes the PHC string of a new password. @throws Error if nobody could log in with it */
+/** Returns the PHC string of a new password. @throws Error if no client could log in with it */
 export async function hashPassword(password: string): Promise<string> {
   checkPassword(password);
   const message = Buffer.from(password);
@@ -50,15 +50,15 @@ export async function hashPassword(password: string): Promise<string> {
   });
 }
 
-/** A hash that no password has, to be checked for users that do not exist. */
+/** A random hash that matches no password, verified in place of the hash of an unknown user. */
 export function decoyHash(cost: Argon2Cost): Argon2Hash {
   return { ...cost, salt: randomBytes(SALT_BYTES), hash: randomBytes(HASH_BYTES) };
 }
 
 /**
- * Whether the candidate is the stored password; null stands for a user that does not exist. Every case
- * derives one argon2id hash, the decoy's if there is none, and compares in constant time, so that the
- * time taken says nothing about who exists.
+ * Whether the candidate is the stored password; `stored` is null for an unknown user. Every call derives exactly one
+ * argon2id hash, with the decoy's cost if nothing else is stored, and compares in constant time, so that timing does
+ * not reveal which users exist.
  */
 export async function passwordMatches(
   candidate: Buffer,
@@ -91,8 +91,8 @@ function digest(bytes: Buffer): Buffer {
 }
 
 /**
- * The PHC string form of an argon2id hash: `$argon2id$v=19$m=19456,t=2,p=1$<salt>$<hash>`, both parts in
- * base64 without padding.
+ * The cost parameters of argon2id. In the PHC string of a hash, they are `m`, `t` and `p`:
+ * `$argon2id$v=19$m=19456,t=2,p=1$<salt>$<hash>`, salt and hash in base64 without padding.
  */
 interface Argon2Cost {
   readonly memoryKiB: number;
@@ -105,10 +105,10 @@ export interface Argon2Hash extends Argon2Cost {
   readonly hash: Buffer;
 }
 
-/** What new hashes are made with: the lowest cost that OWASP names for a parallelism of one. */
+/** Cost of new hashes: the lowest that OWASP recommends for a parallelism of one. */
 export const DEFAULT_COST: Argon2Cost = { memoryKiB: 19_456, passes: 2, parallelism: 1 };
 
-/** Fewer passes ask for more memory; each row costs an attacker about the same (OWASP password storage). */
+/** Minimum memory by number of passes; each row costs an attacker about the same (OWASP password storage). */
 const MIN_MEMORY_KIB: readonly { readonly passes: number; readonly memoryKiB: number }[] = [
   { passes: 5, memoryKiB: 7_168 },
   { passes: 4, memoryKiB: 9_216 },
@@ -117,19 +117,19 @@ const MIN_MEMORY_KIB: readonly { readonly passes: number; readonly memoryKiB: nu
   { passes: 1, memoryKiB: 47_104 },
 ];
 
-/** A hash that costs more than this would let a login stop the server; two may run at once. */
+/** Maximum accepted cost, so that a login cannot exhaust the server; two hashes may run at once. */
 const MAX_COST = { memoryKiB: 262_144, passes: 16, parallelism: 4 };
 const SALT_RANGE = { least: 8, most: 64 };
 const HASH_RANGE = { least: 16, most: 64 };
 
 const PHC = /^\$argon2id\$v=19\$m=(\d{1,9}),t=(\d{1,9}),p=(\d{1,9})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)$/;
 
-/** Whether a stored password is meant as a hash of any kind, and so never as the password itself. */
+/** Whether a configured password looks like a hash of any kind; it is then never treated as a plain password. */
 export function looksLikeHash(stored: string): boolean {
   return /^\$[a-z0-9-]+\$/i.test(stored);
 }
 
-/** @throws Error that says what is wrong with the hash; it never quotes it */
+/** @throws Error that describes the problem without quoting the hash */
 function parsePhc(text: string): Argon2Hash {
   const found = PHC.exec(text);
   if (found === null) {

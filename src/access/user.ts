@@ -5,38 +5,38 @@ import { missingRight, namespaceNotFound, QuaysideError } from '../model/errors.
  * - `read`: get, reserve, commit, rollback, extend, status
  * - `write`: insert
  * - `manage`: pause, resume, remove, consumers, cancel
- * - `browse`: look at elements without taking them; implied by `read`
- * - `exchange`: create and control exchanges that read from the namespace; a selector is code
+ * - `browse`: view elements without taking them; implied by `read`
+ * - `exchange`: create and control exchanges that read from the namespace; separate because a selector is code
  */
 export const RIGHTS = ['read', 'write', 'manage', 'browse', 'exchange'] as const;
 export type Right = (typeof RIGHTS)[number];
 
-/** Somebody who proved who they are. One object per user for the life of the configuration. */
+/** An authenticated user. A configuration has one object per user; a reload replaces it. */
 export interface User {
   readonly name: string;
-  /** Without a list of rights, and so with all of them, also those that belong to no namespace. */
+  /** Has no list of rights, and therefore all rights, including those that are not bound to a namespace. */
   readonly isAdministrator: boolean;
-  /** The one decision about rights, for every protocol. */
+  /** All protocols decide about rights here. */
   may(right: Right, namespace: string): boolean;
-  /** True with any right there; a namespace that one may not see is answered as unknown. */
+  /** True if the user has any right in the namespace; otherwise it is reported as unknown. */
   maySee(namespace: string): boolean;
   /**
-   * Whether browsing there shows the user bodies: always with `read`, which could take them; with `browse` alone unless
-   * the user's `maskBodies` is set. Decides only what is shown; the right itself is `may('browse', …)`.
+   * Whether browsing shows bodies to the user: always with `read`, which could take them anyway; with `browse` alone,
+   * unless `maskBodies` is set. The right to browse itself is `may('browse', …)`.
    */
   maySeeBodies(namespace: string): boolean;
-  /** The API token with which the user logged in; not given: none. */
+  /** The API token with which the user logged in; absent after a login with a password. */
   readonly token?: {
     readonly name: string;
     readonly owner: User | null;
-    /** Whether it has a list of rights, and so not all that its owner has. */
+    /** Whether the token has a list of rights of its own, which restricts those of its owner. */
     readonly isLimited: boolean;
   };
 }
 
 /**
- * Why a user may not do something in a namespace; null if they may. One that the user may not see is answered
- * like one that is not there.
+ * The error if the user lacks the right in the namespace, otherwise null. A namespace that the user may not see is
+ * reported as unknown.
  */
 export function refusal(user: User, right: Right, namespace: string): QuaysideError | null {
   return user.may(right, namespace) ? null : rejection(user, right, namespace);
@@ -52,8 +52,8 @@ function rejection(user: User, right: Right, namespace: string): QuaysideError {
 }
 
 /**
- * The error for a user who logged in and is gone by now, or has another password; or whose API token, or session of the
- * console, has ended.
+ * The error for a user whose login is no longer valid: the user was removed or has another password, or the API token
+ * or console session has ended.
  */
 export function loginLost(): QuaysideError {
   return new QuaysideError(
@@ -63,28 +63,29 @@ export function loginLost(): QuaysideError {
 }
 
 /**
- * Who a user is after a reload of the users; null if the name is gone or has another password, or the API token has
- * ended.
+ * The current object of a user after a reload; null if the user was removed or has another password, or if the API
+ * token has ended.
  */
 export type RenewUser = (user: User) => User | null;
 
-/** Checks credentials; one for all front ends, so that its limits count every door. */
+/** Verifies credentials. All front ends share one instance, so that its limits apply across protocols. */
 export interface Authenticator {
   /**
-   * The user of an `Authorization` header that was accepted lately, or null. Microseconds, no hash of a
-   * password: front ends ask this first, on every request.
+   * The user of a recently accepted `Authorization` header, or null. Takes microseconds because it computes no password
+   * hash; front ends call it first for each request.
    */
   recall(authorization: string): User | null;
   /**
-   * Checks a Basic or Bearer header. A password is slow on purpose (argon2id), bounded in how many run at once;
-   * a success is remembered for `recall`. `address` is the client's, for the limits on failures.
+   * Verifies a Basic or Bearer header. Password hashes are deliberately slow (argon2id), and few run at once; a success
+   * is remembered for `recall`.
+   * @param address the client's address, for the limits on failed logins
    * @throws QuaysideError `unauthorized`, `token-expired`, `too-many-attempts`, `overloaded`
    */
   login(authorization: string, address: string): Promise<User>;
   /**
-   * The user as whom a client acts that needs no password: its certificate names the user, or SASL ANONYMOUS is served.
-   * Null if there is no such user. Counted and logged like a login by password.
-   * @param name null: the certificate does not count, which is a failed login
+   * The user of a client that logs in without a password, by a TLS client certificate or SASL ANONYMOUS, or null if
+   * there is no such user. Counted and logged like a login with a password.
+   * @param name null if the certificate is not valid for a login, which counts as a failed login
    */
   loginWithoutPassword(name: string | null, address: string): User | null;
 }

@@ -6,17 +6,17 @@ import { quote } from '../util/quote.ts';
 import { isRightsByNamespace, type UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
 
-/** A user that was made here. The password is in memory only, to be shown once. */
+/** A newly created administrator. The plain password exists only in memory, to be shown once. */
 export interface NewAdministrator {
   readonly definition: UserDefinition;
   readonly password: string;
 }
 
 const ADMINISTRATOR = 'admin';
-/** 144 bits, in characters that no shell and no URL touches. */
+/** 144 bits; their base64url form needs no quoting in shells or URLs. */
 const PASSWORD_RANDOM_BYTES = 18;
 
-/** A users file that cannot be used. */
+/** A users file that is unreadable or invalid. */
 export class UsersFileError extends Error {
   readonly hint: string;
 
@@ -33,8 +33,8 @@ export async function newAdministrator(): Promise<NewAdministrator> {
 }
 
 /**
- * The users that the server and `quayside user` made, in its data folder: `{"admin": {"password": "$argon2id$…"}}`,
- * with `rights` and `maskBodies` as in the configuration. Used only if that names no users.
+ * The users that the server and `quayside user` created, in the data folder: `{"admin": {"password": "$argon2id$…"}}`,
+ * with `rights` and `maskBodies` as in the configuration. Used only if the configuration defines no users.
  */
 export class UsersFile {
   readonly path: string;
@@ -43,7 +43,7 @@ export class UsersFile {
     this.path = path;
   }
 
-  /** Null if there is no file. @throws UsersFileError if it cannot be read or used */
+  /** The users, or null if the file does not exist. @throws UsersFileError if it is unreadable or invalid */
   async read(): Promise<UserDefinition[] | null> {
     let text: string;
     try {
@@ -51,14 +51,14 @@ export class UsersFile {
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       if (code === 'ENOENT') return null;
-      // One that is another's is a good one, which `reset-admin` would throw away.
+      // A file of another system user is probably valid, and `reset-admin` would discard it: suggest access instead.
       const isAnothers = code === 'EACCES' || code === 'EPERM';
       throw unusable(`${code}`, isAnothers ? 'Let the user that the server runs as read it' : undefined);
     }
     return this.#parse(text);
   }
 
-  /** Replaces the file. @throws Error of the system */
+  /** Replaces the file. @throws the error of the file system */
   async write(users: readonly UserDefinition[]): Promise<void> {
     const entries = users.map(({ name, password, rights, maskBodies = false }) => [
       name,
@@ -81,7 +81,7 @@ export class UsersFile {
       if (!isRecord(user) || typeof user.password !== 'string')
         throw unusable(`user ${name} has no password`);
       const { password, rights = null, maskBodies = false, ...unknown } = user;
-      // An unknown member may be a misspelt list of rights: without it, the user would have all.
+      // An unknown member may be a misspelled `rights`; ignoring it would grant all rights.
       const [unknownName] = Object.keys(unknown);
       if (unknownName !== undefined)
         throw unusable(`user ${name} has an unknown member ${quote(unknownName)}`);

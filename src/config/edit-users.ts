@@ -5,22 +5,22 @@ import { rewriteFile } from '../util/files.ts';
 import { isRecord } from '../util/is-record.ts';
 import type { Tree } from './load.ts';
 
-/** Members of a user to set; undefined: to take away. What is not named stays. */
+/** Members to set on a user; undefined removes a member, and an absent one remains unchanged. */
 export type UserMembers = Readonly<
   Partial<Record<'password' | 'rights' | 'maskBodies', string | object | true | undefined>>
 >;
 
-/** A configuration file whose users cannot be changed by a program; the message says why. */
+/** The users of a configuration file cannot be edited automatically; the message gives the reason. */
 export class UsersNotEditable extends Error {}
 
 const USERS = ['http', 'users'] as const;
 
-/** That was checked when the configuration was loaded, in less time than the parser takes. */
+/** Loading the configuration already checks for duplicate keys, faster than the parser does. */
 const KEYS_ARE_UNIQUE = { uniqueKeys: false } as const;
 
 /**
- * The users that stand in a configuration file, as they stand there.
- * @throws UsersNotEditable, or Error of the system
+ * The users in a configuration file, exactly as written there.
+ * @throws UsersNotEditable, or the error of the file system
  */
 export async function usersInFile(file: string): Promise<Tree> {
   const { document } = await readDocument(file);
@@ -28,9 +28,9 @@ export async function usersInFile(file: string): Promise<Tree> {
 }
 
 /**
- * Changes or, with null, removes one user of a configuration file, or adds it. Everything else in the file stays,
- * comments included, and so do its mode and its owner.
- * @throws UsersNotEditable, or Error of the system
+ * Adds or changes one user in a configuration file, or removes it if `members` is null. Preserves everything else,
+ * including comments and the file's mode and owner.
+ * @throws UsersNotEditable, or the error of the file system
  */
 export async function editUser(file: string, name: string, members: UserMembers | null): Promise<void> {
   const { text, document } = await readDocument(file);
@@ -40,7 +40,8 @@ export async function editUser(file: string, name: string, members: UserMembers 
     editDocument(document, name, usersOf(wanted)?.[name]);
     content = document.toString({ lineWidth: 0 });
   }
-  // An anchor may be used elsewhere: what would change more than the user does not reach the file.
+  // The user may share a YAML anchor with other parts: do not write the file if the edit would change more than the
+  // user.
   if (!isDeepStrictEqual(parseDocument(content, KEYS_ARE_UNIQUE).toJS(), wanted)) {
     throw new UsersNotEditable(
       `User ${name} shares a part of ${file} with something else; change it by hand.`,
@@ -62,7 +63,7 @@ async function readDocument(file: string): Promise<{ text: string; document: Doc
   return { text, document };
 }
 
-/** @param wanted undefined: to remove it */
+/** @param wanted the new value of the user; undefined removes it */
 function editDocument(document: Document.Parsed, name: string, wanted: unknown): void {
   const path = [...USERS, name];
   if (wanted === undefined) {
@@ -82,7 +83,7 @@ function editDocument(document: Document.Parsed, name: string, wanted: unknown):
     document.setIn(path, isRecord(wanted) ? userNode(document, wanted) : wanted);
     return;
   }
-  // Members that stay keep their comments.
+  // Set only the changed members, so that the others keep their comments.
   const before = user.toJS(document) as Tree;
   for (const [member, node] of userEntries(document, wanted)) {
     if (!isDeepStrictEqual(before[member], wanted[member])) user.set(member, node);
@@ -94,7 +95,7 @@ function userNode(document: Document.Parsed, user: Tree): unknown {
   return document.createNode(Object.fromEntries(userEntries(document, user)));
 }
 
-/** A hash stands between single quotes, as people are advised to write it. */
+/** Password hashes are written in single quotes, as the documentation recommends. */
 function userEntries(document: Document.Parsed, user: Tree): [string, unknown][] {
   return Object.entries(user).map(([member, value]) => {
     const node = document.createNode(value);
@@ -120,7 +121,7 @@ function usersOf(content: unknown): Tree | undefined {
   return isRecord(users) ? users : undefined;
 }
 
-/** JSON is YAML, but what the library would write into it is not JSON. */
+/** JSON files are rewritten as JSON: the YAML library would turn them into YAML. */
 function isJson(text: string): boolean {
   try {
     JSON.parse(text);

@@ -14,11 +14,11 @@ import { type SchemaError, schemaErrors } from '../util/schema.ts';
 import { type Config, type NamespaceConfig, Options, type QueueConfig } from './options.ts';
 import type { YamlOutcome } from './yaml.ts';
 
-// The configuration from the declared options: first how it is read and checked, then how options and their errors are
-// shown.
+// Loads the configuration according to the declared options: first reading and checking, then describing options and
+// errors.
 
 interface ConfigSources {
-  /** As given on the command line; null: defaults and environment only. */
+  /** Path from the command line; null: defaults and environment only. */
   readonly file: string | null;
   readonly env: NodeJS.ProcessEnv;
   /** The working folder. */
@@ -26,16 +26,16 @@ interface ConfigSources {
 }
 
 export interface LoadedConfig {
-  /** Checked, defaults filled in, paths absolute. */
+  /** Checked, with defaults filled in and absolute paths. */
   readonly config: Config;
   readonly warnings: readonly string[];
-  /** For values that turn out to be wrong when they are used. */
+  /** Creates the error for a value that turns out to be invalid when it is used. */
   readonly errorAt: ErrorAt;
 }
 
 /**
- * Environment over file over defaults.
- * @throws ConfigError with everything that is wrong
+ * Merges environment over file over defaults, and checks the result.
+ * @throws ConfigError with all problems
  */
 export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<LoadedConfig> {
   const base = file === null ? cwd : dirname(resolve(cwd, file));
@@ -62,7 +62,7 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
   expandShortForms(tree);
   for (const { path, value } of settings) {
     setIn(tree, path, value);
-    // Another variable may add to what this one gives in its short form.
+    // The next variable may set an option below a value that this one gave in its short form.
     expandShortForms(tree);
   }
   renameOptions(tree, (from, to, isRepeated) => {
@@ -96,7 +96,7 @@ function expandShortForms(tree: Tree): void {
   }
 }
 
-/** `X` and `X_FILE`, or two spellings of one option: which one counts would be a guess. */
+/** Reports options that two variables set, such as `X` and `X_FILE`, because neither takes precedence. */
 function repeatedSettings(settings: readonly EnvironmentSetting[]): ConfigProblem[] {
   const seen = new Map<string, string>();
   const problems: ConfigProblem[] = [];
@@ -116,7 +116,7 @@ function repeatedSettings(settings: readonly EnvironmentSetting[]): ConfigProble
   return problems;
 }
 
-/** A key of this name would change objects instead of being one of their keys. */
+/** Rejects `__proto__`: assigning it would change an object's prototype instead of adding a key. */
 function checkNames(tree: Tree, report: Report, path: Path = []): void {
   for (const [key, value] of Object.entries(tree)) {
     if (key === '__proto__') report([...path, key], 'cannot be a name', 'Choose another name');
@@ -125,8 +125,8 @@ function checkNames(tree: Tree, report: Report, path: Path = []): void {
 }
 
 /**
- * Moves the values of old names to their new ones.
- * @param onRenamed called for each old name that is given, and with whether the new one is, too
+ * Moves values from old option names to the new ones.
+ * @param onRenamed called for each old name in use; `isRepeated` if the new name is given as well
  */
 function renameOptions(tree: Tree, onRenamed: (from: Path, to: Path, isRepeated: boolean) => void): void {
   for (const { from, to } of RENAMED) {
@@ -142,7 +142,7 @@ function renameOptions(tree: Tree, onRenamed: (from: Path, to: Path, isRepeated:
   }
 }
 
-/** The group that an option is in; undefined if it is not there. */
+/** The object that contains an option; undefined if it does not exist. */
 function groupOf(tree: Tree, path: Path): Tree | undefined {
   let at: unknown = tree;
   for (const key of path.slice(0, -1)) at = isRecord(at) ? at[key] : undefined;
@@ -175,7 +175,7 @@ function withAbsoluteUrls(namespace: NamespaceConfig, base: string): NamespaceCo
   };
 }
 
-/** The parameters of an engine's URL that name PEM files. */
+/** Parameters of an engine URL whose values are paths of PEM files. */
 const FILE_PARAMETER = /([?&](?:ca|cert|key|sslrootcert|sslcert|sslkey)=)([^&#]+)/g;
 
 function withAbsoluteFiles(url: string, base: string): string {
@@ -195,14 +195,14 @@ function withAbsoluteTls<T extends Pick<Config['http'], 'tls'>>(group: T, base: 
 
 const FROM_FILE = '_FILE';
 
-/** The port of a person who does not know the two underscores, or of Kubernetes, which writes a URL. */
+/** Set by users who meant `QUAYSIDE_HTTP__PORT`, or by Kubernetes, whose value is a URL. */
 const PORT = 'QUAYSIDE_PORT';
 const SERVICE_URL = /^(tcp|udp|sctp):\/\//;
 
-/** Kubernetes sets these for every service in the namespace, one named `quayside` included. */
+/** Kubernetes sets these variables if the namespace has a service named `quayside`. */
 const SERVICE_LINK = /^QUAYSIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$/;
 
-/** Of the clients and the commands that call a server, which may be run in the same shell. */
+/** Variables of the clients and of the commands that call a server, which may run in the same shell. */
 const OF_CLIENTS: ReadonlySet<string> = new Set([
   'QUAYSIDE_URL',
   'QUAYSIDE_USER',
@@ -210,7 +210,7 @@ const OF_CLIENTS: ReadonlySet<string> = new Set([
   'QUAYSIDE_TOKEN',
 ]);
 
-/** The options of the environment, as found: not yet checked. */
+/** The options from the environment, not yet checked. */
 interface EnvironmentOverlay extends ConfigNotes {
   readonly settings: readonly EnvironmentSetting[];
 }
@@ -218,15 +218,15 @@ interface EnvironmentOverlay extends ConfigNotes {
 interface EnvironmentSetting {
   readonly variable: string;
   readonly path: Path;
-  /** Of the option's declared type where the text allows it; else the text, which the check rejects. */
+  /** Converted to the option's declared type if possible, otherwise the string, which the check then rejects. */
   readonly value: unknown;
 }
 
 /**
  * Reads `QUAYSIDE_HTTP__PORT=3444`, `QUAYSIDE_NAMESPACES__jobs__URL=…` and, for secrets,
- * `QUAYSIDE_HTTP__USERS__test1__PASSWORD_FILE=/run/secrets/test1`. Option names are in capitals with `_`
- * between words; names that users choose stand as they are.
- * @param base the folder that relative paths are taken from
+ * `QUAYSIDE_HTTP__USERS__test1__PASSWORD_FILE=/run/secrets/test1`. Option names are in upper case with `_` between
+ * words; names chosen by users keep their case.
+ * @param base the folder to which relative paths refer
  */
 function readEnvironment(env: NodeJS.ProcessEnv, base: string): EnvironmentOverlay {
   const settings: EnvironmentSetting[] = [];
@@ -253,8 +253,8 @@ function readEnvironment(env: NodeJS.ProcessEnv, base: string): EnvironmentOverl
 }
 
 /**
- * Puts a value into the tree, making the groups above it. What stands in the place of a group is left for the check to
- * report.
+ * Sets a value in the tree and creates missing parent groups. If a parent is not a group, does nothing: the check
+ * reports the parent.
  */
 function setIn(tree: Tree, path: Path, value: unknown): void {
   let at = tree;
@@ -274,7 +274,7 @@ interface Target {
 }
 
 function findTarget(variable: string): Target | null {
-  // Before the variable as it stands: the name of a header may be anything, `authorization_FILE` too.
+  // Test the suffix first: header names are arbitrary, so `authorization_FILE` would match as a header.
   if (variable.endsWith(FROM_FILE)) {
     const secret = walk(variable.slice(0, -FROM_FILE.length));
     if (secret?.schema.secret !== undefined) return { ...secret, fromFile: true };
@@ -341,9 +341,9 @@ function portWarning(text: string): string {
   return `${PORT}=${quote(text)} sets nothing. Did you mean ${variableName(['http', 'port'])}?`;
 }
 
-/** The variable that differs by underscores, case or one letter: `QUAYSIDE_HTTP_PORT` for `QUAYSIDE_HTTP__PORT`. */
+/** The variable that was probably meant: it differs only in underscores or case, or by a typo. */
 function meantVariable(variable: string): string | null {
-  // The longest first: the name that a user chose may have underscores, an option's own words come before.
+  // Longest path first: a user-chosen name may contain underscores, and must not swallow the option names after it.
   const known = optionPaths(ROOT, []).sort((a, b) => b.length - a.length);
   for (const path of known) {
     const meant = withAnyUnderscores(variable, path);
@@ -352,7 +352,9 @@ function meantVariable(variable: string): string | null {
   return nearestName(variable, known.map(variableName));
 }
 
-/** The variable of an option if `variable` is the same but for underscores and case; it may hold names of users. */
+/**
+ * The option's variable if `variable` differs only in underscores and case, otherwise null. Keeps user-chosen names.
+ */
 function withAnyUnderscores(variable: string, path: Path): string | null {
   const parts = path.map((part) => (part.startsWith('<') ? '(.+?)' : segmentOf(part).replaceAll('_', '_*')));
   const names = new RegExp(`^QUAYSIDE_+${parts.join('_+')}(_+FILE)?$`, 'i').exec(variable);
@@ -362,7 +364,7 @@ function withAnyUnderscores(variable: string, path: Path): string | null {
   return PREFIX + named.join('__') + (names[place] === undefined ? '' : FROM_FILE);
 }
 
-/** Of all options; names that users choose are `<name>`. */
+/** The paths of all options; `<name>` represents user-chosen names. */
 function optionPaths(schema: OptionSchema, path: Path): Path[] {
   const entry = entrySchema(schema);
   const inner = entry === undefined ? [] : optionPaths(entry, [...path, '<name>']);
@@ -375,8 +377,8 @@ function optionPaths(schema: OptionSchema, path: Path): Path[] {
 const QUOTE = 'Mend it there; values with special characters go between single quotes';
 
 /**
- * Reads a YAML file; JSON is YAML.
- * @throws ConfigError if it cannot be read, is no YAML, or is no map of options
+ * Reads a YAML or JSON file.
+ * @throws ConfigError if it is unreadable, is not YAML, or is not a map of options
  */
 async function readConfigFile(file: string): Promise<Tree> {
   let text: string;
@@ -401,8 +403,8 @@ async function parseConfig(file: string, text: string): Promise<Tree> {
 }
 
 /**
- * The value of a text that is character for character what `JSON.stringify` writes, and so has no key twice; null for
- * any other. The YAML parser, of 72 modules, is a sixth of the modules that a start loads.
+ * Parses text that is exactly what `JSON.stringify` writes, which rules out duplicate keys; null for any other text. It
+ * avoids loading the YAML parser, whose 72 modules are a sixth of all modules that a start loads.
  */
 function generatedJson(text: string): unknown {
   try {
@@ -421,11 +423,13 @@ async function parseYaml(file: string, text: string): Promise<unknown> {
   return outcome.value;
 }
 
-/** The parser takes seconds for 10,000 users, and a server that reads them again has other things to do. */
+/**
+ * Longer files are parsed in a worker thread: 10,000 users take seconds, which would block a server that reloads them.
+ */
 const LONG_YAML = 262_144;
 
 async function readInThread(text: string): Promise<YamlOutcome> {
-  // Built files are JavaScript; in the working tree Node runs the TypeScript.
+  // The package contains JavaScript; in the source tree, Node runs the TypeScript.
   const entry = import.meta.url.endsWith('.ts') ? './yaml-thread.ts' : './yaml-thread.js';
   const thread = new Worker(new URL(entry, import.meta.url), {
     workerData: text,
@@ -440,25 +444,25 @@ function wrongFile(file: string, problem: string, hint: string): ConfigError {
   return new ConfigError([{ source: file, path: '', problem, hint }]);
 }
 
-/** Ends the name of a key that names the file with a secret: `passwordFile` for `password`. */
+/** Suffix of the keys that give the path of a secret's file: `passwordFile` for `password`. */
 const SUFFIX = 'File';
 
-/** What was found while a configuration was read. */
+/** Problems and warnings found while reading a configuration. */
 interface ConfigNotes {
   readonly problems: ConfigProblem[];
   readonly warnings: string[];
 }
 
-/** A secret that stands in a file of its own. */
+/** A secret in a file of its own. */
 interface SecretFile {
-  /** What names the file: a configuration file or a variable. */
+  /** Where the path comes from: a configuration file or a variable. */
   readonly source: string | null;
   readonly file: string;
-  /** The option that it is for. */
+  /** The option that it sets. */
   readonly path: Path;
 }
 
-/** The secret, without the file's last line end; null, with a problem, if the file cannot be read. */
+/** The secret without a trailing line break. If the file is unreadable, adds a problem and returns null. */
 function readSecretFile({ source, file, path }: SecretFile, notes: ConfigNotes): string | null {
   try {
     const value = readFileSync(file, 'utf8').replace(/\r?\n$/, '');
@@ -478,8 +482,8 @@ function readSecretFile({ source, file, path }: SecretFile, notes: ConfigNotes):
 }
 
 /**
- * Puts the secrets of files into the places of the keys that name them: `password` for `passwordFile`.
- * @param from where the tree came from, where it stands, and what relative paths are taken from
+ * Replaces keys that give the path of a secret's file by the secret: `passwordFile` by `password`.
+ * @param from the tree's source and path, and the folder to which relative paths refer
  */
 function readSecretsOf(
   tree: Tree,
@@ -503,7 +507,7 @@ function readSecretsOf(
       });
       continue;
     }
-    // Something stands in for a secret that cannot be read: that it is missing would be a second problem.
+    // Use a placeholder for an unreadable secret, so that it is not reported as missing as well.
     tree[key] = readSecretFile({ source, file, path: [...path, name] }, notes) ?? 'unread:';
   }
   for (const [key, value] of Object.entries(tree)) {
@@ -513,7 +517,7 @@ function readSecretsOf(
   }
 }
 
-/** Compares a whole tree, defaults filled in, with the declared options. */
+/** Checks a tree with defaults filled in against the declared options. */
 function checkTree(tree: Tree, report: Report): void {
   for (const { path, rule } of schemaErrors(Options, tree)) {
     if (rule === 'unknown') reportUnknown(path, report);
@@ -533,13 +537,13 @@ function reportWrong(path: Path, tree: Tree, report: Report, rule: SchemaError['
   const value = valueAt(tree, path);
   const right = describeType(schema);
   const shown = shownValue(schema, value);
-  // The hint says which form; the pattern itself would help few.
+  // The hint describes the form; the pattern itself would help few users.
   const isWrongForm = rule === 'pattern' && typeof value === 'string' && value !== '';
   const problem = isWrongForm ? 'does not have the right form' : `must be ${right}`;
   report(path, `${problem}${shown}`, hintFor(schema));
 }
 
-/** What a message says of a wrong value; nothing if it is a secret. */
+/** How a message quotes an invalid value; '' for secrets and objects. */
 function shownValue(schema: OptionSchema, value: unknown): string {
   if (schema.secret !== undefined || schema.type === 'object' || entrySchema(schema) !== undefined) return '';
   if (typeof value === 'object' && value !== null) return '';
@@ -560,7 +564,7 @@ function valueAt(tree: Tree, path: Path): unknown {
   return at;
 }
 
-/** Checks the rules that concern several options, or that a type cannot express. */
+/** Checks the rules that involve several options or that the schema cannot express. */
 function checkRules(config: Config, report: Report): void {
   if (config.http.host.startsWith('/')) checkSocket(config.http, report);
   else checkListening('http', config.http, report);
@@ -605,7 +609,7 @@ function isEveryAddress(host: string): boolean {
   return host === '0.0.0.0' || host === '::';
 }
 
-/** Two listeners at one port: the second one would report that another program has it. */
+/** Rejects two listeners on the same port: otherwise the second would report that another program uses it. */
 function checkPorts(config: Config, report: Report): void {
   const listening = (['http', 'stomp', 'amqp'] as const).flatMap((group) => {
     const { host, port = 0 } = config[group];
@@ -620,7 +624,7 @@ function checkPorts(config: Config, report: Report): void {
   }
 }
 
-/** The mode of a Unix socket says who may connect, and the traffic stays on this machine. */
+/** A Unix socket needs no TLS: its file mode controls access, and its traffic does not leave the machine. */
 function checkSocket({ tls }: Listening, report: Report): void {
   if (process.platform === 'win32') {
     report(['http', 'host'], 'is a Unix socket, which Windows does not have', 'Name an address');
@@ -634,7 +638,7 @@ function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host);
 }
 
-/** An origin that no browser sends as it stands, such as one with the default port, would match nothing. */
+/** Rejects origins that no browser sends in this form, such as one with the default port: they would never match. */
 function checkOrigin(origin: string, place: number, report: Report): void {
   const sent = URL.parse(origin)?.origin;
   if (sent === origin.toLowerCase()) return;
@@ -728,10 +732,10 @@ function checkRetryDelay(
 const isSqlite = (url: string): boolean => url.startsWith('sqlite:');
 const isRedis = (url: string): boolean => /^rediss?:/.test(url);
 
-/** Options of the SQLite engine, and so of all namespaces in one file. */
+/** Options of the SQLite engine, shared by all namespaces in one file. */
 const SQLITE_OPTIONS = ['durability', 'cacheBytes', 'damagedLog'] as const;
 
-/** Options that only some engines have. */
+/** Checks the options that only some engines have. */
 function checkEngineOptions(namespace: NamespaceConfig, path: Path, report: Report): void {
   const { url, variant, signaller } = namespace;
   for (const option of SQLITE_OPTIONS) {
@@ -754,7 +758,7 @@ function checkEngineOptions(namespace: NamespaceConfig, path: Path, report: Repo
   }
 }
 
-/** Namespaces with the same URL use one engine, so what they say of it must be the same. */
+/** Namespaces with the same URL share one engine, so their engine options must be equal. */
 function checkSharedEngines(namespaces: Config['namespaces'], report: Report): void {
   const first = new Map<string, [string, NamespaceConfig]>();
   for (const [name, namespace] of Object.entries(namespaces)) {
@@ -774,7 +778,7 @@ function checkSharedEngines(namespaces: Config['namespaces'], report: Report): v
   }
 }
 
-/** The second engine of a file would report that another process has it open. */
+/** Rejects two URLs of one file: otherwise the second engine would report that another process has it open. */
 function checkSharedFiles({ namespaces, dataDir }: Config, report: Report): void {
   const first = new Map<string, { readonly name: string; readonly url: string }>();
   for (const [name, { url }] of Object.entries(namespaces)) {
@@ -800,7 +804,7 @@ function attempt(check: () => void, path: Path, hint: string, report: Report): v
   }
 }
 
-/** What the walks over the declared options need to know of a schema. */
+/** The parts of a schema that the functions below use. */
 interface OptionSchema {
   readonly type?: string;
   readonly enum?: readonly unknown[];
@@ -818,20 +822,20 @@ interface OptionSchema {
   readonly exclusiveMinimum?: number;
 }
 
-/** All options. */
+/** The schema of the whole configuration. */
 export const ROOT = Options as OptionSchema;
 
-/** Options that had another name before. The old name works, with a warning. */
+/** Renamed options. The old names work, with a warning. */
 const RENAMED: readonly { readonly from: Path; readonly to: Path }[] = [
   { from: ['http', 'openMetrics'], to: ['http', 'metricsWithoutLogin'] },
 ];
 
-/** The schema of whatever is named freely under a map option; undefined if the option is no map. */
+/** The schema of the entries of a map option; undefined if the option is not a map. */
 function entrySchema(schema: OptionSchema): OptionSchema | undefined {
   return schema.patternProperties && Object.values(schema.patternProperties)[0];
 }
 
-/** The schema at a path of keys, list places included; undefined where nothing is declared there. */
+/** The schema at a path of keys and list indexes; undefined if nothing is declared there. */
 function schemaAt(path: Path): OptionSchema | undefined {
   let at: OptionSchema | undefined = ROOT;
   for (const key of path) {
@@ -842,8 +846,8 @@ function schemaAt(path: Path): OptionSchema | undefined {
 }
 
 /**
- * A copy of the value with what was not given filled in, at every depth and in every map entry; options in
- * the order of their declaration, what is not declared after them.
+ * A copy of the value with defaults filled in at every depth and in every map entry. Declared options are in the order
+ * of their declaration, followed by undeclared ones.
  */
 export function withDefaults(schema: OptionSchema, value: unknown): unknown {
   const given = value === undefined ? structuredClone(schema.default) : value;
@@ -861,7 +865,7 @@ export function withDefaults(schema: OptionSchema, value: unknown): unknown {
   return Object.fromEntries(filled);
 }
 
-/** What a value must be, in words: for error messages, the help and the documentation. */
+/** Describes the allowed values for error messages, help and documentation. */
 function describeType(schema: OptionSchema): string {
   if (schema.enum !== undefined) return `one of ${schema.enum.join(', ')}`;
   switch (schema.type) {
@@ -896,10 +900,10 @@ function rangeText({ minimum, maximum, exclusiveMinimum }: OptionSchema): string
   return maximum === undefined ? String(low) : `${low} to ${maximum}`;
 }
 
-/** What the names of all variables begin with. */
+/** Prefix of all variables. */
 const PREFIX = 'QUAYSIDE_';
 
-/** The variable that sets an option; what users name stands between angle brackets. */
+/** The variable that sets an option. User-chosen names are in angle brackets. */
 function variableName(path: Path): string {
   return PREFIX + path.map((part) => (part.startsWith('<') ? part : segmentOf(part))).join('__');
 }
@@ -909,12 +913,12 @@ function segmentOf(name: string): string {
   return name.replace(/[A-Z]/g, (capital) => `_${capital}`).toUpperCase();
 }
 
-/** One option, as the help and `docs/reference/configuration.md` show it. */
+/** One option as shown by the help and `docs/reference/configuration.md`. */
 export interface OptionDescription {
-  /** What the user names stands between angle brackets: `namespaces.<name>.url`. */
+  /** User-chosen names are in angle brackets: `namespaces.<name>.url`. */
   readonly path: string;
   readonly type: string;
-  /** As written in the file; '' where there is none. */
+  /** As written in a configuration file; '' if there is none. */
   readonly default: string;
   readonly help: string;
   readonly variable: string;
@@ -945,13 +949,13 @@ function describeOne(schema: OptionSchema, help: string, path: readonly string[]
   };
 }
 
-/** What is in force, as YAML that could be a configuration file, secrets masked. */
+/** The effective configuration as YAML that can be used as a configuration file, except that secrets are masked. */
 export async function showConfig(config: Config): Promise<string> {
   const { stringify } = await import('yaml');
   return stringify(masked(ROOT, config), { lineWidth: 0 });
 }
 
-/** A secret that is in a URL leaves the rest of the URL to be seen. */
+/** Masks secrets; of a URL that contains one, only the secret is masked. */
 function masked(schema: OptionSchema, value: unknown): unknown {
   if (typeof value === 'string') {
     if (schema.secret === undefined) return value;
@@ -967,24 +971,24 @@ function masked(schema: OptionSchema, value: unknown): unknown {
   );
 }
 
-/** One thing that is wrong with the configuration, and what to do about it. */
+/** One problem of the configuration, with a hint for its solution. */
 export interface ConfigProblem {
-  /** Where the value came from: the file, or an environment variable; null for a default. */
+  /** The configuration file or environment variable that gave the value; null for a default. */
   readonly source: string | null;
   /** As in {@link pathText}; '' for the whole file. */
   readonly path: string;
-  /** What is wrong; reads on from the path. Never holds a secret. */
+  /** The problem, worded to follow the path. Never contains a secret. */
   readonly problem: string;
   readonly hint: string;
 }
 
-/** Reports that the value at a path cannot be used. */
+/** Reports an invalid value. */
 type Report = (path: Path, problem: string, hint: string) => void;
 
-/** Makes the error for the value at a path, with where it came from. */
+/** Creates the error for an invalid value, including its source. */
 export type ErrorAt = (path: Path, problem: string, hint: string) => ConfigError;
 
-/** A configuration with which the server does not start. One line a problem, for people to read. */
+/** An invalid configuration. The message has one line per problem. */
 export class ConfigError extends Error {
   readonly problems: readonly ConfigProblem[];
 
@@ -997,7 +1001,7 @@ export class ConfigError extends Error {
 
 export type Path = readonly string[];
 
-/** `http.port`; a name that has a dot or a space in it is shown in brackets. */
+/** Formats a path as `http.port`; names with other characters than `\w`, `*` and `-` are quoted in brackets. */
 export function pathText(path: Path): string {
   return path
     .map((part, i) => {

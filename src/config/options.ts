@@ -3,17 +3,17 @@ import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { type Properties, type Static, Type } from '../util/schema.ts';
 
 /**
- * Every option, declared once: its type, default, bounds and help. The check of the file, the reading of the
- * environment, `--help`, `--print-config` and the table in `docs/reference/configuration.md` all come from here.
+ * Declares every option with its type, default, bounds and help. Checks of the file, environment variables, `--help`,
+ * `--print-config` and the table in `docs/reference/configuration.md` are all derived from these declarations.
  *
- * Lengths are in seconds, sizes in bytes. `secret` marks what is masked when shown, wholly or as
- * a URL, and may be given by a file (`…_FILE`); `hint` says what to do if the value is wrong.
+ * Durations are in seconds, sizes in bytes. `secret` marks values that are masked in output, entirely or as part of a
+ * URL, and that can be read from a file (`…_FILE`); `hint` tells how to correct an invalid value.
  */
 
-/** Keys that are not declared are errors. */
+/** Undeclared keys are errors. */
 const CLOSED = { additionalProperties: false };
 
-/** A certificate for a listener. */
+/** The TLS options of a listener. */
 const tlsOptions = <More extends Properties>(description: string, more: More) =>
   Type.Optional(
     Type.Object(
@@ -28,7 +28,7 @@ const tlsOptions = <More extends Properties>(description: string, more: More) =>
 
 const hostOption = (description: string) => Type.String({ minLength: 1, default: '127.0.0.1', description });
 
-/** Where a listener is bound, and what protects it. */
+/** Where a listener is bound. */
 const HOST = hostOption('address or name to listen on');
 const HOST_OR_SOCKET = hostOption(
   'address or name to listen on, or the absolute path of a Unix socket, which gets mode `0660`',
@@ -40,7 +40,7 @@ const INSECURE = Type.Boolean({
     'allows listening on an address other than loopback without TLS: passwords then travel unencrypted',
 });
 
-/** A front end other than HTTP: off unless it is given a port. Its users are those of `http.users`. */
+/** A front end other than HTTP: disabled unless a port is given. Its users are those of `http.users`. */
 const frontEndOptions = <More extends Properties>(
   name: string,
   path: string,
@@ -264,7 +264,7 @@ const RetryDelayOptions = Type.Object(
   },
 );
 
-/** Options of queues by their names, over those of their namespace. */
+/** Options of queues by name; they override those of the namespace. */
 const QueueOptions = Type.Object(
   {
     lease: Type.Optional(
@@ -678,7 +678,7 @@ export const Options = Type.Object(
   CLOSED,
 );
 
-/** A whole configuration, checked. Its paths are absolute. */
+/** A complete, checked configuration with absolute paths. */
 export type Config = Static<typeof Options>;
 export type NamespaceConfig = Config['namespaces'][string];
 export type QueueConfig = NonNullable<NamespaceConfig['queues']>[string];

@@ -1,12 +1,12 @@
 import { type Document, isScalar, parseDocument, visit, type YAMLError } from 'yaml';
 
-/** The value of a YAML text; or what is wrong with it, without quoting it: it may hold secrets. */
+/** The parsed value, or a problem that does not quote the text, because it may contain secrets. */
 export type YamlOutcome = { readonly value: unknown } | { readonly problem: string };
 
 const MAX_ALIASES = 100;
 
 export function readYaml(text: string): YamlOutcome {
-  // The parser would compare each key of a map with all others: half of its time with 10,000 users.
+  // The parser's own check compares each key of a map with all others: half of its time with 10,000 users.
   const document = parseDocument(text, { uniqueKeys: false });
   const error = document.errors[0] ?? document.warnings[0];
   if (error !== undefined) return { problem: `is not YAML: ${errorText(error)}` };
@@ -21,14 +21,14 @@ export function readYaml(text: string): YamlOutcome {
   }
 }
 
-/** What is wrong and where. The rest of the parser's message may quote the text. */
+/** The error and its position. The rest of the parser's message is dropped because it may quote the text. */
 function errorText({ message, linePos }: YAMLError): string {
   const [what = ''] = message.split(/: | at line |\n/);
   const [at] = linePos ?? [];
   return at === undefined ? what : `${what}, at line ${at.line}, column ${at.col}`;
 }
 
-/** Where a key stands that its map has twice; null: there is none. */
+/** Offset of the first key that occurs twice in its map; null if there is none. */
 function repeatedKey(document: Document.Parsed): number | null {
   let place: number | null = null;
   visit(document, {
