@@ -5,15 +5,15 @@ import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 
 /**
- * Which queues of a namespace changed since they were last read, by this node's own operations and by what other nodes
- * signal, and what was read of each in the last hour. `QueueWatch` reads them.
+ * Tracks which queues of a namespace changed since they were last read, by an operation of this node or a signal from
+ * another one, and keeps the readings of the last hour. `QueueWatch` takes the readings.
  */
 export class Activity {
   readonly #clock: Pick<Clock, 'monotonic'>;
   readonly #limit: SeriesLimit;
   readonly #series = new Map<string, QueueSeries>();
   readonly #sum: SumSeries;
-  /** Names, and when the first change since the last reading was noted. */
+  /** Changed queues: name to the monotonic time of the first change since the last reading. */
   readonly #changed = new Map<string, number>();
   #onChange: (() => void) | null = null;
 
@@ -23,14 +23,14 @@ export class Activity {
     this.#sum = new SumSeries(clock.monotonic());
   }
 
-  /** Something about a queue changed, or may have. On the path of every operation. */
+  /** Notes that a queue changed, or may have changed. Called by every operation, so it must be cheap. */
   note(name: string): void {
     if (this.#changed.has(name)) return;
     this.#changed.set(name, this.#clock.monotonic());
     this.#onChange?.();
   }
 
-  /** A queue was created: it began with nothing in it. */
+  /** Notes that a queue was created, so that its history starts as empty, not as unknown. */
   noteNew(name: string): void {
     if (!this.#series.has(name)) {
       this.#series.set(name, new QueueSeries(this.#limit, this.#clock.monotonic(), true));
@@ -39,20 +39,20 @@ export class Activity {
   }
 
   /**
-   * A queue is not known any more, or never came to be. If it was read, what followers know of it is forgotten in
-   * its turn, see `forgetUnknown`.
+   * Forgets a queue that was dropped, or whose creation failed. If it was read before, its series is kept until
+   * `forgetUnknown`, so that followers are notified.
    */
   forget(name: string): void {
     this.#changed.delete(name);
     if (this.#series.get(name)?.wasRead === false) this.#series.delete(name);
   }
 
-  /** Counters that note each queue they count for. */
+  /** Wraps `stats` so that each counted operation also notes its queue as changed. */
   watched(stats: Stats): Stats {
     return new WatchedStats(stats, this);
   }
 
-  /** Calls `onChange` when the first queue changed after each `takeChanged`; null: there is no follower. */
+  /** Sets the callback for the first change of each queue since its last reading; null: there is no follower. */
   follow(onChange: (() => void) | null): void {
     this.#onChange = onChange;
   }
@@ -61,12 +61,12 @@ export class Activity {
     return this.#changed.size > 0;
   }
 
-  /** Up to `max` queues that changed since they were last taken, and when; they stay noted. */
+  /** Up to `max` changed queues with the time of their first change. They still count as changed. */
   changed(max: number): Map<string, number> {
     return new Map([...this.#changed].slice(0, max));
   }
 
-  /** Up to `max` queues that changed, and when; they count as read from now on. */
+  /** Removes and returns up to `max` changed queues with the time of their first change. The caller reads them. */
   takeChanged(max: number): Map<string, number> {
     const taken = new Map<string, number>();
     for (const [name, at] of this.#changed) {
@@ -77,7 +77,7 @@ export class Activity {
     return taken;
   }
 
-  /** @param changedAt when the first of the changes was made that the reading has, if that is known */
+  /** @param changedAt when the first change since the last reading was made; null if unknown */
   noteReading(name: string, reading: QueueReading, changedAt: number | null): void {
     let series = this.#series.get(name);
     const now = this.#clock.monotonic();
@@ -94,7 +94,7 @@ export class Activity {
     return this.#series.get(name)?.last ?? null;
   }
 
-  /** Null: the queue was never read. @param totals of the queue, read just now */
+  /** Rates of a queue; null if it was never read. @param totals counters of the queue, read just now */
   rates(name: string, totals: Counters): RecentRates | null {
     const series = this.#series.get(name);
     if (series === undefined || series.last === null) return null;
@@ -104,7 +104,7 @@ export class Activity {
   /** The last hour of a queue. */
   history(name: string): QueueHistory {
     const now = this.#clock.monotonic();
-    // One that was never read has a history of nulls.
+    // A queue that was never read has a history of nulls.
     return (this.#series.get(name) ?? new QueueSeries(this.#limit, now, false)).history(now);
   }
 
@@ -113,7 +113,7 @@ export class Activity {
     return this.#sum.history(this.#clock.monotonic());
   }
 
-  /** Names that were read and are not in `known` any more; they are forgotten. */
+  /** Forgets the queues that are no longer in `known`. Returns their names. */
   forgetUnknown(known: ReadonlySet<string>): string[] {
     const gone: string[] = [];
     for (const [name, series] of this.#series) {
@@ -151,12 +151,12 @@ class WatchedStats implements Stats {
   }
 }
 
-/** What was read of a queue at one moment. */
+/** The counts and counters of a queue, read at one moment. */
 export interface QueueReading {
   readonly counts: GroupCounts;
-  /** Of all groups together. */
+  /** The sum over all groups. */
   readonly totals: Counters;
-  /** For how long its oldest ready element has been ready; null if none is. */
+  /** How long the oldest ready element has been ready; null if no element is ready. */
   readonly oldestReadyMs: number | null;
 }
 
@@ -173,7 +173,7 @@ export interface RecentRates {
   readonly '5m': Rates;
 }
 
-/** The last hour of a queue in columns, one value for each interval, the oldest first; null: nothing is known of it. */
+/** The last hour of a queue in columns: one value per interval, oldest first; null: unknown. */
 export interface QueueHistory {
   readonly size: readonly (number | null)[];
   readonly schedSize: readonly (number | null)[];
@@ -194,23 +194,28 @@ export const NO_RATES: Rates = Object.freeze({ insert: 0, take: 0, settle: 0 });
 
 /** Moments are stored in tenths of a second, so that 32 bits hold 13 years. */
 const UNIT_MS = 100;
-/** Samples for rates are so far apart, and as many as five minutes need. */
+/** Samples are 10 s apart, and as many as rates over five minutes need. */
 const SPACING = 10_000 / UNIT_MS;
 const SAMPLES = 33;
-/** `at`, and what was inserted, taken and settled by then. */
+/** Values per sample: `at`, and the inserts, takes and settlements counted until then. */
 const SAMPLE_LENGTH = 4;
-/** The same, and ready, scheduled, reserved elements and the age in seconds of the oldest ready one. */
+/**
+ * Values per minute: those of a sample; ready, scheduled, reserved elements; age of the oldest ready one in seconds.
+ */
 const SLOT_LENGTH = 8;
 const NO_AGE = 2 ** 32 - 1;
 const HOUR_MS = INTERVAL_MS * INTERVALS;
 const MINUTE = INTERVAL_MS / UNIT_MS;
 
-/** How long ago the first interval of a history began. @param at of the monotonic clock */
+/** How long ago the first interval of a history began, ms. @param at now, by the monotonic clock */
 export function historyLengthMs(at: number): number {
   return (INTERVALS - 1) * INTERVAL_MS + ((at + 2 * HOUR_MS) % INTERVAL_MS);
 }
 
-/** How many queues of a node have samples: each takes 2.5 KB while it changes, and for an hour after. */
+/**
+ * Bounds the number of queues with samples on a node. A queue needs 2.5 KB while it changes, and for an hour
+ * afterwards.
+ */
 export class SeriesLimit {
   #left: number;
 
@@ -232,15 +237,15 @@ export class SeriesLimit {
 /** Samples in two rings of 32-bit numbers. Counters are stored modulo 2^32: only their differences are used. */
 interface Rings {
   readonly samples: Uint32Array;
-  /** Of samples that were ever stored. */
+  /** How many samples were ever stored. */
   count: number;
   /** The last reading of each minute. */
   readonly slots: Uint32Array;
 }
 
 /**
- * What this node read of one queue in the last hour. A queue at rest holds only its last reading; one that changes has
- * a ring of samples, from which rates come, and one of minutes for charts. Moments are of the monotonic clock.
+ * The readings of one queue in the last hour. An unchanged queue keeps only its last reading. A changing queue has a
+ * ring of samples, for rates, and a ring of minutes, for charts. All times are monotonic.
  */
 export class QueueSeries {
   readonly #limit: SeriesLimit;
@@ -248,12 +253,12 @@ export class QueueSeries {
   /** The last reading; null: none yet. */
   last: QueueReading | null;
   #lastAt: number;
-  /** Since when `last` was the same. */
+  /** When `last` got its present value. */
   #sameSince: number;
-  /** The minute in which the queue began; null: it was there before. */
+  /** The minute in which the queue was created; null: it existed before. */
   readonly #firstMinute: number | null;
 
-  /** @param isNew whether the queue is known to have begun at `at`, with nothing in it */
+  /** @param isNew whether the queue was created, empty, at `at` */
   constructor(limit: SeriesLimit, at: number, isNew: boolean) {
     this.#limit = limit;
     this.last = isNew ? NOTHING : null;
@@ -266,7 +271,7 @@ export class QueueSeries {
     return this.last !== null && this.last !== NOTHING;
   }
 
-  /** @param changedAt when the first of the changes since the last reading was made, if that is known */
+  /** @param changedAt when the first change since the last reading was made; null if unknown */
   note(at: number, reading: QueueReading, changedAt: number | null): void {
     const before = this.last;
     const isSame = before !== null && isEqual(before, reading);
@@ -283,14 +288,14 @@ export class QueueSeries {
     if (!isSame) this.#sameSince = at;
   }
 
-  /** The queue is gone, or at rest. */
+  /** Frees the rings: the queue is gone, or has not changed for an hour. */
   close(): void {
     if (this.#rings === null) return;
     this.#rings = null;
     this.#limit.release();
   }
 
-  /** @param totals read just now; `changedAt` as in `note` */
+  /** @param totals counters, read just now. @param changedAt as in `note` */
   rates(at: number, totals: Counters, changedAt: number | null): RecentRates {
     return {
       '1m': this.#ratesOver(WINDOWS['1m'], at, totals, changedAt),
@@ -298,7 +303,7 @@ export class QueueSeries {
     };
   }
 
-  /** The last {@link INTERVALS} minutes of the monotonic clock; the last one is that of `at`, and not over. */
+  /** The last {@link INTERVALS} minutes of the monotonic clock; the last one contains `at` and is incomplete. */
   history(at: number): QueueHistory {
     const now = minuteOf(toUnits(at));
     const rows = Array.from({ length: INTERVALS + 1 }, (_, i) => this.#rowOf(now - INTERVALS + i, at));
@@ -340,7 +345,7 @@ export class QueueSeries {
     const at = toUnits(atMs);
     const values = [at, totals.put, totals.get + totals.reserve, totals.commit + totals.rollback];
     const { samples, count } = rings;
-    // The last sample is always the latest; those before it are apart.
+    // Overwrite the newest sample until it is `SPACING` later than the one before it.
     const earlier = count < 2 ? null : samples[sampleAt(count - 2)];
     const isClose = earlier !== null && earlier !== undefined && at - earlier < SPACING;
     if (!isClose) rings.count += 1;
@@ -363,7 +368,7 @@ export class QueueSeries {
     return ratesBetween(later, now);
   }
 
-  /** What is known of the counters, the latest first. */
+  /** The known values of the counters, newest first. */
   *#points(rings: Rings | null, last: QueueReading, changedAt: number | null): Generator<Point> {
     if (changedAt !== null && changedAt > this.#lastAt) yield pointOf(toUnits(changedAt), last.totals);
     if (rings === null) {
@@ -378,12 +383,14 @@ export class QueueSeries {
     }
   }
 
-  /** If the queue began in that minute: what a new one counts, nothing; else null. */
+  /** Zero counters if the queue was created in that minute, else null. */
   #beginOf(minute: number): Point | null {
     return minute === this.#firstMinute ? pointOf(minute * MINUTE, NOTHING.totals) : null;
   }
 
-  /** The last reading of a minute, or if there is none, what was read before, which held to its end. */
+  /**
+   * The last reading in a minute. If there is none: the one before, which remained valid until the end of the minute.
+   */
   #rowOf(minute: number, now: number): MinuteOfQueue | null {
     const last = this.last;
     if (last === null || (this.#firstMinute !== null && minute < this.#firstMinute)) return null;
@@ -421,7 +428,7 @@ const NOTHING: QueueReading = {
   oldestReadyMs: null,
 };
 
-/** Moments before the clock's start happen: of a new queue it is known that nothing was in it. */
+/** Adds two hours to keep values positive: the history of a new queue begins up to an hour before the clock's start. */
 function toUnits(ms: number): number {
   return Math.floor((ms + 2 * HOUR_MS) / UNIT_MS);
 }
@@ -451,7 +458,7 @@ function rowOf({
   return { ...pointOf(0, totals), size: ready, sched: scheduled, resv: reserved, age };
 }
 
-/** The counters at a moment between two points, as if they had grown evenly. */
+/** The counters at a moment between two points, interpolated linearly. */
 function between(earlier: Point, later: Point, at: number): Point {
   const part = later.at === earlier.at ? 0 : (at - earlier.at) / (later.at - earlier.at);
   return {
@@ -492,14 +499,14 @@ function isEqual(a: QueueReading, b: QueueReading): boolean {
   );
 }
 
-/** The last hour of several queues together. An age has no sum. */
+/** The last hour of several queues together. Ages cannot be added. */
 type SumHistory = Omit<QueueHistory, 'oldestReadyAge'>;
 
 const COLUMNS = ['size', 'schedSize', 'resvSize', 'insert', 'take', 'settle'] as const;
 
 /**
- * The last hour of all queues of a namespace together: each reading of a queue changes it by what is new, since adding
- * up 10,000 histories would take seconds.
+ * The last hour of all queues of a namespace together. Each reading of a queue updates the sums by its difference:
+ * adding up 10,000 histories would take seconds.
  */
 class SumSeries {
   readonly #series: QueueSeries;
@@ -512,8 +519,8 @@ class SumSeries {
   }
 
   /**
-   * What is known of one queue has changed.
-   * @param before null: nothing was known of it, and what its counters say happened at any time
+   * Updates the sums with a new reading of one queue.
+   * @param before null: the queue was not read before. Its counters are not added, as their time is unknown
    * @param reading null: the queue is gone
    */
   change(at: number, before: QueueReading | null, reading: QueueReading | null): void {
@@ -523,7 +530,7 @@ class SumSeries {
     counts.reserved += (reading?.counts.reserved ?? 0) - (before?.counts.reserved ?? 0);
     if (before !== null && reading !== null) {
       const totals = { ...this.#totals };
-      // Counters start again with a queue that was deleted.
+      // Counters restart at 0 if a queue was deleted and created again.
       for (const name of COUNTER_NAMES)
         totals[name] += Math.max(0, reading.totals[name] - before.totals[name]);
       this.#totals = totals;
@@ -542,7 +549,7 @@ class SumSeries {
   }
 }
 
-/** Several histories of the same hour as one; null where none of them knows anything. */
+/** Adds several histories of the same hour; a value is null if it is null in all of them. */
 export function sumOfHistories(histories: readonly SumHistory[]): SumHistory {
   const sum = (name: keyof SumHistory): (number | null)[] =>
     Array.from({ length: INTERVALS }, (_, i) => {

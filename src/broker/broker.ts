@@ -19,38 +19,38 @@ interface BrokerOptions {
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
-  /** Of blocked calls on this node. A call counts once for each queue on which it waits. */
+  /** Limits on the blocked calls of this node. A call counts once for each queue that it waits on. */
   readonly waiting: UserLimits;
   readonly log: BrokerLog;
-  /** What other nodes learn of this one. */
+  /** How this node describes itself to other nodes. */
   readonly node?: Pick<NodeInfo, 'host' | 'pid' | 'version'>;
 }
 
-/** While it is being put together. */
+/** A `ServingNode` under construction. */
 type Writable<Node extends ServingNode> = Omit<Node, 'namespaces' | 'conflicts'> & {
   readonly namespaces: string[];
   readonly conflicts: ServingNode['conflicts'][number][];
 };
 
-/** Some 15,000 consumers of a queue that wait on one node; `waiting.total` is 10,000 by default. */
+/** Bound on one node's reply: some 15,000 consumers of one queue. `waiting.total` defaults to 10,000. */
 const MAX_CONSUMER_BYTES = 4 * 1_048_576;
 
 const UNNAMED = { host: '', pid: 0, version: '' };
 
-/** A node, and which namespaces it serves as far as this one knows. */
+/** A node, and the namespaces that it is known to serve. */
 interface ServingNode extends NodeInfo {
   readonly isSelf: boolean;
   readonly namespaces: readonly string[];
-  /** Options that it configures otherwise than this node. */
+  /** Options that it configures differently from this node. */
   readonly conflicts: readonly (Difference & { readonly namespace: string })[];
 }
 
 /**
- * A node without its front ends: namespaces, queues, and who waits. Several brokers may share engines.
- * The engines are started before it and stopped after it.
+ * A node without its front ends: namespaces, queues and waiting consumers. Several brokers may share engines. Start the
+ * engines before the broker, and stop them after it.
  */
 export class Broker implements Service {
-  /** What nodes ask each other. */
+  /** Questions between nodes, for listings that cover all of them. */
   readonly questions: Questions;
   readonly #waitingLimit: UserLimit;
   readonly #namespaces = new Map<string, Namespace>();
@@ -103,13 +103,14 @@ export class Broker implements Service {
 
   /** @throws VariantConflict, MigrationTargetMissing */
   async start(): Promise<void> {
-    // Before anything is stored: what is inserted must not go to an engine that a namespace leaves.
+    // Resume migrations before anything is stored: new elements must not go to an engine that their namespace is
+    // leaving.
     await Promise.all(this.namespaces().map((namespace) => this.#resumeMigration(namespace)));
     await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.start()));
     await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.sweep()));
   }
 
-  /** Rejects new calls that would wait, and ends those that do with `shutting-down`. Settling continues. */
+  /** Rejects new waiting calls, and ends present ones, with `shutting-down`. Clients can still settle elements. */
   drain(): void {
     this.#waitingLimit.close(shuttingDown);
     for (const namespace of this.#namespaces.values()) namespace.endConsumers(shuttingDown);
@@ -142,7 +143,7 @@ export class Broker implements Service {
     return [...this.#namespaces.values()];
   }
 
-  /** The names of the namespaces that need each engine, by its masked URL. */
+  /** Names of the namespaces that depend on each engine, by the engine's masked URL. */
   namespacesByEngine(): Map<string, string[]> {
     const byEngine = new Map<string, string[]>();
     for (const { name, engineUrls } of this.namespaces()) {
@@ -179,16 +180,15 @@ export class Broker implements Service {
   }
 
   /**
-   * Moves a namespace to the engine of another one: what is inserted from now on goes there. Idempotent for the same
-   * two.
-   * @throws QuaysideError as `checkMigration`, and as the engines do; then it may be repeated
+   * Starts to move a namespace to the engine of namespace `to`: from now on, its inserts go there. Idempotent.
+   * @throws QuaysideError as `checkMigration`, and as the engines do; the call may then be repeated
    */
   async migrate(name: string, to: string): Promise<Migration> {
     const [namespace, target] = [this.namespace(name), this.namespace(to)];
     if (namespace.migration?.to !== to) {
       await checkMigration(namespace, target);
       await Migration.store(namespace, to);
-      // Another call may have joined them in the meantime.
+      // A concurrent call may have started the migration during the awaits above.
       if (namespace.migration === null) this.#join(namespace, target);
     }
     const { migration } = namespace;
@@ -215,8 +215,8 @@ export class Broker implements Service {
   }
 
   /**
-   * Namespaces of this node alone, such as those on SQLite, look like the shared ones to clients, which find other
-   * queues there on each node. That matters, and is logged, once there is another node.
+   * Logs once, when another node appears, that some namespaces are local to this node, such as those on SQLite. Clients
+   * cannot tell them from shared ones, but find different queues in them on each node.
    */
   #noteNode(node: NodeInfo, log: BrokerLog): void {
     const own = this.namespaces().filter(({ isShared }) => !isShared);

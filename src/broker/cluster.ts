@@ -8,10 +8,10 @@ import type { BrokerLog } from './ports.ts';
 import type { MessagePart } from './questions.ts';
 import { MANY } from './wait-queue.ts';
 
-/** A node as others see it. */
+/** How a node describes itself to others. */
 export interface NodeInfo {
   readonly id: string;
-  /** Name of its machine. */
+  /** The host name of its machine. */
   readonly host: string;
   readonly pid: number;
   readonly version: string;
@@ -19,7 +19,7 @@ export interface NodeInfo {
   readonly startedAt: number;
 }
 
-/** What a node configures for a namespace: option name to a short text of its value. */
+/** A node's configuration of a namespace: option name to its value as a short string. */
 export type Configured = Readonly<Record<string, string>>;
 
 /** Another node of a namespace. */
@@ -29,8 +29,8 @@ interface Peer {
 }
 
 /**
- * What nodes publish about one namespace. Hints: losing one delays, never loses. `ns` is there since namespaces may
- * share a topic, `from` since a node receives its own signals.
+ * A message between the nodes of one namespace. Signals are hints: a lost one delays elements, but loses none. `ns` is
+ * needed since namespaces may share a topic, `from` since a node receives its own signals.
  */
 type Signal = Content & { readonly ns: string; readonly from: string };
 
@@ -40,7 +40,7 @@ type Content =
       readonly queue: string;
       /** Null: an unknown number. */
       readonly count: number | null;
-      /** Sets it apart from others of the same node: signallers send equal signals once. */
+      /** Makes each signal of a node different: signallers send equal signals only once. */
       readonly number: number;
     }
   | {
@@ -52,7 +52,7 @@ type Content =
   | {
       readonly kind: 'node';
       readonly node: NodeInfo;
-      /** Not given by nodes of earlier versions. */
+      /** Missing if the node has an earlier version. */
       readonly configured?: Configured;
       readonly first: boolean;
     }
@@ -64,42 +64,39 @@ interface ClusterOptions {
   readonly signaller: Signaller;
   readonly topic: string;
   readonly self: NodeInfo;
-  /** What this node configures for the namespace. */
+  /** This node's configuration of the namespace. */
   readonly configured: Configured;
   readonly definitions: Definitions;
   readonly clock: Clock;
   readonly log: BrokerLog;
-  /** Notified of what other nodes cause on this one. */
+  /** Receives the signals of other nodes. */
   readonly listener: Namespace;
 }
 
 /** A node publishes its presence this often. */
 const PRESENCE_MS = 2_000;
-/** A node that was silent for three periods is taken to be gone. */
+/** A node that missed three periods is considered gone. */
 const SILENT_MS = 3.5 * PRESENCE_MS;
-/** Every live node has published its presence within this, even if one signal was lost. */
+/** Every live node has been seen after this time, even if one of its signals was lost. */
 const ALL_SEEN_MS = 2 * PRESENCE_MS + 500;
-/** Nodes that one signal names: PostgreSQL carries 8,000 bytes at once, most of which a part of a message takes. */
+/** Receivers per signal. A PostgreSQL notification carries 8,000 bytes, and a message part needs most of them. */
 const MAX_RECEIVERS = 100;
 
 /**
- * The nodes that serve one namespace, and the signals between them. Nothing correct depends on them: they wake
- * consumers early, and name the nodes to ask and those to wait for.
+ * The nodes that serve one namespace, and the signals between them. Correctness does not depend on them: signals wake
+ * consumers early, and the list of nodes says whom to ask and whom to wait for.
  */
 export class Cluster {
   readonly #options: ClusterOptions;
   readonly #peers = new Map<string, Peer & { readonly seenAt: number }>();
-  /** Elements that became eligible here in this turn, per queue: one signal each, not one an element. */
+  /** How many elements became eligible on this node in this turn, by queue: one signal per queue, not per element. */
   readonly #ready = new Map<string, number>();
   #lastReady = 0;
   #startedAt = 0;
-  /**
-   * Whether no other node needs to be notified of elements: none has been seen within the time in which each publishes
-   * its presence.
-   */
+  /** Whether elements need no signal: this node has run for `ALL_SEEN_MS`, and no other one is present. */
   isAlone: boolean;
   #timer: CancelTimer | null = null;
-  /** Ends the wait of a start. */
+  /** Called for each new peer: ends the wait in `#refuseIfServed` if the peer serves another variant. */
   #onPeer: (() => void) | null = null;
   #unsubscribe: (() => void) | null = null;
 
@@ -108,7 +105,7 @@ export class Cluster {
     this.isAlone = this.#isLocal;
   }
 
-  /** Signals that end at this process have no other node to reach. */
+  /** Whether signals stay within this process, so that there is no other node. */
   get #isLocal(): boolean {
     return this.#options.signaller.type === 'local';
   }
@@ -150,7 +147,7 @@ export class Cluster {
     this.#ready.set(queue, (this.#ready.get(queue) ?? 0) + count);
   }
 
-  /** The same for one queue, to travel with what is stored there. */
+  /** The same signal for one queue, which the engine publishes together with an insert. */
   readySignal(queue: string): ReadySignal {
     return {
       topic: this.#options.topic,
@@ -169,13 +166,13 @@ export class Cluster {
     }
   }
 
-  /** By node: the options in which it differs from this one; nodes that differ in none are left out. */
+  /** The options that differ from this node's, by node id. Nodes without differences are left out. */
   differences(): ReadonlyMap<string, readonly Difference[]> {
     const found = this.peers().map((peer) => [peer.info.id, this.#differencesWith(peer)] as const);
     return new Map(found.filter(([, differences]) => differences.length > 0));
   }
 
-  /** A node is there, or configures something else than before: each option in which it differs is logged once. */
+  /** Logs each option in which a new or reconfigured node differs from this one. */
   #logDifferences(peer: Peer): void {
     const { namespace: ns, log } = this.#options;
     const { id, host, pid } = peer.info;
@@ -188,15 +185,15 @@ export class Cluster {
   }
 
   /**
-   * Notes the variant of the namespace in its engine. Elements of one variant are invisible to another, so a start with
-   * another one than was noted waits for the nodes that are alive, and fails if one of them serves the old one.
+   * Stores the variant of the namespace in its engine. Elements of one variant are invisible to another. If another one
+   * is stored, this waits until every live node has been seen, and fails if one of them serves a different variant.
    * @throws VariantConflict
    */
   async claimVariant(): Promise<void> {
     const { namespace, configured, definitions, log } = this.#options;
     const variant = configured[VARIANT];
     if (variant === undefined) return;
-    // If another node starts at the same moment, what it noted is looked at.
+    // If another node stores its variant at the same moment, this one is checked against it.
     await retryConflicts(async () => {
       const noted = await definitions.get('namespace', namespace);
       const before = noted === null ? null : variantIn(noted.value);
@@ -211,7 +208,7 @@ export class Cluster {
     });
   }
 
-  /** Waits for all nodes that are alive. @throws VariantConflict */
+  /** Waits until every live node has been seen. @throws VariantConflict if one of them serves another variant */
   async #refuseIfServed(): Promise<void> {
     const pause = new Pause(this.#options.clock);
     const over = pause.wait(ALL_SEEN_MS);
@@ -314,7 +311,9 @@ export class Cluster {
   }
 }
 
-/** Whether lists of nodes can show it: another program may publish to the topic, or a node of another version. */
+/**
+ * Whether a received value describes a node: another program, or a node of another version, may publish to the topic.
+ */
 function isNodeInfo(value: unknown): value is NodeInfo {
   if (!isRecord(value)) return false;
   const { id, host, pid, version, startedAt } = value;
@@ -333,7 +332,7 @@ export interface Difference {
   readonly there: string;
 }
 
-/** A start with another variant than a node that is alive. */
+/** This node was started with another variant than a live node serves. */
 export class VariantConflict extends Error {
   readonly namespace: string;
   readonly here: string;

@@ -5,7 +5,7 @@ import type { CancelTimer } from '../util/clock.ts';
 /** The connection on which a consumer waits, as listings of consumers show it. */
 export interface ConsumerOrigin {
   readonly protocol: 'http' | 'stomp' | 'amqp';
-  /** The client's, as reported by trusted proxies; '' for a peer of a Unix socket. */
+  /** The client's address, as reported by trusted proxies; '' for a peer of a Unix socket. */
   readonly address: string;
 }
 
@@ -28,47 +28,49 @@ export interface SessionConsumerInfo {
   /** Null on a plain queue. */
   readonly group: GroupName | null;
   readonly kind: 'take' | 'browse';
-  /** How many elements the client may hold; null if it browses. */
+  /** How many unsettled elements the client may hold; null if it browses. */
   readonly window: number | null;
   /** Reserved elements that were sent and are not settled. */
   readonly unacknowledged: number;
 }
 
-/** How a get or reserve is to be served. Its front end has checked every field. */
+/** A get or reserve. The front end has validated every field. */
 export interface GetRequest {
   /** The group to read as; null: the namespace's default. */
   readonly group: GroupName | null;
   /** Reserve for this long, in ms; null: pop. */
   readonly leaseMs: number | null;
-  /** Take up to this many at once, 1 to 1000; answered as soon as there is one. Defaults to 1. */
+  /** Return up to this many elements, 1 to 1000, as soon as there is one. Defaults to 1. */
   readonly count?: number;
   /**
-   * The bodies of several come to no more than this; see `TakeOptions.maxBytes`. It then shares no take with others.
+   * Bounds the bytes of all bodies together; see `TakeOptions.maxBytes`. The request then shares no take with others.
    */
   readonly maxBytes?: number;
-  /** Whether it is one look on behalf of a call whose consumers wait already: no limit, metric or listing shows it. */
+  /**
+   * Whether this is a look of a joint take: limits, error metrics and listings already include the joint take itself.
+   */
   readonly isLook?: boolean;
-  /** How long to wait, in ms: null for ever, 0 answers at once. */
+  /** How long to wait, in ms; null: forever, 0: not at all. */
   readonly timeoutMs: number | null;
-  /** The consumer's own name, or null: one is made when it is listed. */
+  /** The consumer's name; null: one is generated when it is listed. */
   readonly tid: string | null;
   /**
-   * The user on whose behalf it waits: limits are counted, and cancels allowed, by it. Null for loops of
-   * this node itself, which no limit rejects.
+   * The user on whose behalf it waits: limits count by user, and a cancel may be restricted to a user. Null for loops
+   * of this node itself, which no limit rejects.
    */
   readonly owner: string | null;
-  /** Not given: an exchange of this node. */
+  /** Omitted for an exchange of this node. */
   readonly from?: ConsumerOrigin;
 }
 
-/** Where a waiting call is answered. Exactly one of the two is called, once, unless the consumer leaves. */
+/** Receives the outcome of a waiting call: exactly one of the methods is called, once, unless the consumer leaves. */
 export interface Sink {
   /**
-   * The consumer now owns the element; `more` holds those beyond the first of a call that requested several. What
-   * cannot be passed on goes back by `queue.returnUndelivered(delivery)`.
+   * The consumer now owns the element, and those in `more` if it requested several. It must return what it cannot pass
+   * on with `queue.returnUndelivered(delivery)`.
    */
   deliver(delivery: Delivery, more: readonly Delivery[]): void;
-  /** No element: cancelled, timed out, the server stops, or the engine failed. */
+  /** The call ends without an element: it was cancelled or timed out, the server stops, or the engine failed. */
   end(reason: QuaysideError): void;
 }
 
@@ -77,23 +79,24 @@ export interface Sink {
  * matches, and is counted as a whole.
  */
 export interface Claim {
-  /** Whether this consumer may take now. If not, its wait queue is to be matched again as soon as it may. */
+  /** Whether this consumer may take now. If not, the claim must match its wait queue again as soon as it may. */
   acquire(consumer: Consumer): boolean;
-  /** Its match has ended and brought it nothing. */
+  /** The consumer's match ended without an element for it. */
   release(consumer: Consumer): void;
-  /** As many elements became eligible as it watches for: see `Consumer.wakeAt`. */
+  /** As many elements became eligible as the consumer watches for; see `Consumer.wakeAt`. */
   wake(consumer: Consumer): void;
 }
 
 /**
- * One blocked get or reserve: a small object, a link in its wait queue, and nothing else.
+ * One blocked get or reserve: a small object in a linked list, without a timer or promise of its own unless it has a
+ * timeout.
  *
  * States, and what changes them:
- * - `watching`: only notified of elements; its call takes when enough are there. Entered by `WaitQueue.watch`.
- * - `waiting`: in its wait queue. Entered by joining, and again after a match that brought too little.
+ * - `watching`: it is only notified of elements; its claim takes when there are enough. Entered by `WaitQueue.watch`.
+ * - `waiting`: in its wait queue. Entered by joining, and again after a match that had nothing for it.
  * - `taking`: a take that may serve it is in flight; it is out of the wait queue. Entered by a match. A timeout that
  *   fires now is only noted, since an element may already be on its way to it.
- * - `gone`: served, ended or left. Final; whatever still arrives for it goes to another consumer or back.
+ * - `gone`: served, ended or left. Final; elements that still arrive for it go to another consumer, or are returned.
  */
 export class Consumer {
   static #created = 0;
@@ -107,18 +110,18 @@ export class Consumer {
   readonly claim: Claim | null;
   /** Wall time at which it began to wait, ms. */
   readonly since: number;
-  /** The order of those that began in one millisecond. */
+  /** Orders consumers that began to wait in the same millisecond. */
   readonly order = Consumer.#created++;
   state: 'watching' | 'waiting' | 'taking' | 'gone' = 'waiting';
-  /** While it watches: the count of eligible elements of its wait queue at which its claim is woken. */
+  /** While it watches: its claim is woken when `WaitQueue.eligible` reaches this. */
   wakeAt = 0;
   /** Whether `maxBytes` ended the take that served it. */
   isCut = false;
   timedOut = false;
-  /** Whether the limit of blocked calls counts it by itself. */
+  /** Whether the limit of blocked calls counts this consumer; otherwise it counts the joint take. */
   readonly isCounted: boolean;
   cancelTimeout: CancelTimer | null = null;
-  /** Made on demand if the request gave none. */
+  /** Generated when it is first needed if the request has none. */
   tid: string | null;
   // The wait queue's links; only ConsumerList touches them.
   previous: Consumer | null = null;
@@ -137,14 +140,14 @@ export class Consumer {
   }
 }
 
-/** How a call ends that waited for nothing. @param since wall time at which it began */
+/** The error of a call that timed out. @param since wall time at which it began to wait */
 export function popTimeout(timeoutMs: number | null, tid: string | null, since: number): QuaysideError {
   return new QuaysideError('pop-timeout', `No element became eligible within ${timeoutMs} ms.`, {
     extra: { timeout: true, tid, since: new Date(since).toISOString() },
   });
 }
 
-/** A consumer that waits, as the spec shows it (2.3). */
+/** The record of a waiting consumer (spec 2.3). */
 export interface PendingConsumer {
   readonly tid: string;
   readonly since: string;
@@ -155,6 +158,6 @@ export interface PendingConsumer {
   readonly user: string | null;
   readonly protocol: ConsumerOrigin['protocol'] | 'exchange';
   readonly address: string | null;
-  /** On a stream, the group that it reads as. */
+  /** The group that it reads as; null on a plain queue. */
   readonly group: GroupName | null;
 }

@@ -4,26 +4,26 @@ import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 
 /**
- * A moment of the engine's clock, as this node's own will show it. The two may be hours apart, and a timer that
- * was set by the wrong one is late, or due again and again.
+ * Converts a time of the engine's clock to this node's clock. They may be hours apart, and a timer that was set by the
+ * wrong one would fire late, or again and again.
  */
 export function toLocal(at: number, clocks: Clocks, queue?: QueueKey): number {
   return at + (clocks.clock.now() - engineNow(clocks, queue));
 }
 
-/** What the engine's clock shows now, as far as is known: for moments that it will be compared with. */
+/** The time of the engine's clock, as far as this node knows it: for values that the engine compares with its clock. */
 export function engineNow({ storage, clock }: Clocks, queue?: QueueKey): number {
   const now = storage.now(queue);
-  // Nothing was heard of the engine's clock yet.
+  // The engine's clock is not known yet.
   return Number.isFinite(now) ? now : clock.now();
 }
 
-/** How long it is until a moment that a client gave, ms. */
+/** Milliseconds until a time that a client gave. */
 export function untilGiven(at: number, clocks: Clocks, queue: QueueKey): number {
   return at + clocks.storage.aheadMs - engineNow(clocks, queue);
 }
 
-/** The delay of a release that ends at a moment that a client gave. */
+/** The delay of a release, in ms, that ends at a time that a client gave. */
 export function delayUntil(at: number, clocks: Clocks, queue: QueueKey): number {
   return Math.min(LIMITS.delayMs, Math.max(0, untilGiven(at, clocks, queue)));
 }

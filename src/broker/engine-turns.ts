@@ -6,36 +6,38 @@ import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 
 /**
- * What an engine is given to store, and to read, at once: an engine takes calls in their order, so whatever one user
- * sends, another's call waits behind this at most, or behind one larger take.
+ * Bytes that an engine is given to store, and to read, at a time. An engine serves calls in order, so the call of one
+ * user waits behind at most this much of others, or behind one larger take.
  */
 const MAX_BYTES = 4 * 1_048_576;
-/** What a user may have stored, or read, at once although others have reached that. */
+/** Bytes that each user may have in flight even if others use all of `MAX_BYTES`. */
 const GUARANTEED_BYTES = 65_536;
-/** An element counts so much in addition to its content: it takes an engine about as long as a KiB of a large body. */
+/**
+ * Bytes that each element counts in addition to its content: it costs an engine about as much time as a KiB of body.
+ */
 const ELEMENT_BYTES = 1024;
 /**
- * What a call leaves of its time to the engine, or it is rejected: with less it would most likely end with an unknown
- * outcome.
+ * The time that must remain for the engine when the turn comes. With less, the outcome of the call would most likely be
+ * unknown, so it is rejected instead.
  */
 const LEFT_MS = 1_000;
 const TIMEOUT_MS = CALL_TIMEOUT_MS - LEFT_MS;
 
-/** What is expected to read no more than this waits for no turn. */
+/** Reads that are expected to return no more bytes than this need no turn. */
 export const FREE_BYTES = 16_384;
 
-/** What counts of an element that is stored. */
+/** The parts of an element whose bytes count. */
 export type WeighedContent = Pick<NewElement, 'body' | 'headers'>;
 
-/** The work of one engine that users have in turn. */
+/** The limits of one engine, which give users their turns. */
 interface Limits {
   readonly inserts: ConcurrencyLimit;
   readonly reads: ConcurrencyLimit;
 }
 
 /**
- * Lets users store and read elements in turn, by bytes: what one of them sends or takes does not delay the others'
- * calls.
+ * Gives users turns to store and read elements, by bytes, so that large inserts and takes of one user do not delay the
+ * calls of others.
  */
 export class EngineTurns {
   readonly #clock: Clock;
@@ -46,8 +48,8 @@ export class EngineTurns {
   }
 
   /**
-   * Calls `store` in the user's turn: before this returns, if that is now. Calls of one user keep their order.
-   * Rejects with `overloaded` if the turn does not come in time, else as `store` does.
+   * Calls `store` in the user's turn; before this returns if the turn is now. Calls of one user keep their order.
+   * Rejects with `overloaded` if the turn does not come within `TIMEOUT_MS`, else as `store` does.
    */
   insert<T>(
     storage: Storage,
@@ -59,16 +61,16 @@ export class EngineTurns {
   }
 
   /**
-   * Begins the user's turn to read about so many bytes, if it is now. Returns what ends it; null: it has to be waited
-   * for.
+   * Starts the user's turn to read about this many bytes if it is available now. Returns a function that ends the turn;
+   * null if the user has to wait for it.
    */
   tryRead(storage: Storage, user: string, bytes: number): (() => void) | null {
     return this.#of(storage).reads.tryEnter(user, { size: bytes });
   }
 
   /**
-   * Resolves when the user's turn to read begins, with what ends it. Rejects with `overloaded` if it does not come in
-   * time.
+   * Waits for the user's turn to read about this many bytes, and resolves with a function that ends the turn. Rejects
+   * with `overloaded` if it does not come within `TIMEOUT_MS`.
    */
   read(storage: Storage, user: string, bytes: number): Promise<() => void> {
     return this.#of(storage).reads.enter(user, { size: bytes });
@@ -109,7 +111,7 @@ function insertRejection(): QuaysideError {
   );
 }
 
-/** A user's turn to read did not come in time. */
+/** The error of a user whose turn to read did not come in time. */
 export function readRejection(): QuaysideError {
   return new QuaysideError(
     'overloaded',

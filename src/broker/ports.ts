@@ -7,38 +7,38 @@ import type { Storage } from '../engine/storage.ts';
 import type { Configured } from './cluster.ts';
 import type { OwnOptions } from './queue-options.ts';
 
-/** Where the broker reports what no client is answered with. */
+/** Log for events and failures that are not part of a reply to a client. */
 export interface BrokerLog {
   info(fields: object, message: string): void;
   warn(fields: object, message: string): void;
 }
 
-/** One namespace as the composition root configured it: its engine's ports and what to show of them. */
+/** One namespace as the composition root configured it: policy, limits, the engine's ports, and what records show. */
 export interface NamespaceSetup {
   readonly policy: NamespacePolicy;
   /** `<engine>:<variant>`, as in the queue information record: `sqlite:simple`, `redis:stream`. */
   readonly type: string;
   /** The default length of a reservation, ms. */
   readonly leaseMs: number;
-  /** Options of queues by patterns of their names; those for the engine are in `policy` as well. Not given: none. */
+  /** Queue options by name pattern. `policy` contains the engine's part as well. Defaults to none. */
   readonly queues?: readonly QueueRule<OwnOptions>[];
   /** New queues beyond this many are rejected. */
   readonly maxQueues: number;
-  /** Inserts are rejected while the namespace holds as many elements; null: no bound. */
+  /** Inserts are rejected while the namespace holds this many elements; null: unlimited. */
   readonly maxElements: number | null;
-  /** The same for the bytes of its store. */
+  /** Inserts are rejected while its store holds this many bytes; null: unlimited. */
   readonly maxBytes: number | null;
-  /** New exchanges that read from the namespace are rejected beyond this many. */
+  /** How many exchanges may have their source in the namespace. */
   readonly maxExchanges: number;
-  /** What all nodes that serve the namespace should configure alike: published to the others, and compared. */
+  /** Options that should be equal on all nodes of the namespace. Nodes publish and compare them. */
   readonly configured: Configured;
   readonly storage: Storage;
-  /** Whether the store is a file of this process, so that no other node changes it; not given: no. */
+  /** Whether the store is a file that only this process uses, so that no other node changes it. Defaults to false. */
   readonly ownsStore?: boolean;
   readonly definitions: Definitions;
   readonly signaller: Signaller;
   readonly stats: Stats;
-  /** What the record's `factory` shows. URLs are masked already. */
+  /** The values of `factory` in the queue record. URLs are already masked. */
   readonly shown: ShownSetup;
 }
 
