@@ -17,79 +17,75 @@ export interface TakeSource {
   readonly group: GroupName | null;
   /** Reserve for this long, in ms; null: pop. */
   readonly leaseMs: number | null;
-  /** Its share if the order is fair, more than 0. */
+  /** Weight of the queue in `fair` order, above 0. */
   readonly weight: number;
 }
 
-/** A take from several queues, or of several elements at once. Its front end has checked every field. */
+/** A take from several queues, or of several elements at once. The front end has validated every field. */
 export interface JointRequest {
   /** No two of them name the same group of the same queue. */
   readonly sources: readonly TakeSource[];
   /**
-   * Which queue is looked at first: `strict`, always in the order of `sources`; `fair`, by chance, in proportion to the
-   * weights.
+   * The order in which the queues are tried: `strict`, that of `sources`; `fair`, random, in proportion to the weights.
    */
   readonly order: 'strict' | 'fair';
-  /** At most this many elements, 1 to 1000. */
+  /** Maximum number of elements, 1 to 1000. */
   readonly count: number;
-  /** Answered once there are this many, or at the timeout with fewer; 1 to `count`. */
+  /** The call waits until it can return this many elements; at the timeout it returns fewer. 1 to `count`. */
   readonly min: number;
-  /** The bodies of all come to no more than this, unless the first alone does. */
+  /** Bounds the bytes of all bodies together; the first element may exceed it. */
   readonly maxBytes: number;
-  /** How long to wait, in ms: null for ever, 0 answers at once. */
+  /** How long to wait, in ms; null: forever, 0: not at all. */
   readonly timeoutMs: number | null;
   readonly tid: string | null;
   readonly owner: string | null;
   readonly from: ConsumerOrigin;
 }
 
-/** What a {@link JointTake} took from one queue. */
+/** The elements that a {@link JointTake} took from one queue. */
 export interface Portion {
   readonly queue: Queue;
   readonly deliveries: readonly Delivery[];
 }
 
-/** Where a {@link JointTake} is answered: exactly one of the two is called, once, unless it leaves. */
+/** Receives the outcome of a {@link JointTake}: exactly one of the methods is called, once, unless the call leaves. */
 export interface JointSink {
-  /** The caller owns the elements now. What cannot be passed on goes back by `queue.returnAllUndelivered`. */
+  /** The caller now owns the elements. It must return what it cannot pass on with `queue.returnAllUndelivered`. */
   deliver(portions: readonly Portion[]): void;
   end(reason: QuaysideError): void;
 }
 
-/** One queue, and the consumer of the call there; null if the call does not wait. */
+/** One queue of the call, and the call's consumer there; null if the call does not wait. */
 interface JointPlace {
   readonly source: TakeSource;
   readonly group: GroupName;
   readonly waitQueue: WaitQueue | null;
   readonly consumer: Consumer | null;
-  /** Elements became eligible while its consumer could not take. */
+  /** Whether elements became eligible while its consumer could not take. */
   isMissed: boolean;
 }
 
-/** Counts that brought too little are this far apart: other consumers may take elements as fast as they come. */
+/** The minimum time between two counts that found too few elements: others may take elements as fast as they arrive. */
 const MIN_COUNT_INTERVAL_MS = 20;
-/**
- * If scheduled elements would complete what is missing, or an engine did not count, it is counted again after this
- * long.
- */
+/** The time to the next count if the missing elements are scheduled, or if an engine did not reply. */
 const RECOUNT_MS = 500;
-/** With scheduled elements, it is counted again after this long at the latest. */
+/** The maximum time to the next count while scheduled elements would be enough. */
 const MAX_COUNT_INTERVAL_MS = 5_000;
 
 /**
  * One blocked call that takes from several queues, of any namespaces and engines, or that waits for several elements at
- * once. It never takes more than it returns.
+ * once. It never takes more elements than it returns.
  *
- * It has one consumer in each queue, which listings show and a cancel ends. First it looks through the queues in its
- * order, one after the other, without waiting, and fills up to `count`; it passes over those that the engines count as
- * empty. If that brings too little:
+ * It has one consumer in each queue. Listings show these consumers, and a cancel ends the call. The call begins with a
+ * pass: it takes from its queues one after the other, in its order and without waiting, until it has `count` elements.
+ * It skips queues that the engines count as empty. If the pass finds too few elements:
  *
- * - `min` is 1: its consumers wait like any others, but only one of them takes at a time ({@link Claim}). The first
+ * - With `min` 1, its consumers wait like any others, but only one of them takes at a time ({@link Claim}). The first
  *   element ends the call.
- * - `min` is more: its consumers watch. Holding elements while it waits would lose them in a crash, and let leases run.
- *   So it takes nothing until the engines count `min` ready elements; then it looks through the queues again. If others
- *   were faster, what it got goes back to its place. Consumers that wait for less are served in the meantime. At its
- *   timeout it gets what there is.
+ * - With a larger `min`, its consumers watch. Elements held while waiting would be lost in a crash, and their leases
+ *   would expire. So the call takes nothing until the engines count `min` ready elements, and then makes another pass.
+ *   If other consumers were faster, it returns what it took. Consumers that need fewer elements are served first. At
+ *   the timeout it returns what there is.
  *
  * States: `looking` (a pass through the queues), `waiting`, `over`.
  */
@@ -103,27 +99,27 @@ export class JointTake implements Claim {
   #portions: Portion[] = [];
   #taken = 0;
   #bytes = 0;
-  /** Whether no more fits into the answer. */
+  /** Whether `maxBytes` leaves no space for another element. */
   #isFull = false;
   /** The look in flight. */
   #look: { readonly queue: Queue; readonly consumer: Consumer } | null = null;
-  /** Why a look of this pass failed, and of which engines. */
+  /** The first failure of this pass, and the engines that failed in it. */
   #failure: QuaysideError | null = null;
   readonly #failed = new Set<Storage>();
-  /** The consumer that takes now. */
+  /** The consumer that may take now. */
   #holder: Consumer | null = null;
   #hasTimedOut = false;
   #isCounting = false;
-  /** Not counted before this moment of the monotonic clock. */
+  /** The next count starts no earlier than this, by the monotonic clock. */
   #restsUntil = 0;
-  /** Counts, whether or not anything becomes eligible. */
+  /** Starts a count even if nothing becomes eligible. */
   readonly #counter: EarliestTimer;
-  /** Between looks around that brought too few elements. */
+  /** The delay after passes that found too few elements. */
   readonly #backoff: Backoff;
   #cancelTimeout: CancelTimer | null = null;
 
   /**
-   * Begins to look.
+   * Starts the first pass, or the first count.
    * @throws QuaysideError `invalid-parameter` (a group of a plain queue), `too-many-consumers`, `shutting-down`
    */
   constructor(request: JointRequest, sink: JointSink) {
@@ -154,7 +150,7 @@ export class JointTake implements Claim {
     }
   }
 
-  /** The client disconnected: what was taken goes back. Harmless after the call was answered. */
+  /** The client disconnected: returns what was taken. Harmless after the call was answered. */
   leave(): void {
     if (this.#state === 'over') return;
     this.#close();
@@ -195,7 +191,7 @@ export class JointTake implements Claim {
   }
 
   /**
-   * A call that waits is visible in each of its queues from the beginning, and notified of what becomes eligible there.
+   * Adds a consumer of a waiting call to a queue, so that it is listed, and notified of elements, from the beginning.
    */
   #join(source: TakeSource, group: GroupName): JointPlace {
     const { count, maxBytes, timeoutMs, tid, owner, from } = this.#request;
@@ -212,15 +208,15 @@ export class JointTake implements Claim {
     };
     const request = { group, leaseMs, count, maxBytes, timeoutMs, tid, owner, from };
     const consumer = waitQueue.watch(request, sink, this);
-    // The same in all queues; reservations have only one that the client gave.
+    // All consumers share the call's tid. Reservations only get a tid that the client gave.
     consumer.tid = this.#tid;
     return { source, group, waitQueue, consumer, isMissed: false };
   }
 
   /**
-   * Takes what there is, queue by queue. Of an engine that fails no further queue is looked at in this pass. If the
-   * first queue has too little, all others are counted at once, and the empty ones left out: most of many queues are
-   * empty most of the time.
+   * One pass: takes what there is, queue by queue. The other queues of an engine that fails are skipped. If the first
+   * queue has too few elements, all others are counted at once to skip the empty ones: most of many queues are empty
+   * most of the time.
    */
   async #lookAround(): Promise<void> {
     this.#state = 'looking';
@@ -235,19 +231,19 @@ export class JointTake implements Claim {
     if (!this.#isOver) this.#endPass();
   }
 
-  /** Whether another look may bring more. */
+  /** Whether the pass should try another queue. */
   get #hasRoom(): boolean {
     return !this.#isOver && !this.#isFull && this.#taken < this.#request.count;
   }
 
-  /** Those that have elements now. */
+  /** The queues that have ready elements. */
   async #readyOf(places: readonly JointPlace[]): Promise<readonly JointPlace[]> {
     const isReady = await Promise.all(
       places.map(async (place) => {
         if (this.#failed.has(storageOf(place))) return true;
         try {
           const { ready, nextMatureAt } = await countsOf(place);
-          // A take would return when the next element matures; of a queue that is left out only the count says so.
+          // A take would report the next maturity; for a queue that is skipped, only this count does.
           if (ready === 0 && nextMatureAt !== null) {
             place.waitQueue?.expect(this.#delayUntil(nextMatureAt, place));
           }
@@ -267,12 +263,12 @@ export class JointTake implements Claim {
     place.isMissed = true;
   }
 
-  /** Of the state that another method may have changed in the meantime. */
+  /** A getter, since the compiler would assume that `#state` does not change during an `await`. */
   get #isOver(): boolean {
     return this.#state === 'over';
   }
 
-  /** Resolves when the look is over. */
+  /** Takes from one queue without waiting. */
   async #lookAt(place: JointPlace): Promise<void> {
     const { source, group } = place;
     const { queue, leaseMs } = source;
@@ -295,14 +291,15 @@ export class JointTake implements Claim {
       isLook: true,
     };
     const consumer = queue.get(request, {
-      // At once: what is taken must be known to be when the client leaves.
+      // Add synchronously: if the client leaves now, `#return` must find these elements.
       deliver: (first, more) => {
         this.#add(queue, [first, ...more]);
         resolve(null);
       },
       end: (reason) => resolve(reason.code === 'pop-timeout' ? null : reason),
     });
-    // For its reservations alone: a cancel ends the call, and with it the look.
+    // The tid in the request is for its reservations; without one here, a cancel finds the consumers of the call
+    // instead.
     consumer.tid = null;
     this.#look = { queue, consumer };
     const failure = await promise;
@@ -312,7 +309,7 @@ export class JointTake implements Claim {
   }
 
   #add(queue: Queue, deliveries: readonly Delivery[]): void {
-    // The first element of a queue may be larger than what is left.
+    // A take returns its first element even if that exceeds the bytes that are left.
     const bytes = deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
     const { maxBytes } = this.#request;
     if (this.#taken > 0 && this.#bytes + bytes > maxBytes) {
@@ -332,13 +329,13 @@ export class JointTake implements Claim {
     const isEnough = this.#taken >= min || this.#isFull || isLast;
     if (this.#taken > 0 && isEnough) this.#finish();
     else if (isLast) this.#fail(this.#failure ?? this.#timeoutError());
-    // Elements may have been popped for it although the reply was lost.
+    // Elements may have been popped for this call although the reply was lost.
     else if (this.#failure?.code === 'outcome-unknown') this.#fail(this.#failure);
     else if (min === 1) this.#wait();
     else this.#watchAgain();
   }
 
-  /** Nothing was there: its consumers wait from now on. Those that were notified during the pass look again. */
+  /** The pass found nothing: the consumers wait from now on. Those that were notified during the pass look again. */
   #wait(): void {
     this.#state = 'waiting';
     for (const place of this.#places) {
@@ -349,7 +346,7 @@ export class JointTake implements Claim {
     }
   }
 
-  /** Others were faster, or an engine failed. */
+  /** Returns what was taken, since other consumers were faster or an engine failed, and counts again later. */
   #watchAgain(): void {
     this.#return();
     this.#state = 'waiting';
@@ -359,7 +356,7 @@ export class JointTake implements Claim {
     this.#counter.within(restMs);
   }
 
-  /** Looks around if there are enough elements, else waits until there may be. */
+  /** Starts a pass if the engines count enough elements, else waits until there may be enough. */
   async #count(): Promise<void> {
     if (this.#state !== 'waiting' || this.#isCounting) return;
     const inMs = this.#restsUntil - this.#clock.monotonic();
@@ -386,8 +383,8 @@ export class JointTake implements Claim {
     this.#restsUntil = this.#clock.monotonic() + MIN_COUNT_INTERVAL_MS;
     if (isUnknown) this.#counter.within(RECOUNT_MS);
     else if (scheduled >= missing) this.#counter.within(ready > 0 ? RECOUNT_MS : this.#nextMaturityIn(all));
-    // What is scheduled may mature unnoticed. One of several queues gets at least this part of what else is missing
-    // before all of them together have got it.
+    // Scheduled elements may mature without a notification, so they do not count. When the other missing elements have
+    // become eligible, at least one queue has this share of them.
     const part = Math.ceil((scheduled < missing ? missing - scheduled : missing) / this.#places.length);
     for (const [index, { waitQueue, consumer }] of this.#places.entries()) {
       if (consumer !== null) waitQueue?.wakeWhen(consumer, (eligible[index] ?? 0) + part);
@@ -403,12 +400,12 @@ export class JointTake implements Claim {
     return Math.max(MIN_COUNT_INTERVAL_MS, Math.min(next, MAX_COUNT_INTERVAL_MS));
   }
 
-  /** How far away a moment of the engine's clock is. */
+  /** Milliseconds until a time of the engine's clock. */
   #delayUntil(at: number, { source: { queue } }: JointPlace): number {
     return toLocal(at, queue.namespace, queue.key) - this.#clock.now();
   }
 
-  /** A take may be in flight for it: then it ends only if that brings nothing. */
+  /** If a take for the call is in flight, the call ends only if that take returns nothing. */
   #timeOut(): void {
     this.#hasTimedOut = true;
     if (this.#state !== 'waiting') return;
@@ -416,7 +413,7 @@ export class JointTake implements Claim {
     else if (this.#holder === null) this.#fail(this.#timeoutError());
   }
 
-  /** By weight: the queue with the largest of `random ** (1 / weight)` comes first. */
+  /** In `fair` order, queues are sorted by `random ** (1 / weight)`, largest first: a weighted random order. */
   #inOrder(): readonly JointPlace[] {
     if (this.#request.order === 'strict' || this.#places.length === 1) return this.#places;
     const { random } = this.#namespace;
@@ -432,7 +429,7 @@ export class JointTake implements Claim {
     try {
       this.#sink.deliver(portions);
     } catch (error) {
-      // How far the sink got is unknown: an element may come twice, but none is lost.
+      // How far the sink got is unknown: an element may be delivered twice, but none is lost.
       this.#namespace.log.warn({ err: error }, 'a take from several queues could not be answered');
       this.#return();
     }
@@ -443,7 +440,7 @@ export class JointTake implements Claim {
     this.#endWith(reason);
   }
 
-  /** As a call of its first queue. */
+  /** Counts the error in the metrics of the first queue's namespace. */
   #countError(error: unknown): void {
     const { leaseMs, queue } = this.#request.sources[0] as TakeSource;
     queue.namespace.meter.countError(takeOperation(leaseMs), error);
@@ -456,7 +453,7 @@ export class JointTake implements Claim {
     this.#sink.end(reason);
   }
 
-  /** All that was taken goes back, and no try is counted. */
+  /** Returns all elements that were taken; no try is counted. */
   #return(): void {
     for (const { queue, deliveries } of this.#portions) queue.returnAllUndelivered(deliveries);
     this.#portions = [];
@@ -477,7 +474,7 @@ export class JointTake implements Claim {
     return popTimeout(this.#request.timeoutMs, this.#tid, this.#since);
   }
 
-  /** Of the first queue: all of a broker share their clock, limits and random numbers. */
+  /** The namespace of the first queue: all namespaces of a broker share their clock, limits and random numbers. */
   get #namespace(): Queue['namespace'] {
     return (this.#request.sources[0] as TakeSource).queue.namespace;
   }
@@ -491,7 +488,7 @@ function storageOf({ source: { queue } }: JointPlace): Storage {
   return queue.namespace.storage;
 }
 
-/** A queue that is paused has nothing to give. */
+/** A paused queue counts as empty. */
 async function countsOf({ source: { queue }, group, waitQueue }: JointPlace): Promise<GroupCounts> {
   if (queue.paused) return NO_COUNTS;
   return waitQueue === null ? queue.namespace.storage.counts(queue.key, group) : waitQueue.counts();

@@ -6,7 +6,7 @@ import type { Clock } from '../util/clock.ts';
 import { Histogram } from '../util/histogram.ts';
 import { quote } from '../util/quote.ts';
 
-/** What a front end can do with a queue, as metrics name it. */
+/** The operations of front ends on queues, as metrics name them. */
 export const OPERATIONS = [
   'insert',
   'get',
@@ -43,8 +43,8 @@ const SETTLE_ERRORS = [
 ] as const;
 
 /**
- * The errors that each operation may end with. Their counters are there from 0, so that a rate over the first one is
- * right; an error that is not listed here is counted from its first occurrence.
+ * The expected errors of each operation. Their counters start at 0, so that a rate includes the first error; other
+ * errors are counted from their first occurrence.
  */
 const ERRORS: Readonly<Record<MeteredOperation, readonly ErrorCode[]>> = {
   insert: [
@@ -66,12 +66,12 @@ const ERRORS: Readonly<Record<MeteredOperation, readonly ErrorCode[]>> = {
   cancel: [],
 };
 
-/** What a take is: a reserve for so long, or a get. */
+/** The metric of a take: a reserve if it has a lease, else a get. */
 export function takeOperation(leaseMs: number | null): MeteredOperation {
   return leaseMs === null ? 'get' : 'reserve';
 }
 
-/** What a settlement is, as metrics name it: with the action `dead-letter` it is a rollback. */
+/** The metric of a settlement; the action `dead-letter` counts as a rollback. */
 function settleOperation(item: SettleItem | undefined): MeteredOperation {
   if (item === undefined || item.action.kind === 'finish')
     return item?.from === 'waiting' ? 'remove' : 'commit';
@@ -81,7 +81,7 @@ function settleOperation(item: SettleItem | undefined): MeteredOperation {
 /** Upper bounds of the storage time histogram, in seconds. */
 export const STORAGE_TIME_BUCKETS_S = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5] as const;
 
-/** What became of one kind of operation. */
+/** The outcomes and times of one operation. */
 interface OperationCounts {
   ok: number;
   readonly errors: Map<ErrorCode, number>;
@@ -115,8 +115,8 @@ export class Meter {
   }
 
   /**
-   * Waits for a storage verb, and then does `done`, if given, with what it answered. The verb's time and, for a
-   * failure, its outcome are counted. One promise, not an async function: this is on every request's path.
+   * Waits for a storage call, and then calls `done`, if given, with its result. Counts the time of the call and, if it
+   * fails, its outcome. One promise, not an async function: this is on the path of every request.
    */
   observe<T>(operation: MeteredOperation, verb: Promise<T>): Promise<T>;
   observe<T, R>(operation: MeteredOperation, verb: Promise<T>, done: (answer: T) => R): Promise<R>;
@@ -140,7 +140,7 @@ export class Meter {
     );
   }
 
-  /** As `observe`, for settlements of any kinds in one call. */
+  /** As `observe`, for one call with settlements of any kinds: each kind is observed once. */
   observeSettling<T, R>(
     items: readonly SettleItem[],
     settling: Promise<T>,
@@ -157,12 +157,12 @@ export class Meter {
     return this.observe(first, settling, done);
   }
 
-  /** Counts how settlements of one kind ended. */
+  /** Counts the outcome of settlements of one kind. */
   countSettled(item: SettleItem | undefined, outcome: SettleOutcome, times = 1): void {
     this.count(settleOperation(item), isSettled(outcome) ? 'ok' : REFUSAL_CODES[outcome], times);
   }
 
-  /** The time of a storage operation that was called at `startedAt`, of `monotonic`, and has returned. */
+  /** Records the time of a storage call that started at `startedAt`, by the monotonic clock, and has ended. */
   observeSince(operation: MeteredOperation, startedAt: number): void {
     this.#counts[operation].storage.observe((this.#clock.monotonic() - startedAt) / 1000);
   }
@@ -189,17 +189,17 @@ function noCounts(operation: MeteredOperation): OperationCounts {
   };
 }
 
-/** The outcomes of settling that did what was requested. */
+/** Outcomes of settlements that did what was requested. */
 type SettledOutcome = 'done' | 'dead-lettered';
 
-/** Those that changed nothing. */
+/** Outcomes of settlements that changed nothing. */
 export type RejectedOutcome = Exclude<SettleOutcome, SettledOutcome>;
 
 export function isSettled(outcome: SettleOutcome): outcome is SettledOutcome {
   return outcome === 'done' || outcome === 'dead-lettered';
 }
 
-/** The code that a client is answered with, and that metrics count. */
+/** The error codes for clients and metrics. */
 const REFUSAL_CODES = {
   'lease-lost': 'lease-lost',
   'token-required': 'token-required',
@@ -208,7 +208,7 @@ const REFUSAL_CODES = {
   reserved: 'element-reserved',
 } as const satisfies Record<RejectedOutcome, ErrorCode>;
 
-/** The error of a rejected settlement. `group`: where the element was looked for; null on a plain queue. */
+/** The error of a rejected settlement. @param group where the element was searched; null on a plain queue */
 export function refusalOf(
   outcome: RejectedOutcome,
   { id, group }: { readonly id: ElementId; readonly group: GroupName | null },

@@ -48,7 +48,7 @@ import {
 import type { LeaseSweeper } from './sweeper.ts';
 import { MANY, type WaitQueue } from './wait-queue.ts';
 
-/** What all namespaces of a broker share. */
+/** The objects that all namespaces of a broker share. */
 export interface Shared {
   readonly clock: Clock;
   readonly random: () => number;
@@ -56,28 +56,31 @@ export interface Shared {
   readonly waitingLimit: UserLimit;
   readonly engineTurns: EngineTurns;
   readonly seriesLimit: SeriesLimit;
-  /** This node, as the others see it. */
+  /** How this node describes itself to others. */
   readonly self: NodeInfo;
   readonly questions: Questions;
   readonly askWhoWaits: Ask<QueueKey, PendingConsumer>;
-  /** Another node serves one of the namespaces. */
+  /** Called when another node serves one of the namespaces. */
   readonly noteNode: (node: NodeInfo) => void;
   readonly makeTid: () => string;
 }
 
-/** An element of more bytes makes those of its queue count as large until takes bring smaller ones. */
+/**
+ * If an element is larger than this, its queue's next elements are expected to be large, until takes return smaller
+ * ones.
+ */
 const SMALL_BYTES = 1024;
-/** What is expected of the first element that this node takes from a queue that was there before. */
+/** The expected size of the first element that this node takes from a queue that existed before. */
 const UNKNOWN_BYTES = 1_048_576;
 
-/** Names, pause flags and options are read again this often, ± half, in case a watch missed a change. */
+/** How often names, pause flags and options are read again, ± half, in case a watch missed a change. */
 const REREAD_MS = 60_000;
-/** Queues that are declared in one call. */
+/** Queues per call of `declare`. */
 const MAX_DECLARED = 500;
 
 /**
- * One namespace: what its queues share, the consumers that wait on this node, and copies of the names, pause flags and
- * options that the engine knows.
+ * One namespace: the objects that its queues share, the consumers that wait on this node, and copies of the names,
+ * pause flags and options that the engine stores.
  */
 export class Namespace {
   readonly name: string;
@@ -86,7 +89,7 @@ export class Namespace {
   readonly defaultGroup: GroupName;
   readonly type: string;
   readonly capabilities: Capabilities;
-  /** Whether elements may expire. Not among `capabilities`, whose fields the spec fixes. */
+  /** Whether elements may expire. Not one of `capabilities`, whose fields the spec fixes. */
   readonly hasExpiry: boolean;
   readonly definitions: Definitions;
   readonly activity: Activity;
@@ -97,9 +100,9 @@ export class Namespace {
   readonly waitingLimit: UserLimit;
   readonly makeTid: () => string;
   readonly undoneTakes: UndoneTakes;
-  /** New exchanges that read from here are rejected beyond this many. */
+  /** How many exchanges may have their source here. */
   readonly maxExchanges: number;
-  /** Null: the namespace may hold any amount. */
+  /** Null: unlimited. */
   readonly capacity: Capacity | null;
   /** Whether other nodes may serve this namespace as well. */
   readonly isShared: boolean;
@@ -107,10 +110,10 @@ export class Namespace {
   /** The options of its queues. */
   readonly options: QueueOptionsTable;
   readonly #shared: Shared;
-  /** While the namespace moves, it is that of both engines. */
+  /** During a migration, a storage that joins both engines. */
   storage: Storage;
   stats: Stats;
-  /** The move to another engine, from its start until the configuration names that one; null: there is none. */
+  /** The migration to another engine; it lasts until the configuration names that engine. Null: there is none. */
   migration: Migration | null = null;
   /** The nodes that serve it. */
   readonly cluster: Cluster;
@@ -120,21 +123,21 @@ export class Namespace {
   sweeper: LeaseSweeper;
   /** Handles of known queues. */
   readonly #queues = new Map<string, Queue>();
-  /** The consumers that wait on this node, by queue and group. */
+  /** Wait queues of this node, by queue and group. */
   readonly #waitQueues = new Map<string, Map<GroupName, WaitQueue>>();
-  /** Names that the engine knows, so that first uses are recognized and counted. */
+  /** Names that the engine knows: the first use of another one is recognized, and counts against `maxQueues`. */
   #known = new Set<string>();
-  /** Names that became known while names are being read, by read: what is read may be older. */
+  /** One set per reload in progress, of the names that became known since it started: its result may lack them. */
   readonly #reloads = new Set<Set<string>>();
   readonly #paused = new Set<string>();
   readonly #pauseFlags: DefinitionsCache;
   readonly #storedOptions: DefinitionsCache;
-  /** Of queues with a bound that were inserted into. */
+  /** Capacities of the queues that have a bound and got inserts. */
   readonly #capacities = new Map<string, Capacity>();
-  /** About how many bytes an element at the front of a known queue has, as far as this node knows. */
+  /** The expected bytes of the next elements of each known queue. */
   readonly #elementBytes = new Map<string, number>();
   #isStopped = false;
-  /** Whether the engine was given the options that were stored before this node started. */
+  /** Whether the options stored before this node started were declared to the engine. */
   #isDeclared = false;
   #endRereads: (() => void) | null = null;
 
@@ -197,23 +200,23 @@ export class Namespace {
   }
 
   /**
-   * Where a new definition is to be stored. An engine that the namespace leaves is not read any more when the move is
-   * over.
+   * The store for new definitions. During a migration, that of the new engine: the other one is not read any more
+   * afterwards.
    */
   get currentDefinitions(): Definitions {
     return this.migration?.definitions ?? this.definitions;
   }
 
   /**
-   * Whether what a store defines about a namespace of this name is about this one: another node that shares the store
-   * may have another one of the same name, if this one is in a file that only this process uses.
+   * Whether definitions in a store that mention this namespace's name refer to this namespace. If it is in a file that
+   * only this process uses, another node may store definitions about its own namespace of the same name.
    */
   isDefinedIn(definitions: Definitions): boolean {
     const isOwn = definitions === this.definitions || definitions === this.migration?.definitions;
     return isOwn || this.setup.ownsStore !== true;
   }
 
-  /** From now on its elements are in two engines, and what is inserted goes to the new one. */
+  /** Starts a migration: from now on, elements may be in two engines, and inserts go to the new one. */
   join(migration: Migration, sweeper: LeaseSweeper): void {
     this.migration = migration;
     this.storage = migration.storage;
@@ -221,7 +224,7 @@ export class Namespace {
     this.sweeper = sweeper;
   }
 
-  /** Reads what the engine knows and follows its changes. Called once, before the first request. */
+  /** Reads names, pause flags and options, and follows their changes. Called once, before the first request. */
   async start(): Promise<void> {
     this.#pauseFlags.start();
     this.#storedOptions.start();
@@ -239,7 +242,8 @@ export class Namespace {
   }
 
   /**
-   * Ends what this node does in it. Its consumers have ended; what the last takes for them brought is returned first.
+   * Stops this node's work in the namespace. Its consumers have ended. Elements that their last takes returned are
+   * first returned to their queues.
    */
   async stop(): Promise<void> {
     const waitQueues = [...this.#waitQueues.values()].flatMap((byGroup) => [...byGroup.values()]);
@@ -253,8 +257,8 @@ export class Namespace {
   }
 
   /**
-   * Gives the engine the options that are stored: a node that was killed in the middle of `writeOptions` has not. A
-   * store that is full may reject them, and the node must serve its consumers nevertheless; it tries again later.
+   * Declares the stored options to the engine: a node that was killed in `writeOptions` may not have. A full store may
+   * reject them. The node must serve its consumers nevertheless, and tries again later.
    */
   async #declareStored(): Promise<void> {
     try {
@@ -265,9 +269,9 @@ export class Namespace {
     }
   }
 
-  /** Queues with the same options share a call, since there may be thousands. */
+  /** Queues with the same options share a call, since there may be thousands of queues. */
   async #declareAll(): Promise<void> {
-    // Those of another version, which are not understood, stay as its node gave them to the engine.
+    // Options that this version cannot parse are left as the node that stored them declared them.
     const understood = new Set(this.options.names());
     const given = this.#storedOptions
       .keys()
@@ -282,7 +286,7 @@ export class Namespace {
       }
     }
     if (given.length === 0) return;
-    // What another node has stored since may have come before.
+    // Another node may have stored and declared newer options in the meantime, which these calls replaced.
     await this.#storedOptions.reload();
     for (const { key, version } of given) {
       const newest = this.#storedOptions.get(key);
@@ -313,15 +317,16 @@ export class Namespace {
   }
 
   /**
-   * A queue exists from its first insert, pause or consumer that waits. The name was checked by the front end.
-   * @throws QuaysideError `too-many-queues` if it does not exist yet and there is no room for it
+   * Returns a queue for a call that may create it: a queue exists from its first insert, pause or waiting consumer. The
+   * front end has checked the name.
+   * @throws QuaysideError `too-many-queues` if it does not exist yet and the namespace has no capacity for it
    */
   queue(name: string): Queue {
     if (!this.#known.has(name)) this.checkRoom([name]);
     return this.visit(name);
   }
 
-  /** @throws QuaysideError `too-many-queues` if there is no room for all of these queues that do not exist yet */
+  /** @throws QuaysideError `too-many-queues` if the namespace has no capacity for the new ones among these queues */
   checkRoom(names: readonly string[]): void {
     const { maxQueues } = this.setup;
     const unknown = names.filter((name) => !this.#known.has(name));
@@ -336,16 +341,16 @@ export class Namespace {
   }
 
   /**
-   * A queue for a call that creates none, such as a status or a commit, or that the service itself needs: exempt from
-   * the limit.
+   * Returns a queue for a call that creates none, such as a status or a commit, or for one that the service itself
+   * needs. Exempt from the limit.
    */
   visit(name: string): Queue {
     let queue = this.#queues.get(name);
     if (queue !== undefined) return queue;
-    // All that lasts has the name of the handle, which must not retain the request that it was cut out of.
+    // Maps keep this string for long. A copy does not retain the request that the name was cut out of.
     const own = ownString(name);
     queue = new Queue(this, { ns: this.name, name: own });
-    // Unknown names may be anything that a client invents, so their handles are not kept.
+    // Clients can invent any number of unknown names, so the handles of these are not kept.
     if (this.#known.has(name)) this.#queues.set(own, queue);
     return queue;
   }
@@ -362,10 +367,13 @@ export class Namespace {
     return waitQueue;
   }
 
-  /** A wait queue is empty. Group names come from requests, so only that of a known queue's default group is kept. */
+  /**
+   * Drops an empty wait queue, unless it is that of a known queue's default group: other group names come from
+   * requests, and could be any number.
+   */
   noteIdle({ name }: QueueKey, waitQueue: WaitQueue): void {
     const byGroup = this.#waitQueues.get(name);
-    // It may have been removed before, and another may have its place.
+    // It may have been removed before, and replaced by another.
     if (waitQueue.group !== this.defaultGroup && byGroup?.get(waitQueue.group) === waitQueue) {
       byGroup.delete(waitQueue.group);
     }
@@ -378,7 +386,7 @@ export class Namespace {
     if ([...waitQueues].every(({ isEmpty }) => isEmpty)) this.#waitQueues.delete(name);
   }
 
-  /** Ends the blocked calls of this node for which there is a reason. */
+  /** Ends the blocked calls of this node for which `reasonFor` returns an error. */
   endConsumers(reasonFor: (consumer: Consumer) => QuaysideError | null): void {
     for (const name of [...this.#waitQueues.keys()]) this.visit(name).endConsumers(reasonFor);
   }
@@ -403,7 +411,7 @@ export class Namespace {
     return this.storage.queues(this.name);
   }
 
-  /** The engine knows the queue: it counts from now on. */
+  /** Notes that the engine knows the queue, which counts from now on. */
   noteStored({ name }: QueueKey): void {
     if (this.#known.has(name)) return;
     this.#known.add(name);
@@ -413,8 +421,8 @@ export class Namespace {
   }
 
   /**
-   * Calls `store` in the user's turn, see `EngineTurns`; null: at once. Not async: this is on every insert's path.
-   * @param store may throw
+   * Calls `store` in the user's turn (see `EngineTurns`), or immediately if `user` is null. Not async: this is on the
+   * path of every insert.
    */
   inTurn<T>(user: string | null, elements: readonly WeighedContent[], store: () => Promise<T>): Promise<T> {
     if (user !== null) return this.#shared.engineTurns.insert(this.storage, user, elements, store);
@@ -440,7 +448,7 @@ export class Namespace {
     return this.#elementBytes.get(name) ?? (this.#known.has(name) ? UNKNOWN_BYTES : 0);
   }
 
-  /** Elements are being stored that takes may find in front from now on. */
+  /** Notes the size of elements that are being stored: the next takes may return them. */
   noteLarge({ name }: QueueKey, elements: readonly NewElement[]): void {
     let largest = SMALL_BYTES;
     for (const { body } of elements) if (body.byteLength > largest) largest = body.byteLength;
@@ -448,17 +456,17 @@ export class Namespace {
       this.#elementBytes.set(name, Math.max(largest, this.#elementBytes.get(name) ?? 0));
   }
 
-  /**
-   * A take read so many bytes for an element. After a large one, the next ones are expected to be large as well, by
-   * half each time.
-   */
+  /** Notes the mean size of taken elements. After a large one, the expectation decreases by at most half per take. */
   noteTaken({ name }: QueueKey, bytes: number): void {
     const expected = this.#elementBytes.get(name);
     if (expected !== undefined && bytes <= SMALL_BYTES && expected <= SMALL_BYTES) return;
     if (this.#known.has(name)) this.#elementBytes.set(name, Math.max(bytes, (expected ?? 0) / 2));
   }
 
-  /** The engine is about to know the queue, which counts already, lest many at once pass the limit. */
+  /**
+   * Notes a queue that an insert is creating. It counts immediately, so that concurrent inserts do not exceed the
+   * limit.
+   */
   noteStoring(key: QueueKey, storing: Promise<unknown>): void {
     if (this.#known.has(key.name)) return;
     this.noteStored(key);
@@ -467,7 +475,7 @@ export class Namespace {
     });
   }
 
-  /** A queue for which a consumer waits exists as well; its first use makes it known to the engine. */
+  /** Declares a queue for which a consumer waits, as such a queue exists, too. */
   noteUse(key: QueueKey): void {
     if (this.#known.has(key.name)) return;
     this.noteStored(key);
@@ -488,10 +496,10 @@ export class Namespace {
   }
 
   /**
-   * Stores the options of a queue; null: it has none any more. The definition comes first, and the engine gets what it
-   * says: if another write comes in between, the node that finds the newer definition gives that to the engine, so that
-   * both end with the same; see `applyOptions`. A definition is deleted only when the engine has forgotten what it
-   * said: as long as it is there, a node that starts gives it to the engine.
+   * Stores the options of a queue; null deletes them. A definition is stored before the engine gets its options. If
+   * another write comes in between, the node that finds the newer definition declares that one, so that the definition
+   * and the engine agree in the end; see `applyOptions`. A definition is deleted only after the engine has dropped the
+   * options: until then, a node that starts declares them.
    * @param versions of the options that may be replaced; null: any
    * @throws QuaysideError `precondition-failed`; `definition-conflict` if another write came in between
    */
@@ -515,10 +523,10 @@ export class Namespace {
       if (stored === null && !this.#known.has(queue.name)) return;
       await this.storage.declare([queue], null);
       try {
-        // If there was none, one that is there now is another write's, and `applyOptions` gives it to the engine.
+        // If there was no definition, a present one is from a concurrent write; `applyOptions` declares it.
         if (stored !== null) await this.definitions.delete('queue-options', key, stored.version);
       } catch (error) {
-        // The engine has forgotten what the other write has given it.
+        // This call removed the options that the concurrent write had declared: declare them again.
         if (isDefinitionConflict(error)) await this.applyOptions(queue, null);
         throw error;
       }
@@ -531,8 +539,8 @@ export class Namespace {
   }
 
   /**
-   * Gives the engine the options that a definition has, and those of a newer one, until there is none. Returns the
-   * newest.
+   * Declares the options of a definition to the engine, and repeats this with newer ones until there are none. Returns
+   * the newest definition.
    * @param definition null: there is none
    */
   async applyOptions(queue: QueueKey, definition: Definition | null): Promise<Definition | null> {
@@ -545,11 +553,11 @@ export class Namespace {
   }
 
   /**
-   * Forgets a queue that holds nothing, with its pause flag, options and statistics. Returns false, and changes
-   * nothing, if it holds an element.
+   * Drops an empty queue with its pause flag, options and statistics. Returns false, and changes nothing, if the queue
+   * holds an element.
    */
   async drop(key: QueueKey): Promise<boolean> {
-    // Counts that are still buffered would come back after it.
+    // Counters that are still buffered would be written after the drop.
     await this.stats.flush();
     if (!(await this.storage.drop(key))) return false;
     const definition = queueDefinitionKey(key);
@@ -568,7 +576,7 @@ export class Namespace {
     return true;
   }
 
-  /** What bounds a queue. */
+  /** The capacity of a queue; null: unlimited. */
   capacityOf({ key, settings: { maxElements } }: Queue): Capacity | null {
     if (maxElements === null) return null;
     const known = this.#capacities.get(key.name);
@@ -584,34 +592,31 @@ export class Namespace {
     this.cluster.announce(name, count);
   }
 
-  /** The same as a signal that the engine publishes with an insert; null if it publishes none. */
+  /** The same signal for the engine to publish with an insert; null if the engine publishes none. */
   readySignal({ name }: QueueKey): ReadySignal | null {
     return this.storage.insertSignaller === this.setup.signaller ? this.cluster.readySignal(name) : null;
   }
 
-  /** The calls that wait for a queue on all nodes; without those of a node that does not reply in time. */
+  /** The calls that wait for a queue on all nodes, except on nodes that do not reply in time. */
   async consumersOfAllNodes(queue: QueueKey): Promise<readonly PendingConsumer[]> {
     const { nodes } = await this.#shared.askWhoWaits(queue, this.cluster);
     return nodes.flatMap(({ rows }) => rows);
   }
 
-  /** The URLs, masked, of the engines that it needs: for elements, signals and statistics. */
+  /** The masked URLs of the engines that the namespace needs: for elements, signals and statistics. */
   get engineUrls(): readonly string[] {
     const { url, signaller, stats } = this.setup.shown;
     return [url, signaller.url, stats.url];
   }
 
-  /**
-   * The names of the queues to which failed elements go, each once: the namespace's own, and those that options of
-   * queues name.
-   */
+  /** The names of the dead-letter queues, without duplicates: the namespace's own, and those in options of queues. */
   get deadLetterQueues(): readonly string[] {
     return this.options.deadLetterQueues;
   }
 
   /**
-   * Elements went to their queue's dead-letter queue: to the one that this node knows of, or to another one that was
-   * declared since. The engine knows which one that is, and names it to a sweep.
+   * Elements of a queue were dead-lettered: wakes the dead-letter queue that this node knows. Another one may have been
+   * declared since; the engine reports the right one to a sweep.
    */
   elementsDied({ settings }: Queue): void {
     const name = settings.deadLetter?.queue ?? null;
@@ -619,16 +624,16 @@ export class Namespace {
     this.sweeper.sweepForDeadLetters();
   }
 
-  /** An unknown number of elements may have become eligible in a queue, by a step of the engine's own. */
+  /** An unknown number of elements may have become eligible in a queue without a call of this node. */
   wake(key: QueueKey): void {
     this.noteStored(key);
     this.onReady(key.name, MANY);
     this.announce(key, MANY);
   }
 
-  /** Another node stored or returned so many elements, or {@link MANY}. */
+  /** Another node stored or returned `count` elements, or {@link MANY}. */
   onReady(queue: string, count: number): void {
-    // Another node stored elements in it.
+    // The queue exists, since another node stored elements in it.
     this.noteStored({ ns: this.name, name: queue });
     this.activity.note(queue);
     if (this.#waitQueues.has(queue)) this.visit(queue).match(count);
@@ -638,7 +643,7 @@ export class Namespace {
     this.visit(queue).cancelHere(tid, owner);
   }
 
-  /** Another node is there, or configures something else than before. */
+  /** Another node appeared, or changed its configuration. */
   onPeer(node: NodeInfo): void {
     this.#shared.noteNode(node);
   }
@@ -648,12 +653,12 @@ export class Namespace {
     this.#shared.questions.onGone(node);
   }
 
-  /** A part of a question, or of a reply, came from another node. */
+  /** Handles part of a question, or of a reply, from another node. */
   onMessage(from: string, part: MessagePart): void {
     this.#shared.questions.onMessage(this.cluster, from, part);
   }
 
-  /** The definitions of one kind, each of a queue of this namespace. @param what they are, for the log */
+  /** A cache of this namespace's definitions of one kind, one per queue. @param what names them in the log */
   #definitionsOf(
     kind: DefinitionKind,
     what: string,
@@ -689,11 +694,11 @@ export class Namespace {
   #setOptions(name: string, options: OwnOptions | null): void {
     const { maxElements } = this.options.settingsOf(name);
     this.options.note(name, options);
-    // Another one would not know of inserts that the engine has not confirmed yet.
+    // Only if the bound changed: a new capacity does not know the inserts that the engine has not confirmed yet.
     if (this.options.settingsOf(name).maxElements !== maxElements) this.#capacities.delete(name);
   }
 
-  /** What is not understood, as another version may have stored it, is as if it were not there. */
+  /** Options that cannot be parsed, as another version may have stored them, count as absent. */
   #readOptions(name: string, { value }: Definition): OwnOptions | null {
     try {
       return parseOptions(value);
@@ -732,14 +737,14 @@ interface UndoneTakesHost {
 }
 
 const RETRY_MS = 1_000;
-/** In whose turn undone pops are stored: no user's. */
+/** The user in whose turn undone pops are stored. No real user has this name. */
 const UNDONE = '';
-/** Bodies that are kept for an engine that is unavailable, in one namespace; what exceeds this is tried once. */
+/** Bytes of bodies that a namespace keeps while its engine is unavailable. Pops beyond this are tried only once. */
 const MAX_BYTES = 64 * 1_048_576;
 
 /**
- * Pops that are undone. While their engine is unavailable, this node has the only copy of what it popped, so it retries
- * until they are stored again, or it stops.
+ * Pops that are being undone. While the engine is unavailable, this node has the only copy of what it popped, so it
+ * retries until the elements are stored, or the node stops.
  */
 class UndoneTakes {
   readonly #host: UndoneTakesHost;
@@ -747,7 +752,7 @@ class UndoneTakes {
   #bytes = 0;
   #count = 0;
   #made = 0;
-  /** First tries that have no outcome yet. */
+  /** First tries without an outcome. */
   readonly #begun = new Set<Promise<void>>();
 
   constructor(host: UndoneTakesHost) {
@@ -764,8 +769,8 @@ class UndoneTakes {
   }
 
   /**
-   * Calls the engine in this turn, so that takes which follow share the batch, unless 4 MiB are on their way already.
-   * Never throws.
+   * Calls the engine in this turn, so that following takes share the batch, unless 4 MiB are already in flight. Never
+   * throws.
    * @param done called when they are stored; `isLate`: not by a call in this turn
    */
   begin(queue: QueueKey, popped: readonly Delivery[], done: (isLate: boolean) => void): void {
@@ -783,7 +788,7 @@ class UndoneTakes {
       } catch (error) {
         if (mayRepeat && isCertain(error)) throw error;
         this.#lost(error, queue, popped);
-        // They may be stored all the same, or still be: takes that are called from now on come behind that.
+        // They may be stored nevertheless, now or a little later. Takes that are called from now on come after that.
         if (!isCertain(error)) done(true);
       }
       this.#bytes -= bytes;
@@ -794,9 +799,9 @@ class UndoneTakes {
   }
 
   /**
-   * In turn with the inserts of users: thousands of clients that vanish together return what they popped in steps. If
-   * the turn does not come in time, without one: this node has the only copy. Returns whether the engine was called
-   * before this returned.
+   * Stores the elements in turn with users' inserts: when thousands of clients disconnect together, their pops are
+   * returned in steps. If the turn does not come in time, they are stored without one, since this node has the only
+   * copy. Returns whether the engine was called synchronously.
    */
   async #store(queue: QueueKey, popped: readonly Delivery[]): Promise<boolean> {
     let isSent = false;
@@ -815,7 +820,7 @@ class UndoneTakes {
     return isNow;
   }
 
-  /** Ends the retries, once all that was begun has been tried. */
+  /** Stops retrying after each pop was tried at least once. */
   async stop(): Promise<void> {
     await Promise.all(this.#begun);
     this.#retries.stop();
@@ -829,14 +834,16 @@ class UndoneTakes {
   }
 }
 
-/** If the outcome is unknown, a consumer may have the element by now: a pop delivers at most once. */
+/**
+ * Whether the call certainly failed. If not, a consumer may have the element by now, and a pop delivers at most once.
+ */
 function isCertain(error: unknown): boolean {
   return (
     error instanceof QuaysideError && (error.code === 'storage-unavailable' || error.code === 'storage-full')
   );
 }
 
-/** What a namespace, or a queue, may hold; null: no bound. */
+/** Bounds of a namespace or a queue; null: unlimited. */
 interface CapacityLimits {
   readonly maxElements: number | null;
   readonly maxBytes: number | null;
@@ -847,32 +854,31 @@ interface Amount {
   readonly bytes: number;
 }
 
-/** The size of an element of one group without its content, and of each further group, about. */
+/** The approximate size of an element without its content, and of each group after the first. */
 const ELEMENT_BYTES = 100;
 const DELIVERY_BYTES = 60;
 
 const NOTHING: Amount = { elements: 0, bytes: 0 };
-/** While inserts come, usage is read at most this often. */
+/** The minimum time between two reads of usage. */
 const REFRESH_MS = 1_000;
-/** And that of a queue that seems full, for which one read is cheap: a small one may be emptied many times a second. */
+/** The same for a queue that seems full: it may be emptied many times a second, and a read of one queue is cheap. */
 const FULL_REFRESH_MS = 20;
-/** And for no larger part of the time than one in so many: an engine with many queues takes a while. */
+/** Reads use at most this fraction (1/20) of the time: an engine with many queues needs long for one. */
 const REST_FACTOR = 20;
 /**
- * What seems full may have been emptied since it was read, however long ago. So an insert waits for a reading that
- * takes at most about so long.
+ * An insert into what seems full waits for a read in progress, since elements may have been consumed in the meantime,
+ * if the last read took no longer than this.
  */
 const SHORT_READ_MS = 250;
 
 /**
- * Rejects inserts into a namespace, or a queue, that holds as much as it may. The engine's count is read again while
- * inserts come; between two reads, what this node stores is added to it, so an insert costs two comparisons and no
- * round trip.
+ * Rejects inserts into a full namespace or queue. While there are inserts, usage is read again and again. Between two
+ * reads, the inserts of this node are added to it, so that an insert costs two comparisons and no round trip.
  *
- * What is added is never too little: inserts whose end is not known at a reading are added to it, although the engine
- * may have counted them. What was consumed, and what other nodes stored, shows at the next reading. So one node alone
- * never exceeds `maxElements`, and several exceed it by at most what the others store between two reads. Bytes are an
- * estimate between two reads, and those of other namespaces of the same store show at the next one.
+ * The sum is never too low for this node: inserts without an outcome when a read ends are added, although the engine
+ * may have counted them. Consumed elements, and those stored by other nodes, are included at the next read. So a single
+ * node never exceeds `maxElements`, and several exceed it by at most what the others store between two reads. Bytes are
+ * an estimate, and those that other namespaces add to the same store are included at the next read.
  */
 class Capacity {
   readonly #limits: CapacityLimits;
@@ -881,15 +887,15 @@ class Capacity {
   #starting: Promise<void> | null = null;
   #isStarted = false;
   #held = NOTHING;
-  /** Of inserts that the engine has not answered yet. */
+  /** Inserts that are in flight. */
   #pending = NOTHING;
-  /** Admitted since the reading in progress began. */
+  /** Inserts admitted since the read in progress began. */
   #since = NOTHING;
   #reading: Promise<void> | null = null;
-  /** How long the last reading took that succeeded. */
+  /** The duration of the last successful read. */
   #readMs = 0;
   #readFrom = Number.NEGATIVE_INFINITY;
-  /** The same if it seems full. */
+  /** The earliest time of the next read if it seems full. */
   #readAgainFrom = Number.NEGATIVE_INFINITY;
 
   constructor(limits: CapacityLimits, source: CapacitySource, clock: Pick<Clock, 'monotonic'>) {
@@ -898,7 +904,7 @@ class Capacity {
     this.#clock = clock;
   }
 
-  /** Reads what is held, before the first insert. */
+  /** Reads usage before the first insert. */
   start(): Promise<void> {
     this.#starting ??= this.#read().then(
       () => {
@@ -913,10 +919,9 @@ class Capacity {
   }
 
   /**
-   * Calls `store` if there is capacity for the elements that it adds: at once, or if that is to be read first,
-   * afterwards.
-   * @param leaving how many leave in the same step; what does not grow may be full
-   * @param request the key of all elements, which is stored once
+   * Calls `store` if there is capacity for its elements: synchronously, or after a read of usage.
+   * @param leaving how many elements the same step removes; a step that adds no more than that is always admitted
+   * @param request the key of the whole insert, which is stored once
    * @throws QuaysideError `namespace-full` or `queue-full`
    */
   admit<T>(
@@ -996,7 +1001,7 @@ class Capacity {
       this.#readMs = this.#clock.monotonic() - startedAt;
     } finally {
       const now = this.#clock.monotonic();
-      // Not after one that failed: the engine was unavailable rather than slow.
+      // By the last successful read: after a failure, the engine was unavailable rather than slow.
       const restMs = REST_FACTOR * this.#readMs;
       this.#readFrom = now + Math.max(REFRESH_MS, restMs);
       this.#readAgainFrom = now + Math.max(this.#source.fullRefreshMs, restMs);
@@ -1004,19 +1009,21 @@ class Capacity {
   }
 }
 
-/** What a bound is about. */
+/** What a `Capacity` bounds. */
 interface CapacitySource {
-  /** What it holds. */
+  /** Reads usage from the engine. */
   read(): Promise<Usage>;
-  /** How often that is read at most if it seems full. */
+  /** The minimum time between two reads if it seems full, ms. */
   readonly fullRefreshMs: number;
-  /** Whether inserts wait for a read in progress; else, unless it seems full, they go by the one before. */
+  /**
+   * Whether inserts always wait for a read in progress. Otherwise they use the result before it, unless it seems full.
+   */
   readonly waitsForRead: boolean;
-  /** @param limit in words */
+  /** The error of a rejected insert. @param limit in words */
   full(limit: string, option: string): QuaysideError;
 }
 
-/** @param storage the namespace's, which changes if it moves to another engine */
+/** @param storage returns that of the namespace, which changes if a migration starts */
 function namespaceCapacity(
   setup: CapacityLimits & { readonly policy: { readonly name: string } },
   storage: () => Storage,
@@ -1036,7 +1043,7 @@ function namespaceCapacity(
   return new Capacity(setup, source, clock);
 }
 
-/** In a stream an element counts once for each of its groups, as in a namespace. */
+/** In a stream, an element counts once per group, as in a namespace. */
 function queueCapacity(
   key: QueueKey,
   maxElements: number,
@@ -1064,7 +1071,7 @@ function queueCapacity(
   return new Capacity({ maxElements, maxBytes: null }, source, clock);
 }
 
-/** What some elements add, as `Storage.usage` counts it: in a stream an element counts once for each group. */
+/** The usage of new elements, as `Storage.usage` counts it: in a stream, an element counts once per group. */
 function amountOf(elements: readonly NewElement[], request: RequestKey | null): Amount {
   let deliveries = 0;
   let bytes = request === null ? 0 : keyBytes(request.key);
@@ -1079,7 +1086,7 @@ function amountOf(elements: readonly NewElement[], request: RequestKey | null): 
   return { elements: deliveries, bytes };
 }
 
-/** A key stands in a table and in its index. */
+/** A key is stored in a table and in an index. */
 function keyBytes(key: string): number {
   return 2 * key.length + DELIVERY_BYTES;
 }

@@ -2,26 +2,26 @@ import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Cluster } from './cluster.ts';
 import type { BrokerLog } from './ports.ts';
 
-/** What one node returns to a question. */
+/** One node's reply to a question. */
 export interface ReplyRows<Row extends object> {
-  /** How many there are, also those that are left out of `rows`. */
+  /** The number of rows, including those left out of `rows`. */
   readonly total: number;
   readonly rows: readonly Row[];
 }
 
-/** The same, with the node. */
+/** A reply with the node that it is from. */
 export interface NodeRows<Row extends object> extends ReplyRows<Row> {
   /** Id of the node, as in `/nodes`. */
   readonly node: string;
 }
 
-/** What the nodes returned to a question. */
+/** The replies of all nodes to a question. */
 export interface Gathered<Row extends object> {
   /** This node first. */
   readonly nodes: readonly NodeRows<Row>[];
-  /** Ids of the nodes that did not reply in time, or could not. */
+  /** Ids of the nodes that did not reply in time, or failed to. */
   readonly missing: readonly string[];
-  /** Why, of those that could not reply. */
+  /** The reasons of nodes that failed to reply. */
   readonly failures: readonly NodeFailure[];
 }
 
@@ -34,15 +34,18 @@ interface NodeFailure {
 
 interface Question<Params extends object, Row extends object> {
   readonly name: string;
-  /** Of JSON: rows beyond it are left out of a reply to another node. Each 3,600 bytes are a signal. */
+  /**
+   * Bound on the JSON of the rows in a reply to another node; further rows are left out. Each 3,600 bytes cost a
+   * signal.
+   */
   readonly maxBytes: number;
-  /** How this node replies, to itself or to another node. @param from id of the node that asks */
+  /** This node's reply to itself or to another node. @param from id of the node that asks */
   reply(params: Params, from: string): ReplyRows<Row> | Promise<ReplyRows<Row>>;
 }
 
 /**
  * Asks this node and all others.
- * @param within only those that serve this namespace; not given: all that share one with this node
+ * @param within only the nodes of this namespace; omitted: all nodes that share a namespace with this one
  * @throws what the reply of this node throws
  */
 export type Ask<Params extends object, Row extends object> = (
@@ -50,12 +53,12 @@ export type Ask<Params extends object, Row extends object> = (
   within?: Cluster,
 ) => Promise<Gathered<Row>>;
 
-/** Part of a question or of a reply, whose JSON may be longer than what a signal carries. */
+/** Part of a question or of a reply, whose JSON may exceed the length of a signal. */
 export interface MessagePart {
   readonly type: 'question' | 'reply';
-  /** Number of the question at the node that asks. */
+  /** The question's number, unique on the node that asks. */
   readonly question: number;
-  /** Which part it is, from 0, of how many. */
+  /** The index of this part, from 0, and the number of parts. */
   readonly at: number;
   readonly of: number;
   /** Base64, so that its length in a signal does not depend on the content. */
@@ -74,14 +77,14 @@ interface QuestionsOptions {
 /** A node that has not replied after this long is missing. */
 const REPLY_MS = 1_000;
 /**
- * Of each part: with the names of the nodes and of the namespace it fits into the 7,800 bytes of a signal of
- * PostgreSQL.
+ * Bytes per part: with the ids of the nodes and the name of the namespace it fits into the 7,800 bytes of a PostgreSQL
+ * signal.
  */
 const PART_BYTES = 3_600;
-/** The names of some thousand namespaces. */
+/** Bound on a question: it may contain the names of some thousand namespaces. */
 const MAX_QUESTION_BYTES = 524_288;
 const MAX_QUESTION_PARTS = maxPartsOf(MAX_QUESTION_BYTES);
-/** Questions whose first parts are here; the parts of further ones are dropped. */
+/** Bound on the incomplete questions of other nodes; parts of further ones are dropped. */
 const MAX_PARTIAL_QUESTIONS = 100;
 
 interface PendingReply {
@@ -89,7 +92,7 @@ interface PendingReply {
   readonly message: PartialMessage;
 }
 
-/** A question of this node that others have not all replied to. */
+/** A question of this node that still awaits replies. */
 interface PendingQuestion {
   /** By the id of the node. */
   readonly awaited: Map<string, PendingReply>;
@@ -104,14 +107,14 @@ interface WireQuestion {
 }
 
 /**
- * What nodes ask each other, and the one way to do so: for lists that speak of all nodes. A question is a signal, and
- * so may be lost: a node that does not reply within a second is named, and the others count.
+ * Questions between nodes, for listings that cover all of them. A question is a signal, which may be lost: a node that
+ * does not reply within a second is reported as missing, and the replies of the others are returned.
  */
 export class Questions {
   readonly #options: QuestionsOptions;
   readonly #questions = new Map<string, Question<object, object>>();
   readonly #pending = new Map<number, PendingQuestion>();
-  /** Questions of other nodes of which parts have arrived, by node and number. */
+  /** Incomplete questions of other nodes, by node and number. */
   readonly #partial = new Map<string, { readonly message: PartialMessage; readonly cancel: CancelTimer }>();
   #lastQuestion = 0;
   #isStopped = false;
@@ -120,7 +123,10 @@ export class Questions {
     this.#options = options;
   }
 
-  /** Makes a question known on this node. All nodes do, so that each can ask and reply. */
+  /**
+   * Registers a question on this node, and returns a function that asks it. Every node registers all questions, so that
+   * each can ask and reply.
+   */
   register<Params extends object, Row extends object>(question: Question<Params, Row>): Ask<Params, Row> {
     const { name } = question;
     if (this.#questions.has(name)) throw new Error(`The question ${name} is registered already.`);
@@ -135,7 +141,7 @@ export class Questions {
     };
   }
 
-  /** Ends the questions of this node: those who wait get what is there. */
+  /** Ends the questions of this node: their callers get the replies that have arrived. */
   stop(): void {
     this.#isStopped = true;
     for (const { done } of [...this.#pending.values()]) done();
@@ -143,14 +149,14 @@ export class Questions {
     this.#partial.clear();
   }
 
-  /** A part of a question or of a reply came from another node. */
+  /** Handles part of a question or reply from another node. */
   onMessage(channel: Cluster, from: string, part: MessagePart): void {
     if (this.#isStopped) return;
     if (part.type === 'question') this.#onQuestion(channel, from, part);
     else this.#onReply(channel, from, part);
   }
 
-  /** Another node stops: nobody waits for it, and it is not missing. */
+  /** Another node stops: questions no longer wait for it, and it does not count as missing. */
   onGone(node: string): void {
     for (const { awaited, done } of [...this.#pending.values()]) {
       if (awaited.delete(node) && awaited.size === 0) done();
@@ -167,7 +173,7 @@ export class Questions {
     }
   > {
     const awaited = new Map<string, PendingReply>();
-    // A node is asked once, by the first namespace that it shares, however many there are.
+    // Each node is asked once, through the first namespace that it shares with this one.
     for (const channel of within === undefined ? this.#options.channels() : [within]) {
       for (const { info } of channel.peers()) {
         if (!awaited.has(info.id))
@@ -205,7 +211,7 @@ export class Questions {
 
   #onQuestion(channel: Cluster, from: string, part: MessagePart): void {
     if (part.of > MAX_QUESTION_PARTS) {
-      // Of a version that sends longer ones. One reply to all of its parts.
+      // The node's version allows longer questions. Reply once, not to each part.
       if (part.at === 0) this.#send(channel, from, part.question, { error: 'question-too-long' });
       return;
     }
@@ -213,7 +219,7 @@ export class Questions {
     let partial = this.#partial.get(key);
     if (partial === undefined) {
       if (this.#partial.size >= MAX_PARTIAL_QUESTIONS) return;
-      // After that nobody waits for the reply.
+      // Later than this, the node no longer waits for the reply.
       const cancel = this.#options.clock.after(REPLY_MS, () => this.#partial.delete(key));
       partial = { message: new PartialMessage(MAX_QUESTION_PARTS), cancel };
       this.#partial.set(key, partial);
@@ -238,7 +244,7 @@ export class Questions {
     if (pending.awaited.size === 0) pending.done();
   }
 
-  /** A node that cannot reply says so, or others would wait for it. */
+  /** Replies to a question. A failure is reported as well, so that the other node need not wait for the timeout. */
   async #replyToNode(
     channel: Cluster,
     to: string,
@@ -271,7 +277,7 @@ function partsOf(message: object): Pick<MessagePart, 'at' | 'of' | 'text'>[] {
   });
 }
 
-/** What surrounds the rows takes space as well. */
+/** One part more than the rows need, for the JSON around them. */
 function maxPartsOf(maxBytes: number): number {
   return Math.ceil(maxBytes / PART_BYTES) + 1;
 }
@@ -286,7 +292,8 @@ class PartialMessage {
   }
 
   /**
-   * The message, once it is whole; null before, and if it is too long or makes no sense, as one of another version may.
+   * Adds a part, and returns the message once it is complete. Null until then, and if the message is too long or
+   * invalid, as one of another version may be.
    */
   add({ at, of, text }: MessagePart): object | null {
     if (of > this.#maxParts || at < 0 || at >= of) return null;
@@ -302,7 +309,7 @@ class PartialMessage {
   }
 }
 
-/** The first of the rows, as many as come to so many bytes of JSON. */
+/** The first rows, up to `maxBytes` of JSON. */
 function upToBytes<Row extends object>(rows: readonly Row[], maxBytes: number): Row[] {
   let bytes = 0;
   const end = rows.findIndex((row) => {

@@ -13,38 +13,41 @@ import { quote } from '../util/quote.ts';
 import type { Namespace } from './namespace.ts';
 import type { Capabilities } from './queue.ts';
 
-/** What a queue, or a rule for queues, has of its own; null: none, whatever others say. The engine applies its part. */
+/**
+ * The options that a queue, or a rule for queues, sets itself. Null turns an option off, whatever less specific options
+ * say. The engine applies those in `QueueOptions`.
+ */
 export interface OwnOptions extends QueueOptions {
   readonly leaseMs?: number;
   readonly ttlMs?: number | null;
   readonly maxElements?: number | null;
 }
 
-/** What holds for a queue. */
+/** The effective options of a queue. */
 export interface QueueSettings {
-  /** How long a reserve holds that names no lease. */
+  /** The lease of a reserve that names none. */
   readonly leaseMs: number;
   readonly deadLetter: DeadLetterPolicy | null;
   readonly retryDelay: RetryDelay | null;
   readonly retentionMs: number | null;
-  /** The time to live of elements that are inserted without one. */
+  /** The time to live of elements inserted without one. */
   readonly ttlMs: number | null;
-  /** Inserts are rejected while the queue holds as many elements. */
+  /** Inserts are rejected while the queue holds this many elements; null: unlimited. */
   readonly maxElements: number | null;
 }
 
-/** Where an option of a queue comes from. */
+/** The origin of an effective option. */
 type OptionSource = 'stored' | 'pattern' | 'namespace';
 
 /** The options of a queue as clients see them; lengths are in seconds, as in the configuration file. */
 export interface OptionsRecord {
-  /** What `PUT` stored. */
+  /** The options stored by `PUT`. */
   readonly stored: ShownOptions;
-  /** The pattern of the configuration that applies to the name; null: none does. */
+  /** The configured name pattern that applies to the queue; null: none. */
   readonly pattern: string | null;
   readonly effective: Required<ShownOptions>;
   readonly sources: Readonly<Record<OptionName, OptionSource>>;
-  /** Changes with what is stored; see `versionOfOptions`. */
+  /** Changes with the stored options; see `versionOfOptions`. */
   readonly version: string;
 }
 
@@ -68,13 +71,14 @@ interface ShownRetryDelay {
   readonly jitter: number;
 }
 
-/** What a retry delay has if it is not given; `first` must be. */
+/** Defaults of the members of a retry delay; `first` is required. */
 export const RETRY_DEFAULTS = { factor: 2, max: 3600, jitter: 0 } as const;
 export const MAX_FACTOR = 100;
 const MAX_SECONDS = LIMITS.delayMs / 1000;
 
 /**
- * The options of the queues of a namespace: what each has stored, over the rules for its name, over the namespace's.
+ * The options of a namespace's queues. Options stored for a queue override those of the rule for its name, which
+ * override the namespace's.
  */
 export class QueueOptionsTable {
   readonly #general: QueueSettings;
@@ -82,7 +86,7 @@ export class QueueOptionsTable {
   readonly #rules: readonly QueueRule<OwnOptions>[];
   readonly #stored = new Map<string, OwnOptions>();
   #deadLetterQueues: readonly string[] | null = null;
-  /** Changes with the stored options: handles keep their settings as long as it is the same. */
+  /** Changes with the stored options. Handles cache their settings by it. */
   version = 0;
 
   constructor(general: QueueSettings, rules: readonly QueueRule<OwnOptions>[]) {
@@ -98,7 +102,7 @@ export class QueueOptionsTable {
   }
 
   /**
-   * The names of all dead-letter queues that any queue may have, each once. Kept until options change: every scrape
+   * The names of all dead-letter queues, without duplicates. Cached until options change, since every metrics scrape
    * reads them.
    */
   get deadLetterQueues(): readonly string[] {
@@ -111,12 +115,12 @@ export class QueueOptionsTable {
     return [...new Set(all.flatMap(({ deadLetter }) => (deadLetter == null ? [] : [deadLetter.queue])))];
   }
 
-  /** The queues that have something of their own. */
+  /** The names of the queues with stored options. */
   names(): Iterable<string> {
     return this.#stored.keys();
   }
 
-  /** Null: nothing is stored any more. */
+  /** Notes the stored options of a queue; null: there are none any more. */
   note(name: string, stored: OwnOptions | null): void {
     if (stored === null) this.#stored.delete(name);
     else this.#stored.set(name, stored);
@@ -143,7 +147,7 @@ export class QueueOptionsTable {
 }
 
 /**
- * Options as JSON has them.
+ * Parses options from JSON.
  * @throws QuaysideError `invalid-parameter` with the path of the member
  */
 export function parseOptions(value: unknown): OwnOptions {
@@ -195,9 +199,9 @@ export function parseRetryDelay(value: unknown): RetryDelay {
 }
 
 /**
- * Checks options that are to be stored for a queue.
- * @throws QuaysideError `invalid-parameter` if it would be its own dead-letter queue: dead letters are never moved
- * where they are; `not-supported` if the queues of the namespace cannot have one of these options
+ * Checks options before they are stored for a queue.
+ * @throws QuaysideError `invalid-parameter` if the queue would be its own dead-letter queue: an engine does not move an
+ * element to the queue that it is in; `not-supported` if the namespace's queues cannot have one of these options
  */
 export function checkOptions(namespace: Namespace, name: string, options: OwnOptions): void {
   checkDeadLetterQueue(name, options);
@@ -212,7 +216,7 @@ export function checkOptions(namespace: Namespace, name: string, options: OwnOpt
 }
 
 /**
- * @throws QuaysideError `invalid-parameter` if a queue, or all that a name without `*` stands for, would be its own
+ * @throws QuaysideError `invalid-parameter` if a queue, or the queue that a pattern without `*` names, would be its own
  * dead-letter queue
  */
 export function checkDeadLetterQueue(name: string, { deadLetter }: OwnOptions): void {
@@ -223,7 +227,7 @@ export function checkDeadLetterQueue(name: string, { deadLetter }: OwnOptions): 
   );
 }
 
-/** Seconds, read as milliseconds, at least one. */
+/** Converts seconds to milliseconds, at least 1. */
 function seconds(value: unknown, path: string, orNull = OR_NULL): number {
   if (typeof value === 'number' && value > 0 && value <= MAX_SECONDS)
     return Math.max(1, Math.round(value * 1000));
@@ -240,7 +244,7 @@ function elementCount(value: unknown): number {
   throw wrongMember('maxElements', value, `a whole number from 1 to ${Number.MAX_SAFE_INTEGER}${OR_NULL}`);
 }
 
-/** Options as JSON, in the order of their names: what `parseOptions` reads. */
+/** Options as JSON, with members in a fixed order; the inverse of `parseOptions`. */
 export function showOptions(options: OwnOptions): ShownOptions & JsonValue {
   const { leaseMs, deadLetter, retryDelay, retentionMs, ttlMs, maxElements } = options;
   return {
@@ -253,12 +257,12 @@ export function showOptions(options: OwnOptions): ShownOptions & JsonValue {
   };
 }
 
-/** A short name of what is stored: the same for the same options, on every node. @param stored null: nothing is */
+/** A hash of the stored options, equal on every node. @param stored null: nothing is stored */
 export function versionOfOptions(stored: OwnOptions | null): string {
   return textFingerprint(JSON.stringify(showOptions(stored ?? {})));
 }
 
-/** The rejection of a change of options that are not those that its user saw. */
+/** The error of a change whose If-Match names another version of the stored options. */
 export function otherOptions({ name }: QueueKey): QuaysideError {
   return new QuaysideError(
     'precondition-failed',
@@ -278,12 +282,12 @@ const MEANING: Readonly<Record<keyof Capabilities, string>> = {
   remove: 'remove by id',
 };
 
-/** @throws QuaysideError `not-supported` if the namespace's engine cannot do it */
+/** @throws QuaysideError `not-supported` if the namespace lacks the capability */
 export function needs(namespace: Namespace, capability: keyof Capabilities): void {
   if (!namespace.capabilities[capability]) throw notSupported(namespace, MEANING[capability]);
 }
 
-/** @throws QuaysideError `not-supported` if the namespace's engine keeps neither expiries nor reasons */
+/** @throws QuaysideError `not-supported` if the namespace's engine stores neither expiries nor reasons */
 export function needsExpiry(namespace: Namespace, meaning: string): void {
   if (!namespace.hasExpiry) throw notSupported(namespace, meaning);
 }
@@ -292,7 +296,9 @@ function notSupported({ name }: Namespace, meaning: string): QuaysideError {
   return new QuaysideError('not-supported', `Queues of namespace ${name} do not support ${meaning}.`);
 }
 
-/** @throws QuaysideError `not-supported` if an element is due later, or expires, and the namespace cannot keep that */
+/**
+ * @throws QuaysideError `not-supported` if an element matures later, or expires, and the namespace cannot store that
+ */
 export function needsFor(
   namespace: Namespace,
   { matureAt, delayMs, expiresAt = null }: Pick<NewElement, 'matureAt' | 'delayMs' | 'expiresAt'>,
@@ -301,5 +307,5 @@ export function needsFor(
   if (expiresAt !== null) needsExpiry(namespace, EXPIRY);
 }
 
-/** What `needsExpiry` calls an element's end. */
+/** The `meaning` of `needsExpiry` for elements that expire. */
 export const EXPIRY = 'elements that expire';

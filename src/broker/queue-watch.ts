@@ -7,38 +7,41 @@ import { toLocal } from './engine-time.ts';
 import type { Namespace } from './namespace.ts';
 import { readQueue } from './queue.ts';
 
-/** Is notified of all queues of this node as they change. What it throws is logged, and the poller continues. */
+/** Receives the readings of all queues of this node as they change. What it throws is logged; the poller continues. */
 export interface QueueFollower {
-  /** A queue was read: at the start each one, and then those that changed. */
+  /** A queue was read: at first all of them, then those that changed. */
   onQueue(namespace: Namespace, name: string, reading: QueueReading): void;
   onGone(namespace: Namespace, name: string): void;
   /** All queues of a namespace were read once, or its engine is unavailable. */
   onFilled(namespace: Namespace): void;
-  /** A round ended in which something was read. */
+  /** A round ended that had queues to read. */
   onRound(namespace: Namespace): void;
 }
 
-/** Without a follower, rates and charts need a reading so often. */
+/** The time between rounds without a follower: rates and charts need samples this often. */
 const RESTING_MS = 10_000;
-/** Queues that nothing is known to have changed in are read in turn: so many in a round. 10,000 take 200 s. */
+/** Unchanged queues read per round without a follower. All 10,000 queues then take 200 s. */
 const RESTING_IN_TURN = 500;
-/** With a follower, changed queues are read so often at most, */
+/** The minimum time between rounds with a follower. */
 const LIVE_MS = 500;
-/** and the others in turn: other nodes may have consumed from them. 10,000 take 200 s. */
+/**
+ * With a follower, how often unchanged queues are read, and how many: other nodes may have consumed from them. All
+ * 10,000 queues then take 200 s.
+ */
 const LIVE_TURN_MS = 2_000;
 const LIVE_IN_TURN = 100;
-/** Changed queues of one round; the others wait for the next. */
+/** Changed queues read per round; the others wait for the next round. */
 const MAX_CHANGED = 1_000;
-/** Queues read at once: enough to fill an engine's batch, few enough that other calls are not delayed by it. */
+/** Queues read concurrently: enough to fill an engine's batch, few enough not to delay other calls. */
 const READ_AT_ONCE = 32;
-/** After a round that took long, the next waits for so many times as long: engines are there for others, too. */
+/** The pause after a round is at least this many times as long as the round, to leave the engine to other calls. */
 const REST_FACTOR = 4;
 const RETRY_MS = 5_000;
 
 /**
- * Reads the counts of queues from their engines: one poller per namespace and node for all that need them. Each reading
- * goes into the samples of its queue, from which rates and charts come, and to the follower, if there is one. With a
- * follower, what this node changes is read at once, and what only other nodes change in turn.
+ * Reads the counts of queues from their engines: one poller per namespace and node, for all features that need them.
+ * Each reading goes into the samples of its queue, for rates and charts, and to the follower, if there is one. With a
+ * follower, queues changed by this node are read promptly, and the others in turn.
  */
 export class QueueWatch implements Service {
   readonly #polls: readonly NamespacePoll[];
@@ -60,7 +63,7 @@ export class QueueWatch implements Service {
     await Promise.all(this.#polls.map((poll) => poll.idle()));
   }
 
-  /** From now on, `follower` is notified of every queue; null: no follower is. */
+  /** Sets the follower, which is then notified of every queue; null removes it. */
   follow(follower: QueueFollower | null): void {
     for (const poll of this.#polls) poll.follow(follower);
   }
@@ -75,16 +78,18 @@ class NamespacePoll {
   readonly #followerFailures: LogOnChange;
   /** Whether the follower threw in this round. */
   #hasFollowerFailed = false;
-  /** How often a follower came or went: a round that began before is not theirs. */
+  /**
+   * How often the follower was set or removed: a round that began before does not complete the filling for the new one.
+   */
   #follows = 0;
-  /** Names that are still to be read in this turn, the next one last. */
+  /** Names that remain to be read in the present cycle through all queues; the next one is last. */
   #turn: string[] = [];
   #turnAt = Number.NEGATIVE_INFINITY;
   /** When the next round may begin. */
   #readyAt = 0;
-  /** Of queues whose next element becomes eligible then, by the monotonic clock. */
+  /** When the next element of a queue matures, by the monotonic clock. */
   readonly #dueAt = new Map<string, number>();
-  /** Names whose last reading failed, and when they may be read again, by the monotonic clock. */
+  /** Queues whose last reading failed: name to when it may be read again, by the monotonic clock. */
   readonly #failed = new Map<string, number>();
   readonly #timer: EarliestTimer;
   #reading: Promise<void> | null = null;
@@ -107,7 +112,7 @@ class NamespacePoll {
 
   start(): void {
     this.#isStopped = false;
-    // The first reading is what rates and charts begin with.
+    // Rates and charts start with the first reading.
     this.#arm(0);
   }
 
@@ -139,7 +144,7 @@ class NamespacePoll {
     this.#arm(Math.max(0, this.#readyAt - this.#clock.monotonic()));
   }
 
-  /** The next round is at the latest in `delayMs`. */
+  /** Starts the next round in `delayMs` at the latest. */
   #arm(delayMs: number): void {
     if (!this.#isStopped) this.#timer.within(delayMs);
   }
@@ -161,7 +166,7 @@ class NamespacePoll {
     this.#rest(startedAt, unread.length > 0);
   }
 
-  /** A bug of the follower must neither end the poller nor pass for a failure of the engine. */
+  /** A bug of the follower must neither end the poller nor look like a failure of the engine. */
   #notify(call: (follower: QueueFollower) => void): void {
     if (this.#follower === null) return;
     try {
@@ -177,10 +182,10 @@ class NamespacePoll {
     const isLive = this.#follower !== null;
     const paceMs = isLive ? LIVE_MS : RESTING_MS;
     const restMs = Math.max(startedAt + paceMs - now, REST_FACTOR * (now - startedAt));
-    // A call to a server that does not reply takes seconds: what other servers have does not wait for many times that.
+    // A call to an unavailable server takes seconds. The queues of other servers must not wait for a multiple of that.
     const pauseMs = this.#isFilling ? 0 : hasFailed ? Math.min(restMs, RETRY_MS) : restMs;
     this.#readyAt = now + pauseMs;
-    // The reading that ends now still counts as in flight.
+    // In a microtask, since `#reading` still refers to the round that ends now.
     queueMicrotask(() => {
       const isDue = this.#isFilling || !isLive || this.#namespace.activity.hasChanged;
       this.#arm(isDue ? pauseMs : Math.max(pauseMs, this.#nextDueIn(now)));
@@ -198,7 +203,7 @@ class NamespacePoll {
     this.#notify((follower) => follower.onFilled(this.#namespace));
   }
 
-  /** Queues whose next element has become eligible by itself. */
+  /** Removes and returns the queues whose next element has matured. */
   #due(now: number): string[] {
     const due: string[] = [];
     for (const [name, at] of this.#dueAt) if (at <= now) due.push(name);
@@ -206,7 +211,7 @@ class NamespacePoll {
     return due;
   }
 
-  /** The queues whose turn it is. */
+  /** Removes and returns the next queues of the cycle. */
   #inTurn(now: number): string[] {
     const isLive = this.#follower !== null;
     if (isLive && !this.#isFilling && now < this.#turnAt + LIVE_TURN_MS) return [];
@@ -227,9 +232,9 @@ class NamespacePoll {
   }
 
   /**
-   * Returns the names that were not read. One master of a cluster may be unavailable and the others not: what failed
-   * the last time comes after all others, and not in each round. If nothing of a batch can be read, the rest waits for
-   * the next round.
+   * Reads queues, and returns the names of those that were not read. One master of a cluster may be unavailable while
+   * others work, so queues that failed before are read after all others, and not in each round. If all queues of a
+   * batch fail, the remaining ones wait for the next round.
    */
   async #readAll(names: readonly string[], changed: ReadonlyMap<string, number>): Promise<string[]> {
     const now = this.#clock.monotonic();
@@ -258,7 +263,7 @@ class NamespacePoll {
     try {
       reading = await readQueue(namespace.visit(name));
     } catch {
-      // The engine is unavailable, which is logged, and raises an alarm elsewhere.
+      // The engine is unavailable; other code logs this and raises an alarm.
       this.#failed.set(name, this.#clock.monotonic() + RETRY_MS);
       return;
     }

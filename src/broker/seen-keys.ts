@@ -6,10 +6,7 @@ import type { QueueKey } from '../model/names.ts';
 
 type Inserting = Pick<Storage, 'insert'>;
 
-/**
- * Keys that are looked for at once: enough to fill an engine's batch, few enough that other calls are not delayed by
- * it.
- */
+/** Keys that are looked up concurrently: enough to fill an engine's batch, few enough not to delay other calls. */
 const LOOK_AT_ONCE = 100;
 
 /** Whether a queue has seen the key of a request. Stores nothing. */
@@ -27,8 +24,9 @@ export async function isRequestSeen(
 }
 
 /**
- * Whether a queue has seen the keys of all elements of an insert, so that it stores none of them. Stores nothing.
- * @param request the key of all elements, in place of keys of their own; null: they have their own, or none
+ * Whether a queue has seen the keys of all elements of an insert, so that the insert would store nothing. Stores
+ * nothing itself.
+ * @param request the key of the whole insert; null: the elements may have keys of their own
  */
 export async function areAllSeen(
   storage: Inserting,
@@ -39,7 +37,7 @@ export async function areAllSeen(
   if (request !== null) return isRequestSeen(storage, queue, request);
   const isSeen = async ({ dedupKey }: NewElement): Promise<boolean> =>
     dedupKey !== null && (await isKeySeen(storage, queue, dedupKey));
-  // Alone: of an insert that is no repeat the first one is not seen.
+  // Look up the first key alone: unless the insert is a repeat, the queue has not seen it, and the search ends.
   for (let [from, to] = [0, 1]; from < elements.length; [from, to] = [to, to + LOOK_AT_ONCE]) {
     const seen = await Promise.all(elements.slice(from, to).map(isSeen));
     if (seen.includes(false)) return false;
@@ -47,7 +45,7 @@ export async function areAllSeen(
   return true;
 }
 
-/** Whether an insert was rejected since the queue, or its namespace, holds as much as it may. */
+/** Whether an insert was rejected because the queue, or its namespace, is full. */
 export function isFull(error: unknown): boolean {
   return error instanceof QuaysideError && (error.code === 'queue-full' || error.code === 'namespace-full');
 }

@@ -6,17 +6,20 @@ import { LogOnChange } from '../util/log-on-change.ts';
 import { toLocal } from './engine-time.ts';
 import type { BrokerLog } from './ports.ts';
 
-/** Even if no lease of ours runs out, that of a node that died may: look at least this often, ± half. */
+/** How often to sweep at least, ± half: the lease of a node that died may end at any time. */
 const POLL_MS = 5_000;
 const RETRY_MS = 1_000;
-/** If the next end seems past, the engine is queried again after this long. */
+/** How soon to sweep again if the engine reports a next lease end that has passed. */
 const REST_MS = 20;
-/** Between two sweeps for dead letters: the first one is reported at once, many at once cost few sweeps. */
+/**
+ * The minimum time between two sweeps for dead letters: the first dead letter is reported immediately, and many
+ * together cost few sweeps.
+ */
 const DEAD_LETTER_MS = 100;
 
 /**
- * Ends leases on time, for all queues of one engine, whether or not anybody waits there: dead letters and
- * sizes depend on it. One timer, armed for the earliest lease end that this node knows.
+ * Ends leases on time, for all queues of one engine, even if no consumer waits there: dead letters and counts depend on
+ * it. One timer, armed for the earliest lease end that this node knows.
  */
 export class LeaseSweeper {
   readonly #storage: Storage;
@@ -27,7 +30,7 @@ export class LeaseSweeper {
   readonly #onAffected: (queues: readonly QueueKey[]) => void;
   readonly #timer: EarliestTimer;
   #sweeping: Promise<void> | null = null;
-  /** When it last swept for dead letters. */
+  /** When the last sweep for dead letters began. */
   #deadLettersAt = Number.NEGATIVE_INFINITY;
   #stopped = false;
 
@@ -47,18 +50,18 @@ export class LeaseSweeper {
     });
     this.#onAffected = onAffected;
     this.#timer = new EarliestTimer(this.#clock, () => {
-      // A sweep in flight may have looked before the moment that was waited for.
+      // A sweep in flight may have started before the lease ended.
       if (this.#sweeping !== null) void this.#sweeping.then(() => this.#wakeAt(this.#clock.now()));
       else void this.sweep();
     });
   }
 
-  /** A reservation ends at `at`, by the engine's clock: be awake then. */
+  /** Schedules a sweep for a lease that ends at `at`, by the engine's clock. */
   wakeAt(at: number): void {
     this.#wakeAt(toLocal(at, this.#clocks));
   }
 
-  /** Sweeps now, as at the start: leases may have expired while no node was running. */
+  /** Sweeps now. Called at the start, too: leases may have expired while no node was running. */
   sweep(): Promise<void> {
     this.#sweeping ??= this.#sweepOnce().finally(() => {
       this.#sweeping = null;
@@ -66,7 +69,10 @@ export class LeaseSweeper {
     return this.#sweeping;
   }
 
-  /** An element died, and the engine's next sweep names its dead-letter queue: sweeps now, or if it just did, soon. */
+  /**
+   * Sweeps since elements were dead-lettered: the engine's next sweep names their dead-letter queues. Immediately, or
+   * soon if there was such a sweep a moment ago.
+   */
   sweepForDeadLetters(): void {
     const now = this.#clock.now();
     const at = Math.max(now, this.#deadLettersAt + DEAD_LETTER_MS);

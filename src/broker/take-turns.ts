@@ -1,29 +1,29 @@
 import type { QuaysideError } from '../model/errors.ts';
 import type { Namespace } from './namespace.ts';
 
-/** A user's turn to take from the engine. */
+/** A user's turn to take large elements from the engine. */
 export interface TakeTurn {
-  /** How long it was waited for. */
+  /** How long the user waited for the turn, ms. */
   readonly waitedMs: number;
   end(): void;
 }
 
-/** What a wait queue does when the turn of a user comes, or does not come in time. */
+/** How a wait queue reacts when a user's turn starts, or does not start in time. */
 export interface TurnListener {
-  /** The user's turn has begun: it is to be used, or released. */
+  /** A user's turn has started. The listener must use it, or release it. */
   onTurn(): void;
   onLate(user: string, error: QuaysideError): void;
 }
 
 /**
- * The turns of users whose consumers wait in one wait queue for large elements. They stay in the wait queue until their
- * turn comes, so that they delay no consumer of another user there, and may leave or time out.
+ * The turns of users whose consumers wait in one wait queue for large elements. Such consumers stay in the wait queue
+ * until their user's turn starts, so that they do not delay those of other users, and can leave or time out.
  */
 export class TakeTurns {
   readonly #ns: Namespace;
   readonly #listener: TurnListener;
   readonly #awaited = new Set<string>();
-  /** Turns that have begun and that no take uses yet. */
+  /** Turns that have started and are not used by a take yet. */
   readonly #begun = new Map<string, TakeTurn>();
 
   constructor(namespace: Namespace, listener: TurnListener) {
@@ -31,12 +31,15 @@ export class TakeTurns {
     this.#listener = listener;
   }
 
-  /** Whether the user waits for a turn. */
+  /** Whether the user is waiting for a turn. */
   isAwaitedBy(user: string | null): boolean {
     return user !== null && this.#awaited.has(user);
   }
 
-  /** The turn of the user, for a take of about so many bytes; null: the listener is called when it comes. */
+  /**
+   * Returns the user's turn for a take of about this many bytes. Null if the user has to wait; the listener is called
+   * when the turn starts.
+   */
   begin(user: string, bytes: number): TakeTurn | null {
     const begun = this.#begun.get(user);
     if (begun !== undefined) {
@@ -50,12 +53,12 @@ export class TakeTurns {
     return null;
   }
 
-  /** A take does not need its turn after all. */
+  /** Keeps a turn for the user's next take, since this one does not need it. */
   keep(user: string, turn: TakeTurn): void {
     this.#begun.set(user, turn);
   }
 
-  /** Ends the turns that no take uses. */
+  /** Ends the turns that are not used by a take. */
   release(): void {
     for (const turn of this.#begun.values()) turn.end();
     this.#begun.clear();
