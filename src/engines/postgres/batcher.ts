@@ -29,25 +29,23 @@ import { int4Array, type Query, type Row, type Statement } from './statement.ts'
 const ONE_ROW: CallSize = { bytes: 0, rows: 1 };
 const NO_USES: readonly GroupUse[] = [];
 
-/**
- * How long a batch takes at most that waits for one lock in vain: the server's limit, and what comes before and after.
- */
+/** The longest time of a batch that fails on one lock: the server's limit, and the work before and after it. */
 const LOCKED_BATCH_MS = LOCK_TIMEOUT_MS * 1.25;
-/** What one batch has at most. A call that is larger by itself has a batch to itself. */
+/** Limits of one batch. A larger call runs in its own batch. */
 const BATCH_BYTES = 8 * 1024 * 1024;
 const BATCH_ROWS = 5000;
 const BATCH_CALLS = 2000;
-/** Of a call that PostgreSQL rejected to end a deadlock. */
+/** How often a call is tried if PostgreSQL rejects it with an error that is worth a retry, such as a deadlock. */
 const MAX_ATTEMPTS = 4;
 
 const STOPPED = new ConnectionLost('The engine was stopped.');
 const NO_REPLY = new ConnectionLost('No reply in time.');
 
-/** Erased, as the batcher holds them. */
+/** The batcher does not need the types of items and results. */
 // biome-ignore lint/suspicious/noExplicitAny: each item goes to the operation that it came with
 type AnyOperation = Operation<any, any>;
 
-/** An item of a call that is not settled. */
+/** An item of a pending call. */
 interface Entry {
   readonly call: Call;
   readonly item: unknown;
@@ -59,27 +57,27 @@ interface Entry {
 interface PlacedCall {
   readonly size: CallSize;
   readonly deadlineAt: number;
-  /** It returns the result of its one item, not a list. */
+  /** The call resolves with the result of its only item, not with an array. */
   readonly isSingle: boolean;
 }
 
-/** One call: pending -> sent -> settled, or back to pending with the items that are still to be done. */
+/** One call: pending -> sent -> settled, or back to pending with the items that have to be repeated. */
 class Call extends Expiring {
   readonly deadlineAt: number;
   readonly size: CallSize;
   readonly changes: boolean;
   readonly stores: boolean;
-  /** Those that are to be done. */
+  /** The entries that have no final result yet. */
   entries: readonly Entry[];
   isSettled = false;
-  /** How often a batch with it was rejected. After that it has one of its own. */
+  /** How many batches with this call were rejected. After the first one, it runs in its own batch. */
   attempts = 0;
-  /** Some items are done and others, which another node changed at the same moment, are not yet. */
+  /** Some items are done, and others, which another node changed at the same moment, have to be repeated. */
   isPartlyApplied = false;
   readonly #all: readonly Entry[];
   readonly #batcher: Batcher;
   readonly #isSingle: boolean;
-  /** With the results in order; of a call of one item, with its result. */
+  /** Resolves with the results in order; if `isSingle`, with the only result. */
   readonly #outcome = Promise.withResolvers<unknown>();
 
   constructor(
@@ -108,7 +106,7 @@ class Call extends Expiring {
     return this.#outcome.promise;
   }
 
-  /** Its entries have results. Those that are to be done again are left once more. */
+  /** Called when all entries have results. Entries with the result {@link RETRY} become pending again. */
   succeed(): void {
     if (this.isSettled) return;
     const again = this.entries.filter(({ result }) => result === RETRY);
@@ -168,8 +166,9 @@ class Group {
 }
 
 /**
- * Calls arranged as few statements. Items of one operation share one, whatever their queues; an item never comes before
- * one of an earlier call about the same queue, nor before one of its own call about the same row.
+ * The calls of one transaction, arranged as few statements. Items of one operation share a statement, whatever their
+ * queues; but an item is never placed before an item of an earlier call about the same queue, nor before one of its own
+ * call about the same row.
  */
 class Batch {
   readonly calls: readonly Call[];
@@ -179,7 +178,7 @@ class Batch {
   readonly #prepared: readonly Prepared<unknown>[];
   readonly #lock: Query | null;
 
-  /** @param now monotonic */
+  /** @param now by the monotonic clock, ms */
   constructor(calls: readonly Call[], now: number) {
     this.calls = calls;
     for (const { entries } of calls) this.#placeAll(entries);
@@ -202,13 +201,13 @@ class Batch {
     return queries;
   }
 
-  /** What decides whether it is committed, by the rows of its statements; null: nothing does. */
+  /** Decides by the rows of the statements whether to commit; null: always commit. */
   get mayCommit(): ((results: readonly (readonly Row[])[]) => boolean) | null {
     const mayCommit = this.#prepared[0]?.mayCommit;
     return mayCommit === undefined ? null : (results) => mayCommit(results[this.#first] ?? []);
   }
 
-  /** Gives each call its results. */
+  /** Distributes the rows of the statements to the calls. */
   settle(rows: readonly (readonly Row[])[]): void {
     for (const [index, { entries }] of this.#groups.entries()) {
       const results = this.#prepared[index]?.read(rows[this.#first + index] ?? []) ?? [];
@@ -217,14 +216,14 @@ class Batch {
     for (const call of this.calls) call.succeed();
   }
 
-  /** The call whose statement alone is at that place of {@link queries}; null: several calls share it. */
+  /** The only call in the statement at this index of {@link queries}; null: several calls share it. */
   callOf(query: number | null): Call | null {
     const entries = (query === null ? undefined : this.#groups[query - this.#first]?.entries) ?? [];
     const call = entries[0]?.call ?? null;
     return entries.every((entry) => entry.call === call) ? call : null;
   }
 
-  /** The place of the first group's statement. */
+  /** The index of the first group's statement. */
   get #first(): number {
     return this.#lock === null ? 0 : 1;
   }
@@ -251,7 +250,7 @@ class Batch {
     return from;
   }
 
-  /** Puts an entry into a group from that one on. Returns which. */
+  /** Puts an entry into a group whose index is at least `from`. Returns the index. */
   #place(entry: Entry, keys: readonly string[], from: number): number {
     const { operation, item } = entry;
     let at = this.#latestOf.get(operation) ?? -1;
@@ -279,18 +278,18 @@ interface BatcherOptions {
   readonly link: Link;
   readonly registry: Registry;
   readonly expirer: Expirer;
-  /** A batch was committed. */
+  /** Called after each committed batch. */
   readonly onBatch: () => void;
 }
 
 /**
- * The one ordered way to the database: gathers the calls that are made while a batch is in progress, arranges
- * their items as few statements, and sends these as the next batch, one transaction.
+ * Sends all calls about elements to the database, in order. Gathers the calls that are made while a batch is in flight,
+ * arranges their items as few statements, and sends these as the next batch, one transaction.
  *
- * - Calls about a queue take effect in the order in which they were made, since there is one connection and
- *   one batch at a time. Several nodes, not several connections, are how more of PostgreSQL's cores are used.
- * - A batch that PostgreSQL rejects was rolled back: its calls run again, each alone, so that one caller's
- *   failure affects no other. A batch whose connection ended may have been committed: its changing calls are
+ * - Calls about a queue take effect in the order in which they were made, since there is one connection and one batch
+ *   at a time. To use more of PostgreSQL's cores, run several nodes, not several connections.
+ * - A batch that PostgreSQL rejects was rolled back: its calls run again, each in its own batch, so that one caller's
+ *   failure affects no other. A batch whose connection was lost may have been committed: its changing calls are
  *   rejected with `outcome-unknown` and never sent again.
  */
 export class Batcher {
@@ -299,7 +298,7 @@ export class Batcher {
   readonly #limit = new PendingLimit();
   #pending: Call[] = [];
   #sent: readonly Call[] = [];
-  /** Whether the calls' own statements are on their way, and not only what prepares them. */
+  /** Whether the statements of the calls have been sent, not only the preparatory ones. */
   #mayBeApplied = false;
   #isRunning = false;
   #isScheduled = false;
@@ -325,26 +324,26 @@ export class Batcher {
     return this.#call(items, { size, deadlineAt, isSingle: true }) as Promise<R>;
   }
 
-  /** Runs several items. Results are in their order. @throws as `submit` */
+  /** Runs several items. Returns their results in order. @throws as `submit` */
   submitAll<I, R>(items: readonly Item<I, R>[], size: CallSize, leftMs?: number): Promise<R[]> {
     if (items.length === 0) return Promise.resolve([]);
     const options = { size, deadlineAt: this.#deadlines.deadline(leftMs), isSingle: false };
     return this.#call(items as readonly Item<unknown, unknown>[], options) as Promise<R[]>;
   }
 
-  /** Several calls in the time of one, see `engine/calls.ts`. @throws QuaysideError `outcome-unknown` */
+  /** Gives several calls the timeout of one, see `engine/calls.ts`. @throws QuaysideError `outcome-unknown` */
   inTime<T>(value: Promise<T>): Promise<T> {
     return inTime(this.#options.clock, value, () => unknownOutcome(NO_REPLY));
   }
 
-  /** There is a connection again. */
+  /** Called when the connection is available again. */
   resume(): void {
     this.#cancelFailFast?.();
     this.#cancelFailFast = null;
     this.#schedule();
   }
 
-  /** There is no connection any more. What waits for one is not kept for long. */
+  /** Called when the connection is lost. Pending calls fail after {@link UNREACHABLE_MS} without one. */
   onLost(): void {
     this.#cancelFailFast ??= this.#options.clock.after(UNREACHABLE_MS, () => {
       this.#cancelFailFast = null;
@@ -353,7 +352,7 @@ export class Batcher {
     });
   }
 
-  /** Resolves when all calls are settled; later ones are rejected. */
+  /** Resolves when all calls are settled; later calls are rejected. */
   async stop(): Promise<void> {
     this.#stopped = true;
     if (this.#pending.length > 0 || this.#isRunning) {
@@ -391,7 +390,7 @@ export class Batcher {
     return call.outcome;
   }
 
-  /** After the current turn, so that what it still asks for shares the batch. */
+  /** Starts after the current turn of the event loop, so that further calls of the turn share the batch. */
   #schedule(): void {
     if (this.#isScheduled || this.#isRunning) return;
     this.#isScheduled = true;
@@ -409,14 +408,14 @@ export class Batcher {
       const calls = connection === null ? [] : this.#gather();
       if (connection === null || calls.length === 0) break;
       await this.#runBatch(connection, calls);
-      // Results lead to new calls; those made before the next turn share the next batch.
+      // Callers react to their results with new calls; those made before the next turn share the next batch.
       await turn();
     }
     this.#isRunning = false;
     this.#onRest();
   }
 
-  /** The first pending calls, as many as fit into a batch. */
+  /** Removes and returns as many pending calls as fit into a batch. */
   #gather(): Call[] {
     const calls: Call[] = [];
     let [bytes, rows, returned, next] = [0, 0, 0, 0];
@@ -439,14 +438,14 @@ export class Batcher {
     return calls;
   }
 
-  /** One transaction, after which each call is settled or pending again. */
+  /** Runs one transaction, after which each call is settled or pending again. */
   async #runBatch(connection: Connection, calls: readonly Call[]): Promise<void> {
     const { clock, expirer, onBatch } = this.#options;
     this.#sent = calls;
     let batch: Batch | null = null;
     try {
       await this.#rejectGroups(connection, calls);
-      // A caller that was rejected in the meantime must not have its element taken after all.
+      // The call may have timed out in the meantime: it must not take an element then.
       const inTime = calls.filter(({ isSettled }) => !isSettled);
       if (inTime.length === 0) return;
       const expired = expirer.isDue ? expirer.run(connection) : null;
@@ -465,7 +464,7 @@ export class Batcher {
     }
   }
 
-  /** A batch failed; null: none was sent, as there is no connection, or the values make no sense. */
+  /** A batch failed; null: none was sent, as the connection was lost or the values could not be encoded. */
   #onFailed(batch: Batch | null, calls: readonly Call[], error: unknown): void {
     if (error instanceof ConnectionLost) {
       if (batch === null) return;
@@ -475,22 +474,22 @@ export class Batcher {
       return;
     }
     const slow = error instanceof Refused && error.isTimeout ? batch?.callOf(error.query) : null;
-    // It would most likely take as long again, and the others would wait for it in vain.
+    // A repetition would most likely take as long, and the other calls would wait for it.
     if (slow != null) this.#reject(slow, error as Refused);
     else this.#onRejected(calls, error);
     if (error instanceof Refused && error.isLocked) this.#rejectLate(calls, error);
   }
 
   /**
-   * Calls that would expire while another batch waits for the lock, with an outcome that nobody knows. Now it is known
-   * that nothing happened.
+   * Rejects calls that would time out with an unknown outcome while another batch waits for the lock. Now it is certain
+   * that nothing was changed.
    */
   #rejectLate(calls: readonly Call[], error: Refused): void {
     const latest = this.#options.clock.monotonic() + LOCKED_BATCH_MS;
     for (const call of calls) if (call.deadlineAt <= latest) this.#reject(call, error);
   }
 
-  /** Nothing of a batch happened: its calls run again, each alone. */
+  /** A batch was rolled back: its calls run again, each in its own batch. */
   #onRejected(calls: readonly Call[], error: unknown): void {
     for (const call of calls) call.attempts += 1;
     const [call] = calls;
@@ -499,13 +498,13 @@ export class Batcher {
     else if (call.attempts >= MAX_ATTEMPTS || !error.isWorthRetry) this.#reject(call, error);
   }
 
-  /** What is not settled comes before all that was called later. */
+  /** Puts unsettled calls back before all later ones. */
   #repeat(calls: readonly Call[]): void {
     const again = calls.filter(({ isSettled }) => !isSettled);
     if (again.length > 0) this.#pending = [...again, ...this.#pending];
   }
 
-  /** A call that would create more groups than a queue may have is not sent. */
+  /** Rejects calls that would create more groups than a queue may have, before anything is sent. */
   async #rejectGroups(connection: Connection, calls: readonly Call[]): Promise<void> {
     const limited = calls.filter(({ size, isPartlyApplied }) => size.uses !== undefined && !isPartlyApplied);
     if (limited.length === 0) return;
@@ -519,7 +518,7 @@ export class Batcher {
     try {
       batch.settle(rows);
     } catch (error) {
-      // Rows that make no sense; it is too late to say that nothing happened.
+      // The rows could not be read. The batch is committed, so the error must not claim that nothing happened.
       for (const call of batch.calls) call.fail(internal(error));
     }
   }
@@ -536,8 +535,8 @@ export class Batcher {
   }
 
   /**
-   * Those in front: calls are pending nearly in the order of their deadlines. A look at all of them for each that
-   * expires took 12 s for 10,000 calls.
+   * Removes settled calls from the front only: calls are pending nearly in the order of their deadlines. Filtering all
+   * of them at each timeout took 12 s for 10,000 calls.
    */
   #dropSettled(): void {
     const kept = this.#pending.findIndex(({ isSettled }) => !isSettled);
@@ -545,7 +544,7 @@ export class Batcher {
   }
 }
 
-/** One lock for each stream of a schema: the first number is the schema's own, the second one of the queue's id. */
+/** Advisory locks, one per stream. The first key identifies the schema, the second is part of the queue's id. */
 function lockStatement(mode: '' | '_shared'): Statement {
   return {
     name: `lock streams${mode}`,
@@ -557,12 +556,13 @@ const ALONE = lockStatement('');
 const SHARED = lockStatement('_shared');
 
 /**
- * What a batch has to lock first, so that nodes that finish elements of the same streams never wait for each other
- * in a circle; each circle would cost them the second after which PostgreSQL finds it.
+ * The locks that a batch takes first, so that nodes that finish elements of the same streams cannot deadlock;
+ * PostgreSQL needs a second to detect a deadlock.
  *
- * A statement locks the elements that it finishes in the order of their numbers. So batches with one such
- * statement may run at once, and one with several, among which there is no order, needs its streams for itself.
- * @param locked for each statement that locks elements, the streams that it may be about
+ * A statement locks the elements that it finishes in the order of their sequence numbers. So batches with one such
+ * statement may run concurrently, but a batch with several, which are not ordered among each other, locks its streams
+ * exclusively.
+ * @param locked for each statement that locks elements, the streams that it may concern
  */
 function lockStreams(locked: readonly ReadonlySet<RegisteredQueue>[]): Query | null {
   const ids = new Set<number>();
@@ -572,7 +572,7 @@ function lockStreams(locked: readonly ReadonlySet<RegisteredQueue>[]): Query | n
   return { statement: locked.length > 1 ? ALONE : SHARED, values: [int4Array(sorted)] };
 }
 
-/** A bug of ours, or of the caller's values. */
+/** The error for a bug of the engine, or for invalid values of the caller. */
 function internal(error: unknown): QuaysideError {
   return new QuaysideError('internal', 'The engine failed.', { cause: error });
 }

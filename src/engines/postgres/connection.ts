@@ -10,12 +10,12 @@ import { flag, number, type Parameter, type Query, type Row, type Statement, tex
 
 const KEEP_ALIVE_AFTER_MS = 10_000;
 
-/** Values stay PostgreSQL's text: each operation reads its own columns. */
+/** Returns values in PostgreSQL's text format: each operation parses its own columns. */
 const AS_TEXT = { getTypeParser: () => asText } as unknown as pg.CustomTypesConfig;
 
 /**
- * As the user: a role that its sessions take on, if an administrator has set one (`ALTER ROLE … SET role`), may not end
- * them.
+ * Ends a session as the login user: an administrator may have set a role for its sessions (`ALTER ROLE … SET role`)
+ * that must not end them.
  */
 const END_SESSION: Statement = {
   name: 'end session',
@@ -25,25 +25,25 @@ const END_SESSION: Statement = {
 
 const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
 
-/** The oldest PostgreSQL that is supported, as `server_version_num` has it. */
+/** The oldest supported PostgreSQL, as in `server_version_num`. */
 const OLDEST_VERSION = 140_000;
 
 /**
- * The server cancels a statement after this time. A call may expire before, as its statement waits for earlier ones.
+ * The server cancels a statement after this time. A call may time out earlier, since its statement waits for others.
  */
 const STATEMENT_TIMEOUT_MS = 3000;
 export const LOCK_TIMEOUT_MS = 1500;
 /** A node that fails between BEGIN and COMMIT must not keep its rows locked until TCP notices. */
 const IDLE_IN_TRANSACTION_MS = 5000;
-/** Room for the largest batch, so that its bodies are not written to a temporary file on their way. */
+/** Enough for the largest batch, so that its bodies are not spilled to temporary files. */
 const WORK_MEMORY = '64MB';
 
 /**
- * The settings of each of our sessions, as one round trip of SQL.
+ * The SQL that configures a session, for one round trip.
  *
- * Plans are forced: a plan that was made while a table was empty would read all of it when it holds a million rows.
- * Each statement has one right plan, nested loops over the index that was made for it. So the other kinds are switched
- * off, and the plan is made once and not for each set of values.
+ * Plans are forced: a plan made while a table was empty would read all of it when it holds a million rows. Each
+ * statement has one right plan, nested loops over the index that was made for it. So other join and scan types are
+ * disabled, and the plan is made once instead of for each set of values.
  */
 function sessionSettings({ schema, synchronousCommit }: Settings): string {
   const settings = {
@@ -52,7 +52,7 @@ function sessionSettings({ schema, synchronousCommit }: Settings): string {
     statement_timeout: STATEMENT_TIMEOUT_MS,
     lock_timeout: LOCK_TIMEOUT_MS,
     idle_in_transaction_session_timeout: IDLE_IN_TRANSACTION_MS,
-    // An administrator's limit for sessions of people would end ours whenever nothing happens; the one that listens
+    // Otherwise an administrator's limit for interactive sessions would end idle connections; the listening connection
     // sends nothing.
     idle_session_timeout: 0,
     default_transaction_isolation: 'read committed',
@@ -75,7 +75,7 @@ function sessionSettings({ schema, synchronousCommit }: Settings): string {
     .join('; ');
 }
 
-/** A server that replies and cannot be used. The message says what to do. */
+/** The server replies but cannot be used. The message says what to do. */
 class UnfitServer extends Error {
   constructor(message: string) {
     super(message);
@@ -84,9 +84,9 @@ class UnfitServer extends Error {
 }
 
 /**
- * Sent first in each new session, for `checkSession`. A session that is marked already is one of which a pooler made
- * several, or which it handed on as it was: settings would be those of others. No prepared statement: it may be there,
- * too.
+ * The first statement of each session; `checkSession` reads its row. It marks the session. If the mark is already set,
+ * a pooler shares the session among several connections, or passed it on without a reset, so its settings could be
+ * those of another client. Not a prepared statement, since a shared session may already have one of that name.
  */
 const SESSION_CHECK: Statement = {
   name: '',
@@ -118,7 +118,7 @@ const SERVER_SETTINGS: Statement = {
     (SELECT min(name) FROM unnest('{autovacuum,track_counts}'::text[]) AS u(name) WHERE current_setting(name) = 'off')`,
 };
 
-/** Reads what the promises of the engine need of its server. @param check names the server */
+/** Checks the server settings on which the promises of the engine depend. @param check names the server */
 export async function examineServer(
   connection: Connection,
   check: string,
@@ -172,10 +172,10 @@ interface ConnectionEvents {
 }
 
 /**
- * One connection. Statements are pipelined: they are sent at once, without waiting for earlier replies, and PostgreSQL
- * executes them in that order.
+ * One connection. Statements are pipelined: they are sent without waiting for earlier replies, and PostgreSQL executes
+ * them in that order.
  *
- * States: opening -> open -> closed. A closed one is not reopened; `link.ts` makes a new one.
+ * States: opening -> open -> closed. A closed connection is not reopened; `link.ts` creates a new one.
  */
 export class Connection {
   /** Visible in `pg_stat_activity`, and unique: a successor finds the session of a lost connection by it. */
@@ -186,7 +186,7 @@ export class Connection {
   #lost: ((reason: Error) => void) | null;
   /** Statements without a reply. */
   #pending = 0;
-  /** When the last reply came, or the first of the pending statements was sent. */
+  /** When the last reply arrived, or the first of the pending statements was sent. */
   #repliedAt = 0;
 
   /** @param role the purpose of the connection, visible in `pg_stat_activity` */
@@ -223,13 +223,13 @@ export class Connection {
     return this.#lost !== null;
   }
 
-  /** How long it has sent no reply although statements are pending, ms. */
+  /** How long the server has sent no reply although statements are pending, ms. */
   get silentMs(): number {
     return this.#pending === 0 ? 0 : this.#clock.monotonic() - this.#repliedAt;
   }
 
   /**
-   * Connects, sets the session up and checks the server. Its caller bounds the time, and ends it by `destroy`.
+   * Connects, checks the server and configures the session. The caller bounds the time, and aborts with `destroy`.
    * @throws ConnectionLost if the host does not reply; Refused, UnfitServer if the server cannot be used
    */
   async open(): Promise<void> {
@@ -274,11 +274,11 @@ export class Connection {
   }
 
   /**
-   * Executes statements as one transaction, all sent before the first reply: one system call, one round trip. One
-   * statement is a transaction of its own. Returns the rows of each statement.
-   * @param mayCommit asked with these rows, in a round trip of its own; false: the transaction is rolled back.
+   * Executes statements as one transaction, all sent before the first reply: one system call, one round trip. A single
+   * statement without `mayCommit` is sent without BEGIN and COMMIT. Returns the rows of each statement.
+   * @param mayCommit decides with these rows, which costs another round trip; false: the transaction is rolled back.
    *   Not given: it is committed
-   * @throws Refused if it was certainly rolled back; ConnectionLost if it was committed or it was not
+   * @throws Refused if it was certainly rolled back; ConnectionLost if it may have been committed
    */
   async transact(
     queries: readonly Query[],
@@ -295,7 +295,7 @@ export class Connection {
       ...queries.map(({ statement, values }) => this.query(statement, values)),
     ];
     const committed = mayCommit === null ? this.run('COMMIT') : null;
-    // Looked at when the statements have their replies.
+    // Awaited below, after the replies of the statements.
     committed?.catch(() => {});
     stream.uncork();
     const [begun, ...results] = await Promise.allSettled(sent);
@@ -310,7 +310,7 @@ export class Connection {
         continue;
       }
       await this.#rolledBack(committed);
-      // After a rejected statement nothing can be committed any more, even if the connection ends.
+      // After a rejected statement nothing can be committed any more, even if the connection is lost.
       if (result.reason instanceof Refused) result.reason.query = query;
       throw result.reason;
     }
@@ -326,8 +326,8 @@ export class Connection {
   }
 
   /**
-   * Ends the server's session of an earlier connection, if it is still there: statements that it has received and not
-   * executed must not take effect after what is sent from now on.
+   * Ends the server's session of an earlier connection, if it still exists: statements that it has received and not yet
+   * executed must not take effect after those sent from now on.
    */
   async endSession(name: string): Promise<void> {
     try {
@@ -337,22 +337,22 @@ export class Connection {
     }
   }
 
-  /** Ends it at once. Pending statements are rejected with `ConnectionLost`. */
+  /** Closes the socket immediately. Pending statements are rejected with `ConnectionLost`. */
   destroy(reason = new ConnectionLost('The connection was closed.')): void {
     const { stream } = this.#client.connection;
     this.#lose(reason);
     stream.destroy();
   }
 
-  /** Closes it after pending statements. Resolves when the socket is closed. */
+  /** Closes the connection after pending statements. Resolves when the socket is closed. */
   async close(): Promise<void> {
     this.#lost = null;
     await this.#client.end();
   }
 
   /**
-   * BEGIN failed, for example because it was cancelled, or timed out on a server that was frozen: each statement was a
-   * transaction of its own. Returns their rows if that makes no difference.
+   * BEGIN failed, for example because it was cancelled, or timed out on a server that was frozen, so each statement ran
+   * as its own transaction. Returns their rows if the result is the same as that of one transaction.
    */
   #withoutTransaction(
     cause: unknown,
@@ -370,21 +370,21 @@ export class Connection {
   }
 
   /**
-   * Resolves when a transaction that cannot be committed any more has ended.
-   * @param ending what ends it; null: nothing was sent
+   * Resolves when a transaction that can no longer be committed has ended.
+   * @param ending the pending COMMIT; null: a ROLLBACK has to be sent
    */
   async #rolledBack(ending: Promise<void> | null): Promise<void> {
     try {
       await this.#confirmed(ending ?? this.run('ROLLBACK'));
     } catch {
-      // The transaction has ended, or the session.
+      // The transaction or the session has ended.
     }
   }
 
   /**
-   * An error in place of a commit's reply means a rollback only if the server continues: one that fails while it writes
-   * its log may have written the commit.
-   * @param query the place of a statement that is a transaction of its own
+   * An error reply to a commit proves a rollback only if the server continues to reply: a server that crashes while it
+   * writes its log may have written the commit.
+   * @param query the index of a statement that is its own transaction
    */
   async #confirmed<T>(ending: Promise<T>, query: number | null = null): Promise<T> {
     try {
@@ -399,7 +399,7 @@ export class Connection {
   }
 
   /**
-   * A COMMIT that is cancelled leaves its transaction aborted: all that follows would be rejected. @throws
+   * A cancelled COMMIT leaves its transaction aborted, so that every further statement would be rejected. @throws
    * ConnectionLost if the server does not reply
    */
   async #endAborted(): Promise<void> {
@@ -437,7 +437,7 @@ function asText(value: string): string {
   return value;
 }
 
-/** A connection that ended, or never came about. Pending statements may have been applied. */
+/** The connection was lost, or never opened. Pending statements may have been applied. */
 export class ConnectionLost extends Error {
   constructor(message: string, cause?: unknown) {
     super(message, cause === undefined ? undefined : { cause: describe(cause) });
@@ -445,11 +445,11 @@ export class ConnectionLost extends Error {
   }
 }
 
-/** PostgreSQL rejected a statement and serves the connection as before; its transaction was rolled back. */
+/** PostgreSQL rejected a statement and still serves the connection; the transaction was rolled back. */
 export class Refused extends Error {
   /** The SQLSTATE. */
   readonly code: string;
-  /** The place of its query among those of the transaction; null: BEGIN or COMMIT was rejected. */
+  /** The index of the query in its transaction; null: BEGIN or COMMIT was rejected. */
   query: number | null = null;
 
   constructor(code: string, message: string) {
@@ -466,12 +466,12 @@ export class Refused extends Error {
     return TIMEOUTS.has(this.code);
   }
 
-  /** Whether something else has locked what it needs, for longer than a statement waits. */
+  /** Whether another session held a lock that the statement needs for longer than `LOCK_TIMEOUT_MS`. */
   get isLocked(): boolean {
     return this.code === LOCKED;
   }
 
-  /** Whether another server has become the writable one, so that this connection is of no use any more. */
+  /** Whether the server became read-only, since another one is the primary now: this connection is useless. */
   get isReadOnly(): boolean {
     return this.code === READ_ONLY;
   }
@@ -480,17 +480,17 @@ export class Refused extends Error {
 const DISK_FULL = '53100';
 const READ_ONLY = '25006';
 /**
- * The same call may well pass when made again: deadlock, serialization failure, and a unique violation, as two nodes
- * see that create the same queue at the same moment.
+ * Errors after which a retry may succeed: deadlock, serialization failure, and a unique violation, for example if two
+ * nodes create the same queue at the same moment.
  */
 const WORTH_A_RETRY = new Set(['40P01', '40001', '23505']);
-/** A statement, or its wait for a lock, took too long. */
+/** A statement waited too long for a lock. */
 const LOCKED = '55P03';
 const TIMEOUTS = new Set(['57014', LOCKED]);
 /** Errors after which the server closes the connection: shutdown, crash, dropped database, idle too long. */
 const ENDS_CONNECTION = /^(?:57P0[1-5]|25P03|08...)$/;
 
-/** What the driver threw, as one of the two above. Values that a statement carried are left out. */
+/** Converts an error of the driver. Values of statements are left out of the message. */
 function fromDriver(error: unknown): ConnectionLost | Refused {
   if (error instanceof pg.DatabaseError && error.code !== undefined && !ENDS_CONNECTION.test(error.code)) {
     return new Refused(error.code, describe(error).message);
@@ -498,12 +498,10 @@ function fromDriver(error: unknown): ConnectionLost | Refused {
   return new ConnectionLost('The connection to PostgreSQL ended.', error);
 }
 
-/**
- * An error without whatever could hold a stored value or a secret: the message's parts that are known to be neither.
- */
+/** A copy of an error that contains no stored values and no secrets. */
 function describe(error: unknown): Error {
   if (error instanceof pg.DatabaseError) {
-    // Class 22 is about data, and its messages quote them.
+    // Messages of class 22 (data exceptions) quote values.
     const quotesData = error.code?.startsWith('22') ?? false;
     return new Error(
       quotesData ? `PostgreSQL error ${error.code}` : `PostgreSQL error ${error.code}: ${error.message}`,
@@ -514,7 +512,7 @@ function describe(error: unknown): Error {
 
 /**
  * The port's error for a rejected call.
- * @param stores whether it stores elements: a full disk is then an error of its own
+ * @param stores whether the call stores elements: a full disk is then `storage-full`
  */
 export function refusedError(error: Refused, stores: boolean): QuaysideError {
   return refusedByStore(error, error.code === DISK_FULL && stores);

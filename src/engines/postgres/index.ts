@@ -1,12 +1,12 @@
 // The PostgreSQL engine. `storage.ts` turns calls of the Storage port into items; `batcher.ts` places them into
-// batches, one transaction after another on the main connection. Each kind of item is an operation (`operations.ts`)
-// with one SQL statement, which takes rows as columns and returns results by their number: `insert.ts`, `take.ts`,
-// `settle.ts`, `scan.ts`, and `queues.ts` for the rest; `sql.ts` has what statements share, `statement.ts` their
-// parameters. `expire.ts` expires leases and elements before a batch. `registry.ts` knows queues and computes ids,
-// `watermark.ts` where reads begin, `full-reads.ts` when they begin at the front again, `content.ts` how elements are
-// stored. `settings.ts` checks what is configured, `schema.ts` has the tables. `link.ts` keeps a connection
-// (`connection.ts`) open, and has the auxiliary one, on which all else runs: `housekeeping.ts`, `stream-counter.ts`,
-// and the other ports.
+// batches, which run as one transaction after another on the main connection. Each kind of item is an operation
+// (`operations.ts`) with one SQL statement, which takes its rows as one array per column and returns results by row
+// number: `insert.ts`, `take.ts`, `settle.ts`, `scan.ts`, and `queues.ts` for the rest. `sql.ts` has the SQL that
+// statements share, `statement.ts` encodes their parameters. `expire.ts` expires leases and elements before a batch.
+// `registry.ts` knows the queues and computes ids, `watermark.ts` decides where reads of an index begin,
+// `full-reads.ts` when they begin at its front again, `content.ts` encodes elements. `settings.ts` checks the
+// configuration, `schema.ts` has the tables. `link.ts` reconnects a connection (`connection.ts`), and has the auxiliary
+// one, which serves everything else: `housekeeping.ts`, `stream-counter.ts`, and the other ports.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { StoredDefinitions } from '../../engine/definitions.ts';
@@ -34,7 +34,7 @@ import { PostgresStorage } from './storage.ts';
 import { Prober } from './watermark.ts';
 
 /**
- * The PostgreSQL engine: `postgres://user:password@host:port/database`, one schema, three connections a node.
+ * The PostgreSQL engine: `postgres://user:password@host:port/database`, one schema, three connections per node.
  * @throws Error for a URL or setting that can never work, before anything is opened
  */
 export const open: OpenEngine = (options) => new PostgresEngine(options);
@@ -46,7 +46,7 @@ class PostgresEngine implements Engine {
   readonly definitions: StoredDefinitions;
   readonly signaller: PostgresSignaller;
   readonly stats: BufferedStats;
-  /** Never: what PostgreSQL has lost is found by a reconnect, which fails until it is mended. */
+  /** Never resolves: if PostgreSQL has lost its data, reconnects fail until an operator has repaired it. */
   readonly failed = new Promise<Error>(() => {});
 
   readonly #options: EngineOptions;
@@ -129,7 +129,7 @@ class PostgresEngine implements Engine {
 
   async start(): Promise<void> {
     try {
-      // The first one makes the schema that the others use.
+      // The main connection creates the schema that the others use.
       await this.#main.start();
       await Promise.all([this.#second.start(), this.#listener.start()]);
     } catch (error) {
@@ -148,7 +148,7 @@ class PostgresEngine implements Engine {
     return this.storage.ping();
   }
 
-  /** Creates no schema. */
+  /** Works on a database without a schema, and creates none. */
   async examine(): Promise<readonly Finding[]> {
     let findings: readonly Finding[] = [];
     const link = new Link(this.#settings, 'doctor', this.#options, {
@@ -172,7 +172,7 @@ class PostgresEngine implements Engine {
     await Promise.all([this.#main.stop(), this.#side.stop(), this.#listener.stop()]);
   }
 
-  /** What this node remembers about the store may be about another one: after a failover, or a restore. */
+  /** After a failover or a restore, the store may be another one: discards what this node remembers about it. */
   async #prepareMain(connection: Connection): Promise<void> {
     const { ids, clock, expirer, registry } = this.#context;
     expirer.reset();

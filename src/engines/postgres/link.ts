@@ -15,24 +15,24 @@ import { Connection, ConnectionLost, Refused, refusedError } from './connection.
 import type { Settings } from './settings.ts';
 import type { Query, Row } from './statement.ts';
 
-/** Between connects that fail: shorter than for other work, as nothing can be done without a connection. */
+/** Pauses between failed connects: short, since nothing works without a connection. */
 const BACKOFF = { minMs: 50, maxMs: 1000 };
 const RANDOM_STEPS = 2 ** 32;
 /**
- * How long a connect may take, name resolution, TLS and login included. A server that accepts a connection and sends
+ * How long a connect may take, including name resolution, TLS and login. A server that accepts a connection and sends
  * nothing must not delay the next attempt.
  */
 const OPEN_TIMEOUT_MS = 5000;
 /**
- * At a start no call waits, and a node that cannot connect ends: a busy server has more time if no other host can be
- * tried.
+ * The same for the last host at a start: no call waits yet, and a node that cannot connect exits, so a busy server gets
+ * more time.
  */
 const START_TIMEOUT_MS = 15_000;
-/** A reconnect prepares little; the first connection may wait for another node that creates the schema. */
+/** How long preparing a reconnect may take; unlimited at a start, since another node may be creating the schema. */
 const PREPARE_TIMEOUT_MS = 10_000;
 /**
- * A connection with pending statements that sends nothing for longer has lost its server: each statement would have
- * ended before.
+ * If statements are pending and no reply has arrived for this long, the server is gone: it would have cancelled the
+ * statement by then.
  */
 const SILENT_MS = 4000;
 /** How long a graceful close may take before the socket is destroyed. */
@@ -40,11 +40,11 @@ const CLOSE_TIMEOUT_MS = 1000;
 
 interface LinkEvents {
   /**
-   * A connection was opened. It is used only after this has resolved; if it rejects, the connection is closed and
+   * Prepares a new connection, which is used only after this has resolved. If it rejects, the connection is closed and
    * another one is tried.
    */
   readonly prepare?: (connection: Connection) => Promise<void>;
-  /** A connection that was ready is gone. */
+  /** A ready connection was lost. */
   readonly lost?: (reason: Error) => void;
   /** A connection is ready again. Not called for the first one. */
   readonly back?: () => void;
@@ -52,7 +52,7 @@ interface LinkEvents {
 }
 
 /**
- * Keeps one connection open: opens the first, and another one when it ends, with growing pauses.
+ * Keeps one connection open: reconnects when it is lost, with growing pauses.
  *
  * States: new -> `start` -> up <-> away -> `stop` -> stopped.
  */
@@ -70,11 +70,11 @@ export class Link {
   #cancelRetry: CancelTimer | null = null;
   #cancelSilence: CancelTimer | null = null;
   readonly #backoff = new Backoff(() => randomInt(RANDOM_STEPS) / RANDOM_STEPS, BACKOFF);
-  /** Since the connection was lost, by host: why it could not be used. */
+  /** The last failure of each host since the connection was lost. */
   readonly #reasons = new Map<Host | undefined, string>();
   /** Settles when no attempt is in progress. */
   #retrying: Promise<void> = Promise.resolve();
-  /** That of the attempt in progress. */
+  /** The connection of the attempt in progress. */
   #opening: Connection | null = null;
   #isStopped = false;
 
@@ -96,7 +96,7 @@ export class Link {
     return this.#connection;
   }
 
-  /** How long there has been no connection, ms; 0 while there is one. */
+  /** For how long there has been no connection, ms; 0 while there is one. */
   get awayMs(): number {
     return this.#awaySince === null ? 0 : this.#clock.monotonic() - this.#awaySince;
   }
@@ -125,7 +125,7 @@ export class Link {
     throw isWrongStore ? new WrongStore(message) : new Error(message);
   }
 
-  /** Closes the connection, as after a reply that did not come, and opens another one. */
+  /** Closes a connection that is unusable, and reconnects. */
   drop(reason: string): void {
     const connection = this.#connection;
     if (connection === null) return;
@@ -134,8 +134,8 @@ export class Link {
   }
 
   /**
-   * Drops the connection as soon as it has been silent for so long that its server must be gone. Not because a call
-   * expires: a slow server takes its time for each of several statements.
+   * Drops the connection as soon as it has been silent for {@link SILENT_MS}. A timed-out call is no reason to drop it:
+   * a slow server may need most of that time for each of several statements.
    */
   dropIfSilent(): void {
     this.#cancelSilence?.();
@@ -164,7 +164,7 @@ export class Link {
     cancel();
   }
 
-  /** The one to try next. */
+  /** The host to try next. */
   get #host(): Host | undefined {
     const { hosts } = this.#settings;
     return hosts[this.#attempts % hosts.length];
@@ -204,7 +204,7 @@ export class Link {
     await this.#events.prepare?.(connection);
   }
 
-  /** Destroys the connection if a step takes too long, which then fails. */
+  /** Awaits a step; if it takes too long, destroys the connection and rejects. */
   async #within(limitMs: number | null, connection: Connection, step: Promise<void>): Promise<void> {
     if (limitMs === null) return step;
     const late = Promise.withResolvers<never>();
@@ -263,8 +263,8 @@ export class Link {
   }
 
   /**
-   * If the reason is another one than at the host's last attempt: servers that are unavailable for a day must not fill
-   * the log.
+   * Logs only if the reason differs from that of the host's last attempt: a server that is unavailable for a day must
+   * not fill the log.
    */
   #logUnavailable(host: Host | undefined, reason: string): void {
     if (reason === this.#reasons.get(host)) return;
@@ -285,7 +285,7 @@ const TLS_SETTINGS = {
   with: 'sslmode=verify-full in the URL',
 };
 
-/** The deepest message, which names the errno or SQLSTATE. None of them holds a password. */
+/** The message of the innermost cause, which names the errno or SQLSTATE. None contains a password. */
 function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   return error.cause instanceof Error ? reasonOf(error.cause) : error.message;
@@ -293,23 +293,23 @@ function reasonOf(error: unknown): string {
 
 function ignore(): void {}
 
-/** Calls of the auxiliary connection without a reply, at most. Each is small, so a count bounds their memory. */
+/** Limit of pending calls on the auxiliary connection. Each is small, so a count bounds their memory. */
 const MAX_CALLS = 5000;
 
 const NO_CONNECTION = new ConnectionLost('There is no connection.');
 const NO_REPLY = new ConnectionLost('No reply in time.');
 
 /**
- * The auxiliary connection, for all that is not about the elements of one queue and must not delay those: definitions,
- * statistics, signals, housekeeping. Each query is a transaction of its own; they are executed in the order in which
- * they are sent.
+ * The auxiliary connection, for everything that is not about the elements of one queue and must not delay such calls:
+ * definitions, statistics, signals, housekeeping. Each query is its own transaction; queries are executed in the order
+ * in which they are sent.
  */
 export class Side {
   readonly #link: Link;
   readonly #deadlines: DeadlineQueue;
-  /** Those that are not settled. */
+  /** The number of pending calls. */
   #calls = 0;
-  /** What calls wait for that were made without a connection. */
+  /** Calls made without a connection wait for this. */
   #connected: PromiseWithResolvers<Connection> | null = null;
   #stopped = false;
 
@@ -318,17 +318,17 @@ export class Side {
     this.#deadlines = new DeadlineQueue(clock);
   }
 
-  /** A query that changes nothing. @throws QuaysideError `storage-unavailable` */
+  /** Runs a query that changes nothing. @throws QuaysideError `storage-unavailable` */
   ask(query: Query): Promise<Row[]> {
     return this.#run(query, false);
   }
 
-  /** A change. @throws QuaysideError `storage-unavailable`, `outcome-unknown` */
+  /** Runs a change. @throws QuaysideError `storage-unavailable`, `outcome-unknown` */
   change(query: Query): Promise<Row[]> {
     return this.#run(query, true);
   }
 
-  /** There is a connection again. */
+  /** Called when the connection is available again. */
   resume(): void {
     const { connection } = this.#link;
     if (connection === null) return;
@@ -336,7 +336,7 @@ export class Side {
     this.#connected = null;
   }
 
-  /** Rejects calls that wait for a connection, and closes it after the others. */
+  /** Rejects calls that wait for a connection, and closes the connection after all others. */
   async stop(): Promise<void> {
     this.#stopped = true;
     this.#connected?.reject(NO_CONNECTION);
@@ -370,7 +370,7 @@ export class Side {
     }
   }
 
-  /** The next one. */
+  /** Resolves with the next connection. */
   #connection(): Promise<Connection> {
     this.#connected ??= Promise.withResolvers();
     return this.#connected.promise;

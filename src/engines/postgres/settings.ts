@@ -2,13 +2,13 @@ import type { ConnectionOptions } from 'node:tls';
 import type { EngineOptions } from '../../engine/engine.ts';
 import { EngineSettings, type Host, parsePort, parseServerUrl, readTlsFiles } from '../../engine/settings.ts';
 
-/** How much a commit waits for, as PostgreSQL's own setting of that name has it. */
+/** What a commit waits for: the values of PostgreSQL's setting `synchronous_commit`. */
 const SYNCHRONOUS_COMMITS = ['on', 'off', 'local', 'remote_write', 'remote_apply'] as const;
 type SynchronousCommit = (typeof SYNCHRONOUS_COMMITS)[number];
 
 const SSL_MODES = ['disable', 'require', 'verify-ca', 'verify-full'] as const;
 
-/** The engine's URL and own settings, checked and with their defaults (`docs/engines/postgres.md`). */
+/** Settings from the URL and the configuration, validated and with defaults (`docs/engines/postgres.md`). */
 export interface Settings {
   /** Tried in turn at each connect. */
   readonly hosts: readonly Host[];
@@ -16,11 +16,11 @@ export interface Settings {
   readonly password: string | undefined;
   readonly database: string | undefined;
   readonly tls: ConnectionOptions | false;
-  /** All tables are in this schema; two engines with two schemas know nothing of each other. */
+  /** The schema of all tables; engines with different schemas are independent. */
   readonly schema: string;
-  /** `off` loses the last fraction of a second of acknowledged changes when the server's machine fails. */
+  /** `off` loses the last fraction of a second of acknowledged changes if the server's machine fails. */
   readonly synchronousCommit: SynchronousCommit;
-  /** The address without user and password, for messages. */
+  /** The URL without user and password, for messages. */
   readonly shown: string;
 }
 
@@ -29,7 +29,7 @@ const URL_FORM = {
   defaultPort: 5432,
   example: 'postgres://user:password@host:port/database',
 };
-/** The URL's parameters, as libpq names them, and the engine's own. */
+/** Parameters of the URL, with libpq's names, and the settings of the engine. */
 const NAMES = [
   'sslmode',
   'sslrootcert',
@@ -43,7 +43,7 @@ const NAMES = [
 type Given = EngineSettings<(typeof NAMES)[number]>;
 const SCHEMA_NAME = /^[a-z_][a-z0-9_]{0,39}$/;
 
-/** @throws Error naming the setting and what would be right, for the composition root to report */
+/** @throws Error that names the setting and what is allowed */
 export function readSettings({ url, settings }: EngineOptions): Settings {
   const { username, password, path, parameters, shown, hosts: named } = parseServerUrl(url, URL_FORM);
   const given: Given = new EngineSettings(shown, NAMES, parameters, settings);
@@ -67,7 +67,7 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
   };
 }
 
-/** The parameters `host` and `port` replace the URL's, as in libpq: a folder in `host` names a Unix socket. */
+/** The parameters `host` and `port` replace those of the URL, as in libpq: a folder in `host` names a Unix socket. */
 function hostsOf(given: Given, named: readonly Host[], shown: string): readonly Host[] {
   const { defaultPort } = URL_FORM;
   const port = parsePort(given.text('port') ?? '', defaultPort, shown);
@@ -77,9 +77,9 @@ function hostsOf(given: Given, named: readonly Host[], shown: string): readonly 
 }
 
 /**
- * TLS as the URL's `sslmode` asks for. Without it, a server on this machine is used without TLS, and any other one must
- * show a valid certificate for its name (`verify-full`). `allow` and `prefer` are rejected: with them, anybody in
- * between can make the connection fall back to plain text, password included.
+ * TLS options for the URL's `sslmode`. By default, a server on this machine is used without TLS, and any other one must
+ * show a valid certificate for its name (`verify-full`). `allow` and `prefer` are rejected: they let an attacker in the
+ * middle force the connection, and the password, to plain text.
  */
 function readTls(given: Given, hosts: readonly Host[]): ConnectionOptions | false {
   const mode = given.oneOf('sslmode', SSL_MODES) ?? (hosts.every(isLocal) ? 'disable' : 'verify-full');

@@ -1,14 +1,14 @@
 import type { RetryDelay } from '../../engine/storage.ts';
 
 /**
- * Parts that several statements have in common. Each is a `WITH` entry or an expression, and names the entries it
- * reads.
+ * SQL that several statements share. Each function returns a `WITH` entry or an expression, and documents the entries
+ * that it reads.
  */
 
 /**
- * The entry `locked`: streams whose elements a statement is going to finish, and whether it has their locks (see
- * `lockStreams` in `batcher.ts`). It does not wait for one: it holds rows already, so it leaves the elements of a
- * locked stream.
+ * The entry `locked`: the streams whose elements a statement is going to finish, and whether it got their locks (see
+ * `lockStreams` in `batcher.ts`). It does not wait for a lock, since it already holds row locks: it skips the elements
+ * of streams that others have locked.
  * @param from has a column queue
  */
 export function lockStreamsOf(from: string): string {
@@ -17,22 +17,22 @@ export function lockStreamsOf(from: string): string {
     FROM (SELECT DISTINCT queue FROM ${from}) q)`;
 }
 
-/** The one moment that all of a statement agrees on. */
+/** The current time, the same for all parts of a statement. */
 export const NOW = 't AS MATERIALIZED (SELECT now_ms() AS now)';
 
 /**
- * The same where a scan of an index has to end there: in a join with `t`, PostgreSQL may compare it with each row up to
- * the end of the index.
+ * The same as a bound of an index scan: with a join with `t`, PostgreSQL may compare the time with each row up to the
+ * end of the index.
  */
 export const NOW_ONCE = '(SELECT now FROM t)';
 
 /** Due times are counted in steps of 2^20 ms. */
 export const STEP_BITS = 20;
 
-/** What a row of `delivery` adds to its subscription's bytes: in a stream, the element has the content. */
+/** The bytes of a row of `delivery` for its subscription: 0 in a stream, where `element` has the content. */
 export const CONTENT_BYTES = 'CASE WHEN d.head IS NULL THEN 0 ELSE d.bytes END AS content_bytes';
 
-/** The sum over the column {@link CONTENT_BYTES} of deliveries that came or went. */
+/** Deltas of bytes for deliveries that were stored or deleted: sums over {@link CONTENT_BYTES}. */
 const CAME = 'sum(content_bytes)';
 const WENT = '-sum(content_bytes)';
 
@@ -44,48 +44,48 @@ interface Deltas {
 
 export const CAME_WAITING: Deltas = { waiting: 'count(*)', reserved: '0', bytes: CAME };
 export const WENT_WAITING: Deltas = { waiting: '-count(*)', reserved: '0', bytes: WENT };
-/** For deliveries that were waiting or reserved, with a column lease_until. */
+/** For deleted deliveries that were waiting or reserved, with a column lease_until. */
 export const WENT_EITHER: Deltas = {
   waiting: '-count(*) FILTER (WHERE lease_until IS NULL)',
   reserved: '-count(*) FILTER (WHERE lease_until IS NOT NULL)',
   bytes: WENT,
 };
 
-/** Bytes that a statement deletes, or copies, at once: a fraction of a second of its 3 s, for which others wait. */
+/** How many bytes a statement deletes or copies at most: a fraction of a second of its 3 s, while others wait. */
 export const BYTES_AT_ONCE = 8 * 1024 * 1024;
 
 /**
- * The entry `name`: rows of `from` (with a column bytes) until they have so many bytes, and at least the first.
- * PostgreSQL deletes a large body in as many pieces as it stores it in, about 10 ms for each MiB, so rows alone do not
- * bound what a statement takes.
+ * The entry `name`: the first rows of `from` (with a column bytes) up to a total of `maxBytes`, at least one.
+ * PostgreSQL stores and deletes a large body in many pieces, about 10 ms per MiB, so limiting rows alone does not bound
+ * the time of a statement.
  */
 export function firstBytes(name: string, from: string, maxBytes = String(BYTES_AT_ONCE)): string {
   return `${name} AS MATERIALIZED (SELECT * FROM (SELECT f.*, sum(f.bytes) OVER (ROWS UNBOUNDED PRECEDING) - f.bytes AS before
     FROM ${from} f) f WHERE f.before < ${maxBytes})`;
 }
 
-/** Records changes of counts. `from` has columns subscription and due_at; the deltas are aggregates over it. */
+/** Inserts counter deltas. `from` has columns subscription and due_at; the deltas are aggregates over it. */
 export function count(name: string, from: string, { waiting, reserved, bytes }: Deltas): string {
   return `${name} AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)
     SELECT subscription, due_at >> ${STEP_BITS}, ${waiting}, ${reserved}, ${bytes} FROM ${from} GROUP BY 1, 2)`;
 }
 
-/** What {@link countElements} needs of a row of `element`. */
+/** The columns of `element` that {@link countElements} needs. */
 export function elementColumns(alias: string): string {
   return `${alias}.queue, octet_length(${alias}.head) + octet_length(${alias}.body) AS content_bytes`;
 }
 
-/** Records that elements of streams came or went. `from` has {@link elementColumns}. */
+/** Inserts counter deltas for elements of streams that were stored or deleted. `from` has {@link elementColumns}. */
 export function countElements(name: string, from: string, sign: '' | '-'): string {
   return `${name} AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)
     SELECT -queue, 0, ${sign}count(*), 0, ${sign}sum(content_bytes) FROM ${from} GROUP BY queue)`;
 }
 
 /**
- * Finishes elements of streams: deliveries of them that have just gone are in `from`, with columns seq and head. The
- * element goes with its last delivery. Its row is locked first, in the order of numbers, so that of two groups that
- * finish it at once the second one sees what the first has left. No entry joins `element` by its number, see
- * {@link contentOf}.
+ * Finishes elements of streams. `from` has their deleted deliveries, with columns seq and head. An element is deleted
+ * with its last delivery. Its row is locked first, in the order of sequence numbers, so that of two groups that finish
+ * an element concurrently, the second one sees the remaining count of the first. No entry joins `element` by its
+ * number, see {@link contentOf}.
  */
 export function finishShared(from: string): string {
   return `sg AS MATERIALIZED (SELECT seq, count(*)::int AS gone FROM ${from} WHERE head IS NULL GROUP BY seq),
@@ -99,18 +99,19 @@ export function finishShared(from: string): string {
 }
 
 /**
- * The content of the elements of deliveries `from` (columns seq, head) that have none, as an item of `FROM`. One
- * look-up each: in a join, a plan that was made while the table was empty may read all of it for each delivery.
+ * The content of the elements of those deliveries in `from` (columns seq, head) that have none themselves, as an item
+ * of `FROM`. A lookup per delivery: a join whose plan was made while the table was empty may read the whole table for
+ * each delivery.
  */
 export function contentOf(from: string): string {
   return `LEFT JOIN LATERAL (SELECT head, body FROM element WHERE ${from}.head IS NULL AND seq = ${from}.seq LIMIT 1) e ON true`;
 }
 
 /**
- * Makes sure that subscriptions are in the registry and not marked as idle, in the transaction that stores something
- * for them. `from` has columns id, queue, ns, name, grp. Sorted, so that two nodes that store for the same
- * subscriptions do not wait for each other in a circle. Another subscription with the same id violates the primary
- * key, so that its elements are never mixed with these.
+ * Ensures that subscriptions are in the registry and not marked as idle, in the transaction that stores something for
+ * them. `from` has columns id, queue, ns, name, grp. Rows are sorted, so that two nodes that store for the same
+ * subscriptions cannot deadlock. If another subscription has the same id, the primary key is violated, so that their
+ * elements are never mixed.
  */
 export function register(name: string, from: string, where = 'true'): string {
   return `${name} AS (INSERT INTO subscription AS s (id, queue, ns, name, grp)
@@ -121,9 +122,9 @@ export function register(name: string, from: string, where = 'true'): string {
 }
 
 /**
- * The policy that holds for a subscription, as a lateral item of `FROM`: names, and if its elements may become dead
- * letters, `target` (the name of the queue they go to) and `max_tries`; and `retry`, empty or null if there is no retry
- * delay. What `declare` stored comes before what the namespace has for the name.
+ * The policy of a subscription, as a lateral item of `FROM`: its names; `target` (the dead-letter queue) and
+ * `max_tries` if its elements may become dead letters; and `retry`, empty or null if there is no retry delay. Options
+ * stored by `declare` take precedence over the rules of the namespace.
  * @param first the number of the first of the six parameters of `Registry.policies`
  */
 export function policyOf(subscription: string, first: number): string {
@@ -139,9 +140,9 @@ export function policyOf(subscription: string, first: number): string {
 }
 
 /**
- * How long a delivery waits after a failed try that named no delay; null if there is no retry delay. As `retryDelayMs`
- * in `engine/queue-policy.ts`.
- * @param retry first, factor, max, jitter, and the number of tries after which a larger power of the factor changes
+ * How long a delivery waits after a failed try without a requested delay; null if there is no retry delay. Must match
+ * `retryDelayMs` in `engine/queue-policy.ts`.
+ * @param retry first, factor, max, jitter, and the number of tries after which a higher power of the factor changes
  *   nothing and may overflow
  */
 export function retryDelay(retry: string, tries: string, seq: string): string {
@@ -150,14 +151,14 @@ export function retryDelay(retry: string, tries: string, seq: string): string {
   return `floor(${delay} * (1 - ${retry}[4] * (${part})) + 0.5)::bigint`;
 }
 
-/** PostgreSQL's largest `int`: no tries reach more. */
+/** PostgreSQL's largest `int`. */
 const MAX_TRIES = 2 ** 31 - 1;
 
 export function clampTries(tries: number): number {
   return Math.min(tries, MAX_TRIES);
 }
 
-/** A retry delay as {@link retryDelay} reads it; empty: none. */
+/** The parameter of {@link retryDelay}; empty: no retry delay. */
 export function retryArray(retry: RetryDelay | null): Buffer {
   if (retry === null) return Buffer.from('{}');
   const { firstMs, factor, maxMs, jitter } = retry;
@@ -165,24 +166,24 @@ export function retryArray(retry: RetryDelay | null): Buffer {
 }
 
 /**
- * After so many tries more the delay has reached its maximum; for arithmetic that overflows instead of becoming
- * infinite.
+ * How many tries after the first the delay has reached its maximum: PostgreSQL's arithmetic overflows instead of
+ * becoming infinite.
  */
 function stepsToMax({ firstMs, factor, maxMs }: RetryDelay): number {
   if (factor === 1 || firstMs >= maxMs) return 0;
   return Math.ceil(Math.log(maxMs / firstMs) / Math.log(factor)) + 1;
 }
 
-/** The line that makes a head that of a dead letter, see `content.ts`. */
+/** The line that a dead letter adds to the head of its element, see `content.ts`. */
 export function deadLine(queue: string, tries: string, seq: string, reason: string): string {
   return `E'\\n' || concat('["d",', to_json(${queue}), ',', t.now, ',', ${tries}, ',', ${seq}, ',', coalesce(${reason}, 'null'), ']')`;
 }
 
 /**
- * The `WITH` entries that store copies of elements whose deliveries have just gone. These are in `moved`, with columns
- * ord, seq, subscription, due_at, lease_until, head, body and {@link CONTENT_BYTES}; and of the copy to_ns, to_name,
- * to_groups (an array as text; null: no copy), to_due, to_tries, to_expires, to_reason, and line, which is added to the
- * head. In a stream the other groups keep the element.
+ * The `WITH` entries that store copies of elements whose deliveries were deleted. `moved` has these deliveries, with
+ * columns ord, seq, subscription, due_at, lease_until, head, body and {@link CONTENT_BYTES}; and for the copy to_ns,
+ * to_name, to_groups (an array as text; null: no copy), to_due, to_tries, to_expires, to_reason, and line, which is
+ * appended to the head. In a stream, the other groups keep the element.
  */
 export function copyMoved(): string[] {
   return [
@@ -211,7 +212,7 @@ export function copyMoved(): string[] {
   ];
 }
 
-/** Non-empty parts of a `WITH` list. */
+/** A `WITH` list of the parts that are not false. */
 export function withList(...parts: readonly (string | false)[]): string {
   return `WITH ${parts.filter((part) => part !== false).join(',\n')}`;
 }
