@@ -19,10 +19,10 @@ import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
 import type { ElementChange, OperationQueues, OperationRequest } from './request.ts';
 
-/** Bodies that are read at once, about; a larger one alone. */
+/** About how many bytes of bodies are read at once; a larger body is read alone. */
 const MAX_BODY_BYTES = 4 * 1_048_576;
 
-/** The same elements with their bodies, without those that are gone or reserved now. */
+/** Returns the elements with their bodies, without those that are gone or reserved now. */
 async function withBodies(
   queue: Queue,
   group: GroupName,
@@ -39,7 +39,7 @@ async function withBodies(
   return page.deliveries;
 }
 
-/** Elements in parts whose bodies may be in memory together. */
+/** Splits elements into chunks whose bodies may be in memory together. */
 function chunksOf(deliveries: readonly ScannedDelivery[]): ScannedDelivery[][] {
   const chunks: ScannedDelivery[][] = [];
   let bytes = Number.POSITIVE_INFINITY;
@@ -54,70 +54,68 @@ function chunksOf(deliveries: readonly ScannedDelivery[]): ScannedDelivery[][] {
   return chunks;
 }
 
-/** What became of some elements. What is neither was taken by a consumer in the meantime. */
+/** Result of changing elements. An element that neither changed nor failed was taken by a consumer first. */
 interface Changes {
   readonly changed: number;
   readonly failed: number;
-  /** Why the last of those failed; null if none did. */
+  /** Why the last of the failed ones failed; null if none did. */
   readonly error: string | null;
 }
 
-/** Elements that are changed, and whether some of them may have been changed before. */
+/** Elements to change, some of which may have been changed already. */
 interface ChangeBatch {
   readonly deliveries: readonly ScannedDelivery[];
-  /** The node that changed them died, or its call failed: elements that are gone were changed then. */
+  /** Whether an earlier attempt failed, here or on a node that is gone: missing elements were changed by it. */
   readonly isRepeated: boolean;
 }
 
 interface ChangerOptions {
-  /** Of the operation. */
+  /** The operation's id. */
   readonly id: string;
   readonly request: OperationRequest;
   readonly queues: OperationQueues;
-  /** Of `delay`: the maturity that it gives, by the engine's clock. */
+  /** For `delay`: the new maturity, by the engine's clock. */
   readonly dueAt: number;
-  /** Whether another node, or an earlier start, changed elements before. */
+  /** Whether the operation has run before, on another node or before a restart. */
   readonly isContinued: boolean;
 }
 
-/** Elements on their way to another engine that are looked at in one go. */
+/** Elements of the transit queue that are read at once. */
 const AT_ONCE = 250;
-/** The first part of the name of a queue for elements on their way to another engine; the operation's id follows. */
+/**
+ * Prefix of the name of a transit queue, which holds elements that move to another engine. The operation's id follows.
+ */
 export const TRANSIT_QUEUE = '__operation__';
 
 const NONE: ReadonlySet<ElementId> = new Set();
 const NOTHING: Changes = { changed: 0, failed: 0, error: null };
-/** Removes what says of an element that it is on its way. */
+/** Removes the header that marks an element in transit. */
 const ARRIVED: readonly (string | null)[] = [MOVED_FROM, null];
-/** Removes what says of an element that it is a dead letter. */
+/** Removes the headers that mark a dead letter. */
 const NOT_DEAD: readonly (string | null)[] = [
   ...[...MOVE_HEADERS].flatMap((name) => [name, null]),
   ...ARRIVED,
 ];
 
 /**
- * Does what an operation does to a batch of elements. Each element is changed in one atomic step of the engine, which
- * does nothing if it was changed before or is reserved, so a batch may be repeated at any time.
+ * Applies an operation's action to batches of elements. Each element is changed in one atomic step of the engine, which
+ * does nothing if the element was changed before or is reserved, so a batch may be repeated at any time.
  *
- * Elements that move to another engine are moved to a queue of their own first, in such a step, where no consumer finds
- * them; from there they are stored at their destination under keys derived from operation and element, and then
- * finished.
+ * An element that moves to another engine is first moved, in such a step, to a transit queue without consumers. From
+ * there it is stored at its destination under a key derived from operation and element, and then finished.
  */
 export class ElementChanger {
   readonly #options: ChangerOptions;
-  /** Where dead letters return to, by name; a text says why they cannot. */
+  /** The queues that dead letters return to, by name; a string is the reason why they cannot. */
   readonly #returns = new Map<string, Queue | string>();
 
-  /** The queue for elements on their way to another engine; null: this operation needs none. */
+  /** The transit queue; null if the operation needs none. */
   readonly transit: Queue | null;
-  /**
-   * Whether some of those on their way may be at their destination already: a reply was lost, or the node that stored
-   * them died.
-   */
+  /** Whether elements in transit may have arrived already: a reply was lost, or the node that stored them failed. */
   #mayHaveArrived: boolean;
-  /** How many elements returned to the source from their way. */
+  /** How many elements returned from the transit queue to the source. */
   turnedBack = 0;
-  /** How many of the batch in progress were copied. */
+  /** How many elements of the current batch were copied. */
   copied = 0;
 
   constructor(options: ChangerOptions) {
@@ -128,7 +126,7 @@ export class ElementChanger {
     this.transit = isNear ? null : source.namespace.visit(TRANSIT_QUEUE + options.id);
   }
 
-  /** @throws QuaysideError as the engines do; then a part of the batch may have been changed */
+  /** @throws QuaysideError as the engines do; some elements may have been changed then */
   async change(batch: ChangeBatch): Promise<Changes> {
     if (batch.deliveries.length === 0) return NOTHING;
     if (this.#options.request.action === 'copy') return this.#copy(batch);
@@ -140,7 +138,7 @@ export class ElementChanger {
     return { changed, failed: failures.length, error: failures.at(-1) ?? null };
   }
 
-  /** What becomes of one element; a text says why nothing can, null that it is as wanted already. */
+  /** Returns the change of one element, or the reason why it cannot be changed; null if nothing has to change. */
   #plan(delivery: ScannedDelivery): PlannedChange | string | null {
     const { request, queues, dueAt } = this.#options;
     const { source, group, target } = queues;
@@ -174,8 +172,8 @@ export class ElementChanger {
   }
 
   /**
-   * One that is as wanted is left alone: it may be what this operation stored, if the engine's clock was set back since
-   * its start.
+   * Skips an element that needs no change: if the engine's clock was set back since the start, this operation may have
+   * stored it.
    */
   #set(
     { headers, tries }: ScannedDelivery,
@@ -195,7 +193,7 @@ export class ElementChanger {
     return waiting(this.#moveTo(source, change), source);
   }
 
-  /** A move within the source's engine. Within the namespace of a stream it is for the same group. */
+  /** A move within the source's engine. Within the namespace, a stream's element keeps its group. */
   #moveTo(to: Queue, { tries, headers }: Pick<MoveAction, 'tries' | 'headers'> = KEEP): MoveAction {
     return { kind: 'move', to: to.key, groups: this.#groupsIn(to), tries, headers };
   }
@@ -209,7 +207,7 @@ export class ElementChanger {
     return to.namespace === source.namespace ? [group] : to.namespace.defaultGroups;
   }
 
-  /** The queue that a dead letter left; a text says why there is none. */
+  /** Returns the queue that a dead letter came from, or the reason why there is none. */
   #returnOf({ id, headers }: ScannedDelivery): Queue | string {
     const { namespace } = this.#options.queues.source;
     const left = headerOf(headers, FROM_QUEUE);
@@ -225,14 +223,14 @@ export class ElementChanger {
         if (!(error instanceof QuaysideError)) throw error;
         found = error.message;
       }
-      // Headers come from producers, so that their values are without bound.
+      // Producers may write these headers, so the number of values is unbounded.
       if (this.#returns.size >= AT_ONCE) this.#returns.clear();
       this.#returns.set(from, found);
     }
     return found;
   }
 
-  /** Returns how many were changed. */
+  /** Returns how many elements were changed. */
   async #settle(plans: readonly PlannedChange[], isRepeated: boolean): Promise<number> {
     if (plans.length === 0) return 0;
     const { source } = this.#options.queues;
@@ -255,7 +253,7 @@ export class ElementChanger {
     return changed;
   }
 
-  /** Another namespace that gets elements must have capacity for them, and so must another queue that has a bound. */
+  /** Runs `settle` when the target has capacity: another namespace, or another queue with a bound. */
   #admit<T>(plans: readonly PlannedChange[], settle: () => Promise<T>): Promise<T> {
     const { source } = this.#options.queues;
     let call = settle;
@@ -302,7 +300,7 @@ export class ElementChanger {
         return false;
       });
       const { stored, repeated } = await this.#store(target, fit);
-      // What matured in between is met twice: scheduled, then ready.
+      // An element that matured during the operation is found twice: scheduled, then ready.
       this.copied += isRepeated ? stored + repeated : stored;
     }
     const changed = this.copied;
@@ -310,7 +308,7 @@ export class ElementChanger {
     return { changed, failed, error };
   }
 
-  /** Stores copies under derived keys. */
+  /** Stores copies of elements under derived keys. */
   async #store(
     target: Queue,
     deliveries: readonly ScannedDelivery[],
@@ -343,14 +341,14 @@ export class ElementChanger {
     };
   }
 
-  /** Another node changes elements, too: what is on its way may be at its destination already. */
+  /** Notes that another node runs the operation, too: elements in transit may have arrived already. */
   noteOtherNode(): void {
     this.#mayHaveArrived = true;
   }
 
   /**
-   * Stores what is on its way at its destination, and finishes it.
-   * @throws QuaysideError as the destination's engine; what is on its way stays there
+   * Stores the elements in transit at their destination, and finishes them.
+   * @throws QuaysideError as the destination's engine; the elements stay in the transit queue
    */
   async forward(): Promise<void> {
     const { transit } = this;
@@ -389,8 +387,8 @@ export class ElementChanger {
   }
 
   /**
-   * Returns what is on its way to the source, for an operation that cannot end it; not what has arrived.
-   * @throws QuaysideError also as the destination's engine, if only that knows whether some have
+   * Returns elements in transit to the source, except those that have arrived, when an operation cannot be completed.
+   * @throws QuaysideError also as the destination's engine, which must tell whether elements have arrived
    */
   async turnBack(): Promise<void> {
     const { transit } = this;
@@ -413,7 +411,7 @@ export class ElementChanger {
     }
   }
 
-  /** Those whose copies the destination has stored. */
+  /** The elements whose copies are stored at the destination. */
   async #arrivedOf(deliveries: readonly ScannedDelivery[], target: Queue): Promise<ReadonlySet<ElementId>> {
     const { storage } = target.namespace;
     const arrived = new Set<ElementId>();
@@ -425,14 +423,14 @@ export class ElementChanger {
     return arrived;
   }
 
-  /** The key of an element's copy in another queue. */
+  /** The idempotency key of an element's copy in another queue. */
   #keyOf(id: ElementId): string {
     const { id: operation, queues } = this.#options;
     return JSON.stringify(['operation', operation, queues.source.key.ns, id]);
   }
 }
 
-/** What becomes of one element, and the queue that gets it; null: it stays, or goes. */
+/** The change of one element, and the queue that receives it; null if it is deleted, or stays in its queue. */
 interface PlannedChange {
   readonly delivery: ScannedDelivery;
   readonly to: Queue | null;
@@ -441,7 +439,7 @@ interface PlannedChange {
 
 const KEEP = { tries: null, headers: [] } as const;
 
-/** Consumers, here and on other nodes, look for what became eligible, or for the moment at which it will be. */
+/** Notifies consumers, here and on other nodes, of elements that are eligible or scheduled. */
 function announce(queue: Queue, count: number): void {
   queue.match(count);
   queue.namespace.announce(queue.key, count);
@@ -462,7 +460,7 @@ async function waitingIn(queue: Queue, group: GroupName): Promise<ScannedDeliver
   return deliveries;
 }
 
-/** Why a namespace of another engine cannot keep an element; null: it can. */
+/** Returns why another engine's namespace cannot store an element; null if it can. */
 function unfit({ id, state, expiresAt }: ScannedDelivery, { namespace }: Queue): string | null {
   const lacks = (what: string): string =>
     `Element ${id} has ${what}, which queues of namespace ${quote(namespace.name)} do not support.`;
@@ -483,7 +481,7 @@ function changedHeaders(own: ElementHeaders, { headers }: Pick<ElementChange, 'h
   return changed;
 }
 
-/** Whether two lists of headers hold the same ones, in any order. */
+/** Whether two lists contain the same headers, in any order. */
 function isSamePairs(a: ElementHeaders, b: ElementHeaders): boolean {
   if (a.length !== b.length) return false;
   const values = new Map<string, string>();

@@ -25,22 +25,22 @@ export interface DocumentExchange extends Declaration {
   readonly stopped: boolean;
 }
 
-/** A queue of the document: what is stored for it over the configuration. */
+/** A queue of the document: its stored settings, which override the configuration. */
 export interface DocumentQueue {
   readonly paused: boolean;
   /** Null: it has no options of its own. */
   readonly options: OptionsRecord['stored'] | null;
 }
 
-/** What all namespaces of a server define, apart from the configuration and the elements. */
+/** The stored definitions of all namespaces, without the configuration. */
 export interface DefinitionsDocument {
-  /** By the id under which a user who sees all of them knows it. Those of the configuration file are left out. */
+  /** By the id that a user who may see all exchanges uses. Exchanges of the configuration file are left out. */
   readonly exchanges: Readonly<Record<string, DocumentExchange>>;
-  /** By namespace and name: those that are paused or have options. */
+  /** By namespace and name: queues that are paused or have options. */
   readonly queues: Readonly<Record<string, Readonly<Record<string, DocumentQueue>>>>;
 }
 
-/** One thing that is not as the wanted document has it. Null: it is not there. */
+/** A difference between the present and the wanted definitions. Null: not defined. */
 export type DocumentChange =
   | {
       readonly kind: 'exchange';
@@ -56,7 +56,7 @@ export type DocumentChange =
       readonly after: DocumentQueue | null;
     };
 
-/** How applying a change ended. */
+/** The result of applying a change. */
 export type ChangeOutcome = 'done' | { readonly code: string; readonly message: string };
 
 interface DefinitionsContext {
@@ -64,12 +64,12 @@ interface DefinitionsContext {
   readonly exchanges: Exchanges;
 }
 
-/** Exchanges and queues of one document. */
+/** Maximum number of exchanges and queues in a document. */
 const MAX_ENTRIES = 20_000;
 
 const NOT_STORED: DocumentQueue = { paused: false, options: null };
 
-/** What is defined now, as far as this node knows, sorted by name. */
+/** Returns the present definitions, as far as this node knows them, sorted by name. */
 export function presentDefinitions({ broker, exchanges }: DefinitionsContext): DefinitionsDocument {
   const overviews = new Map(exchanges.overview().map((overview) => [overview.key, overview]));
   const own = exchanges.visible(NODE).flatMap(([id, key]) => {
@@ -99,18 +99,18 @@ export function presentDefinitions({ broker, exchanges }: DefinitionsContext): D
   };
 }
 
-/** The members in one order, so that the same document has the same text. */
+/** Sorts the members, so that equal documents have equal JSON. */
 function ordered(declaration: Declaration): Declaration {
   return canonical(declaration) as unknown as Declaration;
 }
 
-/** A short name of what a document says: the same for the same document. */
+/** Returns a fingerprint of a document: equal documents have equal fingerprints. */
 export function versionOfDefinitions(document: DefinitionsDocument): string {
   return textFingerprint(JSON.stringify(document));
 }
 
 /**
- * Reads a document. Members that are left out are empty, `stopped` and `paused` are false.
+ * Parses a document. Missing members default to empty, `stopped` and `paused` to false.
  * @throws QuaysideError `invalid-parameter` with the path, `invalid-name`, `namespace-not-found`
  */
 export function parseDefinitions(payload: unknown, broker: Broker): DefinitionsDocument {
@@ -161,8 +161,8 @@ function parseQueue(ns: string, name: string, value: unknown): DocumentQueue {
 }
 
 /**
- * Options with their defaults filled in, as they are stored. What is wrong with them is named by its place in the
- * document.
+ * Returns options with their defaults filled in, as they are stored. @throws QuaysideError `invalid-parameter` with the
+ * path in the document
  */
 function optionsAt(path: string, queue: string, value: unknown): OptionsRecord['stored'] {
   return atMember(path, () => {
@@ -173,8 +173,8 @@ function optionsAt(path: string, queue: string, value: unknown): OptionsRecord['
 }
 
 /**
- * What has to change for the present to become what is wanted.
- * @param prunes whether what the wanted document does not name goes; if not, it stays
+ * Returns the changes that turn the present definitions into the wanted ones.
+ * @param prunes whether definitions that the wanted document does not contain are deleted
  */
 export function definitionChanges(
   present: DefinitionsDocument,
@@ -205,15 +205,16 @@ function* pairs<T>(
   }
 }
 
-/** Whether two entries say the same; both have their members in one order. */
+/** Whether two entries are equal. Both have their members in the same order. */
 function isSame(a: unknown, b: unknown): boolean {
   return JSON.stringify(a) === JSON.stringify(b);
 }
 
 /**
- * Applies changes of the present definitions, one after the other. An id may name another exchange once one is deleted,
- * so keys are found first.
- * @param callerNow returns who the caller is at each change; throws if they may change nothing any more
+ * Applies changes to the present definitions, one after the other. The keys of exchanges are looked up first: after a
+ * deletion, an id may stand for another exchange.
+ * @param callerNow returns the caller with their present rights, for each change; throws if they may change nothing any
+ * more
  */
 export async function applyChanges(
   changes: readonly DocumentChange[],
@@ -226,14 +227,14 @@ export async function applyChanges(
   return outcomes;
 }
 
-/** On whose behalf changes are applied, and the keys of the exchanges by the ids that the document has. */
+/** The caller who applies changes, and the keys of the exchanges by their ids in the document. */
 interface Applying {
   readonly callerNow: () => Caller;
   readonly keys: ReadonlyMap<string, string>;
 }
 
 /**
- * Applies a change. Never rejects with a `QuaysideError`: one that fails does not keep others from being applied.
+ * Applies a change. Never rejects with a `QuaysideError`, so that the other changes are applied even if one fails.
  * Queues are created if they do not exist.
  */
 async function applyChange(

@@ -48,9 +48,9 @@ import {
 interface BulkOperationsOptions {
   readonly broker: Broker;
   readonly searches: Searches;
-  /** The rights of a user by name, as they are now; null: there is no such user. */
+  /** Returns the current rights of a user; null if the user does not exist. */
   readonly userNamed: (name: string) => OperatorRights | null;
-  /** The exchanges of this node, and so of all. */
+  /** The exchanges, which are the same on all nodes. */
   readonly exchanges: { overview(): ExchangeOverview[] };
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
@@ -58,77 +58,80 @@ interface BulkOperationsOptions {
   readonly log: BrokerLog;
 }
 
-/** On whose behalf operations are started and read. */
+/** The user who starts or reads operations. */
 export interface OperationCaller {
   readonly name: string;
   may(right: 'manage' | 'browse', namespace: string): boolean;
   maySee(namespace: string): boolean;
   /** Whether bodies of the namespace's elements may be shown. */
   maySeeBodies(namespace: string): boolean;
-  /** The API token with which the caller logged in; not given: none. */
+  /** The API token that the caller logged in with, if any. */
   readonly token?: { readonly name: string; readonly owner: Pick<OperationCaller, 'may'> | null };
 }
 
-/** Which operations a list shows; null: all. */
+/** Restricts a list of operations. Null: no restriction. */
 interface OperationFilter {
   readonly ns: string | null;
   readonly queue: string | null;
   readonly state: OperationState | null;
 }
 
-/** BulkOperations of one store that run at a time. One may take days, so a user who has none may always start one. */
+/** Operations of one store that run at a time. One may take days, so a user who has none may always start one. */
 const MAX_RUNNING = 16;
-/** Operations that ended are kept for so long, and of each store no more than the last ones. */
+/** How long ended operations are kept, and how many of them per store. */
 const KEPT_MS = 7 * 24 * 3_600_000;
 const MAX_KEPT = 100;
-/** Operations that no node runs are looked for this often, ± half. */
+/** Interval between searches for operations that no node runs, ± half. */
 const LOOK_MS = 2_000;
-/** A node that has not written for so long is gone: it writes every second, and a call to an engine takes up to 5 s. */
+/**
+ * A node is considered gone if it has written no progress for this long. It writes every second, and an engine call
+ * takes up to 5 s.
+ */
 const SILENT_MS = 7_000;
 /**
- * By then a node that can run an operation has continued it: a cancelled one that still has none is ended by a node
- * that cannot.
+ * By this time, a node that can run an operation has taken it over. If none has, a cancelled operation is ended by a
+ * node that cannot run it.
  */
 const ABANDONED_MS = 30_000;
 /** How long a cancel waits for the page in progress. */
 const CANCEL_MS = 5_000;
-/** Pages that wait for those of other operations on the same engine: each operation has one. */
+/** Maximum pages that wait for their turn on an engine; each operation has at most one. */
 const MAX_WAITING_PAGES = 1_000;
 
-/** An operation as it is now: its record as a viewer may see it. */
+/** Returns the current record of an operation, as far as the viewer may see it. */
 export type OperationView = (viewer: RecordViewer) => OperationRecord;
 
-/** A definition of an operation, and where it is stored. */
+/** An operation, and the definitions that it is stored in. */
 interface KnownOperation {
   readonly definitions: Definitions;
   readonly operation: StoredOperation;
 }
 
-/** What was last seen of an operation that another node runs. */
+/** The last progress seen of an operation that another node runs. */
 interface SilenceWatch {
   readonly version: string | null;
-  /** On the monotonic clock, when that version was seen first. */
+  /** When that version was first seen, on the monotonic clock. */
   readonly since: number;
 }
 
 /**
- * The bulk operations of this node, and those of the others as far as their definitions show them. One is stored in the
- * engine of its source, and run by the node that took the request; if that node stops or dies, another one, or a later
- * start, continues where it was.
+ * Runs the bulk operations of this node, and knows those of other nodes by their definitions. An operation is stored in
+ * the engine of its source, and runs on the node that accepted the request. If that node stops or fails, another one,
+ * or a later start, continues it.
  */
 export class BulkOperations implements Service {
   readonly #options: BulkOperationsOptions;
   readonly #caches: DefinitionsCaches;
   readonly #runs = new Map<string, OperationRun | MigrationRun>();
-  /** The users of operations that are being created, by store: they count before they are stored. */
+  /** The users of operations that are being created, by store: these count toward the limit before they are stored. */
   readonly #creating = new Map<Definitions, readonly string[]>();
   readonly #seen = new Map<string, SilenceWatch>();
-  /** Those that no node runs, and that this one cannot run. */
+  /** Operations without a node that this one cannot run. Each is logged once. */
   readonly #unroutable = new Set<string>();
-  /** Those who wait for an operation to end. */
+  /** Callbacks of cancels that wait for an operation to end. */
   readonly #awaited = new Map<string, Set<() => void>>();
   readonly #changed = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
-  /** By engine. */
+  /** The page limit of each engine. */
   readonly #pages = new Map<Storage, ConcurrencyLimit>();
   readonly #node: string;
   #made = 0;
@@ -151,7 +154,7 @@ export class BulkOperations implements Service {
     });
   }
 
-  /** Reads what there is, and continues what no other node can. */
+  /** Reads the stored operations, and continues those that no node runs. */
   async start(): Promise<void> {
     this.#caches.start();
     await this.#caches.reload();
@@ -163,7 +166,7 @@ export class BulkOperations implements Service {
     if (this.#stopping === null) this.#endLooks = repeat(look, LOOK_MS, this.#options);
   }
 
-  /** Ends after the pages in progress; other nodes, or the next start, continue. */
+  /** Stops after the pages in progress. Other nodes, or the next start, continue the operations. */
   stop(): Promise<void> {
     this.#stopping ??= this.#stop();
     return this.#stopping;
@@ -179,7 +182,7 @@ export class BulkOperations implements Service {
   }
 
   /**
-   * Starts an operation and returns its id. The caller's rights were checked.
+   * Starts an operation and returns its id. Front ends check the caller's rights before.
    * @throws QuaysideError `invalid-parameter`, `invalid-body` (the selector), `not-supported`, `too-many-queues`,
    * `overloaded`
    */
@@ -191,7 +194,7 @@ export class BulkOperations implements Service {
     if (request.action === 'migrate') return this.#createMigration(request, caller);
     const queues = queuesOf(request, broker);
     const definitions = queues.source.namespace.currentDefinitions;
-    // The target's name counts from here on, as with an insert.
+    // Throws, as an insert does, if the target would be one queue too many.
     if (request.to !== null) broker.namespace(request.to.ns).queue(request.to.queue);
     const hidesBodies = !caller.maySeeBodies(request.source.ns);
     await this.#checkSelector(request, queues, { payer: caller.name, hidesBodies });
@@ -207,8 +210,8 @@ export class BulkOperations implements Service {
   }
 
   /**
-   * @throws QuaysideError also `definition-conflict`, if the namespace moves already or something is about it that
-   * would not move with it
+   * @throws QuaysideError also `definition-conflict`, if the namespace is being migrated already, or if an exchange or
+   * an operation names it
    */
   async #createMigration(
     request: OperationRequest,
@@ -230,7 +233,7 @@ export class BulkOperations implements Service {
   }
 
   /**
-   * Stores what `describe` says of a new operation, and runs it.
+   * Stores the new operation that `describe` returns, and runs it.
    * @throws QuaysideError `overloaded`, and as `describe` and `Definitions.put`
    */
   async #begin(
@@ -254,7 +257,7 @@ export class BulkOperations implements Service {
     }
   }
 
-  /** Exchanges are stored in the engine that is left, and operations have begun there. */
+  /** Exchanges and operations are stored in the old engine, and do not move with the namespace. */
   #mustBeUnused(ns: string, caller: Pick<OperationCaller, 'maySee'>): void {
     const inUse = (what: string, hint: string): QuaysideError =>
       new QuaysideError('definition-conflict', `Namespace ${quote(ns)} cannot be moved: ${what}. ${hint}`);
@@ -274,20 +277,21 @@ export class BulkOperations implements Service {
   }
 
   /**
-   * One operation. @throws QuaysideError `operation-not-found` also if its source's namespace may not be seen;
-   * `forbidden` without the right `manage` there
+   * Returns one operation.
+   * @throws QuaysideError `operation-not-found`, also if the caller may not see the source's namespace; `forbidden`
+   * without the right `manage` there
    */
   async get(id: string, caller: OperationCaller): Promise<OperationRecord> {
     const found = await this.#visible(id, caller);
     return (await this.#view(id, found))(caller);
   }
 
-  /** Those whose source the caller may manage, the last one first. */
+  /** Returns the operations whose source the caller may manage, newest first. */
   async list(filter: OperationFilter, caller: OperationCaller): Promise<OperationRecord[]> {
     return (await this.views(filter, caller)).map((recordFor) => recordFor(caller));
   }
 
-  /** The same, each as a function that returns its record as a caller may see it. */
+  /** Like `list`, but each operation is a function that returns its record for a viewer. */
   async views(filter: OperationFilter, caller: OperationCaller): Promise<OperationView[]> {
     const found = [...this.#all()].filter(({ operation }) => isListed(operation, filter, caller));
     const byId = new Map(found.map((one) => [one.id, one]));
@@ -298,9 +302,9 @@ export class BulkOperations implements Service {
   }
 
   /**
-   * Ends an operation after the page in progress; what it changed stays changed. Idempotent. Returns whether it has
-   * ended: if its node is slow or gone, it ends later.
-   * @throws QuaysideError as `get`
+   * Cancels an operation: it ends after the page in progress, and its changes stay. Idempotent. Returns whether it has
+   * ended; if its node is slow or gone, it ends later.
+   * @throws QuaysideError as `get`, and `definition-conflict` for a migration
    */
   async cancel(id: string, caller: OperationCaller): Promise<boolean> {
     const { definitions, operation } = await this.#visible(id, caller);
@@ -319,7 +323,9 @@ export class BulkOperations implements Service {
     return ended;
   }
 
-  /** Operations that run, by namespace and action, and elements that this node changed since its start: for metrics. */
+  /**
+   * For metrics: running operations by namespace and action, and elements that this node has changed since its start.
+   */
   overview(): { readonly running: OperationTotals; readonly changed: OperationTotals } {
     const running = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
     const ids = new Set<string>();
@@ -366,7 +372,10 @@ export class BulkOperations implements Service {
     return `${this.#node}-${this.#made.toString(36)}`;
   }
 
-  /** An operation that the caller may manage; it may have been created by another node just now. */
+  /**
+   * Returns an operation that the caller may manage. Reads the stores if it is unknown: another node may have just
+   * created it.
+   */
   async #visible(id: string, caller: OperationCaller): Promise<KnownOperation> {
     const found = this.#known(id) ?? (await this.#find(id));
     const ns = found?.operation.request.source.ns;
@@ -375,12 +384,12 @@ export class BulkOperations implements Service {
     throw missingRight(caller, 'manage', ns);
   }
 
-  /** All that this node knows of; twice what engines that share a store define. */
+  /** All operations that this node knows. Those in a store that engines share occur once per engine. */
   *#all(): Generator<KnownOperation & { readonly id: string }> {
     for (const [definitions] of this.#caches) yield* this.#in(definitions);
   }
 
-  /** Those that one store has. */
+  /** The known operations of one store. */
   #in(definitions: Definitions): (KnownOperation & { readonly id: string })[] {
     return this.#caches
       .of(definitions)
@@ -399,7 +408,7 @@ export class BulkOperations implements Service {
     return null;
   }
 
-  /** Reads all stores. @throws QuaysideError if a store that failed may have it */
+  /** Reads all stores. @throws QuaysideError if the operation was not found and a store could not be read */
   async #find(id: string): Promise<KnownOperation | null> {
     const reading = this.#caches.read(id);
     await reading.catch(() => {});
@@ -419,14 +428,14 @@ export class BulkOperations implements Service {
     if (operation.end === null && progress === null) {
       const stored = await definitions.get('operation-progress', id);
       progress = stored === null ? null : toProgress(stored.value);
-      // Without progress it may have ended since.
+      // No progress: the operation may have just ended.
       if (stored === null) await this.#caches.of(definitions).read(id);
     }
     const latest = this.#cached(definitions, id)?.operation ?? operation;
     return (viewer) => operationRecord(id, latest, progress, viewer);
   }
 
-  /** A definition was read. */
+  /** Handles a definition that was read: it may say that the operation has ended or was cancelled. */
   #follow(id: string, definition: Definition | null): void {
     const operation = definition === null ? null : toOperation(definition.value);
     if (operation === null || operation.end !== null) this.#noteEnd(id);
@@ -452,7 +461,7 @@ export class BulkOperations implements Service {
     return this.#known(id)?.operation.end !== null;
   }
 
-  /** Stores what `update` makes of an operation; null: nothing. It may be gone. */
+  /** Stores the operation that `update` returns. Stores nothing if it returns null, or if the operation is gone. */
   async #update(
     definitions: Definitions,
     id: string,
@@ -496,7 +505,7 @@ export class BulkOperations implements Service {
     try {
       queues = queuesOf(operation.request, broker);
     } catch (error) {
-      // Once for each: it is looked at again and again until it ends.
+      // Logged once per operation: every search finds it again until it ends.
       if (!this.#unroutable.has(id))
         log.warn({ err: error, operation: id }, 'a stored operation cannot run on this node');
       this.#unroutable.add(id);
@@ -572,8 +581,8 @@ export class BulkOperations implements Service {
   }
 
   /**
-   * Takes over what no node runs. Never rejects.
-   * @param isStart whether nothing of before can still run on this process
+   * Takes over operations that no node runs. Never rejects.
+   * @param isStart whether this process has just started, so that it cannot run any of them already
    */
   async #look(isStart: boolean): Promise<void> {
     const left = [...this.#all()].filter(
@@ -599,7 +608,7 @@ export class BulkOperations implements Service {
     if (!isHere && !isAbandoned) return;
     const isAlone = isStart && namespace?.isShared === false;
     if (silentMs < SILENT_MS && !isAlone && before?.progress.node !== null) return;
-    // It may have ended since.
+    // The operation may have ended since it was cached.
     const latest = await this.#caches.of(definitions).read(id);
     if (latest === null || toOperation(latest.value).end !== null) return;
     if (isHere) this.#run(id, { ...found, operation: toOperation(latest.value) }, before);
@@ -634,7 +643,7 @@ function addTo(
   else total.count += count;
 }
 
-/** Who does what, for the log. */
+/** The log fields of an operation. */
 function logged(id: string, { request, by }: StoredOperation): object {
   const { action, source, to, dryRun } = request;
   return {
@@ -670,9 +679,9 @@ function notFound(id: string): QuaysideError {
 }
 
 /**
- * Removes the deliveries of these states, of all groups, and returns how many they were. No more than there were when
- * it began: a queue into which producers insert all the while is not emptied for ever.
- * @throws QuaysideError `storage-unavailable`, `outcome-unknown`; then a part of them may be removed
+ * Removes the deliveries in these states, of all groups, and returns their number. Stops when it has removed as many as
+ * there were at its start: it ends even if producers insert all the time.
+ * @throws QuaysideError `storage-unavailable`, `outcome-unknown`; some deliveries may have been removed then
  */
 export async function purgeQueue(queue: Queue, states: readonly DeliveryState[]): Promise<number> {
   const { storage } = queue.namespace;
@@ -683,28 +692,28 @@ export async function purgeQueue(queue: Queue, states: readonly DeliveryState[])
   for (;;) {
     const step = await storage.purge(queue.key, states);
     removed += step.removed;
-    // Names come from clients: one that no queue has must not be kept.
+    // Names come from clients: a name without a queue must not use memory.
     if (step.removed > 0) queue.namespace.activity.note(queue.key.name);
     if (step.isDone || removed >= max) return removed;
-    // Each step is a call like any other; those of other users come in between.
+    // Lets calls of other users run between two steps.
     await turn();
   }
 }
 
 interface DeleteOptions {
-  /** Removes what it holds and ends the calls that wait for it, in place of a rejection. */
+  /** Removes the queue's elements and ends its waiting calls, instead of rejecting the request. */
   readonly force: boolean;
-  /** The exchanges of this node, and so of all. */
+  /** The exchanges, which are the same on all nodes. */
   readonly exchanges: { overview(): ExchangeOverview[] };
 }
 
-/** Elements that come while a queue is deleted by force are removed so often. */
+/** Attempts of a forced deletion while elements are being inserted. */
 const MAX_ROUNDS = 10;
 
 /**
  * Deletes a queue with its pause flag, options and statistics. Returns how many deliveries it held.
- * @throws QuaysideError `queue-in-use` if it holds elements, calls wait for it on any node, or an exchange names it; by
- * force, only if elements come faster than they are removed
+ * @throws QuaysideError `queue-in-use` if it holds elements, calls wait for it on any node, or an exchange names it;
+ * with `force`, only if elements are inserted faster than they are removed
  */
 export async function deleteQueue(queue: Queue, { force, exchanges }: DeleteOptions): Promise<number> {
   const { namespace } = queue;
@@ -734,7 +743,7 @@ async function mustBeUnused(queue: Queue, exchanges: DeleteOptions['exchanges'])
   if ((await queue.allConsumers()).length > 0) throw inUse(queue, 'has calls that wait for its elements');
 }
 
-/** On all nodes, with `pop-cancelled`. */
+/** Ends the queue's waiting calls on all nodes, with `pop-cancelled`. */
 async function endWaiting(queue: Queue): Promise<void> {
   const tids = new Set((await queue.allConsumers()).map(({ tid }) => tid));
   for (const tid of tids) queue.cancel(tid, null);

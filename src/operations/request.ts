@@ -37,21 +37,21 @@ export type Action = (typeof ACTIONS)[number];
 /** The states that `where.state` may name. */
 export const STATES = [...DELIVERY_STATES, 'all'] as const;
 
-/** A queue as the body of a request names it. */
+/** A queue that a request names. */
 interface NamedQueue {
   readonly ns: string;
   /** Empty with `migrate`, which names namespaces. */
   readonly queue: string;
 }
 
-/** Which elements of the source an operation is about. */
+/** Which elements of the source an operation applies to. */
 interface Where {
-  /** Null: the usual ones of the action. `all`: every one that the action may touch. */
+  /** Null: the default states of the action. `all`: every state that the action may change. */
   readonly state: (typeof STATES)[number] | null;
   /** On a stream; null: the namespace's default. */
   readonly group: GroupName | null;
   readonly ids: readonly ElementId[] | null;
-  /** Source text of a function of the element. */
+  /** Source of a selector. */
   readonly selector: string | null;
   /** Only elements that were inserted longer ago than this, ms. */
   readonly olderThanMs: number | null;
@@ -62,15 +62,15 @@ export interface OperationRequest {
   readonly action: Action;
   readonly source: NamedQueue;
   readonly where: Where;
-  /** Where `move`, `copy` and `migrate` go; null with all else. */
+  /** Target of `move`, `copy` and `migrate`; null for other actions. */
   readonly to: NamedQueue | null;
-  /** Of `delay`: ms from the start of the operation; null with all else. */
+  /** For `delay`: ms from the start of the operation; null for other actions. */
   readonly delayMs: number | null;
-  /** Of `set`: what is changed; null with all else. */
+  /** For `set`: the change; null for other actions. */
   readonly set: ElementChange | null;
-  /** At most so many elements are changed. */
+  /** Maximum elements to change; null: no limit. */
   readonly limit: number | null;
-  /** Elements a second. */
+  /** Maximum elements per second; null: no limit. */
   readonly rate: number | null;
   /** Changes nothing: counts, and shows samples. */
   readonly dryRun: boolean;
@@ -78,14 +78,14 @@ export interface OperationRequest {
 
 type OperationRight = 'manage' | 'write' | 'browse' | 'read';
 
-/** What a user may do, as far as operations need it. */
+/** The rights of a user that operations check. */
 export interface OperatorRights {
   may(right: OperationRight, namespace: string): boolean;
 }
 
 /**
- * What the user of an operation needs, from its start to its end: the right `manage` in the source's namespace, `write`
- * where elements are stored, and `read` if they leave the namespace.
+ * The rights that the user of an operation needs until its end: `manage` in the source's namespace, `write` where
+ * elements are stored, and `read` if they leave the namespace.
  */
 export function rightsFor({
   action,
@@ -101,22 +101,22 @@ export function rightsFor({
     ...(storesInSource ? [['write', source.ns] as const] : []),
     ...(looks ? [['browse', source.ns] as const] : []),
     ...(to === null ? [] : [['write', to.ns] as const]),
-    // What the namespace stores on that engine is bounded by nobody else.
+    // Nobody else limits what the namespace will store on the target's engine.
     ...(to === null || action !== 'migrate' ? [] : [['manage', to.ns] as const]),
-    // Otherwise who may only manage would copy bodies to where they may read them.
+    // Otherwise a user with `manage` only could copy bodies to a namespace where they may read them.
     ...(to === null || to.ns === source.ns ? [] : [['read', source.ns] as const]),
   ];
 }
 
-/** What `set` changes of an element. */
+/** The change that `set` makes to an element. */
 export interface ElementChange {
-  /** Flat: name, value, …; the value null removes. */
+  /** Flat list: name, value, …. The value null removes the header. */
   readonly headers: readonly (string | null)[];
-  /** Null: they stay. */
+  /** Null: unchanged. */
   readonly tries: number | null;
 }
 
-/** Ids that one operation may name: what one call of an engine looks up. */
+/** Maximum ids of one operation: as many as one engine call can look up. */
 export const MAX_IDS = 1000;
 export const MAX_RATE = 1_000_000;
 const MAX_LIMIT = 1_000_000_000;
@@ -154,7 +154,7 @@ export function parseRequest(payload: unknown): OperationRequest {
   };
 }
 
-/** A migration is about all of a namespace, so nothing chooses among its elements. */
+/** A migration moves a whole namespace, so members that select elements are rejected. */
 function parseMigration(members: Members): OperationRequest {
   for (const name of MEMBERS) {
     if (name !== 'action' && name !== 'source' && name !== 'to') only(members, name, 'migrate', false);
@@ -172,7 +172,9 @@ function parseMigration(members: Members): OperationRequest {
   };
 }
 
-/** Whether a member is to be read: required by some actions, and rejected with all others. */
+/**
+ * Returns whether the action has this member. @throws QuaysideError `invalid-parameter` if it has not, and it is given
+ */
 function only(members: Members, name: string, action: Action, isMeant: boolean): boolean {
   if (!isMeant && members[name] !== undefined) {
     throw invalidParameter(name, `${name} has no meaning with the action ${action}. Leave it out.`);
@@ -201,7 +203,10 @@ function parseWhere(value: unknown): Where {
   };
 }
 
-/** What an action may touch: only `release` changes what is reserved, and it changes nothing else. */
+/**
+ * Checks that the action may change elements in this state: `release` changes reserved elements only, and other actions
+ * change only the others.
+ */
 function checkState(action: Action, { state }: Where): void {
   if (action === 'count' || state === null || state === 'all') return;
   if ((action === 'release') === (state === 'reserved')) return;
@@ -272,11 +277,11 @@ function textAt(value: unknown, path: string, maxLength: number): string {
   throw invalidParameter(path, `${path} has ${value.length} characters. Allowed: 1 to ${maxLength}.`);
 }
 
-/** The states whose deliveries are looked at, in the order in which they are. */
+/** The states of the deliveries to search, in the order of the search. */
 export function statesOf({ action, where: { state } }: OperationRequest): DeliveryState[] {
   if (action === 'release') return ['reserved'];
   if (state !== null && state !== 'all') return [state];
-  // What matures while the operation runs is met where it is ready, if it was not met before.
+  // Scheduled first: an element that matures during the operation is then found among the ready ones.
   const waiting: DeliveryState[] = ['scheduled', 'ready'];
   return action === 'count' ? [...waiting, 'reserved'] : waiting;
 }
@@ -285,12 +290,12 @@ export function statesOf({ action, where: { state } }: OperationRequest): Delive
 export interface OperationQueues {
   readonly source: Queue;
   readonly group: GroupName;
-  /** Of `move` and `copy`; null with all else. */
+  /** For `move` and `copy`; null for other actions. */
   readonly target: Queue | null;
 }
 
 /**
- * The queues that a request names, and whether their engines can do what it asks for.
+ * Returns the queues that a request names, after checking that their engines support it.
  * @throws QuaysideError `namespace-not-found`, `invalid-parameter`, `not-supported`
  */
 export function queuesOf(request: OperationRequest, broker: Broker): OperationQueues {

@@ -39,23 +39,23 @@ interface RunOptions {
   readonly id: string;
   readonly operation: StoredOperation;
   readonly queues: OperationQueues;
-  /** Of the source's namespace. */
+  /** Definitions of the source's namespace. */
   readonly definitions: Definitions;
   /** This node. */
   readonly node: string;
-  /** What is known of how far it came, and its version; null: it has not begun. */
+  /** The stored progress and its version; null if the operation has not started. */
   readonly before: { readonly progress: OperationProgress; readonly version: string } | null;
-  /** By the engine's clock. */
+  /** The current time by the engine's clock, ms since 1970. */
   readonly now: () => number;
   readonly clock: Clock;
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly searches: Searches;
-  /** The rights of a user by name, as they are now; null: there is no such user. */
+  /** Returns the current rights of a user; null if the user does not exist. */
   readonly userNamed: (name: string) => OperatorRights | null;
-  /** Of the engine: one page at a time, whatever the number of operations, and users in turn. */
+  /** The engine's page limit: one page at a time whatever the number of operations, and users take turns. */
   readonly pages: ConcurrencyLimit;
-  /** Elements were changed. */
+  /** Called after each page with the number of elements that were changed. */
   readonly onChanged: (count: number) => void;
   /** Stores the end. @throws QuaysideError as `Definitions.put` */
   readonly storeEnd: (end: OperationEnd) => Promise<void>;
@@ -63,12 +63,12 @@ interface RunOptions {
 
 /** The node that runs an operation writes its progress at least this often. */
 const BEAT_MS = 1_000;
-/** While nothing is changed, progress is written this often, too. */
+/** How often progress is written while pages change nothing. */
 const STORED_EVERY_MS = 1_000;
 
 /**
- * Pages become smaller if one takes this much longer than a single small write just before it: so long other calls wait
- * behind it. What both wait for, such as a busy disk, says nothing about the page.
+ * If changing a page takes this much longer than the small write just before it, the page size is halved, because other
+ * calls wait behind a page. The write is the baseline: a busy disk slows down both.
  */
 const LONG_PAGE_MS = 10;
 const MIN_PAGE = 64;
@@ -76,10 +76,10 @@ const FIRST_PAGE_SIZE = 128;
 const MAX_PAGE = 1_000;
 
 const MAX_SAMPLES = 10;
-/** Of the headers of a sample. */
+/** Maximum bytes of headers in a sample. */
 const MAX_SAMPLE_BYTES = 1_024;
 
-/** Failures that pass: the page is repeated. With all others the operation has failed. */
+/** Transient errors: the page is repeated. Any other error fails the operation. */
 const PASSING: ReadonlySet<string> = new Set([
   'storage-unavailable',
   'outcome-unknown',
@@ -87,40 +87,39 @@ const PASSING: ReadonlySet<string> = new Set([
   'shutting-down',
 ]);
 
-/** Another node runs the operation now. */
+/** Thrown if another node has taken over the operation. */
 class Superseded extends Error {}
 
 /**
- * Runs one operation on this node, from where it is to its end.
+ * Runs one operation on this node, from its stored progress to its end.
  *
- * Before a page of elements is changed, their ids are stored as pending, with the cursor behind them. The node that
- * continues, after a failed call or on another node, first repeats what is pending: elements that are still there were
- * not changed yet, and the others were. So a crash at any moment neither skips an element nor changes one twice, and
- * `limit` holds.
+ * Before a page of elements is changed, their ids are stored as pending, with the cursor of the next page. After a
+ * failed call or a takeover, the pending page is repeated first: elements that are still there have not been changed,
+ * and the others have. So a crash at any moment neither skips an element nor changes one twice, and `limit` holds.
  *
- * OperationProgress is written with compare-and-set: a node that was silent for so long that another one took over
- * notices at its next write, and stops. A page that it was changing at that time is one that the other repeats, and
- * each element of it is changed once, by the one or the other.
+ * Progress is written with compare-and-set: a node that was silent for so long that another one took over gets a
+ * conflict at its next write, and stops. If it was changing a page at that time, the other node repeats the page, and
+ * each element is changed once, by one of the two.
  */
 export class OperationRun {
   readonly #options: RunOptions;
   readonly #pages: Pages;
   readonly #changer: ElementChanger;
   #progress: OperationProgress;
-  /** Of the stored progress; null: none is stored; undefined: unknown, after a write whose outcome is. */
+  /** Version of the stored progress; null if none is stored; undefined after a write with an unknown outcome. */
   #version: string | null | undefined;
-  /** Writes of progress happen one after the other. */
+  /** The last write of progress. Writes are serialized. */
   #storing: Promise<void> = Promise.resolve();
   #storedAt: number;
   /** How long the last write of progress took. */
   #writeMs = 0;
   #beat: CancelTimer | null = null;
-  /** Whether what is pending may have been changed already. */
+  /** Whether pending elements may have been changed already. */
   #isRepeated: boolean;
   #pageSize = FIRST_PAGE_SIZE;
-  /** On the monotonic clock: `rate` allows the next page from then on. */
+  /** The earliest start of the next page that `rate` allows, on the monotonic clock. */
   #nextPageAt = Number.NEGATIVE_INFINITY;
-  /** Between steps after an engine error. */
+  /** Delays between steps after an engine error. */
   readonly #backoff: Backoff;
   readonly #pause: Pause;
   #isCancelled = false;
@@ -154,26 +153,27 @@ export class OperationRun {
     this.#storedAt = clock.monotonic();
   }
 
-  /** What it did so far; null: another node runs the operation now. */
+  /** The progress so far; null if another node runs the operation now. */
   get progress(): OperationProgress | null {
     return this.#isSuperseded ? null : this.#progress;
   }
 
   /**
-   * Claims the operation and runs it. Resolves when it has ended, was stopped, or another node runs it. Never rejects.
+   * Claims the operation and runs it. Resolves when it has ended or was stopped, or another node runs it. Never
+   * rejects.
    */
   start(): Promise<void> {
     this.#running ??= this.#start();
     return this.#running;
   }
 
-  /** Ends it after the page in progress. */
+  /** Ends the operation after the page in progress. */
   cancel(): void {
     this.#isCancelled = true;
     this.#pause.end();
   }
 
-  /** Leaves it to another node, or to a later start, after the page in progress. */
+  /** Stops after the page in progress. Another node, or a later start, continues the operation. */
   async stop(): Promise<void> {
     this.#isStopping = true;
     this.#pause.end();
@@ -203,8 +203,8 @@ export class OperationRun {
   }
 
   /**
-   * The node that runs the operation now may have ended it: what this one has put on its way to another engine since
-   * then, that one has not seen. Never rejects.
+   * Empties the transit queue after a takeover. If the other node has ended the operation, it did not see elements that
+   * this node moved to the transit queue afterwards. Never rejects.
    */
   async #clearTransit(): Promise<void> {
     const changer = this.#changer;
@@ -213,7 +213,8 @@ export class OperationRun {
     let mustReturn = false;
     while (!this.#isStopping) {
       try {
-        // The other node returns those of a cancelled operation: one that is forwarded then would be in two queues.
+        // The other node returns elements of a cancelled operation to the source. Forwarding them, too, would duplicate
+        // them.
         mustReturn ||= this.#isCancelled;
         return await (mustReturn ? changer.turnBack() : changer.forward());
       } catch (error) {
@@ -244,9 +245,9 @@ export class OperationRun {
     await this.#release();
   }
 
-  /** Does one page. Returns how the operation ended, null if it has not. */
+  /** Processes one page. Returns how the operation ended, or null if it continues. */
   async #step(): Promise<'done' | 'cancelled' | null> {
-    // The first write claims the operation; after one whose outcome is unknown another node may have it.
+    // The first write claims the operation. After a write with an unknown outcome, another node may have claimed it.
     if (!this.#isClaimed || this.#version === undefined) await this.#store();
     await this.#rest();
     if (this.#isSuperseded) throw new Superseded();
@@ -267,20 +268,20 @@ export class OperationRun {
   }
 
   /**
-   * It runs in the name of the user who started it.
-   * @throws QuaysideError `forbidden` if they may not start it any more
+   * Checks that the user who started the operation still has the rights that it needs.
+   * @throws QuaysideError `forbidden` if the user is gone or has lost a right
    */
   #checkUser(): void {
     const { operation, userNamed } = this.#options;
     const by = `User ${quote(operation.by)}, who started this operation,`;
     const user = userNamed(operation.by);
     if (user === null) throw new QuaysideError('forbidden', `${by} is no longer a user.`);
-    // Without the name of a namespace: who reads it may not see all of them.
+    // Names no namespace: a reader of the operation may not see all of them.
     if (rightsFor(operation.request).every(([right, namespace]) => user.may(right, namespace))) return;
     throw new QuaysideError('forbidden', `${by} has lost a right that it needs.`);
   }
 
-  /** How many elements may still be changed, as far as the next page needs to know. */
+  /** How many more elements `limit` allows, at most a page. */
   get #left(): number {
     const { limit, dryRun, action } = this.#options.operation.request;
     const { matched, changed } = this.#progress.counters;
@@ -319,13 +320,13 @@ export class OperationRun {
     await this.#changePending(matches);
   }
 
-  /** Elements of a page that is to be changed: no more than one second of `rate`, or the limit, has. */
+  /** The size of the next page to change: at most one second of `rate`, and at most what `limit` leaves. */
   #changeSize(): number {
     const { rate } = this.#options.operation.request;
     return Math.max(1, Math.min(this.#pageSize, rate ?? MAX_PAGE, this.#left));
   }
 
-  /** The next page waits until this one fits into `rate`. */
+  /** Delays the next page so that the operation does not exceed `rate`. */
   #pace(matches: number): void {
     const { clock, operation } = this.#options;
     const { rate } = operation.request;
@@ -333,7 +334,7 @@ export class OperationRun {
     this.#nextPageAt = Math.max(this.#nextPageAt, clock.monotonic()) + (matches / rate) * 1000;
   }
 
-  /** @param found the pending elements, as they were read just now; not given: they are read again */
+  /** @param found the pending elements, if they have just been read; null: read them again */
   async #changePending(found: readonly ScannedDelivery[] | null = null): Promise<void> {
     const { clock, onChanged } = this.#options;
     const pending = this.#progress.pending ?? [];
@@ -345,7 +346,7 @@ export class OperationRun {
     if (found === null) await this.#changer.forward();
     this.#fitPage(clock.monotonic() - startedAt);
     this.#pages.noteReleased(deliveries);
-    // Those that are gone were changed before.
+    // Pending elements that are gone were changed by an earlier attempt.
     const all = changed + pending.length - deliveries.length - this.#changer.turnedBack;
     const { counters } = this.#progress;
     this.#progress = {
@@ -363,10 +364,7 @@ export class OperationRun {
     onChanged(all);
   }
 
-  /**
-   * What this operation stores must be younger than what it is about, or it would meet its own copies: the first page
-   * waits for the moment after its bound.
-   */
+  /** Waits until the bound has passed. Copies that `set` stores before would match the operation itself. */
   async #passBound(): Promise<void> {
     const { now, operation } = this.#options;
     for (let left = operation.bound - now(); left >= 0 && !this.#isStopping; left = operation.bound - now()) {
@@ -374,7 +372,7 @@ export class OperationRun {
     }
   }
 
-  /** @param ms that changing the last page took */
+  /** @param ms how long it took to change the last page */
   #fitPage(ms: number): void {
     const longer = ms - this.#writeMs;
     const factor = longer > LONG_PAGE_MS ? 0.5 : longer < LONG_PAGE_MS / 2 ? 1.25 : 1;
@@ -392,7 +390,7 @@ export class OperationRun {
   }
 
   async #backOff(error: unknown): Promise<void> {
-    // What is on its way to an engine that is unavailable is turned back by a cancel.
+    // A cancel returns elements that are in transit to an unavailable engine.
     if (this.#isCancelled && this.#changer.transit !== null) await this.#turnBack().catch(() => {});
     await this.#waitAfter(error);
   }
@@ -404,21 +402,21 @@ export class OperationRun {
     await this.#wait(this.#backoff.delayMs());
   }
 
-  /** Ends early if the operation is cancelled, or stops. */
+  /** Ends early if the operation is cancelled or stopped. */
   async #wait(ms: number): Promise<void> {
     if (!this.#isStopping) await this.#pause.wait(ms);
   }
 
   async #end(state: OperationEnd['state']): Promise<void> {
     const { clock, storeEnd } = this.#options;
-    // Only the node that runs it may say how it ended.
+    // Only the node that runs the operation may store its end: this write throws after a takeover.
     await this.#store();
     this.#beat?.();
     const { counters, samples, error, isThrown = true } = this.#progress;
     await storeEnd({ state, at: clock.now(), counters, samples, error, isThrown });
   }
 
-  /** Ends it with an error, once no element is on its way any more. */
+  /** Ends the operation with an error, after no element is in transit any more. */
   async #fail(error: unknown): Promise<void> {
     const { log, id } = this.#options;
     if (!(error instanceof QuaysideError)) log.warn({ err: error, operation: id }, 'an operation failed');
@@ -442,8 +440,8 @@ export class OperationRun {
   }
 
   /**
-   * What is on its way to another engine returns to the source, unless it has arrived; of the page in progress, the
-   * rest was moved.
+   * Returns the elements in transit to the source, except those that have arrived. The rest of the page in progress
+   * counts as moved.
    */
   async #turnBack(): Promise<void> {
     const { pending } = this.#progress;
@@ -453,7 +451,7 @@ export class OperationRun {
     this.#countPart(pending, Math.max(0, pending.length - left - this.#changer.turnedBack));
   }
 
-  /** Of the page in progress, which ends here, so many elements were changed. */
+  /** Ends the page in progress, and counts `count` of its elements as changed. */
   #countPart(pending: readonly PendingElement[], count: number): void {
     const { counters } = this.#progress;
     const changed = counters.changed + count;
@@ -467,7 +465,7 @@ export class OperationRun {
     await this.#store().catch(() => {});
   }
 
-  /** Writes how far it came. @throws Superseded, QuaysideError as `Definitions.put` */
+  /** Writes the progress. @throws Superseded, QuaysideError as `Definitions.put` */
   #store(): Promise<void> {
     const stored = this.#storing.catch(() => {}).then(() => this.#put());
     this.#storing = stored;
@@ -505,25 +503,25 @@ export class OperationRun {
     this.#beatLater();
   }
 
-  /** Whether another node has ended it: that deletes the progress, as if the operation had not begun. */
+  /** Whether another node has ended the operation. That deletes the progress, as if the operation had not started. */
   async #hasEnded(): Promise<boolean> {
     const stored = await this.#options.definitions.get('operation', this.#options.id);
     return stored === null || toOperation(stored.value).end !== null;
   }
 
-  /** Says that this node is alive, while a page or a wait takes longer. */
+  /** Writes the progress again while a page or a wait takes long, to show that this node is alive. */
   #beatLater(): void {
     this.#beat?.();
     if (this.#isStopping || this.#isSuperseded) return;
     this.#beat = this.#options.clock.after(BEAT_MS, () => {
       this.#beat = null;
-      // A failure shows at the next step, which writes again.
+      // The next step writes again and handles the error.
       this.#store().catch(() => this.#beatLater());
     });
   }
 }
 
-/** Whether a failure passes, so that what failed is tried again. */
+/** Whether an error is transient, so that the call is repeated. */
 function isPassing(error: unknown): boolean {
   return error instanceof QuaysideError && PASSING.has(error.code);
 }
@@ -563,20 +561,20 @@ interface PagesOptions {
   readonly request: OperationRequest;
   readonly queues: OperationQueues;
   readonly searches: Searches;
-  /** The user who requested it: whose share of the selector thread it uses. */
+  /** The user who requested the operation. It uses their share of the selector thread. */
   readonly by: string;
-  /** Whether that user may see no bodies, and so no selector of theirs may. */
+  /** Whether that user may not see bodies: their selector must not read them either. */
   readonly hidesBodies: boolean;
   /** Elements inserted later, by the engine's clock, are left alone. */
   readonly bound: number;
-  /** Of `delay`: elements that have this maturity are done. */
+  /** For `delay`: elements with this maturity have already been changed. */
   readonly dueAt: number;
 }
 
 interface OperationPage {
   readonly seen: number;
   readonly matches: readonly ScannedDelivery[];
-  /** What a selector threw, if one did. */
+  /** The first error that the selector threw; null if none. */
   readonly error: string | null;
   /** Null: this was the last page. */
   readonly next: PageCursor | null;
@@ -585,14 +583,16 @@ interface OperationPage {
 const FIRST_PAGE: PageCursor = { part: 0, after: null };
 
 /**
- * Reads the elements that an operation is about, in pages: one search for each state, since an element that matures in
- * between must not be missed, or one for all if ids are given.
+ * Reads the elements that an operation applies to, page by page. There is one search per state, so that an element that
+ * matures during the operation is not missed; with ids, one search covers all states.
  */
 class Pages {
   readonly #options: PagesOptions;
   readonly #parts: readonly (readonly DeliveryState[])[];
   readonly #searches = new Map<number, ElementSearch>();
-  /** Of `release`: those that it released. What was reserved again within the same milliseconds is another's. */
+  /**
+   * For `release`: ids of released elements. A consumer may reserve one again before the bound; that lease must stay.
+   */
   readonly #released = new Set<string>();
 
   constructor(options: PagesOptions) {
@@ -620,7 +620,7 @@ class Pages {
     };
   }
 
-  /** These elements, as they are now; without those that are gone, or were changed already. */
+  /** Reads the pending elements again, without those that are gone or already changed. */
   async named(pending: readonly PendingElement[]): Promise<ScannedDelivery[]> {
     const { request, queues } = this.#options;
     const untils = new Map(pending);
@@ -663,7 +663,7 @@ class Pages {
   #isMeant(delivery: ScannedDelivery): boolean {
     if (this.#isDelayed(delivery)) return false;
     if (!this.#isReleasing) return true;
-    // What was reserved after the start is another's.
+    // Leases that began after the operation are not released.
     return (delivery.holder?.since ?? 0) <= this.#options.bound && !this.#released.has(delivery.id);
   }
 
@@ -683,16 +683,15 @@ interface MigrationRunOptions {
   readonly storeEnd: (end: OperationEnd) => Promise<void>;
 }
 
-/** What the old engine has left is counted this often. */
+/** How often the elements left in the old engine are counted. */
 const CHECK_MS = 1_000;
-/** It must be empty for so long: calls that were made before the migration began settle within 5 s. */
+/** How long the old engine must stay empty: calls made before the migration started settle within 5 s. */
 const EMPTY_MS = 6_000;
 
 /**
- * Moves a namespace to another engine: joins the two, and follows how consumers drain the old one. It ends when that is
- * empty.
+ * Moves a namespace to another engine: joins the two engines, and waits until consumers have drained the old one.
  *
- * Nothing but the count is to be stored on the way: a later start joins the engines again before this runs.
+ * It stores no progress: a later start joins the engines again and counts what is left.
  */
 export class MigrationRun {
   readonly #options: MigrationRunOptions;
@@ -705,7 +704,7 @@ export class MigrationRun {
     cursor: null,
     pending: null,
   };
-  /** On the monotonic clock, when the old engine was found empty; null: it was not. */
+  /** When the old engine was first found empty, on the monotonic clock; null while it has elements. */
   #emptySince: number | null = null;
   /** Whether the last step failed, so that only the first failure of several is logged. */
   #isFailing = false;
@@ -722,13 +721,13 @@ export class MigrationRun {
     return this.#progress;
   }
 
-  /** Resolves when the migration has ended, or was left to a later start. Never rejects. */
+  /** Resolves when the migration has ended, or was stopped. Never rejects. */
   start(): Promise<void> {
     this.#running ??= this.#run();
     return this.#running;
   }
 
-  /** A migration cannot be cancelled. */
+  /** Does nothing: a migration cannot be cancelled. */
   cancel(): void {}
 
   async stop(): Promise<void> {
@@ -755,7 +754,7 @@ export class MigrationRun {
     }
   }
 
-  /** Returns how the migration ended, null if it has not. @throws what passes */
+  /** Returns how the migration ended, or null if it continues. @throws any error after which the step is repeated */
   async #step(): Promise<OperationEnd['state'] | null> {
     const { broker, clock, operation } = this.#options;
     const { source, to } = operation.request;
@@ -763,7 +762,7 @@ export class MigrationRun {
       const migration = await broker.migrate(source.ns, to?.ns ?? '');
       this.#note(await migration.left());
     } catch (error) {
-      // Once the engines are joined, they stay so.
+      // Joined engines cannot be separated, so the migration continues.
       const isJoined = broker
         .namespaces()
         .some(({ name, migration }) => name === source.ns && migration !== null);
@@ -776,7 +775,7 @@ export class MigrationRun {
     return clock.monotonic() - this.#emptySince >= EMPTY_MS ? 'done' : null;
   }
 
-  /** @param left elements of the old engine, which may be more again for a moment: what was popped may be returned */
+  /** @param left elements in the old engine; may increase for a moment if a pop is returned undelivered */
   #note(left: number): void {
     const { clock, operation } = this.#options;
     this.#emptySince = left > 0 ? null : (this.#emptySince ?? clock.monotonic());

@@ -20,51 +20,48 @@ import type { Clock } from '../util/clock.ts';
 import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
 
-/** Which elements of a queue a search finds: those for which all of it holds. */
+/** Which elements of a queue a search finds: those that meet all conditions. */
 export interface ElementFilter {
   readonly states: readonly DeliveryState[];
   /** On a stream; null: the namespace's default. */
   readonly group: GroupName | null;
-  /** Only these; not given or null: any. */
+  /** Only these ids; not given or null: any. */
   readonly ids?: readonly ElementId[] | null;
-  /** Source text of a selector as exchanges have them; it decides only, what it changes is not stored. */
+  /** Source of a selector, as in exchanges. Only its decision counts; its changes are not stored. */
   readonly selector?: string | null;
   /** Only elements that were inserted before this moment, ms by the engine's clock: see `Storage.now`. */
   readonly insertedBefore?: number | null;
 }
 
-/** How a search is done. */
+/** Options of a search. */
 export interface SearchOptions {
-  /** Whose share of the selector thread it uses, and in whose turn large bodies are read. */
+  /** The user whose share of the selector thread is used, and in whose turn large bodies are read. */
   readonly payer: Payer;
-  /** Where the selector stood in what the client sent, for errors: `where`, or `where.selector`. */
+  /** Where the selector was in the client's request, for errors: `where` or `where.selector`. */
   readonly path: string;
-  /** Whether the bodies of the matches are wanted; if not, they are empty. */
+  /** Whether matches are returned with their bodies; otherwise these are empty. */
   readonly bodies: boolean;
-  /**
-   * A selector that reads `env.msg.payload` is rejected: the user who searches may not see bodies. Not given: false.
-   */
+  /** Rejects a selector that reads `env.msg.payload`, because the user may not see bodies. Default: false. */
   readonly hidesBodies?: boolean;
 }
 
 /** What one step of a search found. */
 export interface SearchPage {
   /**
-   * In delivery order within each state; states in the order of `DELIVERY_STATES`. With ids: in the order of these,
-   * roughly.
+   * In delivery order within each state; states in the order of `DELIVERY_STATES`. With ids: roughly in their order.
    */
   readonly matches: ScannedDelivery[];
-  /** How many elements were looked at, those that do not match included. */
+  /** How many elements were examined, including those that do not match. */
   readonly looked: number;
-  /** For how many of them the selector threw: they do not match. */
+  /** How many of them made the selector throw; they do not match. */
   readonly failed: number;
   /** The first of these errors; null if there was none. */
   readonly error: SelectorFailure | null;
-  /** The cursor at which the next page begins; null: everything was looked at. */
+  /** The cursor of the next page; null: this was the last page. */
   readonly next: string | null;
 }
 
-/** What a selector threw. Line and column count from 1 and are null if nothing points there. */
+/** An error that a selector threw. Line and column count from 1; null if unknown. */
 interface SelectorFailure {
   readonly id: ElementId;
   readonly message: string;
@@ -79,26 +76,26 @@ interface SearchContext {
   readonly selectors: boolean;
 }
 
-/**
- * A page looks at no more elements than about this, and takes no longer than about this; it ends earlier when it is
- * full.
- */
+/** A page ends after about this many elements, or about this time, even if it is not full. */
 const MAX_LOOKED = 50_000;
 const MAX_PAGE_MS = 1_000;
-/** Bodies of the matches of one page, about; the last one may exceed it. */
+/** A page ends when the bodies of its matches reach this size; the last one may exceed it. */
 const MAX_BODY_BYTES = 16 * 1_048_576;
-/** Elements that are read at once: few at first, since the first ones may fill the page. */
+/** Elements of the first read of a page: few, because they may fill the page. */
 const FIRST_CHUNK = 100;
-/** More at once hold up other requests of this node, whose median doubled with 400; fewer cost throughput. */
+/**
+ * Maximum elements of one read. With 400, the median latency of this node's other requests doubled; fewer cost
+ * throughput.
+ */
 export const MAX_CHUNK = 200;
-/** Of elements whose bodies a selector reads. */
+/** Maximum elements of one read with bodies. */
 const MAX_CHUNK_WITH_BODIES = 100;
-/** Of elements that are found by their ids, if their bodies are read: an engine ends other reads at 16 MiB. */
+/** Maximum elements of one read by ids with bodies: unlike a scan, engines do not end it at 16 MiB. */
 const MAX_IDS_WITH_BODIES = 16;
 
 const CURSOR_MARK_LENGTH = 8;
 
-/** Starts searches. One for all of a node: it bounds those that run selectors. */
+/** Starts searches. A node has one instance, which limits concurrent searches with selectors. */
 export class Searches {
   readonly #context: SearchContext;
   readonly #limit: ConcurrencyLimit = createCheckLimit();
@@ -108,14 +105,14 @@ export class Searches {
   }
 
   /**
-   * Prepares a search; `close` it afterwards.
+   * Prepares a search. The caller must `close` it.
    * @throws QuaysideError `invalid-body` for a selector that does not compile, with its line and column;
    * `invalid-parameter` if selectors are switched off, or for a group of a namespace that has none
    */
   async open(queue: Queue, filter: ElementFilter, options: SearchOptions): Promise<ElementSearch> {
     const { sandbox, selectors } = this.#context;
     const source = filter.selector ?? null;
-    // Checked here, too: the namespace may have no such groups.
+    // Throws if the namespace has no groups.
     const group = queue.groupOf(filter.group);
     let program: SelectorProgram | null = null;
     if (source !== null) {
@@ -128,10 +125,11 @@ export class Searches {
   }
 
   /**
-   * One page of a search that is made for it alone, as a request for it is. Of those with a selector a user may have a
-   * few at once.
+   * Returns one page of a search that is opened for this page only. A user may run only a few such searches with a
+   * selector at a time.
    * @param after the `next` of the page before, as this method returned it; null for the first page
-   * @throws QuaysideError as `open` and `ElementSearch.page`; `invalid-parameter` if `after` is none; `overloaded`
+   * @throws QuaysideError as `open` and `ElementSearch.page`; `invalid-parameter` if `after` is not such a cursor;
+   * `overloaded`
    */
   async page(
     queue: Queue,
@@ -155,8 +153,9 @@ export class Searches {
 }
 
 /**
- * A cursor as a client gets it. Engines begin at the start if they cannot read a cursor, so it carries a mark of what
- * it was issued for: a client that sends another one would page through the queue without end. The mark is no secret.
+ * A cursor as clients receive it. It ends with a hash of the search that it was issued for: an engine that cannot read
+ * a cursor starts at the first element, so a client with a wrong cursor would page through the queue without end. The
+ * hash is no secret.
  */
 function marked(cursor: string, { key, namespace }: Queue, { group, ids }: ElementFilter): string {
   const { type, migration, defaultGroup } = namespace;
@@ -165,7 +164,7 @@ function marked(cursor: string, { key, namespace }: Queue, { group, ids }: Eleme
   return `${cursor}.${hash.digest('base64url').slice(0, CURSOR_MARK_LENGTH)}`;
 }
 
-/** @throws QuaysideError `invalid-parameter` if it was not issued for such a page */
+/** @throws QuaysideError `invalid-parameter` if the cursor was not issued for this search */
 function unmarked(after: string, queue: Queue, filter: ElementFilter): string {
   const cursor = after.slice(0, -1 - CURSOR_MARK_LENGTH);
   if (marked(cursor, queue, filter) === after) return cursor;
@@ -175,20 +174,20 @@ function unmarked(after: string, queue: Queue, filter: ElementFilter): string {
   );
 }
 
-/** Some elements that were read, and the decision about them, which may still be in progress. */
+/** Elements that were read, and the selector's answers, which may still be pending. */
 interface ReadElements {
   readonly deliveries: readonly ScannedDelivery[];
   readonly next: string | null;
   /** Whether the bodies were read. */
   readonly hasBodies: boolean;
-  /** Null: a selector needs bodies that were not read. */
+  /** Null if there is nothing to evaluate. Resolves with null if the selector needs bodies that were not read. */
   readonly deciding: Promise<readonly SelectorAnswer[] | null> | null;
 }
 
 /**
- * Pages through the elements of a queue that match a filter, and changes nothing. A page does bounded work and needs
- * bounded memory, whatever the size of the queue: it ends when it is full, or when it has looked at enough, and says
- * how far it came. Bodies are read only if the selector or the caller needs them.
+ * Pages through the elements of a queue that match a filter, and changes nothing. A page does bounded work in bounded
+ * memory, whatever the size of the queue: it ends when it is full, or when enough elements were examined, and returns
+ * the cursor of the next one. Bodies are read only if the selector or the caller needs them.
  */
 export class ElementSearch {
   readonly #queue: Queue;
@@ -197,9 +196,9 @@ export class ElementSearch {
   readonly #program: SelectorProgram | null;
   readonly #clock: Clock;
   readonly #states: readonly DeliveryState[];
-  /** Not all engines find elements by their ids; those need each body when they pass it. */
+  /** Whether the engine finds elements by id. If not, bodies cannot be read later, only during the scan. */
   readonly #findsIds: boolean;
-  /** Whether the selector has asked for a body. */
+  /** Whether the selector has tried to read a body. */
   #selectorNeedsBodies = false;
   #isClosed = false;
 
@@ -219,17 +218,18 @@ export class ElementSearch {
     this.#findsIds = queue.namespace.storage.capabilities.remove;
   }
 
-  /** Lets go of the selector's VM. What was read ahead in vain may still come, and must not open it again. */
+  /** Releases the selector's VM. A read-ahead may still be pending; it must not open the VM again. */
   close(): void {
     this.#isClosed = true;
     this.#program?.close();
   }
 
   /**
-   * Up to `limit` matches behind `after`. A page may have few or none and yet not be the last: see `next`.
+   * Returns up to `limit` matches after the cursor. A page may have few matches, or none, and not be the last: see
+   * `next`.
    * @param after the `next` of an earlier page of the same filter; null for the first page
-   * @throws QuaysideError `invalid-parameter` if the selector uses more time or memory than it may; `forbidden` if it
-   * reads bodies that are hidden; `not-supported` with ids on an engine that does not find elements by them
+   * @throws QuaysideError `invalid-parameter` if the selector exceeds its time or memory limit; `forbidden` if it reads
+   * bodies that are hidden; `not-supported` with ids on an engine that does not find elements by id
    */
   async page(after: string | null, limit: number): Promise<SearchPage> {
     const startedAt = this.#clock.monotonic();
@@ -240,12 +240,11 @@ export class ElementSearch {
     for (;;) {
       const chunk = await reading;
       size = Math.min(size * 2, MAX_CHUNK);
-      // The next ones are read, and the selector asked, while this one's answers are awaited; but not behind the first
-      // ones.
+      // Read the next chunk while the selector evaluates this one, except after the first: it may fill the page.
       const isAhead = found.looked > 0 && chunk.deciding !== null && chunk.next !== null && !this.#byIds;
       if (isAhead) {
         reading = this.#read(chunk.next, size, found.left);
-        // It may fail before the selector has answered, or be read in vain.
+        // It may fail before it is awaited, or may never be needed.
         reading.catch(ignore);
       }
       const answers = await chunk.deciding;
@@ -276,12 +275,15 @@ export class ElementSearch {
     return this.#filter.ids != null;
   }
 
-  /** Whether elements that are read may be none that match. */
+  /** Whether elements that are read may fail to match. */
   get #isSelective(): boolean {
     return this.#program !== null || this.#filter.insertedBefore != null;
   }
 
-  /** Whether the bodies of all elements are read for the caller. If few of them match, theirs are read later. */
+  /**
+   * Whether all elements are read with their bodies for the caller. If only some match, the bodies of the matches are
+   * read afterwards.
+   */
   get #readsBodiesOfAll(): boolean {
     return this.#options.bodies && (!this.#findsIds || (!this.#isSelective && !this.#byIds));
   }
@@ -302,7 +304,7 @@ export class ElementSearch {
     this.#selectorNeedsBodies = true;
   }
 
-  /** Reads up to `size` elements, no more than could match, and asks the selector. */
+  /** Reads up to `size` elements, but no more than the page can take, and starts the selector. */
   async #read(after: string | null, size: number, left: number): Promise<ReadElements> {
     const bodies = this.#readsBodies;
     const count = Math.min(size, this.#isSelective ? MAX_CHUNK : left);
@@ -312,12 +314,12 @@ export class ElementSearch {
     const old = deliveries.filter((delivery) => this.#isOld(delivery));
     const program = this.#isClosed ? null : this.#program;
     const asked = program === null || old.length === 0 ? null : this.#ask(program, old, bodies);
-    // Awaited later, if nothing fails before.
+    // Awaited later, or never if something fails first.
     asked?.catch(ignore);
     return { deliveries, next, hasBodies: bodies, deciding: asked };
   }
 
-  /** Ids have places instead of cursors. */
+  /** For ids, the cursor is an index in the list. */
   async #readIds(after: string | null, size: number, bodies: boolean): Promise<ScanPage> {
     const { ids } = this.#filter;
     const all = ids ?? [];
@@ -353,8 +355,8 @@ export class ElementSearch {
   }
 
   /**
-   * Adds what matches. Returns the cursor behind the last one if the page is full before the end of the chunk; else
-   * null.
+   * Adds the matches to the page. Returns the cursor after the last match if the page is full before the end of the
+   * chunk; otherwise null.
    */
   #sift(
     { deliveries, next }: ReadElements,
@@ -396,13 +398,13 @@ export class ElementSearch {
     );
   }
 
-  /** The same deliveries with their bodies, without those that are in none of the states any more. */
+  /** Returns the deliveries with their bodies, without those that have left the filter's states. */
   async #withBodies(matches: readonly ScannedDelivery[]): Promise<ScannedDelivery[]> {
     const full = new Map<ElementId, ScannedDelivery>();
     const missing = matches.filter(({ body, bytes }) => body.length !== bytes);
     for (let from = 0; from < missing.length; ) {
       const ids: ElementId[] = [];
-      // As many as a page of a scan has, so that other calls go between.
+      // No more than a scan returns at once, so that other calls can run in between.
       for (let left = SCAN_BYTES; left > 0 && ids.length < MAX_CHUNK && from < missing.length; from++) {
         const { id, bytes } = missing[from] as ScannedDelivery;
         ids.push(id);
@@ -413,7 +415,7 @@ export class ElementSearch {
     }
     return matches.flatMap((delivery) => {
       const whole = delivery.body.length === delivery.bytes ? delivery : full.get(delivery.id);
-      // It was found at its place, where a page may begin again.
+      // Keep the cursor of the scan: the next page may start there.
       return whole === undefined ? [] : [{ ...whole, cursor: delivery.cursor }];
     });
   }
@@ -423,7 +425,7 @@ const NO_BODY = new Uint8Array(0);
 
 function ignore(): void {}
 
-/** What a page has so far. */
+/** The matches and counters of a page in progress. */
 class PageContents {
   readonly matches: ScannedDelivery[] = [];
   readonly #limit: number;
@@ -444,7 +446,7 @@ class PageContents {
     return this.matches.length >= this.#limit || this.#bytes >= MAX_BODY_BYTES;
   }
 
-  /** @param withBody whether its body will be there, now or later */
+  /** @param withBody whether the page will contain its body */
   add(delivery: ScannedDelivery, withBody: boolean): void {
     this.matches.push(delivery);
     if (withBody) this.#bytes += delivery.bytes;
@@ -456,47 +458,47 @@ class PageContents {
   }
 }
 
-/** How many dead letters have the same value of something; null: they have none. */
+/** How many dead letters have the same reason or source; null: they have none. */
 export interface DeadLetterGroup {
   readonly value: string | null;
   readonly count: number;
 }
 
-/** What a dead-letter queue holds. */
+/** Summary of a dead-letter queue. */
 export interface DeadLetterSummary {
   readonly ns: string;
   readonly queue: string;
-  /** All elements that it has now, looked at or not. */
+  /** All elements of the queue, examined or not. */
   readonly count: number;
-  /** When the oldest of those that were looked at died, ms since 1970; null if none says so. */
+  /** When the oldest examined element was dead-lettered, ms since 1970; null if unknown. */
   readonly oldestAt: number | null;
-  /** Of those that were looked at, the most frequent first; what is beyond {@link MAX_GROUPS} is left out. */
+  /** Of the examined elements, the most frequent first, at most {@link MAX_GROUPS}. */
   readonly reasons: readonly DeadLetterGroup[];
-  /** By the queue that they left. */
+  /** The same by source queue. */
   readonly sources: readonly DeadLetterGroup[];
   readonly looked: number;
-  /** Whether all were looked at. */
+  /** Whether all elements were examined. */
   readonly isComplete: boolean;
 }
 
-/** Groups that are returned. Reasons are written by clients, so there may be as many as elements. */
+/** Maximum groups returned. Clients write the reasons, so each element may have a different one. */
 const MAX_GROUPS = 100;
-/** Different values that are counted; elements with others are looked at, and counted in no group. */
+/** Maximum distinct values counted. Elements with further values are examined, but not counted in a group. */
 const MAX_VALUES = 1_000;
 const MAX_SUMMARIZED = 20_000;
 const MAX_MS = 1_000;
 
 export interface DeadLetterSummaries {
   readonly summaries: readonly DeadLetterSummary[];
-  /** Namespaces whose queues are left out since their engine is unavailable. */
+  /** Namespaces that are left out because their engine is unavailable. */
   readonly unavailable: readonly string[];
 }
 
 /**
- * Summarizes dead-letter queues, in their order. Looks at a bounded number of elements in bounded time, all queues
- * together. Elements beyond that number are counted, but not looked at; queues whose turn comes after that time are
- * left out. Of a stream it looks at the deliveries of the default group.
- * @throws QuaysideError the first one's reason, if the engines of all are unavailable
+ * Summarizes dead-letter queues, in the given order. Examines a bounded number of elements in bounded time, for all
+ * queues together. Elements beyond that number are only counted; queues that are not reached in time are left out. On a
+ * stream, only deliveries of the default group are examined.
+ * @throws QuaysideError the first failure, if the engines of all queues are unavailable
  */
 export async function summarizeDeadLetters(
   queues: readonly Queue[],
@@ -535,7 +537,7 @@ export async function summarizeDeadLetters(
     } catch (error) {
       if (!isOutage(error)) throw error;
       failures.set(ns, error);
-      // The others have their time all the same.
+      // An unavailable engine must not use up the time of the others.
       endsAt += clock.monotonic() - startedAt;
     }
   }

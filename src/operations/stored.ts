@@ -3,26 +3,26 @@ import type { DeliveryState, ElementId } from '../model/element.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import type { Action, OperationRequest } from './request.ts';
 
-// What is stored of an operation: one definition for what it is and how it ended, which every node follows, and one for
-// how far it came, which only the node that runs it writes, with each page. That one is deleted at the end.
+// An operation is stored as two definitions. `operation` holds the request and its end, and all nodes follow it.
+// `operation-progress` is written with each page, by the node that runs the operation only, and is deleted at the end.
 
 export const OPERATION_STATES = ['running', 'done', 'cancelled', 'failed'] as const;
 export type OperationState = (typeof OPERATION_STATES)[number];
 
 /**
- * The engine's clock is known to a few milliseconds. An operation is about what was inserted until so long after its
- * start; what it stores in its own source comes later than that.
+ * An operation changes elements that were inserted until this long after its start, because a node knows the engine's
+ * clock to a few milliseconds only. Elements that it stores in its own source are inserted later.
  */
 export const BOUND_MS = 20;
 
-/** What an operation did so far. */
+/** Counters of an operation. */
 interface OperationCounters {
-  /** Elements that were looked at. */
+  /** Elements that were examined. */
   readonly seen: number;
-  /** Those of them that it is about. */
+  /** Elements that match. */
   readonly matched: number;
   readonly changed: number;
-  /** Those that match and cannot be changed. */
+  /** Elements that match but cannot be changed. */
   readonly failed: number;
 }
 
@@ -32,41 +32,44 @@ export const ZERO: OperationCounters = { seen: 0, matched: 0, changed: 0, failed
 export interface ElementSample {
   readonly id: ElementId;
   readonly state: DeliveryState;
-  /** ISO 8601, as all moments here. */
+  /** ISO 8601, like `insertedAt`. */
   readonly mature: string;
   readonly insertedAt: string;
   readonly tries: number;
   readonly reason: string | null;
   readonly bytes: number;
   readonly contentType: string | null;
-  /** As far as they fit into 1 KiB. */
+  /** The headers that fit into 1 KiB. */
   readonly headers: Readonly<Record<string, string>>;
 }
 
-/** An operation as its definition holds it. */
+/** An operation as stored in its definition. */
 export interface StoredOperation {
   readonly request: OperationRequest;
   /** The user who requested it. */
   readonly by: string;
-  /** Whether that user may see no bodies of the source, and so no selector of theirs may. */
+  /** Whether that user may not see bodies of the source: their selector must not read them either. */
   readonly hidesBodies: boolean;
-  /** ms since 1970, by the clock of the node that took the request. */
+  /** ms since 1970, by the clock of the node that accepted the request. */
   readonly startedAt: number;
-  /** The same by the engine's clock: only elements that were inserted until then are changed. */
+  /** ms since 1970, by the engine's clock: only elements inserted until then are changed. See {@link BOUND_MS}. */
   readonly bound: number;
-  /** Elements in the states that it looks at, when it started. */
+  /** Number of elements in the searched states when the operation started. */
   readonly estimate: number;
-  /** Somebody wants it to end. */
+  /** Whether a cancel was requested. */
   readonly isCancelled: boolean;
   /** Null while it runs. */
   readonly end: OperationEnd | null;
 }
 
-/** What went wrong lately. */
+/** The last error of an operation. */
 export interface OperationError {
-  /** Why it failed, or why the last element could not be changed; null: nothing went wrong. */
+  /** Why the operation failed, or why the last element could not be changed; null: no error. */
   readonly error: string | null;
-  /** Whether its selector threw that: then it may quote a body. Not given: an earlier version stored it, and it may. */
+  /**
+   * Whether the selector threw the error, which may then quote a body. Earlier versions did not store this: assume
+   * true.
+   */
   readonly isThrown?: boolean;
 }
 
@@ -77,35 +80,32 @@ export interface OperationEnd extends OperationError {
   readonly samples: readonly ElementSample[];
 }
 
-/**
- * Where the next page begins: which of the states that are looked at, one after the other, and the cursor of its
- * search.
- */
+/** Where the next page starts: the index of the search (one per state, see `Pages`), and its cursor. */
 export interface PageCursor {
   readonly part: number;
   readonly after: string | null;
 }
 
-/** How far an operation came, and who runs it. */
+/** The progress of an operation, and the node that runs it. */
 export interface OperationProgress extends OperationError {
-  /** The node; null: it stopped, and another may take over at once. */
+  /** The node that runs it; null: that node stopped, and another may take over immediately. */
   readonly node: string | null;
   readonly counters: OperationCounters;
   readonly samples: readonly ElementSample[];
-  /** Null: every page was looked at. */
+  /** Null: there are no more pages. */
   readonly cursor: PageCursor | null;
-  /** Elements that are being changed. */
+  /** The elements of the page that is being changed; null: none. */
   readonly pending: readonly PendingElement[] | null;
 }
 
-/** With the end of its lease, which sets a reservation apart from a later one; null: it waits. */
+/** An element, and the end of its lease, which distinguishes this reservation from a later one; null: not reserved. */
 export type PendingElement = readonly [id: ElementId, until: number | null];
 
 export function operationValue(operation: StoredOperation): JsonValue {
   return operation as unknown as JsonValue;
 }
 
-/** Only this service writes these definitions. */
+/** Not validated: only this service writes these definitions. */
 export function toOperation(value: JsonValue): StoredOperation {
   return value as unknown as StoredOperation;
 }
@@ -118,13 +118,13 @@ export function toProgress(value: JsonValue): OperationProgress {
   return value as unknown as OperationProgress;
 }
 
-/** An operation as its users see it: what was requested, how far it came, how it ended. Moments are ISO 8601. */
+/** An operation as users see it: the request, the progress and the end. Moments are ISO 8601. */
 export interface OperationRecord extends OperationCounters {
   readonly id: string;
   readonly action: Action;
   readonly source: ShownPlace;
   readonly where: ShownWhere;
-  /** Left out if the action has none; null if the user may not see its namespace. */
+  /** Not given if the action has no target; null if the user may not see its namespace. */
   readonly to?: ShownPlace | null;
   /** ms. */
   readonly delay?: number;
@@ -141,7 +141,7 @@ export interface OperationRecord extends OperationCounters {
   readonly error: string | null;
 }
 
-/** A queue; of `migrate`, which is about namespaces, without `queue`. */
+/** A queue; for `migrate` a namespace, without `queue`. */
 interface ShownPlace {
   readonly ns: string;
   readonly queue?: string;
@@ -152,26 +152,26 @@ type ShownWhere = Readonly<Partial<Record<'state' | 'group' | 'selector', string
   readonly olderThan?: number;
 };
 
-/** Who reads a record: what they may not see is left out. */
+/** The reader of a record. What they may not see is left out. */
 export interface RecordViewer {
   maySee(namespace: string): boolean;
   may(right: 'browse', namespace: string): boolean;
   maySeeBodies(namespace: string): boolean;
 }
 
-/** Where the selector of an operation stands in its request. */
+/** Path of the selector in the request. */
 export const SELECTOR_PATH = 'where.selector';
 
 /**
- * The error of an operation as far as the viewer may know what it names: a queue of its target, or what its selector
- * saw.
+ * Returns the error of an operation, or a substitute if the viewer may not see what it names: a queue of the target, or
+ * what the selector read.
  */
 function shownError(
   { error, isThrown = true }: OperationError,
   { request: { source, to }, hidesBodies }: Pick<StoredOperation, 'request' | 'hidesBodies'>,
   viewer: RecordViewer,
 ): string | null {
-  // A selector saw what its user may see.
+  // The selector could read only what its user may see.
   const maySeeThrown = hidesBodies ? viewer.may('browse', source.ns) : viewer.maySeeBodies(source.ns);
   if (error === null || (isThrown && maySeeThrown)) return error;
   if (isThrown) {
@@ -181,7 +181,7 @@ function shownError(
   return 'It failed. The reason may name what is in a namespace that you may not see.';
 }
 
-/** @param progress of one that runs; null: none is known */
+/** @param progress of a running operation; null if unknown */
 export function operationRecord(
   id: string,
   operation: StoredOperation,
@@ -228,7 +228,7 @@ function shownWhere({ where }: OperationRequest): ShownWhere {
   };
 }
 
-/** Headers that are kept as bytes, as the text that was requested. */
+/** Decodes stored headers to the strings that were requested. */
 function pairs(flat: readonly (string | null)[]): Record<string, string | null> {
   const shown: [string, string | null][] = [];
   for (let at = 0; at + 1 < flat.length; at += 2) {

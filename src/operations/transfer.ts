@@ -10,14 +10,14 @@ import {
 } from '../model/element.ts';
 import { MAX_CHUNK } from './search.ts';
 
-/** Front ends show it and know nothing of storage. */
+/** Exported again because front ends may not import storage. */
 export type { ScannedDelivery };
 
 /**
- * All elements of a queue with their state, page by page, in delivery order within each state. It is no picture of one
- * moment: elements that change state while it runs may come twice, or not at all. Pause the queue, and let reservations
- * end, for an exact one.
- * @param group on a stream: only its deliveries; null: those of each group that has any, one group after the other
+ * Returns all elements of a queue with their state, page by page, in delivery order within each state. This is not a
+ * snapshot: elements that change state during the export may be returned twice, or not at all. For an exact export,
+ * pause the queue and wait until its reservations have ended.
+ * @param group on a stream: only its deliveries; null: those of every group that has any, group by group
  * @param user in whose turn large bodies are read
  * @throws QuaysideError `invalid-parameter` for a group of a namespace that has none
  */
@@ -44,9 +44,9 @@ export async function* exportPages(
   }
 }
 
-/** An element as an export has it. */
+/** An element of an export. */
 export interface ExportedElement extends ElementContent {
-  /** Its id where it was exported. */
+  /** Its id in the queue that was exported. */
   readonly id: ElementId;
   /** On a stream; null: the default groups of the namespace. */
   readonly group: GroupName | null;
@@ -57,24 +57,23 @@ export interface ExportedElement extends ElementContent {
   readonly expiresAt: number | null;
 }
 
-/** Elements that are stored at once, and about how many bytes of their bodies. */
+/** Elements per insert, and about how many bytes of bodies. */
 const MAX_BATCH = 500;
 const MAX_BATCH_BYTES = 1_048_576;
 
 /**
- * Stores elements of an export in a queue. Each is stored once: one that the queue has still, or that was imported
- * before within the window of idempotency keys, is left out. So an import that was interrupted is repeated from its
- * start.
+ * Stores the elements of an export in a queue, each of them once: an element that is still in the queue, or that was
+ * imported within the window of idempotency keys, is skipped. So an interrupted import can be repeated from the start.
  */
 export class QueueImport {
   readonly #queue: Queue;
   readonly #user: string;
-  /** Whether elements that the queue still has can be recognised. */
+  /** Whether elements that are still in the queue can be recognized. */
   readonly #findsIds: boolean;
   #batch: ExportedElement[] = [];
   #bytes = 0;
   imported = 0;
-  /** Left out, since they are or were there. */
+  /** Elements skipped because they are, or were, in the queue. */
   repeated = 0;
 
   /** @param user in whose turn they are stored */
@@ -85,9 +84,9 @@ export class QueueImport {
   }
 
   /**
-   * Adds an element, and stores those before it if they are many.
+   * Adds an element. Stores the added elements when they fill a batch.
    * @throws QuaysideError `invalid-parameter` for a group of a namespace that has none, `not-supported` for a maturity
-   * or an expiry that the engine does not have, and what `Queue.insert` throws
+   * or an expiry that the engine does not support, and what `Queue.insert` throws
    */
   async add(element: ExportedElement): Promise<void> {
     const { namespace } = this.#queue;
@@ -99,8 +98,8 @@ export class QueueImport {
   }
 
   /**
-   * Stores what was added.
-   * @throws QuaysideError what `Queue.insert` throws; then none of the last batch was stored, or all
+   * Stores the added elements.
+   * @throws QuaysideError what `Queue.insert` throws; then either none or all of the last batch were stored
    */
   async flush(): Promise<void> {
     const batch = this.#batch;
@@ -119,7 +118,7 @@ export class QueueImport {
     this.imported += batch.length - repeated;
   }
 
-  /** Which of them the queue has. An id alone is not enough: other stores may have given the same one. */
+  /** Returns which of them are in the queue. Compares more than ids: another store may have used the same one. */
   async #there(batch: readonly ExportedElement[]): Promise<(element: ExportedElement) => boolean> {
     if (!this.#findsIds || batch.length === 0) return () => false;
     const found = new Set<string>();
@@ -141,7 +140,7 @@ export class QueueImport {
   #newElement(element: ExportedElement): NewElement {
     const { body, contentType, contentEncoding, headers, tries, matureAt, expiresAt, group } = element;
     const { namespace } = this.#queue;
-    // What has matured keeps its place by its maturity, where the engine has maturities.
+    // With a maturity, an element that has matured keeps its place in the queue.
     const isTimed = namespace.capabilities.sched;
     if (!isTimed && matureAt > namespace.clock.now()) needs(namespace, 'sched');
     return {
