@@ -4,11 +4,11 @@ import { after, nextTurn, unlessAborted } from './time.ts';
 
 export interface BatchLimits {
   readonly maxItems: number;
-  /** Of the sizes of a batch's items; one larger item is a batch of its own. */
+  /** Maximum sum of the items' sizes. A larger item is sent alone. */
   readonly maxSize: number;
 }
 
-/** Two, so that the server works on one batch while the next one is made and sent. */
+/** Two, so that the server processes one batch while the next one is built and sent. */
 const MAX_IN_FLIGHT = 2;
 
 interface PendingItem<I, R> {
@@ -19,8 +19,8 @@ interface PendingItem<I, R> {
 }
 
 /**
- * Gathers concurrent calls into one request: those of one turn of the event loop, and those that come while earlier
- * requests are in flight. A single call waits for nothing but the end of its turn.
+ * Combines concurrent calls into one request: those of one turn of the event loop, and those made while earlier
+ * requests are in flight. A single call is sent at the end of its turn.
  */
 export class RequestBatcher<I, R> {
   readonly #send: (items: readonly I[]) => Promise<readonly (R | Error)[]>;
@@ -29,13 +29,13 @@ export class RequestBatcher<I, R> {
   #inFlight = 0;
   #isScheduled = false;
 
-  /** @param send returns one result for each item, an error for one that failed; throws if all failed */
+  /** @param send returns a result for each item, or an error for one that failed; throws if all failed */
   constructor(limits: BatchLimits, send: (items: readonly I[]) => Promise<readonly (R | Error)[]>) {
     this.#limits = limits;
     this.#send = send;
   }
 
-  /** @throws the reason of the signal; the item is then not sent, or its outcome is unknown */
+  /** @throws the reason of the signal, or TimeoutError; the item is then not sent, or its outcome is unknown */
   async add(item: I, size: number, { signal, timeoutMs }: CallOptions = {}): Promise<R> {
     let entry!: PendingItem<I, R>;
     const result = new Promise<R>((resolve, reject) => {
@@ -46,7 +46,7 @@ export class RequestBatcher<I, R> {
     const cancel =
       timeoutMs !== undefined &&
       after(timeoutMs, () => {
-        // What is still pending is not sent any more.
+        // A pending item is not sent any more.
         const outcome = this.#pending.has(entry) ? 'nothing-changed' : 'unknown';
         entry.reject(new TimeoutError(`No response within ${timeoutMs} ms.`, { outcome }));
       });
@@ -97,12 +97,12 @@ export class RequestBatcher<I, R> {
         (result instanceof Error ? reject : resolve)(result);
       });
     } catch (error) {
-      // The caller's function for credentials may throw anything.
+      // The caller's `auth` function may throw anything.
       const { code, status, outcome } = Object(error) as QuaysideError;
       const half = batch.length >> 1;
-      // An earlier attempt of the request may have been executed: its halves would be other requests.
+      // Do not split after an unknown outcome: the halves would be new requests, and the whole may have been executed.
       if (half > 0 && outcome !== 'unknown' && (code === 'too-many-groups' || status === 413)) {
-        // Too many, or too large, together.
+        // The batch was too large: send its halves.
         await this.#settle(batch.slice(0, half));
         await this.#settle(batch.slice(half));
       } else for (const { reject } of batch) reject(error);

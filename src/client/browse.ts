@@ -11,26 +11,26 @@ export interface BrowseOptions extends CallOptions {
   readonly state?: ElementState | undefined;
   /** A selector, such as `env.msg.tries > 3`: only elements that it accepts. */
   readonly where?: string | undefined;
-  /** On a stream: the group whose deliveries are meant. */
+  /** On a stream: the group whose deliveries are returned. Default: the first one of the namespace. */
   readonly group?: string | undefined;
-  /** Called for each page with elements that are left out because the selector threw for them. */
+  /** Called for each page that lacks elements because the selector threw. */
   readonly onSelectorError?: ((failure: SelectorFailure) => void) | undefined;
 }
 
 /** Elements of a page for which the selector threw. */
 export interface SelectorFailure {
   readonly failed: number;
-  /** For the first of them. */
+  /** The error for the first of them. */
   readonly error: { readonly id: string; readonly message: string };
 }
 
-/** An element that somebody looked at. */
+/** An element returned by `browse`. */
 export interface BrowsedElement<T> extends Element<T> {
   readonly state: ElementState;
   readonly insertedAt: Date;
   /** Why the last try failed. */
   readonly reason: string | null;
-  /** Who holds a reserved element. */
+  /** The holder of a reserved element; null if it is not reserved. */
   readonly holder: BrowsedHolder | null;
 }
 
@@ -85,7 +85,7 @@ class ReceivedBrowsed<T> extends ReceivedBase<T> implements BrowsedElement<T> {
   }
 }
 
-/** Page after page, each requested when the one before was read. */
+/** Browses page by page. Requests a page when the previous one has been consumed. */
 export async function* browsePages<T>(
   wire: QueueWire,
   codec: DataCodec,

@@ -1,14 +1,14 @@
 import { invalid, quoted, textOf, ValidationError, type ValidationIssue } from './errors.ts';
 
-/** How data become a body, and back. */
+/** Converts data to a body, and back. */
 export interface Codec<T> {
-  /** The content type of the elements that it makes. */
+  /** The content type of encoded elements. */
   readonly contentType: string;
   encode(data: T): string | Uint8Array;
   decode(body: Uint8Array, contentType: string | null): T;
 }
 
-/** What zod, valibot and others implement: https://standardschema.dev, version 1. */
+/** Standard Schema version 1, as implemented by zod, valibot and others: https://standardschema.dev */
 export interface StandardSchema<Input = unknown, Output = Input> {
   readonly '~standard': {
     readonly version: 1;
@@ -25,18 +25,18 @@ export type ValidationResult<Output> =
 export type SchemaInput<S extends StandardSchema> = NonNullable<S['~standard']['types']>['input'];
 export type SchemaOutput<S extends StandardSchema> = NonNullable<S['~standard']['types']>['output'];
 
-/** A body on its way to the server. `json` is JSON text. */
+/** A body to send. `json` is a JSON string. */
 export type EncodedBody =
   | { readonly json: string }
   | { readonly body: string | Uint8Array; readonly contentType: string };
 
-/** What a queue does with the data of its elements. */
+/** Encodes and decodes the data of a queue's elements. */
 export interface DataCodec {
   encode(data: unknown): EncodedBody | Promise<EncodedBody>;
   decode(body: ReceivedBody): unknown;
 }
 
-/** A body that came from the server: text, or bytes that are not UTF-8. */
+/** A body received from the server. `text` is null if the bytes are not UTF-8. */
 export interface ReceivedBody {
   readonly text: string | null;
   readonly bytes: Uint8Array;
@@ -45,7 +45,7 @@ export interface ReceivedBody {
 
 const JSON_TYPE = /^application\/(?:[^;]*\+)?json *(?:;|$)/i;
 
-/** Data are JSON; a `Uint8Array`, or an `ArrayBuffer`, is bytes as they are. */
+/** Data are JSON; a `Uint8Array` or an `ArrayBuffer` is sent as bytes. */
 export const JSON_DATA: DataCodec = {
   encode(data) {
     const body = data instanceof ArrayBuffer ? new Uint8Array(data) : data;
@@ -68,7 +68,7 @@ export const JSON_DATA: DataCodec = {
     if (text === null) return bytes;
     if (contentType !== null && JSON_TYPE.test(contentType)) {
       try {
-        // It counts a byte order mark, which some programs write, as white space.
+        // `trimStart` also removes a byte order mark, which some programs write.
         return JSON.parse(text.trimStart());
       } catch (cause) {
         throw invalid(`The body ${quoted(text)} of content type ${quoted(contentType)} is not JSON.`, cause);
@@ -91,7 +91,7 @@ export function dataCodecOf<T>(codec: Codec<T>): DataCodec {
   };
 }
 
-/** JSON that a schema checks: before an insert, and when an element arrives. */
+/** A JSON codec that checks data against a schema, before an insert and after a take. */
 export function checkedBy({ '~standard': { validate } }: StandardSchema): DataCodec {
   const checked = async (value: unknown): Promise<unknown> => {
     const result = await validate(value);
@@ -102,7 +102,7 @@ export function checkedBy({ '~standard': { validate } }: StandardSchema): DataCo
     );
   };
   return {
-    // The input is sent, not what the schema makes of it: the reader checks, and transforms, it again.
+    // Send the input, not the transformed output: the consumer validates and transforms it again.
     encode: async (data) => {
       await checked(data);
       return JSON_DATA.encode(data);

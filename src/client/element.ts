@@ -4,17 +4,17 @@ import { bytesOfBase64 } from './lines.ts';
 /** An element that was taken. */
 export interface Element<T> {
   readonly id: string;
-  /** The decoded body. @throws ValidationError if the body does not decode, or the schema does not accept it */
+  /** The decoded body. @throws ValidationError if the body cannot be decoded, or does not match the schema */
   readonly data: T;
   readonly body: Uint8Array;
   readonly contentType: string;
-  /** How the body is encoded, such as `gzip`; null: not. It is not decoded. */
+  /** The encoding of the body, such as `gzip`; null: none. The client does not decompress it. */
   readonly contentEncoding: string | null;
-  /** Element headers by their names in lower case. */
+  /** Element headers. Names are in lower case. */
   readonly headers: Readonly<Record<string, string>>;
   /** Failed tries so far. */
   readonly tries: number;
-  /** The maturity by which it was delivered. */
+  /** The maturity of the delivery. */
   readonly mature: Date;
 }
 
@@ -29,11 +29,11 @@ interface ReceivedElement {
   readonly base64?: string;
 }
 
-/** What decoding came to: a body that does not decode must not keep its element from being settled. */
+/** Result of decoding a body. The error is stored, not thrown: the element must still be settled. */
 export type Decoded = { readonly data: unknown } | { readonly error: unknown };
 
 export class ReceivedBase<T> implements Element<T> {
-  // `declare`: a browser loads no code for these members but that of the constructor.
+  // `declare` makes browsers load less code: only the constructor sets these members.
   declare readonly id: string;
   declare readonly contentType: string;
   declare readonly contentEncoding: string | null;

@@ -10,15 +10,15 @@ export interface QuaysideErrorOptions extends ErrorOptions {
   readonly details?: Readonly<Record<string, unknown>>;
 }
 
-/** An error of the server or of the client. `code` is stable; compare nothing else. */
+/** An error of the server or the client. Only `code` is stable; do not compare messages. */
 export class QuaysideError extends Error {
-  // `declare`: a browser loads no code for these members but that of the constructor.
+  // `declare` makes browsers load less code: only the constructor sets these members.
   declare readonly code: string;
-  /** The HTTP status, if the server answered. */
+  /** The HTTP status, if there was a response. */
   declare readonly status: number | undefined;
-  /** What the server's log has about the failure. */
+  /** The request id, to find the failure in the server's log. */
   declare readonly requestId: string | undefined;
-  /** When the server suggests the next attempt. */
+  /** How long the server asks to wait before the next attempt. */
   declare readonly retryAfterMs: number | undefined;
   /** Whether the call may have had an effect. */
   declare readonly outcome: CallOutcome;
@@ -42,7 +42,7 @@ export class ConnectionError extends QuaysideError {
   }
 }
 
-/** A call, or a handler, took longer than it may. */
+/** A call or a handler timed out. */
 export class TimeoutError extends QuaysideError {
   override readonly name: string = 'TimeoutError';
 
@@ -51,7 +51,7 @@ export class TimeoutError extends QuaysideError {
   }
 }
 
-/** The reservation is over: its lease ended, or the element was settled elsewhere. */
+/** The reservation is no longer valid: its lease ended, or the element was settled elsewhere. */
 export class LeaseLostError extends QuaysideError {
   override readonly name: string = 'LeaseLostError';
 
@@ -69,13 +69,13 @@ export class StoppedError extends QuaysideError {
   }
 }
 
-/** One thing that a schema found wrong, as Standard Schema reports it. */
+/** An issue that a schema found, as in Standard Schema. */
 export interface ValidationIssue {
   readonly message: string;
   readonly path?: readonly (PropertyKey | { readonly key: PropertyKey })[] | undefined;
 }
 
-/** An argument that cannot be sent, data that a schema does not accept, or a body that does not decode. */
+/** An invalid argument, data that do not match the schema, or a body that cannot be decoded. */
 export class ValidationError extends QuaysideError {
   override readonly name: string = 'ValidationError';
   readonly issues: readonly ValidationIssue[];
@@ -90,12 +90,12 @@ export function invalid(message: string, cause?: unknown): ValidationError {
   return new ValidationError(message, [{ message }], { cause });
 }
 
-/** As the server has it: ten years. */
+/** The server's limit: ten years. */
 const MAX_MS = 315_360_000_000;
 
 /**
- * Milliseconds that the server accepts. They are checked here because a request carries the calls of others, too, which
- * it rejects as a whole, and because NaN becomes null in JSON, which means that nothing was given.
+ * Checks milliseconds against the server's limits. This is done before sending because the server rejects a request
+ * with the calls of others as a whole, and because NaN becomes null in JSON, which means "not given".
  * @throws ValidationError
  */
 export function checkedMs(name: string, ms: number, min = 0): number {
@@ -103,32 +103,32 @@ export function checkedMs(name: string, ms: number, min = 0): number {
   throw invalid(`${name} is ${ms}. Allowed: milliseconds from ${min} to ${MAX_MS}.`);
 }
 
-/** The same in whole milliseconds; JSON leaves out what is undefined. */
+/** Like {@link checkedMs}, but rounds to whole milliseconds; undefined stays undefined. @throws ValidationError */
 export function roundedMs(name: string, ms: number | undefined, min = 0): number | undefined {
   return ms === undefined ? ms : checkedMs(name, Math.round(ms), min);
 }
 
 /**
- * The JSON of a response, which has that member.
- * @throws QuaysideError for anything else: something between client and server may answer 200 as well
+ * Parses the JSON of a response that must have a member.
+ * @throws QuaysideError `unexpected-response` for anything else: a proxy may answer 200 as well
  */
 export function jsonIn<T>(text: string, member: keyof T & string): T {
   try {
     const value = JSON.parse(text);
     if (value?.[member] !== undefined) return value;
   } catch {
-    // It is quoted below.
+    // The error below quotes it.
   }
   throw unexpectedResponse(text);
 }
 
-/** The error of a response that the server does not give. */
+/** The error for a response that does not come from the server. */
 export function unexpectedResponse(text: string): QuaysideError {
   const message = `The server, or a proxy in front of it, answered ${quoted(text)}.`;
   return new QuaysideError('unexpected-response', message, { outcome: 'unknown' });
 }
 
-/** A thrown value as text. Whatever it is, this throws nothing. */
+/** Converts any thrown value to a string. Never throws. */
 export function textOf(error: unknown): string {
   try {
     return `${(error instanceof Error && error.message) || String(error)}`;
@@ -139,7 +139,7 @@ export function textOf(error: unknown): string {
 
 const MAX_QUOTED = 64;
 
-/** A value as an error message shows it: escaped, and at most 64 characters of it. */
+/** Quotes a value for an error message: escaped, and at most 64 characters. */
 export function quoted(value: unknown): string {
   const text = JSON.stringify(value) ?? String(value);
   return text.length <= MAX_QUOTED ? text : `${text.slice(0, MAX_QUOTED)}…`;

@@ -1,6 +1,5 @@
-// The declarations name disposables; the `lib` of a program that uses them may not.
-/// <reference lib="esnext.disposable" preserve="true" />
-/** The client library, `quayside/client`: `fetch` is all that it needs. */
+// The declarations use `Disposable`, which the `lib` setting of the importing program may lack.
+/** The client library, `quayside/client`. It needs only `fetch`. */
 export type {
   BrowsedElement,
   BrowsedHolder,

@@ -2,7 +2,7 @@ import type { EncodedBody } from './codec.ts';
 import { checkedMs, invalid, jsonIn } from './errors.ts';
 import type { InsertOptions } from './options.ts';
 
-/** An element as a line of a take, as the server writes it. */
+/** A line of the response to a take. */
 export interface TakenLine {
   readonly id: string;
   readonly tries: number;
@@ -16,7 +16,7 @@ export interface TakenLine {
   readonly leaseUntil: string | null;
 }
 
-/** An element as a line of an insert. @param suffix of its idempotency key, if the caller gave one */
+/** Returns the line of an insert. @param suffix appended to the caller's idempotency key */
 export function insertLine(encoded: EncodedBody, options: InsertOptions, suffix = ''): string {
   const { delayMs, at, ttlMs, headers, groups, idempotencyKey } = options;
   // JSON leaves out what is undefined.
@@ -38,7 +38,7 @@ function secondsOf(name: string, ms: number | undefined): number | undefined {
 }
 
 function momentOf(at: Date): number {
-  // A program in JavaScript may give anything.
+  // JavaScript callers may pass anything.
   const ms = at.getTime?.() ?? Number.NaN;
   if (Number.isNaN(ms)) throw invalid(`at is ${at}. Allowed: a Date with a time.`);
   return ms;
@@ -59,7 +59,7 @@ export function takenLines(text: string): TakenLine[] {
     .map((line) => jsonIn<TakenLine>(line, 'id'));
 }
 
-/** Arguments of one call; more would exceed the stack. */
+/** Maximum arguments of one call; more could exceed the stack. */
 const CHUNK = 0x2000;
 
 export function base64Of(bytes: Uint8Array): string {

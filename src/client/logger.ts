@@ -1,4 +1,4 @@
-/** Where a worker reports errors that nobody listens for. */
+/** Where a worker logs errors that no listener receives. */
 export interface Logger {
   error(message: string, error: unknown): void;
 }

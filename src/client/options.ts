@@ -1,19 +1,19 @@
 import type { TracingApi } from './tracing.ts';
 
-/** What every call takes. */
+/** Options of every call. */
 export interface CallOptions {
-  /** Ends the call. What was sent already may still take effect. */
+  /** Aborts the call. A request that was already sent may still take effect. */
   readonly signal?: AbortSignal | undefined;
-  /** How long the call may take in milliseconds, with all of its attempts. Not given: as long as its attempts take. */
+  /** Time limit of the call in milliseconds, including all attempts. Default: none; each attempt has a limit. */
   readonly timeoutMs?: number | undefined;
 }
 
 export interface RetryOptions {
-  /** How often a call is sent at most; 10 if not given. */
+  /** Maximum attempts of a call. Default: 10. */
   readonly attempts?: number | undefined;
-  /** The delay after the first attempt, doubled after each further one; 100 if not given. */
+  /** The delay after the first attempt, doubled after each further one, in milliseconds. Default: 100. */
   readonly minMs?: number | undefined;
-  /** The longest delay; 5000 if not given. */
+  /** The longest delay, in milliseconds. Default: 5000. */
   readonly maxMs?: number | undefined;
 }
 
@@ -29,63 +29,58 @@ export interface TokenCredentials {
 }
 
 export interface ClientOptions {
-  /**
-   * Where the server is, such as `http://127.0.0.1:3444`, which is the default if `QUAYSIDE_URL` is not set. May have a
-   * path, and `user:password@`.
-   */
+  /** URL of the server. May have a path, and `user:password@`. Default: `QUAYSIDE_URL`, or `http://127.0.0.1:3444`. */
   readonly url?: string | URL | undefined;
   /**
-   * Name and password, an API token, or a function that returns the value of the `Authorization` header; it is called
-   * for each request. Not given: `QUAYSIDE_TOKEN`, or `QUAYSIDE_USER` and `QUAYSIDE_PASSWORD`.
+   * Name and password, an API token, or a function that returns the value of the `Authorization` header and is called
+   * for each request. Default: `QUAYSIDE_TOKEN`, or `QUAYSIDE_USER` and `QUAYSIDE_PASSWORD`.
    */
   readonly auth?: Credentials | TokenCredentials | (() => string | Promise<string>) | undefined;
-  /** Sends the requests; the global `fetch` if not given. */
+  /** Sends the requests. Default: the global `fetch`. */
   readonly fetch?: typeof fetch | undefined;
-  /** How calls are repeated that fail for a transient reason. `false`: each is sent once. */
+  /** How calls are repeated after transient errors. `false`: each is sent once. */
   readonly retry?: false | RetryOptions | undefined;
   /** The module `@opentelemetry/api`, for spans of inserts and of handlers. */
   readonly tracing?: TracingApi | undefined;
 }
 
 export interface InsertOptions extends CallOptions {
-  /** How long the element is held back, in milliseconds. */
+  /** After how many milliseconds the element becomes ready. */
   readonly delayMs?: number | undefined;
-  /** The moment before which the element is held back; overrides `delayMs`. */
+  /** When the element becomes ready; overrides `delayMs`. */
   readonly at?: Date | undefined;
-  /** After how many milliseconds the element expires. Not given: as the queue's options say, or never. */
+  /** After how many milliseconds the element expires. Default: the queue's time to live, or never. */
   readonly ttlMs?: number | undefined;
   /**
-   * Element headers, without the prefix `x-ks-hdr-` that they have over HTTP. Consumers get their names in lower case.
+   * Element headers, without the prefix `x-ks-hdr-` that they have over HTTP. Consumers receive their names in lower
+   * case.
    */
   readonly headers?: Readonly<Record<string, string>> | undefined;
-  /** On a stream: the groups that consume it. Not given: those of the namespace. */
+  /** On a stream: the groups that consume the element. Default: those of the namespace. */
   readonly groups?: readonly string[] | undefined;
   /**
-   * Two inserts with one key and the same content store one element. If none is given, the request has a random one, so
-   * that its repetition stores nothing twice; `false`: none, and an insert with an unknown outcome fails.
+   * Two inserts with the same key and content store one element. Default: a random key for the request, so that it can
+   * be repeated safely. `false`: no key; the insert is not repeated after an unknown outcome.
    */
   readonly idempotencyKey?: string | false | undefined;
 }
 
 export interface TakeOptions extends CallOptions {
-  /** How long to wait for the first element, in milliseconds; 0 if not given. `Infinity`: until there is one. */
+  /** How long to wait for the first element, in milliseconds. Default: 0. `Infinity`: until there is one. */
   readonly waitMs?: number | undefined;
-  /** On a stream: the group to read as. Not given: the first one of the namespace. */
+  /** On a stream: the consumer group. Default: the first one of the namespace. */
   readonly group?: string | undefined;
   /** The consumer's name in the server's lists, its `tid`. */
   readonly consumer?: string | undefined;
 }
 
 export interface ReserveOptions extends TakeOptions {
-  /**
-   * How long the reservation lasts, in milliseconds; as long as the queue's lease if not given, which is 120 s unless
-   * configured.
-   */
+  /** Length of the lease in milliseconds. Default: the queue's lease, which is 120 s unless configured. */
   readonly leaseMs?: number | undefined;
 }
 
 export interface RollbackOptions extends CallOptions {
-  /** After how many milliseconds the element is delivered again. Not given: the queue's retry delay, or at once. */
+  /** After how many milliseconds the element is delivered again. Default: the queue's retry delay, or 0. */
   readonly delayMs?: number | undefined;
   /** Why the try failed, up to 1 KiB; stored with the element. */
   readonly reason?: string | undefined;
@@ -93,19 +88,19 @@ export interface RollbackOptions extends CallOptions {
 
 export type RequestMethod = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
 
-/** Of a request that has no method of its own. */
+/** Options of a request for which the client has no method. */
 export interface RequestOptions extends CallOptions {
   readonly body?: string | Uint8Array | undefined;
-  /** `application/json` if not given. */
+  /** Default: `application/json`. */
   readonly contentType?: string | undefined;
   /**
-   * Whether the request may be sent again if the outcome is unknown. Not given: true for a GET, unless it takes an
+   * Whether the request may be sent again after an unknown outcome. Default: true for a GET, unless it takes an
    * element.
    */
   readonly isRepeatable?: boolean | undefined;
 }
 
-/** Of a request whose response is read piece by piece, or whose body is sent so. */
+/** Options of a request whose response or body is streamed. */
 export interface StreamOptions extends Omit<RequestOptions, 'body' | 'isRepeatable'> {
   readonly body?: string | Uint8Array | ReadableStream<Uint8Array> | undefined;
 }

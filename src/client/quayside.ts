@@ -17,9 +17,7 @@ import { QueueWire } from './wire.ts';
 /** Namespace and queue, such as `N/orders`. What follows the first `/` is the queue's name. */
 export type Name = `${string}/${string}`;
 
-/**
- * Above this many queues, all are dropped, and made again when they are needed. Objects for queues keep what they have.
- */
+/** Maximum cached queues. Above it, the cache is cleared; existing `Queue` objects keep theirs. */
 const MAX_WIRES = 1_000;
 
 /** A client of one server, or of several nodes behind one address. */
@@ -34,8 +32,9 @@ export class Quayside implements AsyncDisposable {
   }
 
   /**
-   * A queue whose data are JSON, or bytes. Makes no request, and creates nothing on the server. With a `schema` the
-   * data are checked and typed; a `codec` replaces JSON.
+   * Returns a queue whose data are JSON or bytes. Sends no request, and creates nothing on the server. A `schema`
+   * checks and types the data; a `codec` replaces JSON.
+   * @throws QuaysideError `invalid-name`
    */
   queue(name: Name): Queue<unknown>;
   queue<S extends StandardSchema>(name: Name, options: { schema: S }): Queue<SchemaOutput<S>, SchemaInput<S>>;
@@ -51,15 +50,15 @@ export class Quayside implements AsyncDisposable {
   }
 
   /**
-   * Any other request of the HTTP interface. Reads are repeated after an unknown outcome, and others if `isRepeatable`
-   * says so.
+   * Sends any request of the HTTP interface. Reads are repeated after an unknown outcome; other requests only if
+   * `isRepeatable` is true.
    */
   async request(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<RawResponse> {
     this.#transport.checkOpen();
     return this.#transport.send(clientRequest(method, path, options));
   }
 
-  /** The same, with a response that is read piece by piece, or a body that is sent so. One attempt. */
+  /** Like `request`, but streams the response or the body. Sends one attempt. */
   async stream(method: RequestMethod, path: string, options: StreamOptions = {}): Promise<Response> {
     this.#transport.checkOpen();
     return this.#transport.stream(clientRequest(method, path, options));
@@ -84,7 +83,7 @@ export class Quayside implements AsyncDisposable {
   }
 }
 
-/** A GET of a queue itself takes an element. */
+/** Paths whose GET takes an element: queues. */
 const TAKES = /^\/q(\/[^/?]+){2}(\?|$)/;
 
 function clientRequest<Body>(
@@ -97,10 +96,10 @@ function clientRequest<Body>(
   return { ...options, method, path, isRepeatable: options.isRepeatable ?? isRead, options };
 }
 
-/** A URL parser takes `.` and `..` for steps in a path, however they are encoded. */
+/** Rejects `.` and `..`, which URL parsers resolve as path segments even if they are encoded. */
 const QUEUE_NAME = /^(?!\.\.?\/)([^/]+)\/(?!\.\.?$)(.+)$/s;
 
-/** The path of a queue that is named `namespace/queue`. @throws QuaysideError `invalid-name` */
+/** Returns the path of the queue `namespace/queue`. @throws QuaysideError `invalid-name` */
 export function pathOf(name: string): string {
   const [, ...parts] = QUEUE_NAME.exec(name) ?? [];
   if (parts.length === 0 || !name.isWellFormed()) {

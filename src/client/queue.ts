@@ -10,7 +10,7 @@ import { monotonic } from './time.ts';
 import type { Tracing } from './tracing.ts';
 import { kindOfKey, type QueueWire, timeIn } from './wire.ts';
 
-/** What the objects for queues share with their client. */
+/** What a `Queue` object shares with its client. */
 export interface QueueContext {
   readonly name: string;
   readonly wire: QueueWire;
@@ -18,7 +18,7 @@ export interface QueueContext {
   readonly tracing: Tracing;
 }
 
-/** One request waits at most so long: proxies cut connections that are silent for a minute. */
+/** The longest wait of one request: proxies close connections that are silent for a minute. */
 const MAX_POLL_MS = 25_000;
 
 interface TakeRequest extends ReserveOptions {
@@ -26,7 +26,7 @@ interface TakeRequest extends ReserveOptions {
   readonly isReserve: boolean;
 }
 
-/** One queue. Calls that are made at the same time share requests. */
+/** One queue. Concurrent calls share requests. */
 export class Queue<T, In = T> {
   declare readonly name: string;
   readonly #context: QueueContext;
@@ -36,7 +36,7 @@ export class Queue<T, In = T> {
     this.#context = context;
   }
 
-  /** Stores an element; resolves when it is as durable as the server's engine promises. */
+  /** Stores an element. Resolves when it is as durable as the server's engine guarantees. */
   async insert(data: In, options: InsertOptions = {}): Promise<{ id: string }> {
     const { codec, wire, tracing } = this.#context;
     wire.transport.checkOpen();
@@ -48,8 +48,8 @@ export class Queue<T, In = T> {
   }
 
   /**
-   * Stores up to 10,000 elements with one request: all of them, or none. With an idempotency key, each element's is
-   * `key-0`, `key-1`, ….
+   * Stores up to 10,000 elements with one request: all of them or none. With an idempotency key, the elements have the
+   * keys `key-0`, `key-1`, ….
    */
   async insertMany(data: readonly In[], options: InsertOptions = {}): Promise<{ ids: string[] }> {
     const { codec, wire } = this.#context;
@@ -63,8 +63,8 @@ export class Queue<T, In = T> {
   }
 
   /**
-   * Takes the next element and removes it, or returns undefined if none came within `waitMs`. At most once: an element
-   * whose response is lost on the way is gone, so a pop with an unknown outcome is not repeated.
+   * Takes the next element and removes it, or returns undefined if none arrives within `waitMs`. At most once: an
+   * element is lost if its response is, so a pop with an unknown outcome is not repeated.
    */
   async pop(options: TakeOptions = {}): Promise<Element<T> | undefined> {
     const {
@@ -73,20 +73,20 @@ export class Queue<T, In = T> {
     return line && new ReceivedBase<T>(line, await decodedBy(this.#context.codec, line));
   }
 
-  /** Takes the next element under a lease, or returns undefined if none came within `waitMs`. */
+  /** Takes the next element under a lease, or returns undefined if none arrives within `waitMs`. */
   async reserve(options: ReserveOptions = {}): Promise<Reservation<T> | undefined> {
     const [reservation] = await this.reserveMany(1, options);
     return reservation;
   }
 
-  /** Takes up to `count` elements (1 to 1,000) under leases: as many as there are when the first one is there. */
+  /** Takes up to `count` elements (1 to 1,000) under leases: those that are ready when the first one is. */
   async reserveMany(count: number, options: ReserveOptions = {}): Promise<Reservation<T>[]> {
     return reserveHeld(this.#context, count, options);
   }
 
   /**
-   * Reserves one element after the other: until none has come for `waitMs`, or without it until `signal` is aborted.
-   * One that the body of the loop has not settled is rolled back when the loop continues or ends.
+   * Reserves one element after the other until none has arrived for `waitMs`; without it, until `signal` is aborted. If
+   * the loop's body has not settled an element, it is rolled back when the loop continues or ends.
    */
   async *elements(options: ReserveOptions = {}): AsyncGenerator<Reservation<T>, void, void> {
     const { waitMs = Number.POSITIVE_INFINITY } = options;
@@ -102,13 +102,13 @@ export class Queue<T, In = T> {
     }
   }
 
-  /** Looks at elements without taking them, in delivery order within each state. */
+  /** Returns elements without taking them, in delivery order within each state. */
   browse(options: BrowseOptions = {}): AsyncIterable<BrowsedElement<T>> {
     const { wire, codec } = this.#context;
     return browsePages<T>(wire, codec, options);
   }
 
-  /** What the queue holds, and its counters. A queue that does not exist has zeros. */
+  /** Returns the queue's size and counters. They are zero for a queue that does not exist. */
   async status(options?: CallOptions): Promise<QueueStatus> {
     const { text } = await this.#context.wire.get('/status', options);
     return readStatus(text);
@@ -124,7 +124,7 @@ export class Queue<T, In = T> {
     await this.#context.wire.post('/resume', {}, true, options);
   }
 
-  /** For the worker, which takes and settles in its own way. */
+  /** For the worker, which needs more than the public methods. */
   static contextOf(queue: Queue<unknown, never>): QueueContext {
     return queue.#context;
   }
@@ -135,7 +135,7 @@ interface TakenLines {
   readonly serverTime: number | null;
 }
 
-/** Up to `count` elements under leases. */
+/** Takes up to `count` elements under leases. */
 export async function reserveHeld<T>(
   context: QueueContext,
   count: number,
@@ -168,7 +168,7 @@ async function takeLines(context: QueueContext, request: TakeRequest): Promise<T
     const pollMs = Math.ceil(Math.min(MAX_POLL_MS, Math.max(0, endsAt - monotonic())));
     const leftMs = startedAt + timeoutMs - monotonic();
     if (leftMs <= 0) throw new TimeoutError(`No response within ${timeoutMs} ms.`);
-    // A reservation whose response was lost comes again when its lease has ended; a pop does not.
+    // A reserve may be repeated: an element whose response was lost is delivered again after its lease. A pop may not.
     const response = await context.wire.take(body, pollMs, isReserve, { signal, timeoutMs: leftMs });
     if (response.code === null) {
       return { lines: takenLines(response.text), serverTime: timeIn(response.headers) };

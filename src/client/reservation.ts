@@ -9,9 +9,11 @@ import type { QueueWire, Receipt, SettleAction, SettleRequest } from './wire.ts'
 export interface Reservation<T> extends Element<T>, AsyncDisposable {
   /** When the lease ends, by the server's clock. */
   readonly leaseUntil: Date;
-  /** Names this reservation, for a program that settles it by another way. */
+  /** The token of this reservation, for a program that settles it in another way. */
   readonly token: string;
-  /** Aborted when the reservation is over: `LeaseLostError`, and in a worker also `StoppedError` and `TimeoutError`. */
+  /**
+   * Aborted when the reservation ends, with `LeaseLostError`; in a worker also with `StoppedError` or `TimeoutError`.
+   */
   readonly signal: AbortSignal;
   /** Finishes the element. @throws LeaseLostError if the reservation is over */
   commit(options?: CallOptions): Promise<void>;
@@ -20,25 +22,25 @@ export interface Reservation<T> extends Element<T>, AsyncDisposable {
    * last.
    */
   rollback(options?: RollbackOptions): Promise<void>;
-  /** Returns the element unprocessed to its place in the queue: no try is counted. */
+  /** Returns the element unprocessed to its place in the queue, without counting a try. */
   release(options?: CallOptions): Promise<void>;
   /** Moves the element to the dead-letter queue; without one it is rolled back. */
   bury(reason: string, options?: CallOptions): Promise<void>;
-  /** Renews the lease, for `leaseMs` or as long as the queue's, and returns its new end, by the server's clock. */
+  /** Renews the lease for `leaseMs`, by default the queue's lease. Returns its new end, by the server's clock. */
   extend(leaseMs?: number, options?: CallOptions): Promise<Date>;
 }
 
-/** How a lease of a response is expressed in the time of this process. */
+/** What a reservation needs in addition to its element. */
 export interface LeaseContext {
   readonly wire: QueueWire;
   readonly group: string | undefined;
-  /** The length of the lease that was asked for; undefined: the queue's. */
+  /** The requested length of the lease; undefined: the queue's. */
   readonly leaseMs: number | undefined;
-  /** The server's time when it answered, if it said so. */
+  /** The server's time of the response; null if unknown. */
   readonly serverTime: number | null;
 }
 
-/** What ends a reservation. */
+/** An action that ends a reservation. */
 type Settlement = Exclude<SettleAction, { action: 'extend' }>;
 
 export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T> {
@@ -46,11 +48,14 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   readonly #wire: QueueWire;
   readonly #receipt: Receipt;
   #state: 'held' | 'settling' | 'settled' | 'lost' = 'held';
-  /** Of a settlement that failed with an unknown outcome: if it is repeated, the first one may have been applied. */
+  /**
+   * Action of a settlement that failed with an unknown outcome. If it is repeated, the first attempt may have been
+   * applied.
+   */
   #unknown: string | undefined;
-  /** By the clock of this process, which may differ from the server's. */
+  /** End of the lease, by the monotonic clock of this process. */
   #endsAt: number;
-  /** Made when somebody asks for the signal: most reservations are settled without. */
+  /** Created when the signal is first read: most reservations do not need it. */
   #controller: AbortController | null = null;
   #cancelTimer: CancelTimer | undefined;
 
@@ -62,7 +67,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     this.#endsAt = localEnd(this.leaseUntil, leaseMs, serverTime);
   }
 
-  /** Whether it is neither settled nor lost. */
+  /** Whether the reservation is neither settled nor lost. */
   get isHeld(): boolean {
     return this.#state === 'held' || this.#state === 'settling';
   }
@@ -109,7 +114,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       options,
     );
     if (outcome !== 'done' || until === undefined) {
-      // A settlement that was sent at the same time may have been first: then the reservation is over, and not lost.
+      // A concurrent settlement may have been first: then the reservation is settled, not lost.
       throw this.#state === 'held' ? this.#lose(outcome) : this.#overError();
     }
     this.leaseUntil = new Date(until);
@@ -118,7 +123,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     return this.leaseUntil;
   }
 
-  /** Aborts the signal; the reservation itself stays. */
+  /** Aborts the signal. The reservation stays valid. */
   abort(reason: Error): void {
     this.#controller ??= new AbortController();
     this.#controller.abort(reason);
@@ -129,7 +134,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     try {
       await this.rollback();
     } catch (error) {
-      // Somebody else has it, which is what the rollback was for.
+      // If the lease is lost, the element is already available to others, as the rollback intended.
       if (this.isHeld) throw error;
     }
   }
@@ -142,18 +147,18 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     try {
       const { outcome, isRepeat } = await this.#wire.settle(item, options);
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
-      // What its first attempt may have caused. A caller that gave an element back does not know where it is; after a
-      // commit, or a burial, it is gone.
+      // The outcome that a repeated settlement has if its first attempt was applied. After a commit or a burial, the
+      // element is gone. After a rollback or a release, it may be anywhere.
       const isKept = action === 'rollback' || action === 'release';
       const isOfFirst = isKept ? outcome !== 'token-required' : outcome === 'not-found';
       if (!isDone && !(isOfFirst && (isRepeat || action === this.#unknown))) throw this.#lose(outcome);
       this.#state = 'settled';
       this.#cancelTimer?.();
     } catch (error) {
-      // The same settlement, or another one, may be tried again.
+      // The caller may try the same or another settlement.
       if (this.#state === 'settling') {
         this.#state = 'held';
-        // Any other error may be of a call that was never sent, such as that of a function for credentials.
+        // Other errors without an outcome may come from a call that was never sent, such as from the `auth` function.
         const isGivenUp = item.isSent && error === options?.signal?.reason;
         if (isGivenUp || (error as QuaysideError | null)?.outcome === 'unknown') this.#unknown = action;
       }
@@ -161,12 +166,12 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     }
   }
 
-  /** For the signal, if somebody has asked for it. */
+  /** Starts the timer that aborts the signal when the lease ends, if the signal is used. */
   #armTimer(): void {
     this.#cancelTimer?.();
     if (this.#controller === null || !this.isHeld) return;
     this.#cancelTimer = after(this.leaseLeftMs, () => {
-      // A commit in flight may still succeed: the server takes it as long as nobody else reserved the element.
+      // A commit in flight may still succeed: the server accepts it until another consumer reserves the element.
       if (this.isHeld) this.#controller?.abort(this.#lostError());
     });
   }
@@ -191,8 +196,8 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
 }
 
 /**
- * When a lease that has just begun ends by the clock of this process. Its length is known, or follows from the server's
- * `Date`, which has whole seconds: half of one is the mean of what is left out.
+ * Returns when a new lease ends by the monotonic clock of this process. Its length is known, or follows from the
+ * server's `Date`. That has whole seconds, so half a second is added on average.
  */
 function localEnd(until: Date, leaseMs: number | undefined, serverTime: number | null): number {
   const serverNow = serverTime === null ? wallTime() : serverTime + 500;

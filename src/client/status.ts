@@ -1,6 +1,6 @@
 import { jsonIn } from './errors.ts';
 
-/** What a queue holds, and what was done with it. */
+/** Size and counters of a queue. */
 export interface QueueStatus {
   /** `<engine>:<variant>`. */
   readonly type: string;
@@ -10,11 +10,11 @@ export interface QueueStatus {
   readonly ready: number;
   readonly scheduled: number;
   readonly reserved: number;
-  /** The earliest maturity of what waits. */
+  /** The earliest maturity of the waiting elements. */
   readonly nextMature: Date | null;
   /** For how long the oldest ready element has been ready. */
   readonly oldestReadyMs: number | null;
-  /** Counters since the queue exists: `put`, `get`, `reserve`, `commit`, `rollback`, `deadletter`. */
+  /** Counters since the queue was created: `put`, `get`, `reserve`, `commit`, `rollback`, `deadletter`. */
   readonly stats: Readonly<Record<string, number>>;
 }
 

@@ -1,6 +1,6 @@
 /**
- * Time and randomness of the client, from what Node, Deno, Bun and browsers have in common. The server's clock stays
- * out of here: the client is loaded without the rest of the source.
+ * Time and randomness of the client, based on what Node, Deno, Bun and browsers have in common. Does not import the
+ * server's clock, because the client is published without the rest of the source.
  */
 
 /** Milliseconds from an arbitrary start; never goes back. */
@@ -13,14 +13,14 @@ export function wallTime(): number {
   return Date.now();
 }
 
-/** The longest delay that a timer takes; a longer one would fire at once. */
+/** The longest delay of a timer; a longer one would fire immediately. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
 export type CancelTimer = () => void;
 
 /**
- * Calls `run` once, at the earliest after `delayMs`.
- * @param keepsAlive whether a program that has nothing else to do waits for it
+ * Calls `run` once, not before `delayMs`.
+ * @param keepsAlive whether the timer keeps the program alive
  */
 export function after(delayMs: number, run: () => void, keepsAlive = false): CancelTimer {
   const timer = setTimeout(run, Math.min(Math.max(0, delayMs), MAX_TIMER_MS));
@@ -43,9 +43,9 @@ export function sleep(delayMs: number, ...signals: AbortSignals): Promise<void> 
 type AbortSignals = readonly (AbortSignal | undefined)[];
 
 /**
- * Resolves or rejects as `run` does, whose signal is aborted with the first of `signals`. In Node 20, those of
- * `AbortSignal.any` stay in memory for as long as the signals that they follow.
- * @throws the reason of that signal, however long `run` takes
+ * Resolves or rejects as `run` does, and aborts its signal with the first of `signals`. Does not use `AbortSignal.any`,
+ * whose signals stay in memory in Node 20 as long as the signals that they follow.
+ * @throws the reason of the aborted signal, without waiting for `run`
  */
 export function unlessAborted<T>(
   signals: AbortSignals,
@@ -53,7 +53,7 @@ export function unlessAborted<T>(
 ): Promise<T> {
   const controller = new AbortController();
   return new Promise((resolve, reject) => {
-    // A signal that is never aborted must not keep its listeners, also if `run` never ends after another one was.
+    // Remove the listeners from signals that are never aborted, even if `run` never ends after another one was.
     const end = (): void => {
       for (const signal of signals) signal?.removeEventListener('abort', onAbort);
     };
@@ -66,21 +66,21 @@ export function unlessAborted<T>(
     };
     for (const signal of signals) signal?.addEventListener('abort', onAbort);
     void run(controller.signal).then(resolve, reject).finally(end);
-    // After `run` has begun, which so learns of it in any case.
+    // Handle a signal that is already aborted after `run` has started, so that `run` is notified, too.
     onAbort();
   });
 }
 
 type Schedule = (run: () => void) => void;
 
-/** Calls `run` when everything that is ready to run now has run. Browsers have no `setImmediate`. */
+/** Calls `run` in the next turn of the event loop. Browsers have no `setImmediate`. */
 export const nextTurn: Schedule =
   (globalThis as { setImmediate?: Schedule }).setImmediate ?? ((run) => void setTimeout(run));
 
-/** From 0 up to, not including, 1; for delays, which anybody may guess. */
+/** From 0 to 1 (exclusive). Not for secrets: used for delays only. */
 export const random: () => number = Math.random;
 
-/** 128 random bits as digits. */
+/** Returns 128 random bits, as decimal numbers. */
 export function randomName(): string {
   return crypto.getRandomValues(new Uint32Array(4)).join('-');
 }

@@ -49,12 +49,12 @@ export interface TracingSpan {
   end(): void;
 }
 
-/** Of OpenTelemetry's `SpanKind` and `SpanStatusCode`. */
+/** Values of OpenTelemetry's `SpanKind` and `SpanStatusCode`. */
 const PRODUCER = 3;
 const CONSUMER = 4;
 const ERROR = 2;
 
-/** Spans of one client. Without an API, calls run as they are. */
+/** Creates the spans of one client. Does nothing without the OpenTelemetry API. */
 export class Tracing {
   readonly #api: TracingApi | undefined;
 
@@ -62,7 +62,7 @@ export class Tracing {
     this.#api = api;
   }
 
-  /** An insert of one element: a span, whose context travels in the element's headers. */
+  /** Runs an insert of one element in a span, whose context is added to the element's headers. */
   async insert(
     queue: string,
     options: InsertOptions,
@@ -81,7 +81,7 @@ export class Tracing {
     });
   }
 
-  /** The work on one element: a span of its own trace, with a link to the insert. */
+  /** Processes one element in a span of its own trace, with a link to the insert. */
   async process<R>(
     queue: string,
     group: string | undefined,

@@ -26,14 +26,14 @@ export interface ClientRequest<Body = string | Uint8Array> {
   readonly path: string;
   readonly body?: Body | undefined;
   readonly contentType?: string | undefined;
-  /** Kept in all attempts; false: none. */
+  /** The same in all attempts; false: none. */
   readonly idempotencyKey?: string | false;
   /** Whether the request may be sent again after an attempt whose outcome is unknown. */
   readonly isRepeatable: boolean;
   /** How long the server may wait before it answers. */
   readonly waitMs?: number;
   readonly options?: CallOptions | undefined;
-  /** Error codes that are results of this request, and not thrown. */
+  /** Error codes that are returned as results of this request, not thrown. */
   readonly accepted?: readonly string[];
 }
 
@@ -47,14 +47,14 @@ export interface ClientResponse {
   readonly isRepeat: boolean;
 }
 
-/** Engines answer within 5 s; this leaves room for a slow network. */
+/** Time limit of a response. Engines answer within 5 s; the rest is for slow networks. */
 const ANSWER_MS = 20_000;
-/** A large body may take longer: at least so many bytes are expected to arrive in a millisecond. */
+/** The limit grows with the body: at least this many bytes per millisecond are expected. */
 const BODY_BYTES_PER_MS = 64;
 
 /**
- * Errors that end by themselves: nothing was changed, and another attempt may succeed. A server that cannot be reached
- * may be restarting.
+ * Transient errors: nothing was changed, and another attempt may succeed. A server that cannot be reached may be
+ * restarting.
  */
 const TRANSIENT = new Set([
   'overloaded',
@@ -64,17 +64,18 @@ const TRANSIENT = new Set([
   'too-many-consumers',
   'connection-failed',
 ]);
-/** Problems after which the request may have been executed. */
+/** Error codes after which the request may have been executed. */
 const UNKNOWN = new Set(['outcome-unknown', 'internal']);
 /**
- * Failures of a connection before anything was sent on it, by code and message in Node, Bun and Deno. The last three
- * are of TLS.
+ * Connection failures before anything was sent, by error code and message in Node, Bun and Deno. The last three are TLS
+ * errors.
  */
 const NOT_SENT =
   /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT| connect E|error \(Connect\)|CERT|LEAF_SIGNATURE|WRONG_VERSION/;
 
 /**
- * Sends requests: credentials, deadlines, errors, and attempts until a request has succeeded or may not be repeated.
+ * Sends requests. Adds credentials and deadlines, maps errors, and repeats a request until it succeeds or may not be
+ * repeated.
  */
 export class Transport {
   readonly #base: string;
@@ -89,19 +90,19 @@ export class Transport {
   readonly #calls = new Set<Promise<unknown>>();
 
   constructor(options: ClientOptions) {
-    // Its value may be a URL with a password.
+    // Do not quote the value: it may be a URL with a password.
     if (typeof options === 'string') throw invalid('Options are an object, such as { url }.');
     const url = serverUrl(options.url ?? environment('QUAYSIDE_URL') ?? 'http://127.0.0.1:3444');
     this.#authorization = authorizationOf(url, options.auth);
     this.#base = `${url.origin}${url.pathname}`.replace(/\/$/, '');
-    // A browser's `fetch` must be called on its window.
+    // Browsers require that `fetch` is called on the window.
     this.#fetch = options.fetch ?? ((input, init) => globalThis.fetch(input, init));
     const { retry = {} } = options;
     const { attempts = 10, minMs = 100, maxMs = 5_000 } = retry || { attempts: 1 };
     this.#retry = { attempts, minMs, maxMs };
   }
 
-  /** An idempotency key that no other request has: random bits of this client, and a count. */
+  /** Returns a unique idempotency key: random bits of this client, and a counter. */
   nextKey(): string {
     this.#keys += 1;
     return `${this.#keyPrefix}-${this.#keys}`;
@@ -112,7 +113,7 @@ export class Transport {
     if (this.#isClosed) throw closedError();
   }
 
-  /** A call that `close` waits for. */
+  /** Runs a call that `close` waits for. */
   during<T>(call: () => Promise<T>): Promise<T> {
     const running = call().finally(() => this.#calls.delete(running));
     this.#calls.add(running);
@@ -141,19 +142,19 @@ export class Transport {
         const mayRepeat = error.outcome === 'unknown' ? isRepeatable : TRANSIENT.has(error.code);
         const delayMs = this.#delayAfter(attempt, error.retryAfterMs ?? 0);
         const isLast = attempt >= this.#retry.attempts || monotonic() + delayMs >= deadline;
-        // The error of the last attempt, with what all of them together may have done.
+        // Throw the last attempt's error. If any attempt had an unknown outcome, the call has.
         if (!mayRepeat || isLast) throw Object.assign(error, isRepeat && { outcome: 'unknown' });
         await sleep(delayMs, this.#closed.signal, options.signal);
       }
     }
   }
 
-  /** The response as it comes, for one that is too long for memory. One attempt. */
+  /** Returns a response to be streamed, for one that is too large for memory. Sends one attempt. */
   async stream(request: ClientRequest<StreamOptions['body']>): Promise<Response> {
     const { timeoutMs, signal = this.#closed.signal } = request.options ?? {};
     const timeout = new AbortController();
     if (timeoutMs !== undefined) abortAfter(timeout, timeoutMs, request);
-    // The response is read after this call.
+    // Not `unlessAborted` alone: the response is read after this call returns.
     const ended = AbortSignal.any([this.#closed.signal, signal, timeout.signal]);
     return unlessAborted([ended], () =>
       this.#exchange(request, ended, async (response) => {
@@ -202,21 +203,23 @@ export class Transport {
     { method, body, contentType = 'application/json', idempotencyKey }: ClientRequest<unknown>,
     signal: AbortSignal,
   ): Promise<RequestInit> {
-    // Problem details also for the answers that are plain text otherwise.
+    // Ask for problem details, also for errors that are plain text by default.
     const headers: Record<string, string> = { accept: 'application/x-ndjson, application/problem+json' };
     const authorization = (await this.#authorization())?.trim();
-    // `fetch` would reject it with an error that quotes it.
+    // `fetch` would throw an error that quotes the credentials.
     if (/[^\t -~]/.test(authorization ?? ''))
       throw invalid('The Authorization header must be one line of ASCII.');
     if (authorization) headers.authorization = authorization;
     if (idempotencyKey) headers['idempotency-key'] = idempotencyKey;
     if (body !== undefined) headers['content-type'] = contentType;
-    // A body that is a stream needs `duplex`.
+    // A streamed body needs `duplex`.
     const init = { method, headers, body, signal, redirect: 'manual', duplex: 'half' } as const;
     return init as RequestInit;
   }
 
-  /** Doubling, with up to half of it taken off by chance, so that clients of one server do not return together. */
+  /**
+   * Exponential backoff, minus up to half at random, so that the clients of a server do not return at the same time.
+   */
   #delayAfter(attempt: number, retryAfterMs: number): number {
     const { minMs, maxMs } = this.#retry;
     const delayMs = Math.min(maxMs, minMs * 2 ** (attempt - 1));
@@ -242,14 +245,14 @@ function serverUrl(given: string | URL): URL {
     const url = new URL(given);
     if (/^https?:$/.test(url.protocol)) return url;
   } catch {
-    // Rejected below, by a message that names it.
+    // Rejected below, with a message that quotes the URL.
   }
-  // What stands before an @ may be a password.
+  // Hide what precedes an @: it may contain a password.
   const shown = quoted(String(given).replace(/.*@/, '***@'));
   throw invalid(`The url ${shown} names no server. Allowed: one such as "http://127.0.0.1:3444".`);
 }
 
-/** A variable of the environment; a browser has none. */
+/** Returns an environment variable; undefined in a browser. */
 export function environment(name: string): string | undefined {
   const { process } = globalThis as { process?: { env?: Record<string, string | undefined> } };
   return process?.env?.[name] || undefined;
@@ -266,7 +269,7 @@ function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<s
   return () => (bearer ? `Bearer ${bearer}` : name ? basic : null);
 }
 
-/** A part of a URL. A `%` that begins no escape stands for itself. */
+/** Decodes a part of a URL. A `%` that does not start an escape stays as it is. */
 function decoded(part: string): string | null {
   return new URLSearchParams(`x=${part.replace(/[&+]/g, encodeURIComponent)}`).get('x');
 }
@@ -278,19 +281,19 @@ interface Problem extends Readonly<Record<string, unknown>> {
   readonly requestId?: string;
 }
 
-/** What the server answered in place of a success. */
+/** Converts an error response to an error. */
 function problemOf(response: Response, text: string): QuaysideError {
   const { status } = response;
-  // A gateway may have codes of its own, and problem documents without one.
+  // A gateway may answer with other content types, or with problem documents without a code.
   const isProblem = response.headers.get('content-type')?.startsWith('application/problem+json');
   const details: Problem = isProblem ? JSON.parse(text) : {};
   const retryAfterMs = Number(response.headers.get('retry-after')) * 1000 || undefined;
   if (typeof details.code !== 'string') {
-    // A proxy answers 502, 503 or 504 for a server that it cannot reach, or that answered too late.
+    // A proxy answers 502, 503 or 504 if it cannot reach the server, or times out.
     const message = `The server, or a proxy in front of it, answered ${status} without an error code.`;
     if (status >= 500) return new ConnectionError(message, { status, retryAfterMs, outcome: 'unknown' });
-    // One that limits requests answers 429, one that has not received all of a request 408; neither has passed anything
-    // on.
+    // A proxy answers 429 if it limits requests, and 408 if it has not received the whole request. In both cases it has
+    // not forwarded the request.
     const code = { 408: 'request-timeout', 429: 'overloaded' }[status] ?? 'unexpected-response';
     return new QuaysideError(code, message, { status, retryAfterMs });
   }
@@ -306,7 +309,7 @@ function problemOf(response: Response, text: string): QuaysideError {
 
 function connectionError(error: unknown, base: string): ConnectionError {
   const { code, message = '' } = causeOf(error);
-  // Deno's message has the URL, with the name of the queue, which may be any word.
+  // Remove the URL, which is part of Deno's message: the queue's name may match the pattern.
   const isSent = !NOT_SENT.test(`${code} ${message.replace(/http\S+/, '')}`);
   const what = isSent ? 'The connection ended before the response' : 'The server cannot be reached';
   return new ConnectionError(`${what} (${base}): ${message || textOf(error)}`, {
@@ -317,6 +320,6 @@ function connectionError(error: unknown, base: string): ConnectionError {
 
 function causeOf(error: unknown): { code?: string; message?: string } {
   const { cause } = Object(error) as { cause?: Error & { errors?: readonly Error[] } };
-  // One error for each address of a name with several. Bun's error is the cause itself.
+  // A host with several addresses has an error for each. Bun's error has no cause.
   return cause?.errors?.[0] ?? cause ?? Object(error);
 }

@@ -3,7 +3,7 @@ import { invalid, jsonIn, QuaysideError, quoted, textOf } from './errors.ts';
 import type { CallOptions, InsertOptions } from './options.ts';
 import type { ClientRequest, ClientResponse, Transport } from './transport.ts';
 
-/** An element under a lease, as settlements name it. */
+/** Identifies an element under a lease in a settlement. */
 export interface Receipt {
   readonly id: string;
   readonly token: string;
@@ -18,41 +18,41 @@ export type SettleAction =
 
 export type SettleRequest = {
   readonly receipt: Receipt;
-  /** Whether a request has it. If its caller gives up then, its outcome is unknown. */
+  /** Whether the settlement was sent. If its caller gives up after that, the outcome is unknown. */
   isSent?: boolean;
 } & SettleAction;
 
-/** How one settlement ended, in the server's words. */
+/** The server's result of one settlement. */
 export interface SettleResponse {
   readonly outcome: 'done' | 'dead-lettered' | 'not-found' | 'not-reserved' | 'lease-lost' | 'token-required';
-  /** Of an extension: the new end of the lease. */
+  /** For an extension: the new end of the lease. */
   readonly until?: string;
-  /** The server's time when it answered; null if it does not say. */
+  /** The server's time of the response; null if unknown. */
   readonly serverTime: number | null;
   /** Whether an earlier attempt may have settled the element. */
   readonly isRepeat: boolean;
 }
 
-/** Far below what a server accepts, so that a batch keeps an engine busy for moments only. */
+/** Far below the server's limits, so that a batch does not occupy an engine for long. */
 const LIMITS = { maxItems: 1_000, maxSize: 262_144 };
-/** At most: an id, a token and a group. */
+/** Maximum size of an id, a token and a group. */
 const RECEIPT_SIZE = 256;
 /** The server cuts a reason to 1 KiB. */
 const MAX_REASON_LENGTH = 1_000;
 const NDJSON = 'application/x-ndjson';
 
 /**
- * Idempotency keys that the caller gave, each in its line; one of the client for a request; or none, and nothing is
- * repeated.
+ * Kind of idempotency key. `own`: the caller's, one per line. `random`: the client's, one per request. `none`: requests
+ * are not repeated.
  */
 type KeyKind = 'own' | 'random' | 'none';
 
-/** The requests of one queue; all objects of a client for that queue share them. */
+/** The requests of one queue, shared by all `Queue` objects of a client for that queue. */
 export class QueueWire {
-  /** From the server's root. */
+  /** Path of the queue, from the server's root. */
   readonly path: string;
   readonly transport: Transport;
-  /** A request has a key, or its lines have keys. */
+  /** One batcher per kind of key, because either a request has a key or its lines have. */
   readonly #inserts: { [K in KeyKind]?: RequestBatcher<string, string> } = {};
   readonly #settlements: RequestBatcher<SettleRequest, SettleResponse>;
 
@@ -62,14 +62,14 @@ export class QueueWire {
     this.#settlements = new RequestBatcher(LIMITS, (items) => this.#settleEach(items));
   }
 
-  /** One line, in a request with others. Returns the element's id. */
+  /** Sends a line in a request with others. Returns the element's id. */
   insert(line: string, options: InsertOptions): Promise<string> {
     const kind = kindOfKey(options);
     this.#inserts[kind] ??= new RequestBatcher(LIMITS, (lines) => this.#insertEach(lines, kind));
     return this.#inserts[kind].add(line, line.length, options);
   }
 
-  /** Lines of which all are stored, or none. */
+  /** Stores all lines or none. Returns the ids in the same order. */
   async insertAll(
     lines: readonly string[],
     kind: KeyKind,
@@ -110,15 +110,15 @@ export class QueueWire {
   }
 
   /**
-   * @param waitMs how long the server waits for an element. The response's code says if there was none, or the call was
-   * cancelled
+   * @param waitMs how long the server waits for an element. The response's code tells if there was none, or if the call
+   * was cancelled
    */
   take(body: object, waitMs: number, isRepeatable: boolean, options: CallOptions): Promise<ClientResponse> {
     const accepted = ['pop-timeout', 'pop-cancelled'];
     return this.post('/take', { ...body, to: waitMs }, isRepeatable, options, { waitMs, accepted });
   }
 
-  /** Ends the waiting takes of that consumer. */
+  /** Cancels the waiting takes of a consumer. */
   async cancel(consumer: string, options: CallOptions): Promise<void> {
     await this.transport.send({
       method: 'DELETE',
@@ -133,9 +133,9 @@ export class QueueWire {
   }
 
   /**
-   * The server stores all lines of a request or none. If it names the line that it rejects, that one fails, and the
-   * others are sent again without it, as another request. A line that is one too many is not named: it may be sent with
-   * fewer others.
+   * Inserts lines of different callers. The server stores all lines of a request or none. If it rejects one line by
+   * number, that line fails, and the others are sent again as a new request. A line that exceeds a limit of the request
+   * is not reported by number: it may be accepted with fewer others.
    */
   async #insertEach(lines: readonly string[], kind: KeyKind): Promise<readonly (string | Error)[]> {
     if (!lines[0]) return [];
@@ -145,7 +145,7 @@ export class QueueWire {
       if (!(error instanceof QuaysideError) || error.outcome === 'unknown') throw error;
       const at = Number(error.details.line) - 1;
       if (!lines[at] || (lines[1] && error.status === 413)) throw error;
-      // Each caller inserts one element, and knows no lines.
+      // Callers insert single elements, so a line number would mean nothing to them.
       error.message = error.message.replace(/^Line \d+: /, '');
       const results = await this.#insertEach([...lines.slice(0, at), ...lines.slice(at + 1)], kind);
       return [...results.slice(0, at), error, ...results.slice(at)];
@@ -167,7 +167,7 @@ export class QueueWire {
     const { results } = jsonIn<{ results: Pick<SettleResponse, 'outcome' | 'until'>[] }>(text, 'results');
     const serverTime = timeIn(headers);
     const responses: SettleResponse[] = [];
-    // The server answers in the order of the body: action by action.
+    // The results are in the order of the body: action by action.
     Object.values(indexes)
       .flat()
       .forEach((index, at) => {
@@ -178,8 +178,8 @@ export class QueueWire {
 }
 
 /**
- * @throws ValidationError for a key of another type, such as a number: it could not be sent, and a repeat would store
- * the element twice
+ * @throws ValidationError for a key of another type, such as a number: it could not be sent, and a repeated insert
+ * would store the element twice
  */
 export function kindOfKey({ idempotencyKey: key }: InsertOptions): KeyKind {
   if (key === false) return 'none';
@@ -190,12 +190,12 @@ export function kindOfKey({ idempotencyKey: key }: InsertOptions): KeyKind {
 
 function itemOf({ receipt, action, isSent, ...rest }: SettleRequest): object {
   if (!('reason' in rest && rest.reason)) return { ...receipt, ...rest };
-  // Of one item; a reason of any kind must not make the server reject all of them.
+  // A reason of the wrong type must not make the server reject the whole batch.
   const reason = textOf(rest.reason).slice(0, MAX_REASON_LENGTH).toWellFormed();
   return { ...receipt, ...rest, reason };
 }
 
-/** The server's time, to the second. */
+/** The server's time of a response, ms since 1970, in whole seconds; null if unknown. */
 export function timeIn(headers: Headers): number | null {
   return Date.parse(headers.get('date') ?? '') || null;
 }

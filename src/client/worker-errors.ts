@@ -1,4 +1,4 @@
-/** Thrown by a handler: the element is rolled back, and delivered again after `delayMs`. */
+/** Thrown by a handler to roll back the element, and have it delivered again after `delayMs`. */
 export class RetryLater extends Error {
   readonly delayMs: number;
 
@@ -9,7 +9,7 @@ export class RetryLater extends Error {
   }
 }
 
-/** Thrown by a handler: the element goes to the dead-letter queue, whatever its tries. */
+/** Thrown by a handler to move the element to the dead-letter queue, whatever its tries. */
 export class Bury extends Error {
   constructor(reason: string, options?: ErrorOptions) {
     super(reason, options);

@@ -15,22 +15,22 @@ import { after, type CancelTimer, monotonic, random, randomName, sleep } from '.
 import { Bury, RetryLater } from './worker-errors.ts';
 
 export interface WorkerOptions {
-  /** How many handlers run at once; 1 if not given. */
+  /** How many handlers run concurrently. Default: 1. */
   readonly concurrency?: number | undefined;
-  /** On a stream: the group to read as. */
+  /** On a stream: the consumer group. Default: the first one of the namespace. */
   readonly group?: string | undefined;
-  /** How long a lease is, in milliseconds; it is renewed while the handler runs. 30 seconds if not given. */
+  /** Length of a lease in milliseconds; it is renewed while the handler runs. Default: 30 seconds. */
   readonly leaseMs?: number | undefined;
-  /** After this many milliseconds a handler is aborted, and the element rolled back. Not given: never. */
+  /** After this many milliseconds a handler is aborted, and its element is rolled back. Default: never. */
   readonly handlerTimeoutMs?: number | undefined;
   /**
-   * After how many milliseconds a failed element is delivered again. Not given, or it throws: the queue's retry delay,
-   * or at once.
+   * Returns after how many milliseconds a failed element is delivered again. If not given, or if it throws: after the
+   * queue's retry delay, or immediately if the queue has none.
    */
   readonly backoff?: ((tries: number, error: unknown) => number) | undefined;
   /** Stops the worker when it is aborted. */
   readonly signal?: AbortSignal | undefined;
-  /** Gets errors that no listener of `error` takes, and those of listeners; the console if not given. */
+  /** Receives errors if there is no listener of `error`, and errors that listeners throw. Default: the console. */
   readonly logger?: Logger | undefined;
 }
 
@@ -40,64 +40,65 @@ export type WorkerEvents<T> = {
   /** The handler returned, and the commit is stored. `ms` is how long both took. */
   committed: [job: Reservation<T>, ms: number];
   /**
-   * The handler threw, or took too long, and the rollback is stored. No `delayMs`: the queue's retry delay, or at once.
+   * The handler threw or timed out, and the rollback is stored. `delayMs` is undefined if the queue's retry delay
+   * applies.
    */
   rolledBack: [job: Reservation<T>, error: unknown, delayMs: number | undefined];
   /** The handler threw `Bury`, and the burial is stored. */
   buried: [job: Reservation<T>, error: unknown];
   /** The lease ended before the element was settled: it is neither committed nor rolled back. */
   leaseLost: [job: Reservation<T>];
-  /** A request for elements returned none. */
+  /** A take returned no elements. */
   idle: [];
-  /** The worker continues. Without a listener, errors are logged. */
+  /** Something failed; the worker continues. Without a listener, errors are logged. */
   error: [error: QuaysideError];
-  /** `stop` is done. */
+  /** `stop` has finished. */
   stopped: [];
 };
 
 export interface WorkerResult {
-  /** Handlers that ended between `stop` and its end. */
+  /** Handlers that ended while `stop` was waiting. */
   readonly finished: number;
   /**
-   * Elements that were released, since their handlers had not started, or rolled back when the grace period was over.
+   * Elements that were released because their handlers had not started, or rolled back at the end of the grace period.
    */
   readonly returned: number;
 }
 
 const LEASE_MS = 30_000;
 const GRACE_MS = 30_000;
-/** How long a request waits for an element; proxies cut connections that are silent for a minute. */
+/** How long a take waits for an element: proxies close connections that are silent for a minute. */
 const POLL_MS = 25_000;
-/** A server that answers nothing is reported after this long, and asked again. */
+/** A take without a response fails after this long, and is repeated. */
 const TAKE_TIMEOUT_MS = 45_000;
-/** The most that one request takes. */
+/** Maximum elements of one take. */
 const MAX_TAKE = 1_000;
-/** A cancel that overtakes the request that it is for has no effect, so it is repeated. */
+/** A cancel that arrives before the take that it should end has no effect, so it is repeated at this interval. */
 const CANCEL_AGAIN_MS = 100;
 const CANCEL_TIMEOUT_MS = 2_000;
-/** Delays after requests that failed, doubling from the first to the last. */
+/** Delays after failed takes, doubling from the first to the last. */
 const FAILED_POLL_MS = { first: 200, last: 5_000 };
 
-/** A handler that runs, and how far its element is settled. */
+/** A running handler, and the state of its settlement. */
 interface Job<T> {
   readonly reservation: HeldReservation<T>;
   readonly startedAt: number;
-  /** Whether the settlement is decided, though the handler may still run. */
+  /** Whether the settlement is decided. The handler may still be running. */
   isDecided: boolean;
   cancelTimeout: CancelTimer;
 }
 
 /**
- * Takes elements under leases and runs a handler for each. The handler returns: commit. It throws: rollback. The lease
- * was lost: neither, since another worker has the element. A handler that ignores its signal keeps its place until it
- * ends.
+ * Takes elements under leases and runs a handler for each. If the handler returns, the element is committed; if it
+ * throws, the element is rolled back; if the lease was lost, neither, because another worker may have the element. A
+ * handler that ignores its signal counts toward `concurrency` until it ends.
  */
 export class Worker<T> implements AsyncDisposable {
   readonly #context: QueueContext;
   readonly #handler: (job: Reservation<T>) => unknown;
   readonly #options: WorkerOptions;
   readonly #leaseMs: number;
-  /** Names this worker's requests, so that they can be cancelled without losing what they took. */
+  /** The consumer name of this worker's takes, by which they can be cancelled without losing elements. */
   readonly #consumer = `worker-${randomName()}`;
   readonly #listeners = new Map<keyof WorkerEvents<T>, Set<(...args: never[]) => void>>();
   readonly #jobs = new Set<Job<T>>();
@@ -110,7 +111,7 @@ export class Worker<T> implements AsyncDisposable {
   #stopping: Promise<WorkerResult> | null = null;
   #cancelRenewal: CancelTimer = () => {};
   readonly #onAbort = (): void => void this.stop();
-  /** Called when a place is free, or the worker is resumed or stopped. */
+  /** Called when a handler, take or settlement ends, or when the worker is resumed, resized or stopped. */
   #onChange: (() => void) | null = null;
   #finished = 0;
   #returned = 0;
@@ -130,7 +131,7 @@ export class Worker<T> implements AsyncDisposable {
     this.#concurrency = checkedConcurrency(options.concurrency ?? 1);
   }
 
-  /** How many handlers run at once; may be changed while the worker runs. */
+  /** How many handlers run concurrently; may be changed while the worker runs. */
   get concurrency(): number {
     return this.#concurrency;
   }
@@ -140,7 +141,7 @@ export class Worker<T> implements AsyncDisposable {
     this.#onChange?.();
   }
 
-  /** Subscribes; disposing of the result unsubscribes. */
+  /** Adds a listener. Disposing of the result removes it. */
   on<E extends keyof WorkerEvents<T>>(event: E, listener: (...args: WorkerEvents<T>[E]) => void): Disposable {
     const listeners = this.#listeners.get(event) ?? new Set();
     this.#listeners.set(event, listeners);
@@ -149,7 +150,7 @@ export class Worker<T> implements AsyncDisposable {
     return { [Symbol.dispose]: () => void listeners.delete(added) };
   }
 
-  /** Begins to take elements. A worker that was stopped cannot be started again. */
+  /** Starts to take elements. A stopped worker cannot be started again. */
   start(): this {
     if (this.#isStopping || this.#taking !== null) return this;
     const { signal } = this.#options;
@@ -160,7 +161,7 @@ export class Worker<T> implements AsyncDisposable {
     return this;
   }
 
-  /** Takes no more elements, until `resume`. Resolves when no request for elements is in flight; handlers continue. */
+  /** Stops taking elements until `resume`. Resolves when no take is in flight; handlers continue. */
   async pause(): Promise<void> {
     this.#isPaused = true;
     await this.#endPoll();
@@ -173,8 +174,8 @@ export class Worker<T> implements AsyncDisposable {
   }
 
   /**
-   * Takes no more elements and waits for the handlers, at most `graceMs` (30 seconds): those that still run are then
-   * aborted, and their elements rolled back. Elements that arrive in the meantime are released.
+   * Stops taking elements and waits for the handlers, at most `graceMs` (default: 30 seconds). Handlers that are still
+   * running are then aborted, and their elements rolled back. Elements that arrive after the call are released.
    */
   stop({ graceMs = GRACE_MS }: { graceMs?: number } = {}): Promise<WorkerResult> {
     this.#stopping ??= this.#stop(graceMs);
@@ -204,7 +205,7 @@ export class Worker<T> implements AsyncDisposable {
     let failures = 0;
     while (!this.#isStopping) {
       const free = this.#isPaused ? 0 : this.#concurrency - this.#jobs.size;
-      // Handlers may be faster than settlements: those are bounded as well.
+      // Handlers may be faster than their settlements, so these are bounded, too.
       if (free <= 0 || this.#settling.size >= 2 * this.#concurrency) {
         await this.#change();
         continue;
@@ -222,7 +223,7 @@ export class Worker<T> implements AsyncDisposable {
         failures += 1;
         this.#report(error);
         if (error instanceof StoppedError) void this.stop();
-        // Also by a listener.
+        // A listener may have stopped the worker.
         if (this.#isStopping) continue;
         const { first, last } = FAILED_POLL_MS;
         await this.#changeWithin(Math.min(last, first * 2 ** (failures - 1)) * (1 - random() / 2));
@@ -243,7 +244,7 @@ export class Worker<T> implements AsyncDisposable {
         timeoutMs: TAKE_TIMEOUT_MS,
       });
     } catch (error) {
-      // By `pause`, which `resume` may have ended since.
+      // Aborted by `#endPoll`. Do not check `#isPaused`: the worker may have been resumed since.
       if (polling.signal.aborted) return [];
       throw error;
     } finally {
@@ -252,15 +253,17 @@ export class Worker<T> implements AsyncDisposable {
     }
   }
 
-  /** Ends the request for elements, if one is in flight. The server answers it, so nothing that it took is lost. */
+  /**
+   * Ends the take in flight, if there is one. It is cancelled at the server, whose response still brings what it took.
+   */
   async #endPoll(): Promise<void> {
-    // Only this one: if the worker is resumed, the next one is to stay.
+    // End only this take: if the worker is resumed, the next one must continue.
     const polling = this.#polling;
     while (polling !== null && this.#polling === polling) {
       try {
         await this.#context.wire.cancel(this.#consumer, { timeoutMs: CANCEL_TIMEOUT_MS });
       } catch {
-        // The server is out of reach: the lease of what it took will end.
+        // The server is unreachable. If the take got elements, their leases will expire.
         polling.abort(new StoppedError('The worker takes no more elements.'));
       }
       if (this.#polling === polling) await this.#changeWithin(CANCEL_AGAIN_MS);
@@ -284,7 +287,7 @@ export class Worker<T> implements AsyncDisposable {
     const { tracing, name } = this.#context;
     try {
       await tracing.process(name, group, reservation, async () => {
-        // Throws if the body did not decode.
+        // Throws if the body could not be decoded.
         void reservation.data;
         await this.#handler(reservation);
       });
@@ -298,7 +301,7 @@ export class Worker<T> implements AsyncDisposable {
     }
   }
 
-  /** Settles a job, unless that is decided already: by a timeout, or by the end of the grace period. */
+  /** Settles a job, unless a timeout or the end of the grace period has already done so. */
   #decide(job: Job<T>, settle: () => Promise<void>): void {
     if (job.isDecided) return;
     job.isDecided = true;
@@ -310,7 +313,7 @@ export class Worker<T> implements AsyncDisposable {
     const settling = settle()
       .catch((error: unknown) => {
         if (error instanceof LeaseLostError) this.#emit('leaseLost', reservation);
-        // The handler may settle its element itself.
+        // The handler may have settled its element itself.
         else if ((error as QuaysideError | null)?.code !== 'already-settled') this.#report(error);
       })
       .finally(() => {
@@ -337,7 +340,9 @@ export class Worker<T> implements AsyncDisposable {
     this.#emit('rolledBack', reservation, error, delayMs);
   }
 
-  /** Undefined: the queue's retry delay, also if `backoff` fails, or else the element would stay reserved. */
+  /**
+   * Returns undefined for the queue's retry delay, also if `backoff` throws: otherwise the element would stay reserved.
+   */
   #delayOf({ tries }: HeldReservation<T>, error: unknown): number | undefined {
     try {
       const delayMs = error instanceof RetryLater ? error.delayMs : this.#options.backoff?.(tries, error);
@@ -358,13 +363,13 @@ export class Worker<T> implements AsyncDisposable {
       if (job.isDecided) continue;
       job.isDecided = true;
       const { reservation } = job;
-      // Its handler may have done a part of its work: that was a try.
+      // Roll back, not release: the handler may have done part of its work, so this counts as a try.
       this.#return(reservation, () => reservation.rollback({ delayMs: 0, reason: 'the worker was stopped' }));
       reservation.abort(new StoppedError('The worker was stopped, and its grace period is over.'));
     }
   }
 
-  /** One timer for all jobs; their renewals travel in one request. */
+  /** Uses one timer for all jobs, so that their renewals share a request. */
   #scheduleRenewal(): void {
     const renew = (): void => {
       this.#scheduleRenewal();
@@ -376,8 +381,7 @@ export class Worker<T> implements AsyncDisposable {
         });
       }
     };
-    // A program stays alive while its worker runs, also if all that its handlers wait for is their time limit or the
-    // grace period.
+    // The timer keeps the program alive while its worker runs. The time limits of handlers and the grace period do not.
     this.#cancelRenewal = after(this.#leaseMs / 3, renew, true);
   }
 
@@ -405,7 +409,7 @@ export class Worker<T> implements AsyncDisposable {
     else this.#log(`The worker of ${this.#context.name} failed, and continues:`, reported);
   }
 
-  /** A logger that fails as well must end neither the worker nor its program. */
+  /** A logger that throws must end neither the worker nor the program. */
   #log(message: string, error: unknown): void {
     try {
       (this.#options.logger ?? CONSOLE).error(message, error);
@@ -416,7 +420,7 @@ export class Worker<T> implements AsyncDisposable {
 
   #emit<E extends keyof WorkerEvents<T>>(event: E, ...args: WorkerEvents<T>[E]): void {
     for (const listener of this.#listeners.get(event) ?? []) {
-      // It may be asynchronous as well.
+      // Listeners may be asynchronous.
       const called = async (): Promise<void> => (listener as (...given: WorkerEvents<T>[E]) => void)(...args);
       called().catch((error: unknown) => this.#log(`A listener of "${event}" threw:`, error));
     }
