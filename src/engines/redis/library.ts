@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 
 /**
- * In the order in which they are loaded: one uses what those before it define. Each is a block, see
+ * In the order in which they are loaded: a file uses what those before it define. Each is a block, see
  * `library/shared.lua`.
  */
 const FILES = [
@@ -21,12 +21,12 @@ const FILES = [
 ] as const;
 
 /**
- * The functions that run inside Redis (`library/*.lua`), as one library. Its name has a digest of the text, so each
- * version has its own functions. The records that they write may differ: nodes of two versions must not serve at the
- * same time (`docs/engines/redis.md`, Upgrading).
+ * The functions that run inside Redis (`library/*.lua`), as one library. Its name contains a digest of the source, so
+ * each version has its own functions. The formats of their records may differ: nodes of two versions must not serve at
+ * the same time (`docs/engines/redis.md`, Upgrading).
  *
- * A library rather than scripts: a script creates all its Lua functions at every call, which costs about
- * 15 µs here, a library only when it is loaded.
+ * It is a library instead of scripts, because a script creates all its Lua functions at every call, which takes about
+ * 15 µs here, and a library only when it is loaded.
  */
 export interface Library {
   readonly name: string;

@@ -1,15 +1,17 @@
--- Changes of one delivery's state, each keeping z, the delivery record and a stream's record in step; the ends of
--- leases and of elements. A record, which a delivery has from its first reservation on:
+-- State changes of one delivery, each of which keeps z, the delivery's record and the record of a stream's element
+-- consistent; expiry of leases and elements. A delivery has a record from its first reservation on:
 --
 --   maturity(6) tries(4) token(16) lease end(6) owner(6) reserved or extended at(6) expires at(6) reserved at(6)
 --   length of the holder(2) holder, reason
 --
--- Lease end 0: it waits; a token that is not all zeros is of a lease that ran out, and may still commit.
+-- If the lease end is 0, the delivery waits, and a token other than zeros is that of an expired lease, which may still
+-- commit.
 
 NO_TOKEN, NOBODY = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0'
 local RECORD = 58
 
--- What is the same in the members of an element's groups. `touched` says that the delivery has a record.
+-- The part of a waiting delivery's member that is the same for all groups of an element. touched: the delivery has a
+-- record.
 function behindGroup(maturity, seq, tries, touched)
   return six(maturity) .. seq .. pack('>I4', tries * 2 + (touched and 1 or 0))
 end
@@ -27,8 +29,8 @@ function memberOf(gid, seq, d)
   return waitingMember(gid, d.maturity, seq, d.tries, not d.isUntouched)
 end
 
--- `text`: the record, false if there is none, or nil if it was not read yet. One that is too short is none: an error
--- here would come after the first writes of a call.
+-- text: the stored record, false if there is none, or nil to read it here. A record that is too short counts as none:
+-- an error here would stop the call after its first writes.
 function readRecord(q, gid, seq, text)
   if text == nil then text = db('HGET', q.h, 'd' .. gid .. seq) end
   if not text or #text < RECORD then return nil end
@@ -51,7 +53,7 @@ function reasonIn(record)
   return sub(record, RECORD + 1 + unpackAt('>I2', record, RECORD - 1))
 end
 
--- A delivery that waits and was never reserved, without looking whether it was popped; nil if there is none.
+-- A delivery that has no record, read from its element; nil if there is none. It may be one that was popped.
 local function readUntouched(q, gid, seq)
   local d = { token = NO_TOKEN, owner = NOBODY, ends = 0, since = 0, reason = '', isUntouched = true }
   if gid == PLAIN then
@@ -69,20 +71,20 @@ local function readUntouched(q, gid, seq)
   return d
 end
 
--- A delivery that waits or is reserved: popped ones leave their record or their element until the node is known to have
--- them.
+-- A delivery that waits or is reserved; else nil. A waiting one needs its member of z: the record or the element of a
+-- popped one remains until the node has confirmed the pop.
 function findDelivery(q, gid, seq, text)
   local d = readRecord(q, gid, seq, text) or readUntouched(q, gid, seq)
   if d and (d.ends > 0 or db('ZSCORE', q.z, memberOf(gid, seq, d))) then return d end
 end
 
--- Whether a lease's member in z belongs to this record. A member without its record, as another version or a manual
--- repair may leave it, says nothing of the delivery: it is removed when it is found.
+-- Whether a lease's member of z belongs to this record. A member without a matching record, as another version or a
+-- manual repair may leave it, is ignored, and removed when it is found.
 function isReservedUntil(d, ends)
   return d and d.ends == ends
 end
 
--- Makes a delivery wait. A token other than NO_TOKEN stays good for a late commit.
+-- Makes a delivery wait. A token other than NO_TOKEN remains valid for a late commit.
 function release(q, gid, seq, d, maturity, tries, token)
   db('ZREM', q.z, memberOf(gid, seq, d))
   if gid == PLAIN and d.expiresAt ~= NEVER then noteExpiry(q, d.expiresAt, seq) end
@@ -98,7 +100,7 @@ function release(q, gid, seq, d, maturity, tries, token)
   flush(q)
 end
 
--- Forgets a delivery whose member in z is gone, and the element with its last delivery.
+-- Deletes a delivery whose member of z has been removed; with the last delivery also the element.
 function finish(q, gid, seq)
   delete(q, 'd' .. gid .. seq)
   if gid == PLAIN then
@@ -108,14 +110,14 @@ function finish(q, gid, seq)
   end
 end
 
--- The same with its member.
+-- Like `finish`, and removes the member.
 function removeDelivery(q, gid, seq, d)
   remove(q, memberOf(gid, seq, d))
   if gid == PLAIN and d.ends == 0 and d.expiresAt ~= NEVER then remove(q, 'x' .. d.expiresAt .. seq) end
   finish(q, gid, seq)
 end
 
--- Removes what waits of a stream's element. Returns how many deliveries it was.
+-- Removes the waiting deliveries of a stream's element. Returns how many there were.
 function removeWaiting(q, seq, element)
   local removed = 0
   local gids, states = groupsIn(element)
@@ -130,8 +132,8 @@ function removeWaiting(q, seq, element)
   return removed
 end
 
--- Counts a failed try. Returns whether it was the last one. `retryFrom`: the moment from which the queue's retry delay
--- counts, in place of the maturity; nil if it does not.
+-- Counts a failed try. Returns whether the delivery became a dead letter. maturity: used without a retry delay.
+-- retryFrom: the start of the queue's retry delay; nil: it does not apply.
 function failTry(q, gid, seq, d, maturity, token, reason, retryFrom)
   local _, maxTries = deadLetterPolicy(q)
   local tries = d.tries + 1
@@ -142,8 +144,8 @@ function failTry(q, gid, seq, d, maturity, token, reason, retryFrom)
   return false
 end
 
--- Ends of leases and elements are bounded in each call, as it keeps all others waiting: by their number, and by the
--- bytes of dead letters that are copied.
+-- Bounds for each call, during which Redis serves nobody else: expired leases, expired deliveries, and the bytes that
+-- are copied to dead-letter queues.
 local LEASES_AT_ONCE, EXPIRED_AT_ONCE = 1000, 1000
 MAX_COPIED = 16 * 1024 * 1024
 
@@ -151,9 +153,9 @@ local function endedLeases(q, gid)
   return membersBetween(q.z, '[l' .. gid, '(l' .. gid .. six(call.now + 1), LEASES_AT_ONCE)
 end
 
--- Whether a lease ran out while nobody could settle or extend it. A node that reaches the server ends a lease when it
--- runs out. So if a node finds one that ran out while this node could not reach the server, no node could: the
--- server was unavailable. The same holds for a little longer, as those who hold leases need a moment to return.
+-- Whether a lease expired while nobody could settle or extend it. A node that can reach the server ends a lease on
+-- time. So if this node finds a lease that expired before it could reach the server, no node could. The excuse covers a
+-- little more time, because clients need a moment to reconnect.
 local function isExcused(d, ends)
   return ends < call.excused and d.since < call.contact
 end
@@ -173,8 +175,8 @@ local function endLease(q, member)
   if not failTry(q, gid, seq, d, ends, d.token, 'lease-expired', ends) then call.released = true end
 end
 
--- Ends up to LEASES_AT_ONCE leases of a group, in the order of their ends. Done before anything looks at a group, so no
--- verb depends on a sweep.
+-- Ends up to LEASES_AT_ONCE expired leases of a group, the earliest first. Verbs do this before they read a group, so
+-- none depends on a sweep.
 function endLeases(q, gid)
   for _, member in ipairs(endedLeases(q, gid)) do
     if call.copied >= MAX_COPIED then return end
@@ -182,8 +184,8 @@ function endLeases(q, gid)
   end
 end
 
--- The same over all groups: what goes to the dead-letter queue goes in the order in which it died. Returns whether
--- there may be more.
+-- The same for all groups together, so that dead letters are in the order of the lease ends. Returns whether there may
+-- be more.
 function endAllLeases(q)
   local ended = {}
   for _, group in ipairs(allGroups(q)) do
@@ -204,8 +206,8 @@ local function expireDelivery(q, gid, seq)
   flush(q)
 end
 
--- Removes what waits past its expiry, or moves it to the dead-letter queue. Returns whether there may be more. What is
--- reserved is listed again when it is released.
+-- Removes waiting deliveries of expired elements, or moves them to the dead-letter queue. Returns whether there may be
+-- more. A reserved element is listed again when it is released.
 function expireElements(q)
   if not q.expires then return false end
   local due, ended = membersBetween(q.z, '[x', '(x' .. six(call.now + 1), EXPIRED_AT_ONCE), 0

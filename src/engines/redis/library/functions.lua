@@ -1,18 +1,18 @@
--- Functions of their own, which need no session: for the registry (registry.ts), definitions and counters.
+-- Functions without a session, for the registry (registry.ts), definitions and counters.
 
--- Names of queues by when they were last used, and the lists of those to sweep by when: sorted sets. Functions, as
--- plain commands would be rejected if Redis is out of memory, and then nobody could reserve.
+-- The registry's sorted sets: queue names by last use, and the lists of queues to sweep by time. They are changed by
+-- functions, because Redis rejects plain commands when it is out of memory, and then nobody could reserve.
 --
--- moments: keys: a sorted set; arguments: moments, each with a member.
--- use: keys: the names of a namespace; arguments: the time to go by or 0, '1' to make names known, names. Notes that
--- those that are known are used; returns how many they are.
--- unname: the same key; arguments: name, the moment of its last use, '' or a moment to note instead. Without one the
--- name is removed. Returns 1, or 0 if the queue was used since.
--- forget: keys: those of a queue (queue.lua), and others of its slot. Deletes an empty queue; returns 0 if it is not
--- empty, or was declared with options.
--- drop: the same keys. Deletes a queue that holds no delivery and no outbox entry, whatever else it remembers but what
--- keeps calls and entries from being applied twice (queue.lua). With a list variant's queue one key more, which makes
--- its dedup keys void (list.lua); argument: for how long they are kept, ms.
+-- moments: key: a sorted set; arguments: moment and member, repeated. Adds them.
+-- use: key: the names of a namespace; arguments: the current time or 0 for the server's, '1' to add unknown names,
+--   names. Sets the last use of the known names; returns how many are known.
+-- unname: the same key; arguments: name, its last use as the caller read it, '' or a moment to set instead. Without a
+--   moment, the name is removed. Returns 1, or 0 if the queue was used since.
+-- forget: keys: h, z, the counters and the list of a queue. Deletes an empty queue; returns 0 if it is not empty or
+--   has declared options.
+-- drop: the same keys. Deletes a queue without deliveries and outbox entries, and all else that it stores except the
+--   sessions and outbox marks, which keep calls and entries from being applied twice. A queue of the list variant has
+--   one key more, which makes its dedup keys void (list.lua); argument: how long dedup keys are kept, ms.
 
 register('_moments', function(keys, args)
   return spreadCall('ZADD', keys[1], args)
@@ -37,8 +37,8 @@ register('_unname', function(keys, args)
   return 1
 end)
 
--- Sessions and marks of outboxes: fields of h with their values, and members of z with their scores. What was applied
--- before a drop may be sent again after it.
+-- The sessions and outbox marks of a queue, which outlive a drop: fields of h with their values, and members of z with
+-- their scores. Calls and entries that were applied before the drop may be sent again after it.
 local function keptOf(h, z)
   local fields, members = {}, {}
   for kind in string.gmatch('co', '.') do
@@ -54,8 +54,7 @@ local function keptOf(h, z)
   return fields, members
 end
 
--- Deliveries, elements of streams and outbox entries keep a queue from being dropped. Dedup keys and the like go with
--- it.
+-- Deliveries, stream elements and outbox entries prevent the drop. Dedup keys and the like are deleted.
 register('_drop', function(keys, args)
   if db('EXISTS', keys[4]) == 1 then return 0 end
   for prefix in string.gmatch('wlabp', '.') do
@@ -68,25 +67,26 @@ register('_drop', function(keys, args)
   if keys[5] then
     local last = db('PEXPIRETIME', keys[5])
     db('SET', keys[5], '', 'PX', args[1])
-    -- Keys that were stored since a drop in the same millisecond expire by one later: list.lua.
+    -- Dedup keys that were stored after an earlier drop in the same millisecond expire 1 ms after that drop's key
+    -- (list.lua). They are void, too, only if this key expires as late.
     if db('PEXPIRETIME', keys[5]) <= last then db('PEXPIREAT', keys[5], last + 1) end
   end
   return 1
 end)
 
--- An empty queue has nothing in z but the member that keeps it in existence: no delivery, no dedup key, no session, no
--- outbox entry. A list, which has no such member, does not exist when it is empty.
+-- z of an empty queue has only the member that keeps the key in existence: no delivery, dedup key, session or outbox
+-- entry. A list has no such member: it does not exist when it is empty.
 register('_forget', function(keys)
   if db('ZCARD', keys[2]) > 1 or db('HEXISTS', keys[1], 'O') == 1 or db('EXISTS', keys[4]) == 1 then return 0 end
   db('UNLINK', unpack(keys))
   return 1
 end)
 
--- Small documents: a hash per kind, key -> version, a space, JSON. The node makes the version, a new one for
--- each write, so a write that is sent again is known for what it is.
+-- Definitions: a hash per kind, key -> version, a space, JSON. The node generates a new version for each write, so that
+-- a write which is sent again is recognized.
 --
--- put: <key> <version> <JSON> <'any', '-' for none, '=' and a version> <channel> <message>: 1, or 0 for a conflict
--- delete: <key> <'any', '=' and a version> <channel> <message>: 1, 0 for a conflict, -1 where there was none
+-- put: <key> <version> <JSON> <'any', '-' for none, '=' and a version> <channel> <message>: 1, or 0 on a conflict
+-- delete: <key> <'any', '=' and a version> <channel> <message>: 1, 0 on a conflict, -1 if there is none
 
 local function versionOf(document)
   return document and string.match(document, '^%S+') or nil
@@ -102,7 +102,7 @@ end
 register('_put', function(keys, args)
   local stored = db('HGET', keys[1], args[1])
   if versionOf(stored) == args[2] then
-    -- Written again, so that waiting for replicas waits for it.
+    -- Write it again, so that `WAIT` covers it.
     db('HSET', keys[1], args[1], stored)
     return 1
   end
@@ -121,17 +121,17 @@ register('_delete', function(keys, args)
   return 1
 end)
 
--- Counters for people to read: a hash, <counter>:<group> -> count, and what else exists of its queue: h and its list.
--- Arguments: fields and what to add to each.
+-- Statistics. count: keys: the hash of counters (<counter>:<group> -> count), h and the list of its queue; arguments:
+-- field and increment, repeated.
 
--- Counters are kept for so long after the last count if nothing is there of their queue: its engine is another one, or
--- it was deleted just before another node counted.
+-- How long counters are kept after the last count if their queue is not stored here: it is in another engine, or was
+-- deleted just before another node counted.
 local GONE_MS = 30 * 24 * 3600 * 1000
 
 -- As `MAX_COUNTED_GROUPS` in `engine/stats.ts`, in addition to the plain group.
 local MAX_COUNTED = 1000
 
--- The fields and sums of each named group, and the groups as a list.
+-- Returns the named groups as a list, and by group the sum of its counters and their fields.
 local function countedGroups(key)
   local flat = db('HGETALL', key)
   local groups, sums, fields = {}, {}, {}
@@ -149,7 +149,7 @@ local function countedGroups(key)
   return groups, sums, fields
 end
 
--- Group names come from producers: of too many, those that were counted the least are forgotten.
+-- Producers choose group names, so the number of counted groups is bounded: those with the lowest sums are removed.
 local function forgetLeast(key)
   local groups, sums, fields = countedGroups(key)
   if #groups <= MAX_COUNTED then return end

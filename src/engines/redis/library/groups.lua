@@ -2,10 +2,10 @@
 -- `L` holds the names by number, '' where a number is free.
 
 local MAX_GROUPS = 65535
--- Looking for numbers that can be freed is a scan, so it is done each time that the table has doubled.
+-- Freeing unused numbers is a scan, so it is done only when the table has doubled, from this size on.
 local FIRST_CLEARING = 256
--- If the queue has as many groups as it may, it is done once in so long: a producer that continues to name new ones
--- must not make each insert a scan.
+-- A queue at its group limit is scanned once in this time: a producer that keeps naming new groups must not make each
+-- insert a scan.
 local CLEAR_AGAIN_MS = 1000
 
 local function readGroups(q)
@@ -13,7 +13,7 @@ local function readGroups(q)
     local stored = db('HGET', q.h, 'L')
     q.groups = stored and cmsgpack.unpack(stored) or {}
     q.gids, q.groupCount = {}, 0
-    -- Groups that this call speaks of: what it stores there may come after a clearing, and what it took there may be
+    -- Groups that this call names, which must not be freed: it may store deliveries there later, or a take may be
     -- undone.
     q.wanted = {}
     for number, name in ipairs(q.groups) do
@@ -44,12 +44,12 @@ function allGroups(q)
   return found
 end
 
--- Groups that the sessions of nodes still speak of: undoing a take returns deliveries there.
+-- Groups of the takes in the nodes' sessions: undoing a take returns deliveries to its group.
 local function groupsInSessions(q)
   local used = {}
   for _, member in ipairs(membersBetween(q.z, '[c', '(d', -1)) do
     local node = sub(member, 8)
-    -- That of this node was settled when the call began.
+    -- This node's session was settled when the call began.
     local isSettled = node == call.node and q == call.home and call.number > 0
     local session = not isSettled and db('HGET', q.h, 'c' .. node)
     for _, taken in ipairs(session and takesOf(session) or {}) do used[sub(taken, 2, 3)] = true end
@@ -57,7 +57,7 @@ local function groupsInSessions(q)
   return used
 end
 
--- Frees the numbers of groups that have nothing here: names come from producers and must not pile up.
+-- Frees the numbers of groups without deliveries: producers choose group names, so unused ones must not accumulate.
 local function freeGroups(q)
   flush(q)
   local used = groupsInSessions(q)
@@ -79,8 +79,8 @@ local function freeNumber(q)
   end
 end
 
--- Whether a queue with these groups may have one more. `limit`: how many it may have in addition to the default ones,
--- then those, each between commas; nil or '' for no bound.
+-- Whether the queue may have one more group. limit: the maximum in addition to the default groups, then these, each
+-- between commas; nil or '' for no limit.
 local function isWithinLimit(q, group, limit)
   if not limit or limit == '' then return true end
   local left = tonumber(string.match(limit, '^%d+')) - q.groupCount
@@ -119,14 +119,14 @@ local function newGroup(q, group, limit)
   return gid
 end
 
--- The number of a group that an element names; nil if it does not fit. `limit`: see `isWithinLimit`.
+-- The number of a group, which is created unless it exists; nil if it does not fit. limit: see `isWithinLimit`.
 function createGroup(q, group, limit)
   return findGroup(q, group) or newGroup(q, group, limit)
 end
 
--- The numbers of a list of groups, each once; nil if they do not fit.
+-- The numbers of comma-separated groups, without duplicates; nil if they do not fit.
 function createGroups(q, names, limit)
-  -- Elements of a call mostly have the same.
+  -- Most elements of a call have the same groups.
   if names == q.lastNames then return q.lastGids end
   local gids, seen = {}, {}
   for name in string.gmatch(names, '[^,]+') do
@@ -141,31 +141,31 @@ function createGroups(q, names, limit)
   return gids
 end
 
--- room <limit> <groups>: creates these groups; returns nothing, but NO_CAPACITY if they do not fit.
+-- room <limit> <groups>: creates these groups; returns '', or NO_CAPACITY if they do not fit.
 verbs.room = function(q, args, at)
   createQueue(q)
   return createGroups(q, args[at + 1], args[at]) and '' or NO_CAPACITY, at + 2
 end
 
--- What the groups of one element do with it, as one record in addition to the element:
+-- The state of an element in each of its groups, as one record in addition to the element:
 --
 --   inserted at(6) age(1) tries(4) expires at(6), then per group that has not finished it: gid(2) state(1) maturity(6)
 --
--- From it follow when the element may be deleted, and where it stands among the elements of the queue, which
--- is one member in z: `a` with its earliest maturity while any group waits for it, else `b` while any holds
--- it. So counting the elements of a stream is counting members, whatever the number of groups.
+-- The record shows when the element may be deleted. It also determines the element's own member of z: `a` with the
+-- earliest maturity while any group waits for it, else `b` while any group has reserved it. So a stream's elements are
+-- counted by counting members, whatever the number of groups.
 
--- `string` is not there when a library is loaded.
+-- A literal, as `string` is not available while Redis loads the library.
 NEVER = '\0\0\0\0\0\0'
 WAITING, TOUCHED, HELD, POPPED = 0, 1, 2, 3
--- Age: not subject to retention; listed under `r`; past it, and reserved when that was found.
+-- Ages: not subject to retention; listed under `r`; past its retention, but reserved when the sweep found it.
 local AGELESS, AGING = 0, 1
 OVERDUE = 2
 
 local ELEMENT_LENGTH, ENTRY_LENGTH = 17, 9
 
--- The groups remain the text that they are stored as: with tables, a change of one of 64 groups took Redis 72 µs in
--- place of 36. Nil if there is none; and whether there is one that cannot be read.
+-- Returns the record, or nil, and whether it is malformed. The groups stay a string as stored: with tables, to change
+-- one of 64 groups took Redis 72 µs instead of 36.
 function readElement(q, seq)
   local text = db('HGET', q.h, 'g' .. seq)
   if not text then return nil, false end
@@ -175,7 +175,7 @@ function readElement(q, seq)
   return element
 end
 
--- Where a group is among those of an element, or nil.
+-- The position of a group in those of an element, or nil.
 local function placeOf(element, gid)
   local at = string.find(element.groups, gid, 1, true)
   while at and (at - 1) % ENTRY_LENGTH > 0 do at = string.find(element.groups, gid, at + 1, true) end
@@ -205,7 +205,7 @@ function groupsIn(element)
   return gids, states
 end
 
--- The element's own member in z, or nil if no group waits for it or holds it.
+-- The element's own member of z; nil if no group waits for it or has reserved it.
 function elementMember(element, seq)
   local groups, first, isHeld = element.groups, nil, false
   for at = 3, #groups, ENTRY_LENGTH do
@@ -242,7 +242,7 @@ function writeElement(q, seq, element, before)
   end
 end
 
--- Notes the new state of one group's delivery; nil: it is finished. Returns whether the record cannot be read.
+-- Stores the new state of one group's delivery; nil: it is finished. Returns whether the element's record is malformed.
 function changeGroup(q, seq, gid, state, maturity)
   local element, isMalformed = readElement(q, seq)
   if not element then return isMalformed end
@@ -259,13 +259,14 @@ function changeGroup(q, seq, gid, state, maturity)
   return false
 end
 
--- The first record of an element that these groups wait for.
+-- Creates the record of an element that waits in these groups.
 function newElement(q, seq, gids, maturity, tries, expiresAt)
   add(q, 'a' .. six(maturity) .. seq)
   local retention, age = retentionOf(q), AGELESS
   if retention > 0 then
     age = AGING
-    -- Those who call the queue itself list it before. If another element ages there, it is listed.
+    -- A call of the queue itself has registered the sweep before (batcher.ts). A queue with an aging element is
+    -- registered.
     if q ~= call.home and not firstMember(q.z, 'r') then registerDue(q.text, call.now + retention) end
     add(q, ageMember(call.now, seq))
   end

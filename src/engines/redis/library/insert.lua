@@ -1,20 +1,20 @@
 -- insert <count> <columns> <dedup window> [<limit>] [<sizes>] [<request keys>] <contents> [<timings>] [<groups>]
 -- [<dedup keys>]
 --
--- Of contents, timings, groups and dedup keys there is one for each element.
--- columns: 't' if timings are given, 'g' if groups are, 'd' if dedup keys are, 'r' if request keys are. Groups are
--- joined by commas.
--- limit: with groups only, see groups.lua.
--- sizes: with groups or keys: how many elements each of the calls has that were joined.
--- request keys: of each call one that is for all its elements, as a dedup key; '' for none.
+-- There is one content, timing, list of groups and dedup key for each element.
+-- columns: which of the optional columns are given: 't' timings, 'g' groups, 'd' dedup keys, 'r' request keys.
+-- groups: separated by commas
+-- limit: with groups only, see groups.lua
+-- sizes: with groups or keys only: the number of elements of each joined call
+-- request keys: one for each joined call, in the form of a dedup key, for all elements of the call; '' for none
 -- timing: '' for an element that is ready now, was never tried and does not expire, else maturity + 1 or 0(6) delay(6)
--- tries(4) expires at(6).
--- dedup key: the key, and behind a zero byte the fingerprint(22) of the content, if there is one.
--- Returns the first number(6), then, if a dedup key may have met an earlier one, or there are groups, of each element
--- its number(6) and what became of it(1): STORED, REPEATED or MISMATCHED; the number 0 for those of a call of which
--- nothing is stored: its groups do not fit, or it has one that is MISMATCHED. Of a call with a request key there is one
--- such record, with the number of its first element; the others follow that one. A call without elements stores
--- nothing, its key neither.
+--   tries(4) expires at(6)
+-- dedup key: the key; if the content has a fingerprint, followed by a zero byte and the fingerprint(22)
+--
+-- Returns the first seq(6). With groups or keys, a record follows for each element: its seq(6) and its outcome(1):
+-- STORED, REPEATED or MISMATCHED. The seq is 0 if nothing of its call is stored, because a group does not fit or a key
+-- is MISMATCHED. A call with a request key has only one record, that of its first element; the others follow
+-- consecutively. A call without elements stores nothing, not even its key.
 
 function timingOf(text)
   if text == '' then return call.now, 0, NEVER end
@@ -26,7 +26,7 @@ function timingText(maturity, tries, expiresAt)
   return pack('>I6I6I4', maturity + 1, 0, tries) .. expiresAt
 end
 
--- Stores one element and returns its number. `gids` is nil on a plain queue.
+-- Stores one element and returns its seq. `gids` is nil on a plain queue.
 function put(q, maturity, tries, expiresAt, gids, content)
   q.seq = q.seq + 1
   local seq = six(q.seq)
@@ -46,30 +46,30 @@ end
 local STORED, REPEATED, MISMATCHED = '0', '1', '2'
 local FINGERPRINT = 22
 
--- A key and its fingerprint, '' for none.
+-- Splits a key and its fingerprint, '' for none.
 local function splitKey(text)
   local at = #text - FINGERPRINT
   if byte(text, at) ~= 0 then return text, '' end
   return sub(text, 1, at - 1), sub(text, at + 1)
 end
 
--- The number of the element that this key made within the window, or nil; the fingerprint that came with it; and what
--- is stored of the key, even if it is past the window.
+-- Returns the seq of the element that was stored with this key within the window, or nil; the fingerprint that came
+-- with it; and the stored value of the key, even if it is past the window.
 local function findRepeat(q, key, window)
   local stored = db('HGET', q.h, 'k' .. key)
   if stored and fromSix(stored, 7) > call.now - window then return sub(stored, 1, 6), sub(stored, 13), stored end
   return nil, nil, stored
 end
 
--- before: what is stored of the key
+-- before: the stored value of the key
 local function rememberKey(q, key, seq, fingerprint, before)
   if before then db('ZREM', q.z, 'k' .. sub(before, 7, 12) .. key) end
   db('HSET', q.h, 'k' .. key, seq .. six(call.now) .. fingerprint)
   db('ZADD', q.z, 0, 'k' .. six(call.now) .. key)
 end
 
--- As `put`, unless the key was seen before. Returns what became of it as well.
--- element: { timing, content, groups, dedup key, the reason of a dead letter or nil }
+-- Like `put`, unless the dedup key was seen before. Returns a seq, and STORED, REPEATED or MISMATCHED. element: {
+-- timing, content, groups, dedup key, the reason of a dead letter or nil }
 function putOnce(q, element, window)
   local key, fingerprint, earlier, seen, before
   if element[4] ~= '' then
@@ -94,7 +94,7 @@ function putOnce(q, element, window)
   return seq, STORED
 end
 
--- Where what a column has stands in an element.
+-- The index of each column's value in an element.
 local PLACES = { t = 1, g = 3, d = 4 }
 
 -- Reads the elements of an argument list into tables. Nothing is stored yet.
@@ -109,7 +109,7 @@ local function readElements(args, at, count, columns)
   return elements
 end
 
--- Gives the elements of one call their groups. If one does not fit, none of them is stored.
+-- Sets the groups of the elements of one joined call. If a group does not fit, none of the elements is stored.
 local function resolveGroups(q, elements, from, upTo, limit)
   for i = from, upTo do
     local element = elements[i]
@@ -123,8 +123,8 @@ local function resolveGroups(q, elements, from, upTo, limit)
   end
 end
 
--- Looks for a key of one call that was seen with other content, in this call or before: then none of its elements is
--- stored.
+-- Looks for a key of one joined call that was seen with different content, in this call or before. If there is one, no
+-- element of the call is stored.
 local function findMismatch(q, elements, from, upTo, window)
   local known = {}
   for i = from, upTo do
@@ -145,16 +145,16 @@ local function findMismatch(q, elements, from, upTo, window)
   end
 end
 
--- Bytes as texts, made at the first insert: `string` is not there when a library is loaded.
+-- One-byte strings, created at the first insert, as `string` is not available while Redis loads the library.
 local BYTES = {}
 
 local function makeBytes()
   for i = 0, 255 do BYTES[i] = string.char(i) end
 end
 
--- The usual batch, without groups and keys, goes straight from the arguments to Redis; and a small element that is
--- ready now, by strings that are the same for all of them.
--- at: where the contents are; timings: how far behind its content the timing of an element is, nil without timings
+-- The fast path without groups and keys: contents are passed from the arguments to Redis as they are, and the names of
+-- small elements that are ready now are made of shared strings. at: the position of the first content; timings: the
+-- distance from a content to its timing, nil without timings
 local function insertPlain(q, args, at, count, timings)
   local first = six(q.seq + 1)
   local now = six(call.now)
@@ -162,7 +162,7 @@ local function insertPlain(q, args, at, count, timings)
   flush(q)
   local stored, added, used, listed = q.stored, q.added, 0, 0
   if not BYTES[0] then makeBytes() end
-  -- Of the number of an element: the last byte, and those before it, which seldom change.
+  -- `field` and `member` end with the upper bytes of the seq, which seldom change; `low` is its last byte.
   local field, member, low = nil, nil, 255
   for i = at, at + count - 1 do
     local timing = timings and args[i + timings] or ''
@@ -194,8 +194,8 @@ local function insertPlain(q, args, at, count, timings)
   return first
 end
 
--- Stores the elements of a call by `store`, which returns the number of the first one, unless the key of the call was
--- seen before.
+-- Unless the request key was seen before, stores the elements of a call with `store`, which returns the seq of the
+-- first one, or 0. Returns the call's record.
 local function putRequest(q, request, window, count, store)
   local key, fingerprint = splitKey(request)
   local earlier, seen, before = findRepeat(q, key, window)
@@ -243,7 +243,7 @@ verbs.insert = function(q, args, at)
     local function putPlain()
       return insertPlain(q, args, at + from - 1, size, timings)
     end
-    -- What the key of a single element holds shows when it is stored.
+    -- The key of a single element is compared when the element is stored.
     if size ~= 1 and hasKeys then findMismatch(q, elements, from, upTo, window) end
     if request ~= '' then
       numbers[#numbers + 1] = putRequest(q, request, window, size, isPlain and putPlain or function()

@@ -1,36 +1,36 @@
--- The list variant: the elements of a queue are a list, the next one at its right end. A call has the form of
--- session.lua's, but no session: it is sent once. Its keys are the list, then those of each lpush with dedup keys: one
--- that exists if the queue was dropped (functions.lua), and dedup keys in the order of their elements. An item is
--- maturity(6) tries(4) id(22), then the content.
+-- The list variant: the elements of a queue are a Redis list, the next one at its right end. Calls have the form of
+-- session.lua, but no session: they are sent once. Their keys are the list, then those of each lpush with dedup keys:
+-- the key that exists if the queue was dropped (functions.lua), and the dedup keys in the order of their elements. An
+-- item is maturity(6) tries(4) id(22), then the content.
 --
--- While Redis moves a slot, it rejects calls with several keys of which one does not exist, until the slot has moved. A
--- call with the list alone is executed where the list is, or, if it does not exist, by the server to which the slot
--- moves. But a function that touches a key which has ceased to exist fails there, in the middle: what a call takes is
--- removed at its end.
+-- While a slot is moving, Redis rejects calls with several keys of which one does not exist. A call with the list alone
+-- is executed where the list is, or, if there is none, by the server to which the slot moves. But a function that
+-- accesses a key after deleting it fails midway, so what a call takes is removed at its end.
 --
 -- lpush <window, '' without dedup keys> <count> <sizes>, then per element: <1 if it has a dedup key, else ''> <id and
--- fingerprint> <item>; sizes: how many elements each of the calls has that were joined; returns, as elements, what each
--- key holds: id and fingerprint of the first element that had it; '' for those without a key, and if a key came with
--- other content for all others of that call, of which nothing is stored
--- rpop <count> <bytes that no item after the first may exceed, or ''>: the items, no more than fit in a reply; if there
--- is a next one and `count` was not reached, its maturity(6) and 1 if its bytes ended it, 2 if those of the call
--- did(1), else ''
--- rpush <count> <items>: they return to the right end; returns nothing
--- lrange <skip> <limit>: items from the right, no more than fit in a reply; whether there are more(1)
--- llen: the length(6), maturity(6) of the next item or ''
--- drop: takes all items; how many they were(6)
+--   fingerprint> <item>; sizes: the number of elements of each joined call; returns, as elements, the value of each
+--   key: id and fingerprint of the first element that had it; '' for elements without a key. If a key was seen with
+--   different content, nothing of its call is stored, and all other elements of the call have ''.
+-- rpop <count> <byte limit for all items after the first, or ''>: the items, as many as fit in a reply; '' if `count`
+--   was reached or no item is left, else the maturity(6) of the next item and 1 if the byte limit ended the pop, 2 if
+--   that of the call did, else 0(1)
+-- rpush <count> <items>: returns them to the right end; returns ''
+-- lrange <skip> <limit>: items from the right, as many as fit in a reply; whether there are more(1)
+-- llen: the length(6), then the maturity(6) of the next item if there is one
+-- drop: takes all items; returns their number(6)
 
--- Items that are read at once: one, then as many as fit if they are like those before. Lua takes 4 ms for a megabyte.
+-- Maximum of items per read. The first read is of one item, the next ones of as many as would fit if they were as large
+-- as those before: to read a megabyte from Lua takes 4 ms.
 local ITEMS_AT_ONCE = 16
 local ID_LENGTH = 22
 
--- Whether a key was stored before its queue was dropped. Both expire as long after they were stored.
+-- Whether a dedup key was stored before its queue was dropped. Both keys have the same time to live.
 local function isVoid(q, key)
   local dropped = db('PEXPIRETIME', q.dropped)
   return dropped > 0 and db('PEXPIRETIME', key) <= dropped
 end
 
--- What a key holds, or nil.
+-- The value of a dedup key; nil if there is none or it is void.
 local function valueOf(q, key)
   local value = db('GET', key)
   return value and not isVoid(q, key) and value or nil
@@ -45,14 +45,14 @@ local function pushOnce(q, window, item, identity)
     earlier = nil
   end
   if earlier then return earlier end
-  -- Stored in the millisecond in which the queue was dropped, it would count as stored before that.
+  -- If it was stored in the same millisecond as the drop, it would count as stored before it.
   if window ~= '0' and isVoid(q, key) then db('PEXPIREAT', key, db('PEXPIRETIME', q.dropped) + 1) end
   db('LPUSH', q.list, item)
   return identity
 end
 
--- What the first key of one call holds that was seen with other content, in this call or before, and its place among
--- the arguments; nil if there is none.
+-- The value of the first key in a joined call that was seen with different content, in this call or before, and the
+-- position of its element in the arguments; nil if there is none.
 local function findMismatch(q, args, from, upTo)
   local known, nextKey = {}, q.nextKey
   for i = from, upTo, 3 do
@@ -68,7 +68,7 @@ end
 
 local function pushCall(q, window, args, from, upTo, kept)
   local items, mismatch, place = {}, nil, nil
-  -- What the key of a single element holds shows when it is stored.
+  -- The key of a single element is compared when the element is stored.
   if upTo - from >= 3 then mismatch, place = findMismatch(q, args, from, upTo) end
   for i = from, upTo, 3 do
     if mismatch then
@@ -78,7 +78,7 @@ local function pushCall(q, window, args, from, upTo, kept)
       items[#items + 1] = args[i + 2]
       kept[#kept + 1] = ''
     else
-      -- In the order of the elements.
+      -- Elements are stored in their order.
       spreadCall('LPUSH', q.list, items)
       items = {}
       kept[#kept + 1] = pushOnce(q, window, args[i + 2], args[i + 1])
@@ -98,13 +98,13 @@ verbs.lpush = function(q, args, at)
   return '', behind, kept
 end
 
--- How many items to read next, if `count` came to so many bytes.
+-- How many items to read next, if the last `count` items had this many bytes.
 local function nextStep(count, bytes, left)
   return math.max(1, math.min(ITEMS_AT_ONCE, math.floor(left * count / math.max(1, bytes))))
 end
 
--- Up to `limit` items from the right, without `skip`, until `left` bytes are used up; how many are left then. With
--- `most` no item after the first may exceed them; then also whether one would have.
+-- Reads up to `limit` items from the right, after `skip`, until `left` bytes are used up. Returns the items and the
+-- bytes left. With `most`, no item after the first may exceed `left`, and whether one would have is returned as well.
 local function readItems(q, skip, limit, left, most)
   local items, isCut, step = {}, left <= 0, 1
   while #items < limit and (left > 0 or most) and not isCut do
@@ -122,10 +122,10 @@ local function readItems(q, skip, limit, left, most)
   return items, left, isCut
 end
 
--- Removes what the call has taken until now.
+-- Removes the items that the call has taken so far.
 function removeTaken(q)
   if q.taken == 0 then return end
-  -- Many are removed by another thread.
+  -- `UNLINK` frees many items in another thread.
   if q.taken > ITEMS_AT_ONCE and q.taken == db('LLEN', q.list) then
     db('UNLINK', q.list)
   else
@@ -150,7 +150,7 @@ end
 verbs.rpush = function(q, args, at)
   local count, items = tonumber(args[at]), {}
   for i = 1, count do items[i] = args[at + i] end
-  -- Something at the other end keeps the list in existence.
+  -- A placeholder at the other end keeps the list in existence.
   local isTaken = q.taken > 0
   if isTaken then
     db('LPUSH', q.list, '')

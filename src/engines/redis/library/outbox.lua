@@ -1,19 +1,19 @@
--- Elements for a queue whose keys are in another slot of a cluster. The step that finishes them here writes entries
--- into the outbox of its own queue; a relay (outbox.ts) applies them at the destination, which keeps a high-water mark
--- per source and ignores what is not above it; then the source deletes them. So they are lost nowhere, arrive once, and
--- keep their order.
+-- The outbox holds elements for queues whose keys are in other slots of a cluster. The call that finishes elements at
+-- the source writes entries into the outbox of its queue; a relay (outbox.ts) applies them at the destination, which
+-- keeps a high-water mark per source and ignores entries that are not above it; then the source deletes them. So no
+-- element is lost, each arrives once, and their order is kept.
 --
 -- N            the last entry number: max(last + 1, time * 128)
--- P            the destination behind which the next sweep looks for others
--- p<number(7)>  run(8), then, packed: { timing, content, groups, dedup key, reason } each
+-- P            the destination after which the next sweep continues
+-- p<number(7)>  run(8), then, packed, for each element: { timing, content, groups, dedup key, reason }
 -- o<tag of the source><run>  the mark: number(7) last use(6) listed under `o` at(6)
 --
--- Waiting for replicas waits for what the same connection wrote last. So a call that returns entries, or finds them
--- applied, writes something all the same: a failover must not undo a step whose entries have been applied.
+-- `WAIT` covers what the same connection wrote last. So a call that returns entries, or finds them applied, always
+-- writes something: a failover must not undo a step whose entries have been applied.
 --
--- The run of the server is part of the mark's key: after a failover that lost the last numbers, with a clock that is
--- behind, new entries must not look like old ones, nor be deleted with them. Entries that survived it keep the run in
--- which they were written.
+-- The run id of the server is part of the mark's key: after a failover that lost the last numbers, with a clock that is
+-- behind, new entries must neither look like old ones nor be deleted with them. Entries that survive a failover keep
+-- the run in which they were written.
 
 local ENTRY_ELEMENTS = 200
 local ENTRY_BYTES = 1024 * 1024
@@ -22,7 +22,7 @@ local PREFIX_BYTES = 4 * 1024 * 1024
 local DESTINATIONS_AT_ONCE = 20
 -- In `call.wanted`: the reply names the destination, without entries.
 ONLY_NAMED = 1e300
--- Longer than any relay may take to apply what it has read.
+-- How long an unused mark is kept: longer than a relay can take to apply the entries that it read.
 MARK_MS = 86400000
 local runId
 
@@ -52,8 +52,8 @@ local function writeEntry(q, to, elements)
   call.wanted[to] = call.wanted[to] or number
 end
 
--- Elements for one destination join one entry per call, unless they are many or large. What was relative to now is made
--- absolute, as it may arrive later.
+-- Adds an element to the call's entry for a destination, or to a new one if that is full. Delays become moments,
+-- because the entry may be applied later.
 function addToOutbox(to, element)
   local maturity, tries, expiresAt = timingOf(element[1])
   local open = call.outbox[to]
@@ -66,7 +66,8 @@ function addToOutbox(to, element)
   open[#open + 1] = { timingText(maturity, tries, expiresAt), element[2], element[3], element[4], element[5] or '' }
 end
 
--- A call that does not wait for replicas only says that there are entries.
+-- Writes the call's last entries. The reply of a call that does not wait for replicas has no entries, only their
+-- destinations.
 function writeEntries(q)
   for to, elements in pairs(call.outbox) do
     elements.bytes = nil
@@ -76,9 +77,9 @@ function writeEntries(q)
   if q.lastEntry then store(q, 'N', seven(q.lastEntry)) end
 end
 
--- The oldest entries for a destination: { to, number(7) of the newest one or zeros, number and entry each … }. No
--- entries if some are older than `from`: a relay is at work on those, or will be when it is time to try again, and
--- while a destination is unavailable each reply would have the same ones.
+-- The oldest entries for a destination: { to, number(7) of the newest one or zeros, number and entry each … }. There
+-- are no entries if some are older than `from`: a relay is working on those or waits to try again, and while a
+-- destination is unavailable, each reply would have the same ones.
 local function readPrefix(q, to, from)
   local front = 'p' .. to .. '\0'
   local low, high = '[' .. front, '(' .. front .. LAST .. '\255'
@@ -96,7 +97,7 @@ local function readPrefix(q, to, from)
   return prefix
 end
 
--- Names destinations that have entries, from where the last such call ended: those in front may be unavailable.
+-- Adds destinations that have entries to the reply, after those of the last sweep, which may be unavailable.
 function nameDestinations(q)
   local last = db('HGET', q.h, 'P')
   local to = last
@@ -116,9 +117,9 @@ function wantedEntries(q)
   return prefixes
 end
 
--- acknowledge <to> <number(7) run(8)>: deletes the entries for a destination up to this one, which was the last that
--- was applied; the reply has those that follow. If a failover came between, entries that were written since may have
--- lower numbers.
+-- acknowledge <to> <number(7) run(8)>: deletes the entries for a destination up to this one, the last that was applied;
+-- the reply has the entries that follow. If there was a failover, entries that were written after it may have lower
+-- numbers.
 verbs.acknowledge = function(q, args, at)
   local to, number, run = args[at], sub(args[at + 1], 1, 7), sub(args[at + 1], 8)
   local front, isOwnRun = 'p' .. to .. '\0', run == runOfServer()
@@ -131,7 +132,7 @@ verbs.acknowledge = function(q, args, at)
     end
   end
   flush(q)
-  -- To look for entries writes to the queue, which may have lost its data.
+  -- Reading entries writes to the queue, which may have lost its data.
   if q.tag ~= '' then call.wanted[to] = 0 end
   return '', at + 2
 end
@@ -162,8 +163,8 @@ local function applyEntry(q, entry, window)
   return true
 end
 
--- apply <tag of the source> <window> <count> <entries>: returns nothing, but NO_CAPACITY if groups of an entry do not
--- fit; those before it are applied.
+-- apply <tag of the source> <window> <count> <entries>: returns '', or NO_CAPACITY if groups of an entry do not fit;
+-- the entries before it are applied.
 verbs.apply = function(q, args, at)
   local source, window, count = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
   local marks, outcome = {}, ''

@@ -3,49 +3,49 @@
 -- h, a hash:
 --   m           the queue's tag, twelve hex digits, random when the queue is created: the first half of ids
 --   s           the last element number given
---   O           options that were declared, as JSON. d: 0 or [dead-letter queue, max tries, its retention]; r: retention in ms
---               or 0; t: 0 or the retry delay as [first in ms, factor, max in ms, jitter]. What is not given is the policy's
+--   O           declared options, as JSON. d: 0 or [dead-letter queue, max tries, its retention]; r: retention in ms or
+--               0; t: 0 or the retry delay as [first in ms, factor, max in ms, jitter]. Others are those of the policy
 --   X           present while some element may expire
 --   B           present once an element had a large body
 --   R           present once a failed try had a reason
 --   L           group names by number (groups.lua)
---   F           when group numbers were last freed because the queue had as many groups as it may
+--   F           when group numbers were last freed because the queue had reached its group limit
 --   e<seq>      an element: maturity(6) tries(4) as inserted, inserted at(6) expires at(6), then its content
---   f<seq>      of an element with a large body once more what is in front of it
---   d<gid><seq> a delivery that was reserved once (deliveries.lua)
---   g<seq>      an element of a stream: what each of its groups does with it (groups.lua)
---   k<key>      a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one; that of a request has
---               the seq of its first element
---   c<node>   the session of a node: what its last call returned (session.lua)
---   N, P, p<number>, o<source><run>   the outbox: the last number, where the last sweep ended, entries, and high-water marks (outbox.lua)
+--   f<seq>      the front of an element with a large body: a copy of what precedes the body
+--   d<gid><seq> the record of a delivery, from its first reservation on (deliveries.lua)
+--   g<seq>      a stream's element: its state in each of its groups (groups.lua)
+--   k<key>      a dedup key: seq(6) seen at(6), then the fingerprint(22) of the content if there was one; a request key
+--               has the seq of the first element of its request
+--   c<node>     the session of a node: what its last call returned (session.lua)
+--   N, P, p<number>, o<source><run>   the outbox (outbox.lua): the last number, where the last sweep ended, entries,
+--               and high-water marks
 --
--- z, a sorted set, all scores 0, so its order is the order of the members' bytes:
+-- z, a sorted set with all scores 0, so that members are ordered by their bytes:
 --   w<gid><maturity><seq><tries and touched>   a waiting delivery
 --   l<gid><lease end><seq>                     a reserved delivery
---   a<maturity><seq>, b<seq>                   an element of a stream that waits for some group, or is only reserved
+--   a<maturity><seq>, b<seq>                   a stream's element that waits in some group, or is only reserved
 --   r<inserted at><seq>                        an element that retention may remove
 --   x<expires at><seq>                         an element that expires. Those of reserved or removed ones may remain.
 --   k<seen at><key>, c<seen at><node>, o<seen at><source><run>   for housekeeping
 --   p<to>\0<number>                            an outbox entry
 --   ~                                          keeps the key in existence
 --
--- Of a queue that was deleted, sessions and marks may remain, without a tag: to all else it does not exist. A sweep
--- removes them as those of others.
+-- After a queue is deleted, its sessions and outbox marks may remain, without a tag: for everything else the queue does
+-- not exist. Sweeps remove them as they do in other queues.
 --
--- Both keys always exist once the queue does: while Redis moves a slot, a call that names a key which exists
--- on neither side would be rejected until the slot has moved.
+-- Both keys exist as long as the queue does: while a slot is moving, Redis rejects calls that name a key which exists
+-- on neither server.
 --
--- Moments are ms since 1970, as 6 bytes, big end first, so that bytes sort as numbers do. Group numbers (gid) are 2
--- bytes.
+-- Moments are ms since 1970 in 6 bytes, big-endian, so that bytes sort like numbers. Group numbers (gid) have 2 bytes.
 
--- Redis's own functions are there only while a function of ours runs.
+-- Redis does not provide these functions while it loads the library, only while a function runs.
 local function bind()
   db, pack, unpackAt = redis.call, struct.pack, struct.unpack
   concat, spread, sub, byte = table.concat, unpack, string.sub, string.byte
 end
 
--- Makes a function of the library callable, under the name of the library and `suffix`. Plain: rejected, before
--- anything happens, if Redis is out of memory.
+-- Registers a function, named like the library followed by `suffix`. If Redis is out of memory, it rejects a plain
+-- function before it runs.
 function register(suffix, callback, isPlain)
   redis.register_function({
     function_name = '@RUN@' .. suffix,
@@ -62,13 +62,14 @@ PLAIN = '\0\0'
 HEAD = 22
 LAST = '\255\255\255\255\255\255\255'
 
--- What the running call knows: see session.lua.
+-- The state of the running call: see session.lua.
 call = {}
 
--- The verbs by name, each `function(q, args, at)`: its result, where the next verb begins, and elements or nil.
+-- Verbs by name: `function(q, args, at)` reads its arguments from args[at] on, and returns its result, the position of
+-- the next verb, and a list of elements or nil.
 verbs = {}
 
--- Outcomes of settling, as `storage.ts` reads them.
+-- Outcomes of settled items, as decoded by storage.ts.
 DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_CAPACITY =
   '0', '1', '2', '3', '4', '5', '6', '7', '!'
 
@@ -80,17 +81,17 @@ function fromSix(text, at)
   return (unpackAt('>I6', text, at))
 end
 
--- Where the rest of a content and its body begin in `value`, if the content begins at `at` (encoding.ts).
+-- Returns where the metadata and the body of a content begin in `value`, if the content begins at `at` (encoding.ts).
 function partsOf(value, at)
   local restAt = at + 3 + math.max(0, unpackAt('>I2', value, at + 1) - 1)
   return restAt, restAt + 4 + unpackAt('>I4', value, restAt)
 end
 
--- More arguments than this do not fit on Lua's stack.
+-- More arguments than this may overflow Lua's stack.
 MAX_ARGUMENTS = 4000
 
--- Runs a command of any number of arguments, in parts if there are many. The number is even, so pairs stay
--- together.
+-- Runs a command with a list of any length, in parts if it is long. MAX_ARGUMENTS is even, so pairs stay together.
+-- Returns the sum of the replies.
 function spreadCall(command, key, list)
   local count = #list
   if count == 0 then return 0 end
@@ -102,7 +103,7 @@ function spreadCall(command, key, list)
   return sum
 end
 
--- The values of many fields, in their order; false where there is none.
+-- The values of any number of fields, in order; false for a missing one.
 function fieldValues(key, fields)
   local count = #fields
   if count == 0 then return {} end
@@ -115,7 +116,7 @@ function fieldValues(key, fields)
   return values
 end
 
--- Members from `low` up to but without `high`, at most `limit`.
+-- Members in a range, at most `limit`; -1: all. The bounds begin with '[' (inclusive) or '(' (exclusive).
 function membersBetween(z, low, high, limit)
   return db('ZRANGE', z, low, high, 'BYLEX', 'LIMIT', 0, limit)
 end
@@ -124,16 +125,16 @@ function firstMember(z, prefix)
   return membersBetween(z, '[' .. prefix, '(' .. prefix .. LAST, 1)[1]
 end
 
--- Whether a delivery's member of z comes before another of the same state: by its moment, then its number. Strings are
--- not compared: Lua would ask the server's locale.
+-- Whether a member of z precedes another of the same state: by moment, then by seq. Strings are not compared, because
+-- Lua would use the server's locale.
 function isEarlier(a, b)
   local first, second = fromSix(a, 4), fromSix(b, 4)
   if first ~= second then return first < second end
   return fromSix(a, 10) < fromSix(b, 10)
 end
 
--- Where the members of a group's deliveries in a state begin, and what they are all before. State: w (ready), s
--- (scheduled), r (reserved).
+-- The range of a group's members in a state: the lower bound, inclusive, and the upper bound, exclusive. state: w
+-- (ready), s (scheduled), r (reserved).
 function rangeOf(gid, state)
   if state == 'r' then return 'l' .. gid, 'l' .. gid .. LAST end
   local front, now = 'w' .. gid, six(call.now + 1)
@@ -141,8 +142,8 @@ function rangeOf(gid, state)
   return front .. now, front .. LAST
 end
 
--- A queue as one call sees it. Writes of the plain paths gather here and leave by `flush`: one command for
--- many members costs far less than one each. Order within a flush: removed before added, stored before deleted.
+-- The state of a queue in one call. Most writes are buffered until `flush`, since one command for many members costs
+-- far less than one for each. A flush removes before it adds, and stores before it deletes.
 function openQueue(h, z)
   local head = db('HMGET', h, 'm', 's', 'X', 'O', 'c' .. call.node, 'R', 'B')
   local q = {
@@ -161,8 +162,8 @@ function openQueue(h, z)
   return q
 end
 
--- The queue of this name, escaped as in its keys; nil if its keys may be on another server. A single server allows to
--- open keys that the call did not name.
+-- Opens the queue with this name, escaped as in its keys; nil if its keys may be on another server. A single server
+-- permits access to keys that the call did not declare.
 function queueNamed(text)
   local q = call.opened[text]
   if q or call.isCluster then return q end
@@ -173,13 +174,13 @@ function queueNamed(text)
   return q
 end
 
--- Lists a queue to be swept in the step that needs it; see registry.ts.
+-- Adds a queue to the sweep list, in the same step as the change that needs the sweep; see registry.ts.
 function registerDue(text, at)
   local moment = string.format('%.0f', at)
   db('ZADD', sub(call.base, 1, -2) .. 'due', moment, moment .. ':' .. text)
 end
 
--- Makes the name of a queue known in the step that creates it; see registry.ts.
+-- Registers the name of a queue in the step that creates it; see registry.ts.
 local function registerName(text)
   local ns, name = string.match(text, '^(.-)/(.*)$')
   if ns == 'due' or ns == 'tidy' then ns = '%' .. ns end
@@ -187,8 +188,8 @@ local function registerName(text)
   db('ZADD', sub(call.base, 1, -2) .. 'queues:' .. ns, call.now, name)
 end
 
--- A queue is created by the first call that stores something in it. The tag is new even if the name is old, so ids
--- from before the data were lost are never taken for new ones.
+-- Creates the queue unless it exists. The tag is new even if the name is not, so that ids from before a loss of data
+-- never match new elements.
 function createQueue(q)
   if q.tag ~= '' then return end
   q.tag = sub(redis.sha1hex(q.h .. call.node .. call.micros .. string.format('%.0f', call.now)), 1, 12)
@@ -217,7 +218,7 @@ function flush(q)
   end
 end
 
--- All scores are '0': Redis would have to write a number out for each member.
+-- The score is a string: Redis would have to format a number for each member.
 function add(q, member)
   local added = q.added
   local count = #added
@@ -238,15 +239,15 @@ function delete(q, field)
   q.deleted[#q.deleted + 1] = field
 end
 
--- A stored element without its body, and the length of that; of content that cannot be read, all of it.
+-- A stored element without its body, and the length of the body; if its content is malformed, all of it and 0.
 function withoutBody(value)
   local isReadable, _, bodyAt = pcall(partsOf, value, HEAD + 1)
   if not isReadable then return value, 0 end
   return sub(value, 1, bodyAt - 1), math.max(0, #value - bodyAt + 1)
 end
 
--- Most calls need nothing of a body. But Redis has no command that reads a part of a field, and to read a megabyte from
--- Lua keeps it from all else for 4 ms.
+-- Elements with larger bodies have a front. Most calls need no body, but Redis cannot read a part of a hash field, and
+-- to read a megabyte from Lua blocks the server for 4 ms.
 LARGE = 4096
 
 function storeElement(q, seq, value)
@@ -266,12 +267,12 @@ function deleteElement(q, seq)
   if q.hasFronts then delete(q, 'f' .. seq) end
 end
 
--- A stored element at least as far as its body; false if there is none.
+-- Reads a stored element, or only its front if it has one; false if there is none.
 function readFront(q, seq)
   return q.hasFronts and db('HGET', q.h, 'f' .. seq) or db('HGET', q.h, 'e' .. seq)
 end
 
--- The same of many: of the fields of elements from `from` to `upTo`.
+-- The same for the elements with the fields from `from` to `upTo`.
 function readFronts(q, fields, from, upTo)
   if not q.hasFronts then return db('HMGET', q.h, spread(fields, from, upTo)) end
   local fronts, whole, places = {}, {}, {}
@@ -287,7 +288,7 @@ function readFronts(q, fields, from, upTo)
   return values
 end
 
--- A growing batch is written now and then, so that a call of any size needs little memory.
+-- Flushes a large buffer, so that a call of any size needs little memory.
 function flushIfLarge(q)
   if #q.added >= MAX_ARGUMENTS or #q.stored >= MAX_ARGUMENTS then flush(q) end
 end
@@ -305,20 +306,20 @@ function noteExpiry(q, expiresAt, seq)
   end
 end
 
--- The policy of the call's namespace, and what the queue's own options say instead.
+-- The policy of the call's namespace, and the queue's own options, which take precedence.
 local function policyOf(q)
   call.policy = call.policy or cjson.decode(call.policyText)
   return call.policy, q.options or {}
 end
 
--- `q.retention`: of the queue's own namespace, if that is not the call's.
+-- In ms, 0 for none. `q.retention`: that of the queue's namespace, if it is not the call's.
 function retentionOf(q)
   local policy, options = policyOf(q)
   return options.r or q.retention or policy.r
 end
 
--- Where deliveries of the queue go that failed too often, how many tries they have, the policy, and the retention
--- there; nil: nowhere.
+-- Returns the dead-letter queue, the maximum of tries, the policy, and the retention of the dead-letter queue; nil if
+-- there is none.
 function deadLetterPolicy(q)
   if q ~= call.home then return nil end
   local policy, options = policyOf(q)
@@ -327,8 +328,8 @@ function deadLetterPolicy(q)
   return to[1], to[2], policy, to[3]
 end
 
--- How long a delivery waits after a failed try that named no delay; nil if the queue has no retry delay. As
--- `retryDelayMs` in engine/queue-policy.ts.
+-- How long a delivery waits after a failed try without an explicit delay, ms; nil if the queue has no retry delay. Same
+-- as `retryDelayMs` in engine/queue-policy.ts.
 function retryDelay(q, tries, seq)
   local policy, options = policyOf(q)
   local retry = options.t or policy.t

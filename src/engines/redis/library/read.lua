@@ -1,15 +1,15 @@
--- counts <group or *>: ready(6) scheduled(6) reserved(6) next known(1) next(6), then the same per group that has
--- anything, before each the length of its name(2) and the name; of =group, or for * of the whole queue
+-- counts <* for the whole queue, or = and a group>: ready(6) scheduled(6) reserved(6) next known(1) next maturity(6);
+--   for *, then for each group with deliveries: length of its name(2), the name, and the same of the group
 -- scan <group> <states: any of w, s, r, in this order> <after: a cursor or ''> <limit> <bodies: 1 or ''> <ids>: the
--- length of the next cursor(1) and the cursor, the group's gid(2), then per delivery its state(1) maturity(6) tries(4)
--- lease end(6) seq(6) body length(6) reserved at(6) length of the reason(2) length of the holder(2) the reason, the
--- holder; and the elements. A cursor is a state and a member of z.
+--   length of the next cursor(1) and the cursor, the group's gid(2), then per delivery its state(1) maturity(6)
+--   tries(4) lease end(6) seq(6) body length(6) reserved at(6) length of the reason(2) length of the holder(2) the
+--   reason, the holder; and the elements. A cursor is a state and a member of z.
 
 local function countBetween(q, low, high)
   return db('ZLEXCOUNT', q.z, low, high)
 end
 
--- Counts under a prefix what is mature and what is not.
+-- Counts the mature members with a prefix, and the others.
 local function countWaiting(q, prefix)
   local now = six(call.now + 1)
   return countBetween(q, '[' .. prefix, '(' .. prefix .. now), countBetween(q, '[' .. prefix .. now, '(' .. prefix .. LAST)
@@ -26,7 +26,7 @@ local function countsText(counts)
   return pack('>I6I6I6I1I6', counts.ready, counts.scheduled, counts.reserved, counts.next and 1 or 0, counts.next or 0)
 end
 
--- Elements, each once: those of the plain group, and those of streams by their own members.
+-- Counts each element once: those of the plain group, and those of streams by their own members.
 local function countElements(q)
   local whole = countsOf(q, PLAIN)
   local ready, scheduled = countWaiting(q, 'a')
@@ -54,7 +54,7 @@ verbs.counts = function(q, args, at)
   return concat(parts), at + 1
 end
 
--- Adds a delivery to a page, by its member in z. `value`: its element, the front suffices if bodies are not wanted.
+-- Adds the delivery of a member of z to a page. value: its element; if bodies are not wanted, its front suffices.
 local function addToPage(q, page, gid, member, value)
   local isReserved, seq = byte(member) == 108, sub(member, 10, 15)
   local d = (isReserved or isTouched(member)) and readRecord(q, gid, seq)
@@ -72,13 +72,14 @@ local function addToPage(q, page, gid, member, value)
   page.elements[#page] = page.bodies and value or short
 end
 
--- Whether a scan may continue behind `after`.
+-- Whether a scan of this state may continue after `after`.
 local function isCursor(after, low, state)
   if #after < 15 or sub(after, 1, 3) ~= sub(low, 1, 3) then return false end
   return state ~= 's' or fromSix(after, 4) > call.now
 end
 
--- Adds a state's deliveries to a page until it is full. Returns the last member that was looked at, or nil.
+-- Adds deliveries of a state to a page until it is full. Returns the last member that was read; nil if there are no
+-- more.
 local function scanState(q, page, gid, state, after)
   local low, high = rangeOf(gid, state)
   local last = nil
@@ -107,7 +108,7 @@ local function scanStates(q, page, gid, states, after)
   return ''
 end
 
--- Those of the ids that are in one of the states, in order.
+-- Adds the deliveries with these ids to a page, in the order of states and members.
 local function scanIds(q, page, gid, states, ids)
   local found = { w = {}, s = {}, r = {} }
   eachId(q, ids, function(seq)

@@ -1,41 +1,43 @@
--- One call: its keys are h and z of its queue. Arguments:
+-- One call of the library. Its keys are h and z of its queue. Arguments:
 --
---   1  node(8) number(6) received(6) sent(6) time(6) contact(6) excused(6), 1 on a cluster plus 2 if an earlier attempt
---      may have been executed(1), then what is returned: number(6), and per delivery the place of its take among those
---      of that call(2) and the number of its element(6)
---   2  the policy of the namespace, in the form of options (queue.lua), with `from`: the queue's name as a header's value, and
---      `groups`: those of dead letters
+--   1  node(8) number(6) received(6) sent(6) time(6) contact(6) excused(6) flags(1): 1 on a cluster, 2 if an earlier
+--      attempt may have been executed; then, if deliveries are returned, the number of their call(6), and for each the
+--      index of its take in that call(2) and its seq(6)
+--   2  the policy of the namespace, in the form of options (queue.lua), with `from`: the queue's name as a header's
+--      value, and `groups`: those of dead letters
 --   3… verbs with their arguments
 --
--- node: the object of this engine in a node's process, which has a new name after each start.
--- number: 0 for a call that may be repeated as it is, else one more than the node's last for this queue.
--- received: the number up to which the node knows the outcomes. sent: its idea of the server's time.
--- time: 0, or the time to go by, for tests.
--- returned: deliveries of a call, by the number of the call, that it took for callers who had gone when its reply came.
--- contact, excused: since when the node can reach this server, and until when leases from before may end without
--- counting a try (deliveries.lua).
+-- node: identifies the engine object of a node's process, which has a new name after each start
+-- number: 0 for a call that may be executed twice, else one more than the node's last for this queue
+-- received: the number up to which the node knows the outcomes
+-- sent: the server's time as the node estimates it
+-- time: 0, or the time to use instead of the server's, for tests
+-- returned: deliveries that a call took for callers who had gone when its reply arrived
+-- contact, excused: since when the node can reach this server, and until when leases from before that may end without
+--   counting a try (deliveries.lua)
 --
--- Returns { now, tag, whether the queue was created, results, elements, what died, entries of the outbox, its
--- retention if it has options of its own }. LATE and STALE are errors, and nothing was done. STALE
--- only comes to a call that its node has given up, as a later one has a higher number: nobody reads it.
+-- Returns { now, tag, whether the queue was created, results, elements, dead letters, entries of the outbox, its
+-- retention if it has options of its own }. LATE and STALE are errors, and nothing was done. STALE is only sent to a
+-- call that its node has given up, because a later call has a higher number: nobody reads it.
 --
--- A session is what a node's last call returned, so that a call that is sent again is answered again and not done
--- again. A node has one call in flight per queue, so one reply is enough: a higher number says that the node knows how
--- the earlier calls ended. Bodies are not copied. What was popped stays in the hash until the node's next call; if that
--- says that the reply never came, the take is undone.
+-- A session stores what a node's last call returned: if that call is sent again, its reply is repeated and it is not
+-- executed again. A node has one call in flight per queue, so one reply is enough: a higher number shows that the node
+-- knows how the earlier calls ended. Bodies are not copied: what was popped stays in the hash until the node's next
+-- call. If that call reports that the reply never arrived, the take is undone.
 --
 --   number(6) last use(6) listed under `c` at(6), then TAKE or OTHER(1) and the result of the only verb; or, if there
---   were several verbs or it wrote to the outbox, packed: the results, which of them are takes, and for which queues it
---   wrote to the outbox
+--   were several verbs or it wrote to the outbox, packed: the results, the indexes of the takes, and the destinations
+--   of the outbox entries
 
--- A call that comes later than this after it was sent was given up long ago.
+-- A call that arrives later than this after it was sent was given up long ago.
 local LATE_MS = 30000
 local SESSION_HEAD = 18
 local CALL_HEAD = 45
--- What is packed begins with neither. Packing what a pop of 64 elements returned cost as much as storing it.
+-- Packed sessions begin with neither byte. A single result is not packed: to pack that of a pop of 64 elements cost as
+-- much as storing it.
 local TAKE, OTHER = 't', 'r'
 
--- The results, which of them are takes, and for which queues it wrote to the outbox, nil for none.
+-- The results, the indexes of the takes, and the destinations of the outbox entries, nil for none.
 local function readSession(session)
   local form = sub(session, SESSION_HEAD + 1, SESSION_HEAD + 1)
   if form == TAKE or form == OTHER then return { sub(session, SESSION_HEAD + 2) }, form == TAKE and { 1 } or {} end
@@ -43,7 +45,7 @@ local function readSession(session)
   return kept[1], kept[2], kept[3]
 end
 
--- A session of a queue that is deleted: what its takes took is gone, and its outbox is empty.
+-- The session of a queue that is deleted: without the deliveries of its takes and without destinations.
 function withoutTaken(session)
   local results, takes = readSession(session)
   for _, at in ipairs(takes) do results[at] = sub(results[at], 1, TAKE_HEAD) end
@@ -63,7 +65,7 @@ local function readTime(given)
   return given > 0 and given or time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- What is returned: the number of the call, and the numbers of elements by the place of their take.
+-- The number of the call whose deliveries are returned, and sets of their seqs by index of the take.
 local function readReturned(text)
   if text == '' then return nil, {} end
   local byTake = {}
@@ -75,14 +77,14 @@ local function readReturned(text)
   return fromSix(text, 1), byTake
 end
 
--- Reads what every call begins with. Returns an error if it must not run.
+-- Reads the head that all calls have. Returns an error if the call must not run.
 local function begin(args)
   local node, number, received, sent, given, contact, excused, flags = unpackAt('>c8I6I6I6I6I6I6I1', args[1])
   call = {
     node = node, number = number, received = received, contact = contact, excused = excused,
     isCluster = flags % 2 == 1, mayBeDone = flags > 1, policyText = args[2],
     opened = {}, died = {}, outbox = {}, wanted = {}, copied = 0,
-    -- What its takes may still return.
+    -- Bytes that its takes may still return.
     capacity = LARGEST_REPLY,
   }
   call.returnedFrom, call.returned = readReturned(sub(args[1], CALL_HEAD + 1))
@@ -102,7 +104,7 @@ local function openHome(keys)
   return q
 end
 
--- Ends the node's previous call for good.
+-- Finishes or undoes the takes of the node's previous call.
 local function settlePrevious(q)
   local number = fromSix(q.session, 1)
   local returned = number == call.returnedFrom and call.returned or {}
@@ -123,11 +125,11 @@ local function runVerbs(q, args)
   local at = 3
   while at <= #args do
     local name = args[at]
-    -- What the last verb leaves behind is written together with the session.
+    -- The buffered writes of the last verb are flushed together with the session.
     if at > 3 then flush(q) end
     local result, behind, values = verbs[name](q, args, at + 1)
     results[#results + 1] = result
-    -- The elements of a page would have to be kept as well. A node that gets '' for a page scans again.
+    -- A page is not kept, as its elements would have to be kept, too. A node that gets '' for a page scans again.
     kept[#results] = name == 'scan' and '' or result
     elements[#results] = values or 0
     if name == 'take' then takes[#takes + 1] = #results end
@@ -153,7 +155,7 @@ local function writeSession(q, results, takes)
     or head .. cmsgpack.pack({ results, takes, written }))
 end
 
--- What died: where it went, then group and number of deliveries each.
+-- The dead letters of the call: their queue, then for each group its name and their number.
 local function whatDied(q)
   if not call.diedTo then return {} end
   local died = { call.diedTo }
@@ -172,8 +174,7 @@ local function replyOf(results, elements)
   return { call.now, q.tag, q.isNew and 1 or 0, results, elements, whatDied(q), wantedEntries(q), options }
 end
 
--- Returns again what was returned before. The session is written again as well: waiting for replicas then waits
--- for all that came before it.
+-- Repeats the reply of the session. The session is written again, so that `WAIT` covers all that was written before it.
 local function repeatReply(q)
   db('HSET', q.h, 'c' .. call.node, q.session)
   local results, takes, written = readSession(q.session)
@@ -184,8 +185,8 @@ local function repeatReply(q)
   return replyOf(results, elements)
 end
 
--- Nothing is written for a queue that does not exist unless a verb creates it. But if the outcome of an earlier call, or
--- of an earlier attempt of this one, is not known, it may yet arrive, and only a session rejects it.
+-- Calls do not create a session in a queue that does not exist. But if the outcome of an earlier call, or of an earlier
+-- attempt of this one, is unknown, it may still arrive, and only a session rejects it.
 local function needsSession(q)
   return call.number > 0 and (q.tag ~= '' or call.received < call.number - 1 or call.mayBeDone)
 end
@@ -210,7 +211,7 @@ local function run(keys, args)
   return replyOf(results, elements)
 end
 
--- See list.lua.
+-- A call of the list variant: see list.lua.
 local function runList(keys, args)
   local rejection = begin(args)
   if rejection then return rejection end

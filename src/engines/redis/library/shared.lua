@@ -1,6 +1,6 @@
--- What the files of the library share. Each file is a block of its own, as Lua has room for 200 local variables in one:
--- what a file declares `local` is its own, what it declares without that must be named here. Redis rejects a library
--- that has global variables.
+-- Names shared by the files of the library. Each file is loaded as a block of its own, because Lua allows only 200
+-- local variables at a time. What a file declares as `local` is private to it; everything else that it defines must be
+-- declared here, because Redis rejects a library that sets global variables.
 
 -- queue.lua
 local db, pack, unpackAt, concat, spread, sub, byte

@@ -1,17 +1,17 @@
--- sweep <dedup window>: released(1) ready(1) more(1) next lease, expiry or retention(6) next housekeeping(6); 0 for
--- never
--- options <options as JSON, or ''>: stored in place of those that were declared before; returns nothing
--- settle-session: does nothing itself. The call settles the node's previous one.
+-- sweep <dedup window>: released(1) ready(1) more(1) next lease end, expiry or retention(6) next housekeeping(6); 0 for
+--   never
+-- options <options as JSON, or ''>: replaces the declared options; returns ''
+-- settle-session: does nothing itself; the call settles the node's previous one
 
 local AT_ONCE = 500
--- A session is forgotten when its node has not called for this long: longer than LATE_MS, so that no earlier call can
--- arrive any more.
+-- A session is deleted if its node has made no call for this long: longer than LATE_MS, so that no earlier call can
+-- still arrive.
 local SESSION_MS = 60000
--- Entries that nobody relayed by then are relayed by the node that sweeps.
+-- Entries that are still in the outbox after this time are relayed by the node that sweeps.
 local RELAY_MS = 1000
 
--- Removes what waits past its retention. What is reserved then is removed when it is released. Returns whether there
--- may be more.
+-- Removes waiting deliveries that are past their retention. A reserved one is removed after its release. Returns
+-- whether there may be more.
 local function removeOld(q)
   local retention = retentionOf(q)
   if retention == 0 then return false end
@@ -44,8 +44,8 @@ local function forgetKeys(q, window)
   return #old
 end
 
--- Forgets records of a kind whose last use(6), at `at`, is older than `age`: each is listed with a moment, which
--- follows the last use only here.
+-- Deletes sessions or marks whose last use(6), at `at`, is older than `age`. Their members in z have the moment at
+-- which they were listed, which is adjusted to the last use only here.
 local function forgetSilent(q, kind, at, age, forget)
   for _, member in ipairs(membersBetween(q.z, '[' .. kind, '(' .. kind .. six(math.max(0, call.now - age + 1)), AT_ONCE)) do
     local field = kind .. sub(member, 8)
@@ -63,20 +63,20 @@ local function forgetSilent(q, kind, at, age, forget)
   flush(q)
 end
 
--- What a silent node popped is its own by now: whether it ever received it, nobody can say.
+-- The pops of a silent node become final: nobody can know whether it received them.
 local function forgetSessions(q)
   forgetSilent(q, 'c', 7, SESSION_MS, function(session)
     for _, taken in ipairs(session and takesOf(session) or {}) do finishPops(q, taken) end
   end)
 end
 
--- Of sources that were silent for a day.
+-- Deletes the marks of sources that were silent for a day.
 local function forgetMarks(q)
   forgetSilent(q, 'o', 8, MARK_MS, function() end)
 end
 
--- Deletes a queue that only a session created: nothing was ever stored in it. A verb behind this one may create it
--- again.
+-- Deletes a queue that was created only for a session: nothing was ever stored in it. A later verb of the call may
+-- create it again.
 local function forgetUnused(q)
   if q.tag ~= '' and q.seq == 0 and not q.options and db('ZCARD', q.z) == 1 then
     db('UNLINK', q.h, q.z)
@@ -84,7 +84,7 @@ local function forgetUnused(q)
   end
 end
 
--- The moment in the first member under a prefix, and `later` on top of it; infinity if there is none.
+-- The moment in the first member with a prefix, plus `later` ms; infinity if there is none.
 local function firstMoment(q, prefix, later)
   local first = firstMember(q.z, prefix)
   return first and fromSix(first, #prefix + 1) + later or math.huge
@@ -123,10 +123,10 @@ end
 
 verbs.sweep = function(q, args, at)
   local window = tonumber(args[at])
-  -- What a list remembers ends by itself.
+  -- The dedup keys of a list expire in Redis.
   if q.list then return '\0\0\0' .. six(0) .. six(0), at + 1 end
   if q.tag == '' then
-    -- Of a queue that was deleted.
+    -- The queue does not exist: only sessions and marks may remain.
     forgetSessions(q)
     forgetMarks(q)
     return '\0\0\0' .. six(0) .. momentText(nextHousekeeping(q, window)), at + 1
@@ -139,10 +139,10 @@ verbs.sweep = function(q, args, at)
   forgetMarks(q)
   if q.expires and not firstMember(q.z, 'x') then
     db('HDEL', q.h, 'X')
-    -- A verb behind this one may store an element that expires.
+    -- A later verb of the call may store an element that expires.
     q.expires = nil
   end
-  -- On a single server, too: its keys may have come from a cluster.
+  -- Also on a single server: the keys may have been copied from a cluster.
   local hasEntries = firstMember(q.z, 'p') ~= nil
   if hasEntries then nameDestinations(q) end
   forgetUnused(q)

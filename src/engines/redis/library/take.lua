@@ -1,27 +1,32 @@
--- take <group> <count> <lease, ms; 0 to pop> <of a reserve: first token(16) owner(6) and the holders> <ids: tag(12)
--- seq(6) each, or ''> <bytes that no element after the first may exceed, or ''>
--- holders: 1(1) and one text for all; or 2(1) and for each place the length(2) of its text and the text
--- Returns the elements, behind popped ones the reasons of those that were touched, as a list or, if they are small,
--- packed; and P (popped), p (popped and untouched) or R (reserved)(1) gid(2) lease end(6) next known(1), plus 2 if its
--- bytes ended it or 4 if those of the call did, next maturity(6), then the members of z that the deliveries had; of p,
--- their fields of h: of plain deliveries without a record, maturity and tries are those of the elements. Of R, the
--- first token(16) at its end.
+-- take <group> <count> <lease in ms, 0 to pop> <of a reserve: first token(16) owner(6) and the holders> <ids: tag(12)
+-- seq(6) each, or ''> <byte limit for all elements after the first, or ''>
+-- holders: '1' and one string for all deliveries; or '2' and for each delivery the length(2) of its string and the
+--   string
+--
+-- The result: kind(1) gid(2) lease end(6) flags(1) next maturity(6), then the deliveries' former members of z, or, of
+-- kind p, the fields of their elements. A reserve has its first token(16) at the end.
+-- kind: P popped; p popped, plain deliveries without a record: maturity and tries are those of their elements; R
+--   reserved
+-- flags: 1 the next maturity is known, 2 the byte limit of this take ended it, 4 the byte limit of the call or the
+--   removal of expired elements ended it The elements: those of the deliveries, then, of a pop, the reasons of touched
+--   ones. They are a list, or packed if small.
 
--- What a take returns of an element whose record cannot be read: the node finds that it cannot be decoded.
+-- Returned for an element whose record is malformed: the node cannot decode it.
 local UNREADABLE = ''
 
 TAKE_HEAD = 16
 local TAKE_STEP, FIELD = 19, 7
 local POPS, UNTOUCHED_POPS, RESERVES = 80, 112, 82
--- Packing costs Redis 1,300 instructions for an element of 91 bytes, a twelfth of its pop, and saves the node 0.7 µs, a
--- quarter, as it decodes one item in place of many. The copy of larger elements would cost more than that.
+-- The elements of a take are packed up to this many bytes. Packing costs Redis 1,300 instructions for an element of 91
+-- bytes, a twelfth of its pop, and saves the node 0.7 µs, a quarter, since it decodes one item instead of many. To copy
+-- larger elements would cost more than that.
 local LARGEST_PACKED = 65536
 local FIELDS_AT_ONCE = 1000
 
--- Elements that are read at once.
+-- Elements per read.
 PAGE = 64
--- The takes of one call stop at this many bytes together: a thousand elements of a megabyte would be a gigabyte in one
--- reply. A page of a scan stops at an eighth: `SCAN_BYTES` in engine/scan-cursor.ts.
+-- The takes of one call stop at this many bytes together: a thousand elements of a megabyte would be a reply of a
+-- gigabyte. A page of a scan stops at an eighth: `SCAN_BYTES` in engine/scan-cursor.ts.
 LARGEST_REPLY = 16 * 1024 * 1024
 
 function isTouched(member)
@@ -32,8 +37,8 @@ local function isTooLarge(size, left, most)
   return size > left and (left <= 0 or most and left < most)
 end
 
--- The last of these fields that fits. Elements with large bodies are measured before they are read, which takes 4 ms
--- for a megabyte.
+-- The index of the last element that fits. Before large elements are read, their sizes are queried: to read a megabyte
+-- takes 4 ms.
 local function lastFitting(q, fields, from, upTo, left, most)
   for i = from, upTo do
     local size = db('HSTRLEN', q.h, fields[i])
@@ -43,11 +48,10 @@ local function lastFitting(q, fields, from, upTo, left, most)
   return upTo
 end
 
--- The elements of these members, or of as many as fit, and how many bytes are left. Then whether not all fit, and their
--- fields.
--- bounds: the bytes that are `left`; `most`, without which the last element may exceed what is left; `isFront` if
--- fronts suffice; `isPlainPop`: whether to check, and return at last, that no delivery has a record and all elements
--- are there, none with a front.
+-- Reads the elements of these members, as many as fit. Returns the elements, the bytes left, whether some did not fit,
+-- the fields, and whether all are untouched. bounds.left: the bytes available; bounds.most: if given, no element after
+-- the first may exceed them, otherwise the last one may; bounds.isFront: fronts suffice; bounds.isPlainPop: check
+-- whether no delivery has a record, and all elements exist and have no front.
 function readElementsAt(q, members, bounds)
   local left, most, areUntouched = bounds.left, bounds.most, bounds.isPlainPop
   local values, fields, from, count = {}, {}, 1, #members
@@ -70,7 +74,7 @@ function readElementsAt(q, members, bounds)
   return values, left, false, fields, areUntouched
 end
 
--- The members are neighbours in z, so that one command removes all of them.
+-- Removes the first `count` members, which are adjacent in z, with one command.
 function removeFirst(q, members, count)
   if count == 1 then
     db('ZREM', q.z, members[1])
@@ -79,7 +83,7 @@ function removeFirst(q, members, count)
   end
 end
 
--- The reasons of the last failed tries, by their places, of those that may have one.
+-- The reasons of the last failed tries, by index, of those members that may have one.
 local function reasonsOf(q, gid, members, count)
   local places, fields, reasons = {}, {}, {}
   for i = 1, q.hasReasons and count or 0 do
@@ -94,7 +98,7 @@ local function reasonsOf(q, gid, members, count)
   return reasons
 end
 
--- Adds to popped elements what is not in them: an undo of the pop brings it back.
+-- Adds the reasons to popped elements, so that an undo of the pop can restore them.
 local function addReasons(q, gid, members, values)
   local count = #members
   local reasons = reasonsOf(q, gid, members, count)
@@ -103,7 +107,7 @@ end
 
 local HOLDERS = 23
 
--- What is stored of the holders of `count` deliveries: a text for all, or nil and one for each.
+-- The holders of `count` deliveries in their stored form: one string for all, or nil and a list.
 local function readHolders(holder, count)
   if byte(holder, HOLDERS) == 49 then
     local name = sub(holder, HOLDERS + 1)
@@ -118,12 +122,12 @@ local function readHolders(holder, count)
   return nil, names
 end
 
--- When an element expires. One that is too short says nothing.
+-- When an element expires; NEVER if it is missing or too short.
 local function expiryIn(value)
   return value and #value >= HEAD and sub(value, 17, HEAD) or NEVER
 end
 
--- Reserves. Tokens are counted up from the first.
+-- Stores the leases of these members. Their tokens are counted up from the first.
 local function reserve(q, gid, members, values, ends, holder)
   local endText, field, counter = six(ends), 'd' .. gid, unpackAt('>I4', holder) - 1
   local lease, stored, added = 'l' .. gid .. endText, {}, {}
@@ -142,7 +146,8 @@ local function reserve(q, gid, members, values, ends, holder)
   flush(q)
 end
 
--- Only what waits expires: entries of other elements would be looked up in vain once they are due.
+-- Removes the expiry entries of elements that are taken: only waiting elements expire, so a sweep would look them up in
+-- vain.
 function unlistExpiries(q, members, values)
   for i = 1, #values do
     if values[i] then remove(q, 'x' .. sub(values[i], 17, HEAD) .. sub(members[i], 10, 15)) end
@@ -154,9 +159,9 @@ local function nothingTaken()
   return { members = {}, values = {}, bytes = 0 }
 end
 
--- Takes the deliveries of these members, or of as many as fit: the others leave the list. `areNeighbours` says that
--- they are next to each other in z. Returns the members, their elements and the bytes of those, whether `most` ended
--- it, and the fields of an untouched pop.
+-- Takes the deliveries of these members, as many as fit, and removes the others from the list. areNeighbours: the
+-- members are adjacent in z. Returns the members, their elements, the bytes of these, whether `most` (isCut) or the
+-- capacity of the call (isLeft) ended the take, and the fields of an untouched pop.
 local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
   local largest = most or LARGEST_REPLY
   local capacity, isPlainPop = math.min(largest, call.capacity), gid == PLAIN and ends == 0
@@ -186,7 +191,7 @@ local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
   }
 end
 
--- The earliest maturity of what waits for a group, or nil.
+-- The earliest maturity of a group's waiting deliveries, or nil.
 function firstMaturity(q, gid)
   local first = firstMember(q.z, 'w' .. gid)
   return first and fromSix(first, 4)
@@ -197,7 +202,7 @@ local function takeFirst(q, gid, count, ends, holder, most)
   return takeMembers(q, gid, members, true, ends, holder, most)
 end
 
--- Calls `each` with the number of every id of this queue in a list, each once.
+-- Calls `each` once with the seq of each id in a list that is one of this queue.
 function eachId(q, ids, each)
   local seen = {}
   for at = 1, #ids, 18 do
@@ -233,7 +238,7 @@ verbs.take = function(q, args, at)
     if ids ~= '' then
       taken = takeByIds(q, gid, ids, count, ends, holder, most)
     elseif mayExpireMore then
-      -- More has expired than one call removes: the caller is to call again at once.
+      -- More elements have expired than one call removes: the caller must call again immediately.
       next, taken.isLeft = call.now, true
     else
       taken = takeFirst(q, gid, count, ends, holder, most)
@@ -246,7 +251,7 @@ verbs.take = function(q, args, at)
   local flags = (next and 1 or 0) + (taken.isCut and 2 or 0) + (taken.isLeft and 4 or 0)
   local head = pack('>I1c2I6I1I6', kind, gid or PLAIN, ends, flags, next or 0)
   pieces[0], pieces[#pieces + 1] = head, sub(holder, 1, 16)
-  -- Redis hashes each byte of a text in Lua, so pieces are put together once.
+  -- Redis hashes each byte of each string in Lua, so the pieces are joined only once.
   return concat(pieces, '', 0), at + 6, taken.bytes <= LARGEST_PACKED and cmsgpack.pack(values) or values
 end
 
@@ -255,8 +260,8 @@ local function isPop(taken)
   return kind == POPS or kind == UNTOUCHED_POPS
 end
 
--- Calls `each` with the member if the take names it, the number of the element, and the place of every delivery of a
--- take.
+-- Calls `each` for each delivery of a take with its member, or false for an untouched pop, its seq, and its index from
+-- 0.
 local function eachTaken(taken, each)
   local isNamed, index = byte(taken) ~= UNTOUCHED_POPS, 0
   local step, seqAt = isNamed and TAKE_STEP or FIELD, isNamed and 9 or 1
@@ -267,25 +272,25 @@ local function eachTaken(taken, each)
   end
 end
 
--- The token of the delivery at this place in a take.
+-- The token of the delivery with this index, from 0, in a take.
 local function tokenAt(taken, index)
   local first = sub(taken, -16)
   return pack('>I4', (unpackAt('>I4', first) + index) % 4294967296) .. sub(first, 5)
 end
 
--- Deletes the fields that an untouched pop names. They are cut from its text together, as each call from Lua has its
--- price.
+-- Deletes the elements of an untouched pop. Many fields are unpacked at a time, because each call from Lua has its
+-- cost.
 local function deleteFields(q, taken)
   for at = TAKE_HEAD + 1, #taken, FIELD * FIELDS_AT_ONCE do
     local count = math.min(FIELDS_AT_ONCE, (#taken - at + 1) / FIELD)
     local fields = { unpackAt(string.rep('c7', count), taken, at) }
-    -- Behind them is where the next one would begin.
+    -- `unpack` returns the next position after the fields.
     fields[count + 1] = nil
     db('HDEL', q.h, spread(fields))
   end
 end
 
--- The node has what it popped: nothing more is kept of it.
+-- Deletes the popped deliveries of a take that the node has received.
 function finishPops(q, taken)
   if byte(taken) == UNTOUCHED_POPS then deleteFields(q, taken) end
   if byte(taken) ~= POPS then return end
@@ -297,8 +302,8 @@ function finishPops(q, taken)
   end
 end
 
--- The node does not know what it took, or gave the elements of these numbers to nobody: they return to their places,
--- and no try is counted.
+-- Returns deliveries of a take to their places without counting a try: those with the seqs in `numbers`, which nobody
+-- received, or all if `numbers` is nil, because the node did not receive the reply.
 function undoTake(q, taken, numbers)
   local gid, ends = sub(taken, 2, 3), fromSix(taken, 4)
   eachTaken(taken, function(member, seq, index)
@@ -325,7 +330,7 @@ function undoTake(q, taken, numbers)
       noteExpiry(q, expiryIn(value), seq)
     end
     if isMalformed and not isTouched(member) then
-      -- By a record of its own it is found, and can be postponed or removed.
+      -- With a record, the delivery can be found, postponed and removed.
       release(q, gid, seq, {
         ends = 0, owner = NOBODY, expiresAt = NEVER, reason = '', maturity = maturity, tries = tries, isUntouched = true,
       }, maturity, tries, NO_TOKEN)
@@ -335,7 +340,7 @@ function undoTake(q, taken, numbers)
   end)
 end
 
--- The node has what it took, without the elements of these numbers.
+-- Undoes the deliveries with these seqs, and finishes the other pops.
 function undoPart(q, taken, numbers)
   undoTake(q, taken, numbers)
   flush(q)
@@ -347,8 +352,8 @@ function undoPart(q, taken, numbers)
   flush(q)
 end
 
--- The elements of a take whose reply is repeated, false for one that is not the node's any more: a lease may have ended
--- since, or others may have settled or removed what it held.
+-- The elements of a take whose reply is repeated; false for one that the node no longer holds: its lease may have
+-- ended, or somebody else may have settled or removed it.
 function takenAgain(q, taken)
   local gid, members, fields, records = sub(taken, 2, 3), {}, {}, {}
   eachTaken(taken, function(member, seq, index)
@@ -371,18 +376,18 @@ function takenAgain(q, taken)
 end
 
 -- undo <count>, then per delivery: <group> <tag(12) seq(6) maturity(6) tries(4) inserted at(6) expires at(6)> <content>
--- <reason>; returns nothing, but NO_CAPACITY if the queue has more groups than fit: what is named from there on is not
--- restored.
+-- <reason>; returns '', or NO_CAPACITY if a group does not fit: neither its delivery nor those after it are restored.
 --
--- Undoes pops of this node. Its session is settled before any verb runs, so what it popped is forgotten by then, and
--- what returns is stored as if it were new.
+-- Undoes pops of this node. Its session is settled before any verb runs, so the popped deliveries have been deleted by
+-- then, and are stored again.
 
 local function restore(q, gid, seq, head, content, reason)
   local maturity, tries, _, expiresAt = unpackAt('>I6I4I6c6', head)
   if gid == PLAIN then
     storeElement(q, seq, head .. content)
   elseif db('HEXISTS', q.h, 'g' .. seq) == 0 then
-    -- If the other groups have finished, the record is made again: its age for retention starts again.
+    -- If the other groups have finished the element, its record is created again, and its age for retention starts
+    -- again.
     storeElement(q, seq, head .. content)
     newElement(q, seq, { gid }, maturity, tries, expiresAt)
   end
@@ -401,7 +406,7 @@ verbs.undo = function(q, args, at)
     if not gid then return NO_CAPACITY, behind end
     local seq, head = sub(named, 13, 18), sub(named, 19)
     if sub(named, 1, 12) ~= q.tag then
-      -- The queue lost its data since: the element is new here.
+      -- The queue has lost its data since the pop: the element is inserted again.
       local maturity, tries, _, expiresAt = unpackAt('>I6I4I6c6', head)
       put(q, maturity, tries, expiresAt, gid ~= PLAIN and { gid } or nil, content)
       flush(q)
@@ -412,7 +417,7 @@ verbs.undo = function(q, args, at)
   return '', behind
 end
 
--- postpone <delay> <deliveries: gid(2) seq(6) each>: returns nothing. Delays those that wait.
+-- postpone <delay, ms> <deliveries: gid(2) seq(6) each>: delays those of the deliveries that wait; returns ''.
 verbs.postpone = function(q, args, at)
   local maturity, deliveries = call.now + tonumber(args[at]), args[at + 1]
   for from = 1, #deliveries, 8 do
