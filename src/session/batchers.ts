@@ -7,36 +7,36 @@ import type { ClientSession } from './client-session.ts';
 import { type Outstanding, returnOutstanding } from './push-consumer.ts';
 import { isCertain, MAX_SETTLED, settleInSteps } from './settle-steps.ts';
 
-// What the frames of one turn of the event loop ask of the engine, with the pending reply to each frame: what its
-// protocol confirms when the engine has executed it, such as a receipt or a delivery.
+// Batches the inserts and settlements of one turn of the event loop. Each frame has a pending reply: what its protocol
+// needs to confirm the frame once the engine has executed it, such as a receipt id or a delivery id.
 
 interface InsertBatch<Reply> {
   readonly elements: NewElement[];
-  /** Of each element; null: the client wants no confirmation. */
+  /** One per element; null if the client wants no confirmation. */
   readonly replies: (Reply | null)[];
   bytes: number;
-  /** Of its elements, one for each of their groups. */
+  /** Deliveries of all elements: one for each group of each element. */
   deliveries: number;
 }
 
-/** Why an insert stored nothing although a part of its elements could be stored. */
+/** Errors of an insert that stored nothing although some of its elements would fit. */
 const PARTIAL: ReadonlySet<ErrorCode> = new Set(['queue-full', 'namespace-full', 'too-many-groups']);
 
 /**
- * Bodies are copied if they retain this many times their bytes, and more than a little: both bound what waits for a
- * stalled engine.
+ * Bodies are copied if the buffers that they are views of exceed this many times the bodies' bytes plus `LITTLE_BYTES`.
+ * This bounds the memory of inserts that wait for a stalled engine.
  */
 const MAX_OVERHEAD = 4;
 const LITTLE_BYTES = 4096;
 
 /**
- * Gathers the elements that one turn of the event loop brought, so that each queue gets one insert; more if that is
- * more than one may be.
+ * Collects the elements that arrive in one turn of the event loop, so that each queue gets one insert, or several if
+ * they exceed `LIMITS.insertDeliveries`.
  */
 export class InsertBatcher<Reply> {
   readonly #session: ClientSession<Reply>;
   readonly #batches = new Map<Queue, InsertBatch<Reply>>();
-  /** Each resolves when an insert has been given to its engine, or has failed. */
+  /** One promise per insert that its engine does not have yet; it resolves when the engine has it, or it failed. */
   readonly #unsent = new Set<Promise<void>>();
 
   constructor(session: ClientSession<Reply>) {
@@ -45,7 +45,7 @@ export class InsertBatcher<Reply> {
 
   /**
    * @param reply null if the client wants no confirmation
-   * @param bytes of the frames that brought it: what their headers say is kept as well until the element is stored
+   * @param bytes size of the element's frames: their headers stay in memory, too, until the element is stored
    */
   add(queue: Queue, element: NewElement, reply: Reply | null, bytes: number): void {
     let batch = this.#batches.get(queue);
@@ -64,21 +64,21 @@ export class InsertBatcher<Reply> {
     batch.replies.push(reply);
   }
 
-  /** Inserts what was gathered. To be called at the end of each turn. */
+  /** Inserts the collected elements. Call at the end of each turn. */
   flush(): void {
     if (this.#batches.size === 0) return;
     for (const [queue, batch] of this.#batches) this.#insert(queue, batch);
     this.#batches.clear();
   }
 
-  /** Resolves when each insert has been given to its engine, or has failed; null: none waits for that. */
+  /** Resolves when the engines have every insert, or it failed. Null if there is none to wait for. */
   allSent(): Promise<unknown> | null {
     return this.#unsent.size === 0 ? null : Promise.all(this.#unsent);
   }
 
   /**
-   * Has elements stored, which `allSent` waits for.
-   * @param store calls `onSent` when the engine is given them
+   * Runs an insert; `allSent` waits until its engine has it.
+   * @param store calls `onSent` when it passes the elements to the engine
    */
   async track<T>(store: (onSent: () => void) => Promise<T>): Promise<T> {
     const { promise: sent, resolve } = Promise.withResolvers<void>();
@@ -87,7 +87,7 @@ export class InsertBatcher<Reply> {
       isSent = true;
       resolve();
     });
-    // It waits for the turn of its user, or for what is read to know whether its queue is full.
+    // The insert waits for its user's turn, or until the size of a bounded queue or namespace is known.
     if (!isSent) {
       this.#unsent.add(sent);
       void sent.then(() => this.#unsent.delete(sent));
@@ -102,7 +102,7 @@ export class InsertBatcher<Reply> {
   #insert(queue: Queue, { elements, replies, bytes }: InsertBatch<Reply>): void {
     const { work } = this.#session;
     const count = elements.length;
-    // Before, since what the function refers to is retained until it has an outcome.
+    // Not within the function below, which would retain the original buffers until the insert has an outcome.
     const owned = withOwnBodies(elements);
     work.begin(count, bytes);
     this.track((onSent) => this.#store(queue, owned, replies, onSent))
@@ -111,9 +111,9 @@ export class InsertBatcher<Reply> {
   }
 
   /**
-   * Stores elements that only came together: each for which there is room is stored, although the engine stores all of
-   * a call or none. Those in front of the first that fails have precedence.
-   * @returns false if nothing that came behind them is to be stored
+   * Stores elements that merely arrived together. An engine stores all elements of a call or none, so a call that
+   * exceeds a limit is split in halves until every element that fits is stored, earlier ones first.
+   * @returns false if elements that arrived later must not be stored
    */
   async #store(
     queue: Queue,
@@ -127,7 +127,7 @@ export class InsertBatcher<Reply> {
       const code = error instanceof QuaysideError ? error.code : null;
       if (code === null || !PARTIAL.has(code) || elements.length === 1) {
         const mayContinue = this.#session.notInserted(replies, error);
-        // Only a group is something of the element; what is full has no room for the next one either.
+        // `too-many-groups` depends on the element; a full queue or namespace rejects the next one, too.
         return mayContinue && code === 'too-many-groups';
       }
       const half = elements.length >> 1;
@@ -141,14 +141,14 @@ export class InsertBatcher<Reply> {
   }
 }
 
-/** The elements, with their bodies in memory of their own if that in which they were read is much larger. */
+/** Copies the bodies into one buffer if those that they were read into are much larger; else returns `elements`. */
 function withOwnBodies(elements: readonly NewElement[]): readonly NewElement[] {
   let bytes = 0;
   let retained = 0;
   let last: ArrayBufferLike | null = null;
   for (const { body } of elements) {
     bytes += body.byteLength;
-    // Bodies that were read together follow each other.
+    // Bodies in the same buffer are adjacent.
     if (body.buffer !== last) retained += body.buffer.byteLength;
     last = body.buffer;
   }
@@ -163,19 +163,22 @@ function withOwnBodies(elements: readonly NewElement[]): readonly NewElement[] {
   });
 }
 
-/** The elements of several frames, and where those of each frame end. */
+/** The elements of several frames; the end of each frame is an index into `items`. */
 interface SettleBatch<Reply> {
   readonly outstanding: Outstanding[];
   readonly items: SettleItem[];
-  /** Those next to each other with the same reply are one. */
+  /** Adjacent frames with the same reply are merged; see `add`. */
   readonly frames: { end: number; readonly reply: Reply | null }[];
   bytes: number;
 }
 
-/** Gathers the settlements of one turn of the event loop, so that each queue gets one call for each kind. */
+/**
+ * Collects the settlements of one turn of the event loop, so that each queue gets one batch of commits and one of
+ * others.
+ */
 export class SettleBatcher<Reply> {
   readonly #session: ClientSession<unknown, Reply>;
-  /** A call of their own: they need no space, and so succeed if a dead letter cannot be stored. */
+  /** Separate from `#returns`: they need no space, so they succeed even if a dead letter cannot be stored. */
   readonly #commits = new Map<Queue, SettleBatch<Reply>>();
   readonly #returns = new Map<Queue, SettleBatch<Reply>>();
 
@@ -184,8 +187,8 @@ export class SettleBatcher<Reply> {
   }
 
   /**
-   * @param settled the elements that one frame is about, at least one
-   * @param bytes of the frame
+   * @param settled the elements of one frame, at least one
+   * @param bytes size of the frame
    */
   add(
     queue: Queue,
@@ -206,13 +209,13 @@ export class SettleBatcher<Reply> {
     }
     batch.bytes += bytes;
     const last = batch.frames.at(-1);
-    // Each of two frames with one receipt id is confirmed. A pending reply that is an object, or none, may stand for
-    // many frames.
+    // Two frames with the same receipt id (a string) are confirmed separately. An object or null may stand for many
+    // frames.
     if (last?.reply === reply && typeof reply === 'object') last.end = batch.items.length;
     else batch.frames.push({ end: batch.items.length, reply });
   }
 
-  /** Settles what was gathered. To be called at the end of each turn. */
+  /** Settles the collected elements. Call at the end of each turn. */
   flush(): void {
     for (const batches of [this.#commits, this.#returns]) {
       for (const [queue, batch] of batches)
@@ -222,8 +225,8 @@ export class SettleBatcher<Reply> {
   }
 
   /**
-   * A frame took effect if each of its elements was settled. What is certainly not settled because a call failed
-   * returns to the queue: the client cannot settle it again.
+   * A frame succeeds if all of its elements were settled. If a call fails, the elements that are certainly not settled
+   * return to the queue, since the client cannot settle them again.
    */
   async #settle(queue: Queue, { outstanding, items, frames, bytes }: SettleBatch<Reply>): Promise<void> {
     const session = this.#session;
@@ -246,15 +249,15 @@ export class SettleBatcher<Reply> {
     };
     work.begin(count, bytes);
     try {
-      // A client that stores a result, and then finishes what it was made of, loses neither if the server fails in
-      // between.
+      // Earlier inserts go first: a client that stores a result and then commits its source element loses neither if
+      // the server fails in between.
       await settleInSteps(queue, items, note, session.inserts.allSent());
     } catch (failure) {
       session.notSettled(
         frames.slice(ended).map(({ reply }) => reply),
         failure,
       );
-      // After that: consumers of this session would be sent it again.
+      // Only after `notSettled`, which may end the session: its own consumers would receive the elements again.
       const left = outstanding.slice(isCertain(failure) ? settled : settled + MAX_SETTLED);
       if (left.length > 0) await returnOutstanding(queue, left, true, session);
     } finally {

@@ -14,35 +14,35 @@ import type { ClientSocket, SocketWriter, WriterOptions } from './socket-writer.
 
 /** Reasons not to read from a client. Each is one bit. */
 export const PAUSE = {
-  /** Its login is being checked. */
+  /** The login is being checked. */
   login: 1,
-  /** Too much of what it asked for is pending in the engine. */
+  /** Too many of the client's requests are pending in the engine. */
   work: 2,
-  /** It does not take its responses. */
+  /** The client does not read its responses. */
   output: 4,
-  /** Other clients have their turn first. */
+  /** Other clients are served first. */
   turn: 8,
-  /** It committed what has to be stored before anything that follows. */
+  /** A transaction that stores elements is being committed; later inserts must not overtake it. */
   commit: 16,
 } as const;
 
-/** Bytes that are read before the login. */
+/** Maximum bytes read before the login. */
 export const LOGIN_BYTES = 4096;
 /**
- * Reading pauses, and no element is added, while more than this waits for a client that does not take its responses:
- * one element above it, whatever the number of its consumers.
+ * While more output than this waits for a client, the session pauses reading and adds no element. One element may
+ * exceed it, whatever the number of consumers.
  */
 const MAX_OUTPUT_BYTES = 1024 * 1024;
 /**
  * A session pauses reading while this many items, or bytes, of its client are pending in the engine. An item is an
- * element that is inserted or settled, a page of a browser, or a reply that waits for others. One frame may add many: a
- * cumulative ACK settles up to 65,536 elements.
+ * element being inserted or settled, a page of a browser, or a reply that waits for other items. One frame may add
+ * many: a cumulative ACK settles up to 65,536 elements.
  */
 const MAX_PENDING_ITEMS = 4096;
 const MAX_PENDING_BYTES = 4 * 1024 * 1024;
-/** Frames that are executed before other clients have their turn: one message of WebSocket may have forty thousand. */
+/** Frames executed before other clients are served. A single WebSocket message may contain 40,000. */
 const MAX_TURN_FRAMES = 4096;
-/** How long the end of a session waits for what was asked of the engine before. */
+/** How long an ending session waits for its pending engine calls. */
 export const FINISH_MS = 2_000;
 /** How long a client has to read the last frame and close, before the connection is cut. */
 const LINGER_MS = 2_000;
@@ -51,31 +51,30 @@ type State = 'new' | 'open' | 'finishing' | 'gone';
 
 /**
  * Writes the last frame of a session.
- * @param isDone whether everything that was asked of the engine before has an outcome
+ * @param isDone whether all engine calls of the session have an outcome
  */
 type WriteClose = (isDone: boolean) => void;
 
 /**
- * One client, from its first byte to its last. Reads its frames, pauses reading while too much of it is pending in the
- * engine so that TCP slows it down, and ends it such that nothing is lost.
+ * The connection of one client. Executes the client's frames, pauses reading while too many of its requests are pending
+ * in the engine (so that TCP slows the client down), and ends the session without losing elements.
  *
- * States, and what moves it:
+ * States:
  * - `new`: the user is unknown. At most `LOGIN_BYTES` are read. Left by `login`, or an error.
- * - `open`: consumers come and go. Left by `endByClient` and `fail`, and by the end of the stream.
- * - `finishing`: consumers are stopped, and what the client held returns to its queues. What was asked of the
- *   engine before is waited for and confirmed; then comes the closing frame, and the connection closes. If some of that
- *   fails, and it was the client who ended the session, the frame is that of the error. What the client still sends is
- *   discarded.
+ * - `open`: frames are executed and consumers run. Left by `endByClient`, `fail` and the end of the stream.
+ * - `finishing`: consumers are stopped, and elements that the client holds return to their queues. The session waits
+ *   for its pending engine calls and confirms them; then it writes the closing frame and closes the connection. If the
+ *   client ended the session and one of these calls fails, the closing frame is that error. Further input is discarded.
  * - `gone`: the connection is lost or closed. Reached from every state, and final.
  *
  * A protocol implements: `writer`; `input` and `readFrame`, which take bytes and execute whole frames; `fail`, by
- * `failWith`; and the pending replies (`inserted`, `notInserted`, `settled`, `notSettled`): an `InsertReply` or
- * `SettleReply` is what the protocol needs to confirm a frame once the engine has executed it. It calls `expectWithin`
- * for the login's deadline, `login`, `startHeartBeat`, `planFill` and `endByClient`. A frame only adds to `inserts` and
- * `settles`: the engine is asked at the end of the turn.
+ * calling `failWith`; and `inserted`, `notInserted`, `settled` and `notSettled`, which receive pending replies: an
+ * `InsertReply` or `SettleReply` is what the protocol needs to confirm a frame once the engine has executed it. It
+ * calls `expectWithin` for the login's deadline, `login`, `startHeartBeat`, `planFill` and `endByClient`. A frame only
+ * adds to `inserts` and `settles`; the engine is called at the end of the turn.
  */
 export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown> {
-  /** Resolves when the connection is closed and the engine has answered everything that the session asked. */
+  /** Resolves when the connection is closed and all engine calls of the session have ended. */
   readonly done: Promise<void>;
   /** Names the connection in the log. */
   readonly id: string;
@@ -84,26 +83,26 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   protected readonly lineLimits: Arrival['lineLimits'];
   readonly #logins: Arrival['logins'];
   readonly work = new PendingWork(() => this.#workChanged());
-  /** Of its consumers that browse. */
+  /** The order in which the session's browsers read their pages. */
   readonly pageTurns = new PageTurns();
   readonly inserts = new InsertBatcher<InsertReply>(this);
   readonly settles = new SettleBatcher<SettleReply>(this);
-  /** All that have not stopped. */
+  /** Consumers that have not stopped. */
   readonly consumers = new Set<SessionConsumer>();
   abstract readonly writer: SocketWriter;
-  /** Takes bytes that came. What it throws goes to `fail`. */
+  /** Receives the client's bytes. Errors that it throws are passed to `fail`. */
   abstract readonly input: { push(bytes: Buffer): void };
   protected readonly socket: ClientSocket;
   readonly #parts: SessionParts;
   readonly #parse: ParseDestination;
   readonly #closed = Promise.withResolvers<void>();
-  /** Consumers with places that became free in this turn. */
+  /** Consumers to fill at the end of this turn. */
   readonly #toFill = new Set<SessionConsumer>();
   #state: State = 'new';
   #user: User | null = null;
-  /** As it was counted. */
+  /** The name under which `#logins` counts this connection; null before the login. */
   #loginName: string | null = null;
-  /** Of its login, wall time. */
+  /** Wall-clock time of the login. */
   #openedAt = 0;
   #destinations: Destinations | null = null;
   #pauses = 0;
@@ -111,18 +110,20 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #hasPeerEnded = false;
   #loginBytes = 0;
   #heartBeat: HeartBeat | null = null;
-  /** The one deadline that a session has at a time: for the login, for its end, for the client to close. */
+  /**
+   * Cancels the session's current deadline: for the login, for pending calls at its end, or for the client to close.
+   */
   #cancelDeadline: CancelTimer = () => {};
-  /** Nothing is waited for any more but that the client reads, and closes. */
+  /** The closing frame is written; all that is left is that the client reads it and closes. */
   #isClosing = false;
-  /** Of a session that is `finishing`; null: it has no closing frame. */
+  /** Set while `finishing`; null if there is no closing frame. */
   #writeClose: WriteClose | null = null;
   /**
-   * The client ended the session, nothing that it asked for before has failed, and the closing frame is not written.
+   * The client ended the session, none of its pending calls has failed, and the closing frame is not written yet.
    */
   #isClientEnding = false;
 
-  /** @param parse reads the destinations, or addresses, of the protocol */
+  /** @param parse parses the protocol's destinations (STOMP) or addresses (AMQP) */
   constructor(
     protocol: ConsumerOrigin['protocol'],
     parts: SessionParts,
@@ -140,29 +141,29 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#parts = parts;
     this.#parse = parse;
     socket.on('data', (bytes: Buffer) => this.#read(bytes));
-    // A message comes when it is whole; while its bytes come, the client is there.
+    // A WebSocket emits whole messages only, but the bytes of an incomplete one already show that the client is alive.
     socket.transport?.on('data', () => this.#heartBeat?.received());
     socket.on('end', () => {
       this.#hasPeerEnded = true;
       this.#advance();
     });
-    // The reason does not matter: `close` follows.
+    // Ignored: `close` follows every error.
     socket.on('error', () => {});
     socket.on('close', () => this.#onClose());
   }
 
-  /** Executes the next whole frame. @returns false if there is none. @throws anything, which goes to `fail` */
+  /** Executes the next whole frame. @returns false if there is none. @throws anything; it is passed to `fail` */
   protected abstract readFrame(): boolean;
 
-  /** Ends the session with an error, by `failWith`. Harmless if it ends already. */
+  /** Ends the session with an error, by calling `failWith`. May be called repeatedly. */
   abstract fail(thrown: unknown): void;
 
   abstract inserted(replies: readonly (InsertReply | null)[]): void;
-  /** @returns whether elements that came after these may still be stored */
+  /** @returns whether elements that arrived after these may still be stored */
   abstract notInserted(replies: readonly (InsertReply | null)[], error: unknown): boolean;
-  /** All elements of one frame were settled. @param reply null: it wants no confirmation */
+  /** All elements of one frame were settled. @param reply null if the client wants no confirmation */
   abstract settled(reply: SettleReply | null): void;
-  /** Of each of these frames at least one element was not settled. */
+  /** In each of these frames, at least one element was not settled. */
   abstract notSettled(replies: readonly (SettleReply | null)[], error: unknown): void;
 
   get clock(): Clock {
@@ -174,13 +175,13 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     return this.#user?.name ?? '';
   }
 
-  /** The queues that the user may reach. */
+  /** Looks up queues with the user's rights. @throws Error before the login */
   get destinations(): Destinations {
     if (this.#destinations === null) throw new Error('A session without a user has no destinations.');
     return this.#destinations;
   }
 
-  /** So much waits for the client that no element may be added, by whichever of its consumers. */
+  /** Whether so many bytes wait for the client that no consumer may add an element. */
   get isFull(): boolean {
     return this.writer.bytes + this.queuedBytes >= MAX_OUTPUT_BYTES;
   }
@@ -189,12 +190,12 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     return this.#state === 'open';
   }
 
-  /** Whether the session ends, or is gone. */
+  /** Whether the session is finishing or gone. */
   get isEnding(): boolean {
     return this.#state === 'finishing' || this.#state === 'gone';
   }
 
-  /** As listings show it; null before the login, and at its end. */
+  /** The session as listings show it; null before the login and once it is ending. */
   describe(): SessionInfo | null {
     if (this.#user === null || this.isEnding) return null;
     return {
@@ -211,39 +212,42 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#toFill.add(consumer);
   }
 
-  /** Asks the engine for all that the frames of this turn want. */
+  /** Sends the inserts and settlements of this turn to the engine, and fills consumers with free places. */
   endTurn(): void {
     this.inserts.flush();
     this.settles.flush();
     for (const consumer of this.#toFill) {
-      // Before it is filled: if that fails, the session ends, and with it the turn once more.
+      // Delete first: if `fill` fails, the session ends and calls `endTurn` again.
       this.#toFill.delete(consumer);
-      // What is taken for a client that goes would only have to return.
+      // Elements taken for an ending session would only have to be returned.
       if (!this.isEnding) consumer.fill();
     }
   }
 
   /**
-   * Runs a step that has no caller to fail to. Whatever it throws is a fault of the server: it ends this session with
-   * an error, and never the process.
+   * Runs a step whose caller cannot handle errors, such as a timer or an event. An error is a bug of the server: it
+   * ends this session, but never the process.
    */
   guard(step: () => void): void {
     try {
       step();
     } catch (error) {
-      // A session that ends already has no other way to show it than the log.
+      // A session that is already ending can only log the error.
       if (this.isEnding) this.publicError(error);
       else this.fail(error);
     }
   }
 
-  /** The server ends the session, with an error. */
+  /** Ends the session with an error. If it is closing already, the client has `LINGER_MS` left to read the rest. */
   endByServer(reason: QuaysideError): void {
     if (!this.isEnding) this.fail(reason);
     else if (this.#isClosing) this.#planCut();
   }
 
-  /** The session continues with its user's rights of now, or ends. @param of not if its user is none of these */
+  /**
+   * Continues with the user's current rights, or ends if the user is gone.
+   * @param of does nothing if the session's user is not in this set; null: renews any user
+   */
   renewUser(renew: RenewUser, of: ReadonlySet<User> | null): void {
     if (this.#state !== 'open' || this.#user === null) return;
     if (of?.has(this.#user) === false) return;
@@ -261,7 +265,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#parts.log.warn({ err: error, connection: this.id }, message);
   }
 
-  /** Anything that was thrown, as the client may know it. Failures of the server and missing rights are logged. */
+  /** Turns anything thrown into an error that the client may see. Logs failures of the server and missing rights. */
   publicError(thrown: unknown): QuaysideError {
     const { log } = this.#parts;
     if (!(thrown instanceof QuaysideError) || thrown.code === 'internal') {
@@ -279,17 +283,17 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     return thrown;
   }
 
-  /** What is open. */
+  /** The open consumers or links, whose rights are checked again when the user's rights change. */
   protected get rightHolders(): Iterable<RightHolder> {
     return this.consumers;
   }
 
-  /** Bytes of elements that wait for the client before they are given to the writer. */
+  /** Bytes of elements that the protocol queues before it passes them to the writer. */
   protected get queuedBytes(): number {
     return 0;
   }
 
-  /** For the constructor of the writer. */
+  /** Options for the constructor of `writer`. */
   protected get writerOptions(): WriterOptions {
     return {
       clock: this.clock,
@@ -310,11 +314,11 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   /**
-   * Pauses reading until a login is checked. If it is right, opens the session and calls `opened`.
+   * Pauses reading until a login is checked. If it succeeds, opens the session and calls `opened`.
    * @param check from `authenticate`
    */
   protected login(check: Promise<User>, opened: () => void): void {
-    // The client has sent what it had to; the time that this takes is the server's.
+    // The client has done its part in time; the check takes the server's time.
     this.stopExpecting();
     this.setPause(PAUSE.login, true);
     check
@@ -335,9 +339,10 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   /**
-   * Starts the heart-beats that were agreed.
-   * @param sendMs something is sent at least this often; 0: nothing need be
-   * @param receiveMs the client sends something at least this often, and may be late once; 0: it need not
+   * Starts the agreed heart-beats.
+   * @param sendMs the server sends something at least this often; 0: it need not
+   * @param receiveMs the client sends something at least this often, or else the session ends after twice this time;
+   * 0: it need not
    * @param send sends a heart-beat unless other bytes wait to be written
    */
   protected startHeartBeat(sendMs: number, receiveMs: number, send: () => void): void {
@@ -353,7 +358,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     });
   }
 
-  /** Reads nothing from the client while there is a reason for it. */
+  /** Sets or clears a reason not to read from the client. @param reason one of {@link PAUSE} */
   protected setPause(reason: number, isPaused: boolean): void {
     const before = this.#pauses;
     this.#pauses = isPaused ? before | reason : before & ~reason;
@@ -369,15 +374,16 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     }
   }
 
-  /** Lets other clients have their turn before the next frame. */
+  /** Serves other clients before the next frame. */
   protected waitATurn(): void {
     this.setPause(PAUSE.turn, true);
     setImmediate(() => this.setPause(PAUSE.turn, false));
   }
 
   /**
-   * Ends the session with an error. A stop of the server is no failure of the client: it counts as no error, and
-   * what the client holds returns without a failed try.
+   * Ends the session with an error. If the client has ended it already, only replaces the closing frame. A stop of the
+   * server is not the client's failure: it is not counted as an error, and elements that the client holds return
+   * without a failed try.
    * @param writeClose writes the closing frame
    */
   protected failWith(thrown: unknown, writeClose: (error: QuaysideError) => void): void {
@@ -393,8 +399,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   /**
-   * The client ends the session: as `finish`. If something that it asked for before fails, the closing frame would
-   * confirm what is not done: then that of the first error is written instead.
+   * Ends the session at the client's request. If one of its pending calls fails, the closing frame would confirm
+   * something that did not happen, so that of the first error is written instead.
    */
   protected endByClient(writeClose: WriteClose | null): void {
     if (this.isEnding) return;
@@ -403,10 +409,10 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   /**
-   * Ends the session: releases what it holds, waits for what was asked of the engine, writes the closing frame,
-   * and closes the connection. Harmless if it ends already.
-   * @param writeClose null: there is no closing frame
-   * @param countTries whether what the client holds returns as failed tries
+   * Ends the session: stops its consumers, waits for pending engine calls, writes the closing frame, and closes the
+   * connection. No effect if the session is ending already.
+   * @param writeClose null if there is no closing frame
+   * @param countTries whether elements that the client holds return with a failed try
    */
   protected finish(writeClose: WriteClose | null, countTries: boolean): void {
     if (this.isEnding) return;
@@ -414,7 +420,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#writeClose = writeClose;
     this.guard(() => this.endTurn());
     this.#heartBeat?.stop();
-    // What still comes is discarded, so that the end of the stream is seen.
+    // Keep reading, and discard the input, to see the end of the stream.
     this.socket.resume();
     this.guard(() => this.releaseHeld(countTries));
     this.guard(() => this.writer.dropElements());
@@ -424,7 +430,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       this.#isClosing = true;
       this.#isClientEnding = false;
       this.guard(() => {
-        // A closing frame comes behind the answers of this turn; without one, they are sent here.
+        // Writing a closing frame first flushes the replies of this turn; without one, flush them here.
         if (this.#writeClose === null) this.endTurn();
         else this.#writeClose(this.work.isIdle);
       });
@@ -434,14 +440,15 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.work.whenIdle(close);
   }
 
-  /** Stops all consumers, and whatever else the session holds. */
+  /** Stops all consumers, and releases everything else that the session holds. */
   protected releaseHeld(countTries: boolean): void {
     for (const consumer of [...this.consumers]) void consumer.stop(countTries);
   }
 
   /**
-   * Closes the connection once everything is written, and cuts it after a while. A client that ended the session itself
-   * wants the confirmations of what it sent: it has as much time to read them as before.
+   * Closes the connection once everything is written, and cuts it after `LINGER_MS`. If the client ended the session,
+   * it wants its confirmations: then that time starts when everything is written, and until then only the stall timeout
+   * applies.
    */
   #close(isByClient: boolean): void {
     this.#cancelDeadline();
@@ -456,7 +463,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#setDeadline(LINGER_MS, () => this.socket.destroy());
   }
 
-  /** Ends what is not allowed any more. */
+  /** Ends consumers and links for which the user has lost the right. */
   #checkRights(): void {
     for (const holder of [...this.rightHolders]) {
       const { right, namespace } = holder;
@@ -494,7 +501,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#advance();
   }
 
-  /** Executes every whole frame, unless there is a reason to pause. */
+  /** Executes whole frames until none is left or reading pauses. */
   #advance(): void {
     if (this.#isAdvancing) return;
     this.#isAdvancing = true;
@@ -509,7 +516,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     if (this.isEnding) return;
     this.guard(() => this.endTurn());
     this.#workChanged();
-    // One turn of the event loop may bring two megabytes, so this does not wait until bytes have been written.
+    // Check now, not only after a write: one turn of the event loop may bring 2 MB of frames that want replies.
     this.#outputChanged();
     if (this.#hasPeerEnded && this.#pauses === 0) this.endByClient(null);
   }
@@ -542,19 +549,19 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 }
 
-/** A queue that a user reached by its destination. */
+/** The queue that a destination names. */
 export interface Destination {
   readonly namespace: Namespace;
   readonly queue: Queue;
 }
 
-/** Reads the names in a destination. @throws QuaysideError `invalid-name` */
+/** Parses a destination. @throws QuaysideError `invalid-name` */
 type ParseDestination = (text: string) => { readonly ns: string; readonly name: string };
 
 /** The cache is cleared when it holds this many destinations. */
 const REMEMBERED = 100;
 
-/** Finds queues by their destinations, and checks one user's right each time. */
+/** Looks up queues by destination, with a cache, and checks the user's right each time. */
 class Destinations {
   readonly #broker: Broker;
   readonly #user: User;
@@ -573,15 +580,14 @@ class Destinations {
     if (known !== undefined) {
       const { namespace, queue } = known;
       this.check(right, namespace.name);
-      // It may have been dropped since, and then counts as a new one.
+      // If the queue was dropped since, it counts against the limit of queues again.
       if (right !== 'browse' && !namespace.knownNames.has(queue.key.name)) namespace.queue(queue.key.name);
       return known;
     }
     const { ns, name } = this.#parse(text);
     const namespace = this.#broker.namespace(ns);
     this.check(right, ns);
-    // Who browses creates no queue, so the limit of queues is not for them; kept, it would not be for what follows
-    // either.
+    // Browsing creates no queue, so the limit of queues does not apply.
     if (right === 'browse') return { namespace, queue: namespace.visit(name) };
     const destination = { namespace, queue: namespace.queue(name) };
     if (this.#found.size >= REMEMBERED) this.#found.clear();
@@ -589,7 +595,7 @@ class Destinations {
     return destination;
   }
 
-  /** Whether the user is shown bodies when browsing there; see `User.maySeeBodies`. */
+  /** Whether the user may see bodies when browsing the namespace; see `User.maySeeBodies`. */
   maySeeBodies(ns: string): boolean {
     return this.#user.maySeeBodies(ns);
   }
@@ -601,13 +607,13 @@ class Destinations {
 }
 
 /**
- * A peer is sent something after this part of the interval that it asked for, so that what is delayed is still in
- * time. 1,000 idle STOMP sessions take 2.1 % of a processor with it, and took 2.6 to 3.1 % with a half; AMQP
- * connections 1.5 %, and 3.3 %.
+ * A heart-beat is sent after this fraction of the agreed interval, so that a delayed one is still in time. With 0.75,
+ * 1,000 idle STOMP sessions take 2.1 % of a processor, and AMQP connections 1.5 %; with 0.5 they took 2.6 to 3.1 %, and
+ * 3.3 %.
  */
 const BEAT_PACE = 0.75;
 
-/** A client may be late by its whole interval before its connection is taken for dead. */
+/** A connection is considered dead after this many intervals of silence. */
 const GRACE = 2;
 
 interface HeartBeatOptions {
@@ -622,7 +628,7 @@ interface HeartBeatOptions {
   onSilence(): void;
 }
 
-/** The heart-beats of one connection, both ways. Any bytes count as one. */
+/** The heart-beats of one connection, in both directions. Any bytes count as one. */
 class HeartBeat {
   readonly #options: HeartBeatOptions;
   #receivedAt: number;
@@ -637,12 +643,12 @@ class HeartBeat {
     if (options.receiveMs > 0) this.#planReceive(options.receiveMs * GRACE);
   }
 
-  /** To be called when bytes came. */
+  /** Call when bytes arrive. */
   received(): void {
     this.#receivedAt = this.#options.clock.monotonic();
   }
 
-  /** While the server does not read, silence means nothing; afterwards the client has its whole time again. */
+  /** While the server does not read, silence proves nothing. Afterwards, the client's full time starts again. */
   pause(isPaused: boolean): void {
     this.#isPaused = isPaused;
     this.received();
@@ -664,7 +670,8 @@ class HeartBeat {
   #planReceive(inMs: number): void {
     this.#cancelReceive = this.#options.clock.after(inMs, () => {
       if (!this.#isLate()) return;
-      // If the whole process stood still, timers run before what came during that is read.
+      // If the whole process was stalled, timers run before the bytes that arrived in that time are read: check again
+      // after reading.
       const secondLook = setImmediate(() => {
         if (this.#isLate()) this.#options.onSilence();
       });
@@ -672,7 +679,7 @@ class HeartBeat {
     });
   }
 
-  /** Whether something should have come by now. If not, plans the next look. */
+  /** Whether the client has been silent for too long. If not, plans the next check. */
   #isLate(): boolean {
     const { clock, receiveMs } = this.#options;
     const graceMs = receiveMs * GRACE;
@@ -682,14 +689,14 @@ class HeartBeat {
   }
 }
 
-/** What a session has asked of the engine and has no result for yet. */
+/** Counts a session's engine calls that have no result yet. */
 class PendingWork {
   readonly #onChange: () => void;
   #items = 0;
   #bytes = 0;
   #onIdle: (() => void)[] = [];
 
-  /** @param onChange called after each end: a session that paused because of `isFull` may continue */
+  /** @param onChange called after each `end`: a session that paused because of `isFull` may resume */
   constructor(onChange: () => void) {
     this.#onChange = onChange;
   }
@@ -702,13 +709,13 @@ class PendingWork {
     return this.#items === 0;
   }
 
-  /** To be called when the engine is asked. @param items see {@link MAX_PENDING_ITEMS} */
+  /** Call when the engine is called. @param items see {@link MAX_PENDING_ITEMS} */
   begin(items: number, bytes: number): void {
     this.#items += items;
     this.#bytes += bytes;
   }
 
-  /** The result is known: to be called with the numbers that were given to `begin`. */
+  /** Call when the result is known, with the arguments of `begin`. */
   end(items: number, bytes: number): void {
     this.#items -= items;
     this.#bytes -= bytes;
@@ -720,7 +727,7 @@ class PendingWork {
     this.#onChange();
   }
 
-  /** Calls `then` once nothing is pending. */
+  /** Calls `then` as soon as nothing is pending. */
   whenIdle(then: () => void): void {
     if (this.isIdle) then();
     else this.#onIdle.push(then);

@@ -6,38 +6,38 @@ import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import type { ClientSession } from './client-session.ts';
 
-/** What a consumer reads, checked. */
+/** What a consumer reads, validated. */
 export interface ConsumerOptions {
   readonly namespace: Namespace;
   readonly queue: Queue;
-  /** As given; null: the namespace's default. */
+  /** As the client gave it; null: the namespace's default. */
   readonly group: GroupName | null;
 }
 
-/** What its user needs a right for, as long as it is open. */
+/** A consumer or link, which ends if its user loses the right that it needs. */
 export interface RightHolder {
   readonly right: Right;
-  /** Null: each of its frames names one. */
+  /** Null if each message names its own; then the right is checked for each message. */
   readonly namespace: Namespace | null;
-  /** Ends it with an error. Harmless if it is over. */
+  /** Ends it with an error. No effect if it has ended. */
   fail(error: unknown): void;
 }
 
-/** Elements of one take or page. */
+/** Maximum elements of one take or page. */
 export const MAX_TAKE = 256;
-/** The size that an element is assumed to have before the first has come. */
+/** Assumed size of an element before the first one arrives. */
 const FIRST_ESTIMATE_BYTES = 64 * 1024;
-/** Elements of one take may have this many times the bytes that there was capacity for: few takes are all alike. */
+/** The elements of one take may exceed the writer's capacity by this factor, since their sizes vary. */
 const TOLERANCE = 2;
 
-/** Sends elements of a queue to the session's client, for as long as there is room. */
+/** Sends elements of a queue to the session's client while it has capacity. */
 export abstract class SessionConsumer<Session extends ClientSession = ClientSession> implements RightHolder {
   readonly namespace: Namespace;
   readonly queue: Queue;
-  /** The group that it reads as; on a plain queue the one without a name. */
+  /** The group that it reads as; on a plain queue, {@link PLAIN_GROUP}. */
   readonly group: GroupName;
   protected readonly session: Session;
-  /** On a stream: the group that it reads as, in bytes; else null. */
+  /** On a stream, `group` with one character per byte; else null. */
   protected readonly publicGroup: string | null;
   #isStopped = false;
   #estimateBytes = FIRST_ESTIMATE_BYTES;
@@ -54,15 +54,15 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   }
 
   abstract readonly right: Right;
-  /** Ends it, if the protocol can end one consumer, else its session, with an error. Harmless if it is over. */
+  /** Ends it, or its session if the protocol cannot end a single consumer, with an error. No effect if it has ended. */
   abstract fail(error: unknown): void;
-  /** There may be room for more. */
+  /** Call when there may be capacity for more elements. */
   abstract fill(): void;
-  /** As listings show it. */
+  /** The consumer as listings show it. */
   abstract describe(): SessionConsumerInfo;
-  /** How many elements the client may be sent now; 0 or less: none. */
+  /** How many more elements may be sent to the client now; may be negative. */
   protected abstract get free(): number;
-  /** Ends what it does, and returns what it holds. Called once. @returns as `stop` */
+  /** Stops taking, and returns outstanding elements to the queue. Called once. @returns as `stop` */
   protected abstract onStop(countTries: boolean): Promise<unknown>;
 
   get isStopped(): boolean {
@@ -70,10 +70,10 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   }
 
   /**
-   * Sends nothing more, and returns what it holds. Harmless when repeated.
-   * @param countTries whether it is a failed try of each element that the client can have seen
-   * @returns a promise that never rejects: it resolves with null when the engine has the elements, or with why it has
-   * not
+   * Stops sending, and returns outstanding elements to the queue. No effect when repeated.
+   * @param countTries whether a failed try is counted for each element that the client may have seen
+   * @returns a promise that never rejects: it resolves with null when the engine has the elements back, else with the
+   * error
    */
   async stop(countTries: boolean): Promise<unknown> {
     if (this.#isStopped) return null;
@@ -92,17 +92,17 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
     return { ns: this.namespace.name, queue: this.queue.key.name, group, kind, window, unacknowledged };
   }
 
-  /** How many elements the client has capacity for, at least one. */
+  /** How many elements fit into the writer's capacity by the size estimate, at least one. */
   protected get fitting(): number {
     return Math.max(1, Math.floor(this.session.writer.capacity / this.#estimateBytes));
   }
 
-  /** Of one take so many bytes are sent, about. The rest is much larger than was estimated, and is not sent. */
+  /** About how many bytes of one take are sent. If elements are much larger than estimated, the rest is not sent. */
   protected get maxBytes(): number {
     return this.session.writer.capacity * TOLERANCE;
   }
 
-  /** So many elements had so many bytes. */
+  /** Updates the size estimate: `count` elements had `bytes` in total. */
   protected learnSize(bytes: number, count: number): void {
     this.#estimateBytes = Math.max(bytes / count, this.#estimateBytes / 4);
   }

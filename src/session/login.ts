@@ -4,16 +4,17 @@ import { QuaysideError } from '../model/errors.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import { quote } from '../util/quote.ts';
 
-/** A name and a password as bytes, one character for each. */
+/** User name and password, with one character per byte. */
 export interface Credentials {
   readonly login: string;
   readonly passcode: string;
 }
 
 /**
- * Checks a login as HTTP does, with the same limits on failures. It is checked as Basic credentials, so that a
- * client that reconnects is recognised without a hash: a thousand of them reconnect at once when a node restarts.
- * @param need the message of the error if they cannot be those of a user
+ * Checks a login as HTTP does, with the same limits on failures. It is converted to Basic credentials, for which the
+ * authenticator recognizes a recent login without computing a password hash: when a node restarts, a thousand clients
+ * reconnect together.
+ * @param need the error message if the credentials cannot belong to any user
  * @throws QuaysideError `unauthorized`, `too-many-attempts`, `overloaded`
  */
 export async function authenticate(
@@ -32,7 +33,7 @@ export async function authenticate(
 
 /**
  * Logs a client in as the user whom its certificate names.
- * @throws QuaysideError `unauthorized` if it has none that counts, or there is no such user
+ * @throws QuaysideError `unauthorized` if no certificate was accepted, or there is no such user
  */
 export function loginCertified(
   authenticator: Authenticator,
@@ -50,15 +51,15 @@ export function loginCertified(
   );
 }
 
-/** What a client proved by a certificate of its own: the name of a user; or why it proved nothing. */
+/** The name of the user whom an accepted client certificate names; or why there is none. */
 export type ClientCertificate =
   | { readonly name: string }
-  /** `isSent`: whether there is a certificate. */
+  /** `isSent`: whether the client sent a certificate. */
   | { readonly name: null; readonly error: string; readonly isSent: boolean };
 
 /**
- * Reads the certificate of a client whose handshake is done. It counts if an authority of the listener signed it and it
- * is valid now; the user is its common name.
+ * Reads the client's certificate after the handshake. It is accepted if an authority of the listener signed it and it
+ * is valid now; its common name is the user's name.
  */
 export function readClientCertificate(socket: object): ClientCertificate {
   if (!(socket instanceof TLSSocket))

@@ -5,9 +5,9 @@ import type { Clock } from '../util/clock.ts';
 
 const SIGNATURE = Buffer.from('\r\n\r\n\0\r\nQUIT\n', 'latin1');
 const FIXED_BYTES = 16;
-/** Addresses and all extensions. HAProxy sends at most a few hundred bytes. */
+/** Maximum size of addresses and extensions. HAProxy sends at most a few hundred bytes. */
 const MAX_REST_BYTES = 2048;
-/** How long the header may take. A proxy sends it at once. */
+/** How long the header may take. A proxy sends it immediately. */
 const HEADER_MS = 5_000;
 
 const LOCAL = 0x20;
@@ -20,12 +20,12 @@ const LENGTHS: ReadonlyMap<number, number> = new Map([
   [0x31, 216], // a Unix stream
 ]);
 
-/** The client's address that a header names; null if it is the address of the connection itself. */
+/** The client's address from the header; null if it is that of the connection itself. */
 type HeaderResult = { readonly address: string | null } | { readonly error: string };
 
 /**
- * Reads the PROXY protocol header with which a connection begins, and not one byte more.
- * @param done called at most once: with the client's address, or with what is wrong and the socket destroyed
+ * Reads the PROXY protocol header at the start of a connection, and no byte after it.
+ * @param done called at most once, with the client's address, or with an error after the socket was destroyed
  */
 export function readProxyHeader(socket: Socket, clock: Clock, done: (result: HeaderResult) => void): void {
   let fixed: Buffer | null = null;
@@ -54,14 +54,14 @@ export function readProxyHeader(socket: Socket, clock: Clock, done: (result: Hea
   };
   const ended = (): void => finish({ error: 'the connection ended' });
   const cancel = clock.after(HEADER_MS, () => finish({ error: `no whole header within ${HEADER_MS} ms` }));
-  // The reason does not matter: `close` follows.
+  // Ignored: `close` follows every error.
   socket.on('error', () => {});
   socket.on('end', ended);
   socket.on('close', ended);
   socket.on('readable', read);
 }
 
-/** At the end of a stream, `read` returns the bytes that are left, however many were asked for. */
+/** Reached because `read` returns the remaining bytes at the end of a stream, even if fewer than requested. */
 function truncated(bytes: number): { readonly error: string } {
   return { error: `the connection ended within the header, after ${bytes} bytes` };
 }

@@ -8,53 +8,53 @@ import { type ConsumerOptions, MAX_TAKE, SessionConsumer } from './consumer.ts';
 import { settleInSteps } from './settle-steps.ts';
 import type { WriteObserver } from './socket-writer.ts';
 
-/** What a consumer takes, checked, and how. */
+/** What a consumer takes, and how, validated. */
 export interface PushConsumerOptions extends ConsumerOptions {
   /** Whether it pops; otherwise it reserves. */
   readonly isPop: boolean;
   /**
-   * As given, ms: what is not settled by then returns to the queue. Null: reservations last as long as the
-   * session, by leases of the namespace's length that are renewed.
+   * Lease that the client chose, ms: elements not settled by then return to the queue. Null: leases have the queue's
+   * default length and are extended as long as the consumer lives.
    */
   readonly leaseMs: number | null;
 }
 
 /**
- * A window from this size on is filled by halves, so that the engine takes one while the client works on the
- * other: 20 µs an element instead of 26, measured with a window of 256 and a client that acknowledges at once.
+ * Windows of at least this size are filled in halves, so that the engine takes one half while the client works on the
+ * other. Measured with a window of 256 and a client that acknowledges immediately: 20 µs per element instead of 26.
  */
 const HALVED_FROM = 64;
-/** A few free places are left to gather for this long, and then filled however few they are. */
+/** If fewer than `minTake` places are free, the consumer waits this long for more before it takes. */
 const TOP_UP_MS = 5;
-/** A consumer that could not take for a reason that passes by itself tries again after this long. */
+/** Delay before a consumer retries a take after a transient error, ms. */
 export const RETRY_MS = 1000;
 /**
- * What passes by itself, and a consumer that waits does not notice. One that drains looks again: its client learns
- * neither that there is nothing more nor that its link is over.
+ * Transient errors, during which a waiting consumer just keeps waiting. A draining one retries after them: otherwise
+ * its client would take the queue for empty, or its link would end.
  */
 const PASSING: ReadonlySet<ErrorCode> = new Set(['storage-unavailable', 'overloaded']);
-/** Checks in each lease, so that every lease is extended while at least half of it is left. */
+/** Lease checks per lease length; with 4, each lease is extended while at least half of it is left. */
 const LEASE_CHECKS = 4;
 
 /**
- * A consumer that takes from its queue for as long as its client has room, until it is stopped: a STOMP subscription,
- * or an AMQP link by which a client receives. It waits in the queue's wait queue while the window and the writer have
- * capacity, sends what it gets, and knows what is outstanding.
+ * A consumer that takes elements as long as its client has capacity, until it is stopped: a STOMP subscription, or an
+ * AMQP link on which the client receives. It joins the queue's wait queue while the window and the writer have
+ * capacity, sends the elements that it gets, and tracks the outstanding ones.
  *
- * A protocol decides how many elements the client may hold (`setWindow`, `free`, `minTake`), writes them (`send`,
- * which calls `track`), and calls `forget` with what the client has settled. `start` begins; `fill` is to be called
- * when places became free; `stop` ends it.
+ * A protocol decides how many elements the client may hold (`setWindow`, `free`, `minTake`), writes them (`send`, which
+ * calls `track`), and calls `forget` with the elements that the client has settled. Call `start` first, `fill` when
+ * places became free, and `stop` at the end.
  *
- * It extends the leases of its outstanding elements for as long as it lives, unless the client chose their length. A
- * client that was sent a thousand elements works on them one by one; without this the leases of the last ones would
- * have expired by the time that it comes to them. A node that dies extends nothing, and its leases expire.
+ * Unless the client chose the lease, the consumer extends the leases of its outstanding elements as long as it lives. A
+ * client that was sent a thousand elements works on them one by one; without this, the last leases would expire before
+ * the client gets to their elements. If the node dies, nothing extends the leases, and they expire.
  */
 export abstract class PushConsumer<Session extends ClientSession = ClientSession, Key = unknown>
   extends SessionConsumer<Session>
   implements Sink
 {
   readonly right = 'read';
-  /** How long it reserves, ms; null: it pops. */
+  /** Lease of its reservations, ms; null if it pops. */
   readonly leaseMs: number | null;
   /** Reserved elements that the client has not settled, in the order of sending. */
   protected readonly outstanding = new Map<Key, Outstanding<Key>>();
@@ -64,9 +64,9 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   #cancelRetry: CancelTimer | null = null;
   #cancelTopUp: CancelTimer | null = null;
   #cancelLeaseCheck: CancelTimer | null = null;
-  /** Set while it drains. */
+  /** Set while the consumer drains. */
   #onDrained: (() => void) | null = null;
-  /** What is sent of the take that it waits for, about. */
+  /** About how many bytes of the pending take will be sent. */
   #takeBytes = 0;
   #unwritten = 0;
   #window = 0;
@@ -76,19 +76,21 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     const { queue, namespace, isPop, leaseMs } = options;
     this.leaseMs = isPop ? null : (leaseMs ?? queue.settings.leaseMs);
     this.#extendsLeases = !isPop && leaseMs === null;
-    // It begins with the session's name: listings of consumers and of reserved elements show whose it is.
+    // The session's id comes first, so that listings of consumers and of reserved elements show it.
     this.#tid = `${session.id}.${namespace.makeTid()}`;
   }
 
-  /** Whether a drain ends because no place is free; otherwise places become free without the client's doing more. */
+  /**
+   * Whether a drain ends because no place is free. False if places will become free although the client sends nothing.
+   */
   protected get isUsedUp(): boolean {
     return this.free <= 0;
   }
-  /** Fewer free places than this are not worth a take at once. */
+  /** With fewer free places than this, `fill` waits `TOP_UP_MS` for more before it takes. */
   protected abstract get minTake(): number;
   /**
    * Writes an element, with the observer that `track` returns.
-   * @returns how many bytes it was, about
+   * @returns its approximate size in bytes
    */
   protected abstract send(delivery: Delivery): number;
 
@@ -97,12 +99,12 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     return this.#window;
   }
 
-  /** Popped elements that the kernel does not have yet. */
+  /** How many popped elements the kernel does not have yet. */
   get unwritten(): number {
     return this.#unwritten;
   }
 
-  /** How many elements it asks the queue for now. */
+  /** How many elements the pending take asks for; 0 if there is none. */
   get asked(): number {
     return this.#consumer?.count ?? 0;
   }
@@ -111,20 +113,20 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     return this.describeAs('take', this.#window, this.outstanding.size);
   }
 
-  /** Harmless if it is stopped: its client may not know yet. */
+  /** No effect after `stop`, of which the client may not know yet. */
   setWindow(window: number): void {
     if (this.isStopped) return;
     this.session.counts.window += window - this.#window;
     this.#window = window;
   }
 
-  /** Joins the wait queue. @throws what `queue.get` does; then call `stop` */
+  /** Joins the wait queue. @throws what `queue.get` throws; then call `stop` */
   start(): void {
     const count = this.#wanted();
     if (count > 0) this.#join(count);
   }
 
-  /** Takes more if there is room; if that is little, a moment later. */
+  /** Takes more elements if places are free; if they are few, after `TOP_UP_MS`. */
   override fill(): void {
     const { free, minTake } = this;
     if (free <= 0 && this.#consumer === null) {
@@ -138,37 +140,37 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     }
   }
 
-  /** Sends what there is, and calls `then` when there is nothing more, or no free place. It does not wait for more. */
+  /** Sends the elements that are ready, without waiting for more; calls `then` when none, or no free place, is left. */
   drain(then: () => void): void {
     this.leaveWaitQueue();
     this.#onDrained = then;
     this.fill();
   }
 
-  /** Waits again for elements to come, if it drained. */
+  /** Ends a drain, so that the next `fill` waits for elements again. No effect if the consumer is not draining. */
   endDrain(): void {
     if (this.#onDrained === null) return;
     this.#onDrained = null;
     this.leaveWaitQueue();
   }
 
-  /** Leaves the wait queue of its queue until `fill` is called. */
+  /** Leaves the wait queue until `fill` is called. */
   leaveWaitQueue(): void {
     if (this.#consumer !== null) this.queue.leave(this.#consumer);
     this.#consumer = null;
   }
 
-  /** Forgets elements that the client has settled; what the engine does with them is up to the caller. */
+  /** Stops tracking elements that the client has settled; the caller settles them in the engine. */
   forget(settled: readonly Outstanding<Key>[]): void {
     for (const one of settled) {
-      // A transaction may end with an element that was sent again since, by STOMP 1.1 under the same key.
+      // An element of a transaction may have been delivered again since, in STOMP 1.1 under the same key.
       if (this.outstanding.get(one.key) !== one) continue;
       this.outstanding.delete(one.key);
       this.session.counts.unacknowledged -= 1;
     }
   }
 
-  /** Leaves the wait queue for good and returns what is outstanding. */
+  /** Leaves the wait queue for good, and returns the outstanding elements. */
   protected override async onStop(countTries: boolean): Promise<unknown> {
     this.session.counts.window -= this.#window;
     this.#window = 0;
@@ -183,7 +185,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
 
   deliver(first: Delivery, more: readonly Delivery[]): void {
     this.#consumer = null;
-    // Other consumers of the session have filled it since this one asked. It continues when there is capacity again.
+    // Other consumers of the session have filled its output since. `fill` is called when there is capacity again.
     if (this.session.isFull) {
       this.#returnUndelivered([first, ...more]);
       return;
@@ -203,15 +205,16 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   end(reason: QuaysideError): void {
     this.#consumer = null;
     if (reason.code === 'pop-timeout') this.#drained();
-    // What it may have taken is unknown: reservations return when their leases expire, popped elements are gone.
+    // Elements may have been taken although the reply was lost: reserved ones return when their leases expire, popped
+    // ones are lost.
     else if (reason.code === 'outcome-unknown') this.fill();
     else if (this.#onDrained !== null && PASSING.has(reason.code)) this.#fillLater();
     else this.fail(reason);
   }
 
   /**
-   * What observes the write of an element: if it is reserved, it is outstanding from now on.
-   * @param key by which the client will settle it
+   * Counts an element as sent and returns the observer of its write. If it is reserved, it is outstanding from now on.
+   * @param key identifies the delivery when the client settles it
    */
   protected track(key: Key, delivery: Delivery): Outstanding<Key> | WriteObserver {
     const { counts, clock } = this.session;
@@ -250,7 +253,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     });
   }
 
-  /** How many elements to ask for: none if no place is free, or the client is behind. */
+  /** How many elements to take: none if no place is free, or the client is behind. */
   #wanted(): number {
     const { window, free } = this;
     const { writer, isFull } = this.session;
@@ -268,11 +271,11 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
       { group, leaseMs, count, timeoutMs, tid: this.#tid, owner, from: origin },
       this,
     );
-    // One that does not wait may be done already: on a paused queue there is nothing to ask of the engine.
+    // A take without waiting may have ended already: on a paused queue, the engine need not be called.
     if (consumer.state !== 'gone') this.#consumer = consumer;
   }
 
-  /** @returns how many bytes they are, about */
+  /** @returns their approximate size in bytes */
   #returnUndelivered(deliveries: readonly Delivery[]): number {
     this.queue.returnAllUndelivered(deliveries);
     let bytes = 0;
@@ -320,11 +323,11 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
 /**
  * A reserved element that was sent to a client and is not settled yet.
  *
- * - `isSeen`: the client can have seen it, so its return is a failed try.
- * - `isClaimed`: a settlement of an open transaction is about it; no other may be.
+ * - `isSeen`: the client may have seen it, so its return counts as a failed try.
+ * - `isClaimed`: an open transaction will settle it, so no other frame may.
  */
 export class Outstanding<Key = unknown> implements WriteObserver {
-  /** By which its consumer knows it. */
+  /** Identifies the delivery within its consumer. */
   readonly key: Key;
   readonly id: ElementId;
   readonly group: GroupName;
@@ -349,11 +352,11 @@ export class Outstanding<Key = unknown> implements WriteObserver {
     this.isSeen = true;
   }
 
-  /** Its consumer returns it with everything else that is outstanding. */
+  /** Nothing to do: the consumer returns it with its other outstanding elements. */
   lost(): void {}
 }
 
-/** A popped element on its way to the client; it is gone from the queue unless it is lost. */
+/** A popped element on its way to the client; if its write is lost, it returns to the queue. */
 class PoppedDelivery implements WriteObserver {
   readonly #queue: Queue;
   readonly #delivery: Delivery;
@@ -375,11 +378,11 @@ class PoppedDelivery implements WriteObserver {
 }
 
 /**
- * Returns elements that a client holds, because it is gone or has ended their consumer: at once, or if a try counts and
- * the queue has a retry delay, after that.
- * @param countTries whether it is a failed try of each that the client can have seen
- * @returns a promise that never rejects, since leases end by themselves: it resolves with null when the engine has
- * them, or with why it has not
+ * Returns elements to the queue whose client is gone or has ended their consumer. They become ready immediately, or
+ * after the queue's retry delay if a failed try is counted.
+ * @param countTries whether a failed try is counted for each element that the client may have seen
+ * @returns a promise that never rejects, since leases expire anyway: it resolves with null when the engine has the
+ * elements back, else with the error
  */
 export async function returnOutstanding(
   queue: Queue,

@@ -6,37 +6,37 @@ import { MAX_TAKE, SessionConsumer } from './consumer.ts';
 
 type BrowsedPage = Awaited<ReturnType<Queue['scan']>>;
 
-/** What a consumer would get now. */
+/** Browsers show the elements that a consumer would get now. */
 const STATES: readonly DeliveryState[] = ['ready'];
 
 /**
  * Shows the ready elements of a queue to a client in delivery order, and changes nothing: a STOMP subscription with
- * `browser:true`, or an AMQP link whose source has the distribution mode `copy`. It reads a page at a time, as the
- * client has room, and no page if it has none or another browser of the session reads one. At the end of the queue it
- * stops until `lookAgain`.
+ * `browser:true`, or an AMQP link whose source has the distribution mode `copy`. It reads one page at a time, while the
+ * client has capacity and no other browser of the session is reading. At the end of the queue it stops until
+ * `lookAgain` is called.
  *
- * A protocol implements `free`, the number of elements that the client takes now, and `show`, which writes one.
+ * A protocol implements `free`, how many elements the client accepts now, and `show`, which writes one.
  */
 export abstract class QueueBrowser<
   Session extends ClientSession = ClientSession,
 > extends SessionConsumer<Session> {
   readonly right = 'browse';
-  /** Behind the last element that was shown. */
+  /** The cursor after the last element shown; null at the start of the queue. */
   #cursor: string | null = null;
   #isReading = false;
   #isAtEnd = false;
-  /** It is to look again after the page that is being read, which may not show what has come since. */
+  /** `lookAgain` was called during the read of a page, which may miss newer elements: read again after it. */
   #looksAgain = false;
 
   /**
-   * Writes an element, of which nobody observes the write: it is in its queue.
-   * @returns how many bytes it was, about
+   * Writes an element. Its write needs no observer, since the element stays in its queue.
+   * @returns its approximate size in bytes
    */
   protected abstract show(delivery: Delivery): number;
-  /** It reads no further page for now: all elements that there are were shown, or `free` is 0. */
+  /** Called when no further page is read for now: all elements were shown (`isAtEnd`), or `free` is 0. */
   protected abstract onIdle(isAtEnd: boolean): void;
 
-  /** Shows more, as far as the client has room. */
+  /** Shows more elements if the client has capacity. */
   override fill(): void {
     if (this.#isReading || this.isStopped) return;
     const { pageTurns, writer, isFull } = this.session;
@@ -54,7 +54,7 @@ export abstract class QueueBrowser<
     return this.describeAs('browse', null, 0);
   }
 
-  /** Looks whether elements have come behind those that were shown. */
+  /** Checks for new elements after those already shown. */
   lookAgain(): void {
     this.#isAtEnd = false;
     this.#looksAgain = this.#isReading;
@@ -70,7 +70,7 @@ export abstract class QueueBrowser<
     const { session, queue, group } = this;
     this.#isReading = true;
     session.work.begin(1, 0);
-    // If the user may not see bodies, they are empty.
+    // Bodies that the user may not see are empty.
     const bodies = session.destinations.maySeeBodies(this.namespace.name);
     try {
       const options = { states: STATES, group, after: this.#cursor, limit, bodies };
@@ -90,7 +90,7 @@ export abstract class QueueBrowser<
     let bytes = 0;
     let shown = 0;
     for (const delivery of deliveries) {
-      // What is left is read again, once there is room.
+      // The rest of the page is read again when there is capacity.
       if (this.isStopped || this.session.isFull || this.free <= 0 || bytes >= maxBytes) break;
       bytes += this.show(delivery);
       shown += 1;
@@ -108,17 +108,17 @@ export abstract class QueueBrowser<
 }
 
 /**
- * Lets the browsers of a session read one page at a time, in turn: the elements of a page are in memory together, and
- * the size of each page depends on the capacity that those before it left.
+ * Lets the browsers of a session read their pages in turn, one at a time: all elements of a page are in memory, and the
+ * size of each page depends on the capacity that earlier pages left.
  */
 export class PageTurns {
-  /** In the order of their turns. One whose client has no capacity keeps its place. */
+  /** Browsers in the order of their turns. A browser keeps its place while the client has no capacity. */
   readonly #waiting = new Set<QueueBrowser>();
   #isReading = false;
 
   /**
-   * Gives the browser a place in the order, if it has none.
-   * @returns whether it may begin; if not, its `fill` is called later
+   * Appends the browser to the order unless it has a place.
+   * @returns whether it may read a page now; if not, its `fill` is called later
    */
   isNext(browser: QueueBrowser): boolean {
     this.#waiting.add(browser);
@@ -126,24 +126,24 @@ export class PageTurns {
     return first === browser && !this.#isReading;
   }
 
-  /** The browser that is next reads a page. */
+  /** Call when the next browser starts to read a page. */
   startPage(browser: QueueBrowser): void {
     this.#waiting.delete(browser);
     this.#isReading = true;
   }
 
-  /** The page was sent, as far as it can be. */
+  /** Call when the page was shown as far as the capacity allows. */
   finishPage(): void {
     this.#isReading = false;
     this.#callNext();
   }
 
-  /** The browser wants no page now. */
+  /** Gives up the place of a browser that wants no page now. */
   skip(browser: QueueBrowser): void {
     if (this.#waiting.delete(browser) && !this.#isReading) this.#callNext();
   }
 
-  /** The browser has stopped. */
+  /** Removes a browser that has stopped. */
   remove(browser: QueueBrowser): void {
     this.#waiting.delete(browser);
   }

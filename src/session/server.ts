@@ -32,28 +32,27 @@ import { readProxyHeader } from './proxy-header.ts';
 import type { ClientSocket } from './socket-writer.ts';
 
 /**
- * What every front end with sessions lets an operator set, checked by `config` before. Lengths are in ms, sizes in
- * bytes.
+ * Options that every front end with sessions has, validated by `config`. Durations are in ms, sizes in bytes.
  */
 export interface SessionOptions {
   readonly host: string;
   /** 0: any free port; see `SessionServer.address`. */
   readonly port: number;
-  /** The largest body of an element that a client sends. */
+  /** Maximum body size of an element that a client sends. */
   readonly bodyLimit: number;
   /** PEM contents; null: plain TCP. */
   readonly tls: TlsMaterial | null;
   /** Proxies whose connections begin with a PROXY protocol header. */
   readonly trustedProxies: Networks;
-  /** Connections kept at once; further ones are closed when they come. */
+  /** Maximum open connections; further ones are closed on arrival. */
   readonly maxSockets: number;
-  /** From the connection to the end of what the client has to send to log in. */
+  /** How long after connecting a client may take to send its login. */
   readonly loginTimeoutMs: number;
-  /** How long a client may take none of the bytes that wait for it. */
+  /** How long a client may read none of the bytes that wait for it. */
   readonly stallTimeoutMs: number;
   /** How long `stop` waits for sessions to end before it cuts their connections. */
   readonly drainMs: number;
-  /** Whether each connection is logged when it has ended. */
+  /** Whether the end of each connection is logged at level `info`. */
   readonly logsAccess: boolean;
 }
 
@@ -70,51 +69,51 @@ export const SESSION_DEFAULTS: Omit<SessionOptions, 'port'> = {
   logsAccess: false,
 };
 
-/** What a front end with sessions needs. */
+/** Dependencies of a front end with sessions. */
 export interface SessionParts<Options extends SessionOptions = SessionOptions> {
   readonly broker: Broker;
   readonly authenticator: Authenticator;
   readonly options: Options;
   readonly log: FrontEndLog;
   readonly clock: Clock;
-  /** Of the program; clients are shown it. */
+  /** Version of the program, which is shown to clients. */
   readonly version: string;
 }
 
-/** What a server knows of a connection when it comes. */
+/** What a server knows about a new connection. */
 export interface Arrival {
-  /** Names it in the log. */
+  /** Names the connection in the log. */
   readonly id: string;
-  /** Of the client, even if a proxy is in front of it. */
+  /** Address of the client, even if it connects through a trusted proxy. */
   readonly address: string;
   readonly certificate: ClientCertificate;
   readonly counts: SessionCounts;
-  /** Of the connections that are logged in. */
+  /** Limits the logged-in connections of each user. */
   readonly logins: UserLimit;
   readonly lineLimits: LineLimits;
 }
 
-/** Limits of the log lines that clients cause by frames of a few bytes. */
+/** Limits on log lines, which clients could cause with frames of a few bytes. */
 interface LineLimits {
-  /** Frames without the right, by user and what was rejected. */
+  /** Frames rejected for a missing right, by user and error message. */
   readonly forbidden: LineLimit;
   /** Connections that end before their login, by network. */
   readonly beforeLogin: LineLimit;
 }
 
-/** Begins the session of a connection. */
+/** Creates the session of a connection. */
 type OpenSession = (socket: ClientSocket, arrival: Arrival) => ClientSession;
 
-/** A front end whose clients keep a session: one listener, plain or TLS, and the connections that it took. */
+/** A front end with sessions: one listener, plain or TLS, and its connections. */
 export class SessionServer implements Service {
   readonly counts: SessionCounts = zeroCounts();
   readonly #protocol: string;
   readonly #parts: SessionParts;
   readonly #openSession: OpenSession;
   readonly #server: Server;
-  /** Over TLS: does the handshakes of what `#server` takes. It listens nowhere itself. */
+  /** Does the TLS handshakes of connections that `#server` accepts, and does not listen itself; null without TLS. */
   readonly #tls: TlsServer | null;
-  /** Raw sockets, those in a TLS handshake included. */
+  /** All sockets, including those in a TLS handshake and those given to `accept`. */
   readonly #sockets = new Set<ClientSocket>();
   /** Addresses of clients behind trusted proxies, by the address and port of the proxy's connection. */
   readonly #behindProxies = new Map<string, string>();
@@ -125,7 +124,7 @@ export class SessionServer implements Service {
   readonly #logins: UserLimit;
   #stopping: Promise<void> | null = null;
 
-  /** @param protocol its name, for people */
+  /** @param protocol display name */
   constructor(protocol: string, parts: SessionParts, openSession: OpenSession) {
     this.#protocol = protocol;
     this.#parts = parts;
@@ -144,7 +143,8 @@ export class SessionServer implements Service {
     const { tls, maxSockets } = parts.options;
     this.#excess = new ExcessConnections(protocol, maxSockets, parts);
     this.#logins = connectionLimit(protocol, maxSockets);
-    // See `#admit`. Over TLS it waits for that: a handshake that a client ends would be kept until it times out.
+    // `#admit` allows half-open connections. With TLS not before: if a client closed its side during the handshake, the
+    // socket would stay open until the handshake times out.
     this.#server = createServer({ allowHalfOpen: tls === null });
     this.#server.on('connection', (socket: Socket) => this.#connected(socket));
     this.#tls =
@@ -154,7 +154,7 @@ export class SessionServer implements Service {
             {
               ...this.#contextOptions(tls),
               requestCert: tls.clientCa !== undefined,
-              // A client without a certificate that is accepted may log in with a password.
+              // A client without an accepted certificate may log in with a password.
               rejectUnauthorized: false,
               handshakeTimeout: TLS_HANDSHAKE_MS,
             },
@@ -162,12 +162,12 @@ export class SessionServer implements Service {
           );
   }
 
-  /** Where it listens. @throws Error before `start` has resolved */
+  /** The address that it listens on. @throws Error before `start` has resolved */
   get address(): AddressInfo {
     return addressOf(this.#server, this.#protocol);
   }
 
-  /** Resolves when it listens; rejects if the address cannot be had. */
+  /** Resolves when the server listens; rejects if it cannot bind the address. */
   start(): Promise<void> {
     const { options, log } = this.#parts;
     const { host, port } = options;
@@ -175,34 +175,34 @@ export class SessionServer implements Service {
   }
 
   /**
-   * Accepts no further connection, and ends every session with `shutting-down` after what it asked for before; cuts
-   * those that are left after `drainMs`. What clients hold returns to its queues, with no try counted.
+   * Accepts no further connections, and ends every session with `shutting-down` once its pending calls have ended; cuts
+   * those that are left after `drainMs`. Elements that clients hold return to their queues without a failed try.
    */
   stop(): Promise<void> {
     this.#stopping ??= this.#stop();
     return this.#stopping;
   }
 
-  /** Uses another certificate for connections from now on. @throws Error if it cannot be read */
+  /** Uses another certificate for new connections. @throws Error if it cannot be read */
   reloadTls(tls: TlsMaterial): void {
     this.#tls?.setSecureContext(this.#contextOptions(tls));
   }
 
-  /** The sessions that are logged in. */
+  /** Lists the logged-in sessions. */
   describeSessions(): SessionInfo[] {
     return [...this.#sessions].flatMap((session) => session.describe() ?? []);
   }
 
   /**
-   * Users were reloaded, or API tokens have ended: sessions end if their user is gone or may no longer read what they
-   * read.
-   * @param of only the sessions of these users; null: of all
+   * Call when users were reloaded or API tokens have ended. A session whose user is gone ends; of the others, consumers
+   * and links end that need a right which their user has lost.
+   * @param of only the sessions of these users; null: all sessions
    */
   renewUsers(renew: RenewUser, of: ReadonlySet<User> | null = null): void {
     for (const session of this.#sessions) session.renewUser(renew, of);
   }
 
-  /** @throws QuaysideError if no further client is taken now */
+  /** @throws QuaysideError `shutting-down`, or `overloaded` if `maxSockets` are open */
   checkCapacity(): void {
     if (this.#stopping !== null) throw shuttingDown();
     if (!this.#hasMaxSockets) return;
@@ -213,14 +213,14 @@ export class SessionServer implements Service {
     );
   }
 
-  /** Takes a client whose connection came to another listener. `checkCapacity` has passed. */
+  /** Starts the session of a connection from another listener, after `checkCapacity` has passed. */
   accept(socket: ClientSocket, address: string): void {
     this.#sockets.add(socket);
     socket.on('close', () => this.#sockets.delete(socket));
     this.#begin(socket, address);
   }
 
-  /** Counted here, because the listener knows nothing of connections that `accept` added. */
+  /** Not the listener's own limit, which does not count connections that `accept` added. */
   get #hasMaxSockets(): boolean {
     return this.#sockets.size >= this.#parts.options.maxSockets;
   }
@@ -228,8 +228,8 @@ export class SessionServer implements Service {
   #contextOptions({ cert, key, clientCa }: TlsMaterial): SecureContextOptions {
     const options = { cert, key, ...TLS_VERSION };
     if (this.#parts.options.tls?.clientCa === undefined) return options;
-    // Without `ca` those would be trusted that sign the world's websites. Without tickets no session is resumed, so
-    // each connection has its certificate checked, and by the authorities of now.
+    // Without `ca`, Node would trust the public authorities. Without tickets, no TLS session is resumed, so the
+    // certificate of each connection is checked against the current authorities.
     return { ...options, ca: clientCa ?? [], secureOptions: constants.SSL_OP_NO_TICKET };
   }
 
@@ -253,7 +253,7 @@ export class SessionServer implements Service {
     }
     readProxyHeader(socket, clock, (result) => {
       if ('error' in result) {
-        // Health checks connect and send nothing.
+        // Not logged: health checks connect and send nothing.
         if (socket.bytesRead === 0 || this.#stopping !== null) return;
         log.warn(
           { proxy, problem: result.error },
@@ -266,19 +266,19 @@ export class SessionServer implements Service {
     });
   }
 
-  /** Everything before the protocol's own first byte is read. */
+  /** Runs the TLS handshake, if there is one, before the protocol's first byte is read. */
   #handshake(socket: Socket): void {
     if (this.#tls === null) this.#admit(socket);
     else this.#tls.emit('connection', socket);
   }
 
   #admit(socket: Socket): void {
-    // Over TLS, or from a proxy, one may come late: its handshake began before the stop did.
+    // A TLS handshake or a PROXY header that began before `stop` may be complete only now.
     if (this.#stopping !== null) {
       socket.destroy();
       return;
     }
-    // A client may close its sending side first; what it asked for is done and answered all the same.
+    // A client may close its sending side first; its requests are executed and answered nevertheless.
     socket.allowHalfOpen = true;
     socket.setNoDelay(true);
     socket.setKeepAlive(true, TCP_KEEP_ALIVE_MS);
@@ -324,7 +324,7 @@ export class SessionServer implements Service {
     const ended = [...this.#sessions].map(({ done }) => done);
     for (const session of this.#sessions) session.endByServer(shuttingDown());
     await Promise.race([Promise.all(ended), late.promise]);
-    // Whatever is open still was never a session: a TLS handshake that has not ended.
+    // Sockets that are still open have no session: their TLS handshake or PROXY header is incomplete.
     for (const socket of this.#sockets) socket.destroy();
     await closed;
     cancelDeadline();
@@ -334,24 +334,24 @@ export class SessionServer implements Service {
   }
 }
 
-/** Numbers of one front end for `/metrics`. Those up to `stalled` are current, the others count from the start. */
+/** Metrics of one front end. Those up to `stalled` are gauges, the others are counters. */
 export type SessionCounts = ReturnType<typeof zeroCounts>;
 
 export function zeroCounts() {
   return {
-    /** Clients that are logged in. */
+    /** Logged-in clients. */
     sessions: 0,
     /** Consumers of all sessions. */
     subscriptions: 0,
-    /** AMQP only: links in both directions, those of consumers included. */
+    /** AMQP only: links in both directions, including those of consumers. */
     links: 0,
-    /** Reserved elements that were sent and are not settled. */
+    /** Reserved elements that were sent and are not settled yet. */
     unacknowledged: 0,
-    /** The windows of all subscriptions together. */
+    /** Sum of the windows of all consumers. */
     window: 0,
     /** Bytes that the kernel does not have yet. */
     outgoingBytes: 0,
-    /** Connections of which the kernel has not taken all of the last write. */
+    /** Connections whose last write the kernel has taken only in part. */
     stalled: 0,
     connections: 0,
     receivedBytes: 0,

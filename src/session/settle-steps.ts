@@ -1,7 +1,7 @@
 import type { Queue, SettleItem, SettleOutcome } from '../broker/queue.ts';
 import { QuaysideError } from '../model/errors.ts';
 
-/** Whether what failed this way has changed nothing. */
+/** Whether a call that failed with this error has certainly changed nothing. */
 export function isCertain(failure: unknown): failure is QuaysideError {
   return (
     failure instanceof QuaysideError && failure.code !== 'outcome-unknown' && failure.code !== 'internal'
@@ -9,16 +9,17 @@ export function isCertain(failure: unknown): failure is QuaysideError {
 }
 
 /**
- * Elements that are settled in one call. An engine executes it as a whole, and what others ask of it waits behind that:
- * one call for a window of 65,536 took Redis 1.2 s.
+ * Maximum elements settled in one call. An engine executes a call as a whole while other calls wait: one call for a
+ * window of 65,536 took Redis 1.2 s.
  */
 export const MAX_SETTLED = 1000;
 
 /**
- * Settles any number of elements, one call after the other.
- * @param note called for each element that a call settled, or refused to
- * @param after what it waits for first
- * @throws what a call does; the elements that were not noted may be settled, or not
+ * Settles any number of elements in sequential calls of at most `MAX_SETTLED`.
+ * @param note called with the outcome of each element
+ * @param after the first call waits for this promise
+ * @throws what `Queue.settleAll` throws. Of the elements that were not noted, the first `MAX_SETTLED` may be settled
+ * unless the error `isCertain`; the others are not settled.
  */
 export async function settleInSteps(
   queue: Queue,

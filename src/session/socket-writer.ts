@@ -3,26 +3,25 @@ import type { CancelTimer, Clock } from '../util/clock.ts';
 import { JOINED_BYTES } from '../util/sockets.ts';
 import type { SessionCounts } from './server.ts';
 
-/** Learns, once, what became of bytes that were given to a {@link SocketWriter}. */
+/** Is notified once whether bytes given to a {@link SocketWriter} were written. */
 export interface WriteObserver {
-  /** The client can see all of it: the kernel has every byte, or may have. */
+  /** The client may have seen all of the bytes: the kernel has them, or may have. */
   written(): void;
   /** The kernel does not have all of the bytes, and never will. */
   lost(): void;
 }
 
 /**
- * Observes a frame that belongs to elements although nothing depends on its write: a part of an element, a browsed
- * element, or the frame that ends a drain or a browse. Such a frame is dropped with the elements before it when the
- * session ends.
+ * The observer of a frame that belongs to elements although nothing depends on its write: a part of an element, a
+ * browsed element, or the frame that ends a drain or a browse. `dropElements` drops such frames, too.
  */
 export const UNOBSERVED: WriteObserver = { written: () => {}, lost: () => {} };
 
 /** A TCP or TLS socket, or a stream that runs over one. */
 export interface ClientSocket extends Duplex {
-  /** The socket that carries it; not given: it is a socket itself. */
+  /** The socket that a stream runs over; undefined if this is the socket itself. */
   readonly transport?: Duplex;
-  /** To be called when the client has logged in. */
+  /** Called when the client has logged in. */
   onLogin?(user: string): void;
 }
 
@@ -30,49 +29,49 @@ export interface WriterOptions {
   readonly clock: Clock;
   readonly counts: SessionCounts;
   readonly stallTimeoutMs: number;
-  /** There is capacity again, or more than before. */
+  /** Called when capacity may have grown. */
   onCapacity(): void;
-  /** The client has taken nothing for `stallTimeoutMs`. */
+  /** Called when the client has read nothing for `stallTimeoutMs`. */
   onStall(): void;
 }
 
 /**
- * Bytes of one write, about. A write that the kernel takes only in part leaves open how much of it the client
- * saw, so that small writes keep small what a lost connection leaves open.
+ * Approximate size of one write. If the kernel takes only a part of a write and the connection is lost, it is unknown
+ * how much the client saw; small writes keep that uncertainty small.
  */
 const CHUNK_BYTES = 16 * 1024;
-/** Consumers send more while fewer bytes than this wait. With 1,000 slow readers it is 64 MB. */
+/** Consumers send more while fewer bytes than this wait. With 1,000 slow readers, up to 64 MB wait. */
 const CAPACITY_BYTES = 64 * 1024;
 
-/** A part of what is written. A string has one character for each byte. */
+/** A part of a frame. A string has one character per byte. */
 type WrittenPart = string | Buffer;
 
 interface WrittenFrame {
   readonly parts: readonly WrittenPart[];
-  /** Null: it has no element. */
+  /** Null if the frame does not belong to an element. */
   readonly observer: WriteObserver | null;
 }
 
-/** Frames that leave in one write. */
+/** Frames that are sent in one write. */
 interface Chunk {
   frames: WrittenFrame[];
   bytes: number;
 }
 
 /**
- * Writes frames to one connection. What is added during one turn of the event loop leaves together at its end, in few
- * writes; the next write begins when the kernel has taken the one before, so that it is known which frames a lost
- * connection has cost.
+ * Writes frames to one connection. Frames added in one turn of the event loop are sent at its end, in few writes. The
+ * next write starts when the kernel has taken the previous one, so that after the connection is lost, it is known which
+ * frames were lost with it.
  */
 export class SocketWriter {
-  /** Not written yet; frames are added to the last one until it is large enough. */
+  /** Chunks not written yet; frames are added to the last one until it has `CHUNK_BYTES`. */
   readonly #chunks: Chunk[] = [];
   readonly #socket: ClientSocket;
   readonly #options: WriterOptions;
   #writing: Chunk | null = null;
   #bytes = 0;
   #isFlushPlanned = false;
-  /** Nothing is added any more. */
+  /** `end` was called: further frames are rejected. */
   #isEnded = false;
   #isClosed = false;
   #onEmpty: (() => void) | null = null;
@@ -93,7 +92,7 @@ export class SocketWriter {
     return this.#writing === null ? CAPACITY_BYTES - this.#bytes : 0;
   }
 
-  /** Adds a frame. @param observer of the element that ends with it, or is in it; null: it has none */
+  /** Adds a frame. @param observer that of the element which the frame contains or ends; null if there is none */
   add(observer: WriteObserver | null, ...parts: readonly WrittenPart[]): void {
     if (this.#isEnded || this.#isClosed) {
       observer?.lost();
@@ -109,7 +108,7 @@ export class SocketWriter {
   }
 
   /**
-   * Drops all elements of which no byte was written, because the session ends: its client would ignore them, or could
+   * Drops all elements of which no byte was written. Call when the session ends: the client would ignore them, or could
    * not settle them. Other frames stay.
    */
   dropElements(): void {
@@ -124,8 +123,8 @@ export class SocketWriter {
   }
 
   /**
-   * What was added last is the last: an answer of the engine that comes later is not sent behind a closing frame. Calls
-   * `then` when the kernel has all; not at all if the connection is lost.
+   * Rejects further frames, so that a late result of the engine is not sent after the closing frame. Calls `then` when
+   * the kernel has all bytes; never if the connection is lost.
    */
   end(then: () => void): void {
     this.#isEnded = true;
@@ -133,7 +132,7 @@ export class SocketWriter {
     else this.#onEmpty = then;
   }
 
-  /** The connection is lost, or cut: what was not written is lost. */
+  /** Call when the connection is closed or lost: frames that were not written are lost. */
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
@@ -177,7 +176,7 @@ export class SocketWriter {
     this.#options.onCapacity();
   }
 
-  /** @returns false if the connection is lost and took nothing of it */
+  /** @returns false if the connection is lost and took no byte of the chunk */
   #write(chunk: Chunk): boolean {
     const socket = this.#socket;
     this.#writing = chunk;
@@ -193,10 +192,10 @@ export class SocketWriter {
       this.#chunks.unshift(chunk);
       return false;
     }
-    // Most writes are taken whole and at once; their callbacks come later and change nothing.
+    // The kernel takes most writes immediately and in full; their callbacks run later and change nothing.
     if (socket.writableLength === 0) this.#done(chunk);
     else {
-      // The kernel has an unknown part of it; only its last frame cannot be whole there.
+      // The kernel has an unknown part of the chunk. Only the last frame is certainly not complete there.
       const last = chunk.frames.pop();
       for (const { observer } of chunk.frames.splice(0)) observer?.written();
       if (last !== undefined) chunk.frames.push(last);
@@ -219,7 +218,7 @@ export class SocketWriter {
     for (const { observer } of chunk.frames) observer?.written();
   }
 
-  /** A large body is one write: while the kernel takes some of it, however slowly, the client reads. */
+  /** A large body is one write: while the kernel takes more of it, however slowly, the client is reading. */
   #planStallCheck(): void {
     const { clock, stallTimeoutMs, onStall } = this.#options;
     const left = untaken(this.#socket);
@@ -238,9 +237,8 @@ export class SocketWriter {
 }
 
 /**
- * Joins frames that follow each other and have no element. A client that reads nothing may leave very many small ones,
- * and each retains more than its bytes: the frame of the client that it repeats a text of, or a block that small
- * buffers share.
+ * Joins adjacent frames that belong to no element. A client that does not read may accumulate very many small ones, and
+ * each retains more than its bytes: the client's frame that its strings are parts of, or the pool of small buffers.
  */
 function withoutOverhead(frames: readonly WrittenFrame[]): WrittenFrame[] {
   const all: WrittenFrame[] = [];
@@ -278,7 +276,7 @@ function lengthOf({ parts }: Pick<WrittenFrame, 'parts'>): number {
 }
 
 /**
- * Strings that follow each other become one, and so do small buffers; all other parts are written from where they are.
+ * Joins adjacent strings, and adjacent small buffers. Larger buffers are written without a copy.
  */
 function joined(frames: readonly WrittenFrame[]): readonly WrittenPart[] {
   const written: WrittenPart[] = [];
@@ -303,13 +301,13 @@ function joined(frames: readonly WrittenFrame[]): readonly WrittenPart[] {
   return written;
 }
 
-/** Of a socket, what Node itself checks before it reports a time-out. A TLS handle has that of TCP in it. */
+/** Node's internal handle of a socket, which Node itself checks before a timeout. A TLS handle wraps that of TCP. */
 interface Handle {
   readonly writeQueueSize?: number;
   readonly _parent?: Handle;
 }
 
-/** Bytes that were written and the kernel does not have. */
+/** Bytes that were written but not taken by the kernel; undefined if the socket has no handle. */
 function untaken(socket: ClientSocket): number | undefined {
   const { _handle: handle } = (socket.transport ?? socket) as { readonly _handle?: Handle | null };
   return (handle?._parent ?? handle)?.writeQueueSize;

@@ -6,8 +6,8 @@ import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 
-// Readers of single header values as bytes, one character for each; null stands for one that was not sent. Groups are
-// kept for long, in counters, wait queues and engines, so they are strings of their own, which retain no frame.
+// Parsers of single header values, which have one character per byte, or are null if the header was not sent. Groups
+// live long, in counters, wait queues and engines, so they are copied to strings that do not retain the frame.
 
 const WHOLE = /^[0-9]{1,16}$/;
 
@@ -18,7 +18,7 @@ interface Range {
   readonly unit: string;
 }
 
-/** A whole number. @throws QuaysideError `invalid-parameter` */
+/** Parses a whole number. @throws QuaysideError `invalid-parameter` */
 export function whole<T>(
   name: string,
   value: string | null,
@@ -34,27 +34,27 @@ export function whole<T>(
   );
 }
 
-/** A length in ms, as `x-delta-t` and `x-lease` have it. */
+/** Parses a duration in ms, such as `x-delta-t` or `x-lease`. @throws QuaysideError `invalid-parameter` */
 export function milliseconds<T>(name: string, value: string | null, from: number, fallback: T): number | T {
   return whole(name, value, { from, to: LIMITS.delayMs, unit: 'milliseconds' }, fallback);
 }
 
-/** A moment, as `x-next-t` has it. */
+/** Parses a moment in ms since 1970, such as `x-next-t`. @throws QuaysideError `invalid-parameter` */
 export function moment(name: string, value: string | null): number | null {
   return whole(name, value, { to: LIMITS.matureAt, unit: 'unix time in milliseconds' }, null);
 }
 
-/** One consumer group. @throws QuaysideError `invalid-parameter` */
+/** Parses one consumer group. @throws QuaysideError `invalid-parameter` */
 export function groupOf(name: string, value: string | null): GroupName | null {
   return value === null ? null : ownString(checkGroup(name, textOf(name, value).trim()));
 }
 
-/** Consumer groups with commas between them, trimmed, each once. @throws QuaysideError `invalid-parameter` */
+/** Parses comma-separated consumer groups, without duplicates. @throws QuaysideError `invalid-parameter` */
 export function groupsOf(name: string, value: string | null): readonly GroupName[] | null {
   return value === null ? null : checkGroups(name, textOf(name, value)).map(ownString);
 }
 
-/** A header's bytes as text. @throws QuaysideError `invalid-parameter` if they are not UTF-8 */
+/** Decodes a header value. @throws QuaysideError `invalid-parameter` if it is not UTF-8 */
 export function textOf(name: string, value: string): string {
   const text = textOfBytes(value);
   if (text !== null) return text;
@@ -62,8 +62,8 @@ export function textOf(name: string, value: string): string {
 }
 
 /**
- * A stored value as it is sent by protocols whose text is UTF-8: bytes that came over HTTP and are not UTF-8 are
- * taken for ISO 8859-1. One character for each byte.
+ * Encodes a stored header value, one character per byte, for protocols whose strings are UTF-8. Bytes that arrived over
+ * HTTP and are not UTF-8 are treated as ISO 8859-1.
  */
 export function sentValue(bytes: string): string {
   return textOfBytes(bytes) === null ? bytesOfText(bytes) : bytes;

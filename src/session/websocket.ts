@@ -10,43 +10,43 @@ import type { ClientSocket } from './socket-writer.ts';
 
 /** How a protocol runs over WebSocket. */
 interface WebSocketOptions {
-  /** The names under which clients ask for it, the preferred one first. */
+  /** Names of the subprotocol, the preferred one first. */
   readonly subprotocols: readonly string[];
-  /** Bytes of one message from a client. */
+  /** Maximum size of a message from a client. */
   readonly maxMessageBytes: number;
   /**
-   * Whether clients may send text, and messages that are UTF-8 are sent as text, which some clients expect. Else all
-   * messages are binary.
+   * Whether clients may send text messages, and messages that are UTF-8 are sent as text, which some clients expect. If
+   * false, all messages are binary.
    */
   readonly usesText: boolean;
 }
 
-/** The overhead of WebSocket for a client that sends its login byte by byte. */
+/** WebSocket bytes per byte of payload, at most, if a client sends its login byte by byte. */
 const LOGIN_OVERHEAD = 8;
 /**
- * Each fragment of a message retains all that was read together with it, control frames included. So what comes for one
- * message is bounded, by this many times the largest message and by `SLACK_BYTES`; and so are the fragments, and the
- * chunks of bytes of an incomplete one.
+ * Each fragment of a message retains everything that was read together with it, including control frames. So the bytes
+ * received for one message are limited to this many times the largest message plus `SLACK_BYTES`. `PARTS` limits its
+ * fragments, and the chunks of an incomplete one.
  */
 const MESSAGE_OVERHEAD = 2;
 const SLACK_BYTES = 64 * 1024;
 /**
- * Fragments of a message, and chunks of a fragment: so many, and more of messages in which they have this many bytes
- * each.
+ * Maximum fragments of a message, and chunks of a fragment: `PARTS`, or more if the largest message has more than
+ * `PART_BYTES` for each.
  */
 const PARTS = 16 * 1024;
 const PART_BYTES = 256;
-/** The head of a client's control frame, and the longest such frame. */
+/** Header size of a client's control frame, and the size of the longest such frame. */
 const CONTROL_HEAD_BYTES = 6;
 const MAX_CONTROL_BYTES = CONTROL_HEAD_BYTES + 125;
-/** A client that does not read gets no replies to its pings while more than this waits for it. */
+/** Pings of a client that does not read are not answered while more bytes than this wait for it. */
 const MAX_PONG_BACKLOG = 64 * 1024;
 const NORMAL_CLOSURE = 1000;
 const UNSUPPORTED_DATA = 1003;
 const TOO_BIG = 1009;
 
 /**
- * Lets clients of a session server connect by WebSocket. The server's limits hold as they do over TCP: connections,
+ * Lets clients connect to a session server over WebSocket. The server's limits apply as they do over TCP: connections,
  * bytes before the login, frames, heart-beats, and pauses in reading.
  */
 export class WebSocketListener implements UpgradeHandler {
@@ -61,7 +61,8 @@ export class WebSocketListener implements UpgradeHandler {
     this.#webSockets = new WebSocketServer({
       noServer: true,
       clientTracking: false,
-      // A few bytes could unpack to many, and to a different number for each secret next to what a client chose.
+      // A few compressed bytes could expand to many. Also, the compressed size could reveal a secret that is sent next
+      // to data of an attacker's choice.
       perMessageDeflate: false,
       autoPong: false,
       maxPayload: options.maxMessageBytes,
@@ -71,7 +72,7 @@ export class WebSocketListener implements UpgradeHandler {
     });
   }
 
-  /** @throws QuaysideError the reason for which a request is rejected */
+  /** @throws QuaysideError `invalid-parameter` for another subprotocol, or as `SessionServer.checkCapacity` */
   check(rawHeaders: readonly string[]): void {
     const offer = headersOf(rawHeaders)['sec-websocket-protocol'] ?? '';
     const offered = new Set(offer.split(',').map((name) => name.trim()));
@@ -86,7 +87,7 @@ export class WebSocketListener implements UpgradeHandler {
     this.#server.checkCapacity();
   }
 
-  /** Takes over a connection. `check` has passed. */
+  /** Takes over a connection, after `check` has passed. */
   upgrade(upgraded: UpgradeRequest): void {
     const { rawHeaders, address, socket, head } = upgraded;
     const request = { method: 'GET', headers: headersOf(rawHeaders) };
@@ -101,21 +102,21 @@ export class WebSocketListener implements UpgradeHandler {
 }
 
 /**
- * A WebSocket as a stream of bytes. Where messages begin and end means nothing to what is received; what is written at
- * once, which is whole frames, leaves as one message.
+ * A WebSocket as a stream of bytes. The boundaries of received messages have no meaning. Each write, which has whole
+ * frames, is sent as one message.
  */
 class WebSocketStream extends Duplex implements ClientSocket {
   readonly transport: Duplex;
   readonly #webSocket: WebSocket;
   readonly #usesText: boolean;
   readonly #countLogin: (user: string) => void;
-  /** What may come for one message. */
+  /** Maximum bytes received for one message, including overhead. */
   readonly #maxBytes: number;
   #loginBytes: number | null = LOGIN_BYTES * LOGIN_OVERHEAD;
-  /** What came since the last message: all of it, and the control frames that are in it. */
+  /** Bytes received since the last message: all of them, and those of control frames. */
   #bytes = 0;
   #controlBytes = 0;
-  /** A message ended in the chunk that was read last. */
+  /** A message ended in the last chunk. */
   #hasEnded = false;
 
   constructor(
@@ -141,14 +142,14 @@ class WebSocketStream extends Duplex implements ClientSocket {
     webSocket.on('pong', (data: Buffer) => {
       this.#controlBytes += CONTROL_HEAD_BYTES + data.length;
     });
-    // The reason does not matter: `close` follows.
+    // Ignored: `close` follows every error.
     webSocket.on('error', () => {});
     webSocket.on('close', () => this.push(null));
-    // The WebSocket, which listens as well, has read a chunk before it is counted.
+    // The listener of `ws` was added first, so it has parsed a chunk before the chunk is counted here.
     transport.on('data', (bytes: Buffer) => this.#countBytes(bytes.length));
   }
 
-  /** From now on messages may be as long as the listener allows. */
+  /** Lifts the limit on bytes before the login. */
   onLogin(user: string): void {
     this.#countLogin(user);
     this.#loginBytes = null;
@@ -184,17 +185,17 @@ class WebSocketStream extends Duplex implements ClientSocket {
       done(error);
     };
     const webSocket = this.#webSocket;
-    // In this turn, as a socket reports it: the writer then knows that nothing of it was sent.
+    // Fail synchronously, as a socket does: the writer then knows that no byte was sent.
     if (webSocket.readyState !== webSocket.OPEN) {
       done(new Error('The WebSocket is closing.'));
       return;
     }
     webSocket.send(bytes, { binary: !(this.#usesText && isUtf8(bytes)) }, once);
-    // At once if the kernel has all of it, as a socket does: the writer goes by it.
+    // Complete synchronously if the kernel has all bytes, as a socket does: the writer relies on that.
     if (webSocket.readyState === webSocket.OPEN && this.transport.writableLength === 0) once();
   }
 
-  /** A message is kept until it is whole, so what may come before that is bounded here. */
+  /** Limits the bytes of an incomplete message, which `ws` keeps in memory until it is complete. */
   #countBytes(bytes: number): void {
     if (this.#loginBytes !== null) {
       this.#loginBytes -= bytes;
@@ -207,7 +208,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
       return;
     }
     this.#bytes += bytes;
-    // Between messages control frames retain nothing. One of them may have come in part.
+    // Between messages, control frames retain nothing and are not counted. The last one may be incomplete.
     if (this.#bytes - this.#controlBytes <= MAX_CONTROL_BYTES) {
       this.#bytes = Math.max(0, this.#bytes - this.#controlBytes);
       this.#controlBytes = 0;
@@ -221,7 +222,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
   }
 }
 
-/** By name in lower case. The first of repeated headers counts, but for lists. */
+/** Headers by lower-case name. Of repeated headers, the first counts; subprotocol lists are joined. */
 function headersOf(rawHeaders: readonly string[]): Readonly<Record<string, string>> {
   const headers: Record<string, string> = {};
   for (let at = 0; at + 1 < rawHeaders.length; at += 2) {
