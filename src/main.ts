@@ -6,14 +6,14 @@ import { runProgram } from './cli/program.ts';
 import type { ServerCommand } from './cli/server-commands.ts';
 import { loadConfig, showConfig } from './config/load.ts';
 
-/** As in `engines` of package.json, which npm only warns of. */
+/** As in `engines` of package.json, for which npm only prints a warning. */
 const OLDEST_NODE = '24.15.0';
 
-/** The process edge: the only file that may end the process. */
+/** The entry point, and the only file that may end the process. */
 process.exit(await main(process.argv.slice(2)));
 
 async function main(args: readonly string[]): Promise<number> {
-  // The readers of the output may disconnect; that ends nothing here.
+  // Ignore disconnected readers of the output.
   process.stdout.on('error', () => {});
   process.stderr.on('error', () => {});
   if (!isNodeRecent(process.versions.node)) {
@@ -32,7 +32,7 @@ async function main(args: readonly string[]): Promise<number> {
   }
 }
 
-/** Each command loads what it needs: a configuration with an error is reported before the server is loaded. */
+/** Each command imports only what it needs, so that configuration errors are reported before the server is loaded. */
 async function run(command: ServerCommand, version: string): Promise<number> {
   const load = () => loadConfig({ file: command.configFile, env: process.env, cwd: process.cwd() });
   const passwords = { input: process.stdin, ask: process.stderr };
@@ -72,7 +72,7 @@ async function run(command: ServerCommand, version: string): Promise<number> {
       return hasErrors ? EXIT.failed : code;
     }
     case 'serve': {
-      // Nothing else takes SIGHUP before the server does, nor after it has stopped: it would end the process, which
+      // Handle SIGHUP before the server does and after it has stopped: otherwise it would end the process, which
       // systemd counts as a success.
       let isReloadRequested = false;
       process.on('SIGHUP', () => {
@@ -92,7 +92,7 @@ async function run(command: ServerCommand, version: string): Promise<number> {
   }
 }
 
-/** Resolves once the text is written: the reader of a pipe would miss what is still buffered at the exit. */
+/** Resolves after the text is written: text still buffered at exit would be lost on a pipe. */
 function print(text: string): Promise<number> {
   return printAll(process, text);
 }

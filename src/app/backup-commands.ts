@@ -15,18 +15,18 @@ import { type EngineParts, loadEngines } from './engines.ts';
 import { OwnServer } from './own-server.ts';
 import { type PasswordSource, readPassword } from './user-commands.ts';
 
-/** What `backup` was given. */
+/** The arguments of `backup`. */
 interface BackupCommand {
   readonly folder: string;
-  /** Whose password is asked for if the server runs. */
+  /** User who logs in to the server if it is running; the command prompts for the password. */
   readonly user: string;
-  /** Of the server that runs; null: as configured. */
+  /** URL of the running server; null: as configured. */
   readonly url: string | null;
 }
 
 /**
- * `backup`: copies all SQLite files into a new folder. A server that runs is asked to do it; else the files are opened
- * here, as a start would, and so are checked. Returns the text to show.
+ * `backup`: copies all SQLite files into a new folder. If the server is running, it makes the copies; otherwise this
+ * process opens the files like the server does at startup, which also checks them. Returns the text to print.
  * @throws CommandFailed
  */
 export async function backUpCommand(
@@ -54,7 +54,7 @@ export async function backUpCommand(
 }
 
 /**
- * `restore`: puts a backup in the place of the files of a server that is stopped. Returns the text to show.
+ * `restore`: replaces the files of a stopped server by those of a backup. Returns the text to print.
  * @throws CommandFailed
  */
 export function restoreCommand(
@@ -74,7 +74,7 @@ export function restoreCommand(
   }
 }
 
-/** Null if a server has one of the files open. */
+/** Makes the backup in this process. Returns null if a server has one of the files open. */
 async function backUpStopped(
   folder: string,
   config: Config,
@@ -96,7 +96,7 @@ async function backUpStopped(
   }
 }
 
-/** The server writes into its own folder of backups, from where this process takes it. */
+/** Asks the server, which writes into its own backup folder, and moves the result to `folder`. */
 async function backUpRunning(
   folder: string,
   command: BackupCommand,
@@ -133,7 +133,7 @@ function parse(body: string): Readonly<Record<string, unknown>> {
   }
 }
 
-/** Also to another file system, where it is copied. */
+/** Moves a folder; copies it if the target is on another file system. */
 async function move(from: string, to: string): Promise<void> {
   try {
     renameSync(from, to);
@@ -154,23 +154,23 @@ function describe(folder: string, { files, skipped }: BackupReport): string {
   return `Backed up to ${folder}:\n${[...lines, ...left].map((line) => `  ${line}\n`).join('')}`;
 }
 
-/** Whether a namespace has a SQLite file that exists; to open a missing one makes it. */
+/** Whether any SQLite file exists. Checked first because opening a missing file would create it. */
 function hasSqliteFiles({ namespaces, dataDir }: Config): boolean {
   return Object.values(namespaces)
     .filter(({ url }) => url.startsWith('sqlite:'))
     .some(({ url }) => existsSync(fileOf({ url, dataDir })));
 }
 
-/** A file of a backup that was put in its place. */
+/** A restored file. */
 interface RestoredFile {
-  /** Where the file is now. */
+  /** Its path. */
   readonly file: string;
   readonly namespaces: readonly string[];
-  /** Where the files that were in its place are now. */
+  /** New paths of the files that it replaced. */
   readonly kept: readonly string[];
 }
 
-/** A file of a backup, and where it goes. */
+/** A file of a backup and the path to restore it to. */
 interface PlannedFile {
   readonly backup: string;
   readonly file: string;
@@ -178,9 +178,9 @@ interface PlannedFile {
 }
 
 /**
- * Puts the files of a backup where the configuration's namespaces have theirs.
- * @param replacedAt part of the names that files which are in the way are given; null: they are not replaced
- * @throws Error that says what is in the way, or wrong with the backup
+ * Restores the files of a backup to the paths that the configuration gives their namespaces.
+ * @param replacedAt moment for the names of the files to be replaced; null: do not replace files
+ * @throws Error if files are in the way or the backup is invalid
  */
 function restoreBackup(folder: string, config: Config, replacedAt: string | null): RestoredFile[] {
   const planned = plan(folder, config);
@@ -220,7 +220,7 @@ function readManifest(folder: string): ManifestFile[] {
   const path = join(folder, MANIFEST);
   try {
     const { files } = JSON.parse(readFileSync(path, 'utf8')) as { files: ManifestFile[] };
-    // A file that only carries statistics or signals belongs to no namespace; it starts empty.
+    // Skip files without namespaces: they contain only statistics or signals, and may start empty.
     return files.filter(({ namespaces }) => namespaces.length > 0);
   } catch (error) {
     throw new Error(`${path} is not the list of a backup (${messageOf(error)}).`);

@@ -9,10 +9,10 @@ import { maskUrl } from '../util/mask.ts';
 import { quote } from '../util/quote.ts';
 import type { EngineSet } from './engines.ts';
 
-/** The list in a backup's folder: which file is of which namespaces. */
+/** File in a backup folder that lists its files and their namespaces. */
 export const MANIFEST = 'backup.json';
 
-/** No separator, no leading dot: a name never leads out of the folder of backups. */
+/** No separator and no leading dot, so that a name cannot escape the backup folder. */
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
 export interface BackupsOptions {
@@ -22,14 +22,14 @@ export interface BackupsOptions {
   readonly version: string;
 }
 
-/** The folder that backups are written to. */
+/** The folder to which backups are written. */
 function backupFolderOf({ backupDir, dataDir }: Config): string {
   return backupDir ?? join(dataDir, 'backups');
 }
 
 /**
- * Backs up every engine that can do so, one after the other, into a new folder: a file for each, and a manifest. The
- * folder has its name once all is in it.
+ * Backs up all engines that support it, one at a time, into a new folder with one file per engine and a manifest. The
+ * folder gets its final name only when it is complete.
  */
 export class Backups {
   readonly #options: BackupsOptions;
@@ -39,7 +39,7 @@ export class Backups {
     this.#options = options;
   }
 
-  /** @throws QuaysideError `invalid-parameter`, `backup-conflict`, or what an engine's `backUp` throws */
+  /** @throws QuaysideError `invalid-parameter`, `backup-conflict`, and as `Engine.backUp` */
   async make(name: string | null): Promise<BackupReport> {
     const takenAt = this.#now();
     const chosen = name ?? takenAt.replaceAll(':', '-');
@@ -50,7 +50,7 @@ export class Backups {
     return this.makeAt(join(backupFolderOf(this.#options.config), chosen), takenAt);
   }
 
-  /** The same into a folder that is not there yet, wherever it is. */
+  /** As `make`, into any folder that does not exist yet. */
   async makeAt(folder: string, takenAt = this.#now()): Promise<BackupReport> {
     if (this.#isRunning) throw new QuaysideError('backup-conflict', 'Another backup is running.');
     this.#isRunning = true;
@@ -98,12 +98,12 @@ export class Backups {
 }
 
 /**
- * Creates a folder that has its name once all is in it, on disk; if `fill` fails, there is none.
- * @param fill puts everything into a folder of another name, next to it
+ * Creates a folder atomically: it gets its name once everything in it is on disk, and is removed if `fill` fails.
+ * @param fill writes the contents into a temporary folder next to it
  */
 export async function createWhole<T>(folder: string, fill: (partial: string) => Promise<T> | T): Promise<T> {
   const partial = join(dirname(folder), `.${basename(folder)}.partial`);
-  // Left behind by a process that was killed.
+  // Remove the remains of a process that was killed.
   rmSync(partial, { recursive: true, force: true });
   makeFolder(partial);
   try {
@@ -118,7 +118,7 @@ export async function createWhole<T>(folder: string, fill: (partial: string) => 
   }
 }
 
-/** Files of different folders may have one name. */
+/** Engines may have files of the same name in different folders. */
 function unusedName(name: string, files: readonly { readonly file: string }[]): string {
   const isUsed = (one: string): boolean => one === MANIFEST || files.some(({ file }) => file === one);
   let unused = name;

@@ -8,14 +8,14 @@ import type { Clock } from '../util/clock.ts';
 import { widerMode } from '../util/files.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
 
-// What the machine gives the server: its folder, and the files that it may open.
+// Checks of the server's environment: its folder, the limit on open files, and certificate dates.
 
-/** Names of the files in `dataDir` that are no engine's. */
+/** Names of the files in `dataDir` that do not belong to an engine. */
 export const DATA_FILES = { users: 'users.json', logins: 'logins.json' } as const;
 
 /**
- * Checks that `dataDir` can be a folder, and may be entered if it is one, so that another thing in its place, or
- * another user's folder, is reported as such, and not by the first thing that is put into it.
+ * Checks that `dataDir` is an accessible folder or can be created, so that the error names the option instead of the
+ * first file that cannot be written.
  * @throws ConfigError
  */
 export function checkDataDir({ dataDir }: Config, errorAt: ErrorAt): void {
@@ -28,7 +28,7 @@ export function checkDataDir({ dataDir }: Config, errorAt: ErrorAt): void {
       throw errorAt(['dataDir'], `${dataDir} cannot be entered (${code})`, hint);
     }
   };
-  // Any name will do: to look it up takes the right to enter.
+  // Looking up any name in the folder requires the permission to enter it.
   entryOf(join(dataDir, DATA_FILES.users));
   for (let path = dataDir; ; path = dirname(path)) {
     const found = entryOf(path);
@@ -37,13 +37,13 @@ export function checkDataDir({ dataDir }: Config, errorAt: ErrorAt): void {
   }
 }
 
-/** What an operator should know of the machine before clients connect. */
+/** Warnings about the environment, for the log at startup. */
 export function hostWarnings(config: Config): string[] {
   const findings = [...modeFindings(config), openFilesFinding(config, null)];
   return findings.flatMap(({ level, message, hint }) => (level === 'ok' ? [] : [`${message}; ${hint}`]));
 }
 
-/** What others than the server's own user may read or write of `dataDir`. Engines warn of their own files. */
+/** Files in `dataDir` that other system users may read or write. Engines check their own files. */
 export function modeFindings({ dataDir }: Config): Finding[] {
   const check = 'dataDir';
   const warning = (path: string, right: string): Finding[] => {
@@ -59,8 +59,8 @@ export function modeFindings({ dataDir }: Config): Finding[] {
 }
 
 /**
- * Whether clients could use up the files that a server may open.
- * @param pid its process; null: this one
+ * Whether client connections could exhaust the limit on open files.
+ * @param pid process of the server; null: this process
  */
 export function openFilesFinding({ http, stomp, amqp }: Config, pid: number | null): Finding {
   const listeners = Object.entries({ http, stomp, amqp }).filter(([, { port }]) => port !== undefined);
@@ -81,7 +81,7 @@ export function openFilesFinding({ http, stomp, amqp }: Config, pid: number | nu
   };
 }
 
-/** The soft limit of another process, which only Linux shows; null if it is not known, or there is none. */
+/** The soft limit of another process, known only on Linux; null if unknown or unlimited. */
 function openFilesLimitOf(pid: number): number | null {
   try {
     const [, limit] = /^Max open files +(\d+)/m.exec(readFileSync(`/proc/${pid}/limits`, 'utf8')) ?? [];
@@ -91,9 +91,9 @@ function openFilesLimitOf(pid: number): number | null {
   }
 }
 
-/** The soft limit, which Node raises to the hard one when it starts; null if it is not known, or there is none. */
+/** The soft limit of this process, which Node raises to the hard limit at startup; null if unknown or unlimited. */
 function openFilesLimit(): number | null {
-  // The types do not know this one. Reporting the network would resolve the names of addresses.
+  // Missing in the types. A report with network details would resolve the host names of addresses.
   const report: NodeJS.ProcessReport & { excludeNetwork?: boolean } = process.report;
   report.excludeNetwork = true;
   const { userLimits } = report.getReport() as { userLimits?: { open_files?: { soft?: unknown } } };
@@ -101,24 +101,24 @@ function openFilesLimit(): number | null {
   return typeof soft === 'number' ? soft : null;
 }
 
-/** The files that `tls` of a front end names. */
+/** Paths from a front end's `tls` options, for messages. */
 interface NamedTls {
   readonly cert: string;
   readonly clientCa?: string | undefined;
 }
 
 const DAY_MS = 24 * 60 * 60 * 1000;
-/** By now a certificate of 90 days should have been renewed, which tools do 30 days before its end. */
+/** Warn this long before expiry: tools renew certificates of 90 days 30 days before they expire. */
 const RENEW_DAYS = 14;
 
 const PEM_CERTIFICATE = /-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----/gs;
 
-/** The certificates of a PEM file, each as PEM. */
+/** The certificates in a PEM file, each as PEM. */
 export function certificatesIn(pem: string): readonly string[] {
   return pem.match(PEM_CERTIFICATE) ?? [];
 }
 
-/** What an operator should know of the certificates of a front end; nothing if it has none. */
+/** Warnings about the dates of a front end's certificates, for the log. */
 export function dateWarnings(
   tls: NamedTls | undefined,
   material: TlsMaterial | null | undefined,
@@ -130,7 +130,7 @@ export function dateWarnings(
   );
 }
 
-/** What is to be said of the dates of a front end's certificates. */
+/** Findings about the dates of a front end's certificates. */
 export function materialFindings(
   check: string,
   tls: NamedTls,
@@ -141,7 +141,7 @@ export function materialFindings(
   return [...dateFindings(check, tls.cert, cert, now), ...authorities];
 }
 
-/** Whether each certificate of a PEM file is valid now, and for how long. */
+/** One finding per certificate of a PEM file: whether it is valid now, and until when. */
 function dateFindings(check: string, file: string, pem: string, now: number): readonly Finding[] {
   return certificatesIn(pem).map((certificate) => {
     const { subject, validFromDate, validToDate } = new X509Certificate(certificate);

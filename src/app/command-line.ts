@@ -3,10 +3,10 @@ import { maskText } from '../util/mask.ts';
 
 export const EXIT = { done: 0, failed: 1, configuration: 2 } as const;
 
-/** A command that could not do what it is for; the message is for the person who gave it. */
+/** A failed command. The message is shown to the user without a stack. */
 export class CommandFailed extends Error {}
 
-/** The message for an error that ends the process, and its exit code. One that the operator can fix has no stack. */
+/** The message and exit code of a fatal error. Errors that the operator can fix are shown without a stack. */
 export function describeExit(thrown: unknown): { readonly text: string; readonly code: number } {
   const errors: unknown[] = thrown instanceof AggregateError ? thrown.errors : [thrown];
   const texts = errors.flatMap((error) => {
@@ -21,7 +21,7 @@ export function describeExit(thrown: unknown): { readonly text: string; readonly
   };
 }
 
-/** Every option of the configuration, from its declaration. */
+/** The help text of all configuration options. */
 export function optionsText(): string {
   const options = describeOptions().map(({ path, type, default: usual, help, variable }) => {
     const value = usual === '' ? type : `${type}; default ${usual}`;
@@ -30,7 +30,7 @@ export function optionsText(): string {
   return options.join('\n');
 }
 
-/** Help without the marks of the documentation. A link to another page names its file. */
+/** Removes the Markdown of the reference page; links are replaced by file names. */
 function plain(help: string): string {
   return help.replaceAll('`', '').replace(/\[([^\]]+)\]\(\.\.\/([^)]+)\)/g, '$1 (docs/$2)');
 }

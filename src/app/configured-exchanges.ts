@@ -3,10 +3,10 @@ import type { Config } from '../config/options.ts';
 import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import { QuaysideError } from '../model/errors.ts';
 
-// The exchanges of the configuration. What keeps one from running (a namespace, a selector) is an error of the
-// configuration that names it.
+// The exchanges of the configuration. If one cannot run, because of its namespace or selector for example, the error is
+// a ConfigError at its path.
 
-/** By id. @throws ConfigError */
+/** The declarations by id. @throws ConfigError */
 export function parseExchanges({ exchanges }: Config, errorAt: ErrorAt): ReadonlyMap<string, Declaration> {
   const parsed = new Map<string, Declaration>();
   for (const [id, declared] of Object.entries(exchanges)) {
@@ -19,7 +19,7 @@ export function parseExchanges({ exchanges }: Config, errorAt: ErrorAt): Readonl
   return parsed;
 }
 
-/** @throws ConfigError for the first one for which `check` throws a QuaysideError */
+/** @throws ConfigError for the first exchange whose check throws a QuaysideError */
 export async function checkExchanges(
   exchanges: ReadonlyMap<string, Declaration>,
   check: (declaration: Declaration) => Promise<void>,

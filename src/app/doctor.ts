@@ -15,19 +15,19 @@ import { OwnServer } from './own-server.ts';
 import { serverProcess } from './pid-file.ts';
 import { loadUsers, sharedUsersWarnings } from './users.ts';
 
-/** A server that has not responded by then is overloaded, or something else listens there. */
+/** If there is no response by then, the server is overloaded or another program listens there. */
 const RESPONSE_MS = 5_000;
 
-/** What a start would log is not part of the report. */
+/** The report replaces what startup would log. */
 const SILENT = { info: () => {}, warn: () => {} };
 
-/** Codes of the system for an address where nobody listens. */
+/** System error codes if nothing listens at an address. */
 const NOBODY_LISTENS = new Set(['ECONNREFUSED', 'ENOENT']);
 
 /**
- * `doctor`: checks what the configuration needs of the machine, the engines' servers and the certificates, and asks the
- * server that runs. Changes nothing. Returns the text to show.
- * @param url where that server is; null: as configured
+ * `doctor`: checks the configuration, the host, the engines' servers, the certificates, and the running server. Changes
+ * nothing. Returns the text to print.
+ * @param url address of the running server; null: as configured
  */
 export async function doctorCommand(
   url: string | null,
@@ -47,7 +47,7 @@ export async function doctorCommand(
   return { text, hasErrors: findings.some(({ level }) => level === 'error') };
 }
 
-/** What a start reads of the configuration before it opens anything. */
+/** Checks what startup reads before it opens anything. */
 async function configurationFindings({ config, warnings, errorAt }: LoadedConfig): Promise<Finding[]> {
   const check = 'configuration';
   const errors: Finding[] = [];
@@ -70,10 +70,10 @@ async function configurationFindings({ config, warnings, errorAt }: LoadedConfig
   return [{ level: 'ok', check, message, hint: null }, ...warned];
 }
 
-/** Of the exchanges that the configuration declares. */
+/** Checks the exchanges that the configuration declares. */
 async function exchangeFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
   const parts = { clock: systemClock, log: SILENT, errorAt };
-  // An engine that cannot be loaded is a finding of its own.
+  // `engineFindings` reports engines that cannot be loaded.
   const engines = await loadEngines(config, parts).catch(() => null);
   if (engines === null || Object.keys(config.exchanges).length === 0) return [];
   const sandbox = makeSandbox(parts);
@@ -110,7 +110,7 @@ async function hostFindings({ config, errorAt }: LoadedConfig): Promise<Finding[
   return [...modeFindings(config), await diskFinding(dataDir), openFiles];
 }
 
-/** Of the disk that holds users, logins and backups. Engines know what their own files need. */
+/** Checks the disk for users, logins and backups. Engines check the disks of their own files. */
 async function diskFinding(folder: string): Promise<Finding> {
   const { bavail, bsize } = await statfs(folder);
   const message = `${bytesText(bavail * bsize)} are free for ${folder}`;
@@ -219,7 +219,7 @@ function isReadiness(body: string): boolean {
   }
 }
 
-/** Each problem of a configuration. @throws the error, if it is another one */
+/** One finding per problem of a ConfigError. @throws any other error */
 function configErrors(check: string, error: unknown): Finding[] {
   if (!(error instanceof ConfigError)) throw error;
   return error.problems.map(({ path, problem, hint }) => ({

@@ -22,7 +22,7 @@ import { messageOf } from '../util/message-of.ts';
 import { type Service, withStartError } from '../util/service.ts';
 import { CommandFailed } from './command-line.ts';
 
-/** How to load an engine, and which settings of a namespace it takes. */
+/** How to load an engine, and which options of a namespace to pass to it. */
 interface EngineModule {
   load(): Promise<{ open: OpenEngine }>;
   settings(config: NamespaceConfig): Readonly<Record<string, unknown>>;
@@ -43,7 +43,7 @@ const POSTGRES: EngineModule = {
   settings: () => ({}),
 };
 
-/** Concrete engines, by the scheme of their URLs. An engine's code and driver are loaded only if it is used. */
+/** Engines by URL scheme. An engine's code and driver are loaded only if it is used. */
 const ENGINES: Readonly<Record<string, EngineModule>> = {
   sqlite: SQLITE,
   redis: REDIS,
@@ -52,26 +52,26 @@ const ENGINES: Readonly<Record<string, EngineModule>> = {
   postgresql: POSTGRES,
 };
 
-/** Signals that end at this process need no engine. */
+/** Signaller URL for signals within this process, which need no engine. */
 export const LOCAL_SIGNALS = 'local:';
 
-/** What engines are opened with. */
+/** Dependencies of engines. */
 export interface EngineParts {
   readonly clock: Clock;
   readonly log: EngineLog;
   readonly errorAt: ErrorAt;
 }
 
-/** An engine, and what the configuration uses it for. */
+/** An engine and its use in the configuration. */
 interface LoadedEngine {
   readonly engine: Engine;
-  /** Namespaces whose elements it stores; none if it only carries signals or statistics. */
+  /** Namespaces whose elements it stores; empty if it serves only signals or statistics. */
   readonly namespaces: readonly string[];
-  /** The engine; a failure to start is a ConfigError, or a CommandFailed if the same start may succeed later. */
+  /** Its `start` throws a ConfigError, or a CommandFailed if a later start may succeed. */
   readonly service: Service;
 }
 
-/** The engines of a server, by what names them. */
+/** The engines of a server by `keyOf` of a namespace, or by URL. */
 export class EngineSet {
   readonly #engines: ReadonlyMap<string, LoadedEngine>;
 
@@ -83,12 +83,12 @@ export class EngineSet {
     return [...this.#engines.values()];
   }
 
-  /** The engine of a namespace's elements. */
+  /** The engine that stores a namespace's elements. */
   of(config: NamespaceConfig): Engine {
     return this.at(keyOf(config));
   }
 
-  /** The engine of a URL that carries signals or statistics. */
+  /** The engine at a URL, for signals or statistics. */
   at(url: string): Engine {
     const loaded = this.#engines.get(url);
     if (loaded === undefined) throw new Error('an engine that the configuration names was not loaded');
@@ -97,8 +97,8 @@ export class EngineSet {
 }
 
 /**
- * One engine for each URL that the namespaces name, for elements, signals or statistics; namespaces
- * that name the same URL share it. None is started.
+ * Opens one engine per URL in the configuration, for elements, signals or statistics; namespaces with the same URL
+ * share it. Does not start them.
  * @throws ConfigError for a URL that no engine of this version can open
  */
 export async function loadEngines(
@@ -106,7 +106,7 @@ export async function loadEngines(
   parts: EngineParts,
 ): Promise<EngineSet> {
   const engines = new Map<string, LoadedEngine>();
-  // They may move to any other engine that stores elements as theirs does, and then their policies hold there.
+  // Namespaces that may migrate to another engine, which must then know their policies.
   const movable = Object.entries(config.namespaces).filter(
     ([, { url, variant }]) => engineOfScheme(url) === SQLITE && variant !== 'list',
   );
@@ -139,14 +139,16 @@ export async function loadEngines(
   return new EngineSet(engines);
 }
 
-/** A server elsewhere may be restarted, fail over or get another password, and this configuration is right again. */
+/**
+ * Whether a later start may succeed without a change here: a Redis or PostgreSQL server may be restarted or repaired.
+ */
 function mayStartLater(engine: Engine, error: unknown): boolean {
   return engine.examine !== undefined && !(error instanceof WrongStore);
 }
 
 type NamedConfig = readonly [name: string, config: NamespaceConfig];
 
-/** Those of the movable namespaces that may move to an engine; none to one that stores no elements, or lists. */
+/** The movable namespaces that may migrate to an engine; none if it stores lists or no elements. */
 function foreignTo(own: readonly NamedConfig[], movable: readonly NamedConfig[]): readonly NamedConfig[] {
   const [first] = own;
   if (first === undefined || first[1].variant === 'list') return [];
@@ -166,10 +168,10 @@ function policyOf(name: string, config: NamespaceConfig): NamespacePolicy {
   };
 }
 
-/** An engine that a configuration names. */
+/** An engine required by the configuration. */
 interface RequiredEngine {
   readonly url: string;
-  /** Where the URL is named first, for errors. */
+  /** Path of the first option with this URL, for errors. */
   readonly path: readonly string[];
   /** Namespaces whose elements it stores. */
   readonly namespaces: [name: string, config: NamespaceConfig][];
@@ -194,7 +196,7 @@ function requiredEngines(namespaces: Config['namespaces']): Map<string, Required
   return required;
 }
 
-/** Lists are stored and promised otherwise, so they have an engine of their own even at the same URL. */
+/** Lists have another storage format and other guarantees, so they have a separate engine even at the same URL. */
 function keyOf({ url, variant }: NamespaceConfig): string {
   return variant === 'list' ? `list ${url}` : url;
 }
@@ -203,7 +205,7 @@ function engineModule(url: string, path: readonly string[], errorAt: ErrorAt): E
   const found = engineOfScheme(url);
   if (found === undefined) {
     const scheme = schemeOf(url);
-    // A removed engine (docs/adr/0007-no-mongodb.md), which a configuration may still name.
+    // MongoDB was removed (docs/adr/0007-no-mongodb.md), but old configurations may still name it.
     const isRemoved = scheme === 'mongodb' || scheme === 'mongodb+srv';
     const problem = isRemoved ? `${scheme}: (MongoDB) is not served` : `there is no engine "${scheme}:"`;
     throw errorAt(path, problem, `Use one of ${Object.keys(ENGINES).join(':, ')}:`);
@@ -227,14 +229,14 @@ function schemeOf(url: string): string {
   return url.slice(0, url.indexOf(':'));
 }
 
-/** Drivers are optional dependencies: an installation without them serves the embedded engine. */
+/** Explains a missing driver: drivers are optional dependencies, which the embedded engine does not need. */
 function missingDriver(error: unknown): Error | null {
   const { code, message } = error as NodeJS.ErrnoException;
   const [, driver] = (code === 'ERR_MODULE_NOT_FOUND' && /package '([^']+)'/.exec(message)) || [];
   return driver === undefined ? null : new Error(`its driver is not installed; run npm install ${driver}`);
 }
 
-/** Messages of engines say what is wrong, and after a semicolon what to do about it. */
+/** Splits an engine's error message into the problem and, after the last semicolon, the hint. */
 export function problemOf(error: unknown): { readonly problem: string; readonly hint: string | undefined } {
   const message = maskText(messageOf(error)).replace(/\.$/, '');
   const [, problem = message, hint] = /^(.*); ([^;]+)$/s.exec(message) ?? [];
@@ -251,14 +253,14 @@ function engineError(
   return errorAt(path, `${what}: ${problem}`, hint.charAt(0).toUpperCase() + hint.slice(1));
 }
 
-/** What counters are stored under if a namespace names no collection. */
+/** The default collection of counters. */
 const USUAL_COLLECTION = 'stats';
 
 const MEMORY = 'sqlite::memory:';
-/** What a store in memory may take if nothing else is configured: 1 GiB. */
+/** Default `maxBytes` of an in-memory store: 1 GiB. */
 const MEMORY_MAX_BYTES = 2 ** 30;
 
-/** The namespaces as the broker takes them: each with its ports and what to show of them. */
+/** The namespaces with their ports and public settings, for the broker. */
 export function namespaceSetups(config: Config, engines: EngineSet, log: EngineLog): NamespaceSetup[] {
   const local = new LocalSignaller(log);
   return Object.entries(config.namespaces).map(([name, namespace]) => {
@@ -285,10 +287,10 @@ export function namespaceSetups(config: Config, engines: EngineSet, log: EngineL
   });
 }
 
-/** Of one value: each announcement of a node to the others has them all. */
+/** Maximum length of one value: every announcement of a node contains all of them. */
 const MAX_VALUE = 200;
 
-/** What all nodes that serve a namespace should configure alike, by option. */
+/** The options that must be equal on all nodes that serve a namespace, as short strings for comparison. */
 function configuredOf(config: NamespaceConfig): Configured {
   const { variant, lease, deadLetter, retryDelay, queues = {}, groups, retention } = config;
   const rules = Object.entries(queues).sort(([a], [b]) => (a < b ? -1 : 1));
@@ -336,13 +338,13 @@ function countsOf(
 }
 
 /**
- * Counters of a namespace that names a collection of its own (`stats: {coll: …}`): two installations may
- * share one store of statistics though their namespaces have the same names.
+ * Counters of a namespace with its own collection (`stats: {coll: …}`), so that two installations with the same
+ * namespace names can share a statistics store.
  */
 class StatsCollection implements Stats {
   readonly #stats: Stats;
   readonly #collection: string;
-  /** Engines know their queues by the object: each key has one counterpart. */
+  /** Engines identify queues by object identity, so each key must map to the same object. */
   readonly #keys = new WeakMap<QueueKey, QueueKey>();
 
   constructor(stats: Stats, collection: string) {
@@ -362,7 +364,7 @@ class StatsCollection implements Stats {
     return this.#stats.flush();
   }
 
-  /** No namespace's name has a slash, so none can be meant by two keys. */
+  /** Namespace names contain no slash, so the combined names are unambiguous. */
   #keyOf(queue: QueueKey): QueueKey {
     let key = this.#keys.get(queue);
     if (key === undefined) {
@@ -373,7 +375,7 @@ class StatsCollection implements Stats {
   }
 }
 
-/** The options of queues by patterns that a namespace is configured with. */
+/** The configured queue options of a namespace, by pattern. */
 function queueRulesOf({ queues = {} }: NamespaceConfig): QueueRule<OwnOptions>[] {
   return Object.entries(queues).map(([pattern, config]) => ({ pattern, options: parseOptions(config) }));
 }

@@ -17,7 +17,7 @@ import type { TlsMaterial } from '../util/sockets.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
 import { certificatesIn } from './checks.ts';
 
-/** The scheme of each front end's URL, without and with TLS. The configuration has a group of options by each name. */
+/** URL schemes of each front end, without and with TLS. The keys are also groups of options in the configuration. */
 const SCHEMES = {
   http: ['http', 'https'],
   stomp: ['stomp', 'stomp+ssl'],
@@ -28,7 +28,7 @@ type ListenerName = keyof typeof SCHEMES;
 
 export const FRONT_ENDS = ['http', 'stomp', 'amqp'] as const satisfies readonly ListenerName[];
 
-/** The options that every front end has, with the contents of the files that they name. */
+/** The options that all front ends share, with TLS files already read. */
 export interface ListenerSettings {
   readonly host: string;
   readonly port: number;
@@ -41,8 +41,8 @@ export interface ListenerSettings {
 }
 
 /**
- * Reads the options of a front end, and tries its certificate. Null if it has no port, and so is off.
- * @param warn is called with what an operator should know
+ * Reads the options of a front end and validates its certificate. Null if it has no port, which disables it.
+ * @param warn called with warnings for the operator
  * @throws ConfigError
  */
 export async function readListener(
@@ -66,8 +66,8 @@ export async function readListener(
 }
 
 /**
- * Reads the certificate of a front end and its key, and tries them, so that one that cannot be used is reported before
- * it replaces anything. Null if the front end has none.
+ * Reads and validates the certificate and key of a front end, so that invalid files are reported before they replace
+ * anything. Null if the front end has no TLS.
  * @throws ConfigError
  */
 export async function readCertificate(
@@ -88,7 +88,7 @@ export async function readCertificate(
       throw errorAt([name, 'tls', option], `${file} cannot be read (${code})`, hint);
     }
   };
-  // One after the other, so that it is always the same one that is reported if both are missing.
+  // Sequential, so that the same file is reported every time if both are missing.
   const cert = await read('cert', tls.cert);
   const key = await read('key', tls.key);
   try {
@@ -107,7 +107,7 @@ export async function readCertificate(
   return { cert, key, clientCa };
 }
 
-/** TLS itself would pass over what it cannot read, and then accept no client. */
+/** Validates `clientCa`: Node's TLS ignores unreadable certificates, and would then accept no client. */
 function checkAuthorities(pem: string, error: (problem: string) => Error): void {
   const certificates = certificatesIn(pem);
   if (certificates.length === 0) throw error('has no certificate in it');
@@ -120,20 +120,21 @@ function checkAuthorities(pem: string, error: (problem: string) => Error): void 
   }
 }
 
-/** A front end's server. */
+/** The server of a front end. */
 interface FrontEndServer extends Service {
   /** @throws Error before `start` has resolved */
   readonly address: AddressInfo;
-  /** Uses another certificate for connections from now on. */
+  /** Replaces the certificate for new connections. */
   reloadTls(tls: TlsMaterial): void;
   /**
-   * Users were reloaded, or API tokens have ended: what lasts ends if its user is gone, or may not do it any more.
-   * @param of only what lasts of these users; null: of all
+   * Called after users were reloaded or API tokens have ended. Closes sessions and blocked calls whose user was removed
+   * or has lost the right to them.
+   * @param of check only these users; null: all users
    */
   renewUsers(renew: RenewUser, of: ReadonlySet<User> | null): void;
 }
 
-/** A front end at the address that the configuration gives it. An address that cannot be had is a ConfigError. */
+/** A front end at its configured address. If it cannot listen there, `start` throws a ConfigError. */
 export class FrontEnd<S extends FrontEndServer = FrontEndServer> implements Service {
   readonly name: ListenerName;
   readonly server: S;
@@ -147,7 +148,7 @@ export class FrontEnd<S extends FrontEndServer = FrontEndServer> implements Serv
     this.#errorAt = errorAt;
   }
 
-  /** As clients write it; `unix:` and a path for a Unix socket. @throws Error before `start` has resolved */
+  /** URL for clients; `unix:` and a path for a Unix socket. @throws Error before `start` has resolved */
   get url(): string {
     const { host, tls } = this.#config[this.name];
     if (isSocketPath(host)) return `unix:${host}`;
@@ -184,7 +185,7 @@ export class FrontEnd<S extends FrontEndServer = FrontEndServer> implements Serv
   }
 }
 
-/** What the front ends whose clients keep a session stand on. */
+/** Dependencies of the session front ends, STOMP and AMQP. */
 export interface SessionFrontEndParts {
   readonly broker: Broker;
   readonly authenticator: Authenticator;
@@ -193,7 +194,7 @@ export interface SessionFrontEndParts {
   readonly version: string;
 }
 
-/** Loads STOMP or AMQP: imported only if it is on, since the two are a fifth of the time of a start. */
+/** Loads STOMP or AMQP. They are imported only if enabled, because they take a fifth of the startup time. */
 export async function loadSessionServer(
   name: 'stomp' | 'amqp',
   { stomp, amqp }: Config,
@@ -212,10 +213,10 @@ export async function loadSessionServer(
   return new AmqpServer({ ...parts, options: { ...AMQP_DEFAULTS, ...settings, anonymousUser } });
 }
 
-/** Room of a WebSocket message for what surrounds the largest body, or for many small frames. */
+/** Allowance of a WebSocket message for headers around the largest body, or for many small frames. */
 const MESSAGE_BYTES = 131_072;
 
-/** Loads what serves STOMP or AMQP over WebSocket: imported only if it is on. */
+/** Loads the WebSocket listener of STOMP or AMQP, which is imported only if enabled. */
 export async function loadWebSocket(
   name: 'stomp' | 'amqp',
   server: SessionServer,
@@ -229,7 +230,7 @@ export async function loadWebSocket(
   return new WebSocketListener(server, { ...protocol, maxMessageBytes: bodyLimit + MESSAGE_BYTES });
 }
 
-/** The proxies that a front end trusts. @throws ConfigError that names the entry that is no network */
+/** The proxies that a front end trusts. @throws ConfigError for an invalid entry */
 export function readProxies(config: Config, name: ListenerName, errorAt: ErrorAt): Networks {
   return networksAt([name, 'trustedProxies'], config[name].trustedProxies, errorAt);
 }
@@ -243,7 +244,7 @@ function networksAt(path: readonly string[], entries: readonly string[], errorAt
   }
 }
 
-/** Owner and group may connect: mode 0660, for a proxy in the group of the server. */
+/** Results in mode 0660: the owner and the group may connect, such as a proxy in the server's group. */
 const SOCKET_UMASK = 0o117;
 
 const SOCKET_HINTS: Readonly<Record<string, string>> = {
@@ -257,13 +258,13 @@ function isSocketPath(host: string): boolean {
 }
 
 /**
- * Listens on a Unix socket with mode 0660. One that a crash left is removed; one on which a server listens is not.
+ * Listens on a Unix socket with mode 0660. Removes a stale socket that a crash left behind, but not a live one.
  * @param listen binds before it returns its promise
- * @throws Error with a code of the system: EADDRINUSE for a live socket, EEXIST for a file that is no socket
+ * @throws Error with a system code: EADDRINUSE for a live socket, EEXIST for a file that is not a socket
  */
 async function listenOnSocket(path: string, listen: () => Promise<void>): Promise<void> {
   await removeStaleSocket(path);
-  // The mode must be right from the first moment: others could connect before a chmod.
+  // Set the mode by umask: others could connect between `listen` and a later chmod.
   const umask = process.umask(SOCKET_UMASK);
   let listening: Promise<void>;
   try {
@@ -284,7 +285,7 @@ async function removeStaleSocket(path: string): Promise<void> {
   rmSync(path, { force: true });
 }
 
-/** Why nothing can connect; null if a server listens. */
+/** The error code of a connection attempt; null if a server listens. */
 function connectError(path: string): Promise<string | null> {
   const { promise, resolve } = Promise.withResolvers<string | null>();
   const socket = connect(path, () => {

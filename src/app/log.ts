@@ -7,34 +7,31 @@ import { maskDeep } from '../util/mask.ts';
 
 export interface Log {
   readonly logger: Logger;
-  /**
-   * Writes the lines that are still buffered, as far as their reader takes them soon; to be called before the process
-   * ends.
-   */
+  /** Writes the buffered lines, with a short time limit. To be called before the process ends. */
   flush(): Promise<void>;
 }
 
 /**
- * What JSON leaves as it is but a terminal or an editor acts on: DEL, C1 controls, line separators, and the
- * marks that turn the direction of text.
+ * Characters that JSON does not escape but terminals and editors interpret: DEL, C1 controls, line separators, and
+ * bidirectional marks.
  */
 const TERMINAL_CONTROL = /[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
 const STANDARD_ERROR = 2;
 const MAX_CAUSES = 5;
-/** For a disk that is full and a reader that stands still: neither may keep the process from ending. */
+/** Time limit of `flush`, so that a full disk or a stalled reader cannot prevent the process from ending. */
 const FLUSH_MS = 500;
 
 interface LogOptions {
   readonly level: string;
-  /** `auto` is text on a terminal, and JSON otherwise. */
+  /** `auto`: text on a terminal, JSON otherwise. */
   readonly format: 'auto' | 'json' | 'text';
 }
 
-/** Lines on standard error, secrets masked (docs/operate/log-events.md). */
+/** Creates a log that writes to standard error, with secrets masked (docs/operate/log-events.md). */
 export function createLog({ level, format }: LogOptions): Log {
-  // Node makes a pipe at standard error one that does not block when it is first asked for its stream. A write that
-  // blocked would hold a thread that the end of the process waits for.
+  // Accessing the stream makes Node set a pipe at standard error to non-blocking. A blocking write would occupy a
+  // thread that must finish before the process can end.
   process.stderr.on('error', () => {});
   const sink = new LogSink(STANDARD_ERROR, systemClock, (lines) => {
     logger.warn({ event: 'log', lines }, 'log lines are missing here: nobody took them');
@@ -45,9 +42,9 @@ export function createLog({ level, format }: LogOptions): Log {
 }
 
 /**
- * Writes JSON lines, times in UTC.
- * @param destination gets one event at a time
- * @param form how an event is written, given its line of JSON
+ * Creates a logger of JSON lines with UTC times.
+ * @param destination receives one event at a time
+ * @param form formats an event, given its line of JSON
  */
 export function makeLogger(
   level: string,
@@ -59,16 +56,16 @@ export function makeLogger(
       level,
       base: null,
       timestamp: pino.stdTimeFunctions.isoTime,
-      // Errors are described below; pino's own description of them would show what drivers attach.
+      // `safeFields` describes errors; pino's own serializer would include properties that drivers attach.
       serializers: { err: (described: unknown) => described, msg: (message: unknown) => maskDeep(message) },
       formatters: { level: (label) => ({ level: label }), log: safeFields },
     },
-    // Secrets are masked before they are serialised: an edit of the line could cut an escape sequence in two.
+    // Secrets are masked before serialization: masking the line could split an escape sequence.
     { write: (line) => destination.write(escaped(form(line), TERMINAL_CONTROL)) },
   );
 }
 
-/** With errors described, and secrets masked. */
+/** Describes errors and masks secrets. */
 function safeFields(fields: Record<string, unknown>): Record<string, unknown> {
   const described = Object.entries(fields).map(([name, value]) => [
     name,
@@ -78,8 +75,8 @@ function safeFields(fields: Record<string, unknown>): Record<string, unknown> {
 }
 
 /**
- * Name, code, message and stack of an error and its causes, and nothing else: drivers attach the command
- * that failed, with the element's body in it.
+ * Only name, code, message and stack of an error and its causes: drivers attach the failed command, which contains the
+ * element's body.
  */
 function describeError(error: Error, depth = 0): object {
   const { name, message, stack, cause } = error;
@@ -91,7 +88,7 @@ function describeError(error: Error, depth = 0): object {
   return { type: name, code, message, stack, ...(shown.length > 0 && { causes: shown }) };
 }
 
-/** An event of the log, parsed from its line of JSON. */
+/** A log event, parsed from its line of JSON. */
 interface LogEvent {
   readonly level: string;
   /** ISO 8601, UTC. */
@@ -104,9 +101,9 @@ interface LogEvent {
 const CONTROL = /[\u0000-\u001f]/g;
 
 /**
- * A line of JSON as a person reads it: `12:34:56.789 WARN  a login failed  user=ann address=192.0.2.1`, and the stacks
- * of errors on lines of their own. Values of clients are escaped, so that none can make a line of its own. A line that
- * is no event in JSON is written as it is: the log must never be what stops the server.
+ * Formats a line of JSON for people: `12:34:56.789 WARN  a login failed  user=ann address=192.0.2.1`, followed by error
+ * stacks on separate lines. Values are escaped, so that clients cannot inject lines. Invalid JSON is written as it is,
+ * because logging must never stop the server.
  */
 export function textLine(json: string): string {
   try {
@@ -143,7 +140,7 @@ function stackText({ stack = '', causes = [] }: DescribedError): string {
   return [...own, ...inner].join('\n');
 }
 
-/** Words stand as they are; whatever else is JSON, so that its end can be seen. */
+/** Plain words are unquoted; other values are JSON, so that their end is visible. */
 function valueText(value: unknown): string {
   if (typeof value === 'string' && /^[^\s"'=]+$/.test(value)) return escaped(value);
   return escaped(JSON.stringify(value) ?? '');
@@ -156,12 +153,12 @@ function escaped(text: string, characters = CONTROL): string {
 const LEVELS = { debug: 'debug', log: 'info', info: 'info', warn: 'warn', error: 'error' } as const;
 type Name = keyof typeof LEVELS;
 
-/** A driver prints the same line at every connection; one in the log is enough. */
+/** Maximum distinct lines remembered, so that a line that a driver prints for every connection is logged once. */
 const MAX_REMEMBERED = 100;
 
 /**
- * Redirects what libraries print by the console, and Node's warnings, into the log: unchanged they would be no
- * JSON, and might show secrets. Returns a function that undoes it.
+ * Redirects console output of libraries and Node's warnings into the log, because they are not JSON and may contain
+ * secrets. Returns a function that undoes it.
  */
 export function logLibraryOutput(logger: Logger): () => void {
   const own = { ...console };
@@ -176,7 +173,7 @@ export function logLibraryOutput(logger: Logger): () => void {
   }
   const listeners = process.listeners('warning');
   const onWarning = (err: Error): void => logger.warn({ event: 'library', err }, 'node warns');
-  // Without one they are turned off, by `--no-warnings`.
+  // Without a listener, warnings are disabled by `--no-warnings`.
   if (listeners.length > 0) process.removeAllListeners('warning').on('warning', onWarning);
   return () => {
     for (const name of Object.keys(LEVELS) as Name[]) console[name] = own[name];
@@ -186,22 +183,22 @@ export function logLibraryOutput(logger: Logger): () => void {
   };
 }
 
-/** Without what drivers attach to their errors. */
+/** Drops the properties that drivers attach to errors. */
 function printable(value: unknown): unknown {
   return value instanceof Error ? `${value.name}: ${value.message}` : maskDeep(value);
 }
 
-/** What is buffered for a reader that is slow, or a disk that is full, in characters; further lines are dropped. */
+/** Maximum characters buffered for a slow reader or a full disk; further lines are dropped. */
 const MAX_BUFFERED = 4 * 1024 * 1024;
 const MAX_CHUNK = 64 * 1024;
-/** After a pipe was full. */
+/** Delay before writing to a full pipe again. */
 const RETRY_MS = 100;
 
 const writeTo = promisify(write);
 
 /**
- * Writes lines to a file descriptor. Nothing here ever blocks: if the reader does not take them, lines are buffered up
- * to a bound, and then dropped and counted. What a failed write left is tried again with the next line.
+ * Writes lines to a file descriptor without ever blocking. If the reader is slow, lines are buffered up to a limit, and
+ * then dropped and counted. After a failed write, the remainder is retried with the next line.
  */
 export class LogSink {
   readonly #fd: number;
@@ -210,11 +207,11 @@ export class LogSink {
   #lines: string[] = [];
   #buffered = 0;
   #dropped = 0;
-  /** Of a chunk that was written in part, or not at all. */
+  /** The unwritten remainder of the current chunk. */
   #rest: Buffer = Buffer.alloc(0);
   #writing: Promise<void> | null = null;
 
-  /** @param onDropped called with the number of lines that are missing, once lines are written again */
+  /** @param onDropped called with the number of dropped lines, once lines are written again */
   constructor(fd: number, clock: Clock, onDropped: (lines: number) => void) {
     this.#fd = fd;
     this.#clock = clock;
@@ -230,12 +227,12 @@ export class LogSink {
     this.#startWriting();
   }
 
-  /** Resolves when all lines are written, when the file takes none, or after `ms`. Never rejects. */
+  /** Resolves when all lines are written, when a write fails, or after `ms`. Never rejects. */
   async flush(ms: number): Promise<void> {
     this.#startWriting();
     const { promise: late, resolve } = Promise.withResolvers<void>();
     const cancel = this.#clock.after(ms, resolve);
-    // Timers do not keep the process alive, and while a pipe is full there may be nothing else that does.
+    // Keep the process alive: timers do not, and while a pipe is full, nothing else might.
     const { port1: alive } = new MessageChannel();
     alive.on('message', () => {});
     await Promise.race([this.#writing, late]);
@@ -249,12 +246,12 @@ export class LogSink {
   }
 
   async #writeAll(): Promise<void> {
-    // `#writing` must be set before `onDropped` is called, which writes a line itself.
+    // `#writing` must be set before `onDropped` runs, because it writes a line itself.
     await null;
     for (;;) {
       if (this.#rest.length === 0) {
         if (this.#lines.length === 0) {
-          // Here and not in a `finally` behind this function: a line that came between the two would wait for the next
+          // Reset synchronously, not in a later `finally`: a line added in between would not be written until the next
           // one.
           this.#writing = null;
           return;

@@ -21,19 +21,19 @@ interface OwnCallOptions {
   readonly signal?: AbortSignal;
 }
 
-/** The server of a configuration, as commands call it. */
+/** Calls the server of a configuration from commands. */
 export class OwnServer {
   readonly #url: URL;
-  /** Null: it is called by its URL's host and port. */
+  /** Path of a Unix socket; null: use the URL's host and port. */
   readonly #socketPath: string | null;
-  /** PEM file; undefined: it serves without TLS. */
+  /** Path of the configured PEM certificate; undefined if the server has no TLS. */
   readonly #certificate: string | undefined;
-  /** Whether the command line names its address: there may be a proxy with another certificate. */
+  /** Whether the command line gives the address, which may be that of a proxy with another certificate. */
   readonly #isNamed: boolean;
 
   /**
-   * @param url what the command line says of its address; null: nothing, so that it is the configured one
-   * @throws CommandFailed
+   * @param url address from the command line; null: use the configured address
+   * @throws CommandFailed if the URL is invalid
    */
   constructor(url: string | null, { http }: Config) {
     this.#url = url === null ? configuredUrl(http) : givenUrl(url);
@@ -42,12 +42,12 @@ export class OwnServer {
     this.#isNamed = url !== null;
   }
 
-  /** Its address, for messages. */
+  /** The address, for messages. */
   get origin(): string {
     return this.#socketPath === null ? this.#url.origin : `unix:${this.#socketPath}`;
   }
 
-  /** @throws Error of the system, if no response comes */
+  /** @throws the system's error if there is no response */
   async call(
     method: 'GET' | 'POST',
     path: string,
@@ -60,7 +60,7 @@ export class OwnServer {
       headers: { ...headers, 'content-length': 0 },
       signal,
       ...(this.#socketPath !== null && { socketPath: this.#socketPath }),
-      // The certificate is the server's own, so it is known without an authority, under whatever name.
+      // The server's own certificate is known, so it needs neither an authority nor a matching name.
       ...(isTls && this.#certificate !== undefined && trustIn(this.#certificate, this.#isNamed)),
     };
     const send = isTls ? httpsRequest : httpRequest;
@@ -77,7 +77,7 @@ export class OwnServer {
   }
 }
 
-/** Codes of Node for a certificate that nobody vouches for. */
+/** Node's error codes for a certificate without a trusted issuer. */
 const UNKNOWN_CERTIFICATE = new Set([
   'DEPTH_ZERO_SELF_SIGNED_CERT',
   'SELF_SIGNED_CERT_IN_CHAIN',
@@ -87,23 +87,23 @@ const UNKNOWN_CERTIFICATE = new Set([
 ]);
 
 /**
- * Trusts the server's own certificate, whatever name it has and whichever authority signed it, and no other of the same
- * authority: a password is sent to the server.
- * @param others also trusts those that every client would
+ * Trusts the server's own certificate for any host name and issuer, but no other certificate of the same issuer,
+ * because a password is sent to the server.
+ * @param others also trusts the certificates that Node trusts by default
  */
 function trustIn(file: string, others: boolean): ConnectionOptions {
   const own = readCertificate(file);
   const { fingerprint256 } = new X509Certificate(own);
   return {
     ca: others ? [...getCACertificates('default'), own] : [own],
-    // Without it, only the root of a chain could be trusted.
+    // Otherwise only the root of a chain could be trusted.
     allowPartialTrustChain: true,
     checkServerIdentity: (host, peer) =>
       peer.fingerprint256 === fingerprint256 ? undefined : checkServerIdentity(host, peer),
   };
 }
 
-/** The first certificate of a file. An error of the system would be taken for one of the connection. */
+/** The first certificate of a file. Wraps system errors, which would look like connection errors. */
 function readCertificate(file: string): string {
   let why = 'it has none';
   try {

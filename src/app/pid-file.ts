@@ -5,18 +5,18 @@ import { makeFolder, PRIVATE_MODE } from '../util/files.ts';
 
 const PID_FILE = 'quayside.pid';
 
-/** A pid file that was written. */
+/** A pid file written by this process. */
 export interface PidFile {
   readonly path: string;
-  /** Removes it, unless another server has written its own since. */
+  /** Removes the file, unless another server has overwritten it. */
   remove(): void;
 }
 
 /**
- * Writes the process's id into `dataDir`, so that it can be signalled: npm forwards SIGTERM and SIGINT, but not SIGHUP.
- * The server that starts last owns the file. One that a crash left is replaced, even if another process has its number
- * by now: a file that names the wrong process would let an operator signal that one.
- * @throws Error of the system if the file cannot be written
+ * Writes the process id into `dataDir`, so that operators can send SIGHUP, which npm does not forward. The server that
+ * starts last owns the file. A file left by a crash is overwritten even if its process id is in use again: otherwise an
+ * operator might signal that unrelated process.
+ * @throws the system's error if the file cannot be written
  */
 export function writePidFile(dataDir: string, warn: (message: string) => void): PidFile {
   makeFolder(dataDir);
@@ -43,13 +43,13 @@ export function writePidFile(dataDir: string, warn: (message: string) => void): 
   };
 }
 
-/** The process of the server that uses a `dataDir`; null if there is none, as far as the file knows. */
+/** The process id of the server that uses `dataDir` according to the pid file, or null. */
 export function serverProcess({ dataDir }: Config): number | null {
   const pid = readPid(join(dataDir, PID_FILE));
   return pid !== null && isAlive(pid) ? pid : null;
 }
 
-/** Null if there is no such file, or none that holds a process's id. */
+/** The process id in the file; null if the file is missing or invalid. */
 function readPid(path: string): number | null {
   try {
     const pid = Number(readFileSync(path, 'utf8'));

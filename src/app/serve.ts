@@ -8,25 +8,25 @@ import { type PidFile, writePidFile } from './pid-file.ts';
 import { createServer, type Server } from './server.ts';
 import { hasConfiguredUsers, usersFileOf } from './users.ts';
 
-/** What the process lends to {@link serve}. */
+/** The process's resources for {@link serve}. */
 export interface ServeIo {
   readonly loaded: LoadedConfig;
-  /** Reads the configuration again. */
+  /** Reloads the configuration. */
   readonly load: () => Promise<LoadedConfig>;
-  /** Whether SIGHUP came while the configuration was loaded: it may have changed since. Not given: it did not. */
+  /** Whether SIGHUP arrived while `loaded` was being read, which may be outdated; defaults to false. */
   readonly isReloadRequested?: () => boolean;
   readonly version: string;
   readonly output: NodeJS.WritableStream;
-  /** Ends the process without waiting for anything. */
+  /** Ends the process immediately. */
   readonly exitNow: (code: number) => void;
 }
 
-/** What is left of a stop after its deadline: closing the engines. After this the process ends anyway. */
+/** Time for closing the engines after the shutdown deadline; then the process exits in any case. */
 const CLOSING_MS = 5_000;
 
 /**
- * Serves until a signal or a failure ends it; returns the exit code.
- * @throws ConfigError, or what else kept it from starting
+ * Runs the server until a signal or a failure stops it. Returns the exit code.
+ * @throws ConfigError, or another error that prevented the start
  */
 export async function serve(io: ServeIo): Promise<number> {
   const { config, errorAt, warnings } = io.loaded;
@@ -40,7 +40,7 @@ export async function serve(io: ServeIo): Promise<number> {
     pidFile = tryPidFile(config, log);
     printStart(server, config, io, pidFile);
   };
-  // The start, then one reload after the other: of two at once, the one that read first could apply what it read last.
+  // Runs the start and the reloads one at a time: of two concurrent reloads, the older could overwrite the newer one.
   let changes = Promise.resolve();
   const onReload = (): void => {
     changes = changes.then(() => reload(server, log, io), ignore);
@@ -60,15 +60,15 @@ export async function serve(io: ServeIo): Promise<number> {
 
 function ignore(): void {}
 
-/** What signals and failures of the process lead to. */
+/** Reactions to signals and failures. */
 interface ProcessEvents {
-  /** The server is to stop, and the process to end with this code. */
+  /** Stops the server and ends the process with this code. */
   readonly end: (code: number) => void;
-  /** The configuration is to be read again. */
+  /** Reloads the configuration. */
   readonly onReload: () => void;
 }
 
-/** Subscribes to everything that may end the process, or change it while it runs. Returns a function that undoes it. */
+/** Subscribes to signals and failures. Returns a function that unsubscribes. */
 function followProcess(server: Server, log: Log, io: ServeIo, { end, onReload }: ProcessEvents): () => void {
   const { logger } = log;
   const onUncaught = (err: unknown): void => {
@@ -99,7 +99,7 @@ function followProcess(server: Server, log: Log, io: ServeIo, { end, onReload }:
   };
 }
 
-/** What is wrong with the new configuration is logged; the old one stays in force. */
+/** Applies the new configuration. If it is invalid, logs the error and retains the old one. */
 async function reload(server: Server, { logger }: Log, io: ServeIo): Promise<void> {
   try {
     const { config, warnings } = await io.load();
@@ -131,7 +131,7 @@ function printStart(
   );
 }
 
-/** Returns whether all parts could be stopped. Never rejects: why the server stops is what its operator should read. */
+/** Returns whether all parts were stopped. Never rejects: an error here must not hide the reason for the stop. */
 async function stopInTime(server: Server, config: Config, log: Log, io: ServeIo): Promise<boolean> {
   const cancel = systemClock.after(config.shutdown.deadline * 1000 + CLOSING_MS, () => {
     log.logger.error({ event: 'stop' }, 'the stop took too long and was cut off');
@@ -149,7 +149,7 @@ async function stopInTime(server: Server, config: Config, log: Log, io: ServeIo)
   }
 }
 
-/** Ends the process once the log is written, or its short deadline is over. */
+/** Exits after flushing the log, which has a short time limit. */
 function cutOff(log: Log, io: ServeIo): void {
   void log.flush().then(() => io.exitNow(EXIT.failed));
 }
@@ -164,12 +164,12 @@ interface SignalHandlers {
 }
 
 /**
- * One Ctrl-C under `npm start` comes twice: from the terminal, which signals the whole group, and from npm,
- * which passes its own on. A second signal counts as another one after this long.
+ * Under `npm start`, one Ctrl-C arrives twice: from the terminal, which signals the process group, and from npm, which
+ * forwards it. Only a signal after this interval counts as a second one.
  */
 const SAME_PRESS_MS = 300;
 
-/** Subscribes to the signals of this process. Returns a function that undoes it. */
+/** Subscribes to the signals of this process. Returns a function that unsubscribes. */
 function followSignals(clock: Clock, handlers: SignalHandlers): () => void {
   let firstAt: number | null = null;
   const onStop = (signal: string): void => {
@@ -187,7 +187,7 @@ function followSignals(clock: Clock, handlers: SignalHandlers): () => void {
   };
 }
 
-/** A server without one can still be signalled by the number that it prints. */
+/** Tolerates failures: without a pid file, operators can still use the process id that startup prints. */
 function tryPidFile({ dataDir }: Config, { logger }: Log): PidFile | null {
   try {
     return writePidFile(dataDir, (warning) => logger.warn({ event: 'start' }, warning));
@@ -215,14 +215,14 @@ interface StartFacts {
   readonly hasConsole: boolean;
   /** Addresses of the front ends other than HTTP. */
   readonly otherUrls: readonly string[];
-  /** Of the configuration, in its order. */
+  /** In the order of the configuration. */
   readonly namespaces: readonly string[];
   readonly newAdministrator: NewAdministrator | null;
-  /** Where the users come from: the users file, or null for the configuration. */
+  /** Path of the users file; null if the configuration defines the users. */
   readonly usersFile: string | null;
 }
 
-/** What a person reads when the server has started. Programs read the log. */
+/** The text on standard output after startup, for people; programs read the log. */
 function startText(facts: StartFacts): string {
   const { version, url, otherUrls, newAdministrator, usersFile } = facts;
   const first = `Quayside ${version} listens on ${[url, ...otherUrls].join(' and ')}\n${pidText(facts)}`;
@@ -231,14 +231,14 @@ function startText(facts: StartFacts): string {
   return `${first}The administrator's password was shown at the first start; \`npm start -- reset-admin\` makes a new one.\n`;
 }
 
-/** npm does not forward SIGHUP, so it goes to the server itself. */
+/** Shows the server's process id, because npm does not forward SIGHUP. */
 function pidText({ pid, pidFile }: StartFacts): string {
   const kept = pidFile === null ? '' : ` (kept in ${pidFile})`;
   return `Its process is ${pid}${kept}; kill -HUP ${pid} reloads users and certificates.\n`;
 }
 
 function firstStart(facts: StartFacts, { definition, password }: NewAdministrator): string {
-  // A socket is no address for a browser.
+  // A browser cannot open a Unix socket.
   const console =
     facts.hasConsole && !facts.url.startsWith('unix:') ? `  console   ${callable(facts.url)}/console/\n` : '';
   return `This is the first start. An administrator was made:
@@ -257,10 +257,10 @@ address of the server, as in README.md.
 `;
 }
 
-/** A filter from response headers to `ID?token=TOKEN`, the end of a commit's URL. */
+/** A shell filter that turns response headers into `ID?token=TOKEN`, the end of a commit URL. */
 const ID_AND_TOKEN = `awk 'tolower($1) == "x-ks-id:" { id = $2 } tolower($1) == "x-ks-lease:" { token = $2 } END { print id "?token=" token }'`;
 
-/** Lines that work in any POSIX shell, one after the other. */
+/** Example commands for any POSIX shell. */
 function tryLines({ url, namespaces }: StartFacts, credentials: string): string[] {
   const [, socket] = /^unix:(.*)$/.exec(url) ?? [];
   const address = socket === undefined ? callable(url) : 'http://localhost';
@@ -276,7 +276,7 @@ function tryLines({ url, namespaces }: StartFacts, credentials: string): string[
   ];
 }
 
-/** The addresses that stand for "all of this machine's" cannot be called everywhere. */
+/** Replaces wildcard addresses, which clients cannot connect to on every system. */
 function callable(url: string): string {
   return url.replace('//0.0.0.0:', '//127.0.0.1:').replace('//[::]:', '//[::1]:');
 }

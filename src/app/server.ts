@@ -53,24 +53,24 @@ import {
 import type { Tracing } from './tracing.ts';
 import { type LoadedUsers, loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
 
-/** What a server needs in addition to its configuration. */
+/** Dependencies of a server in addition to its configuration. */
 interface ServerParts {
   readonly log: LeveledLog;
   readonly version: string;
   readonly clock?: Clock;
   /** 0 (inclusive) to 1. */
   readonly random?: () => number;
-  /** Makes the errors of values of the configuration that cannot be used. */
+  /** Creates the errors for invalid values of the configuration. */
   readonly errorAt?: ErrorAt;
 }
 
 /**
- * A stop during the start waits for so many at most: each file of SQLite has a thread, and hundreds of them take longer
- * than a stop may.
+ * Engines are started in groups of this size, so that a stop during startup waits for one group only: each SQLite file
+ * has a thread, and starting hundreds of them takes longer than a stop may.
  */
 const ENGINES_AT_ONCE = 16;
 
-/** A server that is not started yet. Nothing is opened, bound or read before `start`. */
+/** Creates a server. It opens, binds and reads nothing before `start`. */
 export function createServer(config: Config, parts: ServerParts): Server {
   return new Server(config, {
     clock: systemClock,
@@ -81,7 +81,7 @@ export function createServer(config: Config, parts: ServerParts): Server {
   });
 }
 
-/** The parts that are called once front ends listen. */
+/** The parts that are called after startup. */
 interface Running {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
@@ -90,11 +90,11 @@ interface Running {
   readonly consoleSessions: ConsoleSessions;
   readonly events: EventPublisher;
   readonly http: FrontEnd<HttpServer>;
-  /** The front ends other than HTTP that have a port. */
+  /** The enabled front ends other than HTTP. */
   readonly sessions: readonly FrontEnd<SessionServer>[];
 }
 
-/** What events are made of. */
+/** Dependencies of the event publisher. */
 interface EventParts {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
@@ -104,11 +104,11 @@ interface EventParts {
 }
 
 /**
- * The composition root: builds engines, broker, exchanges and front ends from a configuration, starts them in this
- * order, and stops them in the reverse one.
+ * The composition root: creates engines, broker, exchanges and front ends from a configuration, starts them in this
+ * order, and stops them in reverse order.
  */
 export class Server implements Service {
-  /** Resolves, once, when an engine cannot keep its promises any more: stop, and report why. */
+  /** Resolves when an engine has failed permanently; the caller must then stop the server and report the error. */
   readonly failed: Promise<Error>;
   readonly #config: Config;
   readonly #parts: Required<ServerParts>;
@@ -130,19 +130,19 @@ export class Server implements Service {
   }
 
   /**
-   * Base address of the HTTP interface; `unix:` and a path for a Unix socket.
+   * Base URL of the HTTP interface; `unix:` and a path for a Unix socket.
    * @throws Error before `start` has resolved
    */
   get url(): string {
     return this.#started.http.url;
   }
 
-  /** Addresses of the front ends other than HTTP, by name. @throws Error before `start` has resolved */
+  /** URLs of the front ends other than HTTP, by name. @throws Error before `start` has resolved */
   get otherUrls(): Readonly<Record<string, string>> {
     return Object.fromEntries(this.#started.sessions.map(({ name, url }) => [name, url]));
   }
 
-  /** Set after a first start: to be shown once, then forgotten. */
+  /** The administrator that this start has created, whose password is to be shown once; null if users existed. */
   get newAdministrator(): NewAdministrator | null {
     return this.#newAdministrator;
   }
@@ -153,8 +153,8 @@ export class Server implements Service {
   }
 
   /**
-   * Resolves when requests are answered.
-   * @throws ConfigError if something that the configuration names cannot be used
+   * Resolves when the server accepts requests.
+   * @throws ConfigError if a part of the configuration cannot be used
    */
   start(): Promise<void> {
     this.#starting ??= this.#start();
@@ -162,12 +162,12 @@ export class Server implements Service {
   }
 
   /**
-   * Rejects new requests that would wait, ends those that do, and changes `/readyz`. Everything else continues, though
-   * each response over HTTP ends its connection.
+   * Rejects new blocking calls, ends pending ones, and makes `/readyz` fail. Other requests continue, but each HTTP
+   * response closes its connection.
    */
   drain(): void {
     this.#readiness.drain();
-    // First, so that the responses to requests that wait end their connections, too.
+    // Drain HTTP first, so that the responses to ended blocking calls close their connections as well.
     this.#running?.http.server.drain();
     this.#running?.broker.drain();
   }
@@ -178,7 +178,7 @@ export class Server implements Service {
   }
 
   /**
-   * Applies the users and certificates of a configuration that was read again. All or nothing.
+   * Applies the users and certificates of a reloaded configuration, or nothing if any part is invalid.
    * @throws ConfigError
    */
   async reload(config: Config): Promise<void> {
@@ -205,11 +205,11 @@ export class Server implements Service {
     authenticator.replaceAccounts(accounts);
     this.#renewUsers(this.#running, null);
     await exchanges.stopUnowned();
-    // Nodes that have not read the users again accept what ended here until they know.
+    // Store the ends, so that nodes that have not reloaded their users reject these tokens and sessions as well.
     const passwords = [...changes.removed, ...changes.changed].flatMap((name) => before.get(name) ?? []);
     await Promise.all([
       tokens.revokeOf(changes.removed),
-      // What cannot be stored now is logged, and stored later.
+      // Failures are logged and retried in the background.
       ...passwords.map((account) => consoleSessions.endPassword(account).catch(() => {})),
     ]);
     for (const [i, { server }] of listeners.entries()) {
@@ -225,9 +225,9 @@ export class Server implements Service {
   }
 
   /**
-   * Ends what lasts of users who are gone: sessions, calls that wait, and streams of events. The others get their
-   * rights of now.
-   * @param of only what lasts of these; null: of all
+   * Closes sessions, blocked calls and event streams of users whose login is no longer valid. Other users get their
+   * current rights.
+   * @param of check only these users; null: all users
    */
   #renewUsers({ authenticator, http, sessions, events }: Running, of: ReadonlySet<User> | null): void {
     const renew = (user: User): User | null => authenticator.renew(user);
@@ -347,7 +347,8 @@ export class Server implements Service {
     });
     const http = new FrontEnd('http', httpServer, config, errorAt);
     const running = { broker, exchanges, authenticator, tokens, consoleSessions, events, http, sessions };
-    // Before they listen: one front end serves while another fails to start, and the stop must drain what it serves.
+    // Set before the front ends listen: if one fails to start, another may already serve requests that `stop` must
+    // drain.
     this.#running = running;
     tokens.onEnded((users) => this.#renewUsers(running, users));
     await this.#startParts(http, ...sessions);
@@ -357,11 +358,11 @@ export class Server implements Service {
     log.info({ event: 'start', pid: process.pid, url: this.url, ...this.otherUrls }, 'listening');
   }
 
-  /** First, so that it is stopped last: the stop of all others may end spans. Null if it is off. */
+  /** Started first and therefore stopped last, because stopping other parts may end spans. Null if tracing is off. */
   async #startTracing(): Promise<Tracing | null> {
     const { tracing } = this.#config;
     if (tracing === undefined) return null;
-    // Loaded only if it is on: nobody else should pay for it at a start.
+    // Imported only if enabled, to keep startup fast.
     const { openTracing } = await import('./tracing.ts');
     const opened = openTracing(tracing, this.#parts);
     await this.#startParts(opened.exporter);
@@ -381,7 +382,7 @@ export class Server implements Service {
     return engines;
   }
 
-  /** A variant that other nodes forbid is an error of the configuration that names it. */
+  /** Reports conflicts with other nodes as errors of the options that cause them. */
   async #startBroker(engines: EngineSet, tracing: Tracing | null): Promise<Broker> {
     const { log, version, errorAt } = this.#parts;
     const setups = namespaceSetups(this.#config, engines, log);
@@ -420,8 +421,8 @@ export class Server implements Service {
   }
 
   /**
-   * Stopped after what uses it. Nothing starts it before the first selector: its thread costs as much as the rest of a
-   * start.
+   * Registers the sandbox to be stopped after its users. Its thread starts with the first selector, because it takes as
+   * long as the rest of the startup.
    */
   async #startSandbox(): Promise<SelectorSandbox> {
     const sandbox = makeSandbox({ clock: this.#parts.clock });
@@ -442,7 +443,7 @@ export class Server implements Service {
     return operations;
   }
 
-  /** What keeps a configured exchange from starting (a namespace, a selector) is an error of the configuration. */
+  /** If a configured exchange cannot start, because of its namespace or selector for example, throws a ConfigError. */
   async #startExchanges(
     broker: Broker,
     authenticator: PasswordAuthenticator,
@@ -495,7 +496,7 @@ export class Server implements Service {
     });
   }
 
-  /** Starts parts that do not depend on each other. @throws Error if the server was stopped by then */
+  /** Starts independent parts concurrently. @throws Error if the server is being stopped */
   async #startParts(...parts: readonly Service[]): Promise<void> {
     await this.#stack.startAll(parts);
     this.#checkNotStopping();
@@ -503,7 +504,7 @@ export class Server implements Service {
 
   async #stop(): Promise<void> {
     this.drain();
-    // A start in progress ends at its next step.
+    // A startup in progress is aborted at its next step.
     await this.#starting?.catch(() => {});
     this.drain();
     await this.#stack.stop();
@@ -515,7 +516,7 @@ export class Server implements Service {
 }
 
 /**
- * Checks what a start would check without opening anything: a restart should not be the first to find it.
+ * Makes the checks of a startup that open nothing, so that a reload reports errors that would make a restart fail.
  * @throws ConfigError
  */
 async function checkUnopened(config: Config, parts: Required<ServerParts>): Promise<void> {
@@ -525,12 +526,15 @@ async function checkUnopened(config: Config, parts: Required<ServerParts>): Prom
   await loadEngines(config, parts);
 }
 
-/** Options that a reload does not apply and whose values differ, by their paths, in the order of the first. */
+/** Paths of the changed options that a reload does not apply. */
 function changedOptions(before: Config, after: Config): string[] {
   return differences(restartOptions(before), restartOptions(after)).map(pathText);
 }
 
-/** What takes a restart. Of certificates that is which there are. */
+/**
+ * The options that require a restart. A reload applies certificate files, but cannot turn TLS or client certificates on
+ * or off.
+ */
 function restartOptions({ http: { users, tls, ...http }, stomp, amqp, ...config }: Config): object {
   const namesOf = (files: object | undefined): string[] | undefined => files && Object.keys(files).sort();
   return {
@@ -548,19 +552,19 @@ function differences(before: unknown, after: unknown, path: Path = []): Path[] {
   return [...keys].flatMap((key) => differences(before[key], after[key], [...path, key]));
 }
 
-/** An engine that has not replied after this long is reported as unavailable. Probes wait for a second, by default. */
+/** Time limit for a ping. Below one second, the usual time limit of readiness probes. */
 const PING_MS = 800;
 
-/** An engine in good health replies within milliseconds; one that takes longer delays every request. */
+/** Pings that take longer are reported as slow. A healthy engine replies within milliseconds. */
 const SLOW_MS = 200;
 
 const OK = 'ok';
-/** The worst first. */
+/** Worst first. */
 const STATES = ['unavailable', 'slow', 'healthy'] as const;
 
-/** What an engine replied to a ping. */
+/** The outcome of a ping. */
 interface PingReply {
-  /** `ok`, or what is wrong. */
+  /** `ok`, or the problem. */
   readonly check: string;
   readonly tookMs: number;
 }
@@ -568,18 +572,18 @@ interface PingReply {
 interface WatchedEngine {
   readonly name: string;
   readonly engine: Engine;
-  /** In progress, for all who ask now: anybody may, without credentials and at any rate. */
+  /** The ping in progress, which concurrent callers share: `/readyz` needs no credentials and has no rate limit. */
   ping: Promise<PingReply> | null;
 }
 
 /**
- * Whether this node should get requests: it has started, does not stop, and an engine answers. One of several
- * that is unavailable is reported and no more: it is most likely unavailable to other nodes, too, and the
- * namespaces of the others would be cut off for nothing.
+ * Whether this node should receive requests: it has started, is not stopping, and at least one engine responds. A
+ * single unavailable engine is only reported: it is probably unavailable to other nodes as well, and taking this node
+ * out of service would cut off the namespaces of the other engines for nothing.
  */
 export class Readiness {
   readonly #clock: Clock;
-  /** Several may have one name, as secrets and variants do not show in it. */
+  /** Names may repeat, because they contain neither secrets nor variants. */
   readonly #engines: WatchedEngine[] = [];
   #state: 'starting' | 'open' | 'draining' = 'starting';
 
@@ -587,7 +591,7 @@ export class Readiness {
     this.#clock = clock;
   }
 
-  /** @param name what the report shows, as namespaces name the engine: its masked URL */
+  /** @param name the engine's masked URL, as shown in the reports */
   watch(name: string, engine: Engine): void {
     this.#engines.push({ name, engine, ping: null });
   }
@@ -610,12 +614,12 @@ export class Readiness {
     );
     const answers = asked.length === 0 || asked.some(({ check }) => check === OK);
     const checks: Record<string, string> = { [NODE_CHECK]: node };
-    // Of those with one name the worst is shown.
+    // Of engines with the same name, report the worst.
     for (const { name, check } of asked) if ((checks[name] ?? OK) === OK) checks[name] = check;
     return { ready: node === OK && answers, checks };
   }
 
-  /** Each engine, how it replies, and what its files take. Of those with one name the worst is shown. */
+  /** State, ping time and disk usage of each engine, worst first. Of engines with the same name, only the worst. */
   async engines(): Promise<EngineReport[]> {
     const reports = await Promise.all(this.#engines.map((watched) => this.#describe(watched)));
     reports.sort((a, b) => STATES.indexOf(a.state) - STATES.indexOf(b.state));
@@ -645,7 +649,7 @@ export class Readiness {
     return watched.ping;
   }
 
-  /** Resolves within `PING_MS`. */
+  /** Resolves within `PING_MS`; never rejects. */
   async #pingOnce(engine: Engine): Promise<PingReply> {
     const { promise: late, resolve } = Promise.withResolvers<string>();
     const cancel = this.#clock.after(PING_MS, () => resolve('does not answer'));

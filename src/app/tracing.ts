@@ -21,15 +21,15 @@ interface TracingParts {
   readonly errorAt: ErrorAt;
 }
 
-/** Makes spans and sends them. */
+/** Creates and exports spans. */
 export interface Tracing {
   readonly tracer: Tracer;
   readonly exporter: SpanExporter;
-  /** The namespaces with storages whose calls are spans. */
+  /** Wraps the storages of namespaces, so that their calls create spans. */
   trace(setups: readonly NamespaceSetup[]): NamespaceSetup[];
 }
 
-/** The path by the OTLP specification. */
+/** Default path of the OTLP specification. */
 const TRACES_PATH = '/v1/traces';
 
 /** @throws ConfigError */
@@ -56,7 +56,10 @@ export function openTracing(config: TracingConfig, parts: TracingParts): Tracing
   return { tracer, exporter, trace: (setups) => traced(setups, tracer) };
 }
 
-/** Namespaces with one storage keep one: the broker knows by it what can be moved in one step. */
+/**
+ * Namespaces that share a storage must also share its wrapper: the broker compares storages to decide whether a
+ * transfer can be atomic.
+ */
 function traced(setups: readonly NamespaceSetup[], tracer: Tracer): NamespaceSetup[] {
   const storages = new Map<Storage, TracedStorage>();
   return setups.map((setup) => {
@@ -87,7 +90,7 @@ function collectorOf({ otlp, headers }: TracingConfig, errorAt: ErrorAt): Collec
   };
 }
 
-/** User and password, joined by a colon; null if they are not percent-encoded. */
+/** User and password, joined by a colon; null if their percent-encoding is invalid. */
 function credentialsOf({ username, password }: URL): string | null {
   try {
     return `${decodeURIComponent(username)}:${decodeURIComponent(password)}`;
@@ -96,7 +99,7 @@ function credentialsOf({ username, password }: URL): string | null {
   }
 }
 
-/** A header that cannot be sent would make each request fail. */
+/** Validates headers early: an invalid one would make every request fail. */
 function checkedHeaders(
   headers: TracingConfig['headers'],
   errorAt: ErrorAt,

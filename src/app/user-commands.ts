@@ -14,24 +14,24 @@ import { CommandFailed, EXIT } from './command-line.ts';
 import { serverProcess } from './pid-file.ts';
 import { configuredUsers, hasConfiguredUsers, saveUsers, usersFileOf } from './users.ts';
 
-/** What a user may do; null: all, everywhere. */
+/** Rights by namespace; null: all rights everywhere. */
 type Rights = UserDefinition['rights'];
 
-/** What one of the commands `quayside user …` does. */
+/** The change requested by a command `quayside user …`. */
 export type UserChange = { readonly name: string } & (
   | { readonly verb: 'add' | 'rights'; readonly rights: Rights; readonly maskBodies: boolean }
   | { readonly verb: 'passwd' }
   | { readonly verb: 'remove' }
 );
 
-/** Where the users are stored. */
+/** The place where the users are stored: the configuration file or `users.json`. */
 interface UserStore {
-  /** For messages. */
+  /** Path of the file, for messages. */
   readonly path: string;
   readonly users: readonly UserDefinition[];
   /** @throws CommandFailed if the user cannot be changed there */
   check(name: string, verb: UserChange['verb']): void;
-  /** Changes, adds or, with null, removes a user. */
+  /** Adds or changes a user, or removes it if `members` is null. */
   edit(name: string, members: UserMembers | null): Promise<void>;
 }
 
@@ -43,8 +43,8 @@ const DONE = {
 } as const;
 
 /**
- * `user add`, `passwd`, `rights`, `remove`: changes a user where it is stored, in the configuration file or in
- * `users.json`. Returns the text to show.
+ * `user add`, `passwd`, `rights`, `remove`: changes a user in the configuration file or in `users.json`. Returns the
+ * text to print.
  * @param load reads the configuration
  * @throws CommandFailed
  */
@@ -60,7 +60,7 @@ export async function changeUser(
     const found = await findStore(before, configFile);
     const members = await membersOf(change, userToChange(found, change), before, passwords);
     return await whileLocked(found.path, async () => {
-      // Others may have changed users while the password was typed.
+      // Load again: users may have changed while the password was typed.
       const loaded = await load();
       const store = await findStore(loaded, configFile);
       userToChange(store, change);
@@ -76,7 +76,7 @@ export async function changeUser(
   }
 }
 
-/** The user before the change; null: it is to be added. @throws CommandFailed if the change is not possible */
+/** The user before the change; null if it is to be added. @throws CommandFailed if the change is not possible */
 function userToChange(store: UserStore, { name, verb }: UserChange): UserDefinition | null {
   const user = store.users.find((one) => one.name === name) ?? null;
   if (verb === 'add' && user !== null) throw new CommandFailed(`There is a user ${quote(name)} already.`);
@@ -152,7 +152,7 @@ async function findStore(loaded: LoadedConfig, configFile: string | null): Promi
     path: configFile,
     users: configuredUsers(config),
     check(name, verb) {
-      // The configuration would be rejected with it.
+      // The configuration loader rejects this name.
       if (name === '__proto__') {
         throw new CommandFailed(
           `A user of ${configFile} cannot be called ${quote(name)}. Choose another name.`,
@@ -198,7 +198,7 @@ function usersFileStore(loaded: LoadedConfig, users: readonly UserDefinition[]):
   };
 }
 
-/** @throws CommandFailed if the server would not start, or would make an administrator, without the user */
+/** @throws CommandFailed if, without the user, the server could not start or would create an administrator */
 function checkRemoval(name: string, users: readonly UserDefinition[], { config }: LoadedConfig): void {
   if (users.length === 1) {
     throw new CommandFailed(`${quote(name)} is the only user; add another one before you remove it.`);
@@ -220,16 +220,16 @@ function reloadHint({ config }: LoadedConfig): string {
     : `The server takes it on SIGHUP: kill -HUP ${pid}`;
 }
 
-/** From this length on a password is accepted without a warning. */
+/** Shorter passwords are accepted with a warning. */
 const GOOD_LENGTH = 15;
 
-/** A terminal or a pipe to read a password from, and where to ask. */
+/** A terminal or pipe to read a password from, and a stream for prompts. */
 export interface PasswordSource {
   readonly input: NodeJS.ReadableStream & { readonly isTTY?: boolean };
   readonly ask: NodeJS.WritableStream;
 }
 
-/** `hash-password`: returns the exit code. The hash alone goes to `output`. */
+/** `hash-password`: returns the exit code. Only the hash is written to `output`. */
 export async function hashPasswordCommand(
   source: PasswordSource,
   output: NodeJS.WritableStream,
@@ -246,7 +246,7 @@ export async function hashPasswordCommand(
   return EXIT.done;
 }
 
-/** Asks for a password that is to be, twice on a terminal. Null, with a message, if there is none. */
+/** Prompts for a new password, twice on a terminal. If there is none or they differ, returns null. */
 async function readNewPassword(source: PasswordSource): Promise<string | null> {
   const { input, ask } = source;
   const password = await readPassword(source, 'Password: ');
@@ -262,8 +262,8 @@ async function readNewPassword(source: PasswordSource): Promise<string | null> {
 }
 
 /**
- * `reset-admin`: creates the administrator again and returns the text to show.
- * @throws ConfigError if the configuration names the users itself, or `dataDir` takes no file
+ * `reset-admin`: recreates the administrator and returns the text to print.
+ * @throws ConfigError if the configuration defines the users, or `dataDir` is not writable
  */
 export async function resetAdministrator({ config, errorAt }: LoadedConfig): Promise<string> {
   if (hasConfiguredUsers(config)) {
@@ -272,7 +272,7 @@ export async function resetAdministrator({ config, errorAt }: LoadedConfig): Pro
     throw new ConfigError([{ source: null, path: 'http.users', problem, hint }]);
   }
   const { definition, password } = await newAdministrator();
-  // Users that are added by commands stay. A file that cannot be used is replaced: this command is what helps then.
+  // Keep users added by commands. Replace an invalid file: this command is the way to repair it.
   const stored = (await usersFileOf(config).read().catch(ignoreUnusable)) ?? [];
   await saveUsers(config, [definition, ...stored.filter(({ name }) => name !== definition.name)], errorAt);
   return `  user      ${definition.name}
@@ -288,8 +288,8 @@ function ignoreUnusable(error: unknown): null {
 }
 
 /**
- * Asks for a password without showing it, or takes the first line of a pipe. Null if the user gave up.
- * Never from the command line: everybody may list the arguments of a process.
+ * Prompts for a password without echo, or reads the first line of a pipe. Null if the user aborted. Passwords are never
+ * arguments, because every system user can list the arguments of processes.
  */
 export async function readPassword(source: PasswordSource, question: string): Promise<string | null> {
   if (source.input.isTTY !== true) return (await text(source.input)).split(/\r?\n/, 1)[0] ?? '';
@@ -298,7 +298,7 @@ export async function readPassword(source: PasswordSource, question: string): Pr
 
 function askHidden({ input, ask }: PasswordSource, question: string): Promise<string | null> {
   const { promise, resolve } = Promise.withResolvers<string | null>();
-  // The terminal's own echo is off in raw mode; what readline would write instead goes nowhere.
+  // Raw mode disables the terminal's echo; discard what readline would write instead.
   const nowhere = new Writable({ write: (_chunk, _encoding, done) => done() });
   const reader = createInterface({ input, output: nowhere, terminal: true });
   ask.write(question);

@@ -7,20 +7,20 @@ import type { Config } from '../config/options.ts';
 import { DATA_FILES } from './checks.ts';
 import { LOCAL_SIGNALS } from './engines.ts';
 
-/** The accounts that a configuration leads to. */
+/** The accounts from the configuration or the users file. */
 export interface LoadedUsers {
   readonly accounts: ReadonlyMap<string, Account>;
-  /** Set if there was no user before; still to be saved and shown. */
+  /** The new administrator if there were no users; the caller must save and show it. */
   readonly created: NewAdministrator | null;
   readonly warnings: readonly string[];
 }
 
-/** Where the server keeps the users that it created itself. */
+/** The file with the users that are not in the configuration. */
 export function usersFileOf({ dataDir }: Config): UsersFile {
   return new UsersFile(join(dataDir, DATA_FILES.users));
 }
 
-/** Saves users that were created here. @throws ConfigError if `dataDir` takes no file */
+/** Writes the users file. @throws ConfigError if `dataDir` is not writable */
 export async function saveUsers(
   config: Config,
   users: readonly UserDefinition[],
@@ -39,12 +39,12 @@ export async function saveUsers(
   }
 }
 
-/** Whether the configuration names the users, so that the users file is not used. */
+/** Whether the configuration defines users, in which case the users file is ignored. */
 export function hasConfiguredUsers(config: Config): boolean {
   return Object.keys(config.http.users).length > 0;
 }
 
-/** The users that the configuration names. */
+/** The users that the configuration defines. */
 export function configuredUsers({ http }: Config): UserDefinition[] {
   return Object.entries(http.users).map(([name, { password, rights = null, maskBodies = false }]) => ({
     name,
@@ -55,7 +55,7 @@ export function configuredUsers({ http }: Config): UserDefinition[] {
 }
 
 /**
- * The users of the configuration, or those of the users file, or a new administrator.
+ * Loads the users of the configuration or else of the users file; if there are none, creates an administrator.
  * @throws ConfigError
  */
 export async function loadUsers(config: Config, errorAt: ErrorAt): Promise<LoadedUsers> {
@@ -83,7 +83,7 @@ export async function loadUsers(config: Config, errorAt: ErrorAt): Promise<Loade
   return { accounts: readAccounts([created.definition], namespaces), created, warnings: [] };
 }
 
-/** What to warn of at the start if other nodes can share namespaces, but not the users. */
+/** Warns if other nodes can share namespaces but not the users file. */
 export function sharedUsersWarnings(config: Config): string[] {
   if (hasConfiguredUsers(config)) return [];
   const shared = Object.entries(config.namespaces)
@@ -114,9 +114,9 @@ function plainPasswords(definitions: readonly UserDefinition[]): string[] {
   return [`plain passwords of ${plain.join(', ')}: make hashes of them with \`npm start -- hash-password\``];
 }
 
-/** Who could log in by the users file, and cannot now that the configuration names the users. */
+/** Warns about users of the users file who cannot log in because the configuration defines the users. */
 async function replacedUsers(file: UsersFile, config: Config): Promise<string[]> {
-  // A file that cannot be read is not used either.
+  // An unreadable file is ignored: it is not used in any case.
   const stored = await file.read().catch(() => null);
   const lost = (stored ?? [])
     .map(({ name }) => name)

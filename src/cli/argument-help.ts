@@ -2,7 +2,7 @@ import type { Command } from 'commander';
 
 const QUEUE = 'namespace and name of the queue, such as N/orders';
 
-/** What each argument is, by its name; those of one command alone by the names of both. */
+/** Descriptions by argument name, or by command and argument name for arguments of one command only. */
 const HELP: Readonly<Record<string, string>> = {
   queue: QUEUE,
   from: QUEUE,
@@ -22,7 +22,7 @@ const HELP: Readonly<Record<string, string>> = {
   'user name': 'name of the user',
 };
 
-/** Describes the arguments of all commands of a program, for help, man page and documentation. */
+/** Sets the descriptions of the arguments of all commands, for help, man page and documentation. */
 export function describeArguments(program: Command): void {
   for (const command of program.commands) {
     for (const argument of command.registeredArguments) {

@@ -7,7 +7,7 @@ export interface BenchFlags {
   readonly callers: number;
 }
 
-/** Measures inserts, and reserves with their commits, of small elements on a queue that should be empty. */
+/** Measures inserts of small elements, then reserves with commits. The queue should be empty. */
 export async function bench(
   context: CommandContext,
   name: Name,

@@ -1,8 +1,7 @@
 import type { Command } from 'commander';
 
 /**
- * A script that completes commands and their options, for `eval` in the start-up file of a shell; null for another
- * shell.
+ * A completion script for commands and options, for `eval` in a shell's startup file; null for an unsupported shell.
  */
 export function completionScript(shell: string, program: Command): string | null {
   const commands = program.commands.map((command) => ({
@@ -39,7 +38,7 @@ export function completionScript(shell: string, program: Command): string | null
   return [...(shell === 'zsh' ? ['autoload -U +X bashcompinit && bashcompinit'] : []), ...script].join('\n');
 }
 
-/** What may follow a command: its own commands, and its options. */
+/** The words that may follow a command: its subcommands and options. */
 function wordsAfter({ commands, options }: Command): string[] {
   return [
     ...commands.map((command) => command.name()),

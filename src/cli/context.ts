@@ -15,7 +15,7 @@ import { isRecord } from '../util/is-record.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 import { write } from './output.ts';
 
-/** The parts of a process that a command uses. */
+/** The parts of the process that a command uses. */
 export interface CommandIo {
   readonly stdin: Readable & { readonly isTTY?: boolean; setRawMode?(isRaw: boolean): unknown };
   readonly stdout: Writable & { readonly isTTY?: boolean; readonly rows?: number };
@@ -29,16 +29,16 @@ export interface ConnectionFlags {
   readonly json?: boolean;
 }
 
-/** A command line that has no meaning. */
+/** An invalid command line or configuration of the client. */
 export class CommandUsageError extends Error {}
 
-/** What a command works with: a client, and where its output goes. */
+/** A command's client and its output. */
 export class CommandContext {
   readonly client: Quayside;
   readonly io: CommandIo;
-  /** For people; else each line is JSON. */
+  /** Whether to print text for people; otherwise each line is JSON. */
   readonly isHuman: boolean;
-  /** Whether the command has changed something: what fails afterwards leaves it half done. */
+  /** Whether the command has changed anything; a later failure leaves it half done. */
   hasChanged = false;
 
   constructor(flags: ConnectionFlags, io: CommandIo) {
@@ -47,7 +47,7 @@ export class CommandContext {
     this.isHuman = io.stdout.isTTY === true && flags.json !== true;
     this.client = new Quayside({
       url: url ?? 'http://127.0.0.1:3444',
-      // Two attempts: who waits at a terminal would rather know.
+      // Only two attempts, so that a user at a terminal soon sees the error.
       retry: { attempts: 2 },
       ...(token !== undefined
         ? { auth: { token } }
@@ -56,16 +56,15 @@ export class CommandContext {
   }
 
   /**
-   * The object or array that a request is answered with.
-   * @throws QuaysideError `unexpected-response` for anything else: something between here and the server may answer 200
-   * as well
+   * Sends a request and returns the object or array of the response.
+   * @throws QuaysideError `unexpected-response` for anything else: a proxy may also respond with 200
    */
   async json<T>(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<T> {
     const { text } = await this.client.request(method, path, options);
     return this.#valueOf(text);
   }
 
-  /** The same of a request that may take as long as it needs. One attempt. */
+  /** As `json`, without a time limit. One attempt. */
   async slowJson<T>(method: RequestMethod, path: string): Promise<T> {
     const response = await this.client.stream(method, path);
     return this.#valueOf(await response.text());
@@ -76,44 +75,44 @@ export class CommandContext {
       const value = JSON.parse(text);
       if (typeof value === 'object' && value !== null) return value;
     } catch {
-      // It is quoted below.
+      // The error below quotes the text.
     }
     throw unexpectedResponse(text);
   }
 
-  /** A request that is answered without a body. @throws as `json` */
+  /** Sends a request whose response has no body. @throws as `json` */
   async call(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<void> {
     const { text } = await this.client.request(method, path, options);
     if (text !== '') throw unexpectedResponse(text);
   }
 
-  /** One value: as JSON, or as `text` for people. */
+  /** Prints one value: as JSON, or as `text` for people. */
   async print(value: unknown, text: () => string): Promise<void> {
     await this.printJson(() => JSON.stringify(value), text);
   }
 
-  /** The same of a value that is JSON already, in one line. */
+  /** As `print`, for a value that is already one line of JSON. */
   async printJson(json: () => string, text: () => string): Promise<void> {
     await this.write(`${this.isHuman ? printableLines(text()) : printableJson(json())}\n`);
   }
 
-  /** A table for people; else one line of JSON for each row. */
+  /** Prints a table for people, otherwise one line of JSON per row. */
   async printRows(rows: readonly Readonly<Record<string, unknown>>[], empty: string): Promise<void> {
     if (!this.isHuman) for (const row of rows) await this.write(`${jsonText(row)}\n`);
     else await this.write(rows.length === 0 ? `${empty}\n` : tableOf(rows));
   }
 
-  /** Resolves when the reader has room for more. */
+  /** Resolves when the chunk is written. */
   write(chunk: string | Uint8Array): Promise<void> {
     return write(this.io.stdout, chunk);
   }
 
-  /** How far something long is, on one line of a terminal. */
+  /** Shows the progress of a long command in one line of a terminal. */
   progress(text: string): void {
     if (this.io.stderr.isTTY) this.io.stderr.write(`\r\x1b[2K${text}`);
   }
 
-  /** What the output does not say, such as what is missing in it. */
+  /** Prints a remark to standard error, such as what is missing in the output. */
   warn(text: string): void {
     this.io.stderr.write(`quayside: ${printable(text)}\n`);
   }
@@ -122,7 +121,7 @@ export class CommandContext {
     this.progress('');
   }
 
-  /** The whole of standard input. */
+  /** All of standard input. */
   async input(): Promise<Buffer> {
     const chunks: Buffer[] = [];
     for await (const chunk of this.io.stdin) chunks.push(Buffer.from(chunk as Uint8Array));
@@ -138,16 +137,16 @@ interface ServerAccess {
 }
 
 /**
- * Flags go before the environment, and that before the file, whose password and token are for its own user and server.
- * A token counts before the user of the same place.
+ * Flags override the environment, which overrides the file. The file's password and token are used only for the user
+ * and server of the file. If one source gives both a token and a user, the token is used.
  */
 function connectionOf(flags: ConnectionFlags, env: CommandIo['env']): ServerAccess {
   const file = fileConnection(env);
   const givenUrl = flags.url ?? (env.QUAYSIDE_URL || undefined);
   const url = givenUrl ?? file.url;
-  // A URL may name the user itself.
+  // A URL may contain the user name.
   const isUserInUrl = givenUrl !== undefined && (URL.parse(givenUrl)?.username ?? '') !== '';
-  // Then the client reads both there, as the SDKs do.
+  // The client takes user and password from the URL, as the SDKs do.
   if (isUserInUrl && flags.user === undefined) return { url: givenUrl };
   const user = flags.user ?? (env.QUAYSIDE_USER || file.user);
   const isOfFile = url === file.url && user === file.user;
@@ -183,12 +182,12 @@ function parsedFile(path: string, text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    // The error's message has a part of the text, which may be one of the password.
+    // The parser's message quotes a part of the text, which may contain the password.
     throw new CommandUsageError(`${path} is not JSON.`);
   }
 }
 
-/** Columns as wide as their longest value. */
+/** Formats a table whose columns are as wide as their longest value. */
 export function tableOf(rows: readonly Readonly<Record<string, unknown>>[]): string {
   const names = Object.keys(rows[0] ?? {});
   const cells = [
@@ -219,7 +218,7 @@ function cell(value: unknown): string {
   return printable(text.length > 60 ? `${text.slice(0, 59)}…` : text);
 }
 
-/** Controls would move the cursor of the terminal, or worse; direction marks make text look like other text. */
+/** Control characters could move the terminal's cursor or worse; bidirectional marks disguise text. */
 const ACTING = /[\p{Cc}\p{Bidi_Control}\p{Zl}\p{Zp}]/gu;
 
 export function printable(text: string): string {
@@ -230,7 +229,9 @@ function printableLines(text: string): string {
   return text.split('\n').map(printable).join('\n');
 }
 
-/** Escapes in text that is JSON what `JSON.stringify` leaves as it is and a terminal acts on. Lines stay lines. */
+/**
+ * Escapes in JSON the characters that a terminal interprets but `JSON.stringify` does not escape. Keeps line breaks.
+ */
 export function printableJson(json: string): string {
   return json.replaceAll(ACTING, (character) =>
     character === '\n' ? character : `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
@@ -245,9 +246,8 @@ const NOT_ALLOWED = new Set(['unauthorized', 'token-expired', 'forbidden', 'too-
 const UNAVAILABLE = new Set(['overloaded', 'shutting-down', 'storage-unavailable', 'too-many-consumers']);
 
 /**
- * The exit code for what a command threw.
- * @param hasChanged whether it had changed something by then, so that a server which cannot be reached does not mean
- * that nothing was
+ * The exit code for an error that a command threw.
+ * @param hasChanged whether the command had changed anything: then "unavailable" must not suggest that nothing changed
  */
 export function exitCodeOf(error: unknown, hasChanged: boolean): number {
   if (error instanceof CommandUsageError) return EXIT_CODES.usage;

@@ -11,7 +11,7 @@ import { pathOf } from '../client/quayside.ts';
 import { type CommandContext, CommandUsageError, printable, tableOf } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
-/** Lines of one insert. */
+/** Elements inserted concurrently. */
 const LINES_AT_ONCE = 1_000;
 
 export interface PutFlags {
@@ -23,7 +23,7 @@ export interface PutFlags {
   readonly lines?: boolean;
 }
 
-/** Inserts an element for each argument, or standard input: as one element, or each of its lines. */
+/** Inserts one element per argument; without arguments, standard input as one element or one element per line. */
 export async function put(
   context: CommandContext,
   name: Name,
@@ -50,7 +50,7 @@ export async function put(
         return queue.insert(body, key === undefined ? options : { ...options, idempotencyKey: key });
       }),
     );
-    // Those that were stored are named, also if others failed.
+    // Print the ids of stored elements even if others failed.
     for (const outcome of outcomes) {
       if (outcome.status === 'rejected') continue;
       context.hasChanged = true;
@@ -64,7 +64,7 @@ export async function put(
   return EXIT_CODES.done;
 }
 
-/** The error of one element, if the server rejected this one. */
+/** Adds the element's number to an error that concerns only this element. */
 function ofElement(error: unknown, number: number, count: number): unknown {
   if (!(error instanceof QuaysideError) || count === 1 || error.details.line === undefined) return error;
   return Object.assign(error, { message: `Element ${number}: ${error.message}` });
@@ -81,7 +81,7 @@ async function readInput(
       'Standard input is not UTF-8. Without --lines, it is one element of any bytes.',
     );
   }
-  // Without a byte order mark.
+  // The decoder removes a byte order mark.
   const text = new TextDecoder().decode(bytes);
   return text.split(/\r?\n/).filter((line) => line !== '');
 }
@@ -128,13 +128,13 @@ export async function get(
   return EXIT_CODES.done;
 }
 
-/** Scripts read the exit code; a person would see nothing. */
+/** Prints a message for people; scripts read the exit code. */
 function nothing(context: CommandContext, name: Name): number {
   if (context.isHuman) context.warn(`There is no element to take in ${name}.`);
   return EXIT_CODES.nothing;
 }
 
-/** Reserves the next element, and leaves it reserved: `commit` finishes it. */
+/** Reserves the next element and leaves it reserved, to be finished with `commit`. */
 export async function reserve(
   context: CommandContext,
   name: Name,
@@ -176,7 +176,7 @@ export interface BrowseFlags {
   readonly limit: number;
 }
 
-/** Looks at elements without taking them. */
+/** Shows elements without taking them. */
 export async function browse(
   context: CommandContext,
   name: Name,
@@ -208,7 +208,7 @@ export function placeOf(name: string): { ns: string; queue: string } {
   throw new CommandUsageError(`${JSON.stringify(name)} does not name a queue. Allowed: namespace/queue.`);
 }
 
-/** An element as JSON: `data` if the body is JSON or text, else `base64`. */
+/** An element as JSON, with `data` if the body is JSON or text, otherwise `base64`. */
 function jsonOf(element: Element<unknown>, more: Readonly<Record<string, unknown>> = {}): string {
   const { id, tries, mature, contentType, headers } = element;
   const members = JSON.stringify({ id, tries, mature, contentType, headers, ...more });
@@ -221,7 +221,8 @@ function jsonOf(element: Element<unknown>, more: Readonly<Record<string, unknown
 }
 
 /**
- * A body that is JSON, as it was written: JavaScript would round its long numbers. Or one that is text. Null: neither.
+ * The body as text, exactly as it was written, if it is JSON or text; otherwise null. Parsing JSON would round long
+ * numbers.
  */
 function dataOf(element: Element<unknown>): { readonly text: string; readonly isJson: boolean } | null {
   try {
@@ -229,15 +230,15 @@ function dataOf(element: Element<unknown>): { readonly text: string; readonly is
     if (data instanceof Uint8Array) return null;
     const text = Buffer.from(element.body).toString('utf8');
     if (data === text) return { text, isJson: false };
-    // Between the values of JSON these are white space, and in its strings they are escaped.
+    // In JSON, these characters are only white space between values; strings contain them escaped.
     return { text: text.trim().replaceAll(/[\t\r\n]/g, ' '), isJson: true };
   } catch {
-    // A body that does not decode is shown as its bytes.
+    // A body that cannot be decoded is printed as base64.
     return null;
   }
 }
 
-/** Text as a shell reads it as one word. */
+/** Quotes text for a shell if necessary. */
 function shellWord(text: string): string {
   return /^[\w./:-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

@@ -1,7 +1,7 @@
 import { type CommandContext, CommandUsageError } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
-/** `list`, or one of the verbs on the exchange with that id. */
+/** Lists exchanges, or applies a verb to the exchange with this id. */
 export async function exchange(
   context: CommandContext,
   verb: string,

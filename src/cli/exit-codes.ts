@@ -1,4 +1,4 @@
-/** What `docs/cli.md` promises. */
+/** Documented in `docs/cli.md`. */
 export const EXIT_CODES = {
   done: 0,
   failed: 1,

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 
-/** Where exit codes, files and variables are described for people who have no other page at hand. */
+/** Sections about exit codes, files and variables, which no command describes. */
 const SECTIONS: readonly (readonly [
   title: string,
   rows: readonly (readonly [term: string, text: string])[],
@@ -43,7 +43,7 @@ const SECTIONS: readonly (readonly [
   ],
 ];
 
-/** The page of section 1 that `man` shows, from the tree of commands. */
+/** The man page (section 1), generated from the tree of commands. */
 export function manPage(program: Command): string {
   const lines = [
     '.TH QUAYSIDE 1',
@@ -89,7 +89,7 @@ function commandLines(command: Command, before = ''): string[] {
   ];
 }
 
-/** Text as roff shows it: a hyphen can be copied, and nothing is taken for a request. */
+/** Escapes text for roff, so that hyphens can be copied and no line is interpreted as a request. */
 function roman(text: string): string {
   return text
     .replaceAll('\\', '\\e')

@@ -1,19 +1,19 @@
 import type { Writable } from 'node:stream';
 import { EXIT_CODES } from './exit-codes.ts';
 
-/** Resolves when the reader has room for more. @throws Error the text cannot be written */
+/** Resolves when the chunk is written. @throws Error if it cannot be written */
 export function write(output: Writable, chunk: string | Uint8Array): Promise<void> {
   return new Promise((resolve, reject) => {
     output.write(chunk, (error) => (error ? reject(error) : resolve()));
   });
 }
 
-/** Whether a reader such as `head` has left, which has what it wanted. */
+/** Whether the reader of the output, such as `head`, has disconnected. */
 export function isReaderGone(error: unknown): boolean {
   return (error as NodeJS.ErrnoException).code === 'EPIPE';
 }
 
-/** Prints all that a command has to say. Returns the exit code. */
+/** Prints the whole output of a command. Returns the exit code. */
 export async function printAll(
   { stdout, stderr }: { readonly stdout: Writable; readonly stderr: Writable },
   text: string,

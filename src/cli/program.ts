@@ -10,8 +10,8 @@ import { addServerCommands, type ServerCommands } from './server-commands.ts';
 type CommandAction = (context: CommandContext) => Promise<number>;
 
 /**
- * Runs one command. Returns the exit code; what went wrong with a call of a server is on standard error.
- * @throws what a command of the server throws
+ * Runs one command. Returns the exit code. Errors of client commands are printed to standard error.
+ * @throws the errors of server commands
  */
 export async function runProgram(
   args: readonly string[],
@@ -37,13 +37,13 @@ export async function runProgram(
     await program.parseAsync([...args], { from: 'user' });
     return code;
   } catch (error) {
-    // Commander has written its message, or the help that was asked for.
+    // Commander has already printed its message or the requested help.
     if (error instanceof CommanderError) return error.exitCode === 0 ? EXIT_CODES.done : EXIT_CODES.usage;
     throw error;
   }
 }
 
-/** The tree of commands, for documentation: none of them does anything. */
+/** The tree of commands for documentation. Its actions do nothing. */
 export function commandTree(io: CommandIo): Command {
   const program = newProgram(io);
   addServerCommands(program, { version: '', optionsText: () => '' }, async () => {});
@@ -57,14 +57,14 @@ export function commandTree(io: CommandIo): Command {
 }
 
 async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: CommandAction): Promise<number> {
-  // Only here: a start of the server needs no client.
+  // Imported only here: starting the server needs no client.
   const { CommandContext, exitCodeOf, printable } = await import('./context.ts');
   let context: CommandContext | null = null;
   try {
     context = new CommandContext(flags, io);
     return await run(context);
   } catch (error) {
-    // If something was done that the output does not show, that is an error.
+    // A disconnected reader is an error only if it may have missed a change that the command made.
     const isSilent = isReaderGone(error) && context?.hasChanged !== true;
     const message = error instanceof Error ? error.message : String(error);
     if (!isSilent) io.stderr.write(`quayside: ${printable(message)}\n`);
@@ -86,13 +86,13 @@ function newProgram(io: CommandIo): Command {
     });
 }
 
-/** Adds the commands that call a server. What one does is loaded when it runs: help and completion need none of it. */
+/** Adds the commands that call a server. Their code is imported when they run: help and completion do not need it. */
 function addClientCommands(
   program: Command,
   runWith: (flags: ConnectionFlags, run: CommandAction) => Promise<void>,
   print: (text: string) => Promise<void>,
 ): void {
-  /** A command with the options of all commands. Its queue, if it has one, is `namespace/queue`. */
+  /** Adds a command with the common options. A queue argument is `namespace/queue`. */
   const command = (usage: string, description: string, parent = program): Command =>
     parent
       .command(usage)

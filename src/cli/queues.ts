@@ -5,13 +5,13 @@ import { type CommandContext, CommandUsageError } from './context.ts';
 import { placeOf } from './elements.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
-/** Between two reads of an operation's progress. */
+/** Interval between reads of an operation's progress. */
 const PROGRESS_MS = 250;
 
-/** What ends the wait for an operation: it runs on the server, and continues. */
+/** Signals that end the wait for an operation, which continues on the server. */
 const END_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 
-/** The status of a queue, of the queues of a namespace, or the namespaces. */
+/** Prints the status of a queue, or of the queues of a namespace; without a name, lists the namespaces. */
 export async function status(context: CommandContext, name: string | undefined): Promise<number> {
   if (name?.includes('/')) {
     const record = await context.client.queue(name as Name).status();
@@ -49,7 +49,7 @@ interface QueueRow {
   readonly paused: boolean;
 }
 
-/** Dead letters by queue. */
+/** Prints the dead letters by queue. */
 export async function dead(context: CommandContext, namespace: string | undefined): Promise<number> {
   const query = namespace === undefined ? '' : `?ns=${encodeURIComponent(namespace)}`;
   const { queues, unavailable } = await context.json<{ queues: DeadLetterRow[]; unavailable: string[] }>(
@@ -88,7 +88,7 @@ export interface BulkFlags {
   readonly background?: boolean;
 }
 
-/** Starts a bulk operation, and follows it to its end unless it is to run in the background. */
+/** Starts a bulk operation and, unless it runs in the background, waits for its end. */
 export async function bulk(
   context: CommandContext,
   action: 'move' | 'redrive',
@@ -114,8 +114,8 @@ export async function bulk(
 }
 
 /**
- * Shows the progress of an operation until it ends. Returns null if a signal ends that before: the operation continues
- * on the server, which is said then, as when it cannot be read any longer.
+ * Shows the progress of an operation until it ends. Returns null if a signal ends the wait. In this case, and if the
+ * progress cannot be read, prints that the operation continues on the server.
  */
 async function followed(context: CommandContext, started: OperationRow): Promise<OperationRow | null> {
   const interrupted = new AbortController();
@@ -168,7 +168,7 @@ function operationText({ id, action, state, matched, changed, failed, error }: O
 const operationOf = (context: CommandContext, id: string, signal?: AbortSignal): Promise<OperationRow> =>
   context.json('GET', `/operations/${encodeURIComponent(id)}`, { signal });
 
-/** All operations, or one; with `cancel`, ends it. */
+/** Lists all operations, or shows or cancels one. */
 export async function operations(
   context: CommandContext,
   id: string | undefined,
@@ -195,7 +195,7 @@ export async function operations(
   return EXIT_CODES.done;
 }
 
-/** Which elements a purge removes; any other state is named as it is. */
+/** Descriptions of `--state` values that cover several states. */
 const STATES_OF_PURGE: ReadonlyMap<string, string> = new Map([
   ['', 'ready or scheduled'],
   ['all', 'ready, scheduled or reserved'],
@@ -215,14 +215,14 @@ export async function purge(
     );
   }
   const query = state === undefined ? '' : `?state=${encodeURIComponent(state)}`;
-  // Millions of elements take longer than other calls may.
+  // Removing millions of elements exceeds the time limit of other calls.
   const path = `${pathOf(name)}/elements${query}`;
   const removed = await context.slowJson<{ removed: number }>('DELETE', path);
   await context.print(removed, () => `${removed.removed} elements removed`);
   return EXIT_CODES.done;
 }
 
-/** The nodes that share namespaces with the server. */
+/** Lists the nodes that share namespaces with the server. */
 export async function nodes(context: CommandContext): Promise<number> {
   const all = await context.json<Record<string, unknown>[]>('GET', '/nodes');
   const rows = all.map(({ id, host, pid, version, startedAt, isSelf }) => ({

@@ -5,7 +5,7 @@ export type RightsByNamespace = Readonly<Record<string, readonly string[]>>;
 export const RIGHTS_HELP =
   'rights in a namespace, of read, write, manage, browse and exchange, such as N=read,write; * stands for namespaces that are not named; may be repeated';
 
-/** Adds the value of one option to those of the options before it. */
+/** Adds the value of one `--rights` option to those of the previous ones. */
 export function addRights(text: string, before: RightsByNamespace = {}): RightsByNamespace {
   const [, namespace, list] = /^([^=]+)=([a-z,]*)$/.exec(text) ?? [];
   if (namespace === undefined || list === undefined) {

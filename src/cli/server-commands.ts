@@ -3,21 +3,21 @@ import { didYouMean } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
 import { addRights, RIGHTS_HELP, type RightsByNamespace } from './rights.ts';
 
-/** A command of the server itself, as the command line gave it. */
+/** A parsed command of the server itself. */
 export type ServerCommand = { readonly configFile: string | null } & (
   | { readonly command: 'serve' | 'print-config' | 'hash-password' | 'reset-admin' }
   | {
       readonly command: 'backup';
       readonly folder: string;
-      /** Whose password is asked for if the server runs. */
+      /** User who logs in to the server if it is running; the command prompts for the password. */
       readonly user: string;
-      /** Of the server that runs; null: as configured. */
+      /** URL of the running server; null: as configured. */
       readonly url: string | null;
     }
   | {
       readonly command: 'restore';
       readonly folder: string;
-      /** Whether files that are in the way are moved aside. */
+      /** Whether existing files are moved aside. */
       readonly replace: boolean;
     }
   | ({ readonly command: 'user'; readonly name: string } & UserVerb)
@@ -25,7 +25,7 @@ export type ServerCommand = { readonly configFile: string | null } & (
   | { readonly command: 'doctor'; readonly url: string | null; readonly json: boolean }
 );
 
-/** What `user` does to the user of that name. */
+/** The change that a `user` command makes. */
 type UserVerb =
   | {
       readonly verb: 'add' | 'rights';
@@ -35,10 +35,10 @@ type UserVerb =
   | { readonly verb: 'passwd' }
   | { readonly verb: 'remove' };
 
-/** What the server lends to the command line. */
+/** The server's part of the command line. */
 export interface ServerCommands {
   readonly version: string;
-  /** Every option of the configuration, for `--help`. */
+  /** The configuration options, for `--help`. */
   optionsText(): string;
   /** Returns the exit code. */
   run(command: ServerCommand): Promise<number>;
@@ -58,7 +58,7 @@ const PRINT_CONFIG = [
   'prints the effective configuration with masked secrets, and exits',
 ] as const;
 
-/** Adds the commands of the server to the program, which serves if no command is given. */
+/** Adds the commands of the server. Without a command, the program runs the server. */
 export function addServerCommands(
   program: Command,
   server: Pick<ServerCommands, 'version' | 'optionsText'>,
@@ -75,7 +75,7 @@ export function addServerCommands(
     .option(...CONFIG)
     .option(...PRINT_CONFIG)
     .addHelpText('after', () => `\nOptions of the configuration:\n\n${server.optionsText()}`)
-    // What is not known is reported by its own message, which tells a command from an option.
+    // Unknown words are accepted here and reported by `unknownWord`, which distinguishes commands from options.
     .allowExcessArguments()
     .allowUnknownOption()
     .action((flags: ConfigFlags, { args: [unknown] }: Command) =>
@@ -123,7 +123,7 @@ export function addServerCommands(
   );
 }
 
-/** A user is changed where it is stored: in the configuration file, or in users.json. */
+/** Adds the commands that change users in the configuration file or in `users.json`. */
 function addUserCommands(
   program: Command,
   fileOf: (flags: ConfigFlags) => string | null,
@@ -190,7 +190,7 @@ function unknownWord(program: Command, word: string): string {
   return `error: Unknown ${isOption ? 'option' : 'command'} ${quote(word)}.${hint}`;
 }
 
-/** Commander's own message quotes further arguments, one of which may be a password. */
+/** Rejects excess arguments without quoting them, as Commander does: one may be a password. */
 function withoutFurtherArguments(command: Command): Command {
   return command.allowExcessArguments().hook('preAction', ({ args, registeredArguments }) => {
     if (args.length > registeredArguments.length) {

@@ -2,15 +2,15 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { type CommandContext, CommandUsageError, printable, tableOf } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
-/** What the server sorts by, in the order in which a key goes through them. */
+/** The sort fields of the server, in the order in which the key `s` cycles through them. */
 const SORTS = ['depth', 'ready', 'scheduled', 'reserved', 'age', 'in', 'out', 'name'] as const;
 type QueueSort = (typeof SORTS)[number];
 
-/** Lines of a frame that are not queues: two above the table, its head, and the keys. */
+/** Lines of a frame that are not queues: two above the table, the table's header, and the key help. */
 const OTHER_LINES = 4;
 const DEFAULT_LINES = 24;
 
-/** Another screen, without a cursor, which does not wrap long lines; and back again. */
+/** Switches to the alternate screen without cursor and line wrapping, and back. */
 const ENTER_SCREEN = '\u001b[?1049h\u001b[?25l\u001b[?7l';
 const LEAVE_SCREEN = '\u001b[?7h\u001b[?25h\u001b[?1049l';
 const HOME = '\u001b[H';
@@ -33,7 +33,7 @@ export interface TopFlags {
   readonly interval: number;
 }
 
-/** What `GET /queues` responds. */
+/** The response of `GET /queues`. */
 interface QueuePage {
   readonly queues: readonly TopRow[];
   readonly matched: number;
@@ -54,7 +54,7 @@ interface TopRow {
   readonly paused: boolean;
 }
 
-/** Which queues are shown, and in which order. */
+/** Selects and orders the queues to show. */
 interface TopQuery {
   readonly sort: QueueSort;
   readonly isReversed: boolean;
@@ -62,7 +62,7 @@ interface TopQuery {
   readonly limit: number;
 }
 
-/** The queues of all namespaces: live on a terminal; else one page of them. */
+/** Shows the queues of all namespaces: live on a terminal, otherwise one page. */
 export async function top(context: CommandContext, flags: TopFlags): Promise<number> {
   const { stdin, stdout } = context.io;
   const query = {
@@ -79,18 +79,18 @@ export async function top(context: CommandContext, flags: TopFlags): Promise<num
   return EXIT_CODES.done;
 }
 
-/** A page that is read again and again, and keys that change what it shows. */
+/** A page of queues that is refreshed at an interval and controlled by keys. */
 class LiveTable {
   readonly #context: CommandContext;
   readonly #intervalMs: number;
   readonly #ended = new AbortController();
-  /** Aborted when the page should be read now. */
+  /** Aborted to refresh before the interval is over. */
   #wake = new AbortController();
   #query: TopQuery;
   #page: QueuePage;
-  /** Why the last page could not be read; '' if it was. */
+  /** The error of the last refresh; '' if it succeeded. */
   #problem = '';
-  /** The filter that is being typed; null: keys are commands. */
+  /** The filter being typed; null: keys are commands. */
   #typed: string | null = null;
 
   constructor(context: CommandContext, query: TopQuery, intervalSeconds: number, page: QueuePage) {
@@ -100,7 +100,7 @@ class LiveTable {
     this.#page = page;
   }
 
-  /** Resolves when a key or a signal ends it. The terminal is as before, also if the process ends otherwise. */
+  /** Resolves when a key or a signal ends it. Restores the terminal, even if the process exits for another reason. */
   async run(): Promise<number> {
     const { stdin, stdout } = this.#context.io;
     const onData = (text: string): void => this.#onInput(text);
@@ -147,7 +147,7 @@ class LiveTable {
     this.#wake.abort();
   }
 
-  /** A failure is shown, and the next reading tries again. */
+  /** Shows a failure; the next refresh tries again. */
   async #refresh(): Promise<void> {
     const { signal } = this.#ended;
     if (signal.aborted) return;
@@ -162,7 +162,7 @@ class LiveTable {
   }
 
   #onInput(text: string): void {
-    // A key such as an arrow sends several characters that begin with the one of Escape.
+    // Ignore keys such as arrows, which send several characters starting with Escape.
     if (text.startsWith(ESCAPE) && text.length > 1) return;
     for (const key of text) {
       if (key === CTRL_C || key === CTRL_D) this.#end();
@@ -199,7 +199,7 @@ class LiveTable {
     this.#refreshNow();
   }
 
-  /** One write, so that no half of a frame is ever seen. A terminal that does not keep up misses frames. */
+  /** Writes a frame at once, so that no partial frame is visible. Skips frames if the terminal is too slow. */
   #draw(): void {
     const { stdout } = this.#context.io;
     if (stdout.writableNeedDrain) return;
@@ -235,7 +235,7 @@ async function readPage(
   return context.json('GET', `/queues?${parameters}`, { signal });
 }
 
-/** Names begin with the first letter, and numbers with the highest. */
+/** The default order is ascending for names and descending for numbers. */
 function isDescending({ sort, isReversed }: Pick<TopQuery, 'sort' | 'isReversed'>): boolean {
   return (sort === 'name') === isReversed;
 }

@@ -5,7 +5,7 @@ import { type CommandContext, CommandUsageError, printableJson } from './context
 import { EXIT_CODES } from './exit-codes.ts';
 
 const NDJSON = 'application/x-ndjson';
-/** Lines of one import request; a request has a minute to arrive. */
+/** Maximum lines and bytes of one import request, which must arrive within a minute. */
 const LINES_AT_ONCE = 5_000;
 const BYTES_AT_ONCE = 4_194_304;
 
@@ -34,7 +34,7 @@ async function* wholeBody({ body }: Response): AsyncGenerator<Uint8Array, void, 
   }
 }
 
-/** On a terminal. */
+/** Writes to a terminal, with control characters escaped. */
 async function writePrintable(context: CommandContext, chunks: AsyncIterable<Uint8Array>): Promise<void> {
   const decoder = new TextDecoder();
   for await (const chunk of chunks)
@@ -42,8 +42,8 @@ async function writePrintable(context: CommandContext, chunks: AsyncIterable<Uin
 }
 
 /**
- * Stores the lines of an export. What is stored already is left out, so an import that failed is repeated from its
- * start.
+ * Stores the lines of an export. The server skips elements that it has already stored, so a failed import can be
+ * repeated from its start.
  */
 export async function importQueue(context: CommandContext, name: Name): Promise<number> {
   const sum = { imported: 0, repeated: 0 };
@@ -78,14 +78,14 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
   return EXIT_CODES.done;
 }
 
-/** The error of one request, whose lines the server counts from 1, with the line of the input. */
+/** Converts the line number in an error from one request to the line of the whole input. */
 function ofWholeInput(error: unknown, before: number): unknown {
   if (!(error instanceof QuaysideError) || typeof error.details.line !== 'number') return error;
   const message = error.message.replace(/^Line \d+/, `Line ${before + error.details.line}`);
   return Object.assign(error, { message });
 }
 
-/** Also the empty ones, so that they can be counted. */
+/** The lines of the input, including empty ones, so that line numbers are right. */
 async function* linesOf({ io }: CommandContext): AsyncGenerator<string, void, void> {
   const decoder = new TextDecoder('utf-8', { fatal: true });
   let rest = '';
