@@ -18,14 +18,14 @@ import type { StartThread, WorkerData } from './settings.ts';
 import type { SteadyTime } from './steady-time.ts';
 
 /**
- * Batches at the worker at once. Whatever waits there when it is done with a transaction shares the next one, so
- * that more of them cost no more fsyncs. Inserts of 64 connections: 5,200/s with two of them, 8,600/s with eight
- * if a sync takes 3 ms; 13,300/s and 16,000/s if it takes 1 ms.
+ * Maximum batches in flight. All that wait in the worker when a transaction ends share the next one, so more batches
+ * cost no more fsyncs. Inserts of 64 connections: 5,200/s with two batches and 8,600/s with eight if a sync takes 3 ms;
+ * 13,300/s and 16,000/s if it takes 1 ms.
  */
 const MAX_IN_FLIGHT = 8;
-/** Bodies at the worker at once, bytes, about: no further batch leaves beyond that. */
+/** Bytes of bodies in flight beyond which no further batch is sent; the last one may exceed it. */
 const MAX_IN_FLIGHT_BYTES = 16 * 1024 * 1024;
-/** A batch takes no more calls beyond these, so that one message stays of a handy size. */
+/** A batch with this many bytes of bodies, or this many calls, is full, which bounds the size of a message. */
 const MAX_BATCH_BYTES = 8 * 1024 * 1024;
 const MAX_BATCH_CALLS = 4096;
 
@@ -33,18 +33,18 @@ const NOT_IN_TIME = 'The store did not reply in time; nothing was changed.';
 const NO_DEADLINE = Number.POSITIVE_INFINITY;
 const NO_REPLY = new Error('No reply in time.');
 
-/** What a call was made with. */
+/** Options of a pending call. */
 interface CallOptions<T> {
-  /** Makes the result for the caller. */
+  /** Converts the worker's result for the caller. */
   read(result: unknown, bodies: PackedBodies): T;
-  /** Receives a result that comes after the deadline. */
+  /** Receives a result that arrives after the deadline; null: it is dropped. */
   readonly onLate: ((result: T) => void) | null;
-  /** Whether it may have changed something: decides the error if its outcome is unknown. */
+  /** Whether the call may change something: if its outcome is unknown, the error is `outcome-unknown`. */
   readonly isChange: boolean;
   readonly deadlineAt: number;
 }
 
-/** A call of the worker: settled by its reply, by its deadline, or by the end of the store. */
+/** A call of the worker. It is settled by its reply, by its deadline, or when the store fails. */
 class PendingCall<T = unknown> extends Expiring {
   readonly deadlineAt: number;
   readonly isChange: boolean;
@@ -92,17 +92,17 @@ class PendingCall<T = unknown> extends Expiring {
   }
 }
 
-/** Calls that travel together. */
+/** Calls that are sent together. */
 class OutgoingBatch {
   calls: Call[] = [];
   pending: PendingCall[] = [];
   readonly bodies = new BodyWriter();
   isSent = false;
-  /** Calls that expired before it was sent. */
+  /** Number of calls that expired before the batch was sent. */
   #expired = 0;
   readonly #drop: (batch: OutgoingBatch) => void;
 
-  /** @param drop called when none of its calls is to be sent any more */
+  /** @param drop called when all calls expired before the batch was sent */
   constructor(drop: (batch: OutgoingBatch) => void) {
     this.#drop = drop;
   }
@@ -117,7 +117,7 @@ class OutgoingBatch {
     if (this.#expired === this.calls.length) this.#drop(this);
   }
 
-  /** Leaves out the calls that expired. */
+  /** Marks the batch as sent, and leaves out expired calls. */
   send(): void {
     this.isSent = true;
     if (this.#expired === 0) return;
@@ -127,13 +127,12 @@ class OutgoingBatch {
 }
 
 /**
- * The main side of the worker thread: gathers calls into batches and hands the results out.
+ * The main thread's side of the worker: gathers calls into batches and settles them with the results.
  *
- * What is called in one turn of the event loop leaves together at its end; what is called while
- * {@link MAX_IN_FLIGHT} batches, or {@link MAX_IN_FLIGHT_BYTES} of bodies, are in flight gathers until some have their
- * reply. So what one transaction holds grows with the load and with the disk's slowness, and a lone call waits for
- * nothing. Calls take effect in the order in which they are made, and are settled by their deadline: a disk that
- * stands still holds up no caller.
+ * Calls of one turn of the event loop are sent together at its end. While {@link MAX_IN_FLIGHT} batches, or {@link
+ * MAX_IN_FLIGHT_BYTES} of bodies, are in flight, further calls gather until a reply arrives. So transactions grow with
+ * the load and with the latency of the disk, and a lone call is not delayed. Calls take effect in the order in which
+ * they are made. Each is settled by its deadline, so a disk that hangs blocks no caller.
  */
 export class WorkerClient {
   readonly #startWorker: StartThread;
@@ -144,21 +143,18 @@ export class WorkerClient {
   readonly #waiting: OutgoingBatch[] = [];
   readonly #inFlight: OutgoingBatch[] = [];
   #inFlightBytes = 0;
-  /**
-   * Calls of `run` and `inSteps` that are in flight, for which `close` waits in addition to the calls that were made
-   * before it.
-   */
+  /** Calls of `run` and `inSteps` in progress. `close` waits for them in addition to the calls made before it. */
   #unattended = 0;
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();
-  /** A backup that runs. */
+  /** The backup in progress. */
   #backup: PromiseWithResolvers<number> | null = null;
   #worker: ReturnType<StartThread> | null = null;
   #opening: Promise<void> | null = null;
   #isOpen = false;
   #isFlushPlanned = false;
   #isClosing = false;
-  /** Why no call is taken any more; null while calls are. */
+  /** The error for all further calls; null while the store is in service. */
   #down: QuaysideError | null = null;
 
   constructor(
@@ -175,12 +171,12 @@ export class WorkerClient {
     this.#data = data;
   }
 
-  /** Resolves, once, when the store broke down. */
+  /** Resolves with the error if the store fails. */
   get failed(): Promise<Error> {
     return this.#failed.promise;
   }
 
-  /** Starts the thread. Rejects, with the reason in words for the operator, if the file cannot be served. */
+  /** Starts the thread. Rejects with an Error for the operator if the file cannot be opened. */
   open(): Promise<void> {
     this.#opening ??= this.#startThread();
     return this.#opening;
@@ -199,7 +195,7 @@ export class WorkerClient {
       } else if (message.kind === 'rejected') reject(new Error(message.message));
       else this.#onMessage(message);
     });
-    // A thread that ended without a message may have stored any batch that it had.
+    // A thread that ended without a message may have committed any batch in flight.
     worker.on('error', (error) => {
       reject(error);
       this.#breakDown(error.message, MAX_IN_FLIGHT);
@@ -213,10 +209,11 @@ export class WorkerClient {
   }
 
   /**
-   * Makes a call of the worker. Rejects with a QuaysideError.
-   * @param write returns the call; bodies are added to the batch's. What it throws is thrown here, and no call made
-   * @param read makes the result for the caller, or a promise of it
-   * @param onLate receives the result if it comes after the call's deadline
+   * Calls the worker. Rejects with a QuaysideError.
+   * @param write returns the call, and adds its bodies to those of the batch. If it throws, the call is not made and
+   * the error is thrown to the caller
+   * @param read converts the result for the caller, or returns a promise of it
+   * @param onLate receives the result if it arrives after the deadline
    */
   call<O extends Operation, T>(
     write: (bodies: BodyWriter) => CallOf<O>,
@@ -243,7 +240,7 @@ export class WorkerClient {
     return call.result.promise as Promise<Awaited<T>>;
   }
 
-  /** {@link call} without bodies, for what needs no other form. */
+  /** {@link call} for operations without bodies whose results need no conversion. */
   ask<O extends Operation>(
     operation: O,
     ...args: Parameters<Operations[O]>
@@ -254,12 +251,12 @@ export class WorkerClient {
     );
   }
 
-  /** The deadline of what is called now. */
+  /** The deadline of a call made now. @param leftMs what is left of the caller's own deadline */
   deadline(leftMs?: number): number {
     return this.#deadlines.deadline(leftMs);
   }
 
-  /** Calls an operation that nobody waits for: it has no deadline, and `failure` is logged if it is rejected. */
+  /** Calls an operation without waiting for it or giving it a deadline. If it fails, `failure` is logged. */
   run<O extends Operation>(write: (bodies: BodyWriter) => CallOf<O>, failure: string): void {
     this.#unattended += 1;
     this.call(write, nothing, null, NO_DEADLINE)
@@ -269,7 +266,7 @@ export class WorkerClient {
       });
   }
 
-  /** What takes several calls, one after the other. They are all made, also if `close` is called in between. */
+  /** Runs an operation that consists of several calls in sequence. `close` waits until all of them are made. */
   async inSteps<T>(steps: () => Promise<T>): Promise<T> {
     this.#unattended += 1;
     try {
@@ -284,7 +281,8 @@ export class WorkerClient {
   };
 
   /**
-   * Copies the database, as it is when it is done, into a new file. Returns its bytes. Rejects with a QuaysideError.
+   * Copies the database, in its state at the end of the copy, into a new file. Resolves to the file's size in bytes.
+   * Rejects with a QuaysideError.
    */
   backUp(file: string): Promise<number> {
     const error = this.#down ?? (this.#isOpen ? null : this.#unavailable('is not open'));
@@ -295,17 +293,17 @@ export class WorkerClient {
     return this.#backup.promise;
   }
 
-  /** Rejects if the worker does not commit a transaction in which nothing is done. */
+  /** Rejects if the worker cannot commit an empty transaction. */
   ping(): Promise<void> {
     return this.ask('ping');
   }
 
-  /** Lets the calls made before finish, rejects further ones, closes the file and ends the thread. */
+  /** Waits for the calls made before, rejects further ones, closes the file and ends the thread. */
   async close(): Promise<void> {
     this.#isClosing = true;
     await this.#opening?.catch(() => {});
-    // Calls keep their order, so once this one has its reply all before it have theirs. One of these may have been
-    // late.
+    // Calls keep their order: once this one has its reply, so have all calls made before it. A late reply among those
+    // may have caused further calls of `run`.
     while (this.#isOpen && this.#down === null) {
       await this.call(() => ['ping'], nothing, null, NO_DEADLINE).catch(nothing);
       if (this.#unattended === 0) break;
@@ -337,7 +335,7 @@ export class WorkerClient {
       if (batch === undefined) return;
       batch.send();
       const { calls, bodies } = batch;
-      // All of its calls threw while their arguments were written.
+      // Every call of the batch threw in `write`.
       if (calls.length === 0) continue;
       this.#inFlight.push(batch);
       this.#inFlightBytes += bodies.byteLength;
@@ -372,7 +370,7 @@ export class WorkerClient {
     this.#planFlush();
   }
 
-  /** @param replies to the first batches in flight */
+  /** @param replies to the first batches in `#inFlight` */
   #settle(replies: readonly Reply[]): void {
     try {
       for (const [i, reply] of replies.entries()) settle(this.#inFlight[i]?.pending ?? [], reply);
@@ -382,8 +380,8 @@ export class WorkerClient {
   }
 
   /**
-   * The store is lost.
-   * @param uncertain how many of the batches that the worker had may have become durable
+   * Fails all calls, present and future.
+   * @param uncertain how many batches in flight, from the first, may have become durable
    */
   #breakDown(why: string, uncertain: number): void {
     if (this.#down !== null) return;

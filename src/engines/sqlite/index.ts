@@ -1,16 +1,16 @@
 // SQLite: one file, owned by one worker thread of this process.
 //
-// Main thread: `storage.ts` implements the Storage port, this file the others; `client.ts` gathers their calls into
-// batches; `protocol.ts` has the operations, and what crosses the thread border. `settings.ts` checks what is
-// configured; `steady-time.ts` is the clock, which also the worker's moments come from.
-// Worker, in `worker/`: `main.ts` is the thread; `serve.ts` receives messages; `batch.ts` lists the operations and runs
-// the batches that wait in one transaction, and failed ones call by call; `alike.ts` runs small calls of a kind
-// together. Each operation is in the file of its subject: `insert.ts`, `take.ts` (with undone takes, scans),
-// `settle.ts` (with dead letters, copies, damaged elements), `sweep.ts`. Tables and what memory knows of them:
-// `store.ts` (transactions), `ids.ts`, `queues.ts` (names, subscriptions, policies), `rows.ts` (deliveries, elements,
-// counts, leases, purges), `tokens.ts` (of leases), `records.ts` (keys, definitions, counters). A subscription is one
-// group of one queue.
-// The file: `open.ts`, `schema.ts`, `log-check.ts` (damage), `space.ts` (full disk, lost files), `errors.ts`, and
+// Main thread: `storage.ts` implements the Storage port, this file the other ports; `client.ts` gathers calls into
+// batches; `protocol.ts` defines the operations and the messages between the threads; `settings.ts` checks the
+// configuration; `steady-time.ts` is the clock of both threads.
+// Worker, in `worker/`: `main.ts` is the entry point; `serve.ts` receives messages; `batch.ts` lists the operations,
+// runs all waiting batches in one transaction, and isolates calls that fail; `alike.ts` merges small calls of the same
+// kind. Each operation is in the file of its subject: `insert.ts`, `take.ts` (with undone takes and scans), `settle.ts`
+// (with dead letters, copies and damaged elements), `sweep.ts`. Tables and their state in memory: `store.ts`
+// (transactions), `ids.ts`, `queues.ts` (names, subscriptions, policies), `rows.ts` (deliveries, elements, counts,
+// leases, purges), `tokens.ts` (of leases), `records.ts` (idempotency keys, definitions, counters). A subscription is
+// one group of one queue.
+// The file: `open.ts`, `schema.ts`, `log-check.ts` (damage), `space.ts` (full disk, deleted files), `errors.ts`, and
 // `backup.ts`, which also restores.
 import { stat, statfs } from 'node:fs/promises';
 import { dirname } from 'node:path';
@@ -34,8 +34,8 @@ import { SqliteStorage } from './storage.ts';
 
 /**
  * The embedded engine: one SQLite file, owned by one worker thread of this process.
- * `sqlite:FILE` (relative to `dataDir`, or absolute) or `sqlite::memory:`.
- * @throws Error for a URL or setting that can never work, before anything is opened
+ * `sqlite:FILE` (absolute, or relative to `dataDir`) or `sqlite::memory:`.
+ * @throws Error for an invalid URL or setting, before anything is opened
  */
 export const open: OpenEngine = (options) => new SqliteEngine(options);
 
@@ -91,13 +91,13 @@ class SqliteEngine implements Engine {
   }
 
   async #stop(): Promise<void> {
-    // A store that failed cannot take the last counts; they are the one thing that a crash may lose.
+    // A failed store cannot store the last counter deltas, the only data that a failure may lose.
     await this.#stats.stop();
     await this.#client.close();
   }
 }
 
-/** Reads it on the main thread's side: a scrape of metrics does not wait for the thread that has the file. */
+/** Runs on the main thread, so that a scrape of metrics does not wait for the worker. */
 async function diskUsage(file: string, minFreeBytes: number): Promise<DiskUsage> {
   const [database, log, disk] = await Promise.all([
     sizeOf(file),
@@ -107,7 +107,7 @@ async function diskUsage(file: string, minFreeBytes: number): Promise<DiskUsage>
   return { fileBytes: database + log, freeBytes: disk.bavail * disk.bsize, minFreeBytes };
 }
 
-/** 0 for a file that does not exist: the log is removed by a clean stop. */
+/** Size of a file in bytes; 0 if it does not exist, as the log after a clean stop. */
 function sizeOf(file: string): Promise<number> {
   return stat(file).then(
     ({ size }) => size,
@@ -115,7 +115,7 @@ function sizeOf(file: string): Promise<number> {
   );
 }
 
-/** Definitions in the worker's file. */
+/** Stores definitions in the worker's file. */
 function sqliteDefinitions(client: WorkerClient): DefinitionStore {
   return {
     get: (kind, key) =>
@@ -133,7 +133,7 @@ function sqliteDefinitions(client: WorkerClient): DefinitionStore {
   };
 }
 
-/** Counters in the worker's file. Calls keep their order. */
+/** Stores counters in the worker's file. */
 function sqliteCounters(client: WorkerClient): CounterStore {
   return {
     isOrdered: true,
@@ -155,7 +155,9 @@ function sqliteCounters(client: WorkerClient): CounterStore {
   };
 }
 
-/** Read where the reply is: a value that is no JSON is damage of the file, which ends the store. */
+/**
+ * Checks that the value is JSON. Called while the reply is read, where an error ends the store: the file is damaged.
+ */
 function readable(stored: StoredDefinition): StoredDefinition {
   JSON.parse(stored[1]);
   return stored;

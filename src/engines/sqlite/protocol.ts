@@ -13,13 +13,14 @@ import type { ErrorCode } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 
 /**
- * What crosses the thread border. Elements do so as flat arrays of primitives: 64 small ones as objects with
- * a Uint8Array each cost the structured clone 5 to 7 µs an element, flat fields about 2 µs on both sides together.
+ * A value in a message between the threads. Elements are sent as flat arrays of primitives: for batches of 64 small
+ * elements, structured clone took 5 to 7 µs per element as objects with a Uint8Array each, and about 2 µs, both threads
+ * together, as flat fields.
  */
 export type Field = string | number | null;
 export type Fields = Field[];
 
-/** Namespace and name of a queue as one text. */
+/** Namespace and name of a queue as one string. */
 export type QueueName = string;
 
 export function nameOf({ ns, name }: QueueKey): QueueName {
@@ -32,17 +33,18 @@ export function keyOf(queue: QueueName): QueueKey {
 }
 
 /**
- * The operations of the worker, with their arguments. A body is an
- * offset and a length within the batch ({@link BodyWriter}); the tuples `…Fields` below say what a flat array holds.
+ * The operations of the worker, with their arguments and results. A body is an offset and a length within the batch
+ * ({@link BodyWriter}). The tuples `…Fields` below define the contents of flat arrays.
  */
 export interface Operations {
-  /** Options as JSON text, that of null if there are none any more; null: what is stored stays. */
+  /** @param options JSON; the string 'null' removes stored options, null leaves them unchanged */
   declare(queues: readonly QueueName[], options: string | null): void;
   queues(ns: string): string[];
   /**
-   * Per element {@link ElementFields}. Returns repeats (index, 1 or 0 for the same content, …) or null, then ids.
-   * Of one new element its id alone: the arrays take half a microsecond on both sides together.
-   * @param request the key of the whole call
+   * Returns repeats (index, then 1 for the same content or 0, …) or null, and the ids. For one new element it returns
+   * the id alone: the arrays take half a microsecond, both threads together.
+   * @param elements {@link ElementFields} of each element
+   * @param request the idempotency key of the whole call
    */
   insert(
     queue: QueueName,
@@ -56,14 +58,15 @@ export interface Operations {
     ids: readonly string[] | null,
     leaseMs: number | null,
     owner: number,
-    /** Of reservations: one text for all, or one by place. */
+    /** Holders of the reservations: one string for all, or one for each. */
     holders: string | readonly string[],
     maxBytes: number | null,
   ): Taken;
   /**
-   * Per item {@link SettleFields}, and its details if any item has some. Returns outcome and end of the lease of each;
-   * of one item without such an end its outcome alone.
+   * Returns outcome and lease end of each item; for a single item without lease end, the outcome alone.
    * @param needs bits of {@link SETTLE_NEEDS}
+   * @param items {@link SettleFields} of each item
+   * @param details of each item; null if no item has any
    */
   settle(needs: number, items: Fields, details: readonly SettleDetails[] | null): Fields | SettleOutcome;
   undoTake(queue: QueueName, deliveries: readonly UndoneDelivery[]): void;
@@ -78,17 +81,20 @@ export interface Operations {
   ): Scanned;
   purge(queue: QueueName, states: readonly string[] | null): PurgeStep;
   drop(queue: QueueName): boolean;
-  /** `isPart`: another call reads more of the elements that are counted once for each of their groups. */
+  /**
+   * `isPart`: the counts are not exact yet, see {@link SharedCounts}; another call counts more of the elements of
+   * several groups.
+   */
   counts(queue: QueueName, group: string | null): [counts: QueueCounts, isPart: boolean];
   usage(ns: string): Usage;
   sweep(): SweepResult;
   definitionGet(kind: string, key: string): StoredDefinition | null;
   definitionList(kind: string): StoredDefinition[];
-  /** `expected` as in the port. Returns the new version; null: another write came first. */
+  /** `expected` as in the port. Returns the new version; null if the stored version is another one. */
   definitionPut(kind: string, key: string, value: string, expected: string | null): string | null;
-  /** Returns whether there was one; null: another write came first. */
+  /** Returns whether the definition existed; null if its version is another one. */
   definitionDelete(kind: string, key: string, expected: string): boolean | null;
-  /** Per entry: queue, group, one number per counter. */
+  /** @param entries per entry: queue, group, one number per counter */
   statsAdd(entries: Fields): void;
   statsRead(queue: QueueName): StoredCounters[];
   ping(): void;
@@ -96,7 +102,7 @@ export interface Operations {
 
 export type Operation = keyof Operations;
 
-/** Operations that change nothing: if the worker fails, their callers lose only a reply. */
+/** Read-only operations, which are never rejected with `outcome-unknown`. */
 export const READS: ReadonlySet<Operation> = new Set([
   'queues',
   'scan',
@@ -108,10 +114,10 @@ export const READS: ReadonlySet<Operation> = new Set([
   'ping',
 ]);
 
-/** Those of one group. */
+/** The counters of one group. */
 export type StoredCounters = Counters & { readonly grp: string };
 
-/** Cuts a flat array into tuples of one length, which the compiler checks. */
+/** Splits a flat array into tuples of one length, which the compiler checks. */
 export function tuplesOf<T extends readonly unknown[]>(fields: Fields, length: T['length']): T[] {
   const tuples: T[] = [];
   for (let at = 0; at < fields.length; at += length) {
@@ -120,10 +126,13 @@ export function tuplesOf<T extends readonly unknown[]>(fields: Fields, length: T
   return tuples;
 }
 
-/** Of a body within its batch, as {@link bodyAt} takes them. */
+/** A body within its batch, as the arguments of {@link bodyAt}. */
 type BodyFields = [offset: number, length: number];
 
-/** A new element; `more` as {@link toMore} makes it, groups joined by commas, {@link Extra} as JSON text. */
+/**
+ * A new element. `more` is the result of {@link toMore}, `groups` is joined by commas, `extra` is an {@link Extra} as
+ * JSON.
+ */
 export type ElementFields = [
   type: string | null,
   more: string | null,
@@ -140,14 +149,14 @@ export const ELEMENT_FIELDS: ElementFields['length'] = 8;
 export type InsertedFields = [queue: QueueName, ...ElementFields];
 export const INSERTED_FIELDS: InsertedFields['length'] = 9;
 
-/** The rarer facts of a new element, null if it has none of them. */
+/** The rarer properties of a new element; absent if it has none of them. */
 export interface Extra {
   readonly key?: string;
   readonly fingerprint?: string | null;
   readonly expiresAt?: number | null;
 }
 
-/** A popped delivery that returns; `type` and `more` as of {@link ElementFields}. */
+/** A popped delivery to return undelivered; `type` and `more` as in {@link ElementFields}. */
 export interface UndoneDelivery {
   readonly id: string;
   readonly group: string;
@@ -172,7 +181,10 @@ export type TakenFields = [
   token: string | null,
 ];
 export const TAKEN_FIELDS: TakenFields['length'] = 8;
-/** `lost`: index, expiry and reason of popped deliveries that have one of them: only an undone take needs these. */
+/**
+ * `lost`: index, expiry and reason of popped deliveries that have an expiry or a reason. They are needed only if the
+ * take is undone.
+ */
 export type Taken = [
   nextDueAt: number | null,
   until: number | null,
@@ -195,7 +207,7 @@ export type ScannedFields = [
   more: string | null,
   offset: number | null,
   bytes: number,
-  /** The delivery's own id, if it has another one than its element. */
+  /** The id of the delivery, if it differs from that of its element. */
   own: string | null,
   reservedAt: number | null,
   holder: string | null,
@@ -203,27 +215,28 @@ export type ScannedFields = [
 export const SCANNED_FIELDS: ScannedFields['length'] = 15;
 export type Scanned = [next: string | null, deliveries: Fields];
 
-/** Whether a settle may take space on the disk, and whether it is acknowledged only after an fsync. */
+/** Bits: the settlement may need disk space; it is acknowledged only after an fsync. */
 export const SETTLE_NEEDS = { space: 1, sync: 2 } as const;
 
 export type SettleFields = [
-  /** Null: that of the item before. */
+  /** Null: the same as in the previous item. */
   queue: QueueName | null,
   id: string,
   group: string | null,
-  /** 1 if it must be. */
+  /** 1 if the delivery must be waiting, 0 if it must be reserved. */
   isWaiting: number,
   token: string | null,
-  /** The number of the user; 0: nobody. */
+  /** The `ownerNumber` of the user; 0: not checked. */
   owner: number,
   kind: SettleAction['kind'],
 ];
 export const SETTLE_FIELDS: SettleFields['length'] = 7;
 
 /**
- * The rest of an action, null if it has none:
+ * The parameters of an action, null if it has none:
  * - `finish`: per insert {@link InsertedFields}
- * - `release`: delay, due at, 1 if the try counts, reason, 1 if the queue's retry delay goes before the delay
+ * - `release`: delay, due at, 1 if the try counts, reason, 1 if the queue's retry delay takes precedence over the
+ *   delay
  * - `extend`: length of the lease
  * - `dead-letter`: 1 if the try counts, reason
  * - `move`: queue, groups joined by commas, tries, header names and values
@@ -231,8 +244,8 @@ export const SETTLE_FIELDS: SettleFields['length'] = 7;
 export type SettleDetails = Fields | null;
 
 /**
- * The rarer fields of an element's content as one JSON text: `[content encoding, name, value, …]`, null
- * where there are none. So the usual element, a body and a content type, costs no JSON at all.
+ * Encodes the rarer fields of an element's content as JSON, `[content encoding, name, value, …]`; null if it has none.
+ * So a typical element, with a body and a content type, costs no JSON.
  */
 export function toMore(contentEncoding: string | null, headers: ElementHeaders): string | null {
   if (contentEncoding === null && headers.length === 0) return null;
@@ -245,17 +258,16 @@ export function fromMore(more: string | null): { contentEncoding: string | null;
   return { contentEncoding, headers };
 }
 
-/** What is posted to the worker. */
+/** Messages to the worker. */
 export type ToWorker =
   | {
       readonly kind: 'batch';
-      /** By the main side's `SteadyTime`. */
+      /** Time of the main thread's `SteadyTime`. */
       readonly now: number;
-      /** Each an operation and its arguments. */
       readonly calls: readonly Call[];
       readonly bodies: PackedBodies;
     }
-  /** The file does not exist yet. */
+  /** The file must not exist. */
   | { readonly kind: 'backup'; readonly file: string }
   | { readonly kind: 'close' };
 
@@ -264,29 +276,32 @@ export type Call = readonly [operation: Operation, ...args: unknown[]];
 /** A call of one operation. */
 export type CallOf<O extends Operation> = readonly [operation: O, ...args: Parameters<Operations[O]>];
 
-/** The results of calls of a batch, in their order, and the bodies that they name. */
+/** Results of calls of one batch, with their bodies. */
 export interface Reply {
-  /** Which calls, if another message has those of the others; null: all. */
+  /** Indexes of the calls, ascending, if another message has the results of the others; null: all calls. */
   readonly places: readonly number[] | null;
-  /** Of those calls, in their order. */
+  /** The results of these calls, in their order. */
   readonly results: readonly unknown[];
-  /** By the place of the call: why it was rejected. */
+  /** Rejected calls, by the index of the call in its batch. */
   readonly rejections: ReadonlyMap<number, Rejection> | null;
   readonly bodies: PackedBodies;
 }
 
-/** Why a call was rejected, in the words of the port: nothing of it was applied. */
+/** Why a call was rejected, with an error code of the port. Nothing of the call was applied. */
 export interface Rejection {
   readonly code: ErrorCode;
   readonly message: string;
 }
 
-/** What the worker posts. Batches are replied to in their order. */
+/** Messages of the worker. Batches are replied to in their order. */
 export type FromWorker =
   | { readonly kind: 'opened' }
   | { readonly kind: 'rejected'; readonly message: string }
   | { readonly kind: 'replies'; readonly replies: readonly Reply[] }
-  /** To calls that need not wait for the sync of their transaction; `replies` follows, with those of the others. */
+  /**
+   * Replies to calls that need not wait for the fsync of their transaction; `replies` follows, with those to the
+   * others.
+   */
   | { readonly kind: 'earlyReplies'; readonly replies: readonly Reply[] }
   | { readonly kind: 'backedUp'; readonly bytes: number }
   | ({ readonly kind: 'backupFailed' } & Rejection)
@@ -294,28 +309,31 @@ export type FromWorker =
   | {
       readonly kind: 'failed';
       readonly message: string;
-      /** How many batches, from the first that has no reply, may have become durable. */
+      /** How many batches without a reply, from the first, may have become durable. */
       readonly uncertain: number;
     };
 
 /**
- * Bodies of this size and up travel in their own memory. They need no second copy, and a receiver who keeps
- * a small body does not keep another one's megabyte alive with it.
+ * Bodies of at least this size are sent in memory of their own. They are not copied twice, and a receiver that retains
+ * a small body does not retain the memory of large ones.
  */
 const LARGE = 16 * 1024;
 
 const NO_BYTES = new Uint8Array(0);
 
-/** Small bodies one after the other, and large ones. A Buffer view is never posted: its whole slab would be cloned. */
+/**
+ * Small bodies in one buffer, and large ones. Views of Node's pooled Buffers are never posted: structured clone would
+ * copy the whole pool.
+ */
 export interface PackedBodies {
   readonly small: Uint8Array<ArrayBuffer>;
   readonly large: readonly Uint8Array<ArrayBuffer>[];
 }
 
-/** How many bodies a writer had, small and large, and their bytes. */
+/** State of a {@link BodyWriter}: numbers of small and large bodies, and their bytes. */
 type Mark = readonly [small: number, large: number, smallBytes: number, largeBytes: number];
 
-/** Collects the bodies of a batch. They are copied when it is packed, not before. */
+/** Collects the bodies of a batch. They are copied only when it is packed. */
 export class BodyWriter {
   readonly #small: Uint8Array[] = [];
   readonly #large: Uint8Array[] = [];
@@ -327,7 +345,7 @@ export class BodyWriter {
     return this.#smallBytes + this.#largeBytes;
   }
 
-  /** Returns the offset by which {@link bodyAt} finds the body; a large one has a negative offset. */
+  /** Adds a body. Returns its offset for {@link bodyAt}, which is negative for a large one. */
   add(body: Uint8Array): number {
     const length = body.byteLength;
     if (length >= LARGE) {
@@ -344,7 +362,7 @@ export class BodyWriter {
     return [this.#small.length, this.#large.length, this.#smallBytes, this.#largeBytes];
   }
 
-  /** Drops the bodies that were added since a mark. */
+  /** Drops the bodies added since a mark; without a mark, all of them. */
   cut([small, large, smallBytes, largeBytes]: Mark = [0, 0, 0, 0]): void {
     this.#small.length = small;
     this.#large.length = large;
@@ -352,9 +370,12 @@ export class BodyWriter {
     this.#largeBytes = largeBytes;
   }
 
-  /** @param isOwned whether the bodies' memory may be given away (it is gone on this side afterwards) */
+  /**
+   * @param isOwned whether the bodies' memory may be transferred, after which this side cannot use it
+   * @param transfer receives the buffers to transfer
+   */
   pack(isOwned: boolean, transfer: ArrayBuffer[]): PackedBodies {
-    // Copies of one element to many queues share a body; so they do on the other side.
+    // Copies of one element to several queues share one body, on the other side as well.
     const packed = new Map<Uint8Array, Uint8Array<ArrayBuffer>>();
     for (const body of this.#large) {
       if (packed.has(body)) continue;

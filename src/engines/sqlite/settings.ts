@@ -5,36 +5,39 @@ import { EngineSettings } from '../../engine/settings.ts';
 import { type Clock, systemClock } from '../../util/clock.ts';
 import type { FromWorker, ToWorker } from './protocol.ts';
 
-/** The engine's own settings, checked and with their defaults (`docs/engines/sqlite.md`). */
+/** The engine's settings, validated and with defaults (`docs/engines/sqlite.md`). */
 export interface Settings {
   /** An absolute path, or ':memory:'. */
   readonly file: string;
-  /** `full`: an answer means fsynced. `normal`: a power loss may take the last answers back, kill -9 not. */
+  /**
+   * `full`: calls are acknowledged after fsync. `normal`: a power loss, but not kill -9, may undo calls acknowledged
+   * last.
+   */
   readonly durability: 'full' | 'normal';
-  /** SQLite's page cache. */
+  /** Size of SQLite's page cache. */
   readonly cacheBytes: number;
-  /** Whether the whole file is checked at start; `auto`: if it is small. */
+  /** Whether the whole file is checked at start; `auto`: only if it is small. */
   readonly check: 'auto' | 'always' | 'never';
-  /** What a start does if the write-ahead log is damaged before its end. */
+  /** What to do at start if the write-ahead log is damaged before its end. */
   readonly damagedLog: 'refuse' | 'drop';
-  /** Size of the file kept next to the database for the day when the disk is full; 0: none. */
+  /** Size of the file that reserves space next to the database for the case of a full disk; 0: none. */
   readonly ballastBytes: number;
-  /** Inserts are refused while less than this is free on the disk. */
+  /** Inserts are rejected while the disk has less free space than this. */
   readonly minFreeBytes: number;
 }
 
-/** What the worker is given at its start. */
+/** The worker's start parameters. */
 export interface WorkerData extends Settings {
   readonly policies: readonly NamespacePolicy[];
   readonly dedupWindowMs: number;
-  /** When the thread was started. */
+  /** When the thread was started, by the main thread's `SteadyTime`. */
   readonly now: number;
 }
 
-/** Logs on the main side. */
+/** Logs a warning on the main thread. */
 export type Warn = (fields: object, message: string) => void;
 
-/** What serves a file. A `Worker` is one. */
+/** The part of `Worker` that the client uses. */
 interface StoreThread {
   postMessage(message: ToWorker, transfer?: ArrayBuffer[]): void;
   on(event: 'message', listener: (message: FromWorker) => void): unknown;
@@ -45,12 +48,12 @@ interface StoreThread {
 export type StartThread = (data: WorkerData) => StoreThread;
 
 /**
- * What serves the file in place of the engine's own thread: given as the setting `testThread`, which the server never
- * sets. It runs in the thread of the test, or in one that fails where the test asks for it.
+ * Replaces the worker thread in tests, as the setting `testThread`, which the server never sets. It runs in the thread
+ * of the test, or in one that fails on request.
  */
 export class TestThread {
   readonly start: StartThread;
-  /** By which calls expire. */
+  /** The clock of deadlines. */
   readonly clock: Clock;
 
   constructor(start: StartThread, clock: Clock) {
@@ -59,10 +62,10 @@ export class TestThread {
   }
 }
 
-/** How the store is served. */
+/** The settings, and how to start the thread. */
 interface Serving {
   readonly settings: Settings;
-  /** By which calls expire: the system's, since it is a real thread, on a real disk, that they wait for. */
+  /** The clock of deadlines: the system's, because calls wait for a real thread and disk. */
   readonly deadlineClock: Clock;
   readonly startThread: StartThread;
 }
@@ -70,7 +73,7 @@ interface Serving {
 const startWorker: StartThread = (workerData) =>
   new Worker(workerModule(), { workerData, name: 'quayside-sqlite' });
 
-/** Next to this module, as TypeScript in the repository and as JavaScript where the package is installed. */
+/** URL of the worker's entry point: TypeScript in the repository, JavaScript in the installed package. */
 function workerModule(): URL {
   return new URL(import.meta.url.endsWith('.ts') ? './worker/main.ts' : './worker/main.js', import.meta.url);
 }
@@ -107,7 +110,7 @@ export function readSettings(options: EngineOptions): Serving {
   return { settings, deadlineClock: clock, startThread: start };
 }
 
-/** The file that a URL names: an absolute path, or `:memory:`. @throws Error if it names none */
+/** The file of an engine URL: an absolute path, or `:memory:`. @throws Error if the URL names none */
 export function fileOf({ url, dataDir }: Pick<EngineOptions, 'url' | 'dataDir'>): string {
   const path = url.replace(/^sqlite:/, '');
   if (path === '') throw new Error(`${url}: name a file, as in sqlite:N.db, or use sqlite::memory:`);

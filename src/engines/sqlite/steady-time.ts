@@ -1,22 +1,25 @@
 import type { Clock } from '../../util/clock.ts';
 
-/** A clock that is behind what it should show by more than this was set back; less is how it is read. */
+/**
+ * A wall clock that differs from the monotonic clock by more than this was set; smaller differences are noise of the
+ * readings.
+ */
 const SET_BACK_MS = 1000;
-/** How fast time falls back to the clock, per ms: one hour in a hundred. */
+/** How fast the lead over the wall clock shrinks, in ms per ms: one hour in a hundred. */
 const SLEW = 0.01;
 
 /**
- * The time by which the engine stores and hands out. It is the wall clock's, but if that is set back during a run,
- * time continues from where it was: else what is ready, stamped by the later time, would be withheld, and leases would
- * run longer, by as much as the clock was set back. It follows a clock that is set forwards, as it must after a sleep
- * of the machine, and while it is ahead it runs a hundredth slower until the two agree.
+ * The engine's time. It is that of the wall clock, but if that is set back while the engine runs, time continues from
+ * where it was: otherwise ready elements, stamped with the later time, would be withheld, and leases would last longer,
+ * by the difference. Time then runs 1 % slower than the wall clock until the two agree. If the wall clock is set
+ * forward, as after the machine slept, time follows it.
  */
 export class SteadyTime {
   readonly #clock: Clock;
   #wall: number;
   #monotonic: number;
   #last: number;
-  /** How far this time is ahead of the wall clock. */
+  /** Milliseconds by which this time is ahead of the wall clock. */
   #ahead = 0;
 
   constructor(clock: Clock) {
@@ -26,7 +29,7 @@ export class SteadyTime {
     this.#last = this.#wall;
   }
 
-  /** Whole milliseconds since 1970; never goes back. */
+  /** Whole milliseconds since 1970; never decreases. */
   now(): number {
     const wall = this.#clock.now();
     const monotonic = this.#clock.monotonic();
@@ -40,12 +43,12 @@ export class SteadyTime {
     return this.#last;
   }
 
-  /** By how much this time is ahead of the wall clock, as of the last `now`. */
+  /** Milliseconds by which this time was ahead of the wall clock at the last call of `now`. */
   get aheadMs(): number {
     return Math.floor(this.#ahead);
   }
 
-  /** A moment of the wall clock as it is now, by this time. */
+  /** Converts a moment of the wall clock to this time. */
   fromWall(moment: number): number {
     return moment + this.aheadMs;
   }

@@ -55,16 +55,16 @@ import type { SteadyTime } from './steady-time.ts';
 
 const NO_BODY = new Uint8Array(0);
 
-/** Of 20,000 elements each, about a second together: a stream of millions after a start has its exact count later. */
+/** Steps of one `counts`, of 20,000 elements each: about a second together. Sweeps count the rest of larger streams. */
 const STEPS_OF_COUNT = 16;
 
-/** What a popped delivery has in addition, so that an undone take loses nothing of it. */
+/** Further fields of a popped delivery, so that they are restored if the take is undone. */
 interface Lost {
   readonly expiresAt: number | null;
   readonly reason: string | null;
 }
 
-/** The Storage port over the worker: flattens arguments, and makes objects of results. */
+/** Implements the Storage port with calls of the worker: flattens arguments, and converts results to objects. */
 export class SqliteStorage implements Storage {
   readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = false;
@@ -72,7 +72,7 @@ export class SqliteStorage implements Storage {
   readonly insertSignaller = null;
   readonly #client: WorkerClient;
   readonly #time: SteadyTime;
-  /** What the next sweep names, as the worker does not, or not again: see {@link SqliteStorage.#nameLate}. */
+  /** Queues that the next sweep reports in addition to those of the worker, see {@link SqliteStorage.#nameLate}. */
   readonly #late = new Map<QueueName, QueueKey>();
 
   constructor(client: WorkerClient, time: SteadyTime) {
@@ -113,7 +113,7 @@ export class SqliteStorage implements Storage {
     if (onRepeat === null) {
       return this.#client.call(write, (result) => readInserted(result)[1], null, deadlineAt);
     }
-    // Not where the reply is read: what the caller's function throws is the caller's alone.
+    // Not in `read`, where an error ends the store: an error of the caller's function must reach only the caller.
     return this.#client.call(write, readInserted, null, deadlineAt).then(([repeats, ids]) => {
       for (let at = 0; repeats !== null && at < repeats.length; at += 2) {
         onRepeat(repeats[at] ?? 0, repeats[at + 1] === 1);
@@ -141,7 +141,7 @@ export class SqliteStorage implements Storage {
     );
   }
 
-  /** The taker was answered `outcome-unknown`: what it would have had regains its place. */
+  /** Returns deliveries of a take whose caller received `outcome-unknown`. */
   #returnLate(queue: QueueKey, deliveries: readonly Delivery[]): void {
     if (deliveries.length === 0) return;
     const failure = 'elements of a take whose reply came too late could not be returned to their queue';
@@ -161,8 +161,8 @@ export class SqliteStorage implements Storage {
   }
 
   /**
-   * These queues gain elements by a call whose reply came too late, or by one that has been made because of that. Takes
-   * may have found nothing in between; those that follow the next sweep come behind it.
+   * Makes the next sweep report queues that gained elements by a late call, or by one that corrects it. Takes may have
+   * found nothing in between; those that follow the report run after these calls.
    */
   #nameLate(queues: readonly QueueKey[]): void {
     for (const queue of queues) this.#late.set(nameOf(queue), queue);
@@ -177,7 +177,7 @@ export class SqliteStorage implements Storage {
     );
   }
 
-  /** Settles the items that the worker left when it had copied enough for one step. */
+  /** Settles the remaining items after the worker has copied as much as one step may. */
   async #settleRest(
     items: readonly SettleItem[],
     results: SettleResult[],
@@ -264,7 +264,7 @@ export class SqliteStorage implements Storage {
     return this.#client.ask('drop', nameOf(queue));
   }
 
-  /** In steps, between which other calls take effect. What these do not come to is read by sweeps. */
+  /** Counts in steps, between which other calls run. Sweeps count what these steps do not reach. */
   async counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
     const deadlineAt = this.#client.deadline();
     const step = (): Promise<[counts: QueueCounts, isPart: boolean]> =>
@@ -322,7 +322,7 @@ export class SqliteStorage implements Storage {
     }
   }
 
-  /** Writes `ElementFields`. */
+  /** Appends the `ElementFields` of an element. */
   #writeElement(element: NewElement, now: number, bodies: BodyWriter, fields: Fields): void {
     const { contentType, contentEncoding, headers, body, matureAt, delayMs, tries, groups, dedupKey } =
       element;
@@ -354,8 +354,8 @@ function cutReason(reason: string | null | undefined): string | null {
 }
 
 /**
- * What only moves leases needs no fsync before it is acknowledged: if a power loss takes it back, a lease ends early or
- * an undelivered element stays reserved until its lease ends, and neither loses an element.
+ * An action that only changes leases is acknowledged without an fsync: if a power loss undoes it, a lease ends early,
+ * or an undelivered element stays reserved until its lease ends. Neither loses an element.
  */
 function needsOf(action: SettleAction, isWaiting: boolean): number {
   if (action.kind === 'extend') return 0;
@@ -369,7 +369,7 @@ function needsOf(action: SettleAction, isWaiting: boolean): number {
   return takesSpace ? SETTLE_NEEDS.sync | SETTLE_NEEDS.space : SETTLE_NEEDS.sync;
 }
 
-/** By position: {@link tuplesOf} would take 0.2 of the 6 µs of an element that is taken. */
+/** Reads by index: {@link tuplesOf} would take 0.2 of the 6 µs of a taken element. */
 function readTaken([, until, lost, fields]: Taken, group: GroupName, bodies: PackedBodies): Delivery[] {
   const deliveries: Delivery[] = [];
   for (let at = 0; at < fields.length; at += TAKEN_FIELDS) {
