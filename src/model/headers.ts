@@ -17,10 +17,7 @@ const NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
  * such bytes. White space at the ends is not part of a value in HTTP.
  */
 const VALUE = /^(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?$/;
-/**
- * The same, with spaces allowed at the ends: headers of the service contain names of queues and exchanges, which may
- * have them.
- */
+/** The same, with spaces at the ends, as names of queues and exchanges in the service's headers may have them. */
 const SERVICE_VALUE = /^(?:[\x20-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x20-\x7e\x80-\xff])?)?$/;
 const VALUE_RULE =
   'a header value has no control character but tab, no character above U+00FF and no white space at its ends';

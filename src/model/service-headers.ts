@@ -6,10 +6,7 @@ export const HOP_COUNT = 'x-hop-count';
 export const EXCHANGE_NAME = 'x-exchange-name';
 /** The reason for which an element was forwarded to `__no_route__`, if it is not that all selectors rejected it. */
 export const EXCHANGE_ERROR = 'x-exchange-error';
-/**
- * How many copies the original of an element has become, counting those that can return to the same exchange; absent if
- * 1.
- */
+/** How many copies the original has become, counting those that an exchange may take again; absent if 1. */
 export const COPY_COUNT = 'x-copy-count';
 
 /** The dead-letter queue, if the options name no other. */

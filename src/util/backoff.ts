@@ -6,10 +6,7 @@ interface BackoffBounds {
 /** For work that needs an engine: few attempts while it is unavailable, and a short wait once it is back. */
 const OF_ENGINES: BackoffBounds = { minMs: 100, maxMs: 5_000 };
 
-/**
- * Exponential backoff with jitter: the delay before the next attempt doubles after each consecutive failure, up to a
- * bound.
- */
+/** Exponential backoff with jitter: the delay doubles after each consecutive failure, up to a bound. */
 export class Backoff {
   readonly #random: () => number;
   readonly #bounds: BackoffBounds;

@@ -30,8 +30,7 @@ function maskAfterSlashes(rest: string): string {
   const authorityEnd = rest.search(/[/?#]/);
   const authority = authorityEnd < 0 ? rest : rest.slice(0, authorityEnd);
   const tail = authorityEnd < 0 ? '' : rest.slice(authorityEnd);
-  // An `@` after the authority may end a password with a raw `/`, `?` or `#`, so nothing after the scheme is safe to
-  // show.
+  // An `@` after the authority may end a password with a raw `/`, `?` or `#`: nothing after the scheme is safe.
   if (tail.includes('@')) return MASK;
   const at = authority.lastIndexOf('@');
   const shown = at < 0 ? authority : `${MASK}@${authority.slice(at + 1)}`;

@@ -1,7 +1,4 @@
-/**
- * Sets an entry of a bounded map and makes it the most recent one. If the map exceeds `max`, the least recent entry is
- * evicted.
- */
+/** Sets an entry of a map and makes it the most recent. Beyond `max` entries, the least recent one is evicted. */
 export function putLast<K, V>(map: Map<K, V>, key: K, value: V, max: number): void {
   map.delete(key);
   map.set(key, value);

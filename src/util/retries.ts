@@ -1,10 +1,7 @@
 import type { CancelTimer, Clock } from './clock.ts';
 import { ConcurrencyLimit } from './concurrency-limit.ts';
 
-/**
- * Concurrent changes of definitions per engine: when thousands of users are removed together, other calls must not
- * starve.
- */
+/** Concurrent changes of definitions per engine: removing thousands of users must not starve other calls. */
 export const MAX_CHANGES = 32;
 
 interface RetriesParts {

@@ -281,8 +281,8 @@ export class WorkerClient {
   };
 
   /**
-   * Copies the database, in its state at the end of the copy, into a new file. Resolves to the file's size in bytes.
-   * Rejects with a QuaysideError.
+   * Copies the database, as of the end of the copy, into a new file; resolves to its bytes. Rejects with a
+   * QuaysideError.
    */
   backUp(file: string): Promise<number> {
     const error = this.#down ?? (this.#isOpen ? null : this.#unavailable('is not open'));

@@ -81,10 +81,7 @@ export interface Operations {
   ): Scanned;
   purge(queue: QueueName, states: readonly string[] | null): PurgeStep;
   drop(queue: QueueName): boolean;
-  /**
-   * `isPart`: the counts are not exact yet, see {@link SharedCounts}; another call counts more of the elements of
-   * several groups.
-   */
+  /** `isPart`: another call counts more of the elements of several groups, see {@link SharedCounts}. */
   counts(queue: QueueName, group: string | null): [counts: QueueCounts, isPart: boolean];
   usage(ns: string): Usage;
   sweep(): SweepResult;
@@ -129,10 +126,7 @@ export function tuplesOf<T extends readonly unknown[]>(fields: Fields, length: T
 /** A body within its batch, as the arguments of {@link bodyAt}. */
 type BodyFields = [offset: number, length: number];
 
-/**
- * A new element. `more` is the result of {@link toMore}, `groups` is joined by commas, `extra` is an {@link Extra} as
- * JSON.
- */
+/** A new element; `more` by {@link toMore}, `groups` joined by commas, `extra` an {@link Extra} as JSON. */
 export type ElementFields = [
   type: string | null,
   more: string | null,
@@ -298,10 +292,7 @@ export type FromWorker =
   | { readonly kind: 'opened' }
   | { readonly kind: 'rejected'; readonly message: string }
   | { readonly kind: 'replies'; readonly replies: readonly Reply[] }
-  /**
-   * Replies to calls that need not wait for the fsync of their transaction; `replies` follows, with those to the
-   * others.
-   */
+  /** Replies to calls that do not need the fsync of their transaction; `replies` follows, for the others. */
   | { readonly kind: 'earlyReplies'; readonly replies: readonly Reply[] }
   | { readonly kind: 'backedUp'; readonly bytes: number }
   | ({ readonly kind: 'backupFailed' } & Rejection)

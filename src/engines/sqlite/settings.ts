@@ -9,10 +9,7 @@ import type { FromWorker, ToWorker } from './protocol.ts';
 export interface Settings {
   /** An absolute path, or ':memory:'. */
   readonly file: string;
-  /**
-   * `full`: calls are acknowledged after fsync. `normal`: a power loss, but not kill -9, may undo calls acknowledged
-   * last.
-   */
+  /** `full`: acknowledged calls are fsynced. `normal`: a power loss, but not kill -9, may undo the last ones. */
   readonly durability: 'full' | 'normal';
   /** Size of SQLite's page cache. */
   readonly cacheBytes: number;

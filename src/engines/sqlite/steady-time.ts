@@ -1,9 +1,6 @@
 import type { Clock } from '../../util/clock.ts';
 
-/**
- * A wall clock that differs from the monotonic clock by more than this was set; smaller differences are noise of the
- * readings.
- */
+/** The wall clock was set if it differs from the monotonic one by more than this; less is noise of the readings. */
 const SET_BACK_MS = 1000;
 /** How fast the lead over the wall clock shrinks, in ms per ms: one hour in a hundred. */
 const SLEW = 0.01;

@@ -11,10 +11,13 @@ import { insert } from './insert.ts';
 import { isCommit, settle } from './settle.ts';
 import type { Store } from './store.ts';
 
-// What most clients send is one element a call, or the commit of one. Calls of a batch that do so for one queue, one
-// after the other, share their statements, as the elements of one call do.
+// Most clients insert or commit one element per call. Consecutive calls of a batch that do so in the same queue share
+// their statements, as the elements of one call do.
 
-/** Where the calls end that, like the one at `from`, each insert an element into one queue, or commit one of it. */
+/**
+ * Returns the end of the run of calls that, like the one at `from`, each insert one element into the same queue, or
+ * each commit one of it.
+ */
 export function endOfAlike(calls: readonly Call[], from: number, to: number): number {
   const first = calls[from];
   const queueOf = first?.[0] === 'insert' ? queueOfInsert : queueOfCommit;
@@ -24,7 +27,7 @@ export function endOfAlike(calls: readonly Call[], from: number, to: number): nu
   return end;
 }
 
-/** Runs such calls. Returns the result of each. */
+/** Runs calls that {@link endOfAlike} found. Returns the result of each. */
 export function runAlike(store: Store, calls: readonly Call[]): unknown[] {
   const [first] = calls;
   if (first?.[0] !== 'insert') return commitEach(store, calls as CallOf<'settle'>[]);
@@ -47,7 +50,7 @@ function commitEach(store: Store, calls: readonly CallOf<'settle'>[]): SettleOut
   return calls.map((_, index) => results[2 * index] as SettleOutcome);
 }
 
-/** Null: not a call that inserts one element without a key, for no groups. */
+/** The queue of a call that inserts one element without a key and without groups; null for any other call. */
 function queueOfInsert(call: Call | undefined): QueueName | null {
   if (call?.[0] !== 'insert') return null;
   const [, queue, fields, request] = call as CallOf<'insert'>;
@@ -55,7 +58,7 @@ function queueOfInsert(call: Call | undefined): QueueName | null {
   return request === null && isPlain ? queue : null;
 }
 
-/** Null: not a call that commits one reservation, whose token it has. */
+/** The queue of a call that commits one reservation by its token; null for any other call. */
 function queueOfCommit(call: Call | undefined): QueueName | null {
   if (call?.[0] !== 'settle') return null;
   const [, , items, details] = call as CallOf<'settle'>;

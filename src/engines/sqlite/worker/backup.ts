@@ -18,19 +18,19 @@ import { checkAgree, draftOf, refuseIfInUse } from './open.ts';
 import { hasSchema } from './schema.ts';
 
 /**
- * Pages copied at a time, on a thread of Node's pool. Statements of this connection wait for a step: 0.5 ms at the
+ * Pages copied per step, on a thread of Node's pool. Statements of this connection wait for the step: 0.5 ms at the
  * median and 7 ms at the 99th percentile while 120 MB are copied in 0.6 s.
  */
 const PAGES_A_STEP = 100;
-/** The copy is synced each time that it has grown by this, so that its end does not hold up others: 22 ms, not 130. */
+/** The copy is synced after each such number of pages, so that its end blocks others for 22 ms, not 130 ms. */
 const PAGES_A_SYNC = 2000;
-/** A start while a transaction runs is refused, which is never for long. */
+/** Attempts to start a copy. SQLite refuses while a transaction runs, which is always short. */
 const STARTS = 1000;
 const SQLITE_OK = 0;
 
 /**
- * Copies the database into a file by SQLite's backup API. What the same connection writes during the copy goes to both,
- * so the copy is the database as it is at the end of copying.
+ * Copies the database into a file with SQLite's backup API. Writes of the same connection during the copy go to both
+ * files, so the copy is the database as it is at the end of the copy.
  */
 export class Backup {
   readonly #db: DatabaseSync;
@@ -43,14 +43,14 @@ export class Backup {
     this.#minFreeBytes = minFreeBytes;
   }
 
-  /** @returns the bytes of the file @throws QuaysideError `storage-full`, `storage-unavailable` */
+  /** @returns the size of the file in bytes @throws QuaysideError `storage-full`, `storage-unavailable` */
   async run(file: string): Promise<number> {
     const partial = `${file}.partial`;
     try {
       this.#checkSpace(file);
       this.#running = this.#copy(partial);
       await this.#running;
-      // The mark is in the copy alone. Its log is gone with the close, and what it held is synced.
+      // Only the copy is marked. Closing it removes its log, whose content is synced to the file before.
       const copy = new DatabaseSync(partial);
       try {
         markCopy(copy);
@@ -69,7 +69,7 @@ export class Backup {
     }
   }
 
-  /** Ends a backup that runs, if any. */
+  /** Aborts the backup in progress, if there is one, and prevents further ones. */
   async stop(): Promise<void> {
     this.#isStopped = true;
     await this.#running?.catch(() => {});
@@ -105,7 +105,7 @@ export class Backup {
       synced = copied;
       const { promise, resolve } = Promise.withResolvers<void>();
       syncing = promise;
-      // An error is met again, and reported, by the sync at the end.
+      // The sync at the end would report the same error.
       fdatasync(descriptor, () => {
         syncing = null;
         resolve();
@@ -116,7 +116,7 @@ export class Backup {
         try {
           return await backup(this.#db, file, { rate: PAGES_A_STEP, progress });
         } catch (error) {
-          // Node takes the first SQLITE_BUSY for a failure and then reports that there was no error.
+          // Node treats the first SQLITE_BUSY as a failure, and then reports SQLITE_OK.
           const isRefused = isBusy(error) || sqliteCode(error) === SQLITE_OK;
           if (!isRefused || start === STARTS) throw error;
         }
@@ -128,18 +128,18 @@ export class Backup {
   }
 }
 
-/** A file of a backup, and the file of which it takes the place. */
+/** A backup, and the database file that it replaces. */
 interface Restored {
   readonly backup: string;
   readonly file: string;
 }
 
 /**
- * Puts backups in the places of files that no process has open. Everything is copied and checked before the first
- * file gets its place.
- * @param replacedAt part of the names that files which are in the way are given; null: they are not replaced
- * @returns per backup, where the files that were in its place are now
- * @throws Error that says what is in the way, or wrong with a backup
+ * Replaces database files, which no process may have open, with backups. All backups are copied and checked before the
+ * first file is replaced.
+ * @param replacedAt part of the new names of existing files; null: existing files are not replaced
+ * @returns for each backup, the new paths of the files that it replaced
+ * @throws Error that names the file in the way, or what is wrong with a backup
  */
 export function restore(planned: readonly Restored[], replacedAt: string | null): string[][] {
   for (const { file } of planned) checkPlace(file, replacedAt !== null);
@@ -164,7 +164,7 @@ export function restore(planned: readonly Restored[], replacedAt: string | null)
   }
 }
 
-/** @throws Error if the file may not be replaced, or cannot be as a process has it open */
+/** @throws Error if the file exists and may not be replaced, or if a process has it open */
 function checkPlace(file: string, mayReplace: boolean): void {
   if (existsSync(file)) {
     try {
@@ -180,17 +180,17 @@ function checkPlace(file: string, mayReplace: boolean): void {
   );
 }
 
-/** What belongs to a database and must not meet another one. */
+/** The files of a database. Those of one database must never be combined with those of another. */
 const SUFFIXES = ['', '-wal', '-shm'];
 
-/** Paths of the database that are there. */
+/** The files of the database that exist. */
 function existingFiles(file: string): string[] {
   return SUFFIXES.map((suffix) => file + suffix).filter((path) => existsSync(path));
 }
 
 /**
- * Copies a backup to a draft next to its target, checks the whole copy, and marks it, so that its first start
- * gives ids that the lost file never gave.
+ * Copies a backup to a draft next to its target, checks all of the copy, and marks it, so that its first start begins a
+ * range of ids that the lost file cannot have issued.
  * @throws Error that names the backup, if it is damaged or of another version
  */
 function draftCopy(backup: string, file: string): void {
@@ -200,7 +200,7 @@ function draftCopy(backup: string, file: string): void {
     copyPrivateFile(backup, draft);
     const db = new DatabaseSync(draft);
     try {
-      // No file for shared memory, which its close would have to remove.
+      // Avoids a shared-memory file, which closing would have to remove.
       db.exec('PRAGMA locking_mode = EXCLUSIVE');
       checkAgree(db, '1');
       hasSchema(db);

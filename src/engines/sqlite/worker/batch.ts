@@ -24,7 +24,7 @@ type Run<O extends Operation> = (
   ...args: Parameters<Operations[O]>
 ) => ReturnType<Operations[O]>;
 
-/** What each operation does, within the batch's transaction. */
+/** The implementation of each operation, within the transaction of the batch. */
 const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   declare: ({ queues, now }, names, options) => queues.declare(names, options, now),
   queues: ({ queues }, ns) =>
@@ -73,21 +73,21 @@ const NO_SPACE: Rejection = {
   message: 'The disk is nearly full; consuming continues, inserting when there is space again.',
 };
 
-/** Calls that came together, and when they did by the main side's clock. */
+/** Calls that were sent together, and the main thread's time when they were. */
 export interface Batch {
   readonly now: number;
   readonly calls: readonly Call[];
   readonly bodies: PackedBodies;
 }
 
-/** What a batch is replied with, its bodies not packed yet. */
+/** The results of a batch, whose bodies are not packed yet. */
 export interface BatchResult {
   readonly results: unknown[];
   rejections: Map<number, Rejection> | null;
   readonly bodies: BodyWriter;
 }
 
-/** The calls of a batch from one index up to another, and where their results go. */
+/** A range of the calls of a batch, and where their results go. */
 export interface Part {
   readonly batch: Batch;
   readonly result: BatchResult;
@@ -101,16 +101,15 @@ export function wholeOf(batch: Batch): Part {
 }
 
 /**
- * Runs batches of calls in their order, in one transaction; they have their replies only after its commit, and after
- * its sync if they need one.
+ * Runs batches of calls in their order, in one transaction. Replies are sent after its commit or, if any call needs it,
+ * its fsync.
  *
- * If a call throws, the transaction is rolled back and its halves run again, each in a transaction of its own, until
- * the call that throws is alone: one caller's failure never reaches another. A failure of the file itself (see
- * `errors.ts`) is different: it is thrown to the worker's loop, which replies for all.
- * @param beforeSync called between the commit and the sync of a transaction that has all of them
- * @param isRepeated whether a single call has failed before: an error may have been a passing one, so it has two
- * attempts
- * @throws whatever makes the store unusable
+ * If a call throws, the transaction is rolled back and each half of the calls runs in a transaction of its own,
+ * recursively, until the call that throws is alone: one caller's failure never affects another's calls. A failure of
+ * the file itself (see `errors.ts`) is thrown to the worker's loop, which replies for all.
+ * @param beforeSync called between commit and fsync if one transaction has all the calls and needs an fsync
+ * @param isRepeated whether a lone call has failed once: the error may have been temporary, so it is attempted twice
+ * @throws the error that makes the store unusable
  */
 export function runBatches(
   store: Store,
@@ -143,7 +142,7 @@ export function runBatches(
   }
 }
 
-/** Empty if there is one call. */
+/** The two halves of the calls; empty if there is only one call. */
 function halvesOf(parts: readonly Part[]): (readonly Part[])[] {
   const [part] = parts;
   if (part === undefined) return [];
@@ -154,8 +153,8 @@ function halvesOf(parts: readonly Part[]): (readonly Part[])[] {
 }
 
 /**
- * Leases that have ended by the batch's moment are settled before its calls run. On a full disk a sweep alone does
- * that: it may need space for dead letters, and then no other call must fail with it.
+ * Runs the calls of a part, after handling leases that ended by the batch's time. On a full disk only a sweep handles
+ * them: it may need space for dead letters, and must not make other calls fail.
  */
 function runCalls(store: Store, { batch, result, from, to }: Part): void {
   store.now = batch.now;
@@ -166,7 +165,7 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
   for (let index = from, end = from; index < to; index = end) {
     const call = batch.calls[index];
     end = isTight ? index + 1 : endOfAlike(batch.calls, index, to);
-    // The transaction that failed may have come to them.
+    // A transaction that was rolled back may have rejected them.
     for (let place = index; place < end; place++) result.rejections?.delete(place);
     if (call === undefined) continue;
     if (end > index + 1) {
@@ -182,8 +181,7 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
     try {
       result.results[index] = run(store, ...args);
     } catch (error) {
-      // Thrown by an operation that has stored nothing (it may have evicted empty groups): its call is rejected, and no
-      // other.
+      // The operation has stored nothing (but may have evicted empty groups), so only its own call is rejected.
       if (!(error instanceof QuaysideError)) throw error;
       reject(result, index, rejectionOf(error, false));
     }
@@ -196,16 +194,15 @@ function reject(result: BatchResult, index: number, rejection: Rejection): void 
   result.rejections.set(index, rejection);
 }
 
-/** What is rejected while the disk is nearly full. */
+/** Whether the call is rejected while the disk is nearly full. */
 function takesSpace(call: Call | undefined): boolean {
   if (call === undefined) return false;
   return isOf(call, 'settle') ? (call[1] & SETTLE_NEEDS.space) !== 0 : isOf(call, 'insert');
 }
 
 /**
- * Whether the call must be on the disk before its reply. A reservation need not: a power loss that takes it back ends
- * its lease early, and what the take did in passing, dead letters of expired elements among it, is done again. What is
- * read needs nothing.
+ * Whether the call must be on the disk before its reply. A reservation need not: if a power loss undoes it, its lease
+ * ends early, and its side effects, such as dead letters of expired elements, happen again. Reads need nothing.
  */
 function needsFsync(call: Call): boolean {
   if (isOf(call, 'take')) {
@@ -217,22 +214,22 @@ function needsFsync(call: Call): boolean {
 }
 
 /**
- * The calls of each batch that may be replied to before the transaction is synced, as they need no fsync themselves.
- * Null if there are none, or if one might deliver what another call of the transaction inserts, which a power loss may
- * still take back.
+ * The calls of each batch that may be replied to before the transaction is synced, because they need no fsync. Null if
+ * there are none, or if one of them might deliver an element that another call of the transaction inserts, and that a
+ * power loss may still undo.
  */
 export function placesBeforeSync(store: Store, batches: readonly Batch[]): (readonly number[])[] | null {
   let count = 0;
   const places: number[][] = [];
   for (const { now, calls } of batches) {
-    // Leases that have ended make dead letters.
+    // Expired leases may create dead letters.
     if (store.rows.mayLeaseHaveEnded(now)) return null;
     const early: number[] = [];
     for (const [place, call] of calls.entries()) {
       if (needsFsync(call)) {
         if (!isOf(call, 'settle') || takesSpace(call)) return null;
       } else if (isOf(call, 'take') || isOf(call, 'settle')) early.push(place);
-      // The reply to what reads bodies would need those of the takes.
+      // Both messages would need bodies, but they can be transferred only once.
       else if (isOf(call, 'scan')) return null;
     }
     count += early.length;
@@ -254,7 +251,7 @@ function needsSync(store: Store, { batch, from, to }: Part): boolean {
   return false;
 }
 
-/** @throws what `run` throws, once the transaction is rolled back; StoreLost if that fails as well */
+/** @throws the error of `run`, after the transaction is rolled back; StoreLost if the rollback fails, too */
 function inTransaction(store: Store, isSyncNeeded: boolean, run: () => void): void {
   try {
     store.begin(isSyncNeeded);

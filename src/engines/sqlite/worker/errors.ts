@@ -1,7 +1,7 @@
 import { QuaysideError } from '../../../model/errors.ts';
 import type { Rejection } from '../protocol.ts';
 
-/** Primary result codes of SQLite that mean something to us. */
+/** SQLite's primary result codes that are handled specially. */
 const SQLITE_ERROR = 1;
 const SQLITE_BUSY = 5;
 const SQLITE_READONLY = 8;
@@ -12,8 +12,8 @@ const SQLITE_CANTOPEN = 14;
 const SQLITE_NOTADB = 26;
 
 /**
- * After these nothing that SQLite says about the file can be relied on. Above all a failed fsync: the kernel
- * may have dropped the pages and report success the next time, so going on would acknowledge lost elements.
+ * Errors after which the file can no longer be relied on. The most important is a failed fsync: the kernel may have
+ * dropped the dirty pages and report success the next time, so continuing would acknowledge lost elements.
  */
 const FATAL: ReadonlySet<number> = new Set([
   SQLITE_READONLY,
@@ -23,7 +23,7 @@ const FATAL: ReadonlySet<number> = new Set([
   SQLITE_NOTADB,
 ]);
 
-/** What the file, or memory, says can no longer be relied on. */
+/** The file, or the state in memory, can no longer be relied on. */
 export class StoreLost extends Error {
   override readonly name = 'StoreLost';
 }
@@ -48,7 +48,7 @@ export function isFull(error: unknown): boolean {
   return sqliteCode(error) === SQLITE_FULL;
 }
 
-/** Node throws it for a number of more than 53 bits, which we never store. */
+/** Node throws this error for an integer of more than 53 bits. The engine never stores one: a fault of the disk did. */
 export function isUnreadable(error: unknown): boolean {
   return error instanceof Error && 'code' in error && error.code === 'ERR_OUT_OF_RANGE';
 }
@@ -63,8 +63,8 @@ function isDamage(error: unknown): boolean {
 }
 
 /**
- * Why a call is rejected after an error that concerned it alone. Nothing of it was applied.
- * @param takesSpace whether the port lets this call be rejected with `storage-full`
+ * Converts an error that concerns a single call to its rejection. Nothing of the call was applied.
+ * @param takesSpace whether the port allows `storage-full` for this call
  */
 export function rejectionOf(error: unknown, takesSpace: boolean): Rejection {
   if (error instanceof QuaysideError) return { code: error.code, message: error.message };
@@ -74,10 +74,10 @@ export function rejectionOf(error: unknown, takesSpace: boolean): Rejection {
   return { code: 'internal', message };
 }
 
-/** A file that cannot be served; the message names it and the remedy. */
+/** The file cannot be opened. The message names it and what to do. */
 export class OpenError extends Error {}
 
-/** Why a file cannot be served, by what failed. */
+/** Converts an error while the file is opened to one for the operator. */
 export function openError(file: string, error: unknown): OpenError {
   if (error instanceof OpenError) return error;
   return new OpenError(refusal(file, error), { cause: error });
@@ -91,7 +91,7 @@ function refusal(file: string, error: unknown): string {
   if (isDamage(error)) {
     return `SQLite file ${file} is damaged or not a database (${why}); restore it from a backup or move it away.`;
   }
-  // Our statements do not fit its tables.
+  // A statement of the engine does not match the tables.
   if (sqliteCode(error) === SQLITE_ERROR) {
     return `SQLite file ${file} has other tables than it should (${why}): it is damaged; restore it from a backup or move it away.`;
   }
@@ -101,7 +101,7 @@ function refusal(file: string, error: unknown): string {
   return `SQLite file ${file} cannot be used: ${why}.`;
 }
 
-/** An error as SQLite throws it for a damaged file. */
+/** An error like the one that SQLite throws for a damaged file. */
 export function damage(what: string): Error {
   return Object.assign(new Error(what), { errcode: SQLITE_CORRUPT });
 }

@@ -15,14 +15,14 @@ import type { Seen } from './records.ts';
 import type { NewRow } from './rows.ts';
 import type { Store } from './store.ts';
 
-/** A new element. */
+/** A new element to store. */
 export interface Incoming extends NewRow {
-  /** Group names joined by commas, which no name has; '' on a plain queue. */
+  /** Group names joined by commas, which no name contains; '' on a plain queue. */
   readonly groups: string;
   readonly extra: Extra | null;
 }
 
-/** @throws QuaysideError `too-many-groups` */
+/** Inserts the elements of a call. See {@link Operations} for the result. @throws QuaysideError `too-many-groups` */
 export function insert(
   store: Store,
   name: QueueName,
@@ -35,7 +35,7 @@ export function insert(
   const repeat = request === null ? null : repeatOf(store, name, elements, request);
   if (repeat !== null) return repeat;
   if (request !== null && elements.length === 0) return [null, []];
-  // What the key of a single element holds shows when it is stored.
+  // For a single element, a key with other content is detected when the element is stored.
   const mismatched = elements.length > 1 ? mismatchedOf(store, name, elements) : null;
   if (mismatched !== null) return [[mismatched, 0], []];
   queues.makeRoom(name, elements);
@@ -57,7 +57,7 @@ export function insert(
   return [repeats, isMismatched ? [] : numbers.map((seq) => ids.text(seq))];
 }
 
-/** Stores elements in their order, the usual ones together. Returns their numbers. */
+/** Stores elements in their order, plain ones with shared statements. Returns their numbers. */
 export function insertAll(
   store: Store,
   queue: WorkerQueue,
@@ -75,14 +75,14 @@ export function insertAll(
   return elements.map((_, index) => first + index);
 }
 
-/** Whether an element has one delivery and no key of its own, so that it can share a statement with others. */
+/** Whether an element has one delivery and no idempotency key, so that it can share a statement with others. */
 function isUsual({ groups, extra }: Incoming): boolean {
   return groups === '' && extra?.key === undefined;
 }
 
 /**
- * The result of a call whose key was seen before; null: it was not. One row is stored for all elements of a call: they
- * got consecutive numbers, and the same content draws as many again.
+ * The result of a call whose key was seen before; null if it was not. One row is stored for all elements of a call:
+ * they have consecutive numbers, and a repeat with the same content uses as many.
  */
 function repeatOf(
   { ids, queues, records, now }: Store,
@@ -106,19 +106,19 @@ function repeatOf(
   return [repeats, repeated];
 }
 
-/** How many numbers an element draws: one for itself, and one for each of its groups if it has some. */
+/** How many numbers an element uses: one for itself, and one for each of its groups on a stream. */
 function numbersOf(groups: string): number {
   return groups === '' ? 1 : 1 + groups.split(',').length;
 }
 
-/** The first element whose key was seen with other content, in this call or before; null: none. */
+/** Index of the first element whose key was seen with other content, in this call or before; null if there is none. */
 function mismatchedOf(
   { queues, records, now }: Store,
   name: QueueName,
   elements: readonly Incoming[],
 ): number | null {
   const queue = queues.find(name);
-  /** By key, the fingerprint with which it came first. */
+  /** The fingerprint with which each key was first seen. */
   const known = new Map<string, string | null>();
   for (const [index, { extra }] of elements.entries()) {
     const { key, fingerprint = null } = extra ?? {};
@@ -134,7 +134,7 @@ function mismatchedOf(
   return null;
 }
 
-/** The new element whose {@link ElementFields} begin there, read by position, which takes 2 % off an insert. */
+/** Reads the {@link ElementFields} at an index. Reading by index takes 2 % off an insert. */
 export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Incoming {
   const extra = fields[at + 7] as ElementFields[7];
   const parsed = extra === null ? null : (JSON.parse(extra) as Extra);
@@ -151,7 +151,7 @@ export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Inc
   };
 }
 
-/** Stores one element, or finds the one that its dedup key already stored. Returns its number. */
+/** Stores one element, or finds the one that was stored with its idempotency key. Returns its number. */
 function insertOne(
   { ids, queues, rows, records, sweeper, now }: Store,
   queue: WorkerQueue,
@@ -170,7 +170,7 @@ function insertOne(
   } else {
     const groups = element.groups.split(',');
     rows.addElement(queue, seq, groups.length, element, now);
-    // Each delivery has a number of its own behind the element's, and so the element's place among all.
+    // Each delivery has its own number, after that of the element, which defines its place in the order.
     for (const group of groups) {
       rows.addShared(queues.subscription(queue, group), ids.next(), seq, element, now);
     }

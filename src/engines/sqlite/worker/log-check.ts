@@ -2,24 +2,24 @@ import { closeSync, fstatSync, openSync, readSync, statSync } from 'node:fs';
 import { UNSYNCED_PAGE } from './schema.ts';
 
 /**
- * Finds damage in a write-ahead log at rest. SQLite itself stops at the first frame that does not fit and silently
- * drops what follows, since it cannot know whether a crash tore the tail or a fault changed a bit.
+ * Finds damage in a write-ahead log that is not in use. SQLite itself stops at the first invalid frame and silently
+ * drops the rest, because it cannot know whether a crash tore the end of the log or a fault changed a bit.
  *
- * The difference is in what follows: a commit that is fsynced has all frames before it on the disk, and the next one
- * starts after that. So a power loss tears one such transaction at most, and those behind the last one that were not
- * fsynced, which only moved leases. Two synced commits at the break or behind it were both acknowledged: the break is
- * damage. A break in the last synced transaction cannot be distinguished from a torn one. A transaction is an unsynced
- * one if it writes the page that no other does (`schema.ts`). SQLite writes the pages of a transaction in the order of
- * their numbers, so a number that is not above the one before begins the next transaction, although the commit between
- * them was lost.
+ * What follows the break shows the difference: once a commit is fsynced, all frames before it are on the disk, and the
+ * next transaction starts only then. So a power loss tears at most one fsynced transaction, and the unsynced ones after
+ * the last fsync, which only changed leases. Two fsynced commits at or after the break were both acknowledged, so the
+ * break is damage. A break in the last fsynced transaction cannot be distinguished from a torn one. Unsynced
+ * transactions are recognized by a page that no other transaction writes (`schema.ts`). SQLite writes the pages of a
+ * transaction in ascending order, so a page number that does not increase starts another transaction, even if the
+ * commit frame before it was lost.
  *
- * Format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log. A log is reused from its start, with new
- * salts, so behind its end there may be sound frames of an earlier generation; those were checkpointed.
+ * Format: https://www.sqlite.org/fileformat2.html#the_write_ahead_log. A log is reused from its start with new salts,
+ * so its end may be followed by valid frames of an earlier generation; those were checkpointed.
  */
 interface LogDamage {
-  /** Of the first frame that does not fit, or 0 for the header. */
+  /** Byte offset of the first invalid frame, or 0 for the header. */
   readonly offset: number;
-  /** Synced commits at the break and behind it, which SQLite would drop. */
+  /** Fsynced commits at and after the break, which SQLite would drop. */
   readonly commits: number;
 }
 
@@ -27,19 +27,19 @@ const HEADER_BYTES = 32;
 const FRAME_HEADER_BYTES = 24;
 const MAGIC = 0x377f0682;
 const VERSION = 3_007_000;
-/** The page size of our files: what is tried if the header's own makes no sense. */
+/** The page size of the engine's files, which is tried if the one in the header is invalid. */
 const USUAL_PAGE_BYTES = 4096;
-/** Bytes read at once. */
+/** Bytes read at a time. */
 const CHUNK_BYTES = 1024 * 1024;
 
-/** @returns null if the log is sound or ends in at most one torn transaction, or if there is none */
+/** @returns null if the log is intact, ends in at most one torn transaction, or does not exist */
 export function findLogDamage(log: string): LogDamage | null {
   return withLog(log, (descriptor, header) =>
     header.isSound ? damageInFrames(descriptor, header) : damageInHeader(descriptor, header),
   );
 }
 
-/** Whether the log holds a committed transaction, which without its database file cannot be read. */
+/** Whether the log contains a committed transaction, which cannot be read without its database file. */
 export function holdsCommits(log: string): boolean {
   const found = withLog(log, (descriptor, header) => {
     for (const frame of header.isSound ? framesOf(descriptor, header) : []) {
@@ -54,11 +54,11 @@ export function holdsCommits(log: string): boolean {
 /** The two halves of a checksum. */
 type Sum = readonly [number, number];
 
-/** How a log has its frames. */
+/** What is needed to read the frames of a log. */
 interface Layout {
   readonly pageBytes: number;
   readonly isLittle: boolean;
-  /** What the checksum of the first frame continues. */
+  /** The checksum in the header, which that of the first frame continues. */
   readonly stored: Sum;
 }
 
@@ -72,15 +72,15 @@ interface Frame {
   readonly offset: number;
   readonly salts: Sum;
   readonly page: number;
-  /** Names a page and is the last one of its transaction. */
+  /** Whether it contains a page and is the last frame of its transaction. */
   readonly isCommit: boolean;
-  /** Its checksum continues the one stored in the frame, or the header, before it. */
+  /** Whether its checksum continues the one stored in the previous frame, or in the header. */
   readonly fits: boolean;
 }
 
 function withLog<T>(log: string, use: (descriptor: number, header: Header) => T): T | null {
   if ((statSync(log, { throwIfNoEntry: false })?.size ?? 0) <= HEADER_BYTES) return null;
-  // SQLite puts no lock on a log, so closing this descriptor releases none of another connection's.
+  // SQLite does not lock the log itself, so closing this descriptor releases no lock of another connection.
   const descriptor = openSync(log, 'r');
   try {
     return use(descriptor, readHeader(descriptor));
@@ -113,11 +113,11 @@ function damageInFrames(descriptor: number, header: Header): LogDamage | null {
   for (const frame of framesOf(descriptor, header)) {
     const { fits, isCommit, page } = frame;
     const isSalted = hasSalts(frame, header);
-    // At the break, a frame that continues the log but for its salts is one of ours whose salts were changed.
+    // At the break, a frame that continues the log except for its salts belongs to this log: its salts were changed.
     const isOurs = isSalted || (fits && offset === null);
     if (offset === null && !(isSalted && fits)) offset = frame.offset;
     if (!isOurs) continue;
-    // Not in the frame of the break, whose page number may be what was changed.
+    // The page number of the frame at the break may be what was changed.
     if (offset !== frame.offset) {
       if (page <= lastPage) isUnsynced = false;
       if (page === UNSYNCED_PAGE) isUnsynced = true;
@@ -132,10 +132,10 @@ function damageInFrames(descriptor: number, header: Header): LogDamage | null {
 }
 
 /**
- * SQLite ignores a log whose header does not fit. That would lose nothing if a crash tore the header, 32 bytes of one
- * sector, while the log was restarted: the frames would be of the generation before. They are this header's own if the
- * first one continues the checksum that the header has or should have; and two commits whose frames continue each
- * other are not ignored either, as the header may be gone altogether.
+ * Finds commits in a log with an invalid header, which SQLite ignores entirely. That loses nothing if a crash tore the
+ * header, 32 bytes of one sector, while the log was restarted: the frames are of the generation before. They belong to
+ * this header if the first one continues the checksum that it has or should have. The header may also be destroyed
+ * altogether, so two commits whose frames continue each other count as damage, too.
  */
 function damageInHeader(descriptor: number, header: Header): LogDamage | null {
   for (const pageBytes of new Set([header.pageBytes, USUAL_PAGE_BYTES])) {
@@ -155,7 +155,7 @@ function damageInHeader(descriptor: number, header: Header): LogDamage | null {
   return null;
 }
 
-/** All whole frames, until the caller stops. */
+/** Iterates over all complete frames. */
 function* framesOf(descriptor: number, { pageBytes, isLittle, stored: first }: Layout): Iterable<Frame> {
   const frameBytes = FRAME_HEADER_BYTES + pageBytes;
   const { size } = fstatSync(descriptor);

@@ -9,10 +9,10 @@ import { createSchema } from './schema.ts';
 
 type OpenSettings = Pick<Settings, 'file' | 'durability' | 'cacheBytes' | 'check' | 'damagedLog'>;
 
-/** Before it, a checkpoint could corrupt the file when two connections met (WAL-reset bug of 3.7.0 to 3.51.2). */
+/** Older versions can corrupt the file while two connections are open (WAL-reset bug of 3.7.0 to 3.51.2). */
 const OLDEST_SQLITE = '3.51.3';
 
-/** @throws OpenError for a SQLite that is too old to be trusted with a log */
+/** @throws OpenError for a version that may corrupt the file */
 export function checkSqliteVersion(version: string): void {
   const [given, oldest] = [version, OLDEST_SQLITE].map((text) =>
     text.split('.').reduce((number, part) => number * 1000 + Number(part), 0),
@@ -24,10 +24,10 @@ export function checkSqliteVersion(version: string): void {
 }
 
 /**
- * Opens the file for this process alone and creates its tables if it is new.
+ * Opens the file exclusively for this process, and creates its tables if it is new.
  *
- * `locking_mode=EXCLUSIVE` takes the file's lock at the first access and keeps it: a second owner is refused,
- * the lock goes with the process however that ends, and no shared-memory file is needed.
+ * `locking_mode=EXCLUSIVE` takes the file's lock at the first access and keeps it: a second process is refused, the
+ * kernel releases the lock however this process ends, and no shared-memory file is needed.
  * Commits wait for their fsync.
  * @throws OpenError
  */
@@ -67,8 +67,8 @@ export function openDatabase(options: OpenSettings, warn: Warn): DatabaseSync {
 }
 
 /**
- * SQLite calls a file that it may only read an I/O error, as of a disk that fails. Files are often another user's after
- * root has started the server once, or has copied them.
+ * SQLite reports a file that it may not write as an I/O error, like a failing disk. Files often belong to another user
+ * after root has once started the server, or has copied them.
  * @throws OpenError
  */
 function checkAccess(file: string): void {
@@ -85,13 +85,13 @@ function checkAccess(file: string): void {
   }
 }
 
-/** Where a copy waits until all files of a restore are complete. */
+/** The path of a copy until all files of a restore are complete. */
 export function draftOf(file: string): string {
   return `${file}.restoring`;
 }
 
 /**
- * A restore that was killed after it had moved the old file away: a start would make an empty one in its place.
+ * Detects a restore that was killed after it had moved the old file away: a start would create an empty file.
  * @throws OpenError
  */
 function checkRestored(file: string): void {
@@ -103,8 +103,8 @@ function checkRestored(file: string): void {
 }
 
 /**
- * Looks for what SQLite would drop from the log without a word (`log-check.ts`). With `durability: normal` a power
- * loss may leave such a log: its commits do not wait for the disk.
+ * Detects commits that SQLite would silently drop from the log (`log-check.ts`). With `durability: normal` a power loss
+ * may cause this, because commits do not wait for the disk.
  * @throws OpenError
  */
 function checkLog({ file, durability, damagedLog }: OpenSettings, warn: Warn): void {
@@ -127,14 +127,14 @@ function checkLog({ file, durability, damagedLog }: OpenSettings, warn: Warn): v
     );
     return;
   }
-  // Another process may be writing the log at this moment.
+  // The log may look damaged because another process is writing it.
   if (isFileThere) refuseIfInUse(file);
   throw new OpenError(
     `SQLite file ${file} ${problem}; keep a copy of both, then restore a backup, or set damagedLog to "drop" for one start to continue without them.`,
   );
 }
 
-/** Named by the log's last change, so that another start with the same log finds its copy there. */
+/** Copies the log under a name with its modification time, so that another start with the same log finds the copy. */
 function keepCopy(log: string): string {
   const changed = statSync(log).mtime.toISOString().replaceAll(':', '-');
   const copy = `${log}.damaged-${changed}`;
@@ -142,11 +142,11 @@ function keepCopy(log: string): string {
   return copy;
 }
 
-/** @throws Error as SQLite does for a file that another connection has locked */
+/** @throws the error that SQLite throws for a file that another connection has locked */
 export function refuseIfInUse(file: string): void {
   const shared = `${file}-shm`;
   const wasThere = existsSync(shared);
-  // A connection that may not write neither checkpoints nor removes the log.
+  // A read-only connection neither checkpoints nor removes the log.
   const db = new DatabaseSync(file, { readOnly: true });
   try {
     db.prepare('PRAGMA schema_version').get();
@@ -168,30 +168,30 @@ function warnOfWiderModes(file: string, warn: Warn): void {
 }
 
 /**
- * Files up to this size are checked whole at each start: 2 ms a MiB, 4 ms with small elements, so at most 0.3 s. It
- * holds about half a million small elements.
+ * Files up to this size, about half a million small elements, are checked completely at each start: 2 ms per MiB, 4 ms
+ * with small elements, so at most 0.3 s.
  */
 const CHECKED_BYTES = 64 * 1024 * 1024;
 
-/** Of a larger file, deliveries are checked for so long, those inserted first. Each takes 2 µs. */
+/** How long the deliveries of a larger file are checked, in the order of insertion. Each takes 2 µs. */
 const CHECK_MS = 500;
-/** Rows between two looks at the clock. */
+/** Rows between two checks of the clock. */
 const ROWS_A_LOOK = 1000;
 
-/** What else decides which elements are found, and is small whatever the queues hold. */
+/** The other tables that decide which elements are found; they are small however many elements the queues have. */
 const SMALL_TABLES = ['meta', 'definition', 'queue', 'subscription', 'stats', 'damaged'];
 
 /**
- * Looks for damage that would else show up later, under load: pages that make no sense, and rows that disagree with
- * their index, which hides their element. Not `quick_check`, which leaves the indexes out: of 400 flipped bits it
- * found 64, and `integrity_check` 229.
+ * Detects damage that would otherwise appear later, under load: invalid pages, and rows that disagree with their index,
+ * which hides their element. Not `quick_check`, which leaves the indexes out: of 400 flipped bits it found 64, and
+ * `integrity_check` 229.
  *
- * What is left out of a larger file is checked where it is used: SQLite notices a damaged page when it reads it, and
- * elements and deliveries have checksums.
- * @throws Error as SQLite does for a damaged file
+ * The parts of a larger file that this skips are checked when they are used: SQLite detects a damaged page when it
+ * reads it, and elements and deliveries have checksums.
+ * @throws the error that SQLite throws for a damaged file
  */
 function checkFile(db: DatabaseSync, file: string, check: Settings['check']): void {
-  // Brings the log in, so that the file is as long as its header says.
+  // Checkpoints, so that the file has the length that its header specifies.
   db.exec('PRAGMA wal_checkpoint(PASSIVE)');
   const bytes = existsSync(file) ? statSync(file).size : 0;
   const pages = Number(db.prepare('PRAGMA page_count').get()?.page_count);
@@ -207,13 +207,16 @@ function checkPart(db: DatabaseSync): void {
   checkDeliveries(db, systemClock.monotonic() + CHECK_MS);
 }
 
-/** @param what a table, or how many findings are enough @throws Error as SQLite does for a damaged file */
+/**
+ * @param what argument of `integrity_check`: a table, or the maximum number of findings
+ * @throws the error that SQLite throws for a damaged file
+ */
 export function checkAgree(db: DatabaseSync, what: string): void {
   const found = db.prepare(`PRAGMA integrity_check(${what})`).get()?.integrity_check;
   if (found !== 'ok') throw damage(String(found));
 }
 
-/** Whether each waiting delivery is in the index that hands it out. */
+/** Checks that each waiting delivery is in the index that takes use. @param until monotonic time of the check's end */
 function checkDeliveries(db: DatabaseSync, until: number): void {
   const rows = db.prepare(
     `SELECT d.seq, d.lease_until IS NOT NULL OR EXISTS (

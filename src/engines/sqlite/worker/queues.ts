@@ -9,64 +9,60 @@ import { keyOf, nameOf, type QueueName } from '../protocol.ts';
 import { prepareAll, type Statements } from './schema.ts';
 import type { Store } from './store.ts';
 
-/** A queue, as kept in memory. */
+/** The state of a queue in memory. */
 export interface WorkerQueue {
   readonly id: number;
   readonly key: QueueKey;
   readonly subscriptions: Map<GroupName, Subscription>;
-  /** JSON text of `QueueOptions`; null: none. */
+  /** `QueueOptions` as JSON; null if the queue has none. */
   options: string | null;
-  /** Its own options over those that its namespace has for its name. */
+  /** The effective options: its own, and for the others those of its namespace. */
   policy: QueueDefaults;
-  /** When it was last used, to {@link USE_NOTED_MS}. */
+  /** When it was last used, to within {@link USE_NOTED_MS}. */
   usedAt: number;
-  /**
-   * With a retention: nothing that waits there was inserted before this moment. Infinity: nothing waits; or
-   * {@link UNKNOWN}.
-   */
+  /** With a retention: no waiting element was inserted before this; Infinity if none waits; or {@link UNKNOWN}. */
   oldestAt: number;
-  /**
-   * Null: they were not counted since the queue was read from the tables, or what was counted does not hold any more.
-   */
+  /** Null if nothing was counted since the queue was read from the tables, or if the counts are no longer valid. */
   shared: SharedCounts | null;
 }
 
 /**
- * How many deliveries in each state there are beyond the elements that they are of, each of which counts once. Kept in
- * memory, and only for elements that did not change since: so a count reads those that did, and not a backlog of
+ * How many more deliveries than elements there are in each state, since an element of several groups counts once. Kept
+ * in memory, and only for elements that have not changed since: so a count reads the changed ones, not a backlog of
  * millions.
  */
 export interface SharedCounts {
   readonly beyond: StateCounts;
-  /** As of this moment. */
+  /** The time of the counts, ms since 1970. */
   readonly countedAt: number;
-  /** Up to this one they were read; Infinity: all were. Those behind it count once for each of their groups. */
+  /** The last element that was counted; Infinity if all were. Later ones count once for each of their groups. */
   readonly readTo: number;
-  /** Until this moment nothing that is counted becomes due. */
+  /** No counted delivery becomes due before this moment. */
   readonly holdsUntil: number;
-  /** Elements that changed, and are not counted since. */
+  /** Elements that have changed and were not counted again. */
   readonly changed: Set<number>;
-  /** The last count could not read all that had changed, or all elements: sweeps read the rest. */
+  /** Whether the last count did not reach all elements; sweeps count the rest. */
   readonly isPart: boolean;
 }
 
-/** Deliveries, or elements, by state. */
+/** Numbers of deliveries or elements by state. */
 export type StateCounts = Record<DeliveryState, number>;
 
-/** A bound that was not looked up since the queue was read from the tables. */
+/** A bound that has not been computed since the queue was read from the tables. */
 export const UNKNOWN = Number.NEGATIVE_INFINITY;
 
-/** A use is written down if the last one is older: one write an hour for a busy queue. */
+/** A use is stored only if the stored one is older than this: one write an hour for a busy queue. */
 export const USE_NOTED_MS = 3_600_000;
-/** Empty groups that one call evicts. */
+/** Empty groups that one call evicts, at most. */
 const EVICTED_A_CALL = 1000;
 
 /**
- * One consumer group of one queue, with its counts. These are kept in memory and, with each transaction that changes
- * them, in its row: reading them costs no scan of ten million elements, not even after a start, which took seconds.
+ * One consumer group of one queue, with its counts. These are kept in memory, and stored in its row by each transaction
+ * that changes them: reading them needs no scan, which took seconds for ten million elements, not even after a start.
  *
- * "Ready" means due at `countedAt`, which follows the clock. Moving it over a time in which nothing is scheduled
- * is free; else one count over the index range that it passes, so each delayed delivery is counted once in its life.
+ * "Ready" means due at `countedAt`, which follows the clock. Advancing it over a time in which nothing is scheduled is
+ * free. Otherwise it costs one count over that range of the index, so each delayed delivery is counted once in its
+ * life.
  */
 export interface Subscription {
   readonly id: number;
@@ -78,9 +74,9 @@ export interface Subscription {
   reserved: number;
   /** No scheduled delivery is due before this moment; Infinity if none is scheduled. */
   scheduledFrom: number;
-  /** No lease ends before this moment; Infinity if none runs; or {@link UNKNOWN}. */
+  /** No lease ends before this moment; Infinity if there is none; or {@link UNKNOWN}. */
   leaseEndsFrom: number;
-  /** This transaction changed its counts. */
+  /** Whether this transaction changed its counts. */
   isChanged: boolean;
 }
 
@@ -105,12 +101,12 @@ const SQL = {
   save: 'UPDATE subscription SET counted_at = ?, ready = ?, scheduled = ?, reserved = ? WHERE id = ?',
 } as const;
 
-/** All queues and subscriptions, in memory. A name reaches SQL only as a bound value. */
+/** All queues and subscriptions, in memory. Names are passed to SQL only as bound values. */
 export class Queues {
   readonly #policies: NamespacePolicies;
   readonly #byName = new Map<QueueName, WorkerQueue>();
   readonly #subscriptions = new Map<number, Subscription>();
-  /** Those whose counts this transaction changed. */
+  /** Subscriptions whose counts this transaction changed. */
   readonly #changed: Subscription[] = [];
   readonly #sql: Statements<typeof SQL>;
 
@@ -120,9 +116,7 @@ export class Queues {
     this.reload();
   }
 
-  /**
-   * Reads all of it from the tables: at the start, and after a transaction that failed, so that nothing need be undone.
-   */
+  /** Reads all state from the tables: at the start, and after a rollback, so that no change needs to be undone. */
   reload(): void {
     this.#byName.clear();
     this.#subscriptions.clear();
@@ -143,26 +137,26 @@ export class Queues {
     return this.#byName.values();
   }
 
-  /** Null if the queue was never written. */
+  /** Null if the queue does not exist. */
   find(name: QueueName): WorkerQueue | null {
     return this.#byName.get(name) ?? null;
   }
 
-  /** The queue of a name, created if it is new, and used now. */
+  /** Returns the queue of a name, created if it does not exist, and notes its use. */
   use(name: QueueName, now: number): WorkerQueue {
     const queue = this.find(name) ?? this.#create(keyOf(name));
     this.noteUse(queue, now);
     return queue;
   }
 
-  /** The queue is used now: it is not forgotten for a day. */
+  /** Notes that the queue is used, so that it is not removed for a day. */
   noteUse(queue: WorkerQueue, now: number): void {
     if (now - queue.usedAt < USE_NOTED_MS && now >= queue.usedAt) return;
     queue.usedAt = now;
     this.#sql.noteUse.run(now, queue.id);
   }
 
-  /** @param options as JSON text, that of null if there are none any more; null: what is stored stays */
+  /** @param options JSON; the string 'null' removes stored options, null leaves them unchanged */
   declare(names: readonly QueueName[], options: string | null, now: number): void {
     for (const name of names) {
       const queue = this.use(name, now);
@@ -193,7 +187,9 @@ export class Queues {
     return this.#subscriptions.get(id) ?? null;
   }
 
-  /** Removes a queue that holds nothing, whatever else is known of it. Returns false if it has to stay. */
+  /**
+   * Removes a queue without elements, even if it has options. Returns false if it has elements, or had damaged ones.
+   */
   drop(queue: WorkerQueue | null): boolean {
     if (queue === null) return true;
     if (deliveriesIn(queue) > 0 || this.hasDamaged(queue)) return false;
@@ -201,12 +197,12 @@ export class Queues {
     return true;
   }
 
-  /** Whether elements of the queue were set aside as damaged. */
+  /** Whether the table `damaged` has elements of the queue. */
   hasDamaged(queue: WorkerQueue): boolean {
     return this.#sql.hasDamaged.get(queue.id) !== undefined;
   }
 
-  /** Removes a queue that holds nothing, with its idempotency keys and counters. */
+  /** Removes a queue without elements, with its idempotency keys and counters. */
   remove(queue: WorkerQueue): void {
     this.#sql.removeKeys.run(queue.id);
     this.#sql.removeStats.run(queue.id);
@@ -221,17 +217,17 @@ export class Queues {
     this.#subscriptions.delete(id);
   }
 
-  /** Those of a namespace. */
+  /** The queues of a namespace. */
   in(ns: string): WorkerQueue[] {
     return [...this.#byName.values()].filter(({ key }) => key.ns === ns);
   }
 
   /**
-   * Sees that a queue has no more groups than its namespace allows once deliveries to these are stored. If it would,
-   * empty groups are evicted: names come from producers and must not pile up.
-   * Called before anything of a call is stored; a queue that was never written stays unknown.
+   * Enforces the namespace's limit of groups before deliveries to the groups of these elements are stored. If it would
+   * be exceeded, empty groups are evicted, because producers choose the names, which must not accumulate.
+   * Called before a call stores anything; does not create the queue.
    * @param elements with their groups, joined by commas
-   * @throws QuaysideError if even that makes no room
+   * @throws QuaysideError `too-many-groups` if too few groups are empty
    */
   makeRoom(name: QueueName, elements: readonly { readonly groups: string }[]): void {
     const queue = this.find(name);
@@ -240,7 +236,7 @@ export class Queues {
     if (limit === null) return;
     const subscriptions: ReadonlyMap<GroupName, Subscription> = queue?.subscriptions ?? new Map();
     const groups = new Set<GroupName>();
-    // Elements of one call are mostly for the same groups.
+    // Elements of one call usually have the same groups.
     const named = new Set(elements.map((element) => element.groups));
     for (const joined of named) for (const group of joined.split(',')) groups.add(group);
     let missing = 0;
@@ -258,19 +254,19 @@ export class Queues {
     for (const subscription of empty) this.#removeSubscription(subscription);
   }
 
-  /** Those of what comes to a dead-letter queue, joined by commas. */
+  /** The groups of elements in the queue's dead-letter queue, joined by commas. */
   defaultGroups({ key }: WorkerQueue): string {
     return this.#policies.defaultGroups(key.ns).join(',');
   }
 
-  /** To be called when a subscription's counts change. */
+  /** Must be called when a subscription's counts change. */
   changed(subscription: Subscription): void {
     if (subscription.isChanged) return;
     subscription.isChanged = true;
     this.#changed.push(subscription);
   }
 
-  /** Writes the counts that this transaction changed, one row per subscription; called before its commit. */
+  /** Stores the counts that this transaction changed, one row per subscription. Called before the commit. */
   save(): void {
     for (const subscription of this.#changed) {
       const { countedAt, ready, scheduled, reserved, id } = subscription;
@@ -296,7 +292,7 @@ export class Queues {
     const subscription: Subscription = {
       ...row,
       queue,
-      // The first look finds out.
+      // UNKNOWN: computed when it is first needed.
       scheduledFrom: row.scheduled === 0 ? Number.POSITIVE_INFINITY : UNKNOWN,
       leaseEndsFrom: row.reserved === 0 ? Number.POSITIVE_INFINITY : UNKNOWN,
       isChanged: false,
@@ -312,12 +308,12 @@ export class Queues {
   }
 }
 
-/** Deliveries of a group, in whatever state. */
+/** Number of deliveries of a group, in all states. */
 function deliveriesOf({ ready, scheduled, reserved }: Subscription): number {
   return ready + scheduled + reserved;
 }
 
-/** Deliveries of all groups, in whatever state. */
+/** Number of deliveries of all groups of a queue, in all states. */
 export function deliveriesIn({ subscriptions }: WorkerQueue): number {
   let deliveries = 0;
   for (const subscription of subscriptions.values()) deliveries += deliveriesOf(subscription);
@@ -326,7 +322,7 @@ export function deliveriesIn({ subscriptions }: WorkerQueue): number {
 
 type Counts = { -readonly [K in keyof GroupCounts]: GroupCounts[K] };
 
-/** Of one group, or of the queue with its groups. */
+/** Counts of one group or, if `group` is null, of the queue and each of its groups. */
 export function counts(store: Store, name: QueueName, group: string | null): QueueCounts {
   const queue = store.queues.find(name);
   const groups = new Map<GroupName, GroupCounts>();
@@ -351,8 +347,8 @@ function countsOf({ rows, now }: Store, subscription: Subscription): Counts {
 }
 
 /**
- * Elements, each once. The sum over the groups counts an element of several groups several times, which is put right; a
- * queue without them, such as every plain one, costs no scan.
+ * Counts each element of a queue once. The sum over the groups counts an element of several groups several times, so
+ * the excess is subtracted. A queue without such elements, such as every plain one, needs no scan.
  */
 function elementCounts({ rows, now }: Store, queue: WorkerQueue, groups: readonly GroupCounts[]): Counts {
   const total: Counts = { ...NO_COUNTS };

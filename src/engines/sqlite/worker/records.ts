@@ -8,7 +8,7 @@ import { prepareAll, type Statements } from './schema.ts';
 
 const COLUMNS = COUNTER_NAMES.map((name) => `"${name}"`);
 
-/** The element that a dedup key stored. */
+/** The element that was stored with an idempotency key. */
 export interface Seen {
   readonly seq: number;
   readonly fingerprint: string | null;
@@ -17,7 +17,7 @@ export interface Seen {
 const PLACES = COLUMNS.map(() => '?').join(', ');
 const SUMS = COLUMNS.map((column) => `${column} = ${column} + excluded.${column}`).join(', ');
 
-// Versions are numbers of the same sequence as elements, and compared as texts.
+// Versions are numbers of the same sequence as elements, compared as strings.
 const DEFINITIONS = 'SELECT key, value, CAST(version AS TEXT) FROM definition WHERE kind = ?';
 
 const SQL = {
@@ -36,7 +36,7 @@ const SQL = {
                  ORDER BY ${COLUMNS.join(' + ')} DESC, grp LIMIT -1 OFFSET ${MAX_COUNTED_GROUPS})`,
 } as const;
 
-/** Small tables that are no elements: dedup keys, definitions, counters. */
+/** The small tables: idempotency keys, definitions, counters. */
 export class Records {
   readonly #queues: Queues;
   readonly #windowMs: number;
@@ -50,7 +50,7 @@ export class Records {
     this.#sql.definitions.setReturnArrays(true);
   }
 
-  /** The element that this dedup key stored, within the window. */
+  /** The element that was stored with this idempotency key within the window; null if there is none. */
   seen(queue: WorkerQueue, key: string, now: number): Seen | null {
     return (
       (this.#sql.findKey.get(queue.id, key, now - this.#windowMs) as unknown as Seen | undefined) ?? null
@@ -61,7 +61,7 @@ export class Records {
     this.#sql.putKey.run(queue.id, key, seq, now, fingerprint);
   }
 
-  /** Forgets up to `limit` dedup keys that are past the window. Returns whether there may be more. */
+  /** Deletes up to `limit` idempotency keys that are past the window. Returns whether there may be more. */
   forgetKeys(now: number, limit: number): boolean {
     return Number(this.#sql.forgetKeys.run(now - this.#windowMs, limit).changes) === limit;
   }
@@ -75,8 +75,8 @@ export class Records {
   }
 
   /**
-   * @param version the new one
-   * @returns whether what is stored has the `expected` version, as in the port: if not, nothing changes
+   * @param version the new version
+   * @returns whether the stored version is the `expected` one, as in the port; if not, nothing changes
    */
   putDefinition(kind: string, key: string, value: string, expected: string | null, version: number): boolean {
     if (expected !== 'any' && (this.definition(kind, key)?.[2] ?? null) !== expected) return false;
@@ -84,7 +84,7 @@ export class Records {
     return true;
   }
 
-  /** @returns whether there was one; null: it has not the `expected` version, so nothing changes */
+  /** @returns whether the definition existed; null if its version is not the `expected` one, so nothing changes */
   deleteDefinition(kind: string, key: string, expected: string): boolean | null {
     const stored = this.definition(kind, key)?.[2] ?? null;
     if (expected !== 'any' && stored !== expected) return null;
@@ -96,17 +96,16 @@ export class Records {
     const streams = new Set<WorkerQueue>();
     type Entry = [name: QueueName, group: string, ...counts: number[]];
     for (const [name, group, ...counts] of tuplesOf<Entry>(entries, 2 + COUNTER_NAMES.length)) {
-      // Statistics of a namespace that is stored elsewhere, or of another collection, are all that is known of its
-      // queues.
+      // The namespace's elements may be stored in another engine, so that this file has only counters of the queue.
       const queue = this.#queues.use(name, now);
       if (group !== '') streams.add(queue);
       this.#sql.addCounts.run(queue.id, group, ...counts);
     }
-    // The groups that were counted the least are forgotten, if there are too many.
+    // If there are too many groups, the counters of the least active ones are deleted.
     for (const { id } of streams) this.#sql.forgetCounts.run({ queue: id });
   }
 
-  /** Counts one of what the engine does itself: only it knows when an element is moved to a dead-letter queue. */
+  /** Counts an event of the engine itself: only it knows when an element moves to a dead-letter queue. */
   countOne(queue: WorkerQueue, group: GroupName, counter: CounterName): void {
     const counts = COUNTER_NAMES.map((name) => (name === counter ? 1 : 0));
     this.#sql.addCounts.run(queue.id, group, ...counts);

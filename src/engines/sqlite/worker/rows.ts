@@ -7,14 +7,14 @@ import type { QueueName } from '../protocol.ts';
 import type { Queues, StateCounts, Subscription, WorkerQueue } from './queues.ts';
 import { prepareAll, type Statements } from './schema.ts';
 
-/** An element's content as it is stored: the content type, and all rarer fields as one JSON text or null. */
+/** An element's content as stored: the content type, the rarer fields as JSON (see `toMore`), and the body. */
 interface StoredContent {
   readonly type: string | null;
   readonly more: string | null;
   readonly body: Uint8Array;
 }
 
-/** The facts of a new delivery. */
+/** The fields of a new delivery. */
 interface NewDelivery {
   readonly dueAt: number;
   readonly tries: number;
@@ -22,56 +22,56 @@ interface NewDelivery {
   readonly reason: string | null;
 }
 
-/** A new element, with the facts of its delivery. */
+/** A new element with its delivery. */
 export interface NewRow extends StoredContent, NewDelivery {}
 
 /** A delivery's own fields. */
 export interface DeliveryRow extends NewDelivery {
   readonly seq: number;
-  /** Where its content is; null: in its own row. */
+  /** The element that has its content; null: the content is in the delivery's own row. */
   readonly element: number | null;
   readonly subscription: number;
   readonly crc: number;
-  /** What is stored for the last reservation's token; null once that reservation was released, or if there was none. */
+  /** The stored form of the last reservation's token (`tokens.ts`); null if there was none, or if it was released. */
   readonly token: string | null;
-  /** Null: waiting. */
+  /** When its lease ends; null if it is waiting. */
   readonly leaseUntil: number | null;
-  /** Of the last reservation; 0 or null: nobody. */
+  /** The `ownerNumber` of the last reservation; 0 or null: no user. */
   readonly owner: number | null;
 }
 
-/** An element's content, where it came from. */
+/** An element's content, as read from a table. */
 export interface ElementRow extends StoredContent {
   readonly contentCrc: number;
   readonly insertedAt: number;
 }
 
-/** A delivery with its content, which a fault of the disk may have taken. */
+/** A delivery with its content, whose fields are null if a fault of the disk destroyed it. */
 type WholeRow = DeliveryRow & {
   readonly [K in keyof ElementRow]: ElementRow[K] | null;
 };
 
-/** Those of a page that is scanned. */
+/** A delivery as returned by a scan. */
 export type ScannedRow = WholeRow & {
-  /** Of the body, which was read or not. */
+  /** Bytes of the body, even if the body was not read. */
   readonly bytes: number | null;
-  /** Of the last reservation; null if there was none. */
+  /** When the last reservation was made; null if there was none. */
   readonly reservedAt: number | null;
   readonly holder: string | null;
 };
 
-/** What a take needs of a delivery. */
+/** The fields of a delivery that a take needs. */
 export type ReadyRow = Omit<WholeRow, 'token' | 'owner' | 'insertedAt'>;
 
-/** New reservations, made by one call. */
+/** Reservations made by one call. */
 interface Reservations {
   readonly until: number;
   readonly owner: number;
   /** When they are made. */
   readonly at: number;
-  /** What is stored for it, see `tokens.ts`. */
+  /** The stored form of the tokens, see `tokens.ts`. */
   readonly token: string;
-  /** One for all, or one by place (see `holderTexts`). */
+  /** One string for all, or one for each (see `holderTexts`). */
   readonly holders: string | readonly string[];
 }
 
@@ -83,29 +83,29 @@ const BODY = 'ifnull(d.body, e.body) AS body';
 const HELD = 'd.reserved_at AS reservedAt, d.holder';
 const WHOLE = `${OWN}, ${CONTENT}, ${BODY}`;
 const SCANNED = `${WHOLE}, ${HELD}, length(ifnull(d.body, e.body)) AS bytes`;
-// The length of a body is found without reading it if it is asked for by its column.
+// SQLite computes the length of a body without reading it only if `length` is applied to the column itself.
 const SCANNED_WITHOUT_BODY = `${OWN}, ${CONTENT}, NULL AS body, ${HELD}, ifnull(length(d.body), length(e.body)) AS bytes`;
-// The number of no element is null, so an element is looked up only if the content is not in the row.
+// `d.element` is null if the content is in the row, and then no element is looked up.
 const FROM = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
 
 /**
- * A bound limit. A bare `?` would let SQLite look at its value for the plan and compile the statement again at
- * each binding: 18 µs a call instead of 3, measured.
+ * A bound limit. With a bare `?`, SQLite plans by its value and compiles the statement again at each binding: 18 µs a
+ * call, not 3 µs.
  */
 const BOUND = '? + 0';
 
 const WAITING = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NULL';
 const RESERVED = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NOT NULL';
-// One that a fault of the disk took from its subscription stays: it must not be found again and again.
+// A delivery whose subscription a fault of the disk destroyed is skipped: it would be found again by each sweep.
 const EXPIRING =
   'FROM delivery d WHERE d.expires_at IS NOT NULL AND d.lease_until IS NULL AND EXISTS (SELECT 1 FROM subscription s WHERE s.id = d.subscription)';
 
 /**
- * Elements of several groups that one count reads, at most: 70 ms. After a start there may be millions, and as many may
- * become due at one moment.
+ * Elements of several groups that one count reads, at most: 70 ms. There may be millions after a start, and as many may
+ * become due at the same moment.
  */
 const READ_A_COUNT = 20_000;
-/** Of so many groups, or fewer: one of more groups counts as several. */
+/** Deliveries that count as one element of {@link READ_A_COUNT}: an element of more groups counts as several. */
 const GROUPS_OF_READ = 3;
 
 const STATES = `SELECT sum(d.lease_until IS NULL AND d.due_at <= :now) AS ready,
@@ -116,13 +116,13 @@ const ADD =
 const ADDED_ROW = '(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)';
 const ADDED_COLUMNS = 13;
 /**
- * Rows that one statement changes. Of an insert they cost 0.86 µs a row, one statement for each 1.4, and 32 rows save
- * another 5 %; of a pop 2.7 µs and 3.1, of a reservation 4.7 and 5.5, each with its selection.
+ * Rows that one statement changes. An insert costs 0.86 µs per row, or 1.4 µs in a statement of its own; 32 rows would
+ * save another 5 %. A pop costs 2.7 or 3.1 µs, a reservation 4.7 or 5.5 µs, each including its selection.
  */
 const ROWS_AT_ONCE = 16;
 /**
- * Deliveries whose numbers follow each other are changed by their range: 64 that are removed by one statement take 1.6
- * µs each with their selection, by statements of 16 numbers 2.1. Nothing but they can be in the range.
+ * At least this many deliveries with consecutive numbers are changed by their range, which cannot contain any other
+ * delivery. Removing 64 takes 1.6 µs each including their selection, and by statements of 16 numbers 2.1 µs.
  */
 export const SHORTEST_RANGE = 4;
 
@@ -131,7 +131,7 @@ const SQL = {
   addMany: `${ADD}${manyOf(ADDED_ROW)}`,
   addElement:
     'INSERT INTO element (seq, queue, groups, inserted_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
-  // A delivery of a named group has another number than its element: see `schema.ts`.
+  // The number of a named group's delivery differs from its element's: see `schema.ts`.
   findPlain: `SELECT ${OWN} FROM delivery d WHERE d.seq = ? AND d.subscription = ?`,
   findShared: `SELECT ${OWN} FROM delivery d WHERE d.element = ? AND d.subscription = ?`,
   wholePlain: `SELECT ${SCANNED} ${FROM} WHERE d.seq = ? AND d.subscription = ?`,
@@ -145,7 +145,7 @@ const SQL = {
   removeMany: `DELETE FROM delivery WHERE seq IN (${manyOf('?')})`,
   removeHeld:
     'DELETE FROM delivery WHERE seq = ? AND subscription = ? AND token = ? AND lease_until IS NOT NULL AND element IS NULL',
-  // Without its hint the number of rows would be counted by the index of all reservations.
+  // Without the hint SQLite would use the index of all reservations.
   countHeld: `SELECT count(*) AS n FROM delivery NOT INDEXED WHERE seq BETWEEN ? AND ? AND subscription = ? AND token = ?
        AND lease_until IS NOT NULL AND element IS NULL`,
   reserve:
@@ -179,7 +179,7 @@ const SQL = {
   statesOf: `${STATES} FROM element e CROSS JOIN delivery d ON d.element = e.seq
        WHERE e.seq = :element AND e.groups > 1 GROUP BY e.seq`,
   becameDue: `SELECT d.element ${WAITING} AND d.due_at > ? AND d.due_at <= ? LIMIT ${BOUND}`,
-  // The body of what expired is not read: a thousand of them may be a gigabyte.
+  // Bodies of expired elements are not read: a thousand of them may be a gigabyte.
   ready: `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
             ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc),
             iif(d.expires_at <= ?, NULL, ifnull(d.body, e.body)) ${FROM}
@@ -201,7 +201,7 @@ const IN_STATE = ofStates(
     `SELECT ${OWN} FROM delivery d WHERE d.subscription = :subscription AND ${BY_STATE[state]} LIMIT :limit`,
 );
 
-/** Pages of deliveries behind a moment and a number. */
+/** Statements that read the deliveries after a moment and a number, by state. */
 function pagesOf(columns: string): Record<DeliveryState, string> {
   return ofStates((state) => {
     const key = state === 'reserved' ? 'd.lease_until' : 'd.due_at';
@@ -222,7 +222,7 @@ const REPAIRS = [
   repairOf('element', 'queue groups inserted_at crc'),
 ];
 
-/** Replaces numbers that cannot be read; no checksum is -1. */
+/** A statement that replaces unreadable numbers, in rows whose checksum it makes invalid: no checksum is -1. */
 function repairOf(table: string, names: string): string {
   const columns = names.split(' ');
   const isTooLarge = (column: string): string =>
@@ -233,30 +233,30 @@ function repairOf(table: string, names: string): string {
   return `UPDATE ${table} SET ${repaired.join(', ')} WHERE ${columns.map(isTooLarge).join(' OR ')}`;
 }
 
-/** Bodies up to this size stay in the row of their delivery, which a reservation rewrites. */
+/** Bodies up to this size are stored in the row of their delivery, which a reservation rewrites. */
 const MAX_INLINE_BYTES = 1024;
 
-/** Deliveries that one step of a purge removes at most: 10 ms. */
+/** Deliveries that one step of a purge removes, at most: 10 ms. */
 const PURGED_A_STEP = 2000;
-/** And pages, about: 128 MiB, for which SQLite takes as long. */
+/** Pages that one step of a purge frees, about: 128 MiB, which also takes 10 ms. */
 const PURGED_PAGES = 32_768;
-/** Deliveries that a purge removes between two looks at how many pages it has freed: one costs 16 µs. */
+/** Deliveries that a purge removes between two queries of the number of free pages, which take 16 µs each. */
 const PURGED_A_LOOK = 128;
 
-/** Elements of several groups that change between two counts of their queue, before all are read again. */
+/** Elements of several groups that may change between two counts of their queue; with more, all are read again. */
 const MAX_CHANGED = 250_000;
 
-/** How many leases one call ends. More wait for the next call, which follows at once. */
+/** Expired leases that one call ends, at most. The next call, which follows immediately, ends the others. */
 const LEASES_A_CALL = 1000;
 
 /**
- * Deliveries and elements. Each method that changes deliveries is one change of state (`docs/concepts.md`), and keeps
- * the counts and lease bounds of their subscription in step with the table.
+ * Deliveries and elements. Each method that changes deliveries is one transition of their state (`docs/concepts.md`),
+ * and updates the counts and lease bounds of their subscription.
  */
 export class Rows {
   readonly #db: DatabaseSync;
   readonly #queues: Queues;
-  /** No lease of any queue ends before this moment. */
+  /** Lower bound of the lease ends of all queues. */
   #leasesEndFrom = Number.POSITIVE_INFINITY;
 
   readonly #sql: Statements<typeof SQL>;
@@ -278,8 +278,8 @@ export class Rows {
   // Elements.
 
   /**
-   * Plain elements of one subscription, whose numbers follow each other from `first`, each with its delivery. Content
-   * that is small is in the delivery's row.
+   * Stores plain elements of one subscription with consecutive numbers from `first`, each with its delivery. Small
+   * content is stored in the row of the delivery.
    */
   addPlain(subscription: Subscription, first: number, elements: readonly NewRow[], now: number): void {
     let values: (string | number | null | Uint8Array)[] = [];
@@ -305,14 +305,14 @@ export class Rows {
     if (values.length > 0) this.#sql.add.run(...values);
   }
 
-  /** @param groups how many groups the element is for */
+  /** @param groups number of groups that the element is for */
   addElement(queue: WorkerQueue, seq: number, groups: number, content: StoredContent, now: number): void {
     const { type, more, body } = content;
     const crc = elementChecksum(seq, type, more, body);
     this.#sql.addElement.run(seq, queue.id, groups, now, type, more, crc, body);
   }
 
-  /** (none) -> waiting, for a group of an element that `addElement` stored */
+  /** (none) -> waiting, for one group of an element that `addElement` stored */
   addShared(subscription: Subscription, seq: number, element: number, facts: NewDelivery, now: number): void {
     const { dueAt, tries, expiresAt, reason } = facts;
     const { id } = subscription;
@@ -323,7 +323,7 @@ export class Rows {
     this.#waitingAdded(subscription, dueAt, now);
   }
 
-  /** Content of a delivery, which may have been read with it; null if a fault of the disk took it. */
+  /** The content of a delivery, from `row` if it was read with it; null if a fault of the disk destroyed it. */
   contentOf(row: DeliveryRow | WholeRow): ElementRow | null {
     const { seq, element } = row;
     const statement = element === null ? this.#sql.content : this.#sql.sharedContent;
@@ -336,21 +336,21 @@ export class Rows {
     return this.#sql.sharedContent.get(seq) !== undefined;
   }
 
-  /** A second group has a delivery of this element again. */
+  /** Marks an element that has deliveries of several groups again. */
   markShared(seq: number): void {
     this.#sql.markShared.run(seq);
   }
 
   /**
-   * Makes rows readable again in which a fault of the disk left a number of more than 53 bits, so that they can be set
-   * aside. Reads both tables, once for each such fault.
+   * Repairs rows in which a fault of the disk left a number of more than 53 bits, so that they can be set aside. Reads
+   * both tables completely, once for each such fault.
    */
   makeReadable(): void {
     for (const sql of REPAIRS) this.#db.exec(sql);
     for (const queue of this.#queues.all()) queue.shared = null;
   }
 
-  /** Copies an element whose checksum does not fit to the table `damaged`. */
+  /** Copies an element whose checksum does not match to the table `damaged`. */
   setAside(element: number, queue: number, { type, more, contentCrc, body }: ElementRow, now: number): void {
     this.#sql.setAside.run(element, queue, now, type, more, contentCrc, body);
   }
@@ -361,15 +361,15 @@ export class Rows {
     return (this.#sql.bySeq.get(seq) as unknown as DeliveryRow | undefined) ?? null;
   }
 
-  /** @param element the number of its element */
+  /** Finds the delivery of an element to a subscription; null if there is none. */
   find({ id, group }: Subscription, element: number): DeliveryRow | null {
     const statement = group === PLAIN_GROUP ? this.#sql.findPlain : this.#sql.findShared;
     return (statement.get(element, id) as unknown as DeliveryRow | undefined) ?? null;
   }
 
   /**
-   * The same with its content, `hasBody`: and its body, in one statement: two take a bulk move a fifth more processor
-   * time.
+   * Like `find`, including the content and, if `hasBody`, the body, in one statement: two take a fifth more processor
+   * time of a bulk move.
    */
   findWhole({ id, group }: Subscription, element: number, hasBody = true): ScannedRow | null {
     const { wholePlain, wholeShared, namedPlain, namedShared } = this.#sql;
@@ -379,8 +379,8 @@ export class Rows {
   }
 
   /**
-   * Deliveries of these elements in some states, in the order of pages: by state, then in delivery order. Null is no
-   * element.
+   * The deliveries of these elements that are in these states, in the order of pages: by state, then in delivery order.
+   * Null stands for an unknown element.
    */
   named(
     subscription: Subscription,
@@ -402,15 +402,12 @@ export class Rows {
     );
   }
 
-  /** All deliveries of an element, whatever their state. */
+  /** All deliveries of an element, in all states. */
   ofElement(element: number): DeliveryRow[] {
     return this.#sql.ofElement.all({ element }) as unknown as DeliveryRow[];
   }
 
-  /**
-   * The first `limit` eligible deliveries, by maturity, then by insertion; those that expired without their bodies.
-   * They are read as arrays, which is faster.
-   */
+  /** The first `limit` ready deliveries, by maturity, then by insertion; expired ones without their bodies. */
   ready({ id: subscription }: Subscription, now: number, limit: number): ReadyRow[] {
     const rows = this.#sql.ready.all(now, subscription, now, limit) as unknown as [
       seq: number,
@@ -445,9 +442,9 @@ export class Rows {
   }
 
   /**
-   * Deliveries in a state behind a place, by their moment (maturity, or lease end) and number. Bodies are read one by
-   * one, 0.8 µs a row more, as a page may end at a few large ones: reading a hundred of 1 MiB for sixteen would hold up
-   * the thread.
+   * Deliveries in a state after a place, by their moment (maturity, or lease end) and number. Bodies are read row by
+   * row, which takes 0.8 µs more per row, since a page may end after a few large ones: reading a hundred bodies of 1
+   * MiB to return sixteen would block the thread.
    */
   page(
     { id: subscription }: Subscription,
@@ -462,8 +459,9 @@ export class Rows {
   }
 
   /**
-   * A step may be of several groups, and is done once it found less than it may remove.
-   * @param freePages how many pages are free
+   * Removes deliveries of all groups in one bounded step. It is the last step if it finds fewer than it may remove.
+   * @param given states of the deliveries to remove; null: all
+   * @param freePages returns the number of free pages
    */
   purge(name: QueueName, given: readonly string[] | null, now: number, freePages: () => number): PurgeStep {
     const states = DELIVERY_STATES.filter((state) => given === null || given.includes(state));
@@ -487,7 +485,7 @@ export class Rows {
     return { removed, isDone: true };
   }
 
-  /** reserved or waiting -> finished; an element goes with its last delivery */
+  /** reserved or waiting -> finished; the element is deleted with its last delivery */
   remove(
     subscription: Subscription,
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt' | 'leaseUntil'>[],
@@ -511,7 +509,9 @@ export class Rows {
     }
   }
 
-  /** reserved -> finished, if it is plain and small and the reservation has this token. Returns whether it was. */
+  /**
+   * reserved -> finished if the element is plain and small and the reservation has this token. Returns whether it was.
+   */
   removeHeld(subscription: Subscription, seq: number, token: string): boolean {
     if (this.#sql.removeHeld.run(seq, subscription.id, token).changes === 0) return false;
     this.#reservedChanged(subscription, -1);
@@ -519,8 +519,8 @@ export class Rows {
   }
 
   /**
-   * reserved -> finished, for deliveries whose numbers follow each other, if each is plain and small and all
-   * reservations have this token. Returns whether they were; else nothing is changed.
+   * reserved -> finished, for deliveries with consecutive numbers, if each is plain and small and all reservations have
+   * this token. Returns whether they were finished; if not, nothing is changed.
    */
   removeHeldRange(subscription: Subscription, first: number, count: number, token: string): boolean {
     const last = first + count - 1;
@@ -559,7 +559,7 @@ export class Rows {
 
   /**
    * reserved or waiting -> waiting
-   * @param token the reservation's token if it may still be committed, as after its lease ended; else null
+   * @param token the reservation's token if it may still be committed, as after its lease expired; else null
    */
   wait(
     subscription: Subscription,
@@ -576,28 +576,28 @@ export class Rows {
     this.#waitingAdded(subscription, dueAt, now);
   }
 
-  /** reserved -> reserved, until another moment */
+  /** reserved -> reserved, with another lease end */
   extend(subscription: Subscription, seq: number, until: number): void {
     this.#sql.extend.run(until, seq);
     this.#leaseStarted(subscription, until);
   }
 
-  /** Waiting deliveries that expired, over all queues. */
+  /** Expired waiting deliveries of all queues, the earliest first. */
   expired(now: number, limit: number): DeliveryRow[] {
     return this.#sql.expired.all(now, limit) as unknown as DeliveryRow[];
   }
 
-  /** When the next waiting delivery expires; null if none does. */
+  /** When the next waiting delivery expires; null if none will. */
   nextExpiry(): number | null {
     return momentOf(this.#sql.firstExpiry.get());
   }
 
-  // Counts: see `Subscription`.
+  // Counts, see `Subscription`.
 
-  /** Brings a subscription's counts to `now`, which changes no fact. */
+  /** Advances a subscription's counts to `now` (see {@link Subscription}); changes no delivery. */
   count(subscription: Subscription, now: number): Subscription {
     const { id, countedAt, scheduledFrom } = subscription;
-    // After a restart the clock may show an earlier time: what was ready only by the later one is scheduled again.
+    // After a restart the clock may be earlier: deliveries that are ready only at the later time are scheduled again.
     const isBack = now < countedAt;
     if (isBack || scheduledFrom <= now) {
       const [from, to] = isBack ? [now, countedAt] : [countedAt, now];
@@ -610,12 +610,12 @@ export class Rows {
     return subscription;
   }
 
-  /** The earliest maturity of what waits, due or not. */
+  /** The earliest maturity of waiting deliveries, due or not; null if there are none. */
   firstDueAt({ id }: Subscription): number | null {
     return momentOf(this.#sql.firstDue.get(id));
   }
 
-  /** See {@link SharedCounts}. To be called when all subscriptions of the queue were counted at `now`. */
+  /** Updates {@link SharedCounts}. Must be called after all subscriptions of the queue were counted at `now`. */
   countShared(queue: WorkerQueue, now: number): StateCounts {
     this.#noteDue(queue, now);
     const beyond: StateCounts = queue.shared?.beyond ?? { ready: 0, scheduled: 0, reserved: 0 };
@@ -636,7 +636,7 @@ export class Rows {
     return beyond;
   }
 
-  /** Reads elements that were not read yet, as many as are left of a count. Returns up to which they are read. */
+  /** Counts up to `most` further elements. Returns the last element that is counted, as {@link SharedCounts.readTo}. */
   #readShared({ id, shared }: WorkerQueue, now: number, beyond: StateCounts, most: number): number {
     const after = shared?.readTo ?? Number.MIN_SAFE_INTEGER;
     let left = most;
@@ -650,7 +650,7 @@ export class Rows {
 
   /**
    * Deliveries that became due since the last count change the states of their elements. If they are more than one
-   * count may read, or the clock was set back, all elements are read again, a part at a time.
+   * count may read, or the clock was set back, all elements are counted again, a part at a time.
    */
   #noteDue(queue: WorkerQueue, now: number): void {
     const { shared } = queue;
@@ -670,8 +670,8 @@ export class Rows {
   }
 
   /**
-   * A delivery of an element is about to change, be made or go. Null: that of a plain queue. Returns what of
-   * {@link READ_A_COUNT} it read.
+   * Must be called before a delivery of the element changes, is added or is removed; null: its content is in its own
+   * row. Returns how much of {@link READ_A_COUNT} it used.
    */
   #sharedChanges({ queue }: Subscription, element: number | null): number {
     const { shared } = queue;
@@ -679,7 +679,7 @@ export class Rows {
       return 0;
     const read = addBeyond(shared.beyond, this.#statesOf(element, shared.countedAt), -1);
     shared.changed.add(element);
-    // Reading so many one by one costs as much as reading all.
+    // Reading this many one by one costs as much as reading all.
     if (shared.changed.size >= MAX_CHANGED) queue.shared = null;
     return read;
   }
@@ -688,7 +688,7 @@ export class Rows {
     return this.#sql.statesOf.get({ now, element }) as unknown as StateCounts | undefined;
   }
 
-  /** Counts the table's rows: slow, for when it can no longer be trusted to agree with what was counted. */
+  /** Counts the rows of the table, which is slow: for when the counts in memory may no longer match it. */
   recount(subscription: Subscription, now: number): void {
     this.#queues.changed(subscription);
     const { id, queue } = subscription;
@@ -700,7 +700,7 @@ export class Rows {
     this.#lookAhead(subscription, now);
   }
 
-  /** `now` lets the counts follow the clock if that is free. */
+  /** Also advances the counts to `now` if that is free. */
   #waitingAdded(subscription: Subscription, dueAt: number, now: number): void {
     this.#queues.changed(subscription);
     if (subscription.countedAt < now && subscription.scheduledFrom > now) subscription.countedAt = now;
@@ -728,15 +728,15 @@ export class Rows {
     subscription.scheduledFrom = next ?? Number.POSITIVE_INFINITY;
   }
 
-  // Leases. Their bounds are never too late: a reservation pulls them forward, a settled one leaves them, and reading
-  // the table makes them exact. So a batch in which no lease ends pays one comparison.
+  // Leases. Their bounds are never too late: a reservation lowers them, a settlement leaves them unchanged, and a query
+  // of the table makes them exact. So a batch in which no lease ends costs one comparison.
 
-  /** Whether `endedLeases` may find something. */
+  /** Whether `endedLeases` may find leases. */
   mayLeaseHaveEnded(now: number): boolean {
     return this.#leasesEndFrom <= now;
   }
 
-  /** Some reservations that ended at `now` or before, in the order of their ends, over all queues. */
+  /** Reservations of all queues that ended at `now` or before, by their ends, up to {@link LEASES_A_CALL}. */
   endedLeases(now: number): DeliveryRow[] {
     const found: DeliveryRow[] = [];
     for (const { id, leaseEndsFrom } of this.#queues.subscriptions()) {
@@ -749,9 +749,9 @@ export class Rows {
   }
 
   /**
-   * Finds the end of the lease that ends next, exactly; null if none runs. One pass, which asks the table only about
-   * subscriptions that may have it: with thousands of queues, a pass for each bound of a lease that was settled would
-   * stop the thread.
+   * Finds the exact end of the lease that ends next; null if there is none. One pass, which queries the table only for
+   * subscriptions that may have it: with thousands of queues, a pass for each bound of a settled lease would block the
+   * thread.
    */
   findNextLeaseEnd(): number | null {
     let next = Number.POSITIVE_INFINITY;
@@ -772,7 +772,7 @@ export class Rows {
   }
 }
 
-/** The rows from one index on whose numbers follow each other, by their numbers. */
+/** The run of rows with consecutive numbers that starts at an index. Returns its first and last number. */
 function runFrom(rows: readonly { readonly seq: number }[], from: number): { first: number; last: number } {
   const first = rows[from]?.seq ?? 0;
   let length = 1;
@@ -781,8 +781,8 @@ function runFrom(rows: readonly { readonly seq: number }[], from: number): { fir
 }
 
 /**
- * Adds, or takes away, what the deliveries of an element are beyond the element itself. Returns what of
- * {@link READ_A_COUNT} it took to read them.
+ * Adds or subtracts the difference between the deliveries of an element and the element itself. Returns how much of
+ * {@link READ_A_COUNT} reading them used.
  */
 function addBeyond(beyond: StateCounts, states: StateCounts | undefined, sign: 1 | -1): number {
   if (states === undefined) return 1;
@@ -796,17 +796,17 @@ export function elementOf({ seq, element }: Pick<DeliveryRow, 'seq' | 'element'>
   return element ?? seq;
 }
 
-/** The moment by which deliveries of a state are in order. */
+/** The moment that orders deliveries of a state. */
 function placeOf({ leaseUntil, dueAt }: Pick<DeliveryRow, 'leaseUntil' | 'dueAt'>): number {
   return leaseUntil ?? dueAt;
 }
 
-/** The moment of a row, null if there is none. */
+/** The column `at` of a row; null if there is no row. */
 function momentOf(row: Record<string, unknown> | undefined): number | null {
   return row === undefined ? null : Number(row.at);
 }
 
-/** Whether the checksum of a delivery fits. What fails is never handed out. */
+/** Whether the checksum of a delivery matches. A delivery that fails is never handed to a consumer. */
 export function isWholeDelivery(
   row: Omit<DeliveryRow, 'reason' | 'token' | 'owner' | 'leaseUntil'>,
 ): boolean {
@@ -814,7 +814,7 @@ export function isWholeDelivery(
   return deliveryChecksum(seq, element, subscription, dueAt, tries, expiresAt) === crc;
 }
 
-/** Whether the checksum of a delivery's content fits. */
+/** Whether the checksum of a delivery's content matches. */
 export function isWholeContent(
   row: Pick<DeliveryRow, 'seq' | 'element'>,
   content: Omit<WholeRow, keyof DeliveryRow | 'insertedAt'>,
@@ -824,8 +824,8 @@ export function isWholeContent(
 }
 
 /**
- * CRC-32 of an element's content type, further fields and body, started with the element's number: a body that a
- * fault moved to another row fails the check as well.
+ * CRC-32 of an element's content type, further fields and body. It starts with the element's number, so a body that a
+ * fault moved to another row fails the check, too.
  */
 function elementChecksum(seq: number, type: string | null, more: string | null, body: Uint8Array): number {
   let crc = seq >>> 0;
@@ -835,9 +835,9 @@ function elementChecksum(seq: number, type: string | null, more: string | null, 
 }
 
 /**
- * Of a delivery's number, element, subscription, maturity, tries and expiry: a change of any one of them changes it for
- * certain, of several with a probability of all but 2^-32. Mixed by multiplication, which takes 20 ns; a CRC would need
- * the numbers as bytes. A reservation changes none of them, so it need not be computed then.
+ * Checksum of a delivery's number, element, subscription, maturity, tries and expiry. A change of one of them always
+ * changes it, a change of several with a probability of 1 - 2^-32. Mixed by multiplication, which takes 20 ns; a CRC
+ * would need the numbers as bytes. A reservation changes none of these fields, so it need not compute it again.
  */
 function deliveryChecksum(
   seq: number,

@@ -1,22 +1,23 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 
 /**
- * The tables. Nothing is released yet, so there is one version and no migration.
+ * The tables. There is one version of the schema, and no migration.
  *
  * - `unsynced` is written by each transaction that is committed without an fsync, and by no other. It is the first
- *   table, so that its only page has the number {@link UNSYNCED_PAGE}: by it `log-check.ts` recognizes them.
- * - `subscription` is one consumer group of one queue, so that a delivery names both by one small number. It
- *   holds the counts that `rows.ts` keeps. `queue.options` is JSON text, as `declare` gave it.
- * - `delivery` is found by delivery order through `delivery_waiting`. `token` (see `tokens.ts`), `owner`, `reserved_at`
- *   and `holder` are of its last reservation. Its number is the element's if that has one
- *   delivery, else a later one, drawn with it. A delivery with a `lease_until` is reserved; a waiting one that still
- *   has a `token` is one whose lease ended and that nobody has reserved since. Its `crc` is of what a reservation
- *   leaves alone.
- * - The content of a small element with one plain delivery is in that delivery's row: 22 % less time an insert, 17 %
- *   less a pop (ADR 9). All other content is in `element`, and `delivery.element` names it.
+ *   table, so that its only page has the number {@link UNSYNCED_PAGE}, by which `log-check.ts` recognizes these
+ *   transactions.
+ * - `subscription` is one consumer group of one queue, so that a delivery refers to both by one small number. It has
+ *   the counts that `rows.ts` maintains. `queue.options` is JSON, as given to `declare`.
+ * - `delivery` is read in delivery order through `delivery_waiting`. Its number is the element's if that has one
+ *   delivery, else a later one, issued with it. A delivery with a `lease_until` is reserved. `token` (see `tokens.ts`),
+ *   `owner`, `reserved_at` and `holder` belong to its last reservation; a waiting delivery that still has a `token` is
+ *   one whose lease expired and that was not reserved since. `crc` covers the fields that a reservation does not
+ *   change.
+ * - The content of a small element with one plain delivery is in the row of that delivery: 22 % less time for an
+ *   insert, 17 % less for a pop (ADR 9). All other content is in `element`, to which `delivery.element` refers.
  * - `element.groups` is 0 on a plain queue. On a stream it is the number of groups that the element was inserted for;
- *   of one that an undone pop brought back, 1, or more if several groups have it.
- * - `damaged` holds elements whose checksum did not fit, for a person to look at.
+ *   if an undone pop restored it, 1, or more if several groups have it.
+ * - `damaged` has elements whose checksum did not match, for inspection by a person.
  */
 const SCHEMA = `
    CREATE TABLE unsynced (id INTEGER PRIMARY KEY, transactions INTEGER NOT NULL) STRICT;
@@ -121,13 +122,13 @@ const SCHEMA = `
      body BLOB NOT NULL
    ) STRICT;`;
 
-/** The version that this program writes. */
+/** The schema version that this program reads and writes. */
 export const SCHEMA_VERSION = 1;
 
-/** Page 1 is the schema's, page 2 the first map of pages that `auto_vacuum` keeps. */
+/** Page 1 has the schema, page 2 the first pointer map of `auto_vacuum`. */
 export const UNSYNCED_PAGE = 3;
 
-/** @returns whether the file has our tables @throws Error if it has those of another version of the program */
+/** @returns whether the file has the engine's tables @throws Error if they are of another schema version */
 export function hasSchema(db: DatabaseSync): boolean {
   const version = Number(db.prepare('PRAGMA user_version').get()?.user_version ?? 0);
   if (version === 0 || version === SCHEMA_VERSION) return version !== 0;
@@ -144,7 +145,7 @@ export function createSchema(db: DatabaseSync): void {
 
 export type Statements<T> = { readonly [K in keyof T]: StatementSync };
 
-/** Prepares statements by name, so that each is written once. */
+/** Prepares the statements of a table of SQL strings, by name. */
 export function prepareAll<T extends Readonly<Record<string, string>>>(
   db: DatabaseSync,
   sql: T,

@@ -8,17 +8,17 @@ import { openDatabase } from './open.ts';
 import { Space } from './space.ts';
 import { Store, type TransactionPoint } from './store.ts';
 
-/** Less is no more than clocks of one machine differ by. */
+/** Clocks of one machine may differ by less than this. */
 const OLDER_CLOCK_MS = 1000;
 
-/** Log pages at which a checkpoint is made: 4 MiB. */
+/** Pages in the log from which a checkpoint is made: 4 MiB. */
 const CHECKPOINT_PAGES = 1000;
 
 type BatchMessage = ToWorker & { readonly kind: 'batch' };
 
 /**
- * Opens the file and serves it to the other side of `port`, until that closes it or the file cannot be relied on.
- * @param reach called at each point of a transaction; what it throws is as if SQLite had thrown it
+ * Opens the file and serves it to the main thread until that closes it, or the file can no longer be relied on.
+ * @param reach called at each point of a transaction; an error that it throws is handled like one of SQLite
  */
 export function serve(
   port: MessagePort,
@@ -56,13 +56,15 @@ function openStore(options: WorkerData, warn: Warn, reach: (point: TransactionPo
   try {
     return open();
   } catch (error) {
-    // Opening writes a little. A full disk must not keep the consumers out after a restart.
+    // Opening the file needs a little space. A full disk must not prevent a restart, after which consumers free space.
     if (!isFull(causeOf(error)) || !space?.giveUpBallast()) throw error;
     return open();
   }
 }
 
-/** Elements keep the moments that the clock showed then; what is ready by them waits until it shows them again. */
+/**
+ * Moments are stored by the clock of their time: elements that were ready by it wait until the clock shows it again.
+ */
 function warnOfOlderClock({ queues }: Store, { file, now }: WorkerData, warn: Warn): void {
   let behindMs = 0;
   for (const { subscriptions } of queues.all()) {
@@ -75,7 +77,7 @@ function warnOfOlderClock({ queues }: Store, { file, now }: WorkerData, warn: Wa
   );
 }
 
-/** Runs what the main side asks for on an open store. */
+/** Handles messages of the main thread for an open store. */
 class StoreServer {
   readonly #port: MessagePort;
   readonly #store: Store;
@@ -95,7 +97,7 @@ class StoreServer {
     let message: ToWorker | undefined = first;
     while (message?.kind === 'batch') {
       batches.push(message);
-      // What came while the transaction before ran, and waits.
+      // Messages that arrived during the previous transaction are already waiting.
       message = receiveMessageOnPort(this.#port)?.message;
     }
     if (batches.length > 0 && !this.#hasFailed) this.#run(batches);
@@ -107,7 +109,7 @@ class StoreServer {
     this.#port.postMessage(message, transfer);
   }
 
-  /** All of them in one transaction, with one sync. */
+  /** Runs the batches in one transaction, with one fsync. */
   #run(batches: readonly BatchMessage[]): void {
     const store = this.#store;
     try {
@@ -134,7 +136,7 @@ class StoreServer {
     }
   }
 
-  /** After the replies, so that nobody waits for it. On a full disk the log grows until there is space. */
+  /** Follows the replies, so that no caller waits for it. On a full disk the log grows until there is space. */
   #checkpoint(bytes: number): void {
     const store = this.#store;
     try {
@@ -146,8 +148,8 @@ class StoreServer {
   }
 
   /**
-   * The file can no longer be relied on: say so once, then end the thread without another message. A batch that
-   * waits in the port already must not run: its callers learn that it did not.
+   * Reports once that the file can no longer be relied on, then ends the thread without another message. A batch that
+   * is already waiting in the port must not run: its callers are told that it did not.
    */
   #fail(error: unknown, batches: number): void {
     this.#hasFailed = true;
@@ -164,7 +166,7 @@ class StoreServer {
     }
   }
 
-  /** What the log still holds is in the file after this, but for a disk that is full: then the log stays. */
+  /** Checkpoints the log before closing the file. If the disk is full, the log stays. */
   async #close(): Promise<void> {
     await this.#backup.stop();
     try {
@@ -180,8 +182,8 @@ class StoreServer {
 const NO_BODIES = { small: new Uint8Array(0), large: [] };
 
 /**
- * @param places of the calls; null: all
- * @param transfer receives the bodies; null: these calls return none
+ * @param places indexes of the calls; null: all
+ * @param transfer receives the buffers of the bodies; null: these calls return none
  */
 function replyAt(
   { results, rejections, bodies }: Part['result'],
@@ -196,7 +198,7 @@ function replyAt(
   };
 }
 
-/** @param places in order */
+/** The indexes below `calls` that are not in `places`, which are ascending. */
 function othersThan(places: readonly number[], calls: number): number[] {
   const others: number[] = [];
   let at = 0;

@@ -29,13 +29,13 @@ import {
 import type { Store } from './store.ts';
 import { isTokenOf, storedToken, TakeTokens } from './tokens.ts';
 
-// What takes an element out of its state: settlements, leases that end, dead letters, copies to another queue, damage.
+// Transitions of deliveries: settlements, lease expiries, dead letters, copies to other queues, damage.
 
 type Kind = SettleFields[6];
 
 /**
- * How an item names a delivery: by its element and state, its token and, without a token, the user; 0: the service
- * itself.
+ * How an item refers to a delivery: by element and state, by its token, and without a token by the user; 0: the service
+ * itself, which is not checked.
  */
 interface Reference {
   readonly element: number;
@@ -45,8 +45,9 @@ interface Reference {
 }
 
 /**
- * Applies one action to each delivery. What an item inserts stands in the call's transaction, so it happens wholly or
- * not at all. Once the transaction has copied enough, the other items are left: there is no result for them.
+ * Applies one action to each delivery. Elements that an item inserts are stored in the transaction of the call, so each
+ * item is atomic. Once the transaction has copied as much as one step may, the remaining items are skipped, without
+ * results.
  * @throws QuaysideError `too-many-groups`
  */
 export function settle(
@@ -57,16 +58,13 @@ export function settle(
 ): Fields {
   if (details !== null) makeRoom(store, items, details);
   const results: Fields = [];
-  /**
-   * What the items insert, by queue: together they take 2 µs less an item of an exchange, which has two copies, than
-   * one by one.
-   */
+  /** Elements that items insert, by queue: together they take 2 µs less per item of an exchange with two copies. */
   const inserted = new Map<QueueName, Incoming[]>();
   let queue: WorkerQueue | null = null;
-  /** The items before it were looked at for a range. */
+  /** The items before this index were tested as a range. */
   let rangesFrom = 0;
   const copiedBefore = store.copiedBytes;
-  // By position: tuples would take a tenth of a commit.
+  // Read by index: tuples would take a tenth of a commit.
   let at = 0;
   while (at < items.length && store.mayCopyMore(copiedBefore)) {
     const name = items[at] as SettleFields[0];
@@ -106,8 +104,8 @@ export function settle(
 }
 
 /**
- * Where the items end that, like the one at `from`, commit reservations of one take, and whose elements' numbers follow
- * each other.
+ * Returns the end of the run of items that, like the one at `from`, commit reservations of one take, whose elements
+ * have consecutive numbers.
  */
 function endOfRange({ ids }: Store, items: Fields, from: number): number {
   const group = items[from + 2];
@@ -116,7 +114,7 @@ function endOfRange({ ids }: Store, items: Fields, from: number): number {
   let at = from + SETTLE_FIELDS;
   if (at === items.length || first === null || token === null || group === null) return at;
   if (!isCommit(items, from)) return at;
-  // Not before the numbers of two follow each other: commits in another order would cost a twentieth more.
+  // Created only for two consecutive numbers: otherwise, commits in another order would cost a twentieth more.
   let tokens: TakeTokens | null = null;
   for (; at < items.length; at += SETTLE_FIELDS) {
     const element = first + (at - from) / SETTLE_FIELDS;
@@ -133,8 +131,8 @@ export function isCommit(items: Fields, at: number): boolean {
 }
 
 /**
- * Finishes together what a busy consumer acknowledges. 128 by their range take 0.8 µs each, one by one 2.3 µs. Returns
- * false, and changes nothing, if they have to be settled one by one.
+ * Finishes deliveries by their range, as a busy consumer acknowledges them: 128 take 0.8 µs each, and 2.3 µs one by
+ * one. Returns false, and changes nothing, if they must be settled one by one.
  */
 function finishRange(store: Store, queue: WorkerQueue, items: Fields, from: number, to: number): boolean {
   const count = (to - from) / SETTLE_FIELDS;
@@ -147,7 +145,7 @@ function finishRange(store: Store, queue: WorkerQueue, items: Fields, from: numb
   return store.rows.removeHeldRange(subscription, first, count, storedToken(token ?? '', first));
 }
 
-/** Groups of what is inserted: before anything of the call is changed. */
+/** Checks the group limits of all elements that the call inserts, before it changes anything. */
 function makeRoom({ queues }: Store, items: Fields, details: readonly SettleDetails[]): void {
   const targets = new Map<QueueName, { readonly groups: string }[]>();
   const add = (queue: QueueName, groups: string): void => {
@@ -161,7 +159,7 @@ function makeRoom({ queues }: Store, items: Fields, details: readonly SettleDeta
     if (rest === null) continue;
     if (kind === 'move') add(rest[0] as QueueName, rest[1] as string);
     if (kind !== 'finish') continue;
-    // By position: tuples would be made for each element only to find no groups.
+    // Read by index: tuples would be created for each element only to find no groups.
     for (let at = 0; at < rest.length; at += INSERTED_FIELDS) {
       add(rest[at] as InsertedFields[0], rest[at + 7] as InsertedFields[7]);
     }
@@ -179,7 +177,7 @@ function readInserts({ received }: Store, inserts: Fields, byQueue: Map<QueueNam
   }
 }
 
-/** Finishes an element for all groups, if none has it reserved. */
+/** Finishes an element for all groups, unless a group has it reserved. */
 function removeWaiting({ rows, queues }: Store, queue: WorkerQueue, element: number): SettleOutcome {
   const found: [Subscription, DeliveryRow][] = [];
   for (const row of rows.ofElement(element)) {
@@ -200,7 +198,7 @@ function settleOne(
   rest: Fields,
 ): SettleOutcome {
   const { element, isWaiting, token } = reference;
-  // What nearly every commit is, in one statement: 1.5 µs less than to look first.
+  // The case of nearly every commit, in one statement: 1.5 µs less than reading the row first.
   const isHeldCommit = kind === 'finish' && !isWaiting && token !== null;
   if (isHeldCommit && store.rows.removeHeld(subscription, element, storedToken(token, element)))
     return 'done';
@@ -209,14 +207,15 @@ function settleOne(
   return outcomeIfNotAllowed(row, reference, kind, store.now) ?? apply(store, subscription, row, kind, rest);
 }
 
-/** The delivery, with its content if that is copied. */
+/** Finds the delivery; reads its content, too, if the action copies it. */
 function find({ rows }: Store, subscription: Subscription, element: number, kind: Kind): DeliveryRow | null {
   const isCopied = kind === 'move' || kind === 'dead-letter';
   return isCopied ? rows.findWhole(subscription, element) : rows.find(subscription, element);
 }
 
 /**
- * Null: the caller may settle the delivery. A commit also succeeds if the lease ended and nobody has reserved since.
+ * Null if the caller may settle the delivery. A commit is also allowed after the lease expired, if the delivery was not
+ * reserved since.
  */
 function outcomeIfNotAllowed(
   row: DeliveryRow,
@@ -250,7 +249,7 @@ function apply(
     rows.extend(subscription, row.seq, now + Number(rest[0]));
     return 'done';
   }
-  // A change that is computed from damaged fields would give them a sound checksum.
+  // A change computed from damaged fields would get a valid checksum.
   if (!isWholeDelivery(row)) {
     setAsideDamaged(store, row.seq);
     return 'not-found';
@@ -300,9 +299,9 @@ function wait(
 }
 
 /**
- * Ends leases that ran out, each a failed try whose element waits again from the lease's end, or the queue's retry
- * delay after it. Run before each batch in which one may have ended, so no operation depends on `sweep` being called in
- * time; what is too much for one step is left to the next.
+ * Ends expired leases: each is a failed try, whose element waits again from the end of the lease, or from the queue's
+ * retry delay after it. Called before each batch in which a lease may have ended, so that no operation depends on
+ * `sweep` being called in time. What exceeds one step is left to the next.
  */
 export function endLeases(store: Store): void {
   const { rows, queues, now, copiedBytes } = store;
@@ -310,10 +309,10 @@ export function endLeases(store: Store): void {
   for (const row of rows.endedLeases(now)) {
     if (!store.mayCopyMore(copiedBytes)) break;
     const subscription = queues.subscriptionById(row.subscription);
-    // One that came before it may have set the element aside as damaged, with the deliveries of all groups.
+    // An earlier row of the loop may have set aside the element as damaged, with the deliveries of all groups.
     if (subscription === null || rows.bySeq(row.seq) === null) continue;
     store.affected(subscription.queue);
-    // A try counted on damaged fields would give them a sound checksum.
+    // A try counted in damaged fields would get a valid checksum.
     if (!isWholeDelivery(row)) setAsideDamaged(store, row.seq);
     else {
       const { token, leaseUntil } = row;
@@ -325,18 +324,18 @@ export function endLeases(store: Store): void {
   rows.findNextLeaseEnd();
 }
 
-/** A try that failed: by a release that counts it, or by a lease that ended. */
+/** A failed try: a release that counts it, or a lease expiry. */
 interface FailedTry {
-  /** When the delivery is eligible again, if there is a next try. */
+  /** When the delivery becomes eligible again, unless the element becomes a dead letter. */
   readonly dueAt: number;
-  /** The moment from which the queue's retry delay, if it has one, counts in place of `dueAt`; null: it does not. */
+  /** The moment from which the queue's retry delay, if any, counts instead of `dueAt`; null: it does not apply. */
   readonly retryFrom: number | null;
-  /** Kept if the lease ended, so that the late worker may still commit. */
+  /** The token to store: that of an expired lease, so that the late worker may still commit; else null. */
   readonly token: string | null;
   readonly reason: string | null;
 }
 
-/** Counts a failed try. The one that reaches the queue's `maxTries` moves the element to the dead-letter queue. */
+/** Counts a failed try. When the tries reach the queue's `maxTries`, the element is moved to the dead-letter queue. */
 function failTry(
   store: Store,
   subscription: Subscription,
@@ -357,7 +356,7 @@ function failTry(
   return wait(store, subscription, row, { dueAt: retryAt, tries, token, reason });
 }
 
-/** Moves an element to the dead-letter queue whatever its tries. If there is none, it waits again. */
+/** Moves an element to the dead-letter queue, whatever its tries. If there is none, it waits again. */
 function deadLetter(
   store: Store,
   subscription: Subscription,
@@ -371,7 +370,7 @@ function deadLetter(
   return wait(store, subscription, row, { dueAt: store.now, tries, token: null, reason: last });
 }
 
-/** An expired delivery goes to the dead-letter queue if there is one, else away. */
+/** Moves an expired delivery to the dead-letter queue; removes it if there is none. */
 export function expire(store: Store, subscription: Subscription, row: DeliveryRow): void {
   const to = deadLetterQueue(subscription.queue);
   if (!isWholeDelivery(row)) setAsideDamaged(store, row.seq);
@@ -379,19 +378,16 @@ export function expire(store: Store, subscription: Subscription, row: DeliveryRo
   else toDeadLetterQueue(store, subscription, row, to, row.tries, EXPIRED);
 }
 
-/**
- * Where failed elements of the queue go; null: they stay. Those of the dead-letter queue itself would only move to
- * where they are.
- */
+/** The dead-letter queue of a queue; null if failed elements stay. The dead-letter queue itself has none. */
 function deadLetterQueue({ policy, key }: WorkerQueue): string | null {
   const { deadLetter } = policy;
   return deadLetter === null || deadLetter.queue === key.name ? null : deadLetter.queue;
 }
 
 /**
- * Moves a delivery's element to the queue's dead-letter queue: a new element with the same content and some more
- * headers, for the namespace's default groups, with no tries. In a stream only this group's delivery is finished; the
- * others continue with the original. An element whose checksum does not fit is set aside instead.
+ * Moves a delivery's element to the dead-letter queue `to`: a new element with the same content and further headers,
+ * for the namespace's default groups, with 0 tries. In a stream only this group's delivery is finished; the others
+ * still refer to the original. An element whose checksum does not match is set aside instead.
  */
 function toDeadLetterQueue(
   store: Store,
@@ -429,7 +425,7 @@ function toDeadLetterQueue(
 
 type Move = [to: QueueName, groups: string, tries: number | null, ...headers: (string | null)[]];
 
-/** Finishes a delivery and stores a copy of its element, with its maturity and expiry. */
+/** Finishes a delivery and stores a copy of its element, with the same maturity and expiry. */
 function move(
   store: Store,
   subscription: Subscription,
@@ -453,7 +449,9 @@ function move(
   return 'done';
 }
 
-/** The content of a delivery, null if it is missing or its checksum does not fit: then the element is set aside. */
+/**
+ * The content of a delivery. If it is missing or its checksum does not match, sets the element aside and returns null.
+ */
 function soundContent(store: Store, row: DeliveryRow): ElementRow | null {
   const content = store.rows.contentOf(row);
   if (content !== null && isWholeContent(row, content)) return content;
@@ -462,17 +460,17 @@ function soundContent(store: Store, row: DeliveryRow): ElementRow | null {
 }
 
 /**
- * Takes a delivery whose checksum, or that of its content, does not fit out of its queue, and keeps its content in the
- * table `damaged`. It is never handed out as good, does not block what is behind it, and is not lost to a person who
- * can still make sense of it. A warning names its id and queue. If it is the content that does not fit, it goes for all
- * groups; a damaged delivery goes alone, since its field `element` may name the element of another.
+ * Removes a delivery whose checksum, or that of its content, does not match from its queue, and stores its content in
+ * the table `damaged`. So it is never delivered as valid, does not block the elements behind it, and can still be
+ * inspected by a person. A warning names its id and queue. If the content is damaged, the deliveries of all groups are
+ * removed; a damaged delivery is removed alone, since its field `element` may refer to another delivery's element.
  */
 export function setAsideDamaged(store: Store, seq: number): void {
   const { rows, queues, now } = store;
   const found = rows.bySeq(seq);
   const group = queues.subscriptionById(found?.subscription ?? 0)?.group;
   if (found === null || group === undefined) return;
-  // On a plain queue both have one number.
+  // On a plain queue, the delivery has the number of its element.
   const first = group === PLAIN_GROUP && found.element !== null ? { ...found, element: seq } : found;
   const element = elementOf(first);
   const affected = new Set<WorkerQueue>();
@@ -487,7 +485,7 @@ export function setAsideDamaged(store: Store, seq: number): void {
     isKept ||= content !== null;
     rows.remove(subscription, [row]);
   }
-  // A damaged maturity, or group, was counted as the one that it had before.
+  // A damaged maturity or subscription is still counted with its value from before the damage.
   for (const { subscriptions } of affected) for (const one of subscriptions.values()) rows.recount(one, now);
   const [queue] = affected;
   const rest = isKept ? 'kept in the table "damaged"' : 'lost: its content is missing';

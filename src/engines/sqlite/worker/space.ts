@@ -17,22 +17,22 @@ type SpaceSettings = Pick<Settings, 'file' | 'ballastBytes' | 'minFreeBytes'>;
 
 const TRANSACTIONS_A_LOOK = 5;
 const LOOK_EACH_MS = 1000;
-/** Of the margin: as much may be stored before the next look. */
+/** Share of the margin that may be stored before the next check. */
 const SHARE_A_LOOK = 1 / 8;
 
 /**
- * Keeps a full disk from stopping the consumers, and notices files that are deleted or replaced under the engine:
- * the kernel lets it continue on a file that nobody can open again.
+ * Lets consumers continue on a full disk, and detects files that are deleted or replaced while they are in use: the
+ * kernel lets the engine continue on a file that cannot be opened again.
  *
- * SQLite needs space even to delete. So inserts are refused while the disk has less than a margin free, and a
- * ballast file next to the database is given up if takes and commits run out of space all the same. Both
- * undo themselves: the ballast is made again and inserts go on once there is room for both.
+ * SQLite needs space even to delete. So inserts are rejected while the disk has less free space than a margin, and a
+ * ballast file next to the database is deleted if takes and commits nevertheless run out of space. Both are reverted
+ * once there is space for both: the ballast is written again, and inserts are accepted.
  */
 export class Space {
   readonly #options: SpaceSettings;
   readonly #warn: Warn;
   readonly #ballast: string;
-  /** By path: which file it was when the database was opened. */
+  /** Identity of the file at each path when the database was opened. */
   readonly #identities = new Map<string, string | null>();
   #tight = false;
   #lookedAt = Number.NEGATIVE_INFINITY;
@@ -47,25 +47,25 @@ export class Space {
     this.#hasBallast = this.#findBallast();
   }
 
-  /** The database and its log are there: whatever else is found at their paths from now on is not them. */
+  /** Called once the database and its log exist: any other file at their paths is detected from now on. */
   opened(): void {
     for (const path of [this.#options.file, `${this.#options.file}-wal`]) {
       this.#identities.set(path, identityOf(path));
     }
   }
 
-  /** Whether what takes space, insert and transfer, is refused now. */
+  /** Whether calls that need space, inserts and transfers, are rejected now. */
   get isTight(): boolean {
     return this.#tight;
   }
 
   /**
-   * Looks at the disk now and then; called before each transaction. Asking costs about 10 µs, a sixth of a small one,
-   * so only each {@link TRANSACTIONS_A_LOOK}th asks, the first after {@link LOOK_EACH_MS}, and each that stores much:
-   * what comes unseen is a part of the margin, or one transaction. Inserts stop below the margin and go on a quarter
-   * above it, so that they do not flutter.
+   * Checks the free space of the disk now and then; called before each transaction. A check costs about 10 µs, a sixth
+   * of a small transaction. So only each {@link TRANSACTIONS_A_LOOK}th transaction makes one, the first after {@link
+   * LOOK_EACH_MS}, and each that stores much: what is stored between checks is at most a part of the margin, or one
+   * transaction. Inserts stop below the margin and continue a quarter above it, so that they do not oscillate.
    * @param bytes of the bodies that the transaction may store
-   * @throws StoreLost if the file or its log has no name any more, or another file has it
+   * @throws StoreLost if the file or its log was deleted or replaced
    */
   look(bytes: number, now: number): void {
     this.#transactionsUntilLook -= 1;
@@ -90,7 +90,7 @@ export class Space {
     else this.#warn(fields, 'the disk is nearly full: inserts are refused, everything else goes on');
   }
 
-  /** SQLite ran out of space. Answers whether giving the ballast up may help: then it is gone. */
+  /** Deletes the ballast when SQLite ran out of space. Returns whether there was one, so that a retry may succeed. */
   giveUpBallast(): boolean {
     this.#tight = true;
     if (!existsSync(this.#ballast)) return false;
@@ -106,12 +106,12 @@ export class Space {
   #checkFiles(): void {
     for (const [path, identity] of this.#identities) {
       if (identityOf(path) === identity) continue;
-      // What is written now would not survive the end of the process.
+      // The data would not survive the end of the process.
       throw new StoreLost(`${path} was deleted or replaced while it was in use`);
     }
   }
 
-  /** Somebody may have deleted it. */
+  /** Whether the ballast exists in full: an operator may have deleted it. */
   #findBallast(): boolean {
     const { ballastBytes } = this.#options;
     return ballastBytes === 0 || ballastSize(this.#ballast) >= ballastBytes;
@@ -122,12 +122,14 @@ export class Space {
     return bavail * bsize;
   }
 
-  /** Written out, since a file with holes would reserve nothing. */
+  /**
+   * Writes all blocks of the ballast, since a sparse file would reserve nothing. Returns false if there is no space.
+   */
   #makeBallast(): boolean {
     const { ballastBytes } = this.#options;
     const block = Buffer.alloc(1024 * 1024, 'quayside ballast ');
     try {
-      // A link, or a file that others may read, is not written into.
+      // Never write into a symbolic link, or a file that other users may read.
       rmSync(this.#ballast, { force: true });
       const descriptor = openPrivateFile(this.#ballast);
       try {
@@ -147,13 +149,13 @@ export class Space {
   }
 }
 
-/** Of a plain file; a link in its place reserves nothing here. */
+/** The size of a regular file; -1 for anything else, such as a link, which reserves nothing on this disk. */
 function ballastSize(file: string): number {
   const found = lstatSync(file, { throwIfNoEntry: false });
   return found?.isFile() === true ? found.size : -1;
 }
 
-/** Null: nothing is there. */
+/** Device and inode of a file; null if it does not exist. */
 function identityOf(path: string): string | null {
   const found = statSync(path, { throwIfNoEntry: false });
   return found === undefined ? null : `${found.dev}:${found.ino}`;

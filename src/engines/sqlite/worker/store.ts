@@ -12,28 +12,29 @@ import { Rows } from './rows.ts';
 import type { Space } from './space.ts';
 import { Sweeper } from './sweep.ts';
 
-/** Moments of a transaction, and of what follows it, at which the disk can fail. */
+/** Points of a transaction, and of the steps after it, at which the disk can fail. */
 export type TransactionPoint = 'begin' | 'commit' | 'committed' | 'checkpoint';
 
-/** The log grows by so many transactions, or by about so many bytes, before its length is queried. */
+/** The length of the log is queried after this many transactions, or this many bytes of bodies. */
 const TRANSACTIONS_A_LOG_QUERY = 8;
 const BYTES_A_LOG_QUERY = 1024 * 1024;
 
 /**
- * What one transaction copies to other queues, dead-letter queues among them, about: 40 ms. A consumer that is gone may
- * have held a thousand elements of a megabyte, whose copies took 8 s in one transaction, while which every call failed.
+ * Bytes of bodies that one transaction copies to other queues, including dead-letter queues, about: 40 ms. A consumer
+ * that vanished may have reserved a thousand elements of 1 MB, whose copies took 8 s in one transaction; all calls
+ * failed in that time.
  */
 const MAX_COPIED_BYTES = 4 * 1024 * 1024;
 
 interface Surroundings {
-  /** Null for a store in memory. */
+  /** Null for `:memory:`. */
   readonly space: Space | null;
   readonly warn: Warn;
-  /** Called at each point: tests let it throw. */
+  /** Called at each point; tests throw errors from it. */
   readonly reach: (point: TransactionPoint) => void;
 }
 
-/** The open file with everything that the operations need. One transaction at a time. */
+/** The open file, with everything that operations need. There is at most one transaction at a time. */
 export class Store {
   readonly db: DatabaseSync;
   readonly ids: Ids;
@@ -44,35 +45,35 @@ export class Store {
   readonly sweeper: Sweeper;
   readonly space: Space | null;
   readonly warn: Warn;
-  /** Of the batch that runs: its moment, the bodies that it came with, and those of its results. */
+  /** Of the running batch: its time, the bodies it came with, and the bodies of its results. */
   now = 0;
   received: PackedBodies = { small: new Uint8Array(0), large: [] };
   reply = new BodyWriter();
-  /** Bytes of bodies that this transaction has copied to other queues, dead-letter queues among them. */
+  /** Bytes of bodies that this transaction has copied to other queues, including dead-letter queues. */
   copiedBytes = 0;
-  /** Whether something that has no reply yet may be durable: after a failure nobody knows whether it is. */
+  /** Whether changes without a reply may be durable, so that their outcome is unknown after a failure. */
   mayBeDurable = false;
-  /** Queues that gained eligible elements by themselves since the last `sweep` returned. */
+  /** Queues that gained eligible elements without a call since the last `sweep` returned. */
   readonly #affected = new Map<QueueName, QueueKey>();
-  /** Those that this transaction's `sweep` returned. */
+  /** Queues that this transaction's `sweep` returned. */
   #reported: [QueueName, QueueKey][] = [];
   readonly #reach: (point: TransactionPoint) => void;
   readonly #isDurable: boolean;
-  /** The write-ahead log, for {@link sync}; null for a store in memory. SQLite keeps the file until it is closed. */
+  /** The write-ahead log, for {@link sync}; null for `:memory:`. SQLite does not replace the file while it is open. */
   readonly #log: number | null;
-  /** Whether the transaction needs {@link sync}. */
+  /** Whether the current transaction needs an fsync. */
   #needsSync = false;
   readonly #begin: StatementSync;
   readonly #commit: StatementSync;
   readonly #markUnsynced: StatementSync;
   readonly #countChanges: StatementSync;
-  /** What it returned when the transaction began. */
+  /** Its result when the transaction began. */
   #changes = 0;
   readonly #pages: StatementSync;
   readonly #freePages: StatementSync;
   readonly #pageBytes: number;
   readonly #logPages: StatementSync;
-  /** Transactions, and bytes of bodies, until the length of the log is queried next. */
+  /** Transactions, and bytes of bodies, until the length of the log is queried again. */
   #transactionsUntilQuery = TRANSACTIONS_A_LOG_QUERY;
   #bytesUntilQuery = BYTES_A_LOG_QUERY;
   readonly #checkpoint: StatementSync;
@@ -87,10 +88,9 @@ export class Store {
     this.space = space;
     this.#reach = reach;
     this.#isDurable = options.durability === 'full';
-    // As `openDatabase` leaves it, commits wait for their fsync.
+    // `openDatabase` has set `synchronous = FULL`, as starting an epoch requires.
     this.ids = Ids.open(db);
-    // From now on, what needs an fsync is synced after its commit, so that calls which need none are replied to in
-    // between.
+    // From now on, `sync` makes the fsync after the commit, so that calls that need none are replied to in between.
     db.exec('PRAGMA synchronous = NORMAL');
     this.#log = options.file === MEMORY ? null : openSync(`${options.file}-wal`, 'r+');
     this.queues = new Queues(db, options.policies);
@@ -108,7 +108,7 @@ export class Store {
     this.#checkpoint = db.prepare('PRAGMA wal_checkpoint(PASSIVE)');
   }
 
-  /** @param needsSync whether the transaction is acknowledged only after an fsync, if the engine's mode promises one */
+  /** @param needsSync whether the transaction is acknowledged only after an fsync; ignored with `durability: normal` */
   begin(needsSync: boolean): void {
     if (this.ids.nearlySpent) {
       this.db.exec('PRAGMA synchronous = FULL');
@@ -122,7 +122,7 @@ export class Store {
     if (this.#isMarked) this.#changes = this.#totalChanges();
   }
 
-  /** Whether the transaction, if it changes anything, has to say that it is committed without an fsync. */
+  /** Whether the transaction must be marked as unsynced if it changes anything. */
   get #isMarked(): boolean {
     return this.#isDurable && !this.#needsSync;
   }
@@ -140,14 +140,14 @@ export class Store {
     this.#reported = [];
   }
 
-  /** Whether the transaction that was committed last is acknowledged only after {@link sync}. */
+  /** Whether the last transaction is acknowledged only after {@link sync}. */
   get isSyncDue(): boolean {
     return this.#needsSync && this.#log !== null;
   }
 
   /**
-   * Follows each commit, and makes durable what needs it.
-   * @throws StoreLost if that fails: a second fsync would prove nothing
+   * Must follow each commit. Makes it durable if the transaction needs that.
+   * @throws StoreLost if the fsync fails: a second one would prove nothing
    */
   sync(): void {
     this.#reach('committed');
@@ -163,9 +163,9 @@ export class Store {
     if (this.#log !== null) closeSync(this.#log);
   }
 
-  /** Leaves the transaction, which SQLite itself may have rolled back already, and what it changed in memory. */
+  /** Rolls the transaction back, unless SQLite has already done so, and restores the state in memory. */
   rollback(): void {
-    // A failure that leaves the store usable, such as a full disk, is one before the commit took effect.
+    // A failure that leaves the store usable, such as a full disk, occurs before the commit takes effect.
     if (this.db.isTransaction) this.db.exec('ROLLBACK');
     this.queues.reload();
     this.rows.findNextLeaseEnd();
@@ -174,29 +174,29 @@ export class Store {
   }
 
   /**
-   * Whether a step that began when so many bytes were copied may copy another element. Each may copy one, however much
-   * others of the transaction have copied, so that none starves.
+   * Whether a step that began with `copiedBefore` copied bytes may copy another element. Each step may copy one,
+   * however much others of the transaction have copied, so that none starves.
    */
   mayCopyMore(copiedBefore: number): boolean {
     return this.copiedBytes < MAX_COPIED_BYTES || this.copiedBytes === copiedBefore;
   }
 
-  /** A queue gained eligible elements without a call that says so to its caller. */
+  /** Notes that a queue gained eligible elements without a call whose caller knows of them. */
   affected({ key }: WorkerQueue): void {
     this.#affected.set(nameOf(key), key);
   }
 
-  /** Pages of the file. */
+  /** Number of pages of the file. */
   pages(): number {
     return Number(this.#pages.get()?.page_count);
   }
 
-  /** Those of them that hold nothing. */
+  /** Number of free pages of the file. */
   freePages(): number {
     return Number(this.#freePages.get()?.freelist_count);
   }
 
-  /** What the pages take that hold something. */
+  /** Bytes of the pages in use. */
   bytesInUse(): number {
     return (this.pages() - this.freePages()) * this.#pageBytes;
   }
@@ -209,12 +209,12 @@ export class Store {
   }
 
   /**
-   * Moves the write-ahead log into the file if it holds more than `pages` pages; with one connection the next write
-   * then starts the log again. Asked for explicitly because SQLite's automatic checkpoints swallow their errors: a
-   * failed fsync must end the engine (`errors.ts`), not be tried again.
+   * Checkpoints the write-ahead log if it has more than `pages` pages that are not yet in the file; with one connection
+   * the next write then restarts the log. Explicit, because SQLite's automatic checkpoints swallow their errors: a
+   * failed fsync must end the engine (`errors.ts`), not be retried.
    *
-   * The length of the log is not queried after each transaction: SQLite compiles a PRAGMA again for each execution,
-   * which takes 16 to 19 µs.
+   * The length of the log is not queried after each transaction: SQLite compiles a PRAGMA for each execution, which
+   * takes 16 to 19 µs.
    * @param bytes of the bodies that the transaction may have stored
    * @throws the error of a failed checkpoint
    */
@@ -226,7 +226,7 @@ export class Store {
     this.#transactionsUntilQuery = TRANSACTIONS_A_LOG_QUERY;
     this.#bytesUntilQuery = BYTES_A_LOG_QUERY;
     const row = this.#logPages.get();
-    // -1 if the database has no log, as one in memory.
+    // Both are -1 if the database has no log, as `:memory:`.
     if (Number(row?.log) - Number(row?.checkpointed) > pages) this.#checkpoint.get();
   }
 }

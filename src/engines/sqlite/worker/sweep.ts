@@ -6,18 +6,23 @@ import { prepareAll, type Statements } from './schema.ts';
 import { endLeases, expire } from './settle.ts';
 import type { Store } from './store.ts';
 
-/** Deliveries past their expiry or retention, and dedup keys past their window, that one call removes, about. */
+/**
+ * Expired deliveries, deliveries past their retention, and idempotency keys past their window: about this many of each
+ * are removed by one call.
+ */
 const ROWS_A_CALL = 1000;
 
-/** A queue that is empty, not paused and unused for so long is forgotten. Its use is known to the hour. */
+/**
+ * How long a queue is unused before it is removed, if it is empty and not paused. Its last use is known to the hour.
+ */
 const FORGOTTEN_MS = 86_400_000 + USE_NOTED_MS;
-/** Between two rounds through all queues, and queues that one call forgets. */
+/** Pause between two passes over all queues, and the queues that one call removes, at most. */
 const REST_MS = 600_000;
 const QUEUES_A_CALL = 200;
 
-/** Free pages up to this number are kept for the next burst: growing the file again costs more. */
+/** Free pages that are not returned, for the next burst: growing the file again costs more. */
 const PAGES_KEPT = 4096;
-/** Pages returned at a time: a few milliseconds, since each may mean moving a page of the file's end. */
+/** Pages returned per call: a few milliseconds, since each may require moving a page from the end of the file. */
 const PAGES_A_CALL = 500;
 
 const SQL = {
@@ -32,10 +37,10 @@ const SQL = {
 } as const;
 
 /**
- * Sweeps in bounded steps, and what they have of their own: the retention of streams, unused queues, and free pages.
+ * Sweeps in bounded steps. Implements retention of streams, removal of unused queues, and return of free pages.
  *
- * `Queue.oldestAt` says whether a queue may have an element that is past its retention, so that looking costs nothing
- * until something is due.
+ * `WorkerQueue.oldestAt` tells whether a queue may have an element past its retention, so that checking costs nothing
+ * until one is due.
  */
 export class Sweeper {
   readonly #sql: Statements<typeof SQL>;
@@ -76,7 +81,7 @@ export class Sweeper {
     return { nextAt, affected: store.takeAffected() };
   }
 
-  /** Reads the next part of the elements of a stream whose count has begun. Returns whether there was one. */
+  /** Continues an incomplete count of a stream. Returns whether there was one. */
   #continueCounts({ rows, queues, now }: Store): boolean {
     for (const queue of queues.all()) {
       if (queue.shared?.isPart !== true) continue;
@@ -88,7 +93,8 @@ export class Sweeper {
   }
 
   /**
-   * Reserved deliveries of the element stay until they are settled, and the element with them. Returns how many went.
+   * Removes the waiting deliveries of an element, which is deleted with the last delivery. Reserved ones stay until
+   * they are settled. Returns the number of removed deliveries.
    */
   #dropWaiting({ rows, queues }: Store, element: number): number {
     let dropped = 0;
@@ -101,17 +107,17 @@ export class Sweeper {
     return dropped;
   }
 
-  /** A waiting element of that age is there now. */
+  /** Notes that the queue has a waiting element that was inserted at `insertedAt`. */
   added(queue: WorkerQueue, insertedAt: number): void {
     if (queue.policy.retentionMs !== null) queue.oldestAt = Math.min(queue.oldestAt, insertedAt);
   }
 
-  /** A delivery waits again that may be older than all that waits. */
+  /** Notes that the queue has a waiting delivery that may be older than all others. */
   releasedInto(queue: WorkerQueue): void {
     this.added(queue, Number.MIN_SAFE_INTEGER);
   }
 
-  /** Drops what waits past its retention. Returns whether there may be more. */
+  /** Removes waiting deliveries past their retention. Returns whether there may be more. */
   #dropOld(store: Store): boolean {
     const { now } = store;
     let left = ROWS_A_CALL;
@@ -123,13 +129,13 @@ export class Sweeper {
         left -= this.#dropWaiting(store, Number(seq));
         if (left <= 0) return true;
       }
-      // The first element that was inserted after that moment becomes the oldest.
+      // The oldest element is now the first one that was inserted after `last`.
       queue.oldestAt = Number(this.#sql.insertedAfter.get(id, last)?.at ?? Number.POSITIVE_INFINITY);
     }
     return false;
   }
 
-  /** When the next element is past its retention, to be called after `#dropOld`; null if none ever is. */
+  /** When the next element exceeds its retention; null if none will. Must be called after `#dropOld`. */
   #nextAt(): number | null {
     let next = Number.POSITIVE_INFINITY;
     for (const { oldestAt, policy } of this.#queues.all()) {
@@ -138,7 +144,7 @@ export class Sweeper {
     return Number.isFinite(next) ? next : null;
   }
 
-  /** Forgets queues that nobody needs any more, with their statistics: names must not pile up. */
+  /** Removes unused queues, with their counters, so that names do not accumulate. */
   #forgetUnused(store: Store): void {
     const { now, queues } = store;
     if (now < this.#forgetAt) return;
@@ -160,8 +166,8 @@ export class Sweeper {
   }
 
   /**
-   * Shrinks the file a little (`auto_vacuum = INCREMENTAL`) if a quarter of it is free. Returns whether more is to be
-   * done. On a full disk it shrinks down to the last free page.
+   * Shrinks the file a little (`auto_vacuum = INCREMENTAL`) if more than a quarter of it is free; on a full disk, down
+   * to the last free page. Returns whether there is more to do.
    */
   #returnPages(store: Store): boolean {
     if (!isShrinkable(store)) return false;
@@ -170,7 +176,7 @@ export class Sweeper {
     return isShrinkable(store);
   }
 
-  /** Whether pages were returned since the last call: the file shrinks only at the next checkpoint. */
+  /** Whether pages were returned since the last call. The file shrinks only at the next checkpoint. */
   takeReturned(): boolean {
     const areReturned = this.#arePagesReturned;
     this.#arePagesReturned = false;

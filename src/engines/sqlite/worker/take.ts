@@ -16,18 +16,18 @@ import { expire, setAsideDamaged } from './settle.ts';
 import type { Store } from './store.ts';
 import { TakeTokens } from './tokens.ts';
 
-// What reads deliveries: takes, whose pops can be undone, and scans.
+// Operations that read deliveries: takes, with the undo of pops, and scans.
 
-/** Rows read at a time, at most. */
+/** Maximum number of rows read at a time. */
 const PAGE = 64;
-/** Rows read at first, when nothing is known of the size of their bodies: of 1 MiB, so many fill a reply. */
+/** Rows read first, when the size of bodies is unknown: this many of 1 MiB fill a reply. */
 const FIRST_PAGE = 16;
-/** A call returns no more once its bodies have this many bytes, fewer than `count` or not, and says `isLeft`. */
+/** Once the bodies have this many bytes, a call returns, with `isLeft` set, even if there are fewer than `count`. */
 const MAX_REPLY_BYTES = LIMITS.takeBytes;
-/** Expired elements that one call ends; with more of them, it `isLeft`, too. */
+/** Expired elements that one call removes; if there are more, it sets `isLeft`, too. */
 const MAX_EXPIRED = 1000;
 
-/** Pops, or reserves for `leaseMs`, what is eligible. */
+/** Pops eligible deliveries, or reserves them if `leaseMs` is not null. See {@link Operations} for the result. */
 export function take(
   store: Store,
   name: QueueName,
@@ -101,7 +101,7 @@ export function take(
       left--;
     }
     if (until === null) rows.remove(subscription, taken);
-    // Those who wait for elements ask again and again, which must write nothing.
+    // A take that finds nothing must write nothing, as waiting consumers repeat it often.
     else if (tokens !== null && taken.length > 0) {
       const places = typeof holders === 'string' ? holders : holders.slice(takenBefore);
       rows.reserve(subscription, taken, { until, owner, at: now, token: tokens.stored, holders: places });
@@ -112,8 +112,8 @@ export function take(
 }
 
 /**
- * As many rows as fit, by the size of the bodies so far: those that are read and do not fit are read again by the next
- * call.
+ * The number of rows that should fit into the reply, by the average size of the bodies so far. Rows that are read and
+ * do not fit are read again by the next call.
  */
 function pageSize(bytes: number, bodies: number): number {
   if (bytes === 0) return FIRST_PAGE;
@@ -121,8 +121,9 @@ function pageSize(bytes: number, bodies: number): number {
 }
 
 /**
- * The element keeps its number, so it regains its place. If another group still has it, only the delivery
- * is made again. Its age for the retention starts again with its row: the pop forgot it.
+ * Restores popped deliveries. The element has the same number as before, and so its old place. If another group still
+ * has the element, only the delivery is restored. If not, the element's age for retention starts again, since the pop
+ * deleted its row.
  */
 export function undoTake(
   { queues, ids, rows, sweeper, received, now }: Store,
@@ -142,7 +143,7 @@ export function undoTake(
     }
     if (rows.hasElement(element)) rows.markShared(element);
     else rows.addElement(queue, element, 1, row, now);
-    // The insert drew a number for each group behind the element's: any that is free is in the same place.
+    // The insert issued a number for each group after the element's own: any free one keeps the order.
     let seq = element + 1;
     while (rows.bySeq(seq) !== null) seq++;
     rows.addShared(subscription, seq, element, row, now);
@@ -151,9 +152,9 @@ export function undoTake(
 }
 
 /**
- * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends early
- * rather than growing past {@link SCAN_BYTES}. What fails its checksum is left out, and set aside by `take`: a scan
- * changes nothing.
+ * Returns a page of deliveries: waiting ones by maturity, then insertion; reserved ones by lease end. A page ends early
+ * instead of exceeding {@link SCAN_BYTES}. Deliveries that fail their checksum are skipped, and left for `take` to set
+ * aside, because a scan changes nothing.
  */
 export function scan(
   store: Store,

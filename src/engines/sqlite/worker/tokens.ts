@@ -1,14 +1,14 @@
 import type { LeaseTokens } from '../../../model/lease-token.ts';
 
-// Lease tokens. A take draws 128 random bits, which are stored with each of its reservations, so that these can be
-// written, and finished, by ranges: 1.9 and 0.8 µs a delivery; with bits of its own each took 2.3 and 2.3 (ADR 9). The
-// token of a reservation is those bits, the last 32 exclusive-or the last 32 of the delivery's element. So no two
-// tokens of a take are alike, and none settles another reservation than its own.
+// Lease tokens. A take generates 128 random bits, which are stored with each of its reservations, so that these can be
+// written, and finished, by ranges: 1.9 and 0.8 µs per delivery, and 2.3 and 2.3 µs with random bits for each (ADR 9).
+// The token of a reservation is those bits, with the number of the delivery's element XORed into the last 32. So all
+// tokens of a take differ, and each settles only its own reservation.
 
 const DIGITS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
-/** The value of each digit by its code; -1: it is none. */
+/** The value of each digit by its character code; -1 for other characters. */
 const VALUES = new Int8Array(128).fill(-1);
-/** Two digits by their value. */
+/** Each pair of digits, by its value. */
 const PAIRS: string[] = [];
 for (const [value, digit] of [...DIGITS].entries()) {
   VALUES[digit.charCodeAt(0)] = value;
@@ -16,17 +16,14 @@ for (const [value, digit] of [...DIGITS].entries()) {
 }
 
 const LENGTH = 22;
-/** The last 32 bits begin at a digit's boundary. */
+/** The last 32 bits begin at the boundary of a digit. */
 const PREFIX = 16;
-/**
- * Ends what is stored for the tokens of a take. A file of version 0.1.0 may hold tokens as they are, which have no such
- * end.
- */
+/** Suffix of the stored form. Files of version 0.1.0 may contain plain tokens, which lack it. */
 const END = '+';
 
 /** The tokens of one take. */
 export class TakeTokens {
-  /** What is stored with each reservation of the take. */
+  /** The stored form, which each reservation of the take has. */
   readonly stored: string;
   readonly #prefix: string;
   readonly #word: number;
@@ -41,7 +38,7 @@ export class TakeTokens {
     return new TakeTokens(tokens.text() + END);
   }
 
-  /** Those of the take that a token is from. */
+  /** The tokens of the take that issued this token for this element. */
   static from(token: string, element: number): TakeTokens {
     return new TakeTokens(storedToken(token, element));
   }
@@ -58,7 +55,7 @@ export class TakeTokens {
   }
 }
 
-/** What is stored with the reservation of an element that has this token; '' if it cannot be a token. */
+/** The stored form of an element's token; '' if the token is not valid. */
 export function storedToken(token: string, element: number): string {
   const word = token.length === LENGTH ? wordOf(token) : null;
   return word === null ? '' : token.slice(0, PREFIX) + digitsOf(word ^ element) + END;
@@ -74,7 +71,7 @@ function digitsOf(word: number): string {
   return pair(word >>> 20) + pair(word >>> 8) + pair((word & 0xff) << 4);
 }
 
-/** The last 32 bits of a token; null if no token ends so. */
+/** The last 32 bits of a token; null if its end is not valid. */
 function wordOf(token: string): number | null {
   let word = 0;
   for (let at = PREFIX; at < LENGTH - 1; at++) {
@@ -83,6 +80,6 @@ function wordOf(token: string): number | null {
     word = (word << 6) | value;
   }
   const last = VALUES[token.charCodeAt(LENGTH - 1)] ?? -1;
-  // The last digit has two bits of the word, and no second text may stand for the same token.
+  // Only two bits of the last digit are used; the others must be 0, so that each token has only one form.
   return last < 0 || (last & 15) !== 0 ? null : (word << 2) | (last >> 4);
 }
