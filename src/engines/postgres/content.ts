@@ -8,10 +8,9 @@ import { cutText } from '../../util/cut-text.ts';
 import { ownText } from '../../util/own-bytes.ts';
 
 /**
- * What is in the column `head`: everything of an element but its body. Lines of JSON, which keeps each character as it
- * came, those included that PostgreSQL's text type does not have. The first line is
- * `[contentType, contentEncoding, name, value, …]`. Statements that copy an element add a line, so that no SQL has
- * to parse one, and headers are composed when an element is read:
+ * The column `head`: an element without its body. Lines of JSON, which escapes characters that PostgreSQL's text type
+ * cannot store. The first line is `[contentType, contentEncoding, name, value, …]`. Statements that copy an element
+ * append a line, so that SQL need not parse any, and headers are computed when an element is read:
  * - `["d", queue, at, tries, seq, reason]`: it became a dead letter.
  * - `["h", name, value, …]`: a move replaced these headers; the value null removed one.
  */
@@ -20,9 +19,9 @@ type Line =
   | readonly ['d', queue: string, at: number, tries: number, seq: number, reason: string | null]
   | readonly ['h', ...changes: (string | null)[]];
 
-/** Elements of a queue mostly have the same head, so a few are kept in both forms. */
+/** Elements of a queue mostly have the same head, so a few heads are cached in both forms. */
 const KEPT_HEADS = 256;
-/** Longer ones are rarely alike, and not worth the memory. */
+/** Longer heads are rarely equal, and not worth the memory. */
 const KEPT_LENGTH = 200;
 
 const encoded = new Map<string, Buffer>();
@@ -36,12 +35,12 @@ export function encodeHead({ contentType, contentEncoding, headers }: DecodedHea
   return json.length > KEPT_LENGTH ? Buffer.from(json) : kept(encoded, json, () => ownText(json));
 }
 
-/** The line that a move adds to a head; empty if it replaces no headers. */
+/** The line that a move appends to a head; empty if it replaces no headers. */
 export function encodeChanges(headers: readonly (string | null)[]): Buffer {
   return Buffer.from(headers.length === 0 ? '' : `\n${JSON.stringify(['h', ...headers])}`);
 }
 
-/** The head of a stored text. What is returned may be shared and must not be changed. */
+/** Decodes a stored head. The result may be shared and must not be changed. */
 export function decodeHead(text: string, ids: Ids): DecodedHead {
   const end = text.indexOf('\n');
   if (end < 0)
@@ -68,12 +67,12 @@ function applied(headers: ElementHeaders, line: Line, ids: Ids): ElementHeaders 
   return withChanges(headers, changes);
 }
 
-/** A body as PostgreSQL writes it in text: `\x` and two digits a byte. */
+/** Decodes a body from PostgreSQL's text format: `\x` and two hexadecimal digits per byte. */
 export function decodeBody(hex: string): Buffer {
   return Buffer.from(hex.slice(2), 'hex');
 }
 
-/** A reason as it is stored: JSON, so that it may have the same characters as headers. */
+/** Encodes a reason for storage: JSON, so that it may contain any character, like headers. */
 export function encodeReason(reason: string | null | undefined): Buffer | null {
   return reason == null ? null : Buffer.from(JSON.stringify(cutText(reason, MAX_REASON_BYTES)));
 }
@@ -89,15 +88,14 @@ function kept<T>(cache: Map<string, T>, key: string, create: () => T): T {
 }
 
 /**
- * Element ids as text: `<tag><length><digits>`, where the digits are the element's number in base 36 and
- * the length says how many there are. So ids sort as texts in the order of insertion. The tag is random per
- * schema: an id of another store matches nothing here. An id is no secret; every operation checks it against the
- * queue it is used with.
+ * Converts sequence numbers to element ids, `<tag><length><digits>`: the digits are the number in base 36, and the
+ * length is their count, so that ids sort in the order of insertion. The tag is random per schema: an id of another
+ * store matches nothing here. An id is not secret; every operation checks it against the queue it is used with.
  */
 export class Ids {
   #tag = '';
 
-  /** Known once the schema was opened. */
+  /** Called when the schema was opened. */
   setTag(tag: string): void {
     this.#tag = tag;
   }
@@ -107,27 +105,27 @@ export class Ids {
     return this.#tag + digits.length.toString(36) + digits;
   }
 
-  /** The number behind a text, or null if this store never gave that text out. */
+  /** The sequence number of an id, or null if this store cannot have issued that id. */
   parse(text: string): number | null {
     const seq = Number.parseInt(text.slice(this.#tag.length + 1), 36);
     return Number.isSafeInteger(seq) && seq > 0 && this.text(seq) === text ? seq : null;
   }
 }
 
-/** Bytes of a token's number, and of its secret. */
+/** Sizes of a token's number and of its secret, in bytes. */
 const NUMBER_BYTES = 6;
 const SECRET_BYTES = TOKEN_BYTES - NUMBER_BYTES;
 
-/** 128 random bits: a number, from which those of the further reservations of a request are counted, and a secret. */
+/** 128 random bits: a number, which is incremented for each further reservation of a request, and a secret. */
 export interface Token {
   readonly number: number;
   readonly secret: Buffer;
 }
 
-/** Equals no token: what a text that was never given out stands for. */
+/** Equals no token: the result for a malformed string. */
 const NO_TOKEN: Token = { number: -1, secret: Buffer.alloc(0) };
 
-/** One draw is enough for a request: all of its reservations belong to one user. */
+/** Draws one token for all reservations of a request, since they belong to one user. */
 export function drawToken(tokens: LeaseTokens): Token {
   const bytes = tokens.bytes();
   return { number: bytes.readUIntBE(0, NUMBER_BYTES), secret: bytes.subarray(NUMBER_BYTES) };
@@ -143,7 +141,7 @@ const TOKEN = new RegExp(`^([0-9a-z]{1,11})-([0-9a-f]{${2 * SECRET_BYTES}})$`);
 export function parseToken(text: string): Token {
   const [, digits = '', secret = ''] = TOKEN.exec(text) ?? [];
   const number = Number.parseInt(digits, 36);
-  // Digits with leading zeros are no text that was given out.
+  // Rejects leading zeros, with which a token is never issued.
   if (!Number.isSafeInteger(number) || number.toString(36) !== digits) return NO_TOKEN;
   return { number, secret: Buffer.from(secret, 'hex') };
 }

@@ -36,10 +36,10 @@ const DELETE: Statement = {
   text: 'DELETE FROM definition WHERE kind = $1 AND key = $2 AND ($3::text IS NULL OR version::text = $3) RETURNING key',
 };
 
-/** The topic of changes; no front end's topic begins with a dot. */
+/** The topic of changes; topics of front ends do not begin with a dot. */
 const TOPIC = '.definitions';
 
-/** Definitions in the table `definition`. Changes are signalled to all nodes, this one included. */
+/** Stores definitions in the table `definition`. Changes are signaled to all nodes, including this one. */
 export function openDefinitions(side: Side, signaller: Signaller, log: EngineLog): StoredDefinitions {
   const store: DefinitionStore = {
     get: async (kind, key) => {

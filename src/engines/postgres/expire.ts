@@ -20,23 +20,23 @@ import {
 import { number, numberOrNull, type Row, type Statement, text } from './statement.ts';
 import { type Place, START } from './watermark.ts';
 
-/** How many leases, and as many elements, one statement expires. If there are more, another one follows at once. */
+/** How many leases, and how many elements, one statement expires. If there are more, the next batch continues. */
 const MAX_ROWS = 1000;
-/** Bytes of each of them, on average, that one statement may move: 8 MiB of leases and as much of elements. */
+/** Average bytes per row that one statement may move: 8 MiB of leases and 8 MiB of elements. */
 const BYTES_PER_ROW = 8192;
-/** After a failure nothing is expired for so long, doubled each time. */
+/** After a failure nothing is expired for this long, doubled with each further failure. */
 const FIRST_PAUSE_MS = 1000;
 const MAX_PAUSE_MS = 60_000;
-/** What ended so long before the last look is gone or was expired; older ones are found by the next full look. */
+/** Whatever ended this long before the last pass is deleted or expired by now; full passes find exceptions. */
 const LOOK_BACK_MS = 10_000;
-/** A full look waits at least so long after the last one. */
+/** The minimum time between two full passes. */
 const FULL_LOOK_EVERY_MS = 1000;
-/** If a stream is locked by another node, its elements are left for another look. */
+/** If another node has locked a stream, the next pass retries its elements after this long. */
 const LOCKED_FOR_MS = 50;
 
 /**
- * What is found by one index from a place on, locked. The limit comes before the join with the policies, so that rows
- * of namespaces that this node does not have are stepped over once, and not locked by every statement.
+ * The first rows of one index after a place, locked. The limit precedes the join with the policies, so that rows of
+ * namespaces that this node does not have are stepped over once, and not locked by every statement.
  */
 function found(name: string, moment: string, where: string, [fromMoment, fromSeq]: [string, string]): string {
   return `${name} AS MATERIALIZED (SELECT d.*, ${name === 'xl'} AS is_lease,
@@ -47,7 +47,7 @@ function found(name: string, moment: string, where: string, [fromMoment, fromSeq
     ORDER BY ${moment}, d.seq LIMIT $5::int FOR UPDATE OF d SKIP LOCKED) d)`;
 }
 
-/** Where the next statement continues; null if this one has seen all. */
+/** Returns the place where the next statement continues; no row if this one has seen everything. */
 function last(of: 'xl' | 'xe'): string {
   const fits = `d.before < ${BYTES_PER_ROW}::bigint * $5::int`;
   return `SELECT '${of}', NULL, NULL, NULL, d.moment, d.seq, NULL FROM (SELECT d.moment, d.seq FROM ${of} d WHERE ${fits}
@@ -56,10 +56,10 @@ function last(of: 'xl' | 'xe'): string {
 }
 
 /**
- * Expires leases of the namespaces of this engine: each a failed try, after which the element waits from the lease's
- * end, or the retry delay after it, on, or becomes a dead letter. The token stays, so that the late worker may still
- * commit. And elements past their expiry that wait, or have waited since their lease expired here: they become dead
- * letters if their queue has any, else they go.
+ * Expires leases of the namespaces of this engine. Each is a failed try: the element becomes a dead letter, or waits
+ * from the end of the lease on, plus the retry delay. The token is kept, so that the late worker may still commit. Also
+ * expires waiting elements past their `expires_at`, including those whose lease expires here: they become dead letters
+ * if the queue has a dead-letter queue, else they are deleted.
  */
 const EXPIRE: Statement = {
   name: 'expire',
@@ -97,7 +97,7 @@ const EXPIRE: Statement = {
     EXISTS (SELECT FROM locked WHERE NOT is_locked)::text FROM t`,
 };
 
-/** Where a look begins in each of the two indexes. */
+/** Where a statement begins in each of the two indexes. */
 interface Looks {
   readonly leases: Place;
   readonly elements: Place;
@@ -108,28 +108,29 @@ type ExpirerContext = Omit<Context, 'expirer'>;
 const FULL: Looks = { leases: START, elements: START };
 
 /**
- * Expires leases and elements before a batch, if this node knows of any that are due: one comparison for each batch in
- * which none is. A transaction of its own, pipelined with the batch's, so that a failure never fails calls.
+ * Expires leases and elements before a batch, if this node knows of any that are due; otherwise it costs one comparison
+ * per batch. Runs in its own transaction, pipelined with that of the batch, so that a failure never fails calls.
  *
- * Entries of what is gone stay at the front of both indexes until a vacuum, so most looks begin near the last one.
+ * Entries of deleted rows stay at the front of both indexes until a vacuum, so most passes begin near the end of the
+ * last one.
  */
 export class Expirer {
   readonly #context: ExpirerContext;
   readonly #failures: LogOnChange;
-  /** The earliest moment at which something is known to expire, never too late for what this node stored itself. */
+  /** The earliest known expiry, never too late for anything that this node stored itself. */
   #nextAt = Number.POSITIVE_INFINITY;
-  /** Whether to look whatever is known: others may have stored what is due. */
+  /** Whether a pass is due in any case, since other nodes may have stored leases or elements that are due. */
   #isLookDue = true;
-  /** While a pass needs several statements: where the next one begins. */
+  /** If a pass needs several statements: where the next one begins. */
   #pass: Looks | null = null;
   #isFull = true;
   #wantsFull = true;
   #passedAt = Number.NEGATIVE_INFINITY;
   readonly #fullPasses = new FullReads();
-  /** How long the statements of the pass in progress have taken. */
+  /** How long the statements of the current pass have taken. */
   #costMs = 0;
   /**
-   * The earliest moment that was added since the last look began: it may be long ago, if a pop of an element was
+   * The earliest expiry that was added since the last pass began. It may be long past, if the pop of an element was
    * undone.
    */
   #addedAt = Number.POSITIVE_INFINITY;
@@ -145,13 +146,13 @@ export class Expirer {
     });
   }
 
-  /** Something expires at that moment. */
+  /** Notes that something expires at this moment. */
   add(at: number): void {
     if (at < this.#nextAt) this.#nextAt = at;
     if (at < this.#addedAt) this.#addedAt = at;
   }
 
-  /** When it has to run next by the database's clock; null: nothing expires. */
+  /** When it has to run next, by the database's clock; null: nothing expires. */
   get nextAt(): number | null {
     const { clock, monotonic } = this.#context;
     const nextAt = this.#isLookDue ? Math.floor(clock.now) : this.#nextAt;
@@ -160,7 +161,7 @@ export class Expirer {
     return pauseMs > 0 ? Math.ceil(Math.max(nextAt, clock.now + pauseMs)) : nextAt;
   }
 
-  /** After a failure: nothing is expired for a while. */
+  /** Whether it pauses after a failure. */
   get isPaused(): boolean {
     return this.#context.monotonic() < this.#pauseUntil;
   }
@@ -169,13 +170,13 @@ export class Expirer {
     return (this.#isLookDue || this.#nextAt <= this.#context.clock.now) && !this.isPaused;
   }
 
-  /** The next look is due now, and a full one unless these are costly. */
+  /** Requests a pass now, and a full one unless full passes are costly. */
   lookSoon(): void {
     this.#wantsFull = true;
     this.#isLookDue = true;
   }
 
-  /** The store may be another one: nothing is known. */
+  /** The store may be another one: discards everything known about it. */
   reset(): void {
     this.#nextAt = Number.POSITIVE_INFINITY;
     this.#isLookDue = true;
@@ -183,14 +184,14 @@ export class Expirer {
     this.#fullPasses.forget();
   }
 
-  /** One statement, sent at once. Never rejects. */
+  /** Sends one statement before it returns. Never rejects. */
   async run(connection: Connection): Promise<void> {
     const { registry, monotonic } = this.#context;
     const [from, sentAt, knownAt] = [this.#begin(), monotonic(), this.#nextAt];
-    // The batch that follows must see what is known to become eligible here; the reply lowers watermarks for all else.
-    // Lowering them to the front would make takes step over all that is dead after each sweep.
+    // The following batch must see everything that is known to become eligible here; the reply lowers the watermarks
+    // for everything else. Lowering them to the front would make takes step over all dead entries after each sweep.
     registry.lowerWatermarks(knownAt);
-    // What is added from now on is not in the reply.
+    // The reply will not include expiries that are added from now on.
     this.#nextAt = Number.POSITIVE_INFINITY;
     this.#isLookDue = false;
     const places = [from.leases, from.elements].flatMap(({ dueAt, seq }) => [String(dueAt), String(seq)]);
@@ -202,13 +203,13 @@ export class Expirer {
       this.#maxRows = Math.min(this.#maxRows * 2, MAX_ROWS);
       this.#failures.worked();
     } catch (error) {
-      // If the connection ended, the next one resets this.
+      // When the next connection is ready, it calls `reset`.
       if (error instanceof ConnectionLost) return;
       this.#nextAt = Math.min(this.#nextAt, knownAt);
       this.#isLookDue = true;
       this.#pauseMs = Math.min(Math.max(this.#pauseMs * 2, FIRST_PAUSE_MS), MAX_PAUSE_MS);
       this.#pauseUntil = monotonic() + this.#pauseMs;
-      // It may have been too much for the time that a statement has.
+      // The statement may have timed out because of too many rows.
       this.#maxRows = Math.max(this.#maxRows >> 1, 1);
       this.#failures.failed(error);
     }

@@ -1,17 +1,15 @@
-/**
- * The next full read waits this many times as long as the last one took, which bounds the share of time that they cost.
- */
+/** The next full read is due after this many times the duration of the last one, which bounds their share of time. */
 const PAUSE = 20;
 
 /**
- * When to read an index from its front again. That steps over all that is dead there, so most reads begin further on,
- * and miss what others have put before that place.
+ * Decides when to read an index from its front again. That steps over all dead entries there, so most reads begin
+ * further on, and miss entries that others have put before that place.
  */
 export class FullReads {
   #endedAt = Number.NEGATIVE_INFINITY;
   #costMs = 0;
 
-  /** For how long the next one is not worth it at `nowMs` (monotonic); 0 or less: it is. */
+  /** How long until the next full read is worth its cost, ms; 0 or less: now. @param nowMs by the monotonic clock */
   dueInMs(nowMs: number): number {
     return this.#endedAt + this.#costMs * PAUSE - nowMs;
   }
@@ -29,12 +27,12 @@ export class FullReads {
     this.#costMs = costMs;
   }
 
-  /** It may have been too much for the time that a statement has: the pause is doubled. */
+  /** The read may have timed out: doubles the pause. */
   failed(nowMs: number, leastCostMs: number): void {
     this.ended(nowMs, Math.max(this.#costMs * 2, leastCostMs));
   }
 
-  /** Nothing is known of what is there: the next one is due. */
+  /** Makes a full read due, since nothing is known about the index any more. */
   forget(): void {
     this.#endedAt = Number.NEGATIVE_INFINITY;
   }

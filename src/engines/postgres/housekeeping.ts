@@ -35,11 +35,11 @@ import {
 } from './statement.ts';
 import type { CounterWatermark } from './watermark.ts';
 
-/** Deliveries or keys that go in one statement. */
+/** How many rows one statement deletes or examines. */
 const AT_ONCE = 1000;
 
 /**
- * Deliveries of streams that are past the retention of their queue and not reserved. Returns {@link AT_ONCE} if more
+ * Deletes unreserved deliveries of streams that are past the retention of their queue. Returns {@link AT_ONCE} if more
  * are left.
  */
 const APPLY_RETENTION: Statement = {
@@ -75,28 +75,28 @@ const FORGET_KEYS: Statement = {
   )} SELECT count(*) FROM x`,
 };
 
-/** Rows of counts that one statement reads, and statements that follow each other; the next ones continue there. */
+/** How many rows of `counter` one statement reads, and the statements of one run; the next run continues there. */
 const SUMMED_AT_ONCE = 20_000;
 const SUMS_AT_ONCE = 10;
 /**
- * How far the numbers of rows may be apart: then the next pass writes the older ones again, whatever their subscription
- * has, so that those of queues at rest do not keep reads behind all that is dead. Stepping over so many takes a tenth
- * of a second.
+ * If the ids of rows are further apart, the next pass rewrites the older rows, even if there is nothing to sum up, so
+ * that the rows of idle queues do not keep the watermark behind all dead rows. Stepping over this many takes a tenth of
+ * a second.
  */
 const RENEWED_AFTER = 500_000;
 /**
- * Passes that see a part of the steps each. If what waits matures at more steps than half of the rows that one
- * statement reads, about four months, no statement sees many rows of one step, and the rows would become ever more.
- * With so many parts that begins at ten years.
+ * How many passes share the steps of due time if one pass over all is not enough. If deliveries mature at more steps
+ * than half of the rows that one statement reads, about four months, no statement sees many rows of one step, and rows
+ * would accumulate. With this many parts that begins at ten years.
  */
 const PARTS = 32;
 
 /**
- * Adds up the counts of subscriptions that have many more rows than steps of due time, from a row on. Only those of
- * waiting deliveries need their step, and only if it is not past: all others go to step 0, or a row would stay for each
- * step in which something was reserved and for each in which it was finished. Only rows from number $3 on are read;
- * those before $4 are written again in any case; $5 is the part of the steps, or null for all. The last column tells
- * whether most rows are of one subscription and stay as they are.
+ * Sums up the rows of subscriptions that have many more rows than steps of due time, starting after row ($1, $2). Only
+ * counts of waiting deliveries need their step, and only if it is not past: everything else is summed up in step 0,
+ * since otherwise a row would remain for each step in which something was reserved or finished. Only rows with ids from
+ * $3 on are read; those with ids below $4 are rewritten in any case; $5 is the part of the steps, or null for all. The
+ * last column is true if most rows belong to one subscription and cannot be summed up.
  */
 const SUM_COUNTS: Statement = {
   name: 'sum counts',
@@ -121,22 +121,22 @@ const SUM_COUNTS: Statement = {
   FROM p ORDER BY p.subscription DESC, p.id DESC LIMIT 1`,
 };
 
-/** One look at the rows of `counter`, in several statements. */
+/** One pass over the rows of `counter`, in several statements. */
 interface Pass {
-  /** Monotonic. */
+  /** By the monotonic clock, ms. */
   readonly startedAt: number;
   readonly isFull: boolean;
   readonly from: number;
-  /** Of the steps; null: all. */
+  /** Which part of the steps it reads; null: all. */
   readonly part: number | null;
-  /** Rows with smaller numbers are written again. */
+  /** Rows with smaller ids are rewritten. */
   readonly renewBelow: number;
-  /** After which row the next statement begins. */
+  /** The row after which the next statement begins. */
   place: readonly [subscription: string, id: string];
-  /** The smallest and the largest number of a row so far. */
+  /** The smallest and the largest id of a row so far. */
   first: number | null;
   last: number;
-  /** How many it has seen, and whether many of one subscription had hardly a step in common. */
+  /** The number of rows so far, and whether many rows of one subscription had hardly a step in common. */
   rows: number;
   isScattered: boolean;
   costMs: number;
@@ -144,43 +144,44 @@ interface Pass {
 
 const SUM_FROM_START = [String(-(2n ** 63n)), '0'] as const;
 
-/** Batches of this node after which the counts are worth adding up: at once, or with what else there is to do. */
+/** After how many batches of this node the rows are summed up: in any case, or with the next sweep. */
 const BATCHES_BETWEEN_SUMS = 2000;
 const BATCHES_WORTH_A_SUM = 200;
 
 /**
- * A subscription that holds nothing gets a mark, `idle_from`. Whatever stores something for it removes the mark in its
- * own transaction (`register` in `sql.ts`), and a node that takes from it does so within five minutes. A mark that
- * stays for this long says that nobody uses it: the row is deleted, a queue's with its statistics and all that is known
- * about it. But a transaction that began before the mark may store something without removing it, and its deliveries
- * would belong to no queue for ever. Such transactions last seconds and the mark minutes, unless the clock is set
- * forward: so while a transaction runs whose number is smaller than that of the mark, the row stays. One whose number
- * is larger may have begun before the mark, too ({@link STORING}): only a clock that is set forward in those seconds
- * could do harm. A drop, which does not wait, looks at locks.
+ * A subscription that holds nothing gets a mark, `idle_from`. A transaction that stores something for it removes the
+ * mark (`register` in `sql.ts`), and so does, within five minutes, a node that takes from it. If the mark stays for
+ * this long, the subscription is unused, and its row is deleted; a queue's row with everything stored about the queue.
+ * But a transaction that began before the mark may store something without removing it; without the row, its deliveries
+ * would belong to no queue. Such transactions last seconds, and marks minutes, unless the clock is set forward. So the
+ * row is kept while a transaction with a smaller number than that of the mark runs. One with a larger number may have
+ * begun before the mark, too ({@link STORING}), but could do harm only if the clock is set forward in those seconds. A
+ * drop, which does not wait that long, checks locks instead.
  */
 const GROUP_UNUSED_MS = 15 * 60_000;
 const QUEUE_UNUSED_MS = 24 * 3_600_000;
 /**
- * Marks of drops are negative, and begin with the moment: see {@link MARK_FOR_DROP}. One that is older is of a node
- * that failed, and becomes an ordinary one.
+ * Marks of drops are negative, and their leading digits are the time: see {@link MARK_FOR_DROP}. An older one was left
+ * by a node that failed, and becomes an ordinary mark.
  */
 const MARKS_PER_MS = 1000;
 const DROP_MARK_MS = 60_000;
-/** Between two looks through all groups, and all queues. */
+/** Intervals between passes over all groups, and over all queues. */
 const GROUPS_EVERY_MS = 60_000;
 const QUEUES_EVERY_MS = 600_000;
 
-/** As the broker writes it (`broker/namespace.ts`). */
+/** Must match the definition that the broker writes (`broker/namespace.ts`). */
 const IS_PAUSED = `value LIKE '%"paused":true%'`;
 const definitionKey = (of: string): string => `array_to_json(ARRAY[${of}.ns, ${of}.name])::text`;
 
-/** Whether deliveries of a queue `q` are there, by their counts. */
+/** Whether a queue `q` holds deliveries, by its counter deltas. */
 const HOLDS = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s JOIN counter y ON y.subscription = s.id
   WHERE s.queue = q.id), 0) <> 0`;
 
 /**
- * Marks idle rows, and deletes those whose mark is old. `c` has the rows to change, as they are when they are locked: a
- * use that was committed since the snapshot is seen. A row that another node locks is left for the next look.
+ * Marks idle rows, and deletes those whose mark is old. `c` locks the rows to change and reads their latest version, so
+ * that it sees uses that were committed after the snapshot. A row that another node has locked is left for the next
+ * pass.
  */
 function forgetUnused(of: 'groups' | 'queues'): Statement {
   const isUsed =
@@ -220,9 +221,9 @@ function forgetUnused(of: 'groups' | 'queues'): Statement {
 }
 
 /**
- * Marks a queue and its groups for a drop, with a negative number that no other mark has: so a drop notices if its mark
- * was removed, also if another drop has set its own since. A drop that finds the mark of another one shares it. Returns
- * the queue's.
+ * Marks a queue and its groups for a drop, with a unique negative number: so the drop notices if its mark was removed,
+ * even if another drop has set its own since. A drop that finds the mark of another one shares it. Returns the mark of
+ * the queue.
  */
 const MARK_FOR_DROP: Statement = {
   name: 'mark for drop',
@@ -233,7 +234,7 @@ const MARK_FOR_DROP: Statement = {
   SELECT idle_from FROM u WHERE id = $1::bigint`,
 };
 
-/** A drop failed: its queue is not unused. */
+/** Removes the marks of a drop that failed. */
 const UNMARK: Statement = {
   name: 'unmark',
   text: `WITH x AS MATERIALIZED (SELECT id FROM subscription WHERE queue = $1::bigint AND idle_from = $2::bigint
@@ -242,10 +243,10 @@ const UNMARK: Statement = {
 };
 
 /**
- * The transactions that may be storing something, of those that were found before, or of all if $1 is null; null: none.
- * Those that began before the end of {@link MARK_FOR_DROP} may do so without removing the mark. Neither their numbers
- * nor their snapshots tell: a statement may get its number after the mark's, and has no snapshot any more while it is
- * committed. But it has locked the registry before it takes its snapshot, and has it locked until others see what it
+ * Returns the transactions that may be storing something: of those in $1, or of all if $1 is null; null: none. Those
+ * that began before the end of {@link MARK_FOR_DROP} may do so without removing the mark. Neither their numbers nor
+ * their snapshots identify them: a statement may get its number after the mark's, and has no snapshot any more while it
+ * is committed. But it locks the registry before it takes its snapshot, and keeps the lock until others see what it
  * stored.
  */
 const STORING: Statement = {
@@ -257,7 +258,8 @@ const STORING: Statement = {
 };
 
 /**
- * Deletes a queue that still has the mark $2, if it holds nothing. Returns how many, and whether it holds something.
+ * Deletes a queue if it still has the mark $2 and holds nothing. Returns the number of deleted queues, and whether the
+ * queue holds something.
  */
 const DROP: Statement = {
   name: 'drop',
@@ -271,13 +273,11 @@ const DROP: Statement = {
   )} SELECT (SELECT count(*) FROM c), EXISTS (SELECT FROM subscription q WHERE q.id = $1::bigint AND ${HOLDS})`,
 };
 
-/**
- * How long older transactions may keep a queue from being dropped, and how often it is checked whether they still run.
- */
+/** How long a drop waits for older transactions, and how often it checks whether they still run. */
 const DROP_WAIT_MS = 3_000;
 const DROP_EVERY_MS = 20;
 
-/** Removes the marks of subscriptions, which are used, and of their queues; those that are not there stay so. */
+/** Removes the marks of used subscriptions and of their queues; adds none to the registry. */
 const NOTE_USE: Statement = {
   name: 'note use',
   text: `WITH x AS MATERIALIZED (SELECT id FROM subscription WHERE id = ANY ($1::bigint[]) AND idle_from IS NOT NULL
@@ -285,13 +285,13 @@ const NOTE_USE: Statement = {
     UPDATE subscription s SET idle_from = NULL FROM x WHERE s.id = x.id`,
 };
 
-/** Goes through all rows, some at a time, and rests in between. */
+/** Repeatedly visits all rows with a statement, {@link AT_ONCE} at a time, with a pause after each full pass. */
 class Rounds {
   readonly #statement: Statement;
   readonly #values: readonly Parameter[];
   readonly #everyMs: number;
   #after = '0';
-  /** When all rows had been seen, by the database's clock. */
+  /** When the last full pass ended, by the database's clock. */
   #doneAt = Number.NEGATIVE_INFINITY;
 
   constructor(statement: Statement, values: readonly Parameter[], everyMs: number) {
@@ -300,7 +300,7 @@ class Rounds {
     this.#everyMs = everyMs;
   }
 
-  /** One step, if it is time for one. @throws QuaysideError as the Storage port says */
+  /** Runs one step if it is due. @throws QuaysideError as the Storage port says */
   async run(side: Side, clock: DatabaseClock): Promise<void> {
     if (clock.isWithin(this.#doneAt, this.#everyMs)) return;
     const { now } = clock;
@@ -315,8 +315,8 @@ class Rounds {
 }
 
 /**
- * What has to be done from time to time and belongs to no call: on the auxiliary connection, in small
- * statements, each row locked by at most one node (`SKIP LOCKED`).
+ * Periodic work that belongs to no call: in small statements on the auxiliary connection, each row locked by at most
+ * one node (`SKIP LOCKED`).
  */
 export class Housekeeping {
   readonly #side: Side;
@@ -330,17 +330,17 @@ export class Housekeeping {
   readonly #failures: LogOnChange;
   #batches = 0;
   #summing: Promise<void> | null = null;
-  /** Each ends one wait. */
+  /** Functions that each end one wait. */
   readonly #waits = new Set<() => void>();
   #isStopped = false;
   /** The pass in progress. */
   #pass: Pass | null = null;
-  /** For the next one. */
+  /** The values for the next pass. */
   #renewBelow = 0;
   #part: number | null = null;
-  /** The fewest rows that a pass over all steps has seen since one over each part. */
+  /** The smallest number of rows of a pass over all steps since the last passes over parts. */
   #fewestRows = 0;
-  /** Passes over all rows; the others begin at the watermark. */
+  /** Schedules passes over all rows; the others begin at the watermark. */
   readonly #fullPasses = new FullReads();
 
   constructor(
@@ -400,7 +400,7 @@ export class Housekeeping {
   }
 
   /**
-   * Runs each step. One that fails is logged, and left for the next call. Returns whether something was left for
+   * Runs each step. A failure is logged, and the step is retried by the next call. Returns whether work is left for
    * another call.
    */
   async run(): Promise<boolean> {
@@ -417,8 +417,8 @@ export class Housekeeping {
   }
 
   /**
-   * A subscription is taken from, so it is kept. A failure is no loss: the next note comes long before it would be
-   * deleted.
+   * Notes that a subscription is used, so that it is not deleted. A failure does no harm: the next note comes long
+   * before the deletion.
    */
   noteUse(subscription: Subscription): void {
     if (this.#used.size === 0) {
@@ -432,8 +432,8 @@ export class Housekeeping {
   }
 
   /**
-   * Forgets a queue that holds nothing; see `Storage.drop`. @returns false if it holds something
-   * @throws QuaysideError `storage-unavailable` if transactions from before keep running
+   * Deletes an empty queue; see `Storage.drop`. @returns false if it holds something
+   * @throws QuaysideError `storage-unavailable` if older transactions keep running
    */
   async drop(key: QueueKey, queue: string): Promise<boolean> {
     const before = this.#databaseClock.now + DROP_WAIT_MS;
@@ -444,21 +444,21 @@ export class Housekeeping {
       let isDropped = false;
       try {
         await this.#olderEnded(key, before);
-        // A statement of its own, whose snapshot has what they stored.
+        // A separate statement: its snapshot includes what those transactions stored.
         const [row = []] = await this.#side.change({ statement: DROP, values });
         isDropped = number(row, 0) === 1;
         if (isDropped) return true;
         if (flag(row, 1)) return false;
-        // It was used, and holds nothing: it is marked again.
+        // It was used in the meantime, but is empty: it is marked again.
         this.#checkTime(before, `Queue ${quote(key.name)} cannot be dropped while it is used. Try again.`);
       } finally {
-        // If that fails as well, the next look at unused queues finds a mark that is left.
+        // If that fails as well, the next pass over unused queues finds the old mark.
         if (!isDropped) await this.#side.change({ statement: UNMARK, values }).catch(() => {});
       }
     }
   }
 
-  /** Resolves when the transactions have ended that may store something without seeing a mark that was set just now. */
+  /** Resolves when all transactions have ended that may store something without seeing the mark that was just set. */
   async #olderEnded({ name }: QueueKey, before: number): Promise<void> {
     for (let older: string | null = null; ; ) {
       const [row = []] = await this.#side.change({ statement: STORING, values: [older] });
@@ -470,13 +470,13 @@ export class Housekeeping {
     }
   }
 
-  /** @throws QuaysideError `storage-unavailable` with that message, if there is no time left */
+  /** @throws QuaysideError `storage-unavailable` with this message if no time is left */
   #checkTime(before: number, message: string): void {
     if (this.#isStopped || this.#databaseClock.now >= before)
       throw new QuaysideError('storage-unavailable', message);
   }
 
-  /** Ends drops that wait. */
+  /** Aborts pending drops. */
   stop(): void {
     this.#isStopped = true;
     for (const end of [...this.#waits]) end();
@@ -494,11 +494,11 @@ export class Housekeeping {
     });
   }
 
-  /** A batch changed something. Adds the counts up after many of them; never throws. */
+  /** Called after each batch. Sums up the counter deltas after many of them; never throws. */
   noteBatch(): void {
     this.#batches += 1;
     if (this.#batches < BATCHES_BETWEEN_SUMS) return;
-    // A failure is no loss: the sums are the same, and the next attempt comes as surely as more batches.
+    // A failure does no harm: sums stay correct, and the next batches lead to another attempt.
     this.#sum().catch(() => {});
   }
 
@@ -529,7 +529,7 @@ export class Housekeeping {
           if (number(row, 0) >= SUMMED_AT_ONCE) continue;
         }
       } catch (error) {
-        // It may be too much for the time that a statement has: the next pass is a short one.
+        // The statement may have timed out: the next pass is a short one.
         this.#pass = null;
         this.#part = null;
         const now = this.#clock.monotonic();
@@ -569,8 +569,8 @@ export class Housekeeping {
     const { startedAt, first, last, rows, isScattered } = pass;
     this.#counted.read(first, this.#clock.monotonic(), startedAt);
     this.#renewBelow = first !== null && last - first > RENEWED_AFTER ? last : 0;
-    // Those that are left after a pass over each part have their steps for themselves. Another is worth it when there
-    // are twice as many.
+    // Rows left after passes over all parts cannot be summed up further. Other such passes are worth it when there are
+    // twice as many.
     this.#fewestRows = Math.min(this.#fewestRows, rows);
     if (!isScattered || rows <= 2 * this.#fewestRows) return;
     this.#part = 0;

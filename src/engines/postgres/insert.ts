@@ -18,11 +18,11 @@ import {
 } from './sql.ts';
 import { Columns, everyKind, number, type Parameter, type Row, type Statement, text } from './statement.ts';
 
-/** Which of the rarer things some element of a statement has; each costs something, so each has a text of its own. */
+/** Rarer features that elements of a statement use. Each costs something, so each has its own statement. */
 export interface ElementKinds {
-  /** The queue is a stream, whose groups share elements. */
+  /** Some queue is a stream, whose groups share elements. */
   readonly shared: boolean;
-  /** A dedup key. */
+  /** Some element has a dedup key. */
   readonly keyed: boolean;
 }
 
@@ -32,14 +32,14 @@ export function kindsOf(queue: RegisteredQueue, elements: readonly NewElement[])
   return { shared: queue.isStream, keyed };
 }
 
-/** A new element as statements take it. */
+/** A new element, as a row for statements. */
 interface NewRow {
   readonly queue: RegisteredQueue;
   readonly element: NewElement;
   readonly subscriptions: readonly Subscription[];
   readonly dueAt: number | null;
   readonly key: Buffer | null;
-  /** The place of the settlement with which it is stored, from 1; 0: none. */
+  /** The number of the settlement with which it is stored, from 1; 0: none. */
   readonly settled: number;
 }
 
@@ -67,15 +67,15 @@ const columnsFor = everyKind((shared: boolean, keyed: boolean): Columns<NewRow> 
     );
 });
 
-/** New elements of one statement, collected, and what the statement needs in addition to their columns. */
+/** Collects the new elements of one statement, and computes its parameters. */
 export class NewElements {
   readonly #registry: Registry;
   readonly #expirer: Expirer;
   readonly #columns: Columns<NewRow>;
   readonly #rows: NewRow[] = [];
-  /** In which something is stored, with the earliest maturity that a producer chose, which may be in the past. */
+  /** The subscriptions of the elements, with the earliest maturity that a producer chose, which may be in the past. */
   readonly #subscriptions = new Map<Subscription, number>();
-  /** By queue and key, the place of the first element. */
+  /** The index of the first element with a key, by queue and key. */
   readonly #byKey = new Map<string, number>();
 
   constructor(kinds: ElementKinds, { registry, expirer }: Context) {
@@ -84,7 +84,7 @@ export class NewElements {
     this.#columns = columnsFor(kinds.shared, kinds.keyed);
   }
 
-  /** Adds an element, unless an earlier one has its key. Returns the place of the one that stands for it. */
+  /** Adds an element, unless an earlier one has its key. Returns the index of the element that is stored for it. */
   add(
     queue: RegisteredQueue,
     element: NewElement,
@@ -106,22 +106,22 @@ export class NewElements {
     return { at, isFirst: true };
   }
 
-  /** The place of the element with this key of the database's reply. */
+  /** The index of the element with this key, as in the database's reply. */
   placeOfKey(queue: string, key: string): number | undefined {
     return this.#byKey.get(`${queue} ${key}`);
   }
 
-  /** They are stored, at that moment. A probe may have looked before that, so watermarks are lowered once more. */
+  /** Called with the moment of storage. A probe may have read before it, so watermarks are lowered once more. */
   onStored(now: number): void {
     for (const [{ watermark }, dueAt] of this.#subscriptions) watermark.lower(Math.min(dueAt, now));
   }
 
-  /** In the order of {@link storing}'s parameters, without those of its `extra`. */
+  /** The parameters of {@link storing}, without those of its `settled`. */
   values(): Parameter[] {
     return [...REGISTERED.values([...this.#subscriptions.keys()]), ...this.#columns.values(this.#rows)];
   }
 
-  /** For each element the place of its settlement. */
+  /** For each element the number of its settlement. */
   get settled(): number[] {
     return this.#rows.map(({ settled }) => settled);
   }
@@ -142,16 +142,17 @@ export class NewElements {
   }
 }
 
-/** How a key is named: by its queue's id and PostgreSQL's text of its hash. */
+/** Combines the id of a queue with the hash of a key, in PostgreSQL's text format. */
 function keyName(queue: RegisteredQueue, key: string): string {
   return `${queue.whole.idText} ${key}`;
 }
 
 /**
- * The `WITH` entries that store elements: `i` has all that were given, `n` those that are new. Need `t`.
+ * The `WITH` entries that store elements: `i` has all given elements, `n` the new ones. They use the entry `t`.
  * @param first the number of the first parameter of {@link NewElements.values}
  * @param window the dedup window, as an expression
- * @param settled if they are stored with settlements: the array of their places, and which places are done
+ * @param settled for elements that are stored with settlements: the array of the settlements' numbers, and the entry
+ *   with those that are done
  */
 export function storing(
   kinds: ElementKinds,
@@ -162,7 +163,7 @@ export function storing(
   const where = settled
     ? ` WHERE ((${settled.array})[u.ord::int] IN (SELECT s.ord FROM ${settled.done} s)) IS TRUE`
     : '';
-  // What is not stored, as its delivery was not finished, leaves no trace.
+  // Elements that are not stored, as their delivery was not finished, must not create a subscription.
   const stored = kinds.shared
     ? 'SELECT i.queue FROM i UNION ALL SELECT l.id FROM i CROSS JOIN LATERAL unnest(i.subscriptions::bigint[]) AS l(id)'
     : 'SELECT i.subscription FROM i';
@@ -175,8 +176,8 @@ export function storing(
 }
 
 /**
- * A key that is there and not too old keeps its element and its age. The row is written anyway: that is
- * what makes PostgreSQL wait for another node's insert of the same key and return whose it is.
+ * A stored key within the window keeps its element and its age. The row is written anyway: only then does PostgreSQL
+ * wait for another node's insert of the same key and return its element.
  */
 function checkingKeys(window: string): string[] {
   const isOld = `x.seen_at <= excluded.seen_at - ${window}::bigint`;
@@ -188,7 +189,7 @@ function checkingKeys(window: string): string[] {
         seen_at = CASE WHEN ${isOld} THEN excluded.seen_at ELSE x.seen_at END,
         fingerprint = CASE WHEN ${isOld} THEN excluded.fingerprint ELSE x.fingerprint END
       RETURNING queue, key, seq, fingerprint)`,
-    // "IS TRUE" keeps the planner from turning the look-up in a hash into a comparison of each with each.
+    // "IS TRUE" makes the planner use a hash lookup instead of comparing all pairs.
     'n AS MATERIALIZED (SELECT i.* FROM i WHERE i.key IS NULL OR (i.seq IN (SELECT q.seq FROM q)) IS TRUE)',
   ];
 }
@@ -218,13 +219,13 @@ interface InsertItem {
   readonly queue: RegisteredQueue;
   readonly elements: readonly NewElement[];
   readonly onRepeat: OnRepeat | null;
-  /** It has a batch to itself, which is rolled back if a key came before with other content. */
+  /** The item runs in its own batch, which is rolled back if a key was seen with other content. */
   readonly isWhole: boolean;
 }
 
 type InsertOperation = Operation<InsertItem, ElementId[]>;
 
-/** The operation for some elements: the plainest that can store them all. Parameter 1 is the dedup window. */
+/** Returns the simplest operation that can store some elements. */
 export function insertOperations(context: Context): (kinds: ElementKinds) => InsertOperation {
   const operation = (kinds: ElementKinds): InsertOperation => {
     const ids = `SELECT 0 AS queue, NULL::bytea AS key, (SELECT array_agg(i.seq ORDER BY i.ord) FROM i)::text AS seq, t.now, NULL::text FROM t`;
@@ -248,7 +249,7 @@ function prepareInsert(
 ): Prepared<ElementId[]> {
   const stored = new NewElements(kinds, context);
   const places = items.map(({ queue, elements }) => elements.map((element) => stored.add(queue, element)));
-  /** Of each element of each item: its number, and whether it repeats an earlier one, with the same content or not. */
+  /** The outcome of each element of each item. */
   const outcomes = ([head = [], ...keyRows]: readonly Row[]): InsertOutcome[][] => {
     const seqs = (head[2] ?? '').slice(1, -1).split(',').map(Number);
     const seen = new Map<number | undefined, Row>();
@@ -289,7 +290,7 @@ function prepareInsert(
   };
 }
 
-/** What became of an element: its number, and whether an earlier one has its key, with the same content or other. */
+/** The sequence number of an element, and whether an earlier element has its key, with the same or other content. */
 interface InsertOutcome {
   readonly seq: number;
   readonly repeats: 'same' | 'other' | null;

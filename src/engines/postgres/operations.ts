@@ -9,30 +9,30 @@ import type { Parameter, Row, Statement } from './statement.ts';
 import type { Prober } from './watermark.ts';
 
 /**
- * Returned for an item that another node changed at the same moment, or for which a statement had no room: it is placed
- * into the next batch again.
+ * The result of an item that another node changed at the same moment, or that exceeded the bounds of its statement: it
+ * is repeated in the next batch.
  */
 export const RETRY = Symbol('retry');
 
-/** A kind of items that share a statement, whatever their queues. */
+/** Describes items that share a statement, whatever their queues. */
 export interface Operation<I, R> {
   readonly statement: Statement;
-  /** Whether it changes anything: then a missing reply leaves it open whether it did. */
+  /** Whether it changes anything: then the outcome is unknown without a reply. */
   readonly changes: boolean;
-  /** Whether it stores elements: a full disk is then an error of its own. */
+  /** Whether it stores elements: a full disk is then `storage-full`. */
   readonly stores?: boolean;
-  /** Whether its statement locks elements of streams: it may finish one, or restore a delivery of one. */
+  /** Whether its statement locks elements of streams, since it may finish one, or restore a delivery of one. */
   readonly locksElements?: boolean;
-  /** Two items with a key in common share no statement, which changes a row once, unless they are alike. */
+  /** Items with a common key share no statement, since it can change a row only once, unless they are alike. */
   keysOf?(item: I): readonly string[];
   isAlike?(item: I, other: I): boolean;
-  /** Whether each item has a statement of its own. */
+  /** Whether each item needs its own statement. */
   readonly isSingle?: boolean;
-  /** By what an item is done again if another node changed its delivery at the same moment; not given: by this one. */
+  /** The operation for repeating an item with the result {@link RETRY}; not given: this one. */
   readonly onRace?: Operation<I, R>;
   /**
-   * The parameters of the statement for some items, and what reads its rows: one result per item.
-   * @param leftMs until the first of their calls fails
+   * Returns the parameters of the statement for some items, and a function that reads its rows.
+   * @param leftMs time until the first of their calls times out
    */
   prepare(items: readonly I[], leftMs: number): Prepared<R>;
 }
@@ -40,38 +40,38 @@ export interface Operation<I, R> {
 export interface Prepared<R> {
   readonly values: readonly Parameter[];
   readonly read: (rows: readonly Row[]) => readonly (R | typeof RETRY)[];
-  /** Of a call with a batch to itself: whether it is committed, by its rows. Not given: it is. */
+  /** For a call with its own batch: decides by the rows whether to commit. Not given: commits. */
   readonly mayCommit?: (rows: readonly Row[]) => boolean;
 }
 
-/** What a call asks for: most have one item, a settlement one per delivery. */
+/** A unit of work of a call: most calls have one item, a settlement one per delivery. */
 export interface Item<I, R> {
   readonly operation: Operation<I, R>;
   readonly item: I;
   readonly queues: readonly RegisteredQueue[];
 }
 
-/** What bounds a batch, and what a call stores. */
+/** The size of a call, for the limits of a batch and of groups. */
 export interface CallSize {
-  /** Sent. */
+  /** Bytes sent. */
   readonly bytes: number;
   readonly rows: number;
-  /** What may be returned by a statement that no other call shares, bytes. */
+  /** How many bytes may be returned by a statement that no other call shares. */
   readonly returned?: number;
-  /** Groups for which it stores something. */
+  /** The groups for which it stores something. */
   readonly uses?: readonly GroupUse[];
-  /** It has a batch to itself. */
+  /** The call runs in its own batch. */
   readonly isAlone?: boolean;
 }
 
 /**
- * A statement returns no more bytes than this, however many deliveries were asked for: a thousand bodies of a megabyte
- * would be two gigabytes of text on the wire. What calls of a batch may return by statements of their own is bounded by
- * as much.
+ * The most bytes that a statement returns, however many deliveries were requested: a thousand bodies of a megabyte
+ * would be two gigabytes of text on the wire. Also bounds what the calls of a batch may return together from statements
+ * of their own.
  */
 export const MAX_RETURNED_BYTES = 16 * 1024 * 1024;
 
-/** What operations share. */
+/** Dependencies of the operations. */
 export interface Context {
   readonly ids: Ids;
   readonly tokens: LeaseTokens;
@@ -79,19 +79,19 @@ export interface Context {
   readonly clock: DatabaseClock;
   readonly expirer: Expirer;
   readonly prober: Prober;
-  /** How long a dedup key is remembered, ms, as SQL. */
+  /** How long dedup keys are remembered, ms, as an SQL expression. */
   readonly dedupWindow: string;
-  /** Milliseconds from an arbitrary start. */
+  /** The monotonic clock, ms. */
   readonly monotonic: () => number;
-  /** A queue gained eligible elements. */
+  /** Called when a queue gained eligible elements. */
   readonly onAffected: (queue: QueueKey) => void;
-  /** Elements of a group became dead letters. @param to the name of the queue they went to */
+  /** Called when elements of a group became dead letters. @param to the name of the dead-letter queue */
   readonly onDied: (queue: QueueKey, group: GroupName, to: string, count: number) => void;
 }
 
 /**
- * The database's clock as last seen, carried on by this process's own. Only a hint, never behind what was
- * seen: whatever decides about an element asks the database.
+ * An estimate of the database's clock: the last reading, advanced by this process's clock. It is a hint that never
+ * falls behind that reading; statements that decide about elements use the database's clock itself.
  */
 export class DatabaseClock {
   readonly #clock: Clock;
@@ -107,12 +107,12 @@ export class DatabaseClock {
     this.#seenAt = this.#clock.monotonic();
   }
 
-  /** About what the database's clock shows now; -Infinity where nothing was seen yet. */
+  /** The estimated time, ms since 1970; -Infinity before the first reading. */
   get now(): number {
     return this.#seen + this.#clock.monotonic() - this.#seenAt;
   }
 
-  /** Whether a moment that it showed is less than that long ago. If it was set back, nothing is known. */
+  /** Whether less than `withinMs` have passed since a past reading; false if the clock was set back since. */
   isWithin(moment: number, withinMs: number): boolean {
     const age = this.now - moment;
     return age >= 0 && age < withinMs;

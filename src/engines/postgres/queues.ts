@@ -24,7 +24,7 @@ import {
 } from './sql.ts';
 import { Columns, number, numberOrNull, placeOf, type Row, type Statement, text } from './statement.ts';
 
-// Operations about whole queues: what is declared, names, use, purges, counts.
+// Operations on whole queues: declarations, names, usage, purges, counts.
 
 export function queueOperations(context: Context) {
   return {
@@ -41,11 +41,11 @@ export function queueOperations(context: Context) {
 
 interface DeclareItem {
   readonly queue: RegisteredQueue;
-  /** Undefined: what is stored stays; null: nothing is stored any more. */
+  /** Undefined: leaves the stored options; null: deletes them. */
   readonly options: QueueOptions | null | undefined;
 }
 
-/** 0 stands for none, null for what the namespace has. */
+/** 0 means none; null means that the policy of the namespace applies. */
 const DECLARED = new Columns<DeclareItem>()
   .bool('has_options', ({ options }) => options != null)
   .int('max_tries', ({ options }) => {
@@ -99,7 +99,7 @@ const QUEUES: Statement = {
   text: "SELECT name FROM subscription WHERE ns = $1 AND grp = ''",
 };
 
-/** The queues of a namespace, sorted. */
+/** Returns the names of a namespace's queues, sorted. */
 const QUEUES_OPERATION: Operation<string, string[]> = {
   statement: QUEUES,
   changes: false,
@@ -110,13 +110,10 @@ const QUEUES_OPERATION: Operation<string, string[]> = {
   }),
 };
 
-/** The size of a delivery without its content, with its places in the indexes, about. */
+/** Approximate size of a delivery without its content, including index entries, in bytes. */
 const ROW_BYTES = 100;
 
-/**
- * Where the counts of all subscriptions begin is the second parameter: it may have to step over all that is dead
- * before.
- */
+/** The second parameter is the watermark of all counts: without it, the read may have to step over many dead rows. */
 const USAGE: Statement = {
   name: 'usage',
   text: `WITH d AS (SELECT coalesce(sum(y.waiting + y.reserved), 0) AS elements, coalesce(sum(y.bytes), 0) AS bytes
@@ -126,7 +123,7 @@ const USAGE: Statement = {
     SELECT d.elements, d.bytes + e.bytes + d.elements * ${ROW_BYTES} FROM d, e`,
 };
 
-/** How many deliveries a namespace has, and their bytes, by their counts. */
+/** Returns the number of deliveries of a namespace, and their bytes, from the counter deltas. */
 function usageOperation({ registry }: Context): Operation<string, Usage> {
   return {
     statement: USAGE,
@@ -151,12 +148,12 @@ const PING_OPERATION: Operation<null, number> = {
   }),
 };
 
-/** What one step of a purge removes at most, so that other calls do not wait long for it: about a tenth of a second. */
+/** How many deliveries one step of a purge removes at most: about a tenth of a second, for which other calls wait. */
 const PURGED_AT_ONCE = 10_000;
 
 interface PurgeItem {
   readonly queue: RegisteredQueue;
-  /** How many statements share what the step removes. */
+  /** How many statements share the limits of the step. */
   readonly statements: number;
 }
 
@@ -212,7 +209,7 @@ function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Purg
   return (state) => operations.get(state) as Operation<PurgeItem, PurgeStep>;
 }
 
-/** Where reads of a subscription begin. */
+/** The watermarks from which reads of a subscription begin. */
 const PLACES = new Columns<Subscription>()
   .id('id', ({ id }) => id)
   .bigint('from_due', ({ watermark }) => watermark.place.dueAt)
@@ -220,16 +217,16 @@ const PLACES = new Columns<Subscription>()
   .bigint('from_id', ({ counted }) => counted.from);
 
 /**
- * Deliveries that one statement counts row by row, at most: about a quarter of a second on an idle machine. What is
- * beyond that counts as ready. In a stream each element costs a look at its deliveries to other groups as well: with
- * 200,000 deliveries a count took 0.8 s, and on a busy machine more than a statement may take.
+ * How many deliveries one statement counts row by row at most: about a quarter of a second on an idle machine. Those
+ * beyond count as ready. In a stream each element also costs a lookup of its deliveries to other groups: with 200,000
+ * deliveries a count took 0.8 s, and on a busy machine more than the statement timeout.
  */
 const MAX_COUNTED = 250_000;
 const MAX_COUNTED_IN_STREAM = 50_000;
 
 /**
- * Counts come from the deltas in `counter`: steps of due time that are past are ready, those to come are scheduled, and
- * of the present one the scheduled are counted in the index.
+ * Counts are sums of the deltas in `counter`. Waiting deliveries in past steps of due time are ready, those in future
+ * steps are scheduled; the scheduled ones of the current step are counted in the index.
  */
 function countsOf(subscriptions: string): string {
   return `SELECT l.ord, c.waiting - c.later - x.soon, c.later + x.soon, c.reserved, c.first,
@@ -250,10 +247,10 @@ const COUNTS: Statement = {
 };
 
 /**
- * The same for all groups of a stream, and in a row 0 the elements, each in its most advanced state. How many there are
- * is counted. Those with nothing but reserved deliveries are looked for among the reserved, those with nothing ready
- * among the scheduled; all others are ready. So a deep stream costs no more than a shallow one, unless it is deep in
- * scheduled elements.
+ * The same for all groups of a stream, and in a row 0 the counts of its elements, each in its most advanced state. The
+ * total comes from the deltas. Elements with only reserved deliveries are found among the reserved ones, elements with
+ * nothing ready among the scheduled ones; all others are ready. So a deep stream costs no more than a shallow one,
+ * unless many of its elements are scheduled.
  */
 const QUEUE = `$${PLACES.count + 1}::bigint`;
 const STREAM_COUNTS: Statement = {
@@ -281,7 +278,7 @@ const STREAM_COUNTS: Statement = {
   SELECT 0, a.elements - r.elements - s.elements, s.elements, r.elements, a.first, NULL, NULL FROM a, r, s`,
 };
 
-/** A read that takes longer may have stepped over much that is dead; a probe on the auxiliary connection finds out. */
+/** A read that takes longer may have stepped over many dead entries; a probe on the auxiliary connection finds out. */
 const SLOW_MS = 20;
 
 function readCounts(row: Row): GroupCounts {
@@ -289,7 +286,7 @@ function readCounts(row: Row): GroupCounts {
   return { ready, scheduled, reserved, nextMatureAt: ready + scheduled === 0 ? null : numberOrNull(row, 5) };
 }
 
-/** What a read shows about where the next one may begin. */
+/** Updates the watermarks from the result of a read. */
 function noteRead(
   { prober, monotonic }: Context,
   subscription: Subscription,
@@ -301,7 +298,7 @@ function noteRead(
   if (now - sentAt > SLOW_MS) prober.asked(subscription);
 }
 
-/** Counts of one group. */
+/** Returns the counts of one group. */
 function countsOperation(context: Context): Operation<Subscription, GroupCounts> {
   return {
     statement: COUNTS,
@@ -325,7 +322,7 @@ function countsOperation(context: Context): Operation<Subscription, GroupCounts>
   };
 }
 
-/** Counts of a stream's elements, and of each of its groups. One stream a statement. */
+/** Returns the counts of a stream's elements and of each of its groups. One stream per statement. */
 function streamCountsOperation(context: Context): Operation<RegisteredQueue, QueueCounts> {
   return {
     statement: STREAM_COUNTS,

@@ -22,9 +22,9 @@ import {
 import { CounterWatermark, Watermark } from './watermark.ts';
 
 /**
- * The id by which deliveries know their subscription: 63 bits of a hash of its names, so no node has to ask for it. The
- * function `subscription_id` of the schema computes the same. The registry holds the names, and its keys reject a
- * collision.
+ * Computes the id by which deliveries refer to their subscription: 63 bits of a hash of its names, so that no node has
+ * to look it up. Must match the function `subscription_id` of the schema. The keys of the registry, which holds the
+ * names, reject a collision.
  */
 function subscriptionId({ ns, name }: QueueKey, group: GroupName): Buffer {
   const names = `${Buffer.byteLength(ns)}:${Buffer.byteLength(name)}:${ns}${name}${group}`;
@@ -41,7 +41,7 @@ export class Subscription {
   readonly groupText: Buffer;
   readonly watermark = new Watermark();
   readonly counted = new CounterWatermark();
-  /** When a take of it was last noted in the registry, by the database's clock. */
+  /** When a take was last noted in the registry, by the database's clock. */
   notedAt = Number.NEGATIVE_INFINITY;
   usedIn = 0;
   #idText: string | null = null;
@@ -66,18 +66,18 @@ export class RegisteredQueue {
   readonly limit: GroupLimit | null;
   readonly nsText: Buffer;
   readonly nameText: Buffer;
-  /** That of a plain queue; in a stream it stands for the queue itself, and has no deliveries. */
+  /** The subscription of a plain queue. In a stream it represents the queue itself, and has no deliveries. */
   readonly whole: Subscription;
   readonly subscriptions = new Map<GroupName, Subscription>();
-  /** Of the counts of a stream's elements. */
+  /** The watermark for counts of a stream's elements. */
   readonly countedElements = new CounterWatermark();
-  /** Of a stream with a limit, the groups in the registry, and when they were read by the database's clock. */
+  /** The groups in the registry, only read for a stream with a limit, and when, by the database's clock. */
   groups: ReadonlySet<GroupName> = new Set();
   groupsReadAt = Number.NEGATIVE_INFINITY;
   usedIn = 0;
   /**
-   * Whether failed elements may become dead letters or wait for a retry delay: by the namespace's policy, or as
-   * `declare` stored.
+   * Whether failed elements may become dead letters or wait for a retry delay, by the policy of the namespace or the
+   * options of `declare`.
    */
   hasPolicy: boolean;
 
@@ -94,7 +94,7 @@ export class RegisteredQueue {
   }
 }
 
-/** What a statement that stores elements writes into the registry, with `register` of `sql.ts`. */
+/** The columns that a statement which stores elements writes to the registry, with `register` of `sql.ts`. */
 export const REGISTERED = new Columns<Subscription>()
   .id('id', ({ id }) => id)
   .id('queue', ({ queue }) => queue.whole.id)
@@ -102,16 +102,16 @@ export const REGISTERED = new Columns<Subscription>()
   .text('name', ({ queue }) => queue.nameText)
   .text('grp', ({ groupText }) => groupText);
 
-/** Objects that were not used while so many were created are forgotten: their names come from requests. */
+/** Objects that were not used while this many were created are evicted: their names come from requests. */
 const FORGET_AFTER = 10_000;
 /**
- * How long the groups of a queue are remembered. A group that is not used is deleted later than that
+ * How long the groups of a queue are remembered. Must be shorter than the time after which an unused group is deleted
  * (`housekeeping.ts`).
  */
 const REMEMBERED_MS = 5 * 60_000;
-/** A queue that has all the groups it may have is not read again for so long: a rejection costs nothing. */
+/** How long a queue that has reached its limit is not read again, so that rejections cost no read. */
 const FULL_MS = 1000;
-/** A take is noted so rarely; a subscription is deleted no sooner than three times that after its last one. */
+/** How often takes are noted; a subscription is deleted no sooner than three times this after its last note. */
 const NOTE_EVERY_MS = 5 * 60_000;
 
 const GROUPS: Statement = {
@@ -120,18 +120,18 @@ const GROUPS: Statement = {
     JOIN subscription s ON s.queue = u.id WHERE s.grp <> ''`,
 };
 
-/** Groups for which a call is going to store something. */
+/** The groups of a queue for which a call is going to store something. */
 export interface GroupUse {
   readonly queue: RegisteredQueue;
   readonly groups: readonly GroupName[];
 }
 
-/** The queues and subscriptions of which this node has heard, as one object each. */
+/** The queues and subscriptions that this node has used recently, one object each. */
 export class Registry {
   readonly #clock: DatabaseClock;
   readonly #namespaces: NamespacePolicies;
   readonly #queues = new Map<string, Map<string, RegisteredQueue>>();
-  /** Of the counts of all subscriptions together; housekeeping raises it. */
+  /** The watermark for counts of all subscriptions together; housekeeping raises it. */
   readonly counted = new CounterWatermark();
   /** The parameters of `policyOf` in `sql.ts`. */
   readonly policies: readonly Parameter[];
@@ -185,7 +185,7 @@ export class Registry {
     return this.#namespaces.defaultGroups(ns);
   }
 
-  /** Something that matures at `dueAt` or later may begin to wait in any subscription. */
+  /** Lowers all watermarks, since deliveries of any subscription that mature at `dueAt` or later may begin to wait. */
   lowerWatermarks(dueAt: number): void {
     for (const inNamespace of this.#queues.values()) {
       for (const { subscriptions } of inNamespace.values()) {
@@ -194,7 +194,7 @@ export class Registry {
     }
   }
 
-  /** The store may be another one: what is remembered about its rows does not hold any more. */
+  /** The store may be another one: discards everything that refers to its rows. */
   forgetPlaces(): void {
     this.counted.reset();
     for (const inNamespace of this.#queues.values()) {
@@ -210,7 +210,7 @@ export class Registry {
     }
   }
 
-  /** Whether a take should be noted now: as a use, so that housekeeping keeps the queue and the group. */
+  /** Whether a take is to be noted now, so that housekeeping keeps queue and group; not again for a while. */
   isToBeNoted(subscription: Subscription): boolean {
     if (this.#clock.isWithin(subscription.notedAt, NOTE_EVERY_MS)) return false;
     subscription.notedAt = this.#clock.now;
@@ -218,8 +218,8 @@ export class Registry {
   }
 
   /**
-   * The queues in which some use would create more groups than they may have, or null for uses that fit; counted in the
-   * order of the uses. Asks the database only about groups that are not known.
+   * For each call, in order, the first queue in which it would create more groups than allowed, or null if it fits.
+   * Queries the database only about groups that are not known.
    * @throws Refused, ConnectionLost
    */
   async overLimit(
@@ -267,8 +267,8 @@ export class Registry {
   }
 
   /**
-   * A queue that is forgotten while a call holds its object gets a second one: until the next probe, one may miss what
-   * the other knows.
+   * Evicts unused objects. If a call still holds an evicted queue, the queue gets a second object: until the next
+   * probe, one may miss what the other knows.
    */
   #noteCreated(): void {
     this.#created += 1;

@@ -19,11 +19,11 @@ import {
 
 interface ScanItem extends ScanOptions {
   readonly subscription: Subscription;
-  /** The numbers of `ids`; null if any delivery may be read. */
+  /** The sequence numbers of `ids`; null if any delivery may be read. */
   readonly seqs: readonly number[] | null;
 }
 
-/** Per state: which deliveries are in it, and the moment by which they are sorted, before their numbers. */
+/** For each state: its condition, and the moment by which its deliveries are sorted, before their sequence numbers. */
 const STATES: Record<DeliveryState, { readonly where: string; readonly moment: string }> = {
   ready: { where: 'd.lease_until IS NULL AND d.due_at <= t.now', moment: 'd.due_at' },
   scheduled: { where: 'd.lease_until IS NULL AND d.due_at > t.now', moment: 'd.due_at' },
@@ -31,9 +31,9 @@ const STATES: Record<DeliveryState, { readonly where: string; readonly moment: s
 };
 
 /**
- * Waiting deliveries come by maturity, then insertion; reserved ones by the end of their lease. A page ends with the
- * sort key of its last row, so pages hold together while elements come and go between them; early rather than with more
- * bytes than a statement may return.
+ * Waiting deliveries are sorted by maturity, then insertion; reserved ones by the end of their lease. The cursor of a
+ * page is the sort key of its last row, so elements may come and go between pages. A page ends early rather than exceed
+ * the bytes that a statement may return.
  */
 function scanStatement(bodies: boolean, byIds: boolean): Statement {
   const parts = DELIVERY_STATES.map((state, place) => {
@@ -62,15 +62,15 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
 }
 
 /**
- * One look-up each, by the primary key: the state is compared behind it, or a plan that was made while the table was
- * empty may read everything of the subscription that is in this state.
+ * A lookup per id by the primary key, whose result is then compared with the state: otherwise a plan made while the
+ * table was empty may read all deliveries of the subscription in this state.
  */
 const BY_IDS = `unnest($6::bigint[]) AS i(seq) CROSS JOIN LATERAL (SELECT w.ctid, w.* FROM delivery w
       WHERE w.seq = i.seq AND w.subscription = $1::bigint LIMIT 1) d`;
 
 type ScanOperation = Operation<ScanItem, ScanPage>;
 
-/** One page a statement: people ask for pages, one at a time. */
+/** One page per statement: pages are requested by people, one at a time. */
 export function scanOperations(context: Context): (item: ScanItem) => ScanOperation {
   const operation = (bodies: boolean, byIds: boolean): ScanOperation => {
     const statement = scanStatement(bodies, byIds);

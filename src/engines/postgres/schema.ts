@@ -6,26 +6,26 @@ import type { Settings } from './settings.ts';
 import { flag, type Statement } from './statement.ts';
 
 /**
- * What each table is for is in `docs/internals/postgres.md`.
+ * For the purpose of each table see `docs/internals/postgres.md`.
  *
- * - `subscription` is the registry: one row for each consumer group of a queue, and one with the group '' for the queue
- *   itself, which in a plain queue is its only group. Ids are computed from the names (`registry.ts`), so only people
- *   and housekeeping read this table. `max_tries`, `dead_queue`, `retention` and `retry` are what `declare` stored: 0,
- *   of `retry` an empty array, for none, null for what the namespace has. `retry` is as `retryDelay` in `sql.ts` reads
- *   it.
+ * - `subscription` is the registry: one row per consumer group of a queue, and one with the group '' for the queue
+ *   itself, which is the only group of a plain queue. Ids are computed from the names (`registry.ts`), so only people
+ *   and housekeeping read this table. `max_tries`, `dead_queue`, `retention` and `retry` are stored by `declare`: 0, or
+ *   for `retry` an empty array, means none; null means that the policy of the namespace applies. For the format of
+ *   `retry` see `retryDelay` in `sql.ts`.
  * - In a plain queue a delivery holds the content itself: one row to write, move and delete. Measured against a
  *   separate table of elements: insert 10 %, pop 25 %, reserve and commit 25 % less work. In a stream, where groups
  *   share elements, `head` and `body` are null and the content is in `element`.
- * - A delivery with a `lease_until` is reserved. A waiting one that still has a `token` is one whose lease ran out and
- *   that has not been reserved since. `reserved_at` and `holder` are of its last reservation. `reason` is a JSON text.
- * - `counter` holds changes of the number of waiting and reserved deliveries, by subscription and by due time in steps
- *   of 2^20 ms (17 minutes); and under the negative id of a stream, of the number of its elements. Rows are only added;
- *   housekeeping adds them up into new ones, with larger numbers. A counter that every change updates in place would
+ * - A delivery with a `lease_until` is reserved. A waiting one that still has a `token` lost its lease by expiry and
+ *   was not reserved since. `reserved_at` and `holder` describe its last reservation. `reason` is a JSON string.
+ * - `counter` holds deltas of the number of waiting and reserved deliveries, by subscription and by due time in steps
+ *   of 2^20 ms (17 minutes); and, under the negative id of a stream, of the number of its elements. Rows are only
+ *   added; housekeeping sums them up into new rows with larger ids. A counter that every change updates in place would
  *   make all nodes wait for one row.
  * - `bytes` bounds results without reading bodies.
- * - Bodies are not compressed by PostgreSQL: they often are already, and it would cost more than the disk.
- * - Index entries of deliveries that are gone lie at the front of `delivery_waiting` until a vacuum; so
- *   vacuum often, without pauses, and never take the exclusive lock that truncating needs.
+ * - Bodies are not compressed by PostgreSQL: they often are already, and it would cost more than the disk space.
+ * - Index entries of deleted deliveries stay at the front of `delivery_waiting` until a vacuum; so vacuum often,
+ *   without pauses, and never take the exclusive lock that truncating needs.
  */
 const INITIAL = `
 CREATE TABLE meta (key text PRIMARY KEY, value text NOT NULL);
@@ -159,15 +159,15 @@ AS $$ SELECT ('x' || encode(substr(sha256(convert_to(
   & 9223372036854775807 $$;
 `;
 
-/** Changes with the tables. Nodes of another version must be stopped first (`docs/engines/README.md`, Upgrading). */
+/** Change it with the tables. Nodes of another version must be stopped first (`docs/engines/README.md`, Upgrading). */
 const VERSION = '2';
 
-/** Creating may wait for another node that does it. */
+/** Creating the schema may have to wait for another node that is creating it. */
 const CREATE_TIMEOUT_MS = 600_000;
 const TAG_LENGTH = 4;
 /**
- * SQLSTATEs of a missing right. Without one on the schema itself its tables are not found, and none can be created in
- * it.
+ * SQLSTATEs of a missing privilege. Without one on the schema itself, its tables are not found, and none can be created
+ * in it.
  */
 const NOT_ALLOWED = new Set(['42501', '42P01', '3F000']);
 
@@ -184,9 +184,9 @@ const EXISTS: Statement = {
 };
 
 /**
- * Creates the schema if it is not there, in one transaction under an advisory lock: two nodes
- * that start at once do it once. Returns the tag that every element id of this schema begins with.
- * @throws WrongStore if the schema is from another version; Error if the user may not create it
+ * Creates the schema if it does not exist, in one transaction under an advisory lock, so that two nodes that start
+ * concurrently do not both create it. Returns the tag that every element id of this schema begins with.
+ * @throws WrongStore if another version wrote the schema; Error if the user may not create or use it
  */
 export async function prepareSchema(connection: Connection, { schema }: Settings): Promise<string> {
   await connection.run(`BEGIN; SET LOCAL statement_timeout = ${CREATE_TIMEOUT_MS};
@@ -196,7 +196,7 @@ export async function prepareSchema(connection: Connection, { schema }: Settings
   try {
     const [exists] = await connection.query(EXISTS, [schema]);
     [hasSchema, hasTables] = [flag(exists ?? [], 0), flag(exists ?? [], 1)];
-    // Only if it is missing: a user who may not create one may still be given one.
+    // Not `IF NOT EXISTS`, which needs the privilege even if the schema exists: an administrator may have created it.
     if (!hasSchema) await connection.run(`CREATE SCHEMA "${schema}"`);
     if (!hasTables) await connection.run(`${INITIAL}; ${recordVersion()}`);
     const [row = []] = await connection.query(FIND_VERSION, []);

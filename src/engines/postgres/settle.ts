@@ -32,7 +32,7 @@ import {
   textArrayLiteral,
 } from './statement.ts';
 
-/** A settlement of one delivery as statements take it. */
+/** A settlement of one delivery, as a row for statements. */
 interface Ref {
   readonly item: SettleItem;
   readonly queue: RegisteredQueue;
@@ -40,7 +40,7 @@ interface Ref {
   readonly seq: number;
   readonly isWaiting: boolean;
   readonly token: Token | null;
-  /** Who settles without a token; 0: the service itself. */
+  /** The user who settles without a token; 0: the service itself. */
   readonly owner: number;
 }
 
@@ -58,36 +58,37 @@ function refColumns(): Columns<Ref> {
 }
 
 /**
- * The entry `r`: the references, each with the place of its delivery in the table and its bytes, or null. One look-up
- * each, by which all else finds the row: in a join by key, a plan that was made while the table was empty may read all
- * of it for each reference.
+ * The entry `r`: the references, each with the ctid of its delivery and its bytes, or nulls. A lookup per reference, so
+ * that all further entries find the row by its ctid: a join by key whose plan was made while the table was empty may
+ * read the whole table for each reference.
  */
 function refs(columns: Columns<Ref>): string {
   return `r AS MATERIALIZED (SELECT r.*, p.tid, p.bytes FROM ${columns.from('r')} LEFT JOIN LATERAL (SELECT d.ctid AS tid, d.bytes FROM delivery d
     WHERE d.seq = r.seq AND d.subscription = r.subscription LIMIT 1) p ON true)`;
 }
 
-/** Whether a reference `r` names the reservation in `d`: by its token, or as its owner or one who may be any. */
+/** Whether `r` may settle the reservation in `d`: by its token, or as its owner, if it has none, or as the service. */
 const IS_HOLDER = `(CASE WHEN r.token IS NULL THEN r.owner = 0 OR coalesce(d.owner, 0) IN (0, r.owner)
   ELSE d.token = r.token AND d.secret = r.secret END)`;
 
 /**
- * Whether the delivery `d` of a reference `r` is in the state that it names; a commit counts a lease that ran out, too.
+ * Whether the delivery `d` of a reference `r` is in the state that the item requires. For a commit, a lease that ran
+ * out counts as reserved.
  */
 const isHeld = (reserved: string): string => `d.ctid = r.tid
   AND CASE WHEN r.waiting THEN d.lease_until IS NULL ELSE ${reserved} AND ${IS_HOLDER} END`;
 const MAY_FINISH = isHeld('d.token IS NOT NULL');
 const MAY_CHANGE = isHeld('d.lease_until > t.now');
 
-/** The entry `g`: deliveries that the references in `from` name, which it deletes. */
+/** The entry `g`: deletes the deliveries of the references in `from`. */
 function finished(from: string): string {
   return `g AS (DELETE FROM delivery d USING ${from} r WHERE ${MAY_FINISH}
     RETURNING r.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, ${CONTENT_BYTES})`;
 }
 
 /**
- * What a settling statement returns: of each reference whose delivery it changed (an entry `g`) a detail, of each other
- * one what is there now.
+ * The result of a settling statement: for each reference whose delivery it changed (entry `g`) a detail, for each other
+ * one the present state of the delivery.
  */
 function outcomes(detail: string): string {
   return `SELECT g.ord, true, ${detail}, NULL::bigint, NULL::bigint, NULL::bool FROM g
@@ -97,17 +98,17 @@ function outcomes(detail: string): string {
 }
 
 /**
- * Why a delivery was not changed. If it could have been, another node changed it at the same moment, or there was too
- * much to finish or to move in one statement.
+ * The outcome for a delivery that was not changed. If the item fits its state, another node changed it at the same
+ * moment, or the statement had to bound what it finishes or moves: then the item is retried.
  */
 function rejection(row: Row, { item, isWaiting, token }: Ref): Settled {
   const [seq, storedToken, leftMs] = [numberOrNull(row, 2), numberOrNull(row, 3), numberOrNull(row, 4)];
   if (seq === null) return SETTLED['not-found'];
   const { kind } = item.action;
-  // What waits has no lease to extend.
+  // A waiting delivery has no lease to extend.
   if (isWaiting && kind === 'extend') return SETTLED['not-reserved'];
   if (isWaiting) return leftMs === null ? RETRY : SETTLED.reserved;
-  // Whatever finishes the delivery is accepted after the end of the lease, while the token is still there.
+  // A finish is accepted after the end of the lease, as long as the token is still stored.
   const isStillHeld = kind === 'finish' ? storedToken !== null : leftMs !== null && leftMs > 0;
   const isHolder = flag(row, 5);
   if (token !== null && !(isHolder && isStillHeld)) return SETTLED['lease-lost'];
@@ -146,9 +147,9 @@ function deliveryKey({ subscription, seq }: Ref): readonly string[] {
 const isDone = (): SettleResult => SETTLED.done;
 
 /**
- * Finishes: commits and removals. With `kinds` also stores elements, in the same statement: an element only if its
- * delivery was finished. These are not put off for the bytes that are finished with them: takes of later calls, which
- * may be in the same batch, have to see them.
+ * Finishes deliveries: commits and removals. With `kinds` it also stores elements in the same statement, each only if
+ * its delivery was finished. The bound on finished bytes does not defer these: takes of later calls, which may be in
+ * the same batch, have to see the stored elements.
  */
 function finishOperation(context: Context, shared: boolean, kinds: ElementKinds | null): SettleOperation {
   const columns = refColumns();
@@ -163,7 +164,7 @@ function finishOperation(context: Context, shared: boolean, kinds: ElementKinds 
   const prepare = (items: readonly Ref[]): Prepared<SettleResult> => {
     const elements = kinds && new NewElements(kinds, context);
     for (const [place, { item }] of items.entries()) {
-      // A key that the same settlement gives twice is stored once.
+      // If a settlement contains a key twice, one element is stored.
       for (const { queue, element } of insertsOf(item))
         elements?.add(context.registry.queue(queue), element, place + 1);
     }
@@ -177,7 +178,7 @@ function finishOperation(context: Context, shared: boolean, kinds: ElementKinds 
       },
     };
   };
-  // Which of two elements with one key is stored depends on their settlements, so these share no statement.
+  // Which of two elements with the same key is stored depends on their settlements, so these do not share a statement.
   const keysOf = (ref: Ref): string[] => [
     ...deliveryKey(ref),
     ...new Set(
@@ -215,8 +216,8 @@ function extendOperation({ expirer }: Context): SettleOperation {
 }
 
 /**
- * When a released delivery is due. What was reserved, and is neither delayed nor counted, keeps its place.
- * @param losesPlace a further condition under which it does not
+ * The maturity of a released delivery. A reserved one that is neither delayed nor counted keeps its place.
+ * @param losesPlace a further condition under which it loses its place
  */
 function dueAt(losesPlace = 'false'): string {
   return `CASE WHEN r.due IS NOT NULL THEN r.due
@@ -243,9 +244,9 @@ function counts({ item: { action } }: Ref): boolean {
 }
 
 /**
- * Releases of reservations that cannot become dead letters, as no try is counted or the queue has no dead-letter queue,
- * nor wait for a retry delay: the short form of {@link changeOperation}. If another node has declared one of them,
- * nothing happens, and the long form does it.
+ * Releases reservations that can neither become dead letters nor wait for a retry delay, as no try is counted or the
+ * queue has no such policy: the short form of {@link changeOperation}. If another node has declared options for one of
+ * the queues, its items change nothing, and are repeated with the long form.
  */
 function releaseOperation(context: Context, onRace: SettleOperation): SettleOperation {
   const columns = releaseColumns().id('queue', ({ queue }) => queue.whole.id);
@@ -276,8 +277,8 @@ function releaseOperation(context: Context, onRace: SettleOperation): SettleOper
 }
 
 /**
- * Before a statement is sent: a take of the same batch must see what regains its place, and a probe that is made at the
- * same moment may not see it. The reply says which place that is, see {@link readReturns}.
+ * Called before a statement is sent: a take of the same batch must see deliveries that regain their place, and a
+ * concurrent probe may miss them. The reply contains their place, see {@link readReturns}.
  */
 function expectReturns(items: readonly Ref[], context: Context): void {
   for (const ref of items) {
@@ -287,7 +288,7 @@ function expectReturns(items: readonly Ref[], context: Context): void {
   }
 }
 
-/** Where elements may come to wait with an old maturity. */
+/** The subscriptions in which a settlement may make elements wait with an old maturity. */
 function returnsTo(
   { item: { action }, subscription, isWaiting }: Ref,
   { registry }: Context,
@@ -299,7 +300,7 @@ function returnsTo(
   return !isWaiting && 'countTry' in action && !action.countTry ? [subscription] : [];
 }
 
-/** Reads {@link outcomes} whose detail is the maturity of what waits again. */
+/** Reads {@link outcomes} whose detail is the maturity of a delivery that waits again. */
 function readReturns(
   items: readonly Ref[],
   rows: readonly Row[],
@@ -316,10 +317,10 @@ function readReturns(
 }
 
 /**
- * All that may move an element, or that changes a waiting one: counted releases, dead letters, moves, releases of what
- * waits. The rows are locked first, then each stays (an update) or goes (a copy elsewhere). Without the lock, a row
- * that another node changes in between would be changed once more, or not at all: older minor releases of PostgreSQL do
- * not compare its place again, newer ones (such as 15.18) do.
+ * Every settlement that may move an element or changes a waiting one: counted releases, dead letters, moves, releases
+ * of waiting deliveries. The rows are locked first, then each is updated, or deleted and copied elsewhere. Without the
+ * lock, a row that another node changes in between would be changed once more, or not at all: older minor releases of
+ * PostgreSQL do not compare its ctid again, newer ones (such as 15.18) do.
  */
 function changeOperation(context: Context): SettleOperation {
   const target = ({ item: { action } }: Ref) => (action.kind === 'move' ? action : null);
@@ -403,7 +404,7 @@ interface Removal {
   readonly seq: number;
 }
 
-/** All deliveries of an element are locked before the first one goes, so that it goes wholly or not at all. */
+/** All deliveries of an element are locked before the first is deleted, so that either all are deleted or none. */
 function removeOperation(): Operation<Removal, SettleResult> {
   const columns = new Columns<Removal>()
     .id('queue', ({ queue }) => queue.whole.id)
@@ -443,8 +444,8 @@ function removeOperation(): Operation<Removal, SettleResult> {
 }
 
 /**
- * Turns the settlements of a call into items for batches. An id that this store never gave out is that of no element:
- * 0.
+ * Converts the settlements of a call to items for batches. Ids that this store never issued get the sequence number 0,
+ * which no element has.
  */
 export function settlements(
   context: Context,
@@ -501,8 +502,9 @@ export function settlements(
     const each = items.map(toItem);
     const has = (wanted: SettleOperation): boolean => each.some(({ operation }) => operation === wanted);
     if (!has(transfer) && !has(transferAny)) return each;
-    // What a call stores and what it finishes are one statement. Two would store the elements of the one before those
-    // of the other, and not in the order of the call; and one that only finishes may leave a part for a later batch.
+    // All items of a call that store or finish use one statement. With two, the elements of one would be stored before
+    // those of the other, not in the order of the call; and a statement that only finishes may defer a part to a later
+    // batch.
     const together = has(transferAny) || has(finishInStream) ? transferAny : transfer;
     return each.map((one) => (finishing.has(one.operation) ? { ...one, operation: together } : one));
   };

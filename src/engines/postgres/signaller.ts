@@ -7,24 +7,24 @@ import { LogOnChange } from '../../util/log-on-change.ts';
 import type { Link, Side } from './link.ts';
 import type { Statement } from './statement.ts';
 
-/** What travels as one notification. */
+/** The content of one notification. */
 interface Payload {
-  /** The node that sent it, which has delivered the signals to itself already. */
+  /** The sending node, which has already delivered the signals to its own subscribers. */
   readonly from: string;
   readonly signals: readonly (readonly [topic: string, message: JsonValue])[];
-  /** A probe: the sender checks that it receives its own notifications. */
+  /** The number of a probe, by which the sender checks that it receives its own notifications. */
   readonly probe?: number;
 }
 
 const NOTIFY: Statement = { name: 'notify', text: 'SELECT pg_notify($1, $2)' };
 
-/** PostgreSQL takes less than 8000 bytes. */
+/** PostgreSQL limits a notification to less than 8000 bytes. */
 const PAYLOAD_BYTES = 7800;
-/** Signals are gathered this long after a notification, so that a busy node sends at most 200 a second. */
+/** After a notification, signals are gathered for this long, so that a busy node sends at most 200 a second. */
 const GAP_MS = 5;
-/** While PostgreSQL is away, more hints than these are not worth keeping. */
+/** How many signals are kept while PostgreSQL is unavailable; they are hints, so more are not worth their memory. */
 const MAX_WAITING = 10_000;
-/** How long the last signals, such as that a node stops, may delay `stop`. */
+/** How long sending the last signals, such as that this node stops, may delay `stop`. */
 const LAST_SEND_MS = 1000;
 const PROBE_EVERY_MS = 15_000;
 const PROBE_TIMEOUT_MS = 5000;
@@ -40,13 +40,12 @@ interface SignallerHost {
 }
 
 /**
- * Signals between nodes as notifications. They are hints, so they are sent outside of any change's
- * transaction: a transaction that notifies holds a lock that all such transactions of the cluster wait for
- * in turn. Equal signals that wait at the same time are sent once.
+ * Sends signals between nodes as notifications. They are hints, so they are sent outside of the transactions of
+ * changes: a transaction that notifies takes a lock for which all such transactions of the cluster wait. Equal pending
+ * signals are sent once.
  *
- * The listening connection does nothing else. From time to time a notification to oneself checks that it still
- * receives: a connection that a proxy has dropped, or that a pooler has given to another client, looks
- * open and receives nothing.
+ * The listening connection has no other purpose. Periodically the node notifies itself to check that it still receives:
+ * a connection that a proxy has dropped, or that a pooler has given to another client, seems open but receives nothing.
  */
 export class PostgresSignaller implements Signaller {
   readonly type = 'postgres';
@@ -54,7 +53,7 @@ export class PostgresSignaller implements Signaller {
   readonly #failures: LogOnChange;
   readonly #node = randomBytes(6).toString('base64url');
   readonly #topics: Topics<JsonValue>;
-  /** By topic and message as JSON, so that equal ones are one. */
+  /** By topic and message as JSON, which removes duplicates. */
   #waiting = new Map<string, readonly [string, JsonValue]>();
   #isSending = false;
   #cancelSend: CancelTimer | null = null;
@@ -77,7 +76,7 @@ export class PostgresSignaller implements Signaller {
     this.#probeAfter(PROBE_EVERY_MS);
   }
 
-  /** Takes nothing more, and sends what waits as far as PostgreSQL answers soon. */
+  /** Stops accepting signals, and sends the pending ones if PostgreSQL replies soon. */
   async stop(): Promise<void> {
     this.#stopped = true;
     this.#cancelSend?.();
@@ -99,7 +98,7 @@ export class PostgresSignaller implements Signaller {
     return this.#topics.subscribe(topic, listener);
   }
 
-  /** A notification arrived on the listening connection. */
+  /** Handles a notification that arrived on the listening connection. */
   notified(payload: string): void {
     const parsed = readPayload(payload);
     if (parsed === null)
@@ -114,7 +113,7 @@ export class PostgresSignaller implements Signaller {
     const { clock } = this.#host;
     const waitMs = this.#sentAt + GAP_MS - clock.monotonic();
     if (waitMs <= 0) {
-      // After the current turn: what else it signals goes along.
+      // After the current turn of the event loop, so that its further signals are included.
       this.#isSending = true;
       setImmediate(() => void this.#send());
       return;
@@ -141,7 +140,7 @@ export class PostgresSignaller implements Signaller {
     if (this.#waiting.size > 0 && !this.#stopped) this.#scheduleSend();
   }
 
-  /** Signals in as few notifications as hold them. One that is too long by itself is left out. */
+  /** Packs signals into as few notifications as possible. A signal that is too long for one is omitted. */
   #payloads(waiting: ReadonlyMap<string, readonly [string, JsonValue]>): Payload[] {
     const payloads: Payload[] = [];
     let signals: (readonly [string, JsonValue])[] = [];
@@ -176,7 +175,7 @@ export class PostgresSignaller implements Signaller {
     const { listener, clock } = this.#host;
     const { connection } = listener;
     const probe = ++this.#probe;
-    // Where it cannot be sent, the other connection is away and nothing is known about this one.
+    // If it cannot be sent, the sending connection is down, and nothing is known about the listening one.
     const sent = this.#notify({ from: this.#node, signals: [], probe }).then(
       () => true,
       () => false,
@@ -197,7 +196,7 @@ export class PostgresSignaller implements Signaller {
   }
 }
 
-/** Null if no node sent it: any user of the database may notify a channel. */
+/** Null if no node sent this: any user of the database may notify the channel. */
 function readPayload(text: string): Payload | null {
   try {
     const payload = JSON.parse(text) as Payload | null;

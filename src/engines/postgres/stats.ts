@@ -7,7 +7,7 @@ import { int8Array, number, type Query, type Statement, text, textArray } from '
 
 const COLUMNS = COUNTER_NAMES.join(', ');
 
-/** Sorted, so that two nodes that count the same queues do not wait for each other in a circle. */
+/** Sorted, so that two nodes that count the same queues cannot deadlock. */
 const ADD: Statement = {
   name: 'add stats',
   text: `INSERT INTO stats AS s (ns, queue, grp, ${COLUMNS})
@@ -22,7 +22,7 @@ const READ: Statement = {
     JOIN stats s ON s.ns = u.ns AND s.queue = u.name`,
 };
 
-/** Deletes, of queues with too many groups, those that were counted the least; not one that is being counted now. */
+/** Deletes the groups with the lowest counts of queues with too many groups; skips rows that are being updated. */
 const FORGET_LEAST: Statement = {
   name: 'forget stats',
   text: `WITH x AS MATERIALIZED (SELECT s.ns, s.queue, s.grp, row_number() OVER (
@@ -33,11 +33,11 @@ const FORGET_LEAST: Statement = {
     DELETE FROM stats s USING l WHERE s.ctid = l.tid`,
 };
 
-/** Counters in the table `stats`, over the second connection, which keeps the order of calls. */
+/** Stores counters in the table `stats` on the auxiliary connection, which keeps the order of calls. */
 export class PostgresCounters implements CounterStore {
   readonly isOrdered = true;
   readonly #side: Side;
-  /** Queues with groups that were counted since the last check for too many, and how many such counts there were. */
+  /** Queues whose groups were counted since the last check for too many groups, and the number of such counts. */
   readonly #streams = new Map<string, QueueKey>();
   #counted = 0;
 
@@ -58,7 +58,7 @@ export class PostgresCounters implements CounterStore {
     }
   }
 
-  /** Checked only after so many counts of groups that one queue may have too many, and not every second. */
+  /** Runs only after so many counts of groups that a queue may have too many, not every second. */
   async #forgetLeast(deltas: readonly CounterDeltas[]): Promise<void> {
     for (const { queue, groups } of deltas) {
       const counted = groups.has(PLAIN_GROUP) ? groups.size - 1 : groups.size;
@@ -70,7 +70,7 @@ export class PostgresCounters implements CounterStore {
     const queues = [...this.#streams.values()];
     this.#streams.clear();
     this.#counted = 0;
-    // Too many for a while do no harm, and a failure here must not make the caller write its counts again.
+    // Too many groups do no harm for a while, and a failure here must not make the caller write its counts again.
     await this.#side.change({ statement: FORGET_LEAST, values: columnsOf(queues) }).catch(() => {});
   }
 }
@@ -89,7 +89,7 @@ function addQuery(deltas: readonly CounterDeltas[]): Query {
   };
 }
 
-/** Namespaces and names. */
+/** The parameters for namespaces and names. */
 function columnsOf(queues: readonly QueueKey[]): [Buffer, Buffer] {
   return [
     textArray(queues.map(({ ns }) => Buffer.from(ns))),

@@ -43,11 +43,11 @@ import { settlements } from './settle.ts';
 import { StreamCounter } from './stream-counter.ts';
 import { takeOperations, undoOperations } from './take.ts';
 
-/** What one element or reference takes in addition to its body: about its other columns on the wire. */
+/** Estimated size of one element or reference on the wire, without its body. */
 const ROW_BYTES = 100;
-/** What a body is assumed to have at most, as long as it is not known. */
+/** Assumed upper bound of a body whose size is not known yet. */
 const BODY_BYTES = 1024 * 1024;
-/** Of a statement that may change very much: no other call should share its batch. */
+/** For a statement that may change many rows: no other call should share its batch. */
 const A_BATCH: CallSize = { bytes: 0, rows: 1, isAlone: true };
 
 function operationsOf(context: Context) {
@@ -61,9 +61,7 @@ function operationsOf(context: Context) {
   };
 }
 
-/**
- * The Storage port: each operation becomes items for the batcher. What their statements do is in the operations' files.
- */
+/** The Storage port: converts each call into items for the batcher. The files of the operations have their SQL. */
 export class PostgresStorage implements Storage {
   readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = false;
@@ -209,8 +207,8 @@ export class PostgresStorage implements Storage {
   }
 
   /**
-   * One step: 10,000 deliveries or 8 MiB, of which each statement has an equal share. A delivery must not slip from one
-   * state into another between two statements, so what was released in the meantime is looked for once more.
+   * One step: 10,000 deliveries or 8 MiB, shared equally by its statements. A delivery that is released between the
+   * statements for waiting and for reserved ones must not be missed, so waiting ones are purged once more at the end.
    */
   async purge(key: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
     const queue = this.#context.registry.queue(key);
@@ -229,7 +227,7 @@ export class PostgresStorage implements Storage {
     };
   }
 
-  /** After the calls that were made before it. */
+  /** Runs after all calls made earlier. */
   drop(key: QueueKey): Promise<boolean> {
     return this.#batcher.inTime(this.#drop(key));
   }
@@ -267,19 +265,19 @@ export class PostgresStorage implements Storage {
     return { affected: this.#takeAffected(), nextAt: hasMore ? Math.floor(clock.now) : expirer.nextAt };
   }
 
-  /** Reads the database's clock. */
+  /** Updates this node's estimate of the database's clock. */
   async ping(): Promise<void> {
     this.#context.clock.see(await this.#batcher.submit(this.#operations.ping, null, null));
   }
 
-  /** One that timed out may have stepped over much that is dead: then each later one would, too. */
+  /** Asks for a probe after a timeout: stepping over many dead entries may have caused it, and would again. */
   #readFailed(subscription: Subscription, error: unknown): never {
     const { cause } = error as Error;
     if (cause instanceof Refused && cause.isTimeout) this.#context.prober.asked(subscription);
     throw error;
   }
 
-  /** With the subscription, and the numbers of the ids that this store may have given out; null: none were given. */
+  /** Adds the subscription, and as `seqs` the sequence numbers of ids that this store may have issued; null: no ids. */
   #itemOf<O extends TakeOptions | ScanOptions>(key: QueueKey, options: O) {
     const { ids, registry } = this.#context;
     const seqs = options.ids?.map((id) => ids.parse(id)).filter((seq) => seq !== null);
@@ -301,7 +299,7 @@ function groupsOf(elements: readonly NewElement[]): readonly GroupName[] {
   return [...new Set(elements.flatMap(({ groups }) => groups))];
 }
 
-/** Whether one of several may turn out to have a key that came before with other content: then none may be stored. */
+/** Whether one of several elements may have a key that was seen with other content: then none may be stored. */
 function hasFingerprints(elements: readonly NewElement[]): boolean {
   return (
     elements.length > 1 &&

@@ -10,9 +10,9 @@ import type { RegisteredQueue } from './registry.ts';
 const NO_REPLY = new ConnectionLost('No reply in time.');
 
 /**
- * Counts streams on the auxiliary connection, one at a time: a count may take half a second, for which neither a call
- * about elements nor the other work of that connection should wait more than once. Callers list a whole namespace at
- * once; those for whom that takes too long fail alone.
+ * Counts streams on the auxiliary connection, one at a time: a count may take half a second, and neither calls about
+ * elements nor the other work of that connection should wait for more than one. Callers may list a whole namespace
+ * concurrently; counts that wait too long time out by themselves.
  */
 export class StreamCounter {
   readonly #side: Side;
@@ -31,12 +31,12 @@ export class StreamCounter {
   }
 
   /**
-   * @param before the calls that were made before it
+   * @param before resolves after all calls made earlier
    * @throws QuaysideError `storage-unavailable`
    */
   count(queue: RegisteredQueue, before: Promise<void>): Promise<QueueCounts> {
     const deadlineAt = this.#clock.monotonic() + CALL_TIMEOUT_MS;
-    // Before it has a turn: if those calls fail while another count is read, nothing else would handle their error yet.
+    // Awaits `before` before it waits for its turn: otherwise a rejection during another count would be unhandled.
     const counts = before.then(() => this.#turns.run('', () => this.#read(queue, deadlineAt)));
     return inTime(this.#clock, counts, late);
   }

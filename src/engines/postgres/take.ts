@@ -32,30 +32,30 @@ import {
 
 interface TakeItem extends TakeOptions {
   readonly subscription: Subscription;
-  /** The numbers of `ids`; null if any delivery may be taken. */
+  /** The sequence numbers of `ids`; null if any delivery may be taken. */
   readonly seqs: readonly number[] | null;
 }
 
 /** A popped delivery, with what `undoTake` needs to restore it. */
 interface Popped extends Delivery {
   readonly expiresAt?: number;
-  /** Of the last failed try, as it is stored. */
+  /** The reason of the last failed try, as stored. */
   readonly reason?: string;
 }
 
-/** If another node has locked what waits, a take is worth repeating after so long. */
+/** If another node has locked the waiting deliveries, a take is repeated after this long. */
 const LOCKED_FOR_MS = 50;
 
-/** What is asked for one subscription, by several items if they ask alike: these share what is found in their order. */
+/** A request for deliveries of one subscription, shared by items that are alike: they divide what is found in order. */
 interface Request {
   readonly subscription: Subscription;
   readonly leaseMs: number;
-  /** What the tokens of its reservations are counted from; null for pops. */
+  /** The token from which those of its reservations are counted; null for pops. */
   readonly token: Token | null;
   readonly owner: number;
-  /** What is stored of the holders (`holderTexts`), one text for all; null if each reservation has its own. */
+  /** The stored holder (`holderTexts`) of all reservations; null if each reservation has its own. */
   readonly holder: Buffer | null;
-  /** How many texts of other requests are before those of this one. */
+  /** How many holders of other requests precede those of this one. */
   holdersFrom: number;
   count: number;
 }
@@ -77,26 +77,25 @@ const RESERVES = popColumns()
   .text('holder', ({ holder }) => holder)
   .int('holders_from', ({ holdersFrom }) => holdersFrom);
 
-/** The number of a delivery among those of its request, from 1. */
+/** The number of a delivery within its request, from 1. */
 const NTH = 'row_number() OVER (PARTITION BY p.ord ORDER BY p.due_at, p.seq)';
 
 interface TakeKind {
   readonly reserves: boolean;
-  /** Whether reservations that are made together have different holders. */
+  /** Whether reservations of one request have different holders. */
   readonly isNamed: boolean;
   readonly shared: boolean;
   readonly byIds: boolean;
-  /** Whether the item has a bound of its own on what it returns: then it shares no statement. */
+  /** Whether the item has its own bound on returned bytes: then it does not share a statement. */
   readonly bounded: boolean;
 }
 
 /**
- * Row locks make sure that no two takers get the same delivery; `SKIP LOCKED` that no taker waits for another node's.
- * Rows are changed by their place in the table, which their lock keeps from moving. Measured against a join by key: 15
- * % less work. Expired elements are locked and left alone, and expired before the next batch; while that fails, they
- * are stepped over.
+ * Row locks ensure that no two takers get the same delivery; `SKIP LOCKED`, that no taker waits for another node's.
+ * Rows are changed by ctid, which cannot change while they are locked. Measured against a join by key: 15 % less work.
+ * Expired elements are locked but not taken, and are expired before the next batch; while that fails, they are skipped.
  *
- * What gets too few because of the bytes that a statement may return, or of expired elements, `isLeft`.
+ * A request that gets too few because of the bound on bytes, or of expired elements, has the result `isLeft`.
  */
 function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind): Statement {
   const columns = reserves ? RESERVES : POPS;
@@ -115,7 +114,7 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
   const where = `${waiting} AND due_at <= t.now AND (NOT ${stepsOver} OR expires_at IS NULL OR expires_at > t.now)`;
   const from = '(due_at, seq) >= (r.from_due, r.from_seq)';
   const found = 'ctid AS tid, due_at, seq, bytes, expires_at, expires_at <= t.now AS is_expired';
-  // One look-up each: a join with the numbers might read the whole index of waiting deliveries for its order.
+  // A lookup per id: a join might read the whole index of waiting deliveries for its order.
   const eligible = byIds
     ? `SELECT d.* FROM unnest(${ids}) AS x(seq) CROSS JOIN LATERAL (
         SELECT ${found} FROM delivery WHERE seq = x.seq AND ${where} LIMIT 1 FOR UPDATE SKIP LOCKED) d
@@ -128,8 +127,8 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
   const chosen = `d.ctid = k.tid AND ${fits}`;
   const taken = `k.ord, d.seq, d.subscription, d.due_at, d.tries, d.lease_until, d.token, d.expires_at, d.reason, d.head, d.body`;
   const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
-  // What is due and was not picked is locked by another node, which may leave it there. What was picked and not taken
-  // has changed since the snapshot: another node took and returned it.
+  // A due delivery that was not picked is locked by another node, which may leave it there. One that was picked but not
+  // taken has changed since the snapshot: another node took and returned it.
   const next = `CASE WHEN (SELECT count(*) FROM g WHERE g.ord = r.ord) < r.n THEN
       (SELECT greatest(due_at, t.now + ${LOCKED_FOR_MS} * (due_at <= t.now)::int) FROM delivery
       WHERE ${waiting} AND ${from} AND (ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE
@@ -161,7 +160,7 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
 
 type TakeOperation = Operation<TakeItem, TakeResult>;
 
-/** The operation for a take: pop or reserve, of a stream or not, by ids or not. */
+/** Returns the operation for a take: pop or reserve, of a stream or not, by ids or not. */
 export function takeOperations(context: Context): (item: TakeItem) => TakeOperation {
   const operation = (kind: TakeKind): TakeOperation => {
     const statement = takeStatement(kind);
@@ -200,7 +199,7 @@ function prepareTake(
   const requests: Request[] = [];
   const bySubscription = new Map<Subscription, number>();
   const holders: Buffer[][] = [];
-  /** Per item its request, and how many deliveries of it earlier items get. */
+  /** For each item its request, and the range of deliveries that it gets of it. */
   const shares = items.map(({ subscription, count: wanted, leaseMs, owner, tids }) => {
     let at = bySubscription.get(subscription);
     if (at === undefined) {
@@ -218,8 +217,8 @@ function prepareTake(
     return { at, from, to: request.count };
   });
   if (isNamed) setPlaces(requests);
-  // A server that was frozen, or slow, executes what it has received when the caller is long gone. By the database's
-  // clock, a take returns something until the first of its calls fails, and not later.
+  // A server that was frozen or slow may execute a take when its caller has timed out. So the statement returns nothing
+  // once the first of its calls has timed out by the database's clock.
   const { now } = context.clock;
   const until = Number.isFinite(now) ? Math.ceil(now + leftMs) : Number.MAX_SAFE_INTEGER;
   const { seqs = null, maxBytes } = items[0] ?? {};
@@ -245,23 +244,23 @@ function prepareTake(
   };
 }
 
-/** Of the same user for as many as ask. */
+/** Cached, since consecutive takes are often by the same user. */
 let lastHolder: { readonly owner: string | null; readonly bytes: Buffer } | null = null;
 
-/** What is stored of a holder without a tid. */
+/** The stored form of a holder without a tid. */
 function holderBytes(owner: string | null = null): Buffer {
   if (lastHolder?.owner !== owner) lastHolder = { owner, bytes: textBytes(String(holderTexts(owner, null))) };
   return lastHolder.bytes;
 }
 
-/** As many texts as deliveries are wanted. */
+/** The stored forms of the holders, one for each delivery wanted. */
 function holdersOf(owner: string | null | undefined, tids: Tids | undefined, count: number): Buffer[] {
   const texts = holderTexts(owner, tids);
   if (typeof texts === 'string') return new Array<Buffer>(count).fill(textBytes(texts));
   return Array.from({ length: count }, (_, place) => textBytes(texts[place] ?? ''));
 }
 
-/** PostgreSQL stores no zero in a text. */
+/** PostgreSQL cannot store NUL in a text. */
 function textBytes(text: string): Buffer {
   return Buffer.from(text.replaceAll('\0', ''));
 }
@@ -274,7 +273,7 @@ function setPlaces(requests: readonly Request[]): void {
   }
 }
 
-/** The deliveries of each request come in their order, and after them a row with its next maturity. */
+/** Reads the rows: the deliveries of each request in their order, and then a row with its next maturity. */
 function readTaken(
   { clock, ids, expirer, prober }: Context,
   requests: readonly Request[],
@@ -292,7 +291,7 @@ function readTaken(
       if (leaseUntil !== null) expirer.add(leaseUntil);
       const expiresAt = numberOrNull(row, 6);
       const { contentType, contentEncoding, headers } = decodeHead(text(row, 7), ids);
-      // Field by field: spreading the head took 5 % of the node's time for a take.
+      // Field by field: spreading the head took 5 % of the node's processor time for a take.
       const delivery: Popped = {
         id: ids.text(number(row, 2)),
         group: subscription.group,
@@ -323,7 +322,7 @@ function readTaken(
     const [bytes, expiredAt] = [numberOrNull(row, 5) ?? 0, numberOrNull(row, 6)];
     const wasCut = maxBytes === null ? bytes >= MAX_RETURNED_BYTES : bytes > maxBytes;
     if (expiredAt !== null) expirer.add(expiredAt);
-    // If the database's clock was set forward, the limit was wrong; it is right the next time.
+    // `now > until`: if the database's clock was set forward, the limit was wrong; the next take has the right one.
     const isEarly = wasCut || expiredAt !== null || now > until;
     const isShort = deliveries.length < wanted;
     const isCut = wasCut && maxBytes !== null;
@@ -363,9 +362,9 @@ const RESTORED = new Columns<Restored>()
   .bytea('body', ({ delivery }) => delivery.body);
 
 /**
- * The element keeps its number, so it regains its place. In a stream it may still be there for other groups,
- * or two of them may come back at once; so there the content goes where they share it. Its age for
- * `retention` starts again if its row does: the pop deleted it.
+ * Restores popped deliveries. An element keeps its sequence number, and so regains its place. In a stream its row may
+ * still exist for other groups, or two groups may return it concurrently, so its content is stored in the shared row.
+ * Its age for `retention` starts again, since the pop deleted its delivery.
  */
 function undoStatement(shared: boolean): Statement {
   return {

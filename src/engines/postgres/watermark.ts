@@ -5,79 +5,79 @@ import type { Side } from './link.ts';
 import type { Subscription } from './registry.ts';
 import { flag, number, numberOrNull, type Row, type Statement } from './statement.ts';
 
-/** A place in the order of delivery: maturity, then the element's number. */
+/** A place in the order of delivery: maturity, then sequence number. */
 export interface Place {
   readonly dueAt: number;
   readonly seq: number;
 }
 
-/** Before all that waits. */
+/** The place before all deliveries. */
 export const START: Place = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
 
-/** Takes between two probes, at least: a queue that hardly moves leaves nothing to step over. */
+/** How many deliveries must be taken between two probes: a queue that hardly moves leaves no dead entries. */
 const TAKEN_BETWEEN_PROBES = 500;
 const PROBE_EVERY_MS = 250;
-/** Pages that a probe from the start may read before a watermark is worth its inexactness: about half a millisecond. */
+/** Below this many pages (about half a millisecond), a probe from the start sets no watermark, which is inexact. */
 const CHEAP_PAGES = 64;
 /**
- * How far a watermark stays behind the start of the oldest pending batch, for clocks that are read at different
- * moments. What a slow batch stores is due before what others stored and committed while it ran.
+ * How far a watermark stays behind the start of the oldest pending batch, since clocks are read at different moments.
+ * Elements that a slow batch stores are due before those that others stored and committed while it ran.
  */
 const MARGIN_MS = 100;
 
 /**
  * The low watermark of a subscription: where its waiting deliveries begin, as far as this node knows.
  *
- * Index entries of deliveries that are gone stay at the front of the index until a vacuum removes them, and
- * no vacuum can while some transaction, anywhere in the database, is older than they are. A take
- * that begins at the very front steps over all of them: at a million, a quarter of a second each time. So,
- * if a probe from the front turns out to be slow, takes begin at the first delivery that it found.
+ * Index entries of deleted deliveries stay at the front of the index until a vacuum removes them, which it cannot while
+ * any transaction in the database is older than they are. A take that begins at the very front steps over all of them:
+ * a million cost a quarter of a second each time. So, if a probe from the front is slow, takes begin at the first
+ * delivery that it found.
  *
- * What can appear before the watermark: what this node does itself (inserts, undone takes, expired leases) lowers the
- * watermark at once, and a probe that was pending raises it no higher; what another node does is found by the next full
+ * Deliveries can appear before the watermark. Those of this node (inserts, undone takes, expired leases) lower the
+ * watermark immediately, and a pending probe raises it no higher; those of other nodes are found by the next full
  * probe.
  */
 export class Watermark {
   #place: Place = START;
   #isReturning = false;
-  /** The lowest maturity since the current probe began, which it may not have seen. */
+  /** The lowest maturity since the current probe began, which the probe may have missed. */
   #lowest = Number.POSITIVE_INFINITY;
   #taken = 0;
   #probedAt = Number.NEGATIVE_INFINITY;
   readonly #fullProbes = new FullReads();
 
-  /** Takes and other reads of what waits begin here. */
+  /** Where takes and other reads of waiting deliveries begin. */
   get place(): Place {
     return this.#isReturning ? START : this.#place;
   }
 
-  /** While true, what another node returned may be before the watermark until the next full probe. */
+  /** While true, deliveries that another node returned may be before the watermark until the next full probe. */
   get isSet(): boolean {
     return this.#place !== START;
   }
 
-  /** Nothing is known. */
+  /** Discards all knowledge. */
   reset(): void {
     this.#isReturning = false;
     this.lower(Number.NEGATIVE_INFINITY);
   }
 
-  /** With a batch that is sent, something may begin to wait in its old place, which only the database knows. */
+  /** A batch is sent that may return deliveries to their old places, which only the database knows. */
   returning(): void {
     this.#isReturning = true;
   }
 
-  /** It is done. What was returned lowers the watermark next. */
+  /** That batch is done. The caller then lowers the watermark to the returned deliveries. */
   returned(): void {
     this.#isReturning = false;
   }
 
-  /** A call failed; if it was one that returns something, this may be done or not. */
+  /** A call failed. If it returns deliveries, it may have been applied. */
   returnFailed(): void {
     if (this.#isReturning) this.reset();
   }
 
-  /** Something that matures at `dueAt` begins to wait, or may do so within a moment; -Infinity: at any time. */
+  /** A delivery that matures at `dueAt` begins to wait now or soon; -Infinity: its maturity is unknown. */
   lower(dueAt: number): void {
     this.#lowest = Math.min(this.#lowest, dueAt);
     if (!this.isSet || dueAt > this.#place.dueAt) return;
@@ -88,7 +88,7 @@ export class Watermark {
     this.#taken += count;
   }
 
-  /** Where to probe from at `nowMs` (monotonic), or null if it is not worth it yet. */
+  /** The place from which to probe now, or null if a probe is not worth it yet. @param nowMs by the monotonic clock */
   probeFrom(nowMs: number): Place | null {
     if (nowMs - this.#probedAt < PROBE_EVERY_MS) return null;
     const isBusy = this.#taken >= TAKEN_BETWEEN_PROBES;
@@ -96,12 +96,12 @@ export class Watermark {
     return this.isSet && isBusy ? this.#place : null;
   }
 
-  /** How long until a full probe has been made again, ms. */
+  /** How long until the next full probe will have been made, ms. */
   fullProbeInMs(nowMs: number): number {
     return Math.max(this.#fullProbes.dueInMs(nowMs), PROBE_EVERY_MS);
   }
 
-  /** Begins a probe. Returns the function that takes what it found; null: it failed. */
+  /** Begins a probe. Returns the function to call with its result; null: it failed. */
   probing(from: Place, nowMs: number): (found: Probed | null) => void {
     this.#lowest = Number.POSITIVE_INFINITY;
     const isFull = from === START;
@@ -117,47 +117,47 @@ export class Watermark {
   }
 }
 
-/** What a probe saw. */
+/** The result of a probe. */
 export interface Probed {
   /** The first waiting delivery; null if none waits. */
   readonly first: Place | null;
   /** The database's clock. */
   readonly now: number;
-  /** How long the oldest batch of any node that the probe did not see may have been pending. */
+  /** How long the oldest batch of any node that the probe could not see may have been pending, ms. */
   readonly pendingMs: number;
-  /** What the probe cost: time, and pages of table and index, which do not depend on what else runs. */
+  /** The cost of the probe: its time, and the pages of table and index, which do not depend on the load. */
   readonly costMs: number;
   readonly pages: number;
 }
 
 function placeAt({ first, now, pendingMs }: Probed): Place {
-  // The server measures in parts of a millisecond; what is compared with a column is a whole number.
+  // The server's times have fractions of milliseconds; the column that they are compared with is an integer.
   const latest = Math.floor(now - pendingMs - MARGIN_MS);
   return first !== null && first.dueAt < latest ? first : { dueAt: latest, seq: 0 };
 }
 
-/** Longer than any of our transactions lives: statements, locks and idle transactions all have limits of seconds. */
+/** Longer than any transaction of a node: statements, locks and idle transactions all have timeouts of seconds. */
 const SETTLED_AFTER_MS = 60_000;
 
 /**
- * The same for the rows of `counter`: below which number none is left, as far as this node knows.
+ * The low watermark of the rows of `counter`: there are no rows with smaller ids, as far as this node knows.
  *
- * Those rows are added up into new ones all the time, and a read from the first number on would step over all that
- * cannot be removed yet. No probe is needed, since numbers only grow: what a read found to be the first number is
- * the first for ever, except for rows whose transactions were in progress at that time. When those must have ended, one
- * more read from the old place shows whether there were any.
+ * Rows are continually summed up into new ones, and a read from the first id on would step over all rows that cannot be
+ * removed yet. No probe is needed, since ids only grow: the first id that a read found remains the first, except for
+ * rows whose transactions were in progress at that time. When those must have ended, one more read from the old place
+ * shows whether there were any.
  */
 export class CounterWatermark {
   #from = 0;
-  /** The first number that a read has found, and when (monotonic, ms). */
+  /** The first id that a read has found, and when, by the monotonic clock, ms. */
   #candidate: { readonly first: number; readonly foundAt: number } | null = null;
 
-  /** Reads begin here. */
+  /** The id from which reads begin. */
   get from(): number {
     return this.#from;
   }
 
-  /** As at the start: nothing is known. */
+  /** Discards all knowledge. */
   reset(): void {
     this.#from = 0;
     this.#candidate = null;
@@ -165,7 +165,7 @@ export class CounterWatermark {
 
   /**
    * A read from {@link from} on ended at `nowMs` (monotonic).
-   * @param first null if it found no row
+   * @param first the first id; null if it found no row
    * @param startedMs when it began, if it took several statements
    */
   read(first: number | null, nowMs: number, startedMs = nowMs): void {
@@ -177,8 +177,8 @@ export class CounterWatermark {
 }
 
 /**
- * The first waiting delivery from a place on, and what finding it cost. Pages are those that this statement
- * has read of the table and of the index, live or dead.
+ * The first waiting delivery from a place on, and the cost of finding it: the pages of table and index that this
+ * statement has read, live or dead.
  */
 const PROBE: Statement = {
   name: 'probe',
@@ -193,9 +193,9 @@ const PROBE: Statement = {
 };
 
 /**
- * The start of the oldest pending batch of any node, or of this statement. It is sent before the probe: what the probe
- * does not see is of a transaction that began earlier and is listed here, or of one that began later. The second column
- * tells whether transactions of some node are hidden: it has another user, or the server does not track activities.
+ * The start of the oldest pending batch of any node, or of this statement. It is sent before the probe: rows that the
+ * probe does not see belong to a transaction that is listed here, or that began later. The second column is true if
+ * transactions of some node are hidden, since it has another user or the server does not track activities.
  */
 const OLDEST_BATCH: Statement = {
   name: 'oldest batch',
@@ -203,15 +203,15 @@ const OLDEST_BATCH: Statement = {
       coalesce(bool_or(coalesce(state, 'disabled') = 'disabled'), false)
     FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'quayside main %'`,
 };
-/** A batch takes no longer: what is assumed of batches that are hidden. */
+/** The longest possible duration of a batch, assumed for hidden ones. */
 const MAX_BATCH_MS = 5000;
 
-/** At once. Others wait for their turn, the one that has waited longest first. */
+/** The number of concurrent probes. Others wait, first in, first out. */
 const MAX_PROBES = 2;
 
 /**
- * Keeps the watermarks of busy subscriptions by reading, on the auxiliary connection, where their waiting deliveries
- * begin.
+ * Maintains the watermarks of busy subscriptions by reading, on the auxiliary connection, where their waiting
+ * deliveries begin.
  */
 export class Prober {
   readonly #side: Side;
@@ -226,7 +226,7 @@ export class Prober {
     this.#log = log;
   }
 
-  /** A take returned so many deliveries. */
+  /** A take returned `count` deliveries. */
   took(subscription: Subscription, count: number): void {
     subscription.watermark.took(count);
     if (this.#probing.has(subscription)) return;
@@ -235,15 +235,16 @@ export class Prober {
   }
 
   /**
-   * A read was slow or timed out, perhaps because it began at the front: worth a probe even if this node takes nothing.
+   * A read was slow or timed out, perhaps because it began at the front: a probe is worth it even if this node takes
+   * nothing.
    */
   asked(subscription: Subscription): void {
     this.took(subscription, TAKEN_BETWEEN_PROBES);
   }
 
   /**
-   * When a take that found too few should be made again: at the next maturity that it knows, and at the
-   * latest when the next full probe has found what another node returned before the watermark.
+   * When to repeat a take that found too few deliveries: at the next known maturity, or earlier, when the next full
+   * probe will have found deliveries that another node returned before the watermark.
    */
   lookAgainAt({ watermark }: Subscription, now: number, nextDueAt: number | null): number | null {
     if (!watermark.isSet) return nextDueAt;
