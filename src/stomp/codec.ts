@@ -5,19 +5,19 @@ import { ownBytes } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 
 /**
- * One frame. Header names and values are bytes, one character for each (see `util/byte-text.ts`), free of
- * escapes, as flat pairs in the order in which they came: name, value, name, value, …
+ * One frame. Header names and values have one character per byte (see `util/byte-text.ts`) and no escapes. They are
+ * flat pairs in the order of the frame: name, value, name, value, …
  */
 export interface StompFrame {
   readonly command: string;
   readonly headers: readonly string[];
-  /** A view of the memory that was read; to be copied if it is kept for long. */
+  /** A view of the buffer that was read; copy it if it is kept for long. */
   readonly body: Buffer;
-  /** Of all of it. */
+  /** Size of command, headers and body. */
   readonly bytes: number;
 }
 
-/** A header's value, or null. Of repeated headers the first counts. */
+/** A header's value; null if there is none. Of repeated headers, the first counts. */
 export function headerOf(headers: readonly string[], name: string): string | null {
   for (let at = 0; at + 1 < headers.length; at += 2) {
     if (headers[at] === name) return headers[at + 1] ?? null;
@@ -25,12 +25,12 @@ export function headerOf(headers: readonly string[], name: string): string | nul
   return null;
 }
 
-/** Bytes that are no STOMP frame, or a frame that cannot be understood. */
+/** The error for bytes that are not a STOMP frame, or for a frame that is not valid. */
 export function malformed(message: string, parameter?: string): QuaysideError {
   return new QuaysideError('malformed-request', message, parameter === undefined ? {} : { parameter });
 }
 
-/** The protocol versions that are served, oldest first. */
+/** The supported protocol versions, oldest first. */
 export const VERSIONS = ['1.0', '1.1', '1.2'] as const;
 export type Version = (typeof VERSIONS)[number];
 
@@ -38,9 +38,9 @@ export type Version = (typeof VERSIONS)[number];
 export interface HeadRules {
   /** Whether a line may end in CR LF as well as in LF. If not, CR is a character like any other. */
   readonly crlf: boolean;
-  /** The escape sequence of each character that is escaped; empty: none is. */
+  /** The escape sequence of each escaped character; empty if the version has no escapes. */
   readonly escapes: ReadonlyMap<string, string>;
-  /** Whether spaces around a header's value are padding; later versions forbid to take them away. */
+  /** Whether spaces around a header's value are removed, which 1.1 and 1.2 forbid. */
   readonly trims: boolean;
   /** Whether heads must be UTF-8. */
   readonly utf8: boolean;
@@ -60,13 +60,13 @@ export const RULES: Readonly<Record<Version, HeadRules>> = {
   '1.2': { crlf: true, escapes: ESCAPES_1_2, trims: false, utf8: true },
 };
 
-/** For CONNECT, STOMP and CONNECTED, which are read before a version is agreed and never escape. */
+/** For CONNECT, STOMP and CONNECTED, which are exchanged before a version is agreed on and have no escapes. */
 export const CONNECT_RULES: HeadRules = { crlf: true, escapes: NO_ESCAPES, trims: false, utf8: true };
 
 const TO_ESCAPE = /[\\\r\n:]/;
 const EACH_TO_ESCAPE = /[\\\r\n:]/g;
 
-/** A header name or value as it is written. */
+/** Escapes a header name or value. */
 function escapeHeader({ escapes }: HeadRules, text: string): string {
   if (!TO_ESCAPE.test(text)) return text;
   return text.replace(EACH_TO_ESCAPE, (character) => escapes.get(character) ?? character);
@@ -75,7 +75,7 @@ function escapeHeader({ escapes }: HeadRules, text: string): string {
 const SEQUENCE = /\\([\s\S]?)/g;
 const MEANINGS: Readonly<Record<string, string>> = { '\\': '\\', n: '\n', r: '\r', c: ':' };
 
-/** The reverse. @throws QuaysideError `malformed-request` for a sequence that the version does not define */
+/** Unescapes a header name or value. @throws QuaysideError `malformed-request` for a sequence that is not defined */
 function unescapeHeader({ escapes }: HeadRules, text: string): string {
   if (escapes.size === 0 || !text.includes('\\')) return text;
   return text.replace(SEQUENCE, (sequence: string, character: string) => {
@@ -87,12 +87,12 @@ function unescapeHeader({ escapes }: HeadRules, text: string): string {
   });
 }
 
-/** One header line. Name and value are bytes, one character for each. */
+/** One header line. Name and value have one character per byte. */
 export function headerLine(rules: HeadRules, name: string, value: string): string {
   return `${escapeHeader(rules, name)}:${escapeHeader(rules, value)}\n`;
 }
 
-/** A frame up to the NUL that ends it, which the writer adds. The body is given as bytes, one character for each. */
+/** A frame without its final NUL, which the writer adds. The body has one character per byte. */
 export function frameText(rules: HeadRules, command: string, headers: readonly string[], body = ''): string {
   let text = `${command}\n`;
   for (let at = 0; at + 1 < headers.length; at += 2) {
@@ -101,7 +101,7 @@ export function frameText(rules: HeadRules, command: string, headers: readonly s
   return `${text}\n${body}`;
 }
 
-/** How large a frame may be. Exceeding one is found out before more than that is kept. */
+/** Maximum size of a frame. A larger one is rejected before more than the limit is in memory. */
 export interface FrameLimits {
   /** Command and headers together, escapes included. */
   readonly headBytes: number;
@@ -126,37 +126,37 @@ const NO_HEAD: FrameHead = { command: '', headers: [] };
 const WITH_BODY = 'SEND';
 
 /**
- * Cuts a client's bytes into frames, however they are chunked: `push` what came, then `next` until it returns
- * null. After it has thrown it is of no use any more.
+ * Splits a client's bytes into frames, however they are chunked: `push` the bytes, then call `next` until it returns
+ * null. Do not use a parser that has thrown.
  *
- * States: `between` (line ends are skipped, which is also what heart-beats are), `head` (until a blank line),
- * `body` (until its length is reached, or a NUL).
+ * States: `between` (skips line ends, which heart-beats are, too), `head` (until a blank line), `body` (until its
+ * length is reached, or a NUL).
  */
 export class FrameParser {
-  /** Of the agreed version, once there is one; may change between two frames. */
+  /** Rules of the agreed version, once there is one; may be set between two frames. */
   rules: HeadRules = CONNECT_RULES;
   readonly #limits: FrameLimits;
   #state: 'between' | 'head' | 'body' = 'between';
   #input: Buffer = NOTHING;
-  /** Everything before this is done with. */
+  /** Position of the first byte that was not read yet. */
   #at = 0;
-  /** How far behind `#at` the search for the blank line has come. */
+  /** How many bytes from `#at` on were searched for the blank line. */
   #searched = 0;
-  /** All bytes of the head so far, or-ed: above 0x7f if it is not ASCII. */
+  /** All bytes of the head so far, ORed: above 0x7f if it is not ASCII. */
   #bits = 0;
-  /** Of the frame whose body is being read. */
+  /** Head of the frame whose body is being read. */
   #head: FrameHead = NO_HEAD;
   #headBytes = 0;
-  /** As the frame says; null: up to the first NUL. */
+  /** The frame's content-length; null: the body ends at the first NUL. */
   #bodyLength: number | null = null;
-  /** What came of a body that spans chunks. */
+  /** The received part of a body that spans chunks. */
   #body: GrowingBytes | null = null;
 
   constructor(limits: FrameLimits) {
     this.#limits = limits;
   }
 
-  /** The receipt that the frame which is being read asks for, if that is known yet: an ERROR names it. */
+  /** The receipt id of the frame that is being read, for an ERROR; null if it has none, or its head is incomplete. */
   get receipt(): string | null {
     return this.#state === 'body' ? headerOf(this.#head.headers, 'receipt') : null;
   }
@@ -190,14 +190,14 @@ export class FrameParser {
     return false;
   }
 
-  /** Between chunks an idle session retains what comes from `at` on, and no more of what it has read. */
+  /** Drops the input before `at`; copies the rest if its buffer is much larger, which an idle session would retain. */
   #release(at: number): void {
     const rest = this.#input.subarray(at);
     this.#input = 2 * rest.length < this.#input.buffer.byteLength ? ownBytes(rest) : rest;
     this.#at = 0;
   }
 
-  /** Looks for the line end that a blank line follows. */
+  /** Searches for the blank line at the end of the head. */
   #readHead(): boolean {
     const input = this.#input;
     const { crlf } = this.rules;
@@ -297,7 +297,7 @@ export class FrameParser {
     return null;
   }
 
-  /** The rest of the input belongs to a body that continues in the next chunk. */
+  /** Keeps the input up to `end` as a part of a body that continues in the next chunk. */
   #keep(end: number): void {
     const piece = this.#input.subarray(this.#at, end);
     if (this.#body !== null) this.#body.append(piece);
@@ -306,7 +306,7 @@ export class FrameParser {
     this.#at = 0;
   }
 
-  /** Ends the frame: its body ends before `end`, at which the NUL is. */
+  /** Completes the frame. @param end position of the final NUL */
   #frame(end: number): StompFrame {
     const { command, headers } = this.#head;
     let body = end === this.#at ? NOTHING : this.#input.subarray(this.#at, end);
@@ -323,7 +323,8 @@ export class FrameParser {
 }
 
 /**
- * The end of the line that begins at `at`, as far as it was received; at most 100 bytes, enough for an error message.
+ * The end of the line that starts at `at`, or of the received part; at most 100 bytes later, enough for an error
+ * message.
  */
 function shownEnd(input: Buffer, at: number): number {
   const end = input.subarray(at, at + 100).findIndex((byte) => byte === LF || byte === CR);
@@ -331,7 +332,7 @@ function shownEnd(input: Buffer, at: number): number {
 }
 
 /**
- * Reads a frame's command and headers out of the text before the blank line, one character for each byte.
+ * Parses a frame's command and headers. `text` ends before the blank line and has one character per byte.
  * @throws QuaysideError `malformed-request`, `headers-too-large`
  */
 function parseHead(text: string, rules: HeadRules, maxHeaders: number): FrameHead {
@@ -353,19 +354,19 @@ function parseHead(text: string, rules: HeadRules, maxHeaders: number): FrameHea
   return { command, headers };
 }
 
-/** The error for a client of another protocol, above all. */
+/** The error for a wrong command, mostly from a client of another protocol. */
 function noCommand(start: string): QuaysideError {
   return malformed(
     `${quoteBytes(start)} is no STOMP command. A frame starts with one in capital letters, such as SEND.`,
   );
 }
 
-/** A line as a message quotes it; one that may hold a password is not. */
+/** Quotes a line for an error message, unless it may contain a password. */
 function shown(text: string): string {
   return /pass/i.test(text) ? 'of a password' : quoteBytes(text);
 }
 
-/** Rejects other protocols at once; otherwise the server would wait for the end of their first frame. */
+/** Checked for the first line, so that clients of other protocols are rejected early. */
 const COMMAND = /^[A-Z]{1,16}$/;
 
 function lineEnd(text: string, from: number): number {
@@ -389,8 +390,7 @@ function addHeader(headers: string[], text: string, rules: HeadRules): void {
 }
 
 /**
- * Removes the spaces around a value, and no other white space: the byte A0 of a letter in UTF-8 would be some to
- * `trim`.
+ * Removes the spaces around a value. Not `trim`, which would also remove a byte A0 that is part of a UTF-8 character.
  */
 export function trimmed(value: string): string {
   let from = 0;

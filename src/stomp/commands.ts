@@ -17,10 +17,10 @@ import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
 import type { StompSubscription } from './subscriptions.ts';
 
-/** What a logged-in client may send. @throws QuaysideError what is answered with ERROR */
+/** Executes a frame of a logged-in client. @throws QuaysideError which is sent as ERROR */
 type StompCommand = (session: StompSession, frame: StompFrame) => void;
 
-/** Every command but CONNECT and STOMP; `docs/protocols/stomp.md` lists the same. */
+/** Every command except CONNECT and STOMP; `docs/protocols/stomp.md` lists the same. */
 export const COMMANDS: Readonly<Record<string, { readonly since: Version; readonly run: StompCommand }>> = {
   SEND: { since: '1.0', run: send },
   SUBSCRIBE: { since: '1.0', run: (session, frame) => session.subscriptions.subscribe(frame) },
@@ -67,15 +67,15 @@ function transactionIn(frame: StompFrame): string {
   return needed(frame.command, 'transaction', headerOf(frame.headers, 'transaction'));
 }
 
-/** Of the headers that are not passed on; a client that forwards a MESSAGE sends those of MESSAGE as well. */
+/** Headers of a forwarded MESSAGE are ignored: a client may send them with its SEND. */
 const SEND_SPELLING = new HeaderSpelling(
   ['x-ks-groups', 'x-ks-ttl', 'x-next-t', 'x-delta-t', 'x-tries'],
   OWN_HEADERS,
 );
-/** Extensions whose names are not the client's own. */
+/** Extension headers whose spelling is checked: all but element headers, whose names the client chooses. */
 const CHECKED = /^x-(?!ks-hdr-)/i;
 
-/** SEND: one element into one queue, now or when its transaction is committed. */
+/** SEND: inserts one element into one queue, now or when its transaction is committed. */
 function send(session: StompSession, { headers, body, bytes }: StompFrame): void {
   const own = elementHeaders(headers);
   const name = needed('SEND', 'destination', headerOf(headers, 'destination'));
@@ -116,7 +116,7 @@ function elementOf(
   };
 }
 
-/** A length needs no clock that sender and server agree on, so it goes before a moment. `expires:0` is never. */
+/** `x-ks-ttl` overrides `expires`, which depends on the client's clock. `expires:0` means never. */
 function expiryOf(headers: StompFrame['headers'], { namespace, queue }: Destination): number | null {
   const ttlMs = milliseconds('x-ks-ttl', headerOf(headers, 'x-ks-ttl'), 1, null);
   const expiresAt = moment('expires', headerOf(headers, 'expires')) || null;
@@ -124,8 +124,8 @@ function expiryOf(headers: StompFrame['headers'], { namespace, queue }: Destinat
 }
 
 /**
- * What is passed on: flat pairs, names in lower case and without prefix, of repeated ones the first; null if there are
- * none.
+ * The headers of a SEND that are stored with the element, as flat pairs: names in lower case, without prefix, the first
+ * of repeated ones. Null if there are none.
  */
 function elementHeaders(headers: StompFrame['headers']): string[] | null {
   let own: string[] | null = null;
@@ -142,8 +142,8 @@ function elementHeaders(headers: StompFrame['headers']): string[] | null {
 }
 
 /**
- * The element header that a header of a SEND is kept as, in lower case and without its prefix; null for those
- * that are not kept.
+ * The name of the element header that a header of a SEND is stored as, in lower case and without prefix; null if it is
+ * not stored.
  */
 function elementHeaderName(name: string): string | null {
   const lower = name.toLowerCase();
@@ -151,10 +151,12 @@ function elementHeaderName(name: string): string | null {
   return lower.length === ELEMENT_HEADER_PREFIX.length ? null : lower.slice(ELEMENT_HEADER_PREFIX.length);
 }
 
-/** A misspelt group or delay would settle otherwise than the client means. */
+/** A misspelt group or delay would be ignored, and the element settled in another way than the client intends. */
 const SETTLE_SPELLING = new HeaderSpelling(['x-ks-group', 'x-ks-reason', 'x-next-t', 'x-delta-t']);
 
-/** ACK commits, NACK rolls back, to come again after a delay; now or when its transaction is committed. */
+/**
+ * ACK commits; NACK rolls back, so that the element is ready after a delay. Now, or when the transaction is committed.
+ */
 function settle(session: StompSession, { command, headers, bytes }: StompFrame): void {
   for (let at = 0; at < headers.length; at += 2) {
     const name = headers[at] as string;
@@ -175,7 +177,7 @@ function settle(session: StompSession, { command, headers, bytes }: StompFrame):
   session.settles.add(subscription.queue, settled, action, receipt, bytes);
 }
 
-/** What the frame is about: one element, or in mode `client` all up to that one. */
+/** The elements that an ACK or NACK settles: one, or in mode `client` all up to that one. */
 function find(
   session: StompSession,
   command: string,
@@ -183,7 +185,7 @@ function find(
 ): { subscription: StompSubscription; settled: Outstanding<string>[] } {
   const name = session.version === '1.2' ? 'id' : 'message-id';
   const id = needed(command, name, headerOf(headers, name));
-  // In 1.2 the number of the subscription precedes it.
+  // In 1.2, the id starts with the number of the subscription.
   const key = session.version === '1.2' ? id.slice(id.indexOf('-') + 1) : id;
   const group = headerOf(headers, 'x-ks-group');
   for (const subscription of candidates(session, command, headers, id)) {
@@ -197,7 +199,7 @@ function find(
   );
 }
 
-/** Which may hold the element, by the rules of the session's version. */
+/** The subscriptions that may hold the element, by the rules of the session's version. */
 function candidates(
   session: StompSession,
   command: string,
@@ -206,7 +208,7 @@ function candidates(
 ): Iterable<StompSubscription> {
   const { version, subscriptions } = session;
   const given = headerOf(headers, 'subscription');
-  // In 1.0 the message's id may be all that there is.
+  // In 1.0, the frame may have the message's id alone.
   if (version === '1.0' && given === null) return subscriptions.consuming();
   const named =
     version === '1.2'
@@ -216,14 +218,13 @@ function candidates(
 }
 
 /**
- * A group that is given must be the one of the reserve (spec 4.3), trimmed as in SUBSCRIBE; not given, that one is
- * meant.
+ * A given group must be that of the subscription (spec 4.3), trimmed as in SUBSCRIBE; null matches any subscription.
  */
 function fits(group: string | null, subscription: StompSubscription): boolean {
   return group === null || textOfBytes(group)?.trim() === subscription.group;
 }
 
-/** @param nextAt a moment of the engine's clock, as everywhere; null: a delay counts */
+/** @param nextAt a moment of the engine's clock; null: `x-delta-t`, or the default delay, applies */
 function releaseOf(
   { namespace, queue }: StompSubscription,
   headers: readonly string[],
@@ -244,7 +245,7 @@ function releaseOf(
       nextAt === null ? (delayMs ?? STOMP_LIMITS.nackDelayMs) : delayUntil(nextAt, namespace, queue.key),
     isDefaultDelay: nextAt === null && delayMs === null,
     countTry: true,
-    // It may be kept until a COMMIT.
+    // A copy, since a transaction may keep it until its COMMIT.
     reason: reason === null ? null : ownString(textOf('x-ks-reason', reason)),
   };
 }

@@ -2,11 +2,11 @@ import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 import { frameText, type HeadRules } from './codec.ts';
 
-/** An error in STOMP. The connection closes after every ERROR: STOMP has no other kind. */
+/** An error in STOMP. Every ERROR closes the connection. */
 interface StompError {
   /**
-   * Whether the same frames may do better later, unchanged: `x-ks-retry`. A client that connects again by
-   * itself would otherwise send a wrong frame for ever.
+   * Whether the same frames may succeed later: `x-ks-retry`. Without it, a client that reconnects automatically could
+   * send a wrong frame forever.
    */
   readonly retry: boolean;
 }
@@ -62,29 +62,29 @@ export const STOMP_ERRORS = {
   'shutting-down': LATER,
   'storage-full': LATER,
   'storage-unavailable': LATER,
-  // It may have taken effect: sent again, it may do so twice.
+  // The frame may have taken effect; if it is sent again, it may take effect twice.
   'outcome-unknown': WRONG,
   internal: LATER,
 } as const satisfies Record<ErrorCode, StompError>;
 
-/** A limit of one session: the same frames exceed it again. */
+/** A limit of one session. It is not retryable: the same frames would exceed it again. */
 export class SessionLimitError extends QuaysideError {
   constructor(message: string) {
     super('overloaded', message);
   }
 }
 
-/** What an ERROR is about, as far as it is about something. Bytes, one character for each. */
+/** What an ERROR refers to, if anything. Strings have one character per byte. */
 export interface ErrorSubject {
-  /** The receipt that the frame asked for. */
+  /** The receipt id of the frame. */
   readonly receipt?: string | null;
-  /** The subscription that it ends. */
+  /** The id of the subscription that failed. */
   readonly subscription?: string | null;
-  /** For a client that has no version in common with this server: those that it could have named. */
+  /** The supported versions, for a client that supports none of them. */
   readonly versions?: readonly string[];
 }
 
-/** An error as an ERROR frame: `message` is the code, the body is for people. */
+/** An ERROR frame, without its final NUL: the header `message` is the code, the body is the error message. */
 export function errorFrame(rules: HeadRules, error: QuaysideError, subject: ErrorSubject): string {
   const { code, details } = error;
   const { receipt = null, subscription = null, versions } = subject;
@@ -99,11 +99,11 @@ export function errorFrame(rules: HeadRules, error: QuaysideError, subject: Erro
   if (receipt !== null) headers.push('receipt-id', receipt);
   if (subscription !== null) headers.push('subscription', subscription);
   if (versions !== undefined) headers.push('version', versions.join(','));
-  // With its charset: stompit throws where nothing can catch it on a bare `text/plain`.
+  // The charset is required: stompit throws an error that cannot be caught for a bare `text/plain`.
   headers.push('content-type', 'text/plain;charset=utf-8', 'content-length', String(body.length));
   return frameText(rules, 'ERROR', headers, body);
 }
 
-// A parameter may be a header name as the client wrote it, and STOMP 1.0 has no escapes.
+// A parameter may be a header name from the client, and STOMP 1.0 cannot escape control characters.
 // biome-ignore lint/suspicious/noControlCharactersInRegex: keeping them off a header line is the purpose
 const CONTROL = /[\u0000-\u001f]/g;

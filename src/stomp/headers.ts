@@ -4,8 +4,8 @@ import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec.ts';
 
 /**
- * Headers that SEND and MESSAGE give a meaning. STOMP asks that every other header of a SEND is passed on to the
- * receivers of the message: each is kept as an element header, and MESSAGE has it under both names.
+ * Headers that have a meaning in SEND or MESSAGE. STOMP requires that receivers of the message get every other header
+ * of a SEND: each is stored as an element header, and MESSAGE has it with and without the prefix.
  */
 export const OWN_HEADERS: ReadonlySet<string> = new Set([
   'destination',
@@ -26,23 +26,23 @@ export const OWN_HEADERS: ReadonlySet<string> = new Set([
   'x-mature',
 ]);
 
-/** Other protocols and older pages write the same header with or without `ks-`. */
+/** Other protocols and older documentation write the same header with or without `ks-`. */
 const PREFIX = /^x-(?:ks-)?/;
-/** Too many names of extensions differ by one character from a shorter one. */
+/** Shorter names are not compared: too many of them differ in one character only. */
 const MIN_LENGTH = 4;
 const EXTENSION = /^x-/i;
 
-/** Finds headers of one command that are probably misspelt: ignored, they would have no effect. */
+/** Rejects headers of one command that are probably misspelt, since they would have no effect. */
 export class HeaderSpelling {
   readonly #exact: ReadonlySet<string>;
-  /** `x-` names without their prefix, with the header that each stands for. */
+  /** The known `x-` headers, by name without prefix. */
   readonly #bare: ReadonlyMap<string, string>;
   readonly #plain: readonly string[];
 
   /**
-   * @param known `x-` headers that the command reads; only names that begin with `x-` are compared with these, since
-   * clients choose other names for headers of their own
-   * @param ignored headers that it passes over on purpose
+   * @param known `x-` headers that the command reads; only names that start with `x-` are compared with these, since
+   * clients choose other names for their own headers
+   * @param ignored headers that the command ignores on purpose
    * @param plain headers without `x-` that do harm if they are misspelt
    */
   constructor(known: readonly string[], ignored: Iterable<string> = [], plain: readonly string[] = []) {
@@ -66,10 +66,10 @@ export class HeaderSpelling {
   }
 }
 
-/** How many of those that exist are named. */
+/** How many existing ids an error message lists. */
 const MAX_LISTED = 8;
 
-/** The error message for an id that does not exist; it lists those that do. */
+/** The error message for an unknown id; it lists the existing ones. */
 export function unknown(kind: string, id: string, existing: Iterable<string>): string {
   const ids = [...existing];
   const listed = ids.slice(0, MAX_LISTED).map(quoteBytes).join(', ');
@@ -77,7 +77,7 @@ export function unknown(kind: string, id: string, existing: Iterable<string>): s
   return `There is no ${kind} ${quoteBytes(id)} in this session. ${ids.length === 0 ? 'It has none.' : `It has ${listed}${more}.`}`;
 }
 
-/** @throws QuaysideError `malformed-request` if it was not sent, or is empty */
+/** The value of a required header. @throws QuaysideError `malformed-request` if it is missing or empty */
 export function needed(command: string, name: string, value: string | null): string {
   if (value !== null && value !== '') return value;
   const wrong = value === null ? 'is missing' : 'is empty';

@@ -1,9 +1,9 @@
 import { LOGIN_BYTES } from '../session/client-session.ts';
 import { SESSION_DEFAULTS, type SessionOptions, type SessionParts } from '../session/server.ts';
 
-/** What an operator may set, checked by `config` before it comes here. Lengths are in ms. */
+/** Options of the STOMP front end, validated by `config`. Durations are in ms. */
 export interface StompOptions extends SessionOptions {
-  /** Whether one LF follows each frame. */
+  /** Whether an LF follows each frame. */
   readonly trailingNewline: boolean;
   /** The shortest interval at which this server sends heart-beats, whatever a client asks for. */
   readonly sendBeatMs: number;
@@ -20,35 +20,35 @@ export const STOMP_DEFAULTS: StompOptions = {
   wantBeatMs: 10_000,
 };
 
-/** STOMP over WebSocket. The names differ only in a version that means nothing here: CONNECT negotiates the version. */
+/** STOMP over WebSocket. The version in a subprotocol's name has no effect: CONNECT negotiates the version. */
 export const STOMP_WEB_SOCKET = { subprotocols: ['v12.stomp', 'v11.stomp', 'v10.stomp'], usesText: true };
 
-/** What the STOMP front end needs. */
+/** Dependencies of the STOMP front end. */
 export type StompParts = SessionParts<StompOptions>;
 
 /**
- * Bounds on what one client may make this server keep, so that none uses up its memory. `docs/protocols/stomp.md` lists
- * the same numbers, and a test compares them.
+ * Limits on what this server stores for one client, so that no client exhausts its memory. `docs/protocols/stomp.md`
+ * lists the same numbers, and a test compares them.
  */
 export const STOMP_LIMITS = {
-  /** Bytes that are read before CONNECTED. */
+  /** Maximum bytes read before CONNECTED. */
   loginBytes: LOGIN_BYTES,
-  /** Bytes of a command and its headers: all element headers that may be, each character escaped, and the rest. */
+  /** Bytes of a command and its headers: enough for all allowed element headers with every character escaped. */
   headBytes: 24_576,
-  /** Headers of one frame: all element headers that may be, and the rest. */
+  /** Headers of one frame: enough for all allowed element headers and those of the protocol. */
   headers: 128,
   subscriptions: 256,
   /** Unacknowledged elements of one subscription. */
   window: 65_536,
-  /** The window where SUBSCRIBE names none. */
+  /** The window if SUBSCRIBE names none. */
   defaultWindow: 1000,
-  /** Transactions that are open at once. */
+  /** Open transactions of a session. */
   transactions: 16,
   /** SENDs, ACKs and NACKs of all open transactions of a session. */
   transactionFrames: 1000,
-  /** Bodies and element headers of all open transactions of a session, in largest bodies. */
+  /** Bodies and element headers of all open transactions of a session, as a multiple of the largest body. */
   transactionBodies: 4,
-  /** The same in bytes: one call of an engine stores them, and Redis is sent none of 64 MiB. */
+  /** Absolute limit for the same, bytes: one engine call stores them, and calls to Redis stay below 64 MiB. */
   transactionBytes: 48 * 1024 * 1024,
   /** The default delay of a NACK, ms. */
   nackDelayMs: 5000,

@@ -31,13 +31,13 @@ import { STOMP_LIMITS, type StompParts } from './options.ts';
 import { Subscriptions } from './subscriptions.ts';
 import { type Transaction, Transactions } from './transactions.ts';
 
-/** For a client whose DISCONNECT came before the engine had answered. */
+/** The ERROR for a DISCONNECT if the engine has not executed earlier frames in time. */
 const NO_OUTCOME = new QuaysideError(
   'outcome-unknown',
   `Frames before the DISCONNECT have no outcome after ${FINISH_MS} ms: they may take effect, or not.`,
 );
 
-/** The STOMP front end. Sessions that the server's stop ends are closed without an ERROR. */
+/** The STOMP front end. When the server stops, its sessions are closed without an ERROR. */
 export class StompServer extends SessionServer {
   constructor(parts: StompParts) {
     super('STOMP', parts, (socket, arrival) => new StompSession(parts, socket, arrival));
@@ -45,10 +45,10 @@ export class StompServer extends SessionServer {
 }
 
 /**
- * The session of one STOMP client: executes its frames. A pending reply is the id of the receipt that a frame asks for.
+ * The session of one STOMP client: executes its frames. A pending reply is the receipt id of a frame.
  */
 export class StompSession extends ClientSession<string, string> {
-  /** Its rules are those of what is sent, too. */
+  /** Its `rules` also apply to the frames that are sent. */
   readonly input: FrameParser;
   readonly writer: StompWriter;
   readonly subscriptions: Subscriptions;
@@ -80,15 +80,15 @@ export class StompSession extends ClientSession<string, string> {
     return this.#version === '1.2';
   }
 
-  /** Ends the session with an ERROR. Harmless if it ends already. */
+  /** Ends the session with an ERROR. May be called repeatedly. */
   override fail(thrown: unknown, subject: ErrorSubject = {}): void {
     this.failWith(thrown, (error) => {
-      // Ruby's reliable client reconnects only after a plain close.
+      // No ERROR when the server stops: Ruby's client with `reliable` reconnects only after a plain close.
       if (error.code !== 'shutting-down') this.writer.addFrame(errorFrame(this.input.rules, error, subject));
     });
   }
 
-  /** DISCONNECT. Its receipt confirms everything before it. */
+  /** DISCONNECT. Its RECEIPT confirms all earlier frames. */
   disconnect(receipt: string | null): void {
     this.endByClient((isDone) => {
       if (isDone) this.confirm(receipt);
@@ -96,15 +96,15 @@ export class StompSession extends ClientSession<string, string> {
     });
   }
 
-  /** Sends the RECEIPT that a frame asked for. */
+  /** Sends the RECEIPT of a frame, if it asked for one. */
   confirm(receipt: string | null): void {
     if (receipt !== null)
       this.writer.addFrame(frameText(this.input.rules, 'RECEIPT', ['receipt-id', receipt]));
   }
 
   /**
-   * Sends a RECEIPT once `done` resolves with null, or if a receipt was asked for the ERROR with which it resolves; the
-   * session does not end before. `done` does not reject.
+   * Sends a RECEIPT when `done` resolves with null. If it resolves with an error, that is sent as ERROR, provided the
+   * frame asked for a receipt. The session does not end before. `done` must not reject.
    */
   async confirmAfter(done: Promise<unknown>, receipt: string | null): Promise<void> {
     this.work.begin(1, 0);
@@ -119,18 +119,18 @@ export class StompSession extends ClientSession<string, string> {
     const { frames, bytes, storesLater } = transaction;
     this.endTurn();
     this.work.begin(frames + 1, bytes);
-    // What is sent after it must not be stored before it.
+    // Elements that the client sends after the COMMIT must not be stored before it.
     if (storesLater) this.setPause(PAUSE.commit, true);
     try {
       await transaction.commit(this.inserts);
       this.confirm(receipt);
     } catch (error) {
-      // Before anything returns: consumers of this session would be sent it again.
+      // End the session before elements return: its own consumers would receive them again.
       this.fail(error, { receipt });
       for (const [queue, left] of transaction.left) await returnOutstanding(queue, left, true, this);
     } finally {
       this.work.end(frames + 1, bytes);
-      // Others that only store, or only settle, may end in the meantime.
+      // A concurrent COMMIT that only stores, or only settles, has set no pause and must not clear it.
       if (storesLater) this.setPause(PAUSE.commit, false);
       if (this.isOpen) for (const consumer of this.consumers) consumer.fill();
     }
@@ -244,9 +244,9 @@ export class StompSession extends ClientSession<string, string> {
 
 /** What CONNECT asks for. */
 interface ConnectRequest extends Credentials {
-  /** The highest version that both sides know; null if there is none. */
+  /** The highest version that both sides support; null if there is none. */
   readonly version: Version | null;
-  /** How often the client can send something, and how often it wants to get something, ms; 0: not. */
+  /** How often the client can send, and wants to receive, a heart-beat, ms; 0: it cannot, or wants none. */
   readonly canSendMs: number;
   readonly wantsMs: number;
 }
@@ -265,7 +265,7 @@ function readConnect({ headers }: StompFrame): ConnectRequest {
       'heart-beat',
     );
   }
-  // In 1.0 spaces around a value are padding; no version is agreed on before this frame.
+  // `CONNECT_RULES` do not trim, since the version is known only after this frame; 1.0 trims.
   const text = (value: string | null): string => (version === '1.0' ? trimmed(value ?? '') : (value ?? ''));
   return {
     version,
@@ -299,7 +299,7 @@ function decoded(part: string): string {
   try {
     if (text !== null) return decodeURIComponent(text);
   } catch {
-    // Said below, as for bytes that are not UTF-8.
+    // Throws below, as for bytes that are not UTF-8.
   }
   throw invalid(`${quoteBytes(part)} in the destination is not percent-encoded UTF-8. Write % as %25.`);
 }
@@ -311,23 +311,25 @@ function invalid(message: string): QuaysideError {
 /** Writes the frames of one STOMP connection. */
 export class StompWriter extends SocketWriter {
   /**
-   * What follows the last octet of each frame's body. A lost connection may cost no more than its LF: then a popped
-   * element that the client has seen returns to its queue, as one does of which any other part is missing.
+   * What follows the body of each frame. If a connection is lost and only the LF is missing, a popped element returns
+   * to its queue although the client has seen it, just as if any other part of its frame were missing.
    */
   readonly #frameEnd: string;
 
-  /** @param trailingNewline one LF follows each frame: PHP's extension reads it, and loses a frame without it */
+  /**
+   * @param trailingNewline whether an LF follows each frame: PHP's extension expects it, and loses frames without it
+   */
   constructor(socket: ClientSocket, options: WriterOptions, trailingNewline: boolean) {
     super(socket, options);
     this.#frameEnd = trailingNewline ? '\0\n' : '\0';
   }
 
-  /** Adds a frame up to its NUL, as bytes with one character for each. */
+  /** Adds a frame. @param frame without its final NUL, with one character per byte */
   addFrame(frame: string): void {
     this.add(null, frame + this.#frameEnd);
   }
 
-  /** Adds a MESSAGE. */
+  /** Adds a MESSAGE. @param head up to the blank line, with one character per byte */
   addMessage(head: string, body: Uint8Array, observer: WriteObserver): void {
     const bytes = body instanceof Buffer ? body : Buffer.from(body.buffer, body.byteOffset, body.byteLength);
     if (bytes.length < JOINED_BYTES)
@@ -335,7 +337,7 @@ export class StompWriter extends SocketWriter {
     else this.add(observer, head, bytes, this.#frameEnd);
   }
 
-  /** Sends a line end unless other bytes wait to be written, which show as well that this side is alive. */
+  /** Sends a line end, unless other bytes wait to be written, which serve as a heart-beat, too. */
   beat(): void {
     if (this.bytes === 0) this.add(null, '\n');
   }

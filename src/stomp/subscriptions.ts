@@ -15,19 +15,21 @@ import { HeaderSpelling, needed, OWN_HEADERS, unknown } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
 
-/** `auto` pops; `client` and `client-individual` reserve, the first with acknowledgements that are cumulative. */
+/** `auto` pops; `client` and `client-individual` reserve. In mode `client`, acknowledgements are cumulative. */
 export const ACK_MODES = ['auto', 'client', 'client-individual'] as const;
 type AckMode = (typeof ACK_MODES)[number];
 
-/** A misspelt `ack` would pop what the client means to reserve, and a misspelt `browser` what it means to look at. */
+/**
+ * With a misspelt `ack`, the client would pop elements instead of reserving them; with `browser`, instead of browsing.
+ */
 const SPELLING = new HeaderSpelling(
   ['x-wsize', 'x-parallel', 'x-ks-group', 'x-lease'],
   [],
   ['ack', 'browser'],
 );
 /**
- * A client that means to browse must not consume: `browser:true` as ActiveMQ and Apollo read it,
- * `activemq.browser:true` as ActiveMQ does too.
+ * All spellings of the header `browser`, since a client that wants to browse must not consume: ActiveMQ and Apollo read
+ * `browser:true`, and ActiveMQ also reads `activemq.browser:true`.
  */
 const BROWSER = /^(?:.*[.-])?browser$/i;
 const NO = /^\s*(?:0|false|no|off)\s*$/i;
@@ -35,9 +37,9 @@ const NO = /^\s*(?:0|false|no|off)\s*$/i;
 /** The subscriptions of one session. */
 export class Subscriptions {
   readonly #session: StompSession;
-  /** By the id that the client gave it; in 1.0 that may be its destination. */
+  /** By the client's id; in 1.0 without an id, by destination. */
   readonly #byId = new Map<string, StompSubscription | BrowsingSubscription>();
-  /** Those that do not browse, by the number that `ack` headers begin with. */
+  /** Consuming subscriptions, by the number that `ack` headers start with. */
   readonly #byNumber = new Map<string, StompSubscription>();
   #numbers = 0;
 
@@ -45,12 +47,12 @@ export class Subscriptions {
     this.#session = session;
   }
 
-  /** SUBSCRIBE: a consumer that continues until UNSUBSCRIBE or the end of the session. */
+  /** SUBSCRIBE: starts a consumer that runs until UNSUBSCRIBE or the end of the session. */
   subscribe({ headers }: StompFrame): void {
     const session = this.#session;
     const get = (name: string): string | null => headerOf(headers, name);
     const destination = ownString(needed('SUBSCRIBE', 'destination', get('destination')));
-    // Before 1.1 a subscription was known by its destination, unless the client gave an id.
+    // In 1.0, a subscription without an id is identified by its destination.
     const name = session.version === '1.0' ? get('id') : needed('SUBSCRIBE', 'id', get('id'));
     const id = name === null ? null : ownString(name);
     let browses = false;
@@ -91,7 +93,7 @@ export class Subscriptions {
     session.confirm(get('receipt'));
   }
 
-  /** UNSUBSCRIBE: what the client holds returns to the queue, and then comes its receipt. */
+  /** UNSUBSCRIBE: returns outstanding elements to the queue, and then sends the RECEIPT. */
   unsubscribe({ headers }: StompFrame): void {
     const session = this.#session;
     const id = headerOf(headers, 'id');
@@ -101,7 +103,7 @@ export class Subscriptions {
     void session.confirmAfter(closing, headerOf(headers, 'receipt'));
   }
 
-  /** Undefined also for one that browses. */
+  /** A consuming subscription by id; undefined if there is none, or it browses. */
   find(key: string): StompSubscription | undefined {
     const found = this.#byId.get(key);
     return found instanceof StompSubscription ? found : undefined;
@@ -111,12 +113,12 @@ export class Subscriptions {
     return this.#byNumber.get(number);
   }
 
-  /** All that do not browse. */
+  /** All consuming subscriptions. */
   consuming(): Iterable<StompSubscription> {
     return this.#byNumber.values();
   }
 
-  /** Ends one. @returns as its `stop` @throws QuaysideError `malformed-request` */
+  /** Ends a subscription. @returns as its `stop` @throws QuaysideError `malformed-request` if it does not exist */
   #close(key: string): Promise<unknown> {
     const subscription = this.#byId.get(key);
     if (subscription === undefined) {
@@ -127,7 +129,7 @@ export class Subscriptions {
     return subscription.stop(true);
   }
 
-  /** @throws QuaysideError if it is in use, or one more subscription would be too many */
+  /** The key of a new subscription. @throws QuaysideError if the key is in use, or the session has too many */
   #newKey({ id, destination }: SubscriptionName): string {
     const key = id ?? destination;
     if (this.#byId.has(key)) {
@@ -167,26 +169,26 @@ function readLease(mode: AckMode, value: string | null): number | null {
   return milliseconds('x-lease', value, 1, null);
 }
 
-/** How a client names its subscription, in bytes as it wrote them. */
+/** How a client names its subscription: its own bytes, one character each. */
 interface SubscriptionName {
-  /** Null if a client of 1.0 gave none. */
+  /** Null if a client of 1.0 sent none. */
   readonly id: string | null;
   readonly destination: string;
 }
 
-/** What SUBSCRIBE asks for, checked. */
+/** What SUBSCRIBE asks for, validated. */
 interface SubscriptionOptions extends PushConsumerOptions, SubscriptionName {
   readonly mode: AckMode;
   readonly window: number;
 }
 
-/** What a SUBSCRIBE with `browser:true` asks for, checked. */
+/** What a SUBSCRIBE with `browser:true` asks for, validated. */
 interface BrowsingOptions extends ConsumerOptions, SubscriptionName {}
 
-/** A consumer from its SUBSCRIBE until UNSUBSCRIBE or the end of its session. */
+/** A consuming subscription. */
 export class StompSubscription extends PushConsumer<StompSession, string> {
   readonly options: SubscriptionOptions;
-  /** Names it in `ack` headers; unique in the session. */
+  /** Identifies the subscription in `ack` headers; unique in the session. */
   readonly number: string;
   readonly #heads: MessageHeads;
   readonly #byElement = new Map<ElementId, Outstanding<string>>();
@@ -201,8 +203,8 @@ export class StompSubscription extends PushConsumer<StompSession, string> {
   }
 
   /**
-   * The elements that an ACK or NACK of `key` is about, oldest first; none if no such element is outstanding, or a
-   * transaction has claimed it.
+   * The elements that an ACK or NACK of `key` settles, oldest first; none if that element is not outstanding, or an
+   * open transaction has claimed it.
    */
   select(key: string): Outstanding<string>[] {
     const named = this.outstanding.get(key);
@@ -225,7 +227,7 @@ export class StompSubscription extends PushConsumer<StompSession, string> {
     return this.window - this.outstanding.size - this.unwritten;
   }
 
-  /** The window is filled again when half of it is free. */
+  /** The window is refilled when half of it is free. */
   protected override get minTake(): number {
     return Math.min(MAX_TAKE, Math.max(1, Math.floor(this.window / 2)));
   }
@@ -234,7 +236,7 @@ export class StompSubscription extends PushConsumer<StompSession, string> {
     const { writer, acksByHeader } = this.session;
     this.#sent += 1;
     const key = acksByHeader ? this.#sent.toString(36) : delivery.id;
-    // If its lease expired and it is sent again, the client holds it by the new delivery only.
+    // If the element's lease expired and it is sent again, only the new delivery can be settled.
     const older = this.#byElement.get(delivery.id);
     if (older !== undefined) this.forget([older]);
     const tracked = this.track(key, delivery);
@@ -253,7 +255,7 @@ export class StompSubscription extends PushConsumer<StompSession, string> {
 
 const NO_BODY = Buffer.alloc(0);
 
-/** A subscription that shows what is ready once, as ActiveMQ does: then comes a MESSAGE with `browser:end`. */
+/** A subscription that shows the ready elements once, and then sends a MESSAGE with `browser:end`, as ActiveMQ does. */
 class BrowsingSubscription extends QueueBrowser<StompSession> {
   readonly options: BrowsingOptions;
   readonly #heads: MessageHeads;
@@ -265,7 +267,7 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
     this.#heads = new MessageHeads(session.input.rules, options, this.publicGroup);
   }
 
-  /** No credit is agreed on: the client takes what it reads. */
+  /** Browsing subscriptions have no window: only the writer's capacity limits them. */
   protected override get free(): number {
     return Number.MAX_SAFE_INTEGER;
   }
@@ -289,18 +291,18 @@ class BrowsingSubscription extends QueueBrowser<StompSession> {
   }
 }
 
-/** The heads of the MESSAGEs of one subscription. */
+/** Builds the heads of the MESSAGEs of one subscription. */
 class MessageHeads {
   readonly #rules: HeadRules;
-  /** What each begins with. */
+  /** The start of every head. */
   readonly #start: string;
-  /** On a stream: the line that names the group that reads. */
+  /** The line that names the group; empty on a plain queue. */
   readonly #groupLine: string;
-  /** The content type of the last one, and its line: those of a queue are mostly alike. */
+  /** The last content type and its line, cached since the elements of a queue mostly have the same. */
   #contentType: string | null = null;
   #contentTypeLine = '';
 
-  /** @param group as bytes; null if the queue is plain */
+  /** @param group with one character per byte; null if the queue is plain */
   constructor(rules: HeadRules, { id, destination }: SubscriptionName, group: string | null) {
     const subscription = id === null ? '' : headerLine(rules, 'subscription', id);
     this.#rules = rules;
@@ -308,7 +310,7 @@ class MessageHeads {
     this.#groupLine = group === null ? '' : headerLine(rules, 'x-ks-group', group);
   }
 
-  /** A MESSAGE up to its body. @param ack what ACK will name it by, or null if none is due */
+  /** A MESSAGE up to its body. @param ack the value of the `ack` header; null if there is none */
   of(
     { id, contentType, contentEncoding, body, tries, matureAt, headers }: Delivery,
     ack: string | null,
@@ -334,13 +336,16 @@ class MessageHeads {
     return `${head}\n`;
   }
 
-  /** What follows the last element that a browsing subscription shows. */
+  /** The MESSAGE that follows the last element of a browsing subscription. */
   browserEnd(): string {
     return `${this.#start}message-id:\ncontent-length:0\nbrowser:end\n\n`;
   }
 }
 
-/** A header that MESSAGE has not given a meaning. No producer may end what a client browses. */
+/**
+ * Whether MESSAGE may have an element header under its plain name, because the name has no meaning there. A producer's
+ * header `browser` must not end a browse.
+ */
 function isFree(name: string): boolean {
   return !OWN_HEADERS.has(name) && name !== 'browser' && !name.startsWith(ELEMENT_HEADER_PREFIX);
 }
@@ -349,7 +354,7 @@ let lastAt = Number.NaN;
 let lastTime = '';
 let lastEscaped = '';
 
-/** Elements that were inserted together mature together, so the last answer often fits again. */
+/** Formats a maturity; caches the last one, since elements that were inserted together mature together. */
 function escapedTime(rules: HeadRules, at: number): string {
   if (at !== lastAt) {
     lastAt = at;

@@ -14,7 +14,7 @@ import { unknown } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSubscription } from './subscriptions.ts';
 
-/** The open transactions of one session, with bounds on what they hold together. */
+/** The open transactions of one session, with limits on their total size. */
 export class Transactions {
   readonly #maxBytes: number;
   readonly #open = new Map<string, Transaction>();
@@ -49,19 +49,19 @@ export class Transactions {
     return transaction;
   }
 
-  /** Takes one out: its id and its place are free again. @throws QuaysideError `malformed-request` */
+  /** Removes and returns a transaction, so that its id is free again. @throws QuaysideError `malformed-request` */
   end(id: string): Transaction {
     const transaction = this.find(id);
     this.#open.delete(id);
     return transaction;
   }
 
-  /** Drops all: what they would have settled returns with its subscription. */
+  /** Drops all transactions. Elements that they would have settled return with their subscriptions. */
   clear(): void {
     this.#open.clear();
   }
 
-  /** @throws QuaysideError `overloaded` if an open transaction may not hold so much more */
+  /** @throws QuaysideError `overloaded` if the open transactions may not grow by this much */
   checkRoom(moreFrames: number, moreBytes: number): void {
     const { transactionFrames } = STOMP_LIMITS;
     let frames = moreFrames;
@@ -77,10 +77,10 @@ export class Transactions {
   }
 }
 
-/** What a session has stored. */
+/** The inserts of a session that is committing. */
 type SessionInserts = Pick<InsertBatcher<unknown>, 'allSent' | 'track'>;
 
-/** A SEND of a transaction. */
+/** A SEND in a transaction. */
 interface Send {
   readonly queue: Queue;
   readonly element: NewElement;
@@ -91,25 +91,26 @@ interface Settlement {
   readonly subscription: StompSubscription;
   readonly outstanding: Outstanding<string>;
   readonly action: SettleAction;
-  /** The moment to which a NACK delays it; null: the delay of its action counts from COMMIT on. */
+  /** The moment to which a NACK delays the element; null: the action's delay applies, from COMMIT on. */
   readonly nextAt: number | null;
 }
 
 /**
- * What a client wants to take effect together, at COMMIT. It does in this order: (1) the leases of all elements that it
- * settles are extended, which shows that the client still holds each. (2) SENDs to engines that hold none of the
- * acknowledged elements are stored, one call for each queue. (3) In each engine that holds some, all ACKs and all other
- * SENDs are one call. (4) NACKs, one call for each queue.
+ * The frames of one STOMP transaction, which take effect at COMMIT, in these steps: (1) The leases of all elements to
+ * settle are extended, which proves that the client still holds each of them. (2) SENDs to engines that hold none of
+ * the acknowledged elements are stored, with one call per queue. (3) In each engine that holds some, one call executes
+ * all ACKs and the other SENDs. (4) NACKs are executed, with one call per queue.
  *
- * The first step that fails is the last one. So nothing is acknowledged before what is to be stored elsewhere is.
+ * If a step fails, the later ones are not executed. So nothing is acknowledged before the SENDs to other engines are
+ * stored.
  */
 export class Transaction {
-  /** How many elements it stores and settles. */
+  /** How many elements the transaction stores and settles. */
   frames = 0;
   bytes = 0;
   readonly #all: Transactions;
   readonly #user: string;
-  /** What is not stored yet, nor part of a call that stores it. */
+  /** SENDs for which no engine call was started yet. */
   readonly #sends = new Set<Send>();
   readonly #settlements: Settlement[] = [];
   readonly #left = new Set<Settlement>();
@@ -141,26 +142,26 @@ export class Transaction {
     }
   }
 
-  /** The namespaces that it stores in. */
+  /** The namespaces of its SENDs. */
   get targets(): ReadonlySet<string> {
     return new Set([...this.#sends].map(({ queue }) => queue.key.ns));
   }
 
-  /** Whether `commit` stores anything in a later turn: what it settles comes before that. */
+  /** Whether `commit` stores elements in a later turn, because it settles others first. */
   get storesLater(): boolean {
     return this.#sends.size > 0 && this.#settlements.length > 0;
   }
 
-  /** Drops everything: what it would have settled is still outstanding. */
+  /** Drops everything; the elements that it would have settled stay outstanding. */
   abort(): void {
     for (const { outstanding } of this.#settlements) outstanding.isClaimed = false;
   }
 
   /**
-   * Puts everything into effect. What it settles is not outstanding any more from now on. If it settles nothing, the
-   * engine is asked to store the rest in this turn.
-   * @param inserts of its session: the engine has them before anything is acknowledged
-   * @throws QuaysideError what settling and storing do, if nothing took effect; else `outcome-unknown`
+   * Executes the transaction. The elements that it settles are no longer outstanding. If it settles none, it calls the
+   * engines within this turn.
+   * @param inserts earlier inserts of the session, which the engines get before anything is acknowledged
+   * @throws QuaysideError what settling and storing throw if nothing took effect; else `outcome-unknown`
    */
   async commit(inserts: SessionInserts): Promise<void> {
     for (const one of this.#settlements) {
@@ -183,7 +184,7 @@ export class Transaction {
     }
   }
 
-  /** After it failed: what is certainly not settled, and outstanding to no client any more. */
+  /** After `commit` failed: elements that are certainly not settled, and that no subscription tracks any more. */
   get left(): ReadonlyMap<Queue, readonly Outstanding[]> {
     const left = byQueue(this.#settlements.filter((one) => this.#left.has(one)));
     return new Map(
@@ -217,7 +218,7 @@ export class Transaction {
     );
   }
 
-  /** Whether an ACK is about the engine of `queue`: what is stored in that engine travels with it. */
+  /** Whether an ACK settles an element in the engine of `queue`; then SENDs to that engine join its call. */
   #isAcknowledgedIn(queue: Queue): boolean {
     return this.#settlements.some(
       ({ subscription, action }) => action.kind === 'finish' && subscription.queue.sharesEngineWith(queue),
@@ -239,7 +240,7 @@ export class Transaction {
       }));
       await this.#noteResults(together, queue.transfer(moves, this.#user));
     }
-    // A namespace that began to move to another engine since the last step shares the old one with no queue any more.
+    // SENDs are left if a migration of their namespace began since step 2: it no longer shares an engine with the ACKs.
     await this.#store([...this.#sends], inserts);
   }
 
@@ -256,8 +257,8 @@ export class Transaction {
   }
 
   /**
-   * Waits for a call that settles these, and notes which of them it settled.
-   * @throws what it does, or how the first was refused
+   * Waits for a call that settles these elements, and notes which of them it settled.
+   * @throws what the call throws, or the error of the first element that it did not settle
    */
   async #noteResults(
     settlements: readonly Settlement[],
@@ -273,8 +274,8 @@ export class Transaction {
         else refusal ??= refused(outcome, settlement);
       }
     } catch (error) {
-      // What may be settled is left to its lease: returned, it would be delivered again in addition to what was stored
-      // for it.
+      // Elements that may be settled are not returned, but left to their leases: they would be delivered again although
+      // the elements that replace them may be stored.
       if (!isCertain(error)) for (const one of settlements) this.#left.delete(one);
       throw error;
     }
@@ -291,7 +292,7 @@ export class Transaction {
 
 /**
  * Waits for all calls.
- * @throws how one of them failed, and if any may have taken effect all the same, how that one did
+ * @throws the error of one of them, preferably one that leaves the outcome unknown
  */
 async function allEnded(calls: readonly Promise<void>[]): Promise<void> {
   const ended = await Promise.allSettled(calls);
@@ -307,7 +308,7 @@ function doneInPart(cause: QuaysideError): QuaysideError {
   );
 }
 
-/** Body and texts of an element are parts of what was read from the socket, and may stay here for long. */
+/** Copies an element's body and strings, which would retain the buffers read from the socket until COMMIT. */
 function ownElement(element: NewElement): NewElement {
   const { body, contentType, contentEncoding, headers } = element;
   return {
