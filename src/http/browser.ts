@@ -13,12 +13,12 @@ import { type RequestHead, rareHeader } from './head.ts';
 import { METHODS, type Route } from './route.ts';
 
 /**
- * Rejects what a browser sends on behalf of a page of another site (docs/protocols/http.md, "Requests").
+ * Rejects requests that a browser sends on behalf of a page of another site (docs/protocols/http.md, "Requests").
  *
- * A browser adds remembered Basic credentials by itself, and a GET pops: an image tag on a foreign page
- * would empty a queue. Programs send none of these headers and pass. A page of an allowed origin names it in
- * `Origin` whenever it may read the response, and passes whatever its site.
- * @returns the allowed origin that the page is of, or null: its responses get CORS headers
+ * A browser attaches remembered Basic credentials by itself, and a GET pops: an image tag on a foreign page would empty
+ * a queue. Programs send none of these headers and are not affected. Pages of allowed origins pass whatever their
+ * `Sec-Fetch-Site`; their browser sends `Origin` whenever it lets them read the response.
+ * @returns the allowed origin of the page, whose responses get CORS headers; null if it has none
  * @throws QuaysideError `forbidden-origin`
  */
 export function checkPage(head: RequestHead, allowedOrigins: ReadonlySet<string>): string | null {
@@ -48,7 +48,7 @@ export function checkPage(head: RequestHead, allowedOrigins: ReadonlySet<string>
   return isAllowed ? origin : null;
 }
 
-/** The scheme is left out of the comparison: behind a proxy that ends TLS it is not ours. */
+/** Ignores the scheme: behind a proxy that terminates TLS, browsers use another one than this server. */
 function isOwnOrigin(origin: string, host: string | null): boolean {
   if (host === null) return false;
   const lower = origin.toLowerCase();
@@ -57,14 +57,15 @@ function isOwnOrigin(origin: string, host: string | null): boolean {
 }
 
 /**
- * Checks a request of a browser, and notes of which allowed page it is. Answers it if it is a preflight: that comes
- * without credentials, and so before they are checked, and is answered in the same way for all paths.
- * @returns whether it was answered
+ * Checks a request of a browser and stores its allowed origin in the call. Answers it if it is a CORS preflight:
+ * browsers send preflights without credentials, so they are answered before authentication, in the same way for all
+ * paths.
+ * @returns whether the request has been answered
  * @throws QuaysideError `forbidden-origin`
  */
 export function respondToPreflight(call: HttpCall, allowedOrigins: ReadonlySet<string>): boolean {
   const { request, path, front, head } = call;
-  // Any page may link to the console. By the route, since one path has many spellings.
+  // Any site may link to the console's pages. Check the route, not the path, which can be spelled in many ways.
   if (front.router.find(request.method ?? '', path)?.route.isPage === true) return false;
   call.origin = checkPage(head, allowedOrigins);
   if (call.origin === null || request.method !== 'OPTIONS') return false;
@@ -81,12 +82,12 @@ export function respondToPreflight(call: HttpCall, allowedOrigins: ReadonlySet<s
   return true;
 }
 
-/** Of errors; those of other responses are in the table of routes. */
+/** Headers of error responses; those of successful responses are declared in the route table. */
 const EXPOSED_OF_ERRORS = ['allow', 'retry-after'];
-/** What the table writes for element headers. */
+/** Ends the name that stands for all element headers in the route table. */
 const ANY_NAME = '*';
 
-/** The response headers that a page may read in addition to element headers, as a list of their names. */
+/** The names of the response headers that a page may read in addition to element headers, separated by commas. */
 export function exposedHeaders(routes: readonly Route[]): string {
   const names = routes.flatMap(({ responses }) =>
     responses.flatMap(({ headers = [] }) => headers.map(({ name }) => name)),
@@ -96,7 +97,7 @@ export function exposedHeaders(routes: readonly Route[]): string {
 }
 
 /**
- * What lets a page of an allowed origin read the response (the Fetch standard, "CORS protocol").
+ * The headers that let a page of an allowed origin read the response (the Fetch standard, "CORS protocol").
  * @param exposed see {@link exposedHeaders}
  */
 export function corsHeaders(
@@ -130,8 +131,8 @@ const CONSOLE_PATH = '/console/';
 export const SESSION_PATH = '/console/session';
 
 /**
- * The name of the cookie for a request. Over TLS, browsers take it from this host alone: else another host of the
- * domain, or plain HTTP, could set one, and a user would work in a session of somebody else.
+ * The name of the session cookie. Browsers accept the prefix `__Host-` only over TLS and from this host. Without it,
+ * another host of the domain, or plain HTTP, could set the cookie and put a user into somebody else's session.
  */
 function cookieName(call: HttpCall): string {
   return call.isSecure ? `__Host-${SESSION_COOKIE}` : SESSION_COOKIE;
@@ -150,8 +151,8 @@ export function sessionToken(call: HttpCall): string | null {
 }
 
 /**
- * Sets the cookie; '' makes the browser forget it. Its path is `/`, since behind a proxy this server does not know
- * under which path browsers see it, and the console calls routes outside of `/console/`.
+ * The header that sets the session cookie; an empty token deletes it. Its path is `/`: the console calls routes outside
+ * `/console/`, and this server does not know under which path browsers see it behind a proxy.
  */
 export function cookieHeaders(call: HttpCall, token: string): string[] {
   const attributes = `Path=/; HttpOnly; SameSite=Strict${call.isSecure ? '; Secure' : ''}`;
@@ -159,9 +160,9 @@ export function cookieHeaders(call: HttpCall, token: string): string[] {
 }
 
 /**
- * Finds the session of the console that a request with a cookie belongs to. A browser adds Basic credentials that it
- * remembers by itself: the console means its own user, and nobody else if its session has ended.
- * @returns whether the session is the only credential of the request
+ * Sets the console session of a call, and its user, by the cookie. Ignores Basic credentials that the browser remembers
+ * and adds by itself: the console acts as its own user, and as nobody if its session has ended.
+ * @returns whether Basic credentials must be ignored
  */
 export function useSession(call: HttpCall): boolean {
   const { consoleSessions } = call.front.parts;
@@ -172,8 +173,8 @@ export function useSession(call: HttpCall): boolean {
 }
 
 /**
- * The console session that a request belongs to, or null. Only requests of the console's own pages do: `Sec-Fetch-Site`
- * says `same-origin`, or is missing, as browsers leave it out if they use plain HTTP to another machine.
+ * The console session of a request, or null. Only the console's own pages have one: their `Sec-Fetch-Site` is
+ * `same-origin`, or missing, because browsers omit it over plain HTTP to another machine.
  */
 function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleSession | null {
   const { fetchSite, cookie } = call.head;
@@ -183,15 +184,15 @@ function findSession(call: HttpCall, sessions: ConsoleSessions): ConsoleSession 
   return token === null ? null : sessions.find(token, () => originOf(call));
 }
 
-/** Where a session is used from; what a browser says of itself is cut. */
+/** The address and the browser that a session is used from. The `User-Agent` is truncated. */
 export function originOf({ address, request: { rawHeaders } }: HttpCall): SessionOrigin {
   const browser = rareHeader(rawHeaders, 'user-agent');
   return { address, browser: browser === null ? null : ownString(browser.slice(0, MAX_BROWSER_LENGTH)) };
 }
 
 /**
- * Checks the CSRF token of a request with a session, if it needs one. Reads need none: they change nothing, pages of
- * other origins cannot see what they are answered, and streams of events and downloads cannot send the header.
+ * Checks the CSRF token of a request with a session, if the route requires it. Most reads do not: they change nothing,
+ * pages of other origins cannot read the responses, and event streams and downloads cannot send the header.
  * @throws QuaysideError `forbidden-origin`
  */
 export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }: Route): void {
@@ -207,7 +208,7 @@ export function checkCsrfToken(call: HttpCall, session: ConsoleSession, { csrf }
   );
 }
 
-/** Calls `run` when the console session of a request ends, if it has one. @returns a function that prevents it */
+/** Calls `run` when the console session of a request ends, if it has one. @returns a function that cancels this */
 export function onSessionEnd(call: HttpCall, run: () => void): () => void {
   const token = call.session === null ? null : sessionToken(call);
   const { consoleSessions } = call.front.parts;
@@ -216,14 +217,14 @@ export function onSessionEnd(call: HttpCall, run: () => void): () => void {
 }
 
 /**
- * Whether a request has the cookie of a session and names a CSRF token: it is the console's, even if the session has
+ * Whether a request has both a session cookie and a CSRF token. It then comes from the console, even if its session has
  * ended.
  */
 function namesCsrfToken(call: HttpCall): boolean {
   return sessionToken(call) !== null && rareHeader(call.request.rawHeaders, CSRF_HEADER) !== null;
 }
 
-/** Whether a request is the console's, and not one for which a browser should ask for a password by itself. */
+/** Whether a request comes from the console, so that the browser must not show its own password dialog. */
 export function isOfConsole(call: HttpCall): boolean {
   const { rawHeaders } = call.request;
   return (

@@ -18,43 +18,45 @@ import type { Route, RouteMatch } from './route.ts';
 import { linkInsert } from './traced-request.ts';
 import { pushElementHeaders } from './written-elements.ts';
 
-/** Characters, or bytes, of a long response that are made and written at once. */
+/** Characters or bytes of a long response that are built and written at a time. */
 const PIECE_LENGTH = 65_536;
 const MAX_LOGGED_PATH = 256;
 const NO_MORE_HEADERS: readonly string[] = [];
 const NO_PARAMS: RouteMatch['params'] = {};
-/** The operation of requests that no route took: without a login, or to a path that does not exist. */
+/** The operation of requests without a route: not authenticated, or to a path that does not exist. */
 export const UNMATCHED = 'unmatched';
-/** What reads: a GET may take an element, and both may hold their user's turn to list. */
+/** The methods that read. A GET may still take an element, and both may occupy their user's turn to list. */
 export const READ_METHODS: ReadonlySet<string | undefined> = new Set(['GET', 'HEAD']);
 
-/** One request on its way to its response. The front fills it in, step by step; then it is the route's. */
+/** One request and its response. The front end fills in its fields step by step, then passes it to the route. */
 export class HttpCall {
   readonly front: Front;
   readonly request: HttpRequest;
   readonly response: HttpResponse;
-  /** The target without its query, as it came. */
+  /** The path of the request target, still percent-encoded. */
   path = '';
-  /** What follows the `?`. */
+  /** The query string, without its `?`. */
   search = '';
-  /** The allowed origin whose page sent it; null if none did. */
+  /** The allowed origin of the page that sent the request; null if there is none. */
   origin: string | null = null;
   head: RequestHead = UNREAD;
-  /** The user who sent it; null if it is not authenticated. */
+  /** The user who sent the request; null if it is not authenticated. */
   login: User | null = null;
-  /** Null if none took the request. */
+  /** Null until a route has been found. */
   route: Route | null = null;
   /** The parameters of the path, percent-decoded. */
   params: RouteMatch['params'] = NO_PARAMS;
-  /** The namespace of the path, which the user may see. Only of a route whose path has one. */
+  /** The namespace of the path, which the user may see. Set only if the route's path has one. */
   namespace!: Namespace;
-  /** The queue of the path. Only of a route whose path has one. */
+  /** The queue of the path. Set only if the route's path has one. */
   queue!: Queue;
-  /** Further fields of the audit log line of this request. */
+  /** Additional fields of this request's audit log line. */
   audited: object | null = null;
-  /** The console session whose cookie came with it; null if none did. */
+  /** The console session of the request's cookie; null if there is none. */
   session: ConsoleSession | null = null;
-  /** What the response sets as the cookie of the console, also if it is an error; '' removes it, null leaves it. */
+  /**
+   * The token that the response, also an error, sets as the console's cookie; '' deletes the cookie, null leaves it.
+   */
   newCookie: string | null = null;
   /** The span of this request; null if there is no tracing. */
   span: Span | null = null;
@@ -68,13 +70,13 @@ export class HttpCall {
     this.response = response;
   }
 
-  /** The authenticated user. Only for routes that need one. */
+  /** The authenticated user. Only for routes that require one. */
   get user(): User {
     if (this.login === null) throw new Error('A call was asked for its user, and has none.');
     return this.login;
   }
 
-  /** What log lines say of it: who asked for what, and from where. Without the query, which may hold lease tokens. */
+  /** Who sent what from where, as fields of log lines. Without the query, which may contain lease tokens. */
   get logged(): object {
     const target = this.request.url ?? '';
     return {
@@ -86,7 +88,7 @@ export class HttpCall {
   }
 
   /**
-   * The namespaces in which the user has a right; if one is named, that one alone.
+   * The namespaces in which the user has a right, or only the one that is named.
    * @throws QuaysideError `namespace-not-found`, `forbidden`, for the named one
    */
   namespacesWith(right: Right, named: string | null): readonly Namespace[] {
@@ -97,9 +99,9 @@ export class HttpCall {
   }
 
   /**
-   * Reads the rights of the user again, for a call that lasts, such as one whose body takes minutes to arrive.
-   * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user is gone, or may not do it any
-   * more, or the console session has ended
+   * Reloads the user's rights during a long call, such as one whose body takes minutes to arrive.
+   * @throws QuaysideError `unauthorized`, `forbidden`, `namespace-not-found` if the user no longer exists or no longer
+   * has access, or the console session has ended
    */
   renewUser(): void {
     const { login, route } = this;
@@ -112,8 +114,8 @@ export class HttpCall {
   }
 
   /**
-   * The error for a call whose console session has ended. It renews no cookie: the browser may have that of a later
-   * session by now.
+   * The error for a call whose console session has ended. Does not renew the cookie: the browser may already have that
+   * of a later session.
    */
   sessionLost(): QuaysideError {
     this.newCookie = null;
@@ -130,13 +132,15 @@ export class HttpCall {
     return tls !== null || isForwardedSecure(this.#peerAddress, this.request.rawHeaders, trustedProxies);
   }
 
-  /** The client's, as far as trusted proxies say it; '' for a peer of a Unix socket. */
+  /** The client's address, as reported by trusted proxies; '' for a peer of a Unix socket. */
   get address(): string {
     const { trustedProxies } = this.front.parts.options;
     return clientAddress(this.#peerAddress, this.head, trustedProxies);
   }
 
-  /** Node forgets the address of a socket that is closed before it was read; reading it costs a system call. */
+  /**
+   * Reads the peer's address for use after the connection is closed, when Node no longer knows it. Costs a system call.
+   */
   keepAddress(): void {
     this.#peer = this.request.socket.remoteAddress ?? '';
   }
@@ -150,19 +154,19 @@ export class HttpCall {
     return this.params[name] ?? '';
   }
 
-  /** Whether the connection is lost already. */
+  /** Whether the connection is closed. */
   get isGone(): boolean {
     return this.request.socket.destroyed;
   }
 
-  /** Answers `value` as JSON, with 200. */
+  /** Responds with `value` as JSON, with 200. */
   value(value: unknown, headers?: readonly string[]): void {
     this.text(200, JSON.stringify(value), headers);
   }
 
   /**
-   * Answers a text, which is JSON if no other type is given.
-   * @throws QuaysideError `overloaded`, of what reads: what has changed something is answered in any case
+   * Responds with a string, which is JSON if no other type is given.
+   * @throws QuaysideError `overloaded` for reads; the response to a change is sent in any case
    */
   text(status: number, text: string, more?: readonly string[], contentType = 'application/json'): void {
     const length = Buffer.byteLength(text);
@@ -170,17 +174,17 @@ export class HttpCall {
     const headers = this.#headers();
     headers.push('content-type', contentType, 'content-length', String(length));
     if (more !== undefined) headers.push(...more);
-    // As many bytes as characters: it is ASCII, and Latin-1 is written faster.
+    // As many bytes as characters means ASCII, which is written faster as Latin-1.
     this.response.writeHead(status, headers).end(text, length === text.length ? 'latin1' : 'utf8');
     this.#observe();
     this.#watchReader();
   }
 
   /**
-   * Answers what is made in pieces, which is JSON if no other type is given. Between two of them other requests are
-   * served, and the next one waits for the client to read. Resolves when all of it is written, or the client has
-   * disconnected.
-   * @param written called once the kernel has all of it, and not at all if the connection ends before
+   * Responds with a body that is built in pieces, JSON if no other type is given. Serves other requests between two
+   * pieces, and waits for the client to read before it writes the next one. Resolves when everything is written or the
+   * client has disconnected.
+   * @param written called once the kernel has the whole response; not called if the connection closes before
    */
   async pieces(
     pieces: Iterable<string | Buffer>,
@@ -196,7 +200,7 @@ export class HttpCall {
       length += Buffer.byteLength(piece);
       made.push(piece);
     }
-    // It may have failed in the meantime.
+    // The call may have failed while the pieces were built.
     if (this.isGone || this.response.headersSent) return;
     const headers = this.#headers();
     headers.push('content-type', contentType, 'content-length', String(length), ...more);
@@ -209,7 +213,7 @@ export class HttpCall {
       await (wantsMore ? turn() : this.#drained());
     }
     if (!this.isGone) {
-      // As many bytes as characters: it is ASCII, and Latin-1 is written faster.
+      // As many bytes as characters means ASCII, which is written faster as Latin-1.
       const isAscii = made.length === 0 && typeof last === 'string' && length === last.length;
       this.response.end(last, isAscii ? 'latin1' : 'utf8', written);
       this.#watchReader();
@@ -217,20 +221,20 @@ export class HttpCall {
     this.#observe();
   }
 
-  /** Begins a response of any length: `write` adds to it, and its end is `response.end`. */
+  /** Starts a response of unknown length: `write` appends to it, and `response.end` ends it. */
   beginStream(contentType: string): void {
     const headers = this.#headers();
     headers.push('content-type', contentType);
     if (!this.front.isClosing) headers.push('connection', 'close');
-    // The end of the connection is the end of the body: without chunks, a write is one call of the kernel.
+    // Closing the connection ends the body. Without chunked encoding, each write is a single system call.
     this.response.useChunkedEncodingByDefault = false;
     this.response.writeHead(200, headers);
     this.#observe();
   }
 
   /**
-   * Adds to a stream. Calls `taken` when the kernel has all of it: a client that takes nothing for as long as a request
-   * may take is cut off.
+   * Appends to a stream. Calls `taken` when the kernel has all of it. A client that reads nothing for
+   * `requestTimeoutMs` is disconnected.
    */
   write(bytes: Buffer, taken: () => void): void {
     this.response.write(bytes, (error) => {
@@ -243,9 +247,9 @@ export class HttpCall {
   }
 
   /**
-   * Answers text whose length is known at its end only. The next piece is made when the client has read enough of those
-   * before. If making the first one fails, this rejects and nothing is answered; later, the response is cut short, and
-   * the client sees that it is not whole.
+   * Responds with text of unknown length. Each piece is produced when the client has read enough of the earlier ones.
+   * If the first one fails, this rejects and nothing is sent. After a later failure, `fail` cuts the response short, so
+   * that the client sees that it is incomplete.
    */
   async stream(contentType: string, texts: AsyncIterable<string>): Promise<void> {
     for await (const text of texts) {
@@ -268,7 +272,7 @@ export class HttpCall {
     this.#observe();
   }
 
-  /** Resolves when the client has read, or has disconnected. */
+  /** Resolves when the client has read what was written, or has disconnected. */
   #drained(): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.response.once('drain', resolve);
@@ -279,7 +283,7 @@ export class HttpCall {
     });
   }
 
-  /** Answers without a body. */
+  /** Responds without a body. */
   empty(status: number, more?: readonly string[]): void {
     const headers = this.#headers();
     if (status !== 204 && status !== 304) headers.push('content-length', '0');
@@ -289,8 +293,8 @@ export class HttpCall {
   }
 
   /**
-   * Answers an element, byte for byte as it was inserted (spec 4.1, Get or reserve). `written` is called once
-   * the kernel has all of it, and not at all if the connection ends before.
+   * Responds with an element, byte for byte as it was inserted (spec 4.1, Get or reserve). Calls `written` once the
+   * kernel has the whole response, and not at all if the connection closes before.
    * @throws QuaysideError `overloaded`
    */
   element(
@@ -313,13 +317,13 @@ export class HttpCall {
   }
 
   /**
-   * If the kernel did not take all of the response at once, the client has to continue reading it: one that does
-   * not, for as long as a request may take, is cut off. Node ends this watch with the response.
+   * If the kernel has not accepted the whole response, disconnects a client that reads nothing for `requestTimeoutMs`.
+   * When the response ends, Node's keep-alive timeout or `HttpResponse.assignSocket` replaces this timeout.
    */
   #watchReader(): void {
     const { socket } = this.response;
     if (socket === null) {
-      // Behind another response on its connection: when its turn comes, all that it holds is written at once.
+      // An earlier response still has the socket. Once this one gets it, Node writes everything it has buffered.
       this.response.once('socket', () => setImmediate(() => this.#watchReader()));
       return;
     }
@@ -327,7 +331,7 @@ export class HttpCall {
     socket.setTimeout(this.front.parts.options.requestTimeoutMs);
   }
 
-  /** Gives the response the lines of its route, and returns the headers that it has in addition, to be added to. */
+  /** Sets the route's constant header lines on the response. Returns its other headers, to which callers may append. */
   #headers(elementHeaders?: readonly string[]): string[] {
     this.response.constantLines = this.route?.responseLines ?? this.front.inertLines;
     const headers: string[] = [];
@@ -338,12 +342,15 @@ export class HttpCall {
     return headers;
   }
 
-  /** Answers an error, whatever was thrown. Harmless if the client has disconnected or a response has begun. */
+  /**
+   * Responds with an error, whatever was thrown. Harmless if the client has disconnected; a response in progress is cut
+   * short.
+   */
   fail(thrown: unknown): void {
     this.request.discard();
     const error = this.front.errorOf(thrown, this);
     if (this.response.headersSent) {
-      // Half a response cannot be taken back; cutting it short shows the client that it is not whole.
+      // The status has been sent already. Closing the connection shows the client that the response is incomplete.
       this.request.socket.destroy();
       return;
     }
@@ -355,7 +362,7 @@ export class HttpCall {
     this.#observe();
   }
 
-  /** The response is written, whether or not the kernel has all of it yet. */
+  /** Records how long the request took until its response was written; the kernel may not have all of it yet. */
   #observe(): void {
     const seconds = (this.front.parts.clock.monotonic() - this.#startedAt) / 1000;
     this.front.requestTimes.get(this.route?.id ?? UNMATCHED)?.observe(seconds);
@@ -387,7 +394,7 @@ function noAdministrator(user: User | null): QuaysideError {
   );
 }
 
-/** Joins what is too short for a write of its own; all are texts, or all are bytes. */
+/** Joins pieces that are too short for a write of their own. They are all strings, or all bytes. */
 function* joined(pieces: Iterable<string | Buffer>): Iterable<string | Buffer> {
   let text = '';
   let parts: Buffer[] = [];

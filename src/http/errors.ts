@@ -7,11 +7,11 @@ import { STATUS_CODES } from './node-http.ts';
 /** How HTTP reports one error. */
 interface HttpError {
   readonly status: number;
-  /** `Retry-After` if the error itself has none: for what passes by itself. */
+  /** Default for `Retry-After`, of errors that are temporary. */
   readonly retryAfterMs?: number;
-  /** Set if the spec or docs/ name another reason phrase than the standard. */
+  /** Set if the spec or docs/ require another reason phrase than the standard one. */
   readonly reason?: string;
-  /** The answer that the spec shows, byte for byte; all others are problem details (RFC 9457). */
+  /** The response that the spec prescribes, byte for byte; without it, problem details (RFC 9457) are sent. */
   readonly shown?: SpecResponse;
 }
 
@@ -22,7 +22,7 @@ interface SpecResponse {
 
 const HTML = 'text/html; charset=utf-8';
 
-/** Every error code on this wire; `docs/protocols/http.md` lists the same. */
+/** How HTTP reports each error code; docs/protocols/http.md lists the same. */
 export const HTTP_ERRORS = {
   'malformed-request': { status: 400 },
   'headers-too-large': { status: 431 },
@@ -109,7 +109,7 @@ export function routeNotFound({ path }: HttpCall): QuaysideError {
   );
 }
 
-/** Ready to be written: an error as a response, without the headers that all responses have. */
+/** An error as a response, without the headers that all responses have. */
 interface ErrorResponse {
   readonly status: number;
   readonly reason: string;
@@ -118,8 +118,8 @@ interface ErrorResponse {
 }
 
 /**
- * An error as a response: as the spec shows it, or as problem details; always as problem details for a client
- * whose `Accept` names them.
+ * Formats an error as the spec prescribes or else as problem details, which a client always gets if its `Accept` names
+ * them.
  */
 export function errorResponse(error: QuaysideError, accept: string | null): ErrorResponse {
   const { status, reason, shown } = httpError(error.code);
@@ -133,7 +133,7 @@ export function errorResponse(error: QuaysideError, accept: string | null): Erro
 
 export const PROBLEM_JSON = 'application/problem+json';
 
-/** The members of problem details. `type` is left out: `code` distinguishes problems. */
+/** The members of problem details. `type` is omitted: clients distinguish problems by `code`. */
 function problem(error: QuaysideError, status: number): object {
   const { parameter, extra: facts } = error.details;
   return {
@@ -159,10 +159,10 @@ function escapeHtml(text: string): string {
 }
 
 const CHALLENGE = 'Basic realm="Quayside", charset="UTF-8"';
-/** A scheme that no browser knows, so that none asks for a password over the console's own form. */
+/** A scheme that browsers do not know, so that they show no password dialog over the console's own form. */
 const CONSOLE_CHALLENGE = 'Session realm="Quayside"';
 
-/** The headers that some errors carry: a challenge, when to retry, what the path allows. */
+/** The additional headers of an error: challenge, time to retry, allowed methods. */
 export function errorHeaders(error: QuaysideError, call: HttpCall): string[] {
   const headers: string[] = [];
   if (error.code === 'unauthorized')
@@ -172,13 +172,16 @@ export function errorHeaders(error: QuaysideError, call: HttpCall): string[] {
   if (retryAfterMs !== undefined) {
     headers.push('retry-after', String(Math.max(1, Math.ceil(retryAfterMs / 1000))));
   }
-  // The rest of the request may never come.
+  // The rest of the request may never arrive, so the connection cannot be reused.
   if (error.code === 'request-timeout' && !call.front.isClosing) headers.push('connection', 'close');
   if (status === 405) headers.push('allow', allowed(error, call));
   return headers;
 }
 
-/** If the route exists but this queue cannot do it (`not-supported`), the methods of the path's other routes. */
+/**
+ * The methods for `Allow`. If the route exists but the queue does not support it (`not-supported`), only those of the
+ * path's other routes.
+ */
 function allowed(error: QuaysideError, { front, path, request }: HttpCall): string {
   const { router } = front;
   const methods = router.allowed(path);

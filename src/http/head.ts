@@ -6,7 +6,7 @@ import { checkContentHeader, ELEMENT_HEADER_PREFIX, headerParameter } from '../m
 import { LIMITS } from '../model/limits.ts';
 import { quote } from '../util/quote.ts';
 
-/** The field of a header, and what joins the values of several lines; null: only one line may be sent. */
+/** Name of a header, its field, and the separator that joins repeated headers; null if it may be sent only once. */
 const TEXT_FIELDS = [
   ['host', 'host', null],
   ['authorization', 'authorization', null],
@@ -22,9 +22,9 @@ const TEXT_FIELDS = [
   ['origin', 'origin', null],
   ['sec-fetch-site', 'fetchSite', null],
   ['sec-purpose', 'purpose', ', '],
-  // Of older browsers.
+  // Sent by older browsers.
   ['purpose', 'purpose', ', '],
-  // As proxies write them; believed only from trusted ones.
+  // Written by proxies; believed only from trusted ones.
   ['forwarded', 'forwarded', ', '],
   ['x-forwarded-for', 'forwardedFor', ', '],
 ] as const;
@@ -32,16 +32,16 @@ const FIELDS = new Map(
   TEXT_FIELDS.map(([name, field, separator]) => [name as string, { field, separator } as const]),
 );
 
-/** The headers of a request that mean something to this server; null if not sent. */
+/** The request headers that this server uses; null if not sent. */
 export interface RequestHead extends Record<(typeof TEXT_FIELDS)[number][1], string | null> {
-  /** -1 if not sent. The parser has checked it. */
+  /** -1 if not sent. Validated by Node's parser. */
   contentLength: number;
   isChunked: boolean;
-  /** Names in lower case and without their prefix; a repeated one is joined. Not checked yet. */
+  /** Names are in lower case, without their prefix; values of repeated headers are joined. Not validated yet. */
   elementHeaders: ElementHeaders;
 }
 
-/** The head of a request whose head was not read, or could not be. */
+/** The head of a request that has not been read yet, or could not be. */
 export const UNREAD: RequestHead = {
   host: null,
   authorization: null,
@@ -65,8 +65,8 @@ export const UNREAD: RequestHead = {
 };
 
 /**
- * Reads what matters out of Node's flat list of header lines, in one pass. Node's own `headers` would drop
- * repetitions silently, and of two `Authorization` lines take the first, as some proxies take the last.
+ * Reads the known headers from Node's flat list, in one pass. Node's own `headers` drops repetitions silently and uses
+ * the first of two `Authorization` headers, whereas some proxies use the last one.
  * @throws QuaysideError `malformed-request`, `invalid-header`, `expectation-failed`
  */
 export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead {
@@ -79,7 +79,7 @@ export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead
     if (known !== undefined) {
       const before = head[known.field];
       if (before !== null && known.separator === null) throw sentTwice(lower, before, value);
-      // An empty line adds nothing to a list (RFC 9110, 5.6.1): `, gzip` would be kept with an element.
+      // An empty value adds nothing to a list (RFC 9110, 5.6.1): `, gzip` would be stored with an element.
       head[known.field] = before === null || before === '' ? value : before + known.separator + value;
     } else if (lower.startsWith(ELEMENT_HEADER_PREFIX)) {
       readElementHeader(head, lower, value);
@@ -112,7 +112,7 @@ export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead
   return head;
 }
 
-/** A header that few requests are asked for, all its lines joined; null if not sent. `name` is in lower case. */
+/** A header that is rarely needed, repeated ones joined; null if not sent. `name` is in lower case. */
 export function rareHeader(raw: readonly string[], name: string): string | null {
   let found: string | null = null;
   for (let at = 0; at + 1 < raw.length; at += 2) {
@@ -133,7 +133,7 @@ function readElementHeader(head: RequestHead, lower: string, value: string): voi
     headers[at + 1] = `${headers[at + 1]}, ${value}`;
     return;
   }
-  // Each further name is compared with all before it; a request of nothing else must not cost more than that.
+  // Each new name is compared with all earlier ones, so their number must be bounded.
   if (headers.length >= 2 * LIMITS.headerCount) {
     throw new QuaysideError(
       'invalid-header',
@@ -145,8 +145,8 @@ function readElementHeader(head: RequestHead, lower: string, value: string): voi
 }
 
 /**
- * Node checks the last transfer coding only. It accepts any codings before that, in the same line or in others, and
- * would hand over a body that is still coded.
+ * Node checks only the last transfer coding. It accepts any codings before that, in the same header or in repeated
+ * ones, and would pass on a body that is still encoded.
  */
 function severalCodings(codings: string): QuaysideError {
   return new QuaysideError(
@@ -157,14 +157,14 @@ function severalCodings(codings: string): QuaysideError {
 
 function sentTwice(lower: string, before: string, value: string): QuaysideError {
   const code = lower === 'host' || lower === 'authorization' ? 'malformed-request' : 'invalid-header';
-  // Credentials are never repeated to anyone.
+  // Errors never quote credentials.
   const values = lower === 'authorization' ? '' : `, as ${quote(before)} and as ${quote(value)}`;
   return new QuaysideError(code, `Header ${lower} was sent twice${values}. Send it once.`, {
     parameter: lower,
   });
 }
 
-/** Characters of an idempotency key. */
+/** Maximum length of an idempotency key, in characters. */
 export const MAX_KEY_LENGTH = 255;
 
 /** The idempotency key of an insert, as its user gave it; null: none. @throws QuaysideError `invalid-header` */
@@ -177,21 +177,21 @@ export function idempotencyKeyOf({ idempotencyKey: key }: RequestHead): string |
   );
 }
 
-/** A version as `ETag` has it. */
+/** A version as the value of `ETag`. */
 export function entityTag(version: string): string {
   return `"${version}"`;
 }
 
-/** The versions that `If-Match` names, in quotes or without; null: any. Weak ones match nothing. */
+/** The versions in `If-Match`, with or without quotes; null: any (`*`). Weak entity tags match nothing. */
 export function readVersions(ifMatch: string): ReadonlySet<string> | null {
   if (ifMatch.trim() === '*') return null;
   return new Set(ifMatch.split(',').map((tag) => tag.trim().replace(/^"(.*)"$/, '$1')));
 }
 
-/** Of each header. About twenty addresses of IPv6. */
+/** Maximum length of each forwarding header: about twenty IPv6 addresses. */
 const MAX_LENGTH = 1_024;
 
-/** The headers by which proxies name the address of a client; null if not sent. */
+/** The headers in which proxies report the address of a client; null if not sent. */
 interface ForwardedHeaders {
   /** `X-Forwarded-For`, all lines joined. */
   readonly forwardedFor: string | null;
@@ -200,11 +200,10 @@ interface ForwardedHeaders {
 }
 
 /**
- * The address that a request comes from: its peer, or what trusted proxies say of it. Each proxy appends the address
- * that it got the request from, so the list is read from its end, as long as the proxies that wrote it are trusted;
- * what precedes that may be invented. A client can send the header that its proxy leaves alone: if both headers are
- * sent and differ, neither is believed. Nor are headers longer than a chain of proxies makes: anonymous clients send
- * them, too.
+ * The address of the client: the peer, or what trusted proxies report. Each proxy appends the address from which it got
+ * the request, so the list is read from its end, as long as the proxy that wrote an entry is trusted; earlier entries
+ * may be forged. A client can send the header that its proxy does not write: if both headers are sent and differ,
+ * neither is believed. Overlong headers, which anonymous clients can send, are not read.
  */
 export function clientAddress(peer: string, headers: ForwardedHeaders, trusted: Networks): string {
   const { forwardedFor, forwarded } = headers;
@@ -217,8 +216,8 @@ export function clientAddress(peer: string, headers: ForwardedHeaders, trusted: 
 }
 
 /**
- * Whether a trusted proxy says that its client speaks TLS, in `X-Forwarded-Proto` or `Forwarded`. The last entry is the
- * proxy's own; what precedes it may be invented.
+ * Whether a trusted proxy reports, in `X-Forwarded-Proto` or `Forwarded`, that its client uses TLS. The proxy itself
+ * wrote the last entry; earlier entries may be forged.
  */
 export function isForwardedSecure(peer: string, rawHeaders: readonly string[], trusted: Networks): boolean {
   const proto = rareHeader(rawHeaders, 'x-forwarded-proto') ?? '';
@@ -227,7 +226,7 @@ export function isForwardedSecure(peer: string, rawHeaders: readonly string[], t
   if (proto.length > MAX_LENGTH || forwarded.length > MAX_LENGTH) return false;
   if (splitList(proto).at(-1)?.toLowerCase() === 'https') return true;
   const last = splitElements(forwarded).at(-1) ?? '';
-  // A semicolon in quotes, as in `for="…"`, begins no pair.
+  // A semicolon in quotes, as in `for="…"`, does not separate pairs.
   const pairs = last.replace(/"([^"]*)"/g, (_, quoted: string) => quoted.replaceAll(';', ''));
   return /(?:^|;)\s*proto\s*=\s*https\s*(?:;|$)/i.test(pairs);
 }
@@ -236,7 +235,7 @@ function lastUntrusted(peer: string, nodes: readonly string[], trusted: Networks
   let known = peer;
   for (const node of nodes.toReversed()) {
     const address = addressOf(node);
-    // `unknown`, an obfuscated name, or no address at all: the proxy that wrote it is the last address that is known.
+    // `unknown`, an obfuscated name, or no address at all: the last known address is that of the proxy that wrote it.
     if (address === null) return known;
     known = address;
     if (!trusted.has(address)) return known;
@@ -257,8 +256,8 @@ function forNodes(header: string): string[] {
 }
 
 /**
- * Splits at the commas outside quotes. A quote without an end quotes nothing: a client could hide with it
- * what its proxy appends.
+ * Splits at commas outside quotes. A quote that is not closed quotes nothing: a client could hide with it what its
+ * proxy appends.
  */
 function splitElements(header: string): string[] {
   const elements: string[] = [];

@@ -3,12 +3,12 @@ import { invalidParameter, isOutage } from '../model/errors.ts';
 import { Type } from '../util/schema.ts';
 import { type QueryParameter, whole } from './parameters.ts';
 
-// What all listings have: forms, pages, and JSON in pieces.
+// Shared by all listings: forms, pages, and JSON in pieces.
 
-/** The most entries of one page. */
+/** Maximum number of entries of one page. */
 const MAX_PAGE = 1_000;
 
-/** How a page of a listing is asked for, with the form of the listing, which the next page has as well. */
+/** The parameters of one page of a listing. The next page has the same form (`array`, `tree`). */
 export interface PageQuery {
   readonly limit: number | null;
   readonly after: string | null;
@@ -16,13 +16,13 @@ export interface PageQuery {
   readonly tree?: boolean;
 }
 
-/** What one page shows, and the headers of its response. */
+/** The items of one page, and the additional headers of its response. */
 export interface Page<T> {
   readonly items: readonly T[];
   readonly headers: readonly string[];
 }
 
-/** The parameters of a listing that can be read in pages. */
+/** The query parameters of a listing that can be read in pages. @param after the description of `after` */
 export function paging(after: string): {
   limit: QueryParameter<number | null>;
   after: QueryParameter<string | null>;
@@ -56,7 +56,7 @@ export function nextPage({ limit, array, tree }: PageQuery, after: string): read
   return ['link', `<?${form}limit=${limit}&after=${encodeURIComponent(after)}>; rel="next"`];
 }
 
-/** The first page of what is left of a listing. */
+/** The first page of the remaining items of a listing. @param cursor returns the `after` of the page behind an item */
 export function pageOf<T>(left: readonly T[], query: PageQuery, cursor: (item: T) => string): Page<T> {
   const items = left.slice(0, query.limit ?? left.length);
   const last = items.at(-1);
@@ -64,13 +64,15 @@ export function pageOf<T>(left: readonly T[], query: PageQuery, cursor: (item: T
   return { items, headers: isCut ? nextPage(query, cursor(last)) : [] };
 }
 
-/** What follows `after` among sorted names; `after` itself may be gone. */
+/** The names behind `after`, which may itself no longer exist. */
 export function itemsAfter(sorted: readonly string[], after: string): readonly string[] {
   const first = sorted.findIndex((name) => name > after);
   return first === -1 ? [] : sorted.slice(first);
 }
 
-/** How a listing is asked for (docs/protocols/http.md, `listNamespaces`). @throws QuaysideError `invalid-parameter` */
+/**
+ * The requested form of a listing (docs/protocols/http.md, `listNamespaces`). @throws QuaysideError `invalid-parameter`
+ */
 export function listingForm({ array, tree }: { array: boolean; tree: boolean }): 'plain' | 'array' | 'tree' {
   if (array && tree) throw invalidParameter('tree', 'array and tree are both set. Set one of them.');
   if (array) return 'array';
@@ -89,15 +91,15 @@ export function* joined<T>(
   yield end;
 }
 
-/** A folder of the form `tree`. */
+/** The items of one namespace, a folder in the form `tree`. */
 export interface Folder<T> {
-  /** Of its namespace. */
+  /** Name of the namespace. */
   readonly name: string;
-  /** Null: the engine of the namespace is unavailable. */
+  /** Null if the engine of the namespace is unavailable. */
   readonly items: readonly T[] | null;
 }
 
-/** The pieces of the form `tree`: a folder for each namespace. */
+/** The pieces of a listing in the form `tree`: a folder for each namespace. */
 export function* treePieces<T>(folders: readonly Folder<T>[], leaf: (item: T) => object): Generator<string> {
   let separator = '[';
   for (const { name, items } of folders) {
@@ -116,12 +118,12 @@ export function* treePieces<T>(folders: readonly Folder<T>[], leaf: (item: T) =>
 }
 
 /**
- * Queues that are read at once: enough to fill an engine's batch, few enough that it takes milliseconds. PostgreSQL
- * reads streams one by one.
+ * Queues read at once: enough to fill an engine's batch, few enough for a batch to take milliseconds. PostgreSQL reads
+ * streams one by one.
  */
 const READ_AT_ONCE = 32;
 
-/** What `read` returns of each queue, in batches between which the engine and this thread serve others. */
+/** Calls `read` for each queue, in batches between which the engine and this thread serve other requests. */
 export async function readInBatches<T>(
   names: readonly string[],
   read: (name: string) => Promise<T>,
@@ -134,8 +136,9 @@ export async function readInBatches<T>(
 }
 
 /**
- * What `read` returns of each namespace; null: its engine is unavailable, which does not hide the others.
- * @throws QuaysideError the first one's reason, if none of them can be read
+ * Calls `read` for each namespace. Returns null for those whose engine is unavailable, so that the others are still
+ * listed.
+ * @throws QuaysideError the first one's error, if all engines are unavailable; any other error that `read` throws
  */
 export async function readEach<T>(
   namespaces: readonly Namespace[],

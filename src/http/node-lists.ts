@@ -7,29 +7,31 @@ import { QuaysideError } from '../model/errors.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { EngineReport, HttpParts } from './options.ts';
 
-/** The most rows of a list. */
+/** Maximum number of rows of a list. */
 export const MAX_ROWS = 1_000;
-/** Some thousand rows of a node. */
+/** Maximum size of a node's reply: some thousand rows. */
 const MAX_REPLY_BYTES = 262_144;
-/** A node that does not reply makes each list wait for a second. */
+/** Lists of one user in progress at once. A node that does not reply delays each list by a second. */
 const LISTS_PER_USER = 4;
 const MAX_WAITING_LISTS = 16;
 
-/** The user for whom a list is made, as far as it decides which rows are in it. */
+/** The user who requests a list, reduced to what decides which rows are visible. */
 interface ListViewer {
   readonly name: string;
   readonly isAdministrator: boolean;
-  /** A token with a list of rights: what its owner did elsewhere is not for it. */
+  /** Whether this is a token with a list of rights, which does not see everything that its owner does. */
   readonly isLimited: boolean;
   manages(namespace: string): boolean;
   sees(namespace: string): boolean;
 }
 
-/** A viewer in a question. Namespaces that the node which asks does not serve are an administrator's alone. */
+/**
+ * A viewer as it is sent to other nodes. Only administrators see namespaces that the requesting node does not serve.
+ */
 interface ViewerRights {
   readonly name: string;
   readonly isAdministrator: boolean;
-  /** Not given by nodes of an earlier version. */
+  /** Missing from nodes of an earlier version. */
   readonly isLimited?: boolean;
   readonly manages: readonly string[];
   readonly sees: readonly string[];
@@ -40,13 +42,13 @@ interface ListQuestion {
   readonly limit: number;
 }
 
-/** A list as all nodes made it together. */
+/** A list that was merged from the replies of all nodes. */
 interface ListOfNodes<Row extends object> {
   /** Id of the node that answers. */
   readonly node: string;
   /** Ids of the nodes that did not reply. */
   readonly missing: readonly string[];
-  /** How many rows there are, also beyond the limit. */
+  /** Number of all visible rows, including those beyond the limit. */
   readonly total: number;
   readonly rows: readonly (Row & { readonly node: string })[];
 }
@@ -64,9 +66,9 @@ interface NamedEngine extends EngineReport {
 
 interface NodeListParts<Row extends object> {
   readonly name: string;
-  /** The rows of this node. @param from id of the node that asks */
+  /** The rows of this node. @param from id of the node that requests them */
   readonly rows: (viewer: ListViewer, from: string) => readonly Row[] | Promise<readonly Row[]>;
-  /** What a viewer sees of a row; none: nothing. */
+  /** The row as the viewer may see it; empty if it is hidden. */
   readonly shown: (row: Row, viewer: ListViewer) => readonly Row[];
   readonly compare: (a: Row, b: Row) => number;
 }
@@ -84,9 +86,9 @@ function viewerOf(user: User, only: string | null): ListViewer {
 }
 
 /**
- * Rows of one kind of all nodes. Each node leaves out what the viewer may not see, so that it sends nothing else and
- * its limit is one of visible rows. The node that asks does so again: it knows the user, and need not trust the rights
- * that another node applied.
+ * A list of all nodes with rows of one kind. Each node filters its rows by what the viewer may see, so that it sends no
+ * others and its limit counts visible rows. The requesting node filters again: it knows the user, and need not trust
+ * another node's filter.
  */
 class NodeList<Row extends object> {
   readonly #broker: Broker;
@@ -94,7 +96,7 @@ class NodeList<Row extends object> {
   readonly #parts: NodeListParts<Row>;
   readonly #ask: Ask<ListQuestion, Row>;
 
-  /** @param running lists that are being made */
+  /** @param running limits the lists in progress */
   constructor(broker: Broker, running: ConcurrencyLimit, parts: NodeListParts<Row>) {
     this.#broker = broker;
     this.#running = running;
@@ -109,12 +111,12 @@ class NodeList<Row extends object> {
     });
   }
 
-  /** What a user sees of it. @param only rows of this namespace; null: all */
+  /** The list as a user may see it. @param only rows of this namespace; null: all */
   read(user: User, limit = MAX_ROWS, only: string | null = null): Promise<ListOfNodes<Row>> {
     return this.readAs(viewerOf(user, only), limit, user);
   }
 
-  /** @param caller the user who asks for it: the lists of one user do not delay another's */
+  /** @param caller the user whose limit applies: the lists of one user do not delay another's */
   readAs(viewer: ListViewer, limit: number, caller: User): Promise<ListOfNodes<Row>> {
     return this.#running.run(caller.name, () => this.#make(viewer, limit));
   }
@@ -132,7 +134,7 @@ class NodeList<Row extends object> {
         total += reply.total - reply.rows.length + visible.length;
         return visible;
       } catch {
-        // A node of another version may have other rows: the rest of the list is valid without it.
+        // A node of another version may send other rows. List those of the other nodes.
         unreadable.push(node);
         return [];
       }
@@ -152,13 +154,13 @@ class NodeList<Row extends object> {
   }
 }
 
-/** The lists of operators, each of all nodes. */
+/** The lists for operators, each merged from all nodes. */
 export class NodeLists {
-  /** Calls that wait, the longest first. */
+  /** Consumers that wait, the longest-waiting first. */
   readonly consumers: NodeList<QueuedConsumer>;
-  /** Sessions of STOMP and AMQP, the longest first. */
+  /** Sessions of STOMP and AMQP, the oldest first. */
   readonly sessions: NodeList<SessionInfo>;
-  /** Who changed what, the latest first. */
+  /** Audited operations, the latest first. */
   readonly audit: NodeList<AuditLine>;
   /** The engines as each node sees them, those of this node first. */
   readonly engines: NodeList<NamedEngine>;
@@ -207,14 +209,14 @@ export class NodeLists {
     });
   }
 
-  /** Keeps a line of the audit log of this node. */
+  /** Adds a line to the audit trail of this node. */
   noteAudit(line: AuditLine): void {
     this.#auditTrail.add(line);
   }
 
   /**
-   * The sessions of the console of a user, the latest used first; one that several nodes have served as the last of
-   * them saw it.
+   * The console sessions of a user, the most recently used first. A session that several nodes served is listed once,
+   * as the last of them saw it.
    */
   async consoleSessions(caller: User, name: string): Promise<ListOfNodes<SeenSession>> {
     const viewer = {
@@ -252,8 +254,8 @@ function viewerWith({ name, isAdministrator, isLimited = false, manages, sees }:
 }
 
 /**
- * The consumers that wait on this node. For another node in the namespaces that both serve: a cancel reaches no others,
- * and of those on SQLite each node has its own, though their names are the same.
+ * The consumers that wait on this node. Another node gets only those in namespaces that both share: a cancel reaches no
+ * others, and with SQLite each node has a namespace of its own under the same name.
  */
 function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedConsumer[] {
   return broker
@@ -274,8 +276,8 @@ function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedCon
 }
 
 /**
- * Users see their own sessions whole; of others, consumers in namespaces where they have `manage`. A limited token sees
- * of its owner's the consumers in namespaces that it may see.
+ * Users see their own sessions completely; of other sessions, the consumers in namespaces where they have `manage`. Of
+ * its owner's sessions, a limited token sees the consumers in namespaces that it may see.
  */
 function shownSession(session: SessionInfo, viewer: ListViewer): readonly SessionInfo[] {
   const isOwn = session.user === viewer.name;
@@ -285,8 +287,8 @@ function shownSession(session: SessionInfo, viewer: ListViewer): readonly Sessio
 }
 
 /**
- * Administrators see everything; others what they did, and what they might have done, too; a limited token the latter
- * alone.
+ * Administrators see every line. Other users see their own lines, and those of namespaces where they have `manage`; a
+ * limited token sees only the latter.
  */
 function shownLine(line: AuditLine, viewer: ListViewer): readonly AuditLine[] {
   const { user, namespace } = line;
@@ -295,7 +297,7 @@ function shownLine(line: AuditLine, viewer: ListViewer): readonly AuditLine[] {
   return isShown ? [line] : [];
 }
 
-/** A URL shows where namespaces are: it is for those who may see one of them. */
+/** An engine's URL is visible to users who may see one of its namespaces. */
 function shownEngine(engine: NamedEngine, viewer: ListViewer): readonly NamedEngine[] {
   const namespaces = engine.namespaces.filter((namespace) => viewer.sees(namespace));
   return namespaces.length === 0 ? [] : [{ ...engine, namespaces }];
@@ -325,11 +327,11 @@ interface AuditLine {
   readonly address: string;
   readonly namespace: string | null;
   readonly queue: string | null;
-  /** The other parameters of the path, such as the id of an exchange, and what the operation says of its result. */
+  /** The other parameters of the path, such as the id of an exchange, and the result of the operation. */
   readonly details: Readonly<Record<string, unknown>>;
 }
 
-/** The oldest lines are dropped; the log has all of them. */
+/** Maximum number of lines in memory; the log has all of them. */
 const MAX_LINES = 1_000;
 
 /** The last lines of this node's audit log, in memory. */

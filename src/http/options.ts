@@ -15,13 +15,13 @@ import type { LeveledLog } from '../util/log.ts';
 import type { TlsMaterial } from '../util/sockets.ts';
 import type { UpgradeHandler } from '../util/upgrade.ts';
 
-/** What an operator may set, checked by `config` before it comes here. Lengths are in ms, sizes in bytes. */
+/** The options of the HTTP front end, validated by `config`. Durations are in ms, sizes in bytes. */
 export interface HttpOptions {
   /** A name, an address, or the path of a Unix socket. */
   readonly host: string;
   /** 0: any free port; see `HttpServer.address`. */
   readonly port: number;
-  /** The largest body that is taken; a larger one is answered with 413. */
+  /** The largest body that is accepted; larger ones are answered with 413. */
   readonly bodyLimit: number;
   /** Elements of one insert of many, and items of one settlement of many. */
   readonly batchCount: number;
@@ -42,14 +42,14 @@ export interface HttpOptions {
   readonly logsAccess: boolean;
   /** The folder of the console's built pages; null: the console is off. */
   readonly consoleFolder: string | null;
-  /** Connections kept at once; further ones are closed when they come. */
+  /** Maximum number of connections; further ones are closed when they arrive. */
   readonly maxSockets: number;
   /** From the first byte of a request to the end of its header section. */
   readonly headersTimeoutMs: number;
   /**
-   * From the first byte of a request to the last of its body; waiting for an element is not counted. Of an import,
-   * which may be of any length: how long nothing of its body may come. Also how long a client may take without reading
-   * on in its response.
+   * From the first byte of a request to the last byte of its body; waiting for an element does not count. For an
+   * import, whose body may have any length, the time without a further byte of it. Also the time without progress after
+   * which a client that does not read its response is disconnected.
    */
   readonly requestTimeoutMs: number;
   /** How long an idle connection is kept. */
@@ -85,8 +85,8 @@ export const NODE_CHECK = 'node';
 export interface ReadyReport {
   readonly ready: boolean;
   /**
-   * One entry per part, {@link NODE_CHECK} or the masked URL of an engine: `ok` or what is wrong. A known user is
-   * shown those of namespaces that they may see.
+   * `ok` or an error for each part: {@link NODE_CHECK}, or the masked URL of an engine. Users see only the engines of
+   * namespaces that they may see.
    */
   readonly checks: Readonly<Record<string, string>>;
 }
@@ -97,11 +97,11 @@ export interface EngineReport {
   readonly engine: string;
   readonly type: string;
   readonly state: 'healthy' | 'slow' | 'unavailable';
-  /** How long it took to answer a ping; null: it did not answer. */
+  /** How long a ping of it took; null if it failed. */
   readonly pingMs: number | null;
   /**
-   * Bytes of its files, and of the space that their disk has; null: it has none on this machine, or they cannot be
-   * looked at now.
+   * Size of its files, and of the free space on their disk; null if it has no files on this machine, or they cannot be
+   * read now.
    */
   readonly disk: {
     readonly fileBytes: number;
@@ -110,13 +110,13 @@ export interface EngineReport {
   } | null;
 }
 
-/** What a backup holds; the same is its manifest. */
+/** The content of a backup, as in its manifest. */
 export interface BackupReport {
   readonly name: string;
   readonly folder: string;
   /** ISO 8601. */
   readonly takenAt: string;
-  /** Of the program. */
+  /** Version of the program. */
   readonly version: string;
   readonly files: readonly {
     readonly file: string;
@@ -124,11 +124,11 @@ export interface BackupReport {
     readonly namespaces: readonly string[];
     readonly bytes: number;
   }[];
-  /** Engines that have other means, or are in memory. */
+  /** Engines that are backed up by other means, or are in memory. */
   readonly skipped: readonly { readonly url: string; readonly namespaces: readonly string[] }[];
 }
 
-/** Everything that the front end needs. */
+/** The dependencies of the front end. */
 export interface HttpParts {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
@@ -136,10 +136,10 @@ export interface HttpParts {
   readonly events: EventPublisher;
   readonly searches: Searches;
   readonly authenticator: Authenticator;
-  /** For calls that last. */
+  /** Reloads the user of a long call. */
   readonly renewUser: RenewUser;
   readonly tokens: ApiTokens;
-  /** Not given: the console is off, and its cookie means nothing. */
+  /** Undefined if the console is off; its cookie is then ignored. */
   readonly consoleSessions?: ConsoleSessions;
   readonly options: HttpOptions;
   readonly log: LeveledLog;
@@ -151,11 +151,11 @@ export interface HttpParts {
   readonly ready: () => Promise<ReadyReport>;
   /** The engines of this node, each URL once. */
   readonly engines: () => Promise<readonly EngineReport[]>;
-  /** Backs up all engines that can, under that name, or that of the time. */
+  /** Backs up all engines that support it, under this name; null: one made from the current time. */
   readonly backUp: (name: string | null) => Promise<BackupReport>;
-  /** Of the program; shown in `/openapi.json`. */
+  /** Version of the program, as in `/openapi.json`. */
   readonly version: string;
-  /** Makes a span of each request; not given: there are no spans. */
+  /** Creates a span for each request; undefined if tracing is off. */
   readonly tracer?: Tracer;
   /** Paths on which a connection may become a WebSocket; not given: none. */
   readonly upgrades?: ReadonlyMap<string, UpgradeHandler>;

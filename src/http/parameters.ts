@@ -6,24 +6,24 @@ import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
 import { type Schema, Type } from '../util/schema.ts';
 
-/** One query parameter: what it means, for people and OpenAPI, and how it is read. */
+/** One query parameter: its documentation, for people and OpenAPI, and its parser. */
 export interface QueryParameter<T> {
   readonly description: string;
   readonly schema: Schema;
-  /** What a request without it means. */
+  /** The value for a request that does not have it. */
   readonly fallback: T;
-  /** @throws QuaysideError `invalid-parameter` or `invalid-name`, saying what would be right */
+  /** @throws QuaysideError `invalid-parameter` or `invalid-name`, stating what is allowed */
   read(name: string, value: string): T;
 }
 
 const NO: ReadonlySet<string> = new Set(['0', 'false', 'no', 'off']);
 const WHOLE = /^[0-9]{1,16}$/;
-/** A sum of floats has 17 digits behind the point, and others may have more. */
+/** Any number of decimals: a sum of floats may have 17 of them. */
 const DECIMAL = /^[0-9]{1,16}(?:\.[0-9]+)?$/;
 
 /**
- * False as `0 false no off` in any case, else true: the spec says "truthy". An empty one is rejected, since
- * `?reserve` or `?reserve=` must not turn a reserve into a pop.
+ * False for `0`, `false`, `no` or `off` in any letter case, else true: the spec says "truthy". An empty value is
+ * rejected, since `?reserve` or `?reserve=` must not turn a reserve into a pop.
  */
 export function flag(description: string): QueryParameter<boolean> {
   return {
@@ -38,7 +38,7 @@ export function flag(description: string): QueryParameter<boolean> {
   };
 }
 
-/** Seconds with or without a fraction; NaN: it is something else. */
+/** Parses seconds with or without a fraction; NaN if the value is something else. */
 function millisecondsOf(seconds: string): number {
   return DECIMAL.test(seconds) ? Math.round(Number(seconds) * 1000) : Number.NaN;
 }
@@ -79,7 +79,7 @@ export function seconds<T>(description: string, maxMs: number, fallback: T): Que
   };
 }
 
-/** Seconds that something lasts, more than 0, read as milliseconds; null if not given. */
+/** A duration in seconds, more than 0, read as milliseconds; null if not given. */
 export function duration(description: string, maxMs: number): QueryParameter<number | null> {
   return {
     description,
@@ -93,7 +93,7 @@ export function duration(description: string, maxMs: number): QueryParameter<num
   };
 }
 
-/** Text of 1 to so many bytes of UTF-8; null if not given. */
+/** A string of 1 to `maxBytes` bytes of UTF-8; null if not given. */
 export function text(description: string, maxBytes: number): QueryParameter<string | null> {
   return {
     description,
@@ -126,7 +126,7 @@ export function unixTime(description: string): QueryParameter<number | null> {
   };
 }
 
-/** A name as queues and consumers have them; null if not given. @param kind what it names, for the message */
+/** The name of a queue or a consumer; null if not given. @param kind what it names, for error messages */
 export function nameOf(kind: string, description: string): QueryParameter<string | null> {
   return {
     description,
@@ -136,7 +136,7 @@ export function nameOf(kind: string, description: string): QueryParameter<string
   };
 }
 
-/** What this server made earlier, an id or a token if no other length is given; null if not given. */
+/** A value that this server generated earlier, such as an id or a token; null if not given. */
 export function opaque(
   description: string,
   maxLength: number = LIMITS.idLength,
@@ -149,7 +149,7 @@ export function opaque(
   };
 }
 
-/** Whether this server can have made it. */
+/** Whether a string can be a value that this server generated. */
 export function isOpaque(value: string, maxLength: number = LIMITS.idLength): boolean {
   return value.length <= maxLength && VISIBLE.test(value);
 }
@@ -175,7 +175,7 @@ export function group(description: string): QueryParameter<GroupName | null> {
   };
 }
 
-/** Groups with commas between them, trimmed, each once. */
+/** Group names, separated by commas, trimmed, without duplicates. */
 export function groups(description: string): QueryParameter<readonly GroupName[] | null> {
   return {
     description,
@@ -210,19 +210,19 @@ function wrongValue(name: string, value: string, allowed: string): Error {
 /** The parameters of a route, by name. */
 export type Parameters<Q> = { readonly [Name in keyof Q]: QueryParameter<Q[Name]> };
 
-/** A shorter name is one edit away from too many others. */
+/** Shorter names get no suggestion: they are one edit away from too many others. */
 const MIN_EDITED_NAME = 3;
 
 /**
- * Reads the query strings of one route, prepared once. A mistake that would otherwise go unnoticed is rejected: a
- * known parameter that comes twice, is not well encoded or has a wrong value, and a name that is probably a known
- * one misspelt. Other unknown ones are ignored.
+ * Parses the query strings of one route. Rejects mistakes that would otherwise go unnoticed: a known parameter that is
+ * repeated, not well encoded or has a wrong value, and a name that is probably a misspelled one. Ignores other unknown
+ * parameters.
  */
 export class QueryReader<Q extends object> {
   readonly parameters: Parameters<Q>;
   readonly #byName: ReadonlyMap<string, QueryParameter<unknown>>;
   readonly #fallbacks: Readonly<Q>;
-  /** The query that was read last, and its values: a consumer sends the same one each time. */
+  /** The last query string and its values, cached because a consumer sends the same one each time. */
   #lastSearch = '';
   #lastValues: Readonly<Q>;
 
@@ -237,7 +237,7 @@ export class QueryReader<Q extends object> {
   }
 
   /**
-   * The values of a query string, that is, what follows the `?`.
+   * Parses a query string, which has no `?`.
    * @throws QuaysideError `invalid-parameter`, `invalid-name`, `malformed-request`
    */
   read(search: string): Readonly<Q> {
@@ -293,7 +293,7 @@ export class QueryReader<Q extends object> {
   }
 }
 
-/** A part of a query string as it was before it was encoded; null if it is not percent-encoded UTF-8. */
+/** Decodes a part of a query string; null if it is not percent-encoded UTF-8. */
 function decoded(part: string): string | null {
   if (!ENCODED.test(part)) return part;
   try {

@@ -9,17 +9,22 @@ import type { HttpCall } from './call.ts';
 import { IncomingMessage } from './node-http.ts';
 import { withinSpan } from './traced-request.ts';
 
-/** What a request buffers before its body is claimed; then its socket waits. */
+/** Bytes of a body that are buffered before it is claimed; then its socket is paused. */
 const UNCLAIMED_BYTES = 65_536;
-/** What a request buffers whose body is read in chunks; then its socket waits. */
+/** Bytes of a body read in chunks that are buffered; then its socket is paused. */
 const UNREAD_BYTES = 262_144;
-/** What is read and thrown away after a rejection, so that the client can read its response; then the socket ends. */
+/**
+ * Bytes that are read and discarded after a rejection, so that the client can read its response; then the socket is
+ * closed.
+ */
 const DISCARDED_BYTES = 8 * 1_048_576;
 
 /** Connections on which a body is read in chunks. */
 const READ_IN_CHUNKS = new WeakSet<Duplex>();
 
-/** Whether the body that arrives there may take any time, so that Node's limit for a whole request does not apply. */
+/**
+ * Whether a body is being read in chunks. It may take any time, so Node's timeout for a whole request does not apply.
+ */
 export function isReadInChunks(socket: Duplex): boolean {
   return READ_IN_CHUNKS.has(socket);
 }
@@ -40,8 +45,8 @@ export function markUnreadable(socket: Duplex): void {
 }
 
 /**
- * Calls `run` when the client has ended its half of a connection, or nothing more of it can be read: a call that waits
- * then ends as if the client had disconnected. @returns a function that prevents it
+ * Calls `run` when the client has closed its half of a connection, or nothing more can be read from it: a call that
+ * waits then ends as if the client had disconnected. @returns a function that cancels this
  */
 export function onInputEnd(socket: Duplex, run: () => void): () => void {
   socket.on('end', run);
@@ -53,9 +58,9 @@ export function onInputEnd(socket: Duplex, run: () => void): () => void {
 }
 
 /**
- * Calls `run` when the server stops reading from a connection for longer than a moment: too much waits to be written on
- * it, or a body on it waits for its reader. Until it reads again it does not see the end of the client's half.
- * @returns a function that prevents it
+ * Calls `run` when the server pauses reading from a connection for longer than a moment: too much waits to be written,
+ * or a body waits for its reader. While paused, it does not notice that the client closes its half.
+ * @returns a function that cancels this
  */
 export function onPause(socket: Socket, run: () => void): () => void {
   const check = (): void => {
@@ -67,44 +72,45 @@ export function onPause(socket: Socket, run: () => void): () => void {
   return () => socket.off('pause', check);
 }
 
-/** Receives a body. One of the two is called, once; none if the client disconnects before its end. */
+/**
+ * Receives a body. One of its methods is called, once; neither if the client disconnects before the end of the body.
+ */
 interface BodyReader {
   bodyEnded(body: Buffer): void;
-  /** More came than the limit; the rest is thrown away. */
+  /** The body exceeds the limit; its rest is discarded. */
   bodyTooLarge(): void;
 }
 
 /**
- * A request that gathers its body itself.
+ * A request that collects its body itself.
  *
- * Node's parser passes each chunk of a body to `push`, and null after the last. Taking them here, instead of
- * through the stream's events, saves about a sixth of a small PUT's time (ADR 3). The stream side of this
- * object is never used.
+ * Node's parser passes each chunk of a body to `push`, and null after the last. Taking them here, rather than through
+ * stream events, saves about a sixth of the time of a small PUT (ADR 3). The stream side of this object is never used.
  *
- * States, and who moves it: `unclaimed` (chunks are buffered, up to {@link UNCLAIMED_BYTES}) -> `claim` -> `claimed`
- * (buffered up to the limit), or -> `chunks` -> `chunked` (buffered up to {@link UNREAD_BYTES}) -> `discard`, by the
- * limit or by a rejection -> `discarded`.
+ * States: `unclaimed` (buffers up to {@link UNCLAIMED_BYTES}); `claimed` after `claim` (buffers up to the limit), or
+ * `chunked` after `chunks` (buffers up to {@link UNREAD_BYTES}); `discarded` after `discard`, by a rejection or the
+ * limit.
  */
 export class HttpRequest extends IncomingMessage {
   #state: 'unclaimed' | 'claimed' | 'chunked' | 'discarded' = 'unclaimed';
   #first: Buffer | null = null;
-  /** All of them, if it has come in several chunks. */
+  /** All chunks, if there are several. */
   #more: BytePieces | null = null;
   #size = 0;
   #limit = 0;
   #isComplete = false;
   #isPaused = false;
   #reader: BodyReader | null = null;
-  /** Called when a chunk, or the end, has come. */
+  /** Called when a chunk or the end has arrived. */
   #onChunk: (() => void) | null = null;
 
   constructor(socket: Socket) {
     super(socket);
-    // Tells Node that the body is being consumed; else it would start the stream to get rid of it.
+    // Tells Node that the body is being consumed; otherwise it would start the stream to discard it.
     (this as unknown as { _consuming: boolean })._consuming = true;
   }
 
-  /** Called by the parser only. Returns false if the socket has to wait. */
+  /** Called by the parser only. Returns false to pause the socket. */
   override push(chunk: Buffer | null): boolean {
     if (chunk === null) {
       this.#isComplete = true;
@@ -135,7 +141,7 @@ export class HttpRequest extends IncomingMessage {
     return !this.#isPaused;
   }
 
-  /** From now on the body is `reader`'s, which may be called before this returns. Called at most once. */
+  /** Passes the body to `reader`, which may be called before this returns. Called at most once. */
   claim(limit: number, reader: BodyReader): void {
     this.#state = 'claimed';
     this.#limit = limit;
@@ -146,10 +152,10 @@ export class HttpRequest extends IncomingMessage {
   }
 
   /**
-   * From now on the body is read in chunks of what has come; the socket waits for a reader that is slow. Called at most
-   * once, in place of `claim`. Ends early if the client disconnects, see `complete`, or the body is discarded.
-   * @param maxIdleMs how long the reader waits for the client; the time that the reader itself takes is not limited
-   * @throws QuaysideError `request-timeout` if no chunk comes for so long
+   * Yields the body in chunks as it arrives; pauses the socket for a slow reader. Called at most once, instead of
+   * `claim`. Ends early if the client disconnects (then `complete` is false) or the body is discarded.
+   * @param maxIdleMs how long to wait for the client; the reader's own time is not limited
+   * @throws QuaysideError `request-timeout` if no chunk arrives within `maxIdleMs`
    */
   async *chunks(clock: Clock, maxIdleMs: number): AsyncGenerator<Buffer, void, undefined> {
     this.#state = 'chunked';
@@ -180,7 +186,7 @@ export class HttpRequest extends IncomingMessage {
     }
   }
 
-  /** Throws the body, or the rest of it, away. Harmless at any time. */
+  /** Discards what has arrived of the body and the rest of it. Harmless at any time. */
   discard(): void {
     this.#state = 'discarded';
     this.#first = null;
@@ -214,16 +220,16 @@ export class HttpRequest extends IncomingMessage {
 
 const EMPTY = Buffer.alloc(0);
 
-// Node keeps the last request of an idle connection alive until its stream has ended. Ours never starts, so
-// its end is the parser's.
+// Node retains the last request of an idle connection until its stream has ended. This stream never starts, so its end
+// is that of the parser.
 Object.defineProperty(HttpRequest.prototype, 'readableEnded', {
   get(this: HttpRequest): boolean {
     return this.complete;
   },
 });
 
-// Node asks each request for this one header, and would build an object of all of them to find it (ADR 3).
-// All other code reads headers from `rawHeaders`, by `readHead`.
+// Node reads only this header of `headers`, and would build an object of all headers for it (ADR 3). All other code
+// reads headers from `rawHeaders`, by `readHead`.
 Object.defineProperty(HttpRequest.prototype, 'headers', {
   get(this: HttpRequest): { readonly expect?: string } {
     const { rawHeaders } = this;
@@ -241,9 +247,9 @@ const EXPECT = 'expect';
 const NOTHING = Object.freeze({});
 
 /**
- * Reads the body of a request; `take` is called once, with all of it, and not at all if the client disconnects
- * before its end. A body over `limit` bytes is answered with 413: at once if the request declares it,
- * else as soon as so much has arrived. If the user is gone by its end, the call fails.
+ * Reads the body of a request and calls `take` with it; does not call it if the client disconnects before its end.
+ * Fails the call if more than `limit` bytes arrive, or the user has lost access by the end of the body.
+ * @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes
  */
 export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => void): void {
   const end = (body: Buffer): void => {
@@ -255,15 +261,15 @@ export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => 
     }
   };
   claimBody(call, limit, {
-    // The parser calls it, for which the request is over.
+    // The parser calls `bodyEnded` outside of the request's span.
     bodyEnded: call.span === null ? end : (body) => withinSpan(call, () => end(body)),
     bodyTooLarge: () => call.fail(moreThan(limit)),
   });
 }
 
 /**
- * The same as a promise, for bodies that are read in a larger piece of work. Resolves to null if the client disconnects
- * before the end of the body: that work may hold a turn that other requests wait for.
+ * Like {@link readBody}, as a promise. Resolves to null if the client disconnects before the end of the body: the
+ * caller may occupy a turn that other requests wait for.
  * @throws QuaysideError `body-too-large`, and as `HttpCall.renewUser`
  */
 export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer | null> {
@@ -310,8 +316,9 @@ function tooLarge(limit: number, what: string): QuaysideError {
 }
 
 /**
- * Reads a JSON body of at most `maxBytes`. Resolves when `take` has dealt with it, or the client has disconnected
- * before its end. Rejects with `body-too-large`, `invalid-body` and what `take` rejects with.
+ * Reads a JSON body of at most `maxBytes`, and passes it to `take`. Resolves when that has resolved, or the client has
+ * disconnected before the end of the body.
+ * @throws QuaysideError `body-too-large`, `invalid-body`, as `HttpCall.renewUser`, and what `take` rejects with
  */
 export async function readJson(
   call: HttpCall,

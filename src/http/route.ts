@@ -19,24 +19,21 @@ export type Method = (typeof METHODS)[number];
 const READS: readonly Method[] = ['GET', 'HEAD'];
 
 /**
- * What a route takes as request body. `discard`: none; one that comes is read and thrown away. `elements`: many, as
- * lines of NDJSON, of which `request` is the shape of one, or as `multipart/mixed`.
+ * The request body of a route. `discard`: none; if one is sent, it is read and discarded. `elements`: many elements, as
+ * `multipart/mixed` or as lines of NDJSON, whose shape is `request`.
  */
 export type BodyUse = 'discard' | 'element' | 'elements' | 'json';
 
-/**
- * Which requests with the cookie of a console session have to name the session's CSRF token: those that change
- * something (`writes`: all but GET and HEAD), all, or none.
- */
+/** Which requests of a console session must send its CSRF token: `writes` are all but GET and HEAD. */
 type CsrfRule = 'writes' | 'all' | 'none';
 
-/** A header that a route reads or writes, for the documents. */
+/** A header that a route reads or writes, for the documentation. */
 interface HeaderNote {
   readonly name: string;
   readonly description: string;
 }
 
-/** A successful response of a route, for the documents. */
+/** A successful response of a route, for the documentation. */
 export interface ResponseNote {
   readonly status: number;
   readonly description: string;
@@ -47,8 +44,8 @@ export interface ResponseNote {
 }
 
 /**
- * The headers of every response of a route that names no others. They make it harmless in a browser, whatever a
- * producer stored: an element may be a page with a script.
+ * The default headers of all responses. They make a response harmless in a browser, whatever a producer stored: an
+ * element may be a page with a script.
  */
 export const INERT: readonly string[] = [
   'cache-control',
@@ -63,7 +60,7 @@ export const INERT: readonly string[] = [
   'no-referrer',
 ];
 
-/** One row of the table that dispatch, checks, `/openapi.json` and the tests of the documents use. */
+/** One row of the route table, which dispatch, access checks, `/openapi.json` and the documentation tests use. */
 export interface Route {
   /** Unique; `operationId` in `/openapi.json`. */
   readonly id: string;
@@ -72,33 +69,33 @@ export interface Route {
   readonly path: string;
   readonly summary: string;
   readonly access: Access;
-  /** The right in the namespace of the path that it needs; null: a login is enough, or none is needed. */
+  /** The right required in the namespace of the path; null if `access` is not a right. */
   readonly right: Right | null;
   readonly body: BodyUse;
-  /** Whether a use that succeeded is logged with its user: others will wonder about what it changed. */
+  /** Whether each successful use is written to the audit log, with its user. */
   readonly isAudited: boolean;
-  /** Whether the queue of the path exists from this use on, if the namespace has room for it. */
+  /** Whether a call creates the queue of the path, unless the namespace is at its limit. */
   readonly makesQueue: boolean;
   readonly csrf: CsrfRule;
   /**
-   * Whether it is for browsers alone, and so not in `/openapi.json`, from which programs are made. It holds nothing of
-   * a user: any page may link to it.
+   * Whether it is for browsers only, and therefore not in `/openapi.json`, from which clients are generated. It
+   * contains nothing of a user: any site may link to it.
    */
   readonly isPage: boolean;
   readonly query: QueryReader<object>;
-  /** The shape of a JSON body, or of a line, for the documents; null if it takes none. */
+  /** The shape of a JSON body, or of one line of it, for the documentation; null if there is none. */
   readonly request: Schema | null;
   readonly headers: readonly HeaderNote[];
   readonly responses: readonly ResponseNote[];
-  /** In addition to those that every route may answer with; see `problemsOf` in `routes/table.ts`. */
+  /** Error codes in addition to those that every route may return; see `problemsOf` in `routes/table.ts`. */
   readonly problems: readonly ErrorCode[];
-  /** Header lines that each response of the route begins with, errors included: pages need a policy of their own. */
+  /** The constant header lines of each response, errors included: pages need a policy of their own. */
   readonly responseLines: string;
-  /** Answers the call, now or later. What it throws, or its promise rejects with, is answered as an error. */
+  /** Responds to the call, now or later. What it throws or rejects with is sent as an error. */
   handle(call: HttpCall, query: object): Promise<void> | void;
 }
 
-/** A row as it is declared: what is usual may be left out. */
+/** A row as it is declared; optional members have defaults. */
 interface RouteDefinition<Q extends object> {
   readonly id: string;
   /** Not given: GET and HEAD. */
@@ -121,7 +118,7 @@ interface RouteDefinition<Q extends object> {
   handle(call: HttpCall, query: Readonly<Q>): Promise<void> | void;
 }
 
-/** Makes a row; ties the types of its parameters to its handler, which the table then forgets. */
+/** Creates a row. Types its handler by its parameters, which the type of the table does not show. */
 export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
   const {
     methods = READS,
@@ -156,7 +153,7 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
   };
 }
 
-/** Flat pairs of names and values as lines of a head. */
+/** Formats flat pairs of names and values as header lines. */
 export function linesOf(headers: readonly string[]): string {
   let lines = '';
   for (let at = 0; at + 1 < headers.length; at += 2) lines += `${headers[at]}: ${headers[at + 1]}\r\n`;
@@ -168,15 +165,15 @@ export interface RouteMatch {
   readonly params: Readonly<Record<string, string | undefined>>;
 }
 
-// The shapes of JSON responses are declared with their routes, for `/openapi.json`. They are shown, not enforced: the
-// types of the code enforce them. These are their common parts.
+// The schemas of JSON responses are declared with their routes, for `/openapi.json`. They document the responses and do
+// not validate them; the types of the code do. These are the shared ones.
 
-/** A schema that `/openapi.json` has under this name, so that generated clients have a type of it. */
+/** Names a schema in `/openapi.json`, so that generated clients have a type for it. */
 export function named<T extends Schema>($id: string, schema: T): T {
   return Object.assign(schema, { $id });
 }
 
-/** The schema of an object that `/openapi.json` has under this name. */
+/** The schema of an object that is named in `/openapi.json`. */
 export function namedObject(
   id: string,
   members: Properties,
@@ -205,7 +202,7 @@ export function orNull<T>(schema: Schema<T>): Schema<T | null> {
 /** Id of the node that a row of a list of all nodes is about. */
 export const NodeOfRow = Type.String({ description: 'Id of the node, as in `/nodes`.' });
 
-/** A list that all nodes make together. @param member the one with the rows */
+/** The schema of a list that is merged from all nodes. @param member the one with the rows */
 export function listOfNodes(id: string, member: string, row: Schema): Schema {
   return named(
     id,

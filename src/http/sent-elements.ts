@@ -20,8 +20,8 @@ import type { HttpCall } from './call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead, readHead } from './head.ts';
 import { MULTIPART, NDJSON } from './written-elements.ts';
 
-// What reads the elements of a body: lines of JSON or parts of `multipart/mixed` of an insert of many, and the lines of
-// an export.
+// Parsers of bodies with many elements: JSON lines or `multipart/mixed` parts of an insert of many, and the lines of an
+// export.
 
 /** An element, and the number of its line or part in the body, from 1. */
 interface NumberedElement {
@@ -37,13 +37,13 @@ interface ImportedElement {
 /** The elements of a body. */
 export interface SentElements {
   readonly place: LineOrPart;
-  /** Reads one after the other. Throws what is wrong with the next one, which it names. */
+  /** Reads one element after the other. Throws the error of the next one, with its line or part number. */
   readonly elements: Iterable<NumberedElement>;
 }
 
 /**
- * What reads the body of a request as elements, by its content type. What is of one element only must not be in the
- * head of the request: it would have no effect.
+ * The parser for the body of an insert of many, by its content type. Rejects headers of the request that describe a
+ * single element: they would have no effect.
  * @param bodyLimit of one element
  * @throws QuaysideError `invalid-header`
  */
@@ -90,9 +90,9 @@ function* readSentParts(
 }
 
 /**
- * The elements of an export, as its lines arrive: the client waits while one is dealt with. Ends early if the client
- * disconnects; then the request is not `complete`.
- * @throws QuaysideError what is wrong with the next one, which it names; `request-timeout`
+ * The elements of an export, as its lines arrive; the client is paused while one is processed. Ends early if the client
+ * disconnects (then `complete` of the request is false).
+ * @throws QuaysideError the error of the next element, with its line number; `request-timeout`
  */
 export async function* importedElements(call: HttpCall): AsyncGenerator<ImportedElement, void, undefined> {
   const { bodyLimit } = call.front.parts.options;
@@ -101,10 +101,10 @@ export async function* importedElements(call: HttpCall): AsyncGenerator<Imported
   }
 }
 
-/** Codings that leave the bytes as they are (RFC 2045). */
+/** Encodings that leave the bytes unchanged (RFC 2045). */
 const NO_CODING: ReadonlySet<string> = new Set(['7bit', '8bit', 'binary']);
 
-/** A part as the request of a single insert: its headers are those of an element. */
+/** Reads a part like the request of a single insert: its headers are those of the element. */
 function elementOfPart({ headers, content }: BodyPart): GivenElement {
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const value = headers[at + 1] as string;
@@ -150,7 +150,7 @@ function invalidHeader(parameter: string, message: string): QuaysideError {
   return new QuaysideError('invalid-header', message, { parameter });
 }
 
-/** A line of a body, without its end; lines count from 1. */
+/** A line of a body, without its line end. The first one has number 1. */
 interface BodyLine {
   readonly number: number;
   readonly line: string;
@@ -162,16 +162,16 @@ function isWhiteSpace(byte: number | undefined): boolean {
   return byte === LINE_FEED || byte === SPACE || byte === CR || byte === TAB;
 }
 
-/** What a line may have in addition to twice the largest body: base64 takes four characters for three bytes. */
+/** Bytes of a line in addition to twice the largest body: base64 takes four characters for three bytes. */
 const LINE_BYTES = 65_536;
 
-/** The longest line for an element whose body has at most so many bytes. */
+/** Maximum size of a line, in bytes, if the body of its element has at most `bodyLimit` bytes. */
 function maxLineBytes(bodyLimit: number): number {
   return 2 * bodyLimit + LINE_BYTES;
 }
 
 /**
- * The lines of a whole body. Lines of white space alone are left out, and counted.
+ * The lines of a whole body. Blank lines are skipped, but counted.
  * @throws QuaysideError `invalid-body` for a line that is not UTF-8, `body-too-large` for one of more than `maxBytes`
  */
 function* linesOf(body: Buffer, maxBytes: number): Generator<BodyLine, void, undefined> {
@@ -181,9 +181,9 @@ function* linesOf(body: Buffer, maxBytes: number): Generator<BodyLine, void, und
 }
 
 /**
- * The lines of a body of any length, as they arrive: the client waits while one is dealt with. Ends early if the client
- * disconnects; then the request is not `complete`. For the rest as {@link linesOf}.
- * @throws QuaysideError `request-timeout` if nothing comes for as long as another request may take as a whole
+ * The lines of a body of any length, as they arrive; the client is paused while one is processed. Ends early if the
+ * client disconnects (then `complete` of the request is false). Otherwise like {@link linesOf}.
+ * @throws QuaysideError `request-timeout` if nothing arrives for `requestTimeoutMs`
  */
 async function* incomingLines(
   { front, request, response, head }: HttpCall,
@@ -199,9 +199,9 @@ async function* incomingLines(
 /** Splits the chunks of a body into lines. */
 class LineSplitter {
   readonly #maxBytes: number;
-  /** Lines that have ended. */
+  /** Number of lines that have ended. */
   #count = 0;
-  /** Of the line that has not ended. */
+  /** The bytes of the line that has not ended yet. */
   readonly #rest = new BytePieces();
 
   constructor(maxBytes: number) {
@@ -210,7 +210,7 @@ class LineSplitter {
 
   /** The lines that end in this chunk. */
   *push(chunk: Buffer): Generator<BodyLine, void, undefined> {
-    // To check a chunk at once costs a fraction of checking its lines.
+    // Checking a whole chunk costs a fraction of checking each line.
     const encoding = isAscii(chunk) ? 'latin1' : 'utf8';
     const isText = encoding === 'latin1' || isUtf8(chunk);
     let from = this.#rest.length > 0 ? 0 : this.#skipBlank(chunk, 0);
@@ -227,8 +227,8 @@ class LineSplitter {
   }
 
   /**
-   * Behind the empty lines, and the white space, that begin there. A body may be millions of empty lines: to make a
-   * text of each would keep other requests waiting for seconds.
+   * Index behind the blank lines and the white space at `from`. A body may have millions of empty lines: making a
+   * string of each would block other requests for seconds.
    */
   #skipBlank(chunk: Buffer, from: number): number {
     let at = from;
@@ -248,13 +248,13 @@ class LineSplitter {
     if (this.#rest.length > this.#maxBytes) throw this.#tooLong(this.#rest.length);
   }
 
-  /** @param last the bytes of the line that this chunk has */
+  /** @param last the bytes of the line in the current chunk */
   #endLine(last: Buffer): string {
     this.#rest.append(last);
     return this.#textOf(this.#rest.take(), 'utf8', false);
   }
 
-  /** A part of some bytes. @param isText whether they are known to be UTF-8 */
+  /** Decodes one line. @param isText whether the bytes are known to be UTF-8 */
   #textOf(bytes: Buffer, encoding: 'latin1' | 'utf8', isText: boolean, from = 0, end = bytes.length): string {
     if (end - from > this.#maxBytes) throw this.#tooLong(end - from);
     if (!isText && !isUtf8(bytes.subarray(from, end)))
@@ -298,7 +298,7 @@ export function errorIn(place: LineOrPart, number: number, thrown: unknown): unk
   return thrown.with({ message: `${where} ${number}: ${thrown.message}`, extra });
 }
 
-/** What `read` returns, or throws with the place. */
+/** Calls `read`, and adds the number of the line or part to an error that it throws. */
 export function readAt<T>(place: LineOrPart, number: number, read: () => T): T {
   try {
     return read();
@@ -321,20 +321,20 @@ const MEMBERS = [
   'key',
 ];
 
-/** The type of an element whose body is given as JSON, if it names none. */
+/** Default content type of an element whose body is given as `json`. */
 const JSON_TYPE = 'application/json';
 const MAX_SECONDS = LIMITS.delayMs / 1000;
 
 /**
- * An element as a line of NDJSON gives it: `{"json" or "text" or "base64", "contentType", "contentEncoding", "headers",
- * "mature", "delay", "tries", "groups", "ttl", "key"}`. But for `json`, null is as good as not given.
+ * Reads an element from a line of NDJSON: `{"json" or "text" or "base64", "contentType", "contentEncoding", "headers",
+ * "mature", "delay", "tries", "groups", "ttl", "key"}`. Null means not given, except for `json`.
  * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
  */
 function readLineElement(line: string): GivenElement {
   return elementOfMembers(line, membersOf(objectIn(line), '', MEMBERS));
 }
 
-/** The object of a line. @throws QuaysideError `invalid-body` */
+/** Parses a line that must be a JSON object. @throws QuaysideError `invalid-body` */
 function objectIn(line: string): object {
   const value = parse(line);
   if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
@@ -443,7 +443,7 @@ function momentOf(value: unknown): number | null {
   );
 }
 
-/** Seconds as ms. @param fromMs the shortest */
+/** Converts seconds to ms; null if not given. @param fromMs the shortest duration */
 function secondsOf(member: string, value: unknown, fromMs: number): number | null {
   if (value === null) return null;
   const ms = typeof value === 'number' ? Math.round(value * 1000) : Number.NaN;
@@ -468,7 +468,7 @@ function groupsOf(value: unknown): readonly GroupName[] | null {
 function keyOf(value: unknown): string | null {
   if (value === null) return null;
   if (typeof value === 'string') {
-    // As the header of a single insert has it, so that both name the same key.
+    // In the form of a single insert's header, so that both name the same key.
     const key = bytesMember('key', value);
     if (KEY.test(key)) return key;
   }
@@ -488,9 +488,8 @@ const OPENING = new Set([0x7b, 0x5b]);
 const CLOSING = new Set([0x7d, 0x5d]);
 
 /**
- * The text of a member's value as it is in the text of an object, which is known to be JSON and to have the member: the
- * last one if it has several, as `JSON.parse` has it. So what is stored keeps the digits of its numbers and the order
- * of its members.
+ * The source text of a member's value in an object, which is known to be JSON and to have the member; the last value if
+ * it is repeated, as with `JSON.parse`. Storing the source keeps the digits of numbers and the order of members.
  */
 function memberSource(object: string, member: string): string {
   let source = '';
@@ -510,14 +509,14 @@ function memberSource(object: string, member: string): string {
   }
 }
 
-/** Behind the white space at a place. */
+/** Index behind the white space at `from`. */
 function spaceEnd(text: string, from: number): number {
   let at = from;
   while (text.charCodeAt(at) <= 0x20) at += 1;
   return at;
 }
 
-/** Behind the closing quote of the string whose opening quote is at `from`. */
+/** Index behind the closing quote of the string whose opening quote is at `from`. */
 function endOfString(text: string, from: number): number {
   for (let at = from + 1; ; at += 1) {
     at = text.indexOf('"', at);
@@ -536,7 +535,7 @@ function endOfValue(text: string, from: number): number {
     if (code === QUOTE) at = endOfString(text, at) - 1;
     else if (OPENING.has(code)) depth += 1;
     else if (CLOSING.has(code)) {
-      // A number or a word ends with the object around it.
+      // A number or a literal ends with the object around it.
       if (depth === 0) return at;
       depth -= 1;
       if (depth === 0) return at + 1;
@@ -562,7 +561,7 @@ const EXPORTED_MEMBERS = [
 ];
 
 /**
- * Reads a line that `exportedLine` wrote. `state` and `reason` are of the past, and not read.
+ * Reads a line that `exportedLine` wrote. Ignores `state` and `reason`, which describe the past.
  * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
  */
 function readExportedLine(line: string): ExportedElement {
@@ -597,17 +596,17 @@ function isoMoment(member: string, value: unknown): number {
 
 /** The longest boundary (RFC 2046). */
 const MAX_BOUNDARY = 70;
-/** Bytes of the headers of one part: as many as a request may have. */
+/** Maximum size of the headers of one part, in bytes: the same as of a request. */
 const MAX_HEAD_BYTES = 16_384;
 const CRLF = '\r\n';
 const HEAD_END = Buffer.from('\r\n\r\n');
 const BOUNDARY = /;\s*boundary\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";,]+))\s*(?:;|$)/i;
-/** RFC 2046 `bchars`, the last of which is no space. */
+/** RFC 2046 `bchars`; the last one must not be a space. */
 const BOUNDARY_CHARACTERS = /^[0-9A-Za-z'()+_,\-./:=? ]*[0-9A-Za-z'()+_,\-./:=?]$/;
 const HEADER_LINE =
   /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t ]*((?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?)[\t ]*$/;
 
-/** One part of a body: its headers, flat, each character of a value a byte, and its content. */
+/** One part of a body. Headers are flat pairs; each character of a value stands for one byte. */
 interface BodyPart {
   readonly headers: readonly string[];
   readonly content: Buffer;
@@ -623,10 +622,10 @@ function boundaryOf(contentType: string): string {
 }
 
 /**
- * The parts of a body, one after the other; their contents are views of it. What precedes the first boundary and behind
- * the last one is left out, as RFC 2046 has it. Lines end with CRLF. A line that only begins with the boundary is an
- * error: readers differ about it.
- * @throws QuaysideError `invalid-body` when the iteration comes to it; the part that it is in is the next one
+ * The parts of a body; their contents are views of it. Skips what precedes the first boundary and what follows the last
+ * one (RFC 2046). Lines end with CRLF. A line that only begins with the boundary is an error, because parsers differ
+ * about it.
+ * @throws QuaysideError `invalid-body` when the iteration reaches the part with the error
  */
 function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, undefined> {
   const delimiter = Buffer.from(`${CRLF}--${boundary}`, 'latin1');
@@ -640,7 +639,7 @@ function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, u
     if (body[at] !== CR || body[at + 1] !== LF) throw broken(`A line only begins with --${boundary}`);
     const contentAt = headEnd(body, at);
     const next = afterDelimiter(body, delimiter, contentAt - 2);
-    // Without headers the empty line that ends them may be the one that belongs to the next boundary.
+    // In a part without headers, the CRLF of the empty line that ends them may also begin the next delimiter.
     const contentEnd = Math.max(contentAt, (next === -1 ? body.length : next) - delimiter.length);
     const headers = readHeaders(body.toString('latin1', at + 2, contentAt - 2));
     if (next === -1) throw broken(`There is no further line --${boundary}-- to end the body`);
@@ -651,13 +650,13 @@ function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, u
 
 const [DASH, SPACE, TAB, CR, LF] = [0x2d, 0x20, 0x09, 0x0d, 0x0a];
 
-/** Behind the next delimiter; -1: there is none. */
+/** Index behind the next delimiter; -1 if there is none. */
 function afterDelimiter(body: Buffer, delimiter: Buffer, from: number): number {
   const at = body.indexOf(delimiter, from);
   return at === -1 ? -1 : at + delimiter.length;
 }
 
-/** Behind the empty line that ends the headers of a part. @param from the end of the line before them */
+/** Index behind the empty line that ends the headers of a part. @param from the end of the line before them */
 function headEnd(body: Buffer, from: number): number {
   const end = body.indexOf(HEAD_END, from);
   if (end === -1 || end - from > MAX_HEAD_BYTES) {

@@ -27,12 +27,14 @@ import { HttpResponse } from './response.ts';
 import { linesOf, METHODS, type Route } from './route.ts';
 import { routeTable } from './routes/table.ts';
 
-/** Request line and headers together: room for the names and element headers that the limits allow. */
+/**
+ * Maximum size of request line and headers together: enough for the names and element headers that the limits allow.
+ */
 const HEAD_BYTES = 16_384;
-/** How often Node looks for requests that take too long to arrive. */
+/** How often Node checks for requests that take too long to arrive. */
 const TIMEOUT_CHECK_MS = 1_000;
 
-/** The HTTP front end: one listener, plain or TLS, and the connections that it took. */
+/** The HTTP front end: one listener, plain or TLS, and its connections. */
 export class HttpServer implements Service {
   readonly #parts: HttpParts;
   readonly #front: Front;
@@ -40,7 +42,7 @@ export class HttpServer implements Service {
     | Server<typeof HttpRequest, typeof HttpResponse>
     | TlsServer<typeof HttpRequest, typeof HttpResponse>;
   readonly #sockets = new Set<Socket>();
-  /** With TLS: connections without a request yet, those in a handshake included, by their peer. */
+  /** With TLS: connections without a request so far, including those in a handshake, by peer. */
   readonly #unused = new Map<string, Socket>();
   readonly #excess: ExcessConnections;
   #stopping: Promise<void> | null = null;
@@ -63,7 +65,7 @@ export class HttpServer implements Service {
     return this.#front.requestTimes;
   }
 
-  /** Resolves when it listens; rejects if the address cannot be had. */
+  /** Resolves when it listens; rejects if the address is not available. */
   start(): Promise<void> {
     const { options, log } = this.#parts;
     const { host, port } = options;
@@ -71,29 +73,29 @@ export class HttpServer implements Service {
   }
 
   /**
-   * From now on each response ends its connection. To be called before the broker is drained, which ends blocked gets.
+   * Makes each further response close its connection. Call this before draining the broker, which ends blocked gets.
    */
   drain(): void {
     this.#front.close();
   }
 
   /**
-   * Accepts no further connection, waits for the responses in progress (each with `Connection: close`), then cuts what
-   * is left after `drainMs`. Blocked gets end when the broker is drained; call that first.
+   * Accepts no further connections, waits for the responses in progress (each with `Connection: close`), and closes the
+   * remaining connections after `drainMs`. Drain the broker first, which ends blocked gets.
    */
   stop(): Promise<void> {
     this.#stopping ??= this.#stop();
     return this.#stopping;
   }
 
-  /** Uses another certificate for connections from now on. @throws Error if it cannot be read */
+  /** Uses another certificate for new connections. @throws Error if it cannot be read */
   reloadTls(tls: TlsMaterial): void {
     if ('setSecureContext' in this.#server) this.#server.setSecureContext({ ...tls, ...TLS_VERSION });
   }
 
   /**
-   * Users were reloaded, or API tokens have ended: calls that wait end if their user is gone or may no longer read
-   * there.
+   * Call this after users were reloaded or API tokens have ended. Ends waiting calls whose user no longer exists or may
+   * no longer read there.
    * @param of only the calls of these users; null: of all
    */
   renewUsers(renew: RenewUser, of: ReadonlySet<User> | null = null): void {
@@ -105,7 +107,7 @@ export class HttpServer implements Service {
     const front = this.#front;
     const { handle } = front;
     server.on('request', handle);
-    // With these two, our code decides when to send `100 Continue` and how to answer other expectations.
+    // With these two, this code decides when to send `100 Continue` and how to respond to other expectations.
     server.on('checkContinue', handle);
     server.on('checkExpectation', handle);
     server.on('clientError', (error, socket) => respondToUnreadable(error, socket, front.inertLines));
@@ -119,7 +121,7 @@ export class HttpServer implements Service {
     if (this.#parts.options.tls !== null) this.#watchUnused(server);
   }
 
-  /** A handshake brings bytes, so these do not tell whether a request has begun. */
+  /** With TLS, `bytesRead` does not show whether a request has begun: the handshake counts as well. */
   #watchUnused(server: Server<typeof HttpRequest, typeof HttpResponse>): void {
     server.on('connection', (socket) => {
       const peer = peerOf(socket);
@@ -149,7 +151,7 @@ export class HttpServer implements Service {
       this.#excess.flush();
       resolve();
     });
-    // Node ends idle connections by itself, but not those on which no request has begun yet.
+    // Node closes idle connections by itself, but not those on which no request has begun yet.
     for (const socket of this.#sockets) if (socket.bytesRead === 0) socket.destroy();
     for (const socket of this.#unused.values()) socket.destroy();
     return promise;
@@ -164,7 +166,7 @@ function makeServer(
     IncomingMessage: HttpRequest,
     ServerResponse: HttpResponse,
     shouldUpgradeCallback: isUpgrade,
-    // A missing `Host` is rejected by our code, whose response has a body with the error.
+    // This code rejects a missing `Host`; Node's own response would have no body with the error.
     requireHostHeader: false,
     insecureHTTPParser: false,
     maxHeaderSize: HEAD_BYTES,
@@ -185,16 +187,16 @@ function makeServer(
           handshakeTimeout: TLS_HANDSHAKE_MS,
           allowHalfOpen: true,
         });
-  // Else Node closes a connection whose client has closed its half, although its request waits for a response.
+  // Otherwise Node closes a connection whose client has closed its half, although a request waits for its response.
   (server as unknown as { httpAllowHalfOpen: boolean }).httpAllowHalfOpen = true;
   server.maxConnections = options.maxSockets;
-  // All of them: a header that Node dropped could be the second of two that contradict each other.
+  // No limit: a header that Node drops could be the second of two that contradict each other.
   server.maxHeadersCount = 0;
   return server;
 }
 
-// What Node's parser rejects never becomes a request. It is answered here, directly on the connection, which
-// then ends: after a line that could not be read, it is unknown where the next request begins.
+// Bytes that Node's parser rejects never become a request. They are answered here, directly on the connection, which is
+// then closed: it is unknown where the next request would begin.
 
 const TIMED_OUT = 'ERR_HTTP_REQUEST_TIMEOUT';
 
@@ -203,16 +205,16 @@ interface ParserError extends Error {
   /** The parser's message. */
   readonly reason?: string;
   readonly rawPacket?: Buffer;
-  /** How far it came in the packet. */
+  /** How many bytes of the packet were parsed. */
   readonly bytesParsed?: number;
 }
 
-/** Answers bytes that are no request, or one that did not come to its end in time. */
+/** Responds to bytes that are not a request, or to a request that did not arrive in time. */
 function respondToUnreadable(thrown: Error, socket: Duplex, lines: string): void {
   const error = thrown as ParserError;
-  // Its reader has a limit of its own.
+  // `HttpRequest.chunks` has a timeout of its own.
   if (error.code === TIMED_OUT && isReadInChunks(socket)) return;
-  // Anything else is a connection that broke, or one that never became TLS: no response could be read.
+  // Any other error is a broken connection or a failed TLS handshake: the client could not read a response.
   const isOfHttp = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
   if (!isOfHttp) socket.destroy();
   else if (!isUnreadable(socket)) {
@@ -222,19 +224,19 @@ function respondToUnreadable(thrown: Error, socket: Duplex, lines: string): void
 }
 
 /**
- * Responds after the requests in front, which are carried out: one that was stored must not be answered as if it was
- * wrong.
+ * Responds after the earlier requests of the connection, which are processed: a request that was stored must not get
+ * this error as its response.
  */
 function endInTurn(socket: Duplex, error: QuaysideError, lines: string): void {
-  // Node's own field for the response that is first in the row of this connection, null between responses.
+  // Internal to Node: the first pending response of this connection; null if there is none.
   const { _httpMessage: first } = socket as Duplex & { _httpMessage?: ServerResponse | null };
   if (first?.req.complete) first.once('finish', () => endInTurn(socket, error, lines));
-  // If it is the one that could not be read, and nothing of its response was written, this is its response.
+  // If that response belongs to the unreadable request, and nothing of it was written, this error is sent instead.
   else if (socket.writable && !first?.headersSent) endWith(socket, error, lines);
   else socket.destroy();
 }
 
-/** CONNECT asks for a tunnel, and Node passes on the bare connection. */
+/** Rejects CONNECT, which requests a tunnel; Node passes on the bare connection. */
 function refuseTunnel(socket: Duplex, lines: string): void {
   // Node has released this socket, and no longer handles its errors.
   socket.on('error', () => socket.destroy());
@@ -264,7 +266,7 @@ function refusal({ code, reason, rawPacket, bytesParsed = 0 }: ParserError): Qua
   }
 }
 
-/** A method that Node does not know, or something that is not HTTP at all. */
+/** The error for a method that Node does not know, or for something that is not HTTP at all. */
 function notARequest(packet: string): QuaysideError {
   const [, method] = /^([\w!#$%&'*+.^`|~-]{1,64}) \/\S* HTTP\/1\.[01]\r?\n/.exec(packet) ?? [];
   if (method !== undefined) return unknownMethod(method);
@@ -278,10 +280,10 @@ function notARequest(packet: string): QuaysideError {
   );
 }
 
-/** If the parser came further than any method is long, there is a whole request in front of what it could not read. */
+/** If the parser got further than the longest method, a whole request precedes the bytes that it rejected. */
 const LONGEST_METHOD = 16;
 
-/** @param rest from within what should be a method */
+/** @param rest the bytes that were not parsed, from within what should be a method */
 function notAnother(rest: string): QuaysideError {
   return new QuaysideError(
     'malformed-request',

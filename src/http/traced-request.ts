@@ -10,16 +10,16 @@ const UNTRACED: ReadonlySet<string> = new Set(['live', 'ready', 'metrics']);
 const CLIENT_GONE = 'client-disconnected';
 const SERVER_ERROR = 500;
 /**
- * Namespace and queue, percent-encoded, have fewer characters. Spans wait for their collector, and anybody may send a
- * target of 16 KiB, of which they must retain no more.
+ * Maximum length of an attribute; a percent-encoded namespace and queue are shorter. Spans are in memory until they are
+ * exported, and anonymous clients may send a target of 16 KiB.
  */
 const MAX_TEXT_LENGTH = 2_048;
 
-/** Runs a request within a span that ends when its response has left, or its client has. */
+/** Runs a request within a span that ends when its response is sent or its client disconnects. */
 export function traceRequest(call: HttpCall, tracer: Tracer, run: () => void): void {
   const { request, response } = call;
   const name = request.method ?? '';
-  // Of several none counts: joined, they are not valid.
+  // Repeated headers are ignored: joined, they are not valid.
   const parent = parseTraceparent(rareHeader(request.rawHeaders, TRACEPARENT) ?? '');
   const span = tracer.begin({ name, kind: 'server', parent });
   call.span = span;
@@ -43,7 +43,10 @@ export function linkInsert(span: Span, { headers }: Delivery): void {
   span.link(contextIn(headers));
 }
 
-/** By the semantic conventions for HTTP servers. Neither the query, which may hold lease tokens, nor who called. */
+/**
+ * Sets the attributes of the semantic conventions for HTTP servers. Without the user, and without the query, which may
+ * contain lease tokens.
+ */
 function describe(span: Span, call: HttpCall): void {
   const { request, response, route } = call;
   span.set('http.request.method', request.method ?? '');
@@ -53,7 +56,7 @@ function describe(span: Span, call: HttpCall): void {
     span.name = `${request.method} ${route.path}`;
     span.set('http.route', route.path);
     const { namespace, queue } = call.params;
-    // Not yet checked if the request was rejected.
+    // The names are not validated yet if the request was rejected.
     if (queue !== undefined) span.set('messaging.destination.name', bounded(`${namespace}/${queue}`));
   }
   if (!response.headersSent) {

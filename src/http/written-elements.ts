@@ -9,11 +9,11 @@ import type { ScannedDelivery } from '../operations/transfer.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 
-// Elements as responses have them: as headers and a body, as lines of JSON, and as parts of `multipart/mixed`.
+// Formats elements for responses: as headers and a body, as lines of JSON, and as parts of `multipart/mixed`.
 
 /**
- * The headers that describe an element, flat: those of the response to a get (spec 2.1), and of a part of
- * `multipart/mixed`. Each character of a value is one byte.
+ * Appends the headers that describe an element, as flat pairs: for the response to a get (spec 2.1), and for a part of
+ * `multipart/mixed`. Each character of a value stands for one byte.
  */
 export function pushElementHeaders(headers: string[], delivery: Delivery): void {
   const { body, contentType, contentEncoding, headers: own, lease } = delivery;
@@ -33,8 +33,7 @@ export function pushElementHeaders(headers: string[], delivery: Delivery): void 
 }
 
 /**
- * What {@link pushElementHeaders} gives whether or not the element is reserved, for the documents; what differs is
- * given by the route.
+ * Documents the headers of {@link pushElementHeaders} that do not depend on a reservation; routes document the others.
  */
 export const ELEMENT_HEADER_NOTES = [
   { name: 'x-ks-hdr-*', description: 'Its element headers.' },
@@ -51,19 +50,19 @@ export const MULTIPART = 'multipart/mixed';
 /** How the elements of a take of many are written. */
 export interface ManyFormat {
   readonly isMultipart: boolean;
-  /** Whether bodies of JSON types are values; for lines only. */
+  /** Whether bodies of JSON types are written as JSON values; for lines only. */
   readonly asJson: boolean;
-  /** Whether each element names the queue that it is from. */
+  /** Whether each element names the queue from which it was taken. */
   readonly namesSource: boolean;
 }
 
-/** The elements that a take of many took, as the body of its response. */
+/** Formats the elements of a take of many as the body of its response. */
 export function writeMany(
   portions: readonly Portion[],
   { isMultipart, asJson, namesSource }: ManyFormat,
 ): { readonly contentType: string; readonly pieces: Iterable<string | Buffer> } {
   if (!isMultipart) return { contentType: NDJSON, pieces: writeLines(portions, asJson, namesSource) };
-  // No body can have been made to contain 128 random bits.
+  // No producer can know these 128 random bits and put the boundary into a body.
   const boundary = `quayside-${randomBytes(16).toString('base64url')}`;
   const contentType = `${MULTIPART}; boundary="${boundary}"`;
   return { contentType, pieces: writeParts(portions, boundary, namesSource) };
@@ -87,7 +86,7 @@ function* writeParts(
 ): Generator<Buffer, void, undefined> {
   for (const { queue, deliveries } of portions) {
     const { ns, name } = queue.key;
-    // Names may have any character, and header values may not: they are percent-encoded as in paths.
+    // Names may contain characters that header values may not, so they are percent-encoded as in paths.
     const source = namesSource
       ? ['x-ks-ns', encodeURIComponent(ns), 'x-ks-queue', encodeURIComponent(name)]
       : [];
@@ -96,7 +95,7 @@ function* writeParts(
   yield multipartEnd(boundary);
 }
 
-/** Where an element was, for lines of several queues. */
+/** The queue of an element, for lines of several queues. */
 interface LineSource {
   readonly ns: string;
   readonly queue: string;
@@ -104,9 +103,9 @@ interface LineSource {
 
 /**
  * A delivery as one line of NDJSON, its line feed included: `{"ns", "queue", "id", "tries", "mature", "contentType",
- * "contentEncoding", "headers", "json" or "text" or "base64", "lease", "leaseUntil"}`. Moments are ISO 8601; what the
- * element does not have is null. The first two are there if `source` is not null.
- * @param asJson whether bodies of JSON types are values (`json`); one that does not parse is text like any other
+ * "contentEncoding", "headers", "json" or "text" or "base64", "lease", "leaseUntil"}`. Moments are ISO 8601; missing
+ * values are null. `ns` and `queue` are present if `source` is not null.
+ * @param asJson whether bodies of JSON types are values (`json`); one that does not parse is `text`
  */
 export function elementLine(delivery: Delivery, asJson: boolean, source: LineSource | null = null): string {
   const { id, tries, matureAt, lease } = delivery;
@@ -122,7 +121,7 @@ export function elementLine(delivery: Delivery, asJson: boolean, source: LineSou
   );
 }
 
-/** What an element holds, as members of a JSON object. */
+/** The content of an element as members of a JSON object. */
 function contentMembers(content: ElementContent, asJson: boolean): string {
   const { contentType, contentEncoding, headers } = content;
   return (
@@ -132,8 +131,8 @@ function contentMembers(content: ElementContent, asJson: boolean): string {
 }
 
 /**
- * A body as the member of a JSON object: `"json":…` if that is wanted and the content type is JSON, `"text":"…"` if its
- * bytes are UTF-8, else `"base64":"…"`. Never has a line feed.
+ * A body as the member of a JSON object: `"json":…` if `asJson` is set and it is JSON by type and syntax, `"text":"…"`
+ * if its bytes are UTF-8, else `"base64":"…"`. Contains no line feed.
  */
 function bodyMember(content: ElementContent, asJson: boolean): string {
   const { body, contentType, contentEncoding } = content;
@@ -141,14 +140,14 @@ function bodyMember(content: ElementContent, asJson: boolean): string {
   if (!isUtf8(bytes)) return `"base64":"${bytes.toString('base64')}"`;
   const text = bytes.toString('utf8');
   if (asJson && payloadName(contentType, contentEncoding) === 'json' && isJson(text)) {
-    // The text itself, not what it was parsed to: numbers keep their digits, objects their repeated names. In JSON text
-    // line ends can only be between tokens.
+    // Write the source, not the parsed value: numbers keep their digits, objects their repeated names. In JSON, line
+    // ends occur only between tokens.
     return `"json":${text.replace(LINE_ENDS, ' ')}`;
   }
   return `"text":${JSON.stringify(text)}`;
 }
 
-/** Element headers as a JSON object. Bytes that are not UTF-8 are taken for ISO 8859-1, as on STOMP and AMQP. */
+/** Element headers as a JSON object. Bytes that are not UTF-8 are read as ISO 8859-1, as in STOMP and AMQP. */
 function jsonOfHeaders(headers: ElementHeaders): string {
   if (headers.length === 0) return '{}';
   let json = '';
@@ -174,13 +173,13 @@ function isJson(text: string): boolean {
   }
 }
 
-/** What a preview shows of a body. */
+/** Maximum bytes of a body in a preview. */
 export const PREVIEW_BYTES = 512;
 
-/** What a browse shows of bodies. */
+/** How much of each body a browse returns. */
 export type ShownBody = 'none' | 'preview' | 'full';
 
-/** A delivery as a page of a browse shows it. */
+/** A delivery as JSON, for a page of a browse. */
 export function browsedElement(delivery: SearchPage['matches'][number], shown: ShownBody): string {
   const { id, state, matureAt, insertedAt, expiresAt, tries, reason, bytes, contentType } = delivery;
   const { contentEncoding, headers, holder, lease } = delivery;
@@ -204,11 +203,11 @@ export function browsedElement(delivery: SearchPage['matches'][number], shown: S
   );
 }
 
-/** The beginning of a body; of text, whole characters. */
+/** The start of a body; of UTF-8, only whole characters. */
 function previewOf(body: Uint8Array): Uint8Array {
   if (body.length <= PREVIEW_BYTES) return body;
   const start = body.subarray(0, PREVIEW_BYTES);
-  // A character of UTF-8 has up to four bytes: the last one may be cut.
+  // A character of UTF-8 has up to four bytes, and the last one may be cut.
   for (let cut = 0; cut < 4; cut += 1) {
     const whole = start.subarray(0, PREVIEW_BYTES - cut);
     if (isUtf8(whole)) return whole;
@@ -221,7 +220,7 @@ let lastTime = '';
 let earlierAt = Number.NaN;
 let earlierTime = '';
 
-/** Elements that were inserted and reserved together have the same two moments. */
+/** Formats a moment as ISO 8601. Caches two, because elements inserted and reserved together share both moments. */
 export function isoTime(at: number): string {
   if (at === earlierAt) return earlierTime;
   if (at !== lastAt) {
@@ -235,8 +234,8 @@ export function isoTime(at: number): string {
 /**
  * A delivery with its whole state as one line of an export, its line feed included: `{"id", "state", "group", "mature",
  * "expiresAt", "insertedAt", "tries", "reason", "contentType", "contentEncoding", "headers", "text" or "base64"}`.
- * `mature` is in seconds as on an insert, the other moments are ISO 8601. `group` is there on a stream only. What the
- * element does not have is null.
+ * `mature` is in seconds as on an insert, the other moments are ISO 8601. `group` is present for streams only. Missing
+ * values are null.
  */
 export function exportedLine(delivery: ScannedDelivery, isStream: boolean): string {
   const { id, state, group, matureAt, expiresAt, insertedAt, tries, reason } = delivery;
@@ -248,9 +247,9 @@ export function exportedLine(delivery: ScannedDelivery, isStream: boolean): stri
 }
 
 /**
- * A delivery as one part: the headers and the body that the response to a get has. A body of `multipart/mixed` is parts
- * one after the other, and {@link multipartEnd}.
- * @param more flat headers of the part in addition; each character of a value is one byte
+ * A delivery as one part, with the headers and the body of the response to a get. A body of `multipart/mixed` is a
+ * sequence of parts, followed by {@link multipartEnd}.
+ * @param more additional headers, as flat pairs; each character of a value stands for one byte
  */
 export function elementPart(boundary: string, delivery: Delivery, more: readonly string[] = []): Buffer {
   const headers = [...more];
@@ -266,7 +265,7 @@ export function elementPart(boundary: string, delivery: Delivery, more: readonly
   return part;
 }
 
-/** What follows the last part. */
+/** The closing delimiter, which follows the last part. */
 function multipartEnd(boundary: string): Buffer {
   return Buffer.from(`--${boundary}--\r\n`, 'latin1');
 }
