@@ -1,32 +1,29 @@
 import { signal } from '@preact/signals';
 import { after, SILENCE_MS, timeRequest } from './timers.ts';
 
-/** The interface of the server is next to the console, whatever path a proxy puts in front of both. */
+/** The root of the server's HTTP interface, relative to the console: a proxy may add a prefix to both. */
 export const BASE = new URL('../', new URL('./', location.href.split(/[?#]/, 1)[0] ?? location.href));
 
-/** What changes something proves with it that it comes from this page. */
+/** Sent with requests that change something, to prove that they come from this page. */
 let csrfToken: string | null = null;
 
 export function setCsrfToken(token: string | null): void {
   csrfToken = token;
 }
 
-/** The headers of each request, also of one that is not sent by {@link call}. */
+/** The headers of every request, including those not sent by {@link call}. */
 export function ownHeaders(): Readonly<Record<string, string>> {
-  // A response without the header that makes a browser ask for a password itself.
+  // With `x-requested-with`, the server sends a challenge for which browsers do not open their own login dialog.
   const own = { accept: 'application/problem+json, */*', 'x-requested-with': 'fetch' };
   return csrfToken === null ? own : { ...own, 'x-csrf-token': csrfToken };
 }
 
 /** Increases when a request is answered with 401: the session has ended. */
 export const rejected = signal(0);
-/**
- * Increases when a request is answered that the user has not the right for it: the page offered what is not allowed any
- * more.
- */
+/** Increases when a request is rejected for a missing right: the page offered something that is no longer allowed. */
 export const forbidden = signal(0);
 
-/** Reads the session again. @returns whether it is another one of the same user */
+/** Reads the session again. @returns whether the same user has a new session */
 type RenewSession = () => Promise<boolean>;
 
 let renewSession: RenewSession = () => Promise.resolve(false);
@@ -35,14 +32,14 @@ export function onStaleToken(renew: RenewSession): void {
   renewSession = renew;
 }
 
-/** An error that the server answered, or that kept a request from it. */
+/** An error response, or an error that prevented a response. */
 export class ApiError extends Error {
   override readonly name = 'ApiError';
   /** 0: there was no response. */
   readonly status: number;
   readonly code: string;
   readonly details: Readonly<Record<string, unknown>>;
-  /** Whether the server itself says what is wrong: a proxy may respond in its place. */
+  /** Whether the error comes from the server itself, not from a proxy. */
   readonly isOfServer: boolean;
 
   constructor(
@@ -61,19 +58,18 @@ export class ApiError extends Error {
 }
 
 /**
- * Whether the same request may succeed later: the server could not be reached or could not serve it, or the user must
- * sign in first.
+ * Whether the same request may succeed later: the server is unreachable or overloaded, or the user must sign in again.
  */
 export function isTemporary(error: unknown): boolean {
   return error instanceof ApiError && (error.status === 0 || error.status === 401 || error.status >= 500);
 }
 
-/** Whether a request may have changed something although there was no success. */
+/** Whether a failed request may have changed something. */
 export function mayHaveHappened(error: unknown): boolean {
   if (!(error instanceof ApiError)) return false;
   const { isOfServer, code, status } = error;
   if (isOfServer) return code === 'outcome-unknown' || code === 'internal';
-  // With 4xx a proxy has not passed it on; with 5xx the server may have had it.
+  // A proxy that answers 4xx has not forwarded the request; with 5xx it may have.
   return status === 0 || status >= 500;
 }
 
@@ -86,22 +82,22 @@ interface ApiRequest {
   readonly signal?: AbortSignal;
 }
 
-/** A path of the interface, each part encoded. */
+/** Returns a path of the HTTP interface, with each segment encoded. */
 export function path(...parts: readonly string[]): string {
   return parts.map(encodeURIComponent).join('/');
 }
 
 /**
- * A part of a path that is a step, which browsers remove from paths: the request would be another one, and might take
- * an element.
+ * Returns a path segment that is `.` or `..`, if any. Browsers resolve these, so that another request would be sent,
+ * which might take an element.
  */
 export function stepIn(where: string): string | undefined {
   return where.split('/').find((part) => part === '.' || part === '..');
 }
 
 /**
- * The address of a path of the interface.
- * @throws ApiError if a part is a step
+ * Returns the URL of a path of the HTTP interface.
+ * @throws ApiError `invalid-name` if a segment is `.` or `..`
  */
 export function urlOf(where: string): URL {
   const step = stepIn(where);
@@ -110,14 +106,14 @@ export function urlOf(where: string): URL {
   throw new ApiError(400, 'invalid-name', message);
 }
 
-/** @throws ApiError if the response is no success, or if there is none */
+/** @throws ApiError for an error response, or if there is no response */
 export function call(where: string, request: ApiRequest = {}): Promise<Response> {
   return withFreshToken(() => send(where, request));
 }
 
 /**
- * Sends once more if another tab has signed in again: the browser's cookie is of that session, the token of the one
- * before. Nothing was changed.
+ * Repeats a request once if another tab has signed in again: the browser's cookie then belongs to that session, but the
+ * CSRF token to the previous one. The rejected request changed nothing.
  */
 export async function withFreshToken<T>(request: () => Promise<T>): Promise<T> {
   try {
@@ -160,19 +156,19 @@ async function send(where: string, request: ApiRequest): Promise<Response> {
   if (response.ok) return response;
   const text = await response.text().catch(() => '');
   throw apiError(response.status, response.statusText, text, {
-    // Of a session before this one: that it has ended says nothing of this one.
+    // A 401 for the previous session says nothing about the present one.
     isOfSession: csrfToken === ownToken,
     isOfServer: response.headers.get('content-type')?.startsWith('application/problem+json') === true,
   });
 }
 
 interface ErrorOrigin {
-  /** Whether the request was sent in the session of now. */
+  /** Whether the request was sent in the present session. */
   readonly isOfSession?: boolean;
   readonly isOfServer?: boolean;
 }
 
-/** The error of a response that is no success. */
+/** Creates the error of an error response, and notes an ended session or a missing right. */
 export function apiError(
   status: number,
   statusText: string,
@@ -199,8 +195,8 @@ function unreachable(): ApiError {
 }
 
 /**
- * Sends a request whose response has a body, and reads as much of it as `use` takes. If its connection breaks, or
- * nothing comes for {@link SILENCE_MS}, that is as if the server had not answered.
+ * Sends a request and reads as much of the response body as `use` consumes. If the connection breaks, or is silent for
+ * {@link SILENCE_MS}, the server counts as unreachable.
  * @throws ApiError as `call`
  */
 export async function read<T>(
@@ -241,7 +237,7 @@ async function* piecesOf(
       yield value;
     }
   } finally {
-    // What is not taken is not sent.
+    // Stop the transfer of the rest.
     reader.cancel().catch(() => {});
   }
 }
@@ -261,7 +257,7 @@ export function get<T>(where: string, request: ApiRequest = {}): Promise<T> {
   });
 }
 
-/** What an error tells a person: its message, and what may be done about it. */
+/** The message of any thrown value. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

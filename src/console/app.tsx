@@ -16,12 +16,12 @@ export function App() {
     document.title = isSignedIn ? `${pageTitle()} · Quayside · ${location.host}` : 'Sign in · Quayside';
   }, [isSignedIn, here]);
   const before = useRef(here);
-  // A layout effect, so that the new page is not painted where the old one was scrolled to.
+  // A layout effect, so that the new page is not painted at the old scroll position.
   useLayoutEffect(() => {
     if (before.current === here) return;
     before.current = here;
     scrollTo(0, 0);
-    // What had the focus is gone with its page, or is the link in the navigation: the next Tab is in the new page.
+    // Move the focus to the new page: it was in the old page, or on the navigation link.
     document.getElementById('page')?.focus({ preventScroll: true });
   }, [here]);
   if (record === undefined && unknownBecause.value !== null)

@@ -5,11 +5,11 @@ interface ConsolePage {
   readonly title: string;
   readonly icon: IconName;
   readonly key: string;
-  /** First parts of the addresses that belong to it. */
+  /** First segments of the addresses that belong to the page. */
   readonly parts: readonly string[];
 }
 
-/** The pages of the navigation; `g` and the key open one. */
+/** The pages of the navigation. `g` and then `key` opens a page. */
 export const DESTINATIONS: readonly ConsolePage[] = [
   { to: '', title: 'Overview', icon: 'overview', key: 'o', parts: [''] },
   { to: 'queues', title: 'Queues', icon: 'queues', key: 'q', parts: ['queues', 'q'] },

@@ -9,12 +9,12 @@ export function count(value: number): string {
 
 const SCALES = ['', 'K', 'M', 'B', 'T'] as const;
 
-/** `10.4K`: where there is little room. */
+/** `10.4K`, for narrow places. */
 export function shortCount(value: number): string {
   if (value < 10_000) return count(value);
   let scaled = value;
   let at = 0;
-  // What would be rounded to 1000 has the next letter.
+  // A value that would be rounded to 1000 takes the next unit.
   while (scaled >= 999.95 && at < SCALES.length - 1) {
     scaled /= 1000;
     at += 1;
@@ -27,13 +27,15 @@ export function several(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : many}`;
 }
 
-/** Characters that turn the direction of what follows them: in a sentence, of words that are not theirs. */
+/**
+ * Control characters that change the direction of the text that follows, including that of the surrounding sentence.
+ */
 const TURNING = /[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069]/g;
 const RIGHT_TO_LEFT = /[\u0590-\u08FF\uFB1D-\uFDFF\uFE70-\uFEFC]/;
 
 /**
- * A name within a sentence, which must still say what it says: `Delete [U+202E]x and 3 elements`. Where a name stands
- * alone, its element isolates it.
+ * A name for use in a sentence, which must stay readable: `Delete [U+202E]x and 3 elements`. Where a name stands alone,
+ * its HTML element isolates it.
  */
 export function named(name: string): string {
   const shown = name.replace(
@@ -43,7 +45,7 @@ export function named(name: string): string {
   return RIGHT_TO_LEFT.test(shown) ? `\u2068${shown}\u2069` : shown;
 }
 
-/** Per second. */
+/** A rate per second. */
 export function rate(value: number): string {
   if (value === 0) return '0';
   if (value < 0.1) return '<0.1';
@@ -69,7 +71,7 @@ const STEPS = [
   ['s', 1],
 ] as const;
 
-/** `3 h 12 min`: a length of time in its two largest units. */
+/** `3 h 12 min`: a duration in its two largest units. */
 export function duration(ms: number): string {
   const seconds = Math.round(Math.abs(ms) / 1000);
   const at = STEPS.findIndex(([, size]) => seconds >= size);
@@ -89,7 +91,7 @@ export function relative(at: number, now: number): string {
   return ms > 0 ? `in ${duration(ms)}` : `${duration(ms)} ago`;
 }
 
-/** The exact moment, in the zone that is switched on. */
+/** The exact time, in the chosen time zone. */
 export function exact(at: number): string {
   const date = new Date(at);
   if (Number.isNaN(date.getTime())) return 'unknown';
@@ -102,7 +104,7 @@ export function exact(at: number): string {
   return `${day} ${time}.${String(date.getMilliseconds()).padStart(3, '0')} ${shown}`;
 }
 
-/** When the day of a moment began, in the zone that is switched on. */
+/** The start of a moment's day in the chosen time zone, ms since 1970. */
 export function startOfDay(at: number): number {
   const date = new Date(at);
   return zone.value === 'utc' ? date.setUTCHours(0, 0, 0, 0) : date.setHours(0, 0, 0, 0);

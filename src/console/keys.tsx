@@ -7,12 +7,12 @@ import { Dialog } from './ui/dialog.tsx';
 
 export const isHelpOpen = signal(false);
 
-/** How long after `g` the second key may come. */
+/** How long after `g` the second key may be pressed. */
 const PAUSE_MS = 1_500;
 
-/** The keys that work on every page. */
+/** The keyboard shortcuts of all pages. */
 export function Keys() {
-  // Before the browser paints the page: a key that is pressed as soon as it is seen counts.
+  // A layout effect, so that keys work as soon as the page is visible.
   useLayoutEffect(() => {
     let isGoing = false;
     let forget = (): void => {};
@@ -78,7 +78,7 @@ function KeyRow({ keys, text }: { readonly keys: readonly string[]; readonly tex
   );
 }
 
-/** The innermost target: to listeners outside of it, events of a shadow root come from its host. */
+/** Pass the innermost target: outside a shadow root, `event.target` is its host. */
 function isTyping(target: EventTarget | undefined): boolean {
   return (
     target instanceof HTMLElement && target.closest('input, textarea, select, [contenteditable]') !== null

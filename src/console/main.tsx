@@ -5,7 +5,7 @@ import { follow } from './remote/live.ts';
 import { resume } from './session.ts';
 import './styles/index.css';
 
-// Requests are sent before anything is rendered.
+// Send requests before rendering.
 void resume();
 loadFirst();
 follow(showsStream());

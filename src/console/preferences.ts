@@ -2,13 +2,13 @@ import { effect, type Signal, signal } from '@preact/signals';
 
 export type Theme = 'system' | 'light' | 'dark';
 export type Zone = 'local' | 'utc';
-/** `live`: as it comes; a number: every so many seconds; `paused`: nothing changes until it is switched on again. */
+/** `live`: immediately; a number: every so many seconds; `paused`: nothing is refreshed. */
 export type Refresh = 'live' | '10' | '60' | 'paused';
 
-/** How many minutes charts show. The server keeps an hour. */
+/** The time range of charts in minutes. The server stores an hour. */
 export type ChartMinutes = '10' | '30' | '60';
 
-/** A list of queues under a name. */
+/** A saved filter of the list of queues. */
 export interface SavedView {
   readonly name: string;
   readonly query: string;
@@ -20,7 +20,7 @@ export const theme = stored<Theme>('theme', 'system');
 export const zone = stored<Zone>('zone', 'local');
 export const refresh = stored<Refresh>('refresh', 'live');
 export const chartMinutes = stored<ChartMinutes>('chartMinutes', '60');
-/** Columns of the list of queues that are shown in addition to the name. */
+/** Visible columns of the list of queues, in addition to the name. */
 export const queueColumns = stored<readonly string[]>('columns', [
   'ready',
   'scheduled',
@@ -37,7 +37,7 @@ effect(() => {
   else document.documentElement.dataset.theme = theme.value;
 });
 
-/** A choice that the browser remembers, if it allows that. */
+/** A preference, stored in the browser if it allows that. */
 function stored<T>(name: string, fallback: T): Signal<T> {
   const choice = signal(read(name, fallback));
   let isFirst = true;
@@ -46,7 +46,7 @@ function stored<T>(name: string, fallback: T): Signal<T> {
     if (!isFirst) write(name, text);
     isFirst = false;
   });
-  // Another tab has chosen: what this one stores later must not undo that.
+  // Another tab changed it. Adopt the change, so that this tab does not overwrite it later.
   addEventListener('storage', ({ key }) => {
     if (key === PREFIX + name) choice.value = read(name, fallback);
   });
@@ -62,7 +62,7 @@ function read<T>(name: string, fallback: T): T {
   }
 }
 
-/** A browser that stores nothing still shows the choice until the tab is closed. */
+/** If the browser stores nothing, the preference lasts until the tab is closed. */
 function write(name: string, text: string): void {
   try {
     localStorage.setItem(PREFIX + name, text);

@@ -1,7 +1,7 @@
 import { computed, signal } from '@preact/signals';
 import type { QueueNamed } from './remote/live.ts';
 
-/** An address in the console: the parts of its path, decoded, and its query. */
+/** An address in the console: the decoded segments of its path, and its query. */
 export interface PageAddress {
   readonly parts: readonly string[];
   readonly query: URLSearchParams;
@@ -15,7 +15,7 @@ addEventListener('hashchange', () => {
 
 export const address = computed<PageAddress>(() => parse(hash.value));
 
-/** What decides which page is shown, without what a page does with its query. */
+/** The path of the address. It selects the page; the query belongs to the page. */
 export const place = computed(() => address.value.parts.map(encodeURIComponent).join('/'));
 
 function parse(text: string): PageAddress {
@@ -23,7 +23,7 @@ function parse(text: string): PageAddress {
   return { parts: path.split('/').filter(Boolean).map(decode), query: new URLSearchParams(query) };
 }
 
-/** An address that a person typed may have a `%` that encodes nothing. */
+/** A typed address may contain a `%` that is not an escape. */
 function decode(part: string): string {
   try {
     return decodeURIComponent(part);
@@ -34,7 +34,7 @@ function decode(part: string): string {
 
 type QueryMembers = Readonly<Record<string, string | null | undefined>>;
 
-/** A link to a page; members of the query that are null or empty are left out. */
+/** Returns a link to a page. Query members that are null or empty are left out. */
 export function href(parts: readonly string[], query: QueryMembers = {}): string {
   const given = Object.entries(query).filter(
     ([, value]) => value !== null && value !== undefined && value !== '',
@@ -43,7 +43,7 @@ export function href(parts: readonly string[], query: QueryMembers = {}): string
   return `#/${parts.map(encodeURIComponent).join('/')}${text === '' ? '' : `?${text}`}`;
 }
 
-/** A link to the queues of a namespace, by a filter that people can read and change. */
+/** Returns a link to the queues of a namespace, with a filter that users can read and edit. */
 export function namespaceHref(ns: string): string {
   const written = /[\s"]/.test(ns) ? `"${ns.replace(/["\\]/g, '\\$&')}"` : ns;
   return href(['queues'], { filter: `ns:${written}` });
@@ -61,7 +61,7 @@ export function go(to: string): void {
   location.hash = to;
 }
 
-/** Changes the query of the page that is shown, without a step in the browser's history. */
+/** Changes the query of the present page, without an entry in the browser's history. */
 export function setQuery(change: QueryMembers): void {
   const { parts, query } = address.peek();
   const to = href(parts, { ...Object.fromEntries(query), ...change });

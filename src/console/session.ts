@@ -4,13 +4,13 @@ import { after } from './timers.ts';
 
 export type AccessRight = 'read' | 'write' | 'manage' | 'browse' | 'exchange';
 
-/** What the server says of a session. */
+/** A session, as the server returns it. */
 export interface SessionRecord {
   readonly user: string;
   readonly isAdministrator: boolean;
-  /** By namespace; those that the user may not see are left out. */
+  /** By namespace; namespaces that the user may not see are left out. */
   readonly rights: Readonly<Record<string, readonly AccessRight[]>>;
-  /** Namespaces in which the user may browse, but sees no bodies. */
+  /** Namespaces in which the user may browse, but not see bodies. */
   readonly maskedBodies: readonly string[];
   readonly csrfToken: string;
   readonly expiresAt: string;
@@ -19,31 +19,25 @@ export interface SessionRecord {
 
 const WHERE = 'console/session';
 
-/** Undefined: not known yet; null: nobody is signed in. */
+/** Undefined: not known yet; null: not signed in. */
 export const session = signal<SessionRecord | null | undefined>(undefined);
 /**
- * The session has ended while its page is open. What was typed there stays for the user's next session, as behind a
- * locked screen.
+ * Whether the session has ended while its page is open. The page and its input stay, as behind a lock screen, until the
+ * user signs in again.
  */
 export const hasEnded = signal(false);
-/** Why the form is shown again. */
+/** Why the sign-in form is shown again. */
 export const notice = signal<string | null>(null);
 
-/** Why it is not known who is signed in; null: it is known, or was not read yet. */
+/** Why the session could not be read; null: it was read, or has not been read yet. */
 export const unknownBecause = signal<unknown>(null);
 
 const RETRY_MS = 3_000;
 let cancelRetry = (): void => {};
-/**
- * Sign-ins and sign-outs of this page. What was asked before one of them may be answered after it, and says nothing of
- * now.
- */
+/** Counts sign-ins and sign-outs of this page: a response to a request sent before the last one is out of date. */
 let changes = 0;
 
-/**
- * The session that the browser has from before, if it still holds. While the server does not say so, what was known
- * stays.
- */
+/** Reads the session of the browser's cookie. Unless the server answers, the known session stays. */
 export async function resume(): Promise<void> {
   cancelRetry();
   const before = changes;
@@ -81,9 +75,9 @@ export async function signIn(user: string, password: string): Promise<void> {
 }
 
 /**
- * An error response of the server removes the cookie as well; without one, or with that of a proxy, the browser keeps
- * it.
- * @throws Error the session has not ended
+ * Signs out. An error response of the server removes the cookie, too. Without a response, or with that of a proxy, the
+ * browser keeps it.
+ * @throws Error if the session has not ended
  */
 export async function signOut(): Promise<void> {
   try {
@@ -99,7 +93,7 @@ export async function signOut(): Promise<void> {
 
 const forgets: (() => void)[] = [];
 
-/** Calls when the user signs out or another one signs in: what was shown to one is not for the next. */
+/** Calls `forget` when the user changes or signs out: the next user must not see data of the previous one. */
 export function onUserChange(forget: () => void): void {
   forgets.push(forget);
 }
@@ -115,7 +109,7 @@ function use(record: SessionRecord | null): void {
 }
 
 effect(() => {
-  // Rights were taken away since they were read.
+  // The user has lost a right since the session was read.
   if (forbidden.value > 0 && session.peek()) void resume();
 });
 
@@ -130,7 +124,7 @@ document.addEventListener('visibilitychange', () => {
   if (!document.hidden && hasEnded.peek()) void resume();
 });
 
-/** Whether the user has a right in a namespace: what would fail is not shown. */
+/** Whether the user has a right in a namespace. Actions that would be rejected are not shown. */
 export function may(right: AccessRight, ns: string): boolean {
   const record = session.value;
   return record?.rights[ns]?.includes(right) === true;

@@ -14,14 +14,14 @@ export function SignIn() {
   );
 }
 
-/** Over the page of a session that has ended. It hides the page, and keeps it as it is. */
+/** The sign-in form over the page of a session that has ended. It covers the page without changing it. */
 export function SignInAgain({ user }: { readonly user: string }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => {
     const before = document.activeElement;
     dialog.current?.showModal();
-    // Once the dialog is gone: Chromium puts nothing that is typed into a field that got the focus while the dialog
-    // closed.
+    // Wait until the dialog is gone: Chromium ignores keys in a field that received the focus while the dialog was
+    // closing.
     return () =>
       nextFrame(() => {
         if (before instanceof HTMLElement && before.isConnected) before.focus();

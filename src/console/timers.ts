@@ -1,53 +1,53 @@
-/** What the console knows of time: the one place that asks the browser for it. */
+/** Clock and timers of the console. No other file uses those of the browser. */
 
 /**
- * A connection on which nothing comes for longer is dead: the computer slept, or something on the way has dropped it,
- * and the browser may not notice for many minutes. The server sends each follower of its events something every 15 s,
- * and answers what pages read within seconds.
+ * A connection that is silent for longer is dead: the computer slept, or a router dropped the connection, which the
+ * browser may not notice for minutes. The server sends each event stream something every 15 s, and answers other
+ * requests within seconds.
  */
 export const SILENCE_MS = 45_000;
 
-/** What is added to the clock of the browser, so that it agrees with that of the server. */
+/** Offset of the server's clock to the browser's. */
 let offsetMs = 0;
 
-/** By the clock of the server, whose moments the pages show: that of the browser may be wrong by hours. */
+/**
+ * The time by the server's clock, ms since 1970. Pages show the server's times, and the browser's clock may be wrong by
+ * hours.
+ */
 export function now(): number {
   return Date.now() + offsetMs;
 }
 
-/**
- * By the clock of the browser alone, to measure how long something takes: {@link now} is corrected by responses, and a
- * correction in between would count as time, or hide time that has passed.
- */
+/** The time by the browser's clock, to measure durations: {@link now} jumps when a response corrects the offset. */
 export function browserNow(): number {
   return Date.now();
 }
 
-/** Call it when a request is sent. @returns takes the `Date` of its response */
+/** Call this when a request is sent. @returns a function that takes the `Date` header of its response */
 export function timeRequest(): (date: string | null) => void {
   const sentAt = Date.now();
   return (date) => {
     const second = Date.parse(date ?? '');
     if (Number.isNaN(second)) return;
-    // The server answered within this second, after the request was sent and before now. An offset that agrees with
-    // that stays.
+    // The server answered within this second, between the sending of the request and now. Keep the offset if it agrees
+    // with that.
     offsetMs = Math.min(Math.max(offsetMs, second - Date.now()), second + 999 - sentAt);
   };
 }
 
-/** Calls once, later. @returns what prevents it */
+/** Calls `call` once after `ms`. @returns a function that cancels it */
 export function after(ms: number, call: () => void): () => void {
   const timer = setTimeout(call, ms);
   return () => clearTimeout(timer);
 }
 
-/** Calls again and again. @returns what ends it */
+/** Calls `call` every `ms`. @returns a function that ends it */
 export function every(ms: number, call: () => void): () => void {
   const timer = setInterval(call, ms);
   return () => clearInterval(timer);
 }
 
-/** Calls once, before the browser draws next. */
+/** Calls `call` once, before the browser paints the next frame. */
 export function nextFrame(call: () => void): void {
   requestAnimationFrame(call);
 }

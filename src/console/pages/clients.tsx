@@ -16,7 +16,7 @@ import { Empty, Failure, Loading } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
-/** Who is connected to any node, and who waits where. */
+/** The client sessions and the waiting consumers of all nodes. */
 export function Clients() {
   const { value, error, isLoading, reload } = useResource('clients', clients, 5_000);
   return (
@@ -77,7 +77,7 @@ function WaitingNow({ waiting, reload }: { readonly waiting: Consumers; readonly
   );
 }
 
-/** Only those who manage a namespace are sent who waits in it. */
+/** The server returns consumers only to users who manage the namespace. */
 function NobodyWaits() {
   const managed = namespaces().filter((ns) => may('manage', ns));
   if (managed.length === 0) {

@@ -14,7 +14,7 @@ import { QueueLink } from '../ui/queue-link.tsx';
 import { Empty, Failure, Loading } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
-/** Dead letters of all namespaces: how many, why, where from, and back again. */
+/** The dead letters of all namespaces, by reason and by source, and their redrive. */
 export function DeadLetters() {
   const summary = useResource('dead-letters', deadLetters, 15_000);
   const redriven = useSignal<{ readonly of: DeadLetterQueue; readonly where: ElementChoice } | null>(null);
@@ -136,7 +136,7 @@ function Parts({
 }: {
   readonly title: string;
   readonly parts: readonly PartOfDeadLetters[];
-  /** How many elements the parts are of. */
+  /** How many elements were examined for the parts. */
   readonly looked: number;
   readonly ns: string;
   readonly queue: string;

@@ -1,7 +1,7 @@
 import type { TriedElement } from '../remote/dry-runs.ts';
 import { Badge } from '../ui/states.tsx';
 
-/** What a declaration would do with elements of its source. */
+/** The results of a dry run with elements of the source. */
 export function DryRunTable({ rows }: { readonly rows: readonly TriedElement[] }) {
   return (
     <section class="card" aria-label="Dry run" aria-live="polite">

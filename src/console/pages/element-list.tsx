@@ -50,19 +50,17 @@ export function StateBadge({ state }: { readonly state: ElementState }) {
   );
 }
 
-/** What was loaded of a list so far. */
+/** The part of a list that has been loaded. */
 interface LoadedList {
   readonly elements: readonly ListedElement[];
   readonly next: string | null;
   readonly looked: number;
   readonly error: unknown;
-  /** Where the page that failed, or is being loaded, begins. */
+  /** Cursor of the page that is being loaded, or that failed. */
   readonly after: string | null;
   readonly isLoading: boolean;
   readonly selectorError: string | null;
-  /**
-   * How many elements had been inserted into the queue just before the list was loaded; null: the user may not know.
-   */
+  /** The queue's insert counter just before the list was loaded; null if the user may not read it. */
   readonly inserted: number | null;
 }
 
@@ -78,7 +76,7 @@ const NOTHING: LoadedList = {
 };
 
 /**
- * The elements of a queue: by state, searched, selected, acted upon. The list changes only when somebody asks for that.
+ * The elements of a queue, with states, search, selection and actions. The list changes only when the user reloads it.
  */
 export function ElementList({
   of,
@@ -116,8 +114,8 @@ export function ElementList({
     list.value = { ...before, after, isLoading: true, error: null };
     if (after === null) selected.value = new Set();
     try {
-      // From the server, as what it last sent may be older than the list; and before the list, so that no later insert
-      // is missed.
+      // Read the counter from the server, because the stream may lag behind the list, and before the list, so that no
+      // later insert is missed.
       const inserted =
         after === null && may('read', ns) ? (await queueStatus(of, abort.signal)).stats.put : before.inserted;
       const page = await listElements(of, filter, { after, hidesBodies, signal: abort.signal });
@@ -265,7 +263,7 @@ export function ElementList({
   );
 }
 
-/** An element that was rolled back in between is found again at its new place, on a later page. */
+/** Removes elements that are listed already: one that was rolled back between two pages is returned again. */
 function notIn(listed: readonly ListedElement[], more: readonly ListedElement[]): readonly ListedElement[] {
   const known = new Set(listed.map(({ id }) => id));
   return more.filter(({ id }) => !known.has(id));
@@ -325,7 +323,8 @@ function GroupChoice({
 
 function SearchForm({ search }: { readonly search: string }) {
   const field = useRef<HTMLInputElement>(null);
-  // The address may change by the browser's own buttons. The field stays, and with it the focus.
+  // Update the field when the browser's buttons change the address. It is not rendered anew, so that it keeps the
+  // focus.
   useLayoutEffect(() => {
     if (field.current !== null) field.current.value = search;
   }, [search]);
@@ -356,10 +355,10 @@ function SearchForm({ search }: { readonly search: string }) {
   );
 }
 
-/** The server takes so many ids. */
+/** The server's limit of ids. */
 const MAX_SELECTED = 1_000;
 
-/** Actions on the selected elements, or if none is selected, on all that match; only those that the state allows. */
+/** Actions that the state allows, on the selected elements, or on all that match if none is selected. */
 function ActionBar({
   ns,
   selected,
@@ -374,7 +373,7 @@ function ActionBar({
   readonly ns: string;
   readonly selected: number;
   readonly listed: number;
-  /** Of Redis: its elements are not found by their ids. */
+  /** A list of Redis, whose elements cannot be found by id. */
   readonly isList: boolean;
   readonly isMore: boolean;
   readonly state: ElementState | null;
@@ -434,7 +433,7 @@ function ActionBar({
   );
 }
 
-/** Of a longer number in JSON, a selector sees the nearest that JavaScript has. */
+/** A selector sees a longer number in JSON rounded to the nearest JavaScript number. */
 const LONG_NUMBER = /\d{16}/;
 
 function NoElements({
@@ -469,7 +468,7 @@ function NoElements({
   return <Empty title="The queue is empty">What is inserted shows here until it is consumed.</Empty>;
 }
 
-/** @param isList its elements have no pages */
+/** @param isList whether elements have no page of their own */
 function columnsOf(
   { ns, queue }: QueueNamed,
   group: string | null,
@@ -536,7 +535,7 @@ function LastFailure({ reason = '–' }: { readonly reason: string | undefined }
   );
 }
 
-/** The moment that matters in a state. */
+/** The most relevant time in a state. */
 function Due({ element: { state, mature, insertedAt, holder } }: { readonly element: ListedElement }) {
   if (state === 'scheduled') return <When at={mature} />;
   if (state === 'reserved' && holder !== null) {

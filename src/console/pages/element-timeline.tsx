@@ -10,7 +10,7 @@ interface TimelineEntry {
   readonly what: ComponentChildren;
 }
 
-/** What is known of the past of an element, and what will come, in this order. The server keeps no more than this. */
+/** The known past and future events of an element, in order. The server stores no more history than this. */
 export function ElementTimeline({
   ns,
   whole,

@@ -29,8 +29,8 @@ import { StateBadge } from './element-list.tsx';
 import { ElementTimeline } from './element-timeline.tsx';
 
 /**
- * What is known of an element: the list has its holder and the reason of its last failure, the element itself its whole
- * body.
+ * The data of an element. Only the list has its holder and the reason of its last failure; only the element itself has
+ * the whole body.
  */
 interface KnownElement {
   readonly whole: WholeElement | null;
@@ -48,13 +48,13 @@ async function readKnown(
   const [whole, listed, waiting] = await Promise.all([
     hidesBodies ? null : readElement(of, id, group, signal),
     listedElement(of, id, group, signal).catch((error: unknown) => {
-      // Lists of Redis do not find elements by their ids.
+      // A list of Redis does not find elements by id.
       if (hidesBodies) throw error;
       return null;
     }),
     may('manage', of.ns) ? queueConsumers(of, signal).catch(() => null) : null,
   ]);
-  // As the server answers those who may see bodies.
+  // The same error as for users who may see bodies.
   if (whole === null && listed === null)
     throw new ApiError(404, 'element-not-found', `Queue ${named(of.queue)} has no element ${named(id)}.`);
   return { whole, listed, waiting: waiting?.length ?? null };
@@ -64,7 +64,7 @@ async function readKnown(
 interface OfDelivery {
   readonly of: QueueNamed;
   readonly id: string;
-  /** Of a stream; null: the first one. */
+  /** On a stream; null: the first one. */
   readonly group: string | null;
 }
 
@@ -198,10 +198,10 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
   );
 }
 
-/** How often an element is read again whose state has ended by itself. */
+/** How often an element is read again after its state was due to end. */
 const AGAIN_MS = 2_000;
 
-/** When its state ends by itself: it matures, or its lease ends. Null: it does not. */
+/** When the state ends without a call, by maturity or lease expiry, ms since 1970; null if it does not. */
 function endOfState(element: KnownElement | null): number | null {
   const { whole = null, listed = null } = element ?? {};
   const state = whole?.state ?? listed?.state;
@@ -214,7 +214,7 @@ function endOfState(element: KnownElement | null): number | null {
   return at == null ? null : Date.parse(at);
 }
 
-/** An element that one group of a stream has finished may still wait for others. */
+/** Links to the other groups of a stream that still have the element. */
 function OtherGroups({ of, id, group }: OfDelivery) {
   const waiting = useResource(`${keyOf(of)} ${id}`, (signal) => groupsWith(of, id, signal));
   if (waiting.value === null || waiting.value.groups.length === 0) return null;
@@ -239,13 +239,10 @@ function OtherGroups({ of, id, group }: OfDelivery) {
   );
 }
 
-/** Headers that the server itself writes: a copy is a new element. */
+/** Headers written by the server, which a clone must not have. */
 const OF_SERVICE = /^x-(dl-|ks-|hop-count$|copy-count$|exchange-)/;
 
-/**
- * The body as a text that can be edited; null: it is none, only a part of it was read, or a form would store other
- * bytes.
- */
+/** The body as editable text; null if it is not text, was read only in part, or would be changed by a form. */
 function wholeText({ body, isCut, isUnreadable }: WholeElement): string | null {
   const text = isCut || isUnreadable ? null : decode(body);
   if (text === null || new TextEncoder().encode(text).length !== body.length) return null;
@@ -270,7 +267,7 @@ function isAway({ alarm, namespaces = [] }: AlarmPicture, ns: string): boolean {
   return alarm === 'engine-unavailable' && namespaces.includes(ns);
 }
 
-/** Why an element is not delivered now, and what would change that. */
+/** Explains why an element is not delivered now, and what would change that. */
 function Why({
   of,
   element: { whole, listed, waiting },

@@ -14,10 +14,10 @@ import { Dialog } from '../ui/dialog.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
 
-/** Elements of the source on which a change is tried. */
+/** Elements of the source that a change is tested with. */
 const SAMPLES = 20;
 
-/** What a change of an exchange would do differently with elements that are in its source now, before it is saved. */
+/** Shows, before a change of an exchange is saved, what it would do differently with elements of its source. */
 export function ExchangeChange({
   id,
   present,
@@ -30,7 +30,7 @@ export function ExchangeChange({
   readonly present: ExchangeDeclared;
   readonly changed: ExchangeDeclared;
   readonly onSave: () => void;
-  /** A selector has a mistake: there is nothing to compare, and nothing to save. */
+  /** Called if a selector has a mistake, so that the change cannot be compared or saved. */
   readonly onMistake: (error: unknown) => void;
   readonly onClose: () => void;
 }) {

@@ -23,10 +23,10 @@ import { ExchangeChange } from './exchange-change.tsx';
 import type { PageProps } from './page.tsx';
 
 const SAMPLES = 5;
-/** A selector that is being typed is not checked yet: half of one is a mistake. */
+/** How long after the last key a selector is checked: an unfinished one would be a mistake. */
 const TYPING_PAUSE_MS = 500;
 
-/** A new exchange: `/x-new` */
+/** Creates an exchange: `/x-new` */
 export function NewExchange(_: PageProps) {
   const ns = namespaces().find((name) => may('exchange', name)) ?? '';
   return (
@@ -43,7 +43,7 @@ export function NewExchange(_: PageProps) {
   );
 }
 
-/** Changes a declaration, tries it on real elements of the source, and stores it. */
+/** Edits a declaration, tests it with elements of the source, and stores it. */
 export function ExchangeEditor({
   id,
   declared,
@@ -280,7 +280,7 @@ function QueueFields({
   );
 }
 
-/** An empty selector is none. */
+/** Removes empty selectors. */
 function clean({ src, dst, consumer }: ExchangeDeclared): ExchangeDeclared {
   return {
     src,
@@ -293,7 +293,7 @@ function clean({ src, dst, consumer }: ExchangeDeclared): ExchangeDeclared {
   };
 }
 
-/** An error of a selector says where it is. */
+/** Adds the place of a mistake to the error message. */
 function withPlace(error: unknown): string {
   if (!(error instanceof ApiError)) return messageOf(error);
   const { parameter, line } = error.details;

@@ -20,7 +20,7 @@ import { ExchangeEditor } from './exchange-editor.tsx';
 import { ExchangeState } from './exchanges.tsx';
 import type { PageProps } from './page.tsx';
 
-/** One exchange: what it counted, what failed, and its change. `/x/ID`, `/x/ID/edit` */
+/** An exchange: its counters, errors and editor. `/x/ID`, `/x/ID/edit` */
 export function Exchange({ rest }: PageProps) {
   const [id = '', tab] = rest;
   const details = useResource(id, (signal) => exchangeDetails(id, signal), tab === 'edit' ? 0 : 5_000);
@@ -65,7 +65,7 @@ function declaredOf({ src, dst, opts }: ExchangeDetails): ExchangeDeclared {
   };
 }
 
-/** Whether the user may change it: the rights that the server asks for. */
+/** Whether the user has the rights that the server requires for a change. */
 function mayRule({ src, dst }: ExchangeDetails): boolean {
   const isVisible = dst.every(({ ns, hidden }) => hidden !== true && may('write', ns));
   return isVisible && may('exchange', src.ns) && may('read', src.ns);

@@ -12,7 +12,7 @@ import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
 import { Badge, Empty, Loading } from '../ui/states.tsx';
 
-/** More than these are a list only: nobody reads a larger picture. */
+/** Maximum exchanges in the graph: a larger one would be unreadable. */
 const MAX_DRAWN = 60;
 
 export function ExchangeState({ stopped, lastError }: Pick<ExchangePicture, 'stopped' | 'lastError'>) {
@@ -26,7 +26,7 @@ export function ExchangeState({ stopped, lastError }: Pick<ExchangePicture, 'sto
   return <Badge level="good">Running</Badge>;
 }
 
-/** Which queue goes where, as a picture and as a table. */
+/** The exchanges as a graph and as a table. */
 export function Exchanges() {
   const all = useComputed(() => {
     version.value;
@@ -68,7 +68,7 @@ function cycleOf(picture: ExchangePicture, cycles: readonly Cycle[]): Cycle | un
   return cycles.find(({ places }) => places.has(key));
 }
 
-/** In words what the graph marks. */
+/** The cycles that the graph marks, as text. */
 function Cycles({ all }: { readonly all: readonly Cycle[] }) {
   return (
     <section class="card" aria-label="Cycles">
@@ -201,7 +201,9 @@ function placesOf(
   return { places: [...places.values()], edges };
 }
 
-/** Is drawn again when exchanges come, go, or count on. The table below says the same in words. */
+/**
+ * The graph of exchanges. It is redrawn when exchanges or their counts change. The table below has the same content.
+ */
 function ExchangeGraph({
   all,
   cycles,
@@ -219,7 +221,7 @@ function ExchangeGraph({
       ({ drawGraph }) => {
         if (!isGone) drawing.value = drawGraph(places, edges);
       },
-      // The file is gone after an update of the server, or the server is away. The table says the same.
+      // The file is gone after an update of the server, or the server is unavailable. The table has the same content.
       () => {
         isMissing.value = true;
       },

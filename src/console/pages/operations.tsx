@@ -17,7 +17,7 @@ import { Empty, Loading } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
-/** Bulk operations that run, and those that ended within a week. */
+/** Running bulk operations, and those that ended in the last week. */
 export function Operations() {
   const all = useComputed(() => {
     version.value;
@@ -29,7 +29,7 @@ export function Operations() {
   });
   const withDryRuns = useSignal(false);
   if (!isComplete.value) return <Loading />;
-  // Each confirmation begins with a dry run: ended ones would be most of the list.
+  // Hide ended dry runs: each confirmation starts one, so they would be most of the list.
   const shown = all.value.filter(({ dryRun, state }) => withDryRuns.value || !dryRun || state === 'running');
   const dryRuns = all.value.filter(({ dryRun }) => dryRun).length;
   return (
@@ -91,7 +91,7 @@ const COLUMNS: readonly PlainColumn<OperationPicture>[] = [
   },
 ];
 
-/** A queue, or the namespace that moves to another engine. */
+/** A queue, or a namespace that is migrated. */
 function Place({ place: { ns, queue } }: { readonly place: OperationPlace }) {
   return queue === undefined ? <bdi>{ns}</bdi> : <QueueLink ns={ns} queue={queue} />;
 }

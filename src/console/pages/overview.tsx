@@ -34,9 +34,9 @@ import { When } from '../ui/when.tsx';
 
 const MAX_CONCERNS = 10;
 
-/** What is wrong, and where to look first. */
+/** Shows problems first, then totals, charts, namespaces and nodes. */
 export function Overview() {
-  // Once: to look into 20,000 dead letters takes a second of the server. How many there are is among what it sends.
+  // Read only once: examining 20,000 dead letters takes the server a second. The stream updates their number.
   const dead = useResource('dead-letters', deadLetters);
   const history = useResource('history', sumHistory, 15_000);
   const engines = useResource('engines', readEngines, 15_000);
@@ -70,7 +70,7 @@ export function Overview() {
   );
 }
 
-/** What an alarm says, by its name. */
+/** The text of an alarm. */
 function alarmText({
   alarm,
   engine,
@@ -129,7 +129,7 @@ interface QueueTotals {
   reserved: number;
   in: number;
   out: number;
-  /** As the server writes it. */
+  /** ISO 8601. */
   oldest: string | null;
   queues: number;
   paused: number;
@@ -148,7 +148,7 @@ const NONE: Readonly<QueueTotals> = {
   paused: 0,
 };
 
-/** One pass over all queues for each update. */
+/** Sums up all queues in one pass, which runs at each update. */
 function totalsByNamespace(all: ReadonlyMap<string, QueuePicture>, now: number): TotalsByNamespace {
   const totals = new Map<string, QueueTotals>();
   for (const [key, queue] of all) {
@@ -160,7 +160,7 @@ function totalsByNamespace(all: ReadonlyMap<string, QueuePicture>, now: number):
     sum.queues += 1;
     if (queue.paused) sum.paused += 1;
     sum.oldest = earlier(sum.oldest, readySince(queue));
-    // Queues at rest have no samples.
+    // Idle queues have no samples.
     const own = samples.get(key);
     if (own === undefined) continue;
     const rates = ratesAt(own, now, followedSince);
@@ -185,7 +185,7 @@ function sumOf(all: Iterable<Readonly<QueueTotals>>): Readonly<QueueTotals> {
   return sum;
 }
 
-/** Of moments as text, which sort as moments do. */
+/** The earlier of two ISO 8601 times, which sort as strings. */
 function earlier(a: string | null, b: string | null): string | null {
   if (a === null || b === null) return a ?? b;
   return a < b ? a : b;
@@ -249,7 +249,7 @@ function Figures({
   );
 }
 
-/** A user who may browse but not read is sent no counts. */
+/** The stream sends no counts to a user who may browse but not read. */
 function countNow(of: DeadLetterQueue): number {
   if (!may('read', of.ns)) return of.count;
   return queues.get(keyOf(of))?.totalSize ?? 0;
@@ -317,7 +317,7 @@ function Concerns() {
 
 function ConcernRow({ concern }: { readonly concern: Concern }) {
   const { queue, rank } = concern;
-  // Dead letters, and queues of which nobody takes.
+  // Dead letters, and queues without active consumers.
   const isBad = rank === 0 || rank === 2;
   return (
     <li>
@@ -340,7 +340,7 @@ function Namespaces({
   missing,
 }: {
   readonly totals: ReadonlySignal<TotalsByNamespace>;
-  /** Null: they have not been read. */
+  /** Null: not read yet. */
   readonly engines: readonly EngineInfo[] | null;
   readonly missing: readonly string[];
 }) {
@@ -402,8 +402,8 @@ function EngineState({
 }
 
 /**
- * Of the engines of one namespace, as all nodes see them. An alarm comes at once, while the engines are read every 15
- * s.
+ * The health of the engines of a namespace, as seen by all nodes. Alarms arrive immediately; the engines are read every
+ * 15 s.
  */
 function healthOf(
   alarm: AlarmPicture | undefined,

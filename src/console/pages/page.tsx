@@ -10,14 +10,14 @@ import { Failure, Loading } from '../ui/states.tsx';
 import { Overview } from './overview.tsx';
 import { Queues } from './queues.tsx';
 
-/** What a page is given: the parts of its address after the first. */
+/** Properties of a page: the segments of its address after the first. */
 export interface PageProps {
   readonly rest: readonly string[];
 }
 
 type PageComponent = ComponentType<PageProps>;
 
-/** Pages that are loaded when they are first opened, by the first part of their address. */
+/** Pages that are loaded when they are first opened, by the first segment of their address. */
 const LAZY: Readonly<Record<string, () => Promise<PageComponent>>> = {
   q: async () => (await import('./queue.tsx')).QueuePages,
   'dead-letters': async () => (await import('./dead-letters.tsx')).DeadLetters,
@@ -29,7 +29,7 @@ const LAZY: Readonly<Record<string, () => Promise<PageComponent>>> = {
   users: async () => (await import('./users.tsx')).Users,
 };
 
-/** Pages whose content comes from the stream of events: it starts at once for them. */
+/** Pages whose content comes from the event stream, which then starts immediately. */
 const OF_STREAM: ReadonlySet<string> = new Set(['', 'exchanges', 'operations']);
 
 export function showsStream(): boolean {
@@ -39,7 +39,7 @@ export function showsStream(): boolean {
 const loaded = signal<Readonly<Record<string, PageComponent>>>({});
 const failure = signal<unknown>(null);
 
-/** What the tab, the history and the bookmarks of the browser call the page of the address. */
+/** The title of the present page, for tabs, history and bookmarks. */
 export function pageTitle(): string {
   const [first = '', ...rest] = address.peek().parts;
   if (first === 'q') {
@@ -51,7 +51,7 @@ export function pageTitle(): string {
   return DESTINATIONS.find(({ to }) => to === first)?.title ?? 'No such page';
 }
 
-/** The page of the address. Another address makes another page; another query does not. */
+/** The page of the address. It is rendered anew if the path changes, but not if only the query does. */
 export function PageOf() {
   const [first = '', ...rest] = address.value.parts;
   if (first === '') return <Overview />;
@@ -70,7 +70,7 @@ async function load(name: string): Promise<void> {
   }
 }
 
-/** The page of the address is loaded while the server is asked who is signed in. */
+/** Loads the page of the address in parallel with the session. */
 export function loadFirst(): void {
   void load(address.peek().parts[0] ?? '');
 }
@@ -86,8 +86,8 @@ function LazyPage({ name, rest }: { readonly name: string; readonly rest: readon
   }, [isLive]);
   if (Page !== undefined) return <Page rest={rest} />;
   if (failure.value !== null) {
-    // After an update of the server the old files are gone; a reload fetches the new ones. While the server is away it
-    // would find nothing.
+    // After an update of the server the old files are gone, and a reload fetches the new ones. Not while the server is
+    // unavailable: a reload would show the browser's error page.
     const retry = (): void => (isLive ? location.reload() : void load(name));
     return <Failure error="This page could not be loaded." retry={retry} />;
   }

@@ -9,10 +9,10 @@ import { Spark } from '../ui/spark.tsx';
 import { Badge } from '../ui/states.tsx';
 import type { TableColumn } from '../ui/table.tsx';
 
-/** All columns that are shown if nothing is chosen fit a window of 1024 pixels. */
+/** The default columns fit a window of 1024 pixels. */
 const NUMBER = { isNumber: true, isSortable: true, width: 'minmax(4.5rem, 0.6fr)' } as const;
 
-/** Of the list of queues. Those that can be sorted are called as the server calls them. */
+/** The columns of the list of queues. The ids of sortable columns are the server's `sort` values. */
 const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
   {
     id: 'name',
@@ -91,13 +91,13 @@ function Age({ queue }: { readonly queue: QueueOfPage }) {
   return <>{age === null ? '–' : duration(age)}</>;
 }
 
-/** A component of its own: the clock would make the whole row render each second. */
+/** A separate component, so that the clock does not render the whole row each second. */
 function Trend({ queue }: { readonly queue: QueueOfPage }) {
   const own = samples.get(keyOf(queue));
   return <Spark samples={own} now={own === undefined ? 0 : clock.value} />;
 }
 
-/** Those that the user has chosen. */
+/** The columns that the user has chosen. */
 export function chosenColumns(): readonly TableColumn<QueueOfPage>[] {
   return COLUMNS.filter(({ id }) => ALWAYS.has(id) || queueColumns.value.includes(id));
 }

@@ -9,7 +9,7 @@ import { Empty, Failure, Loading } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
-/** Who waits for elements of a queue, the first one first. */
+/** The waiting consumers of a queue, in order of arrival. */
 export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
   const { ns, queue } = of;
   const isAllowed = may('manage', ns);

@@ -15,7 +15,7 @@ import { PlainTable } from '../ui/plain-table.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
 import { say } from '../ui/toasts.tsx';
 
-/** A field of an option; one without a name is the option itself. */
+/** A field of an option. An empty name stands for the option itself. */
 interface OptionField {
   readonly name: string;
   readonly label: string;
@@ -28,7 +28,7 @@ interface OptionForm {
   readonly title: string;
   readonly meaning: string;
   readonly fields: readonly OptionField[];
-  /** Whether an own value may be that there is none. */
+  /** Whether the option may be set to none. */
   readonly mayBeNone: boolean;
 }
 
@@ -87,7 +87,7 @@ const FORMS: readonly OptionForm[] = [
   },
 ];
 
-/** What holds for a queue, where that comes from, and for those who manage it, its change. */
+/** The effective options of a queue and their origin, and a form for users who may change them. */
 export function QueueOptionsTab({ of }: { readonly of: QueueNamed }) {
   const options = useResource(keyOf(of), (signal) => readOptions(of, signal));
   const isChanging = useSignal(false);
@@ -145,7 +145,7 @@ function OptionsTable({ record: { effective, sources, pattern } }: { readonly re
   );
 }
 
-/** What was set, and not about that. */
+/** A duration, with the exact seconds if the rounded text would hide some. */
 function exactDuration(seconds: number): string {
   if (seconds < 60) return `${seconds} s`;
   const unit = seconds < 3_600 ? 60 : seconds < 86_400 ? 3_600 : 86_400;
@@ -276,7 +276,7 @@ function OptionInput({
   );
 }
 
-/** What a field begins with: what holds now. */
+/** The initial value of a field: the effective one. */
 function fieldText({ name }: OptionForm, field: OptionField, { effective }: OptionsReading): string {
   const value = effective[name];
   if (value === null) return '';
@@ -284,7 +284,7 @@ function fieldText({ name }: OptionForm, field: OptionField, { effective }: Opti
   return String((value as Readonly<Record<string, unknown>>)[field.name] ?? '');
 }
 
-/** Fields that are left empty are left out. */
+/** Reads the fields of an option. Empty fields are left out. */
 function readFields(form: OptionForm, data: FormData): unknown {
   const given = form.fields.flatMap((field) => {
     const text = String(data.get(`${form.name}.${field.name}`) ?? '').trim();

@@ -3,7 +3,7 @@ import { address, href } from '../route.ts';
 import { Icon } from '../ui/icon.tsx';
 import { Menu } from '../ui/menu.tsx';
 
-/** Filter and order of the list of queues under names that the user gives. */
+/** Saved filters and sort orders of the list of queues. */
 export function SavedViews() {
   const save = (event: SubmitEvent): void => {
     event.preventDefault();

@@ -27,16 +27,16 @@ import { TryIt } from './try-it.tsx';
 import { WatchedElement } from './watched-element.tsx';
 
 /**
- * A queue, and what belongs to it: `/q/N/orders`, `/q/N/orders/e/ID`, `/q/N/orders/watch/ID`, and its tabs such as
- * `/q/N/orders/consumers`.
+ * A queue with its tabs, such as `/q/N/orders` and `/q/N/orders/consumers`, and its elements: `/q/N/orders/e/ID`,
+ * `/q/N/orders/watch/ID`.
  */
 export function QueuePages({ rest }: PageProps) {
   const [ns = '', queue = '', tab = 'elements', id] = rest;
   const of: QueueNamed = { ns, queue };
-  // A list shows what was asked for, and must not go on to show what this page has removed.
+  // Counts purges, to reload the list of elements: it does not refresh itself.
   const purges = useSignal(0);
   const group = address.value.query.get('group');
-  // Of another group it is another delivery: nothing of the one before may stay.
+  // Another group means another delivery, so the state of the page must be reset.
   if (tab === 'e' && id !== undefined)
     return <ElementPageOf key={`group ${group}`} of={of} id={id} group={group} />;
   if (tab === 'watch' && id !== undefined) return <WatchedElement source={of} firstId={id} />;
@@ -80,7 +80,7 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
     version.value;
     return queues.get(keyOf(of));
   });
-  // Of a queue that is newer than what was read while nothing is refreshed.
+  // For a queue that is missing in the last state because refreshing is paused.
   const pausedHere = useSignal(false);
   const isPaused = picture.value?.paused ?? pausedHere.value;
   const exported = mayExport(ns) ? exportUrl(of) : null;
@@ -149,12 +149,12 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
   );
 }
 
-/** An export has bodies. */
+/** An export contains bodies. */
 function mayExport(ns: string): boolean {
   return may('browse', ns) && (may('read', ns) || session.value?.maskedBodies.includes(ns) !== true);
 }
 
-/** Asks before elements or a whole queue are gone for good. What fails is said here, and may be tried again. */
+/** Confirms a purge or the deletion of a queue. Errors are shown in the dialog, so that the user can retry. */
 function Removal({
   of,
   kind,
@@ -177,7 +177,7 @@ function Removal({
   version.value;
   const picture = connection.value === 'live' ? queues.get(keyOf(of)) : undefined;
   const sizes = picture ?? status.value;
-  // A purge leaves what consumers have reserved.
+  // A purge does not remove reserved elements.
   const size = sizes === null ? null : isPurge ? sizes.size + sizes.schedSize : sizes.totalSize;
   const elements = size === null ? 'its elements' : several(size, 'element');
   const isInUse = error.value instanceof ApiError && error.value.code === 'queue-in-use';
@@ -190,7 +190,7 @@ function Removal({
         say(`${several(removed, 'element')} of ${named(queue)} removed`);
         onPurge();
       } else {
-        // Without force, elements that come after this was shown keep the queue from being deleted.
+        // Without `force`, elements inserted after the dialog was shown prevent the deletion.
         await call(path('q', ns, queue), {
           method: 'DELETE',
           query: { force: size === 0 && !isInUse ? null : '1' },

@@ -23,20 +23,20 @@ import { act } from '../ui/toasts.tsx';
 import { ColumnChoice, chosenColumns } from './queue-columns.tsx';
 import { SavedViews } from './queue-views.tsx';
 
-/** How often the page is read again, for its order and its rates. What changes in a row comes as an event. */
+/** How often the list is read again for its order and rates. Other changes of a row arrive as events. */
 const READ_EVERY_MS = 10_000;
-/** A word that is being typed is not looked for yet: half of one, such as `age:>`, is an error. */
+/** How long after the last key the filter applies: an unfinished word, such as `age:>`, is an error. */
 const TYPING_PAUSE_MS = 250;
 
-/** A page of the list, with the search that it answers. */
+/** A page of the list, with its search. */
 interface ListedPage extends FoundQueues {
   readonly key: string;
   readonly page: number;
 }
 
 /**
- * All queues that the user may read, filtered, sorted and paged by the server. The order is that of the moment when the
- * page was asked for: rows do not jump.
+ * All queues that the user may read, filtered, sorted and paged by the server. The order does not change until the user
+ * sorts again, so that rows do not jump.
  */
 export function Queues() {
   const search = searchOf(address.value.query);
@@ -66,8 +66,8 @@ export function Queues() {
   const isLive = connection.value === 'live';
   const wasLive = useRef(isLive);
   useEffect(() => {
-    // While nobody listened, what the server had read of queues was up to ten seconds old; for the stream it has read
-    // them all again.
+    // Without an event stream, the server's data about queues are up to ten seconds old. For the stream it has read
+    // them again.
     if (isLive && !wasLive.current) sortAgain();
     wasLive.current = isLive;
   }, [isLive]);
@@ -122,7 +122,7 @@ export function Queues() {
         )}
         {shown !== null && isAnswered && rows.length > 0 && (
           <VirtualTable
-            // Another page begins at its top.
+            // Start another page at its top.
             key={shown.page}
             label="Queues"
             rows={rows}
@@ -141,7 +141,7 @@ export function Queues() {
   );
 }
 
-/** How many rows of a page, read again, are not among those that are shown. */
+/** How many rows of the latest read are not shown yet. */
 function addedIn(latest: ListedPage, shown: ListedPage): number {
   if (latest.key !== shown.key) return 0;
   const known = new Set(shown.queues.map(keyOf));
@@ -173,7 +173,7 @@ function selectionOf(
 
 function FilterField({ filter }: { readonly filter: string }) {
   const typed = useSignal(filter);
-  // Before the next key: what is typed then must not be lost.
+  // A layout effect, so that keys typed next are not lost.
   useLayoutEffect(() => {
     typed.value = filter;
   }, [filter]);
@@ -292,7 +292,7 @@ function SelectionBar({
   onNone,
 }: {
   readonly chosen: readonly QueueNamed[];
-  /** @param failed those that could not be changed */
+  /** @param failed the queues that could not be changed */
   readonly onDone: (failed: readonly QueueNamed[]) => void;
   readonly onNone: () => void;
 }) {

@@ -5,7 +5,7 @@ import { session } from '../session.ts';
 import { Icon } from '../ui/icon.tsx';
 import { act } from '../ui/toasts.tsx';
 
-/** Lines to paste into a shell or a program, with this server's address in them. */
+/** Snippets for a shell or a program, with this server's address. */
 export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
   const url = new URL(`q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`, BASE).href;
   const server = BASE.href.replace(/\/$/, '');
@@ -55,7 +55,7 @@ function Snippet({ title, text }: { readonly title: string; readonly text: strin
   const lines = useRef<HTMLPreElement>(null);
   const copy = (): Promise<void> =>
     act(async () => {
-      // Without TLS a browser gives pages of other machines no clipboard.
+      // Browsers offer no clipboard to pages of other hosts without TLS.
       if (navigator.clipboard !== undefined) {
         await navigator.clipboard.writeText(text);
         return 'Copied';

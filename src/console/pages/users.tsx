@@ -26,8 +26,8 @@ const RIGHTS: readonly (readonly [AccessRight, string])[] = [
 ];
 
 /**
- * What the user who signed in may do, and who changed what. Users and their rights are changed in the configuration
- * only.
+ * The rights of the signed-in user, console sessions, and the audit log. Users and their rights are changed only in the
+ * configuration.
  */
 export function Users() {
   return (
@@ -90,7 +90,7 @@ function YesOrNo({ isYes }: { readonly isYes: boolean }) {
   );
 }
 
-/** The own sessions of the console; for administrators also those of another user. */
+/** The user's console sessions; for administrators also those of other users. */
 function Sessions() {
   const own = session.value?.user ?? '';
   const user = useSignal(own);
@@ -103,7 +103,7 @@ function Sessions() {
     async (signal) => ({ user: user.value, ...(await consoleSessions(user.value, signal)) }),
     10_000,
   );
-  // The last answer stays while the next one is on its way: rows of another user must not stand under this one's name.
+  // The previous response stays while the next one is loading: do not show it under another user's name.
   const list = value?.user === user.value ? value : null;
   const end = (id: string): Promise<void> =>
     act(async () => {
@@ -113,7 +113,7 @@ function Sessions() {
     });
   const endAll = (): Promise<void> =>
     act(async () => {
-      // What fails is said behind a dialog.
+      // Close the dialog first: errors are shown behind it.
       isAsking.value = false;
       await endAllSessions(user.value);
       if (isOwn) await signOut();

@@ -14,13 +14,13 @@ const LOOK_EVERY_MS = 2_000;
 interface WatchedMoment {
   readonly at: number;
   readonly text: string;
-  /** Of the element's page; null: it is nowhere, or not found. */
+  /** Link to the element's page; null if the element was not found. */
   readonly href: string | null;
 }
 
 /**
- * What becomes of a dead letter that is redriven: `/q/NS/QUEUE/watch/FIRST-ID?dead=QUEUE&left=ID`; `left` is its id as
- * the dead letter that it was.
+ * Follows a redriven dead letter: `/q/NS/QUEUE/watch/FIRST-ID?dead=QUEUE&left=ID`. `left` is the id that it had as a
+ * dead letter.
  */
 export function WatchedElement({
   source,
@@ -96,7 +96,7 @@ function momentOf(
   const { element } = found;
   if (found.kind === 'dead letter') {
     const reason = element.headers['x-dl-reason'];
-    // One that came back has another id.
+    // A dead letter that returned has another id.
     const kind =
       left === null ? 'a dead letter' : element.id === left ? 'still a dead letter' : 'a dead letter again';
     return {

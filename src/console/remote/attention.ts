@@ -9,17 +9,17 @@ import {
 } from './live.ts';
 import { type DepthSample, ratesAt } from './series.ts';
 
-/** Why somebody should look at a queue. The lower the rank, the sooner. */
+/** A queue that needs attention, and why. A lower rank is more urgent. */
 export interface Concern {
   readonly queue: QueuePicture;
-  /** The place of the reason in {@link RULE}. */
+  /** Index of the reason in {@link RULE}. */
   readonly rank: number;
 }
 
-/** Ready elements may wait for so long before it is said. */
+/** How long ready elements may wait before the queue is listed. */
 export const LATE_MS = 60_000;
 
-/** The rule of {@link concerns}, as the overview states it. */
+/** The reasons of {@link concerns}, as shown on the overview, most urgent first. */
 export const RULE = [
   'Dead letters came in the last five minutes.',
   'Paused, with elements that are ready.',
@@ -28,16 +28,16 @@ export const RULE = [
 ] as const;
 
 export interface Concerns {
-  /** The most urgent, in order. */
+  /** The most urgent queues, in order. */
   readonly first: readonly Concern[];
-  /** How many there are in all. */
+  /** Number of all queues that need attention. */
   readonly total: number;
 }
 
 /**
- * The queues that need attention, the most urgent first; of the same rank, the one with the oldest ready element. With
- * 10,000 queues this runs twice a second: no moment is parsed, since their texts sort as they do, and only the first
- * are kept in order.
+ * Returns the queues that need attention, the most urgent first; within a rank, the one with the oldest ready element.
+ * With 10,000 queues this runs twice a second, so times are compared as ISO strings without parsing, and only the first
+ * `max` are sorted.
  */
 export function concerns(
   queues: ReadonlyMap<string, QueuePicture>,
@@ -72,13 +72,13 @@ function byUrgency(a: Concern, b: Concern): number {
   return a.rank - b.rank || bySince(a.queue, b.queue) || b.queue.size - a.queue.size;
 }
 
-/** What became ready first comes first; a queue with nothing ready comes last. */
+/** The queue with the oldest ready element comes first, one without ready elements last. */
 function bySince(a: QueuePicture, b: QueuePicture): number {
   const [one, other] = [readySince(a) ?? '~', readySince(b) ?? '~'];
   return one < other ? -1 : Number(one > other);
 }
 
-/** Null: it needs no attention. */
+/** Returns null if the queue needs no attention. */
 function rankOf(
   queue: QueuePicture,
   lateSince: string,
@@ -92,7 +92,7 @@ function rankOf(
   return ratesAt(samples, now, followedSince).out > 0 ? 3 : 2;
 }
 
-/** In words. */
+/** The reason as a sentence. */
 export function reasonOf({ queue, rank }: Concern, now: number): string {
   if (rank === 0) return `Dead letters came in the last 5 min; ${several(queue.totalSize, 'is', 'are')} here`;
   if (rank === 1) return `Paused; ${several(queue.size, 'element')} ready`;

@@ -27,7 +27,7 @@ export interface ChangeLine {
   readonly address: string | null;
   readonly namespace: string | null;
   readonly queue: string | null;
-  /** What else is known of it, such as the id of an exchange, or how many elements were removed. */
+  /** Further facts, such as the id of an exchange, or how many elements were removed. */
   readonly details: Readonly<Record<string, unknown>>;
 }
 
@@ -52,7 +52,7 @@ interface Clients {
 
 const LIMIT = 200;
 
-/** Who is connected to any node, and who waits where. */
+/** Reads the client sessions and the waiting consumers of all nodes. */
 export async function clients(signal: AbortSignal): Promise<Clients> {
   const request = { query: { limit: LIMIT }, signal };
   const [sessions, consumers] = await Promise.all([
@@ -66,7 +66,7 @@ export interface ChangeList extends LimitedList {
   readonly lines: readonly ChangeLine[];
 }
 
-/** Who changed what on any node, the latest first, as far as the user may see it. */
+/** Reads the audit log of all nodes, newest first, as far as the user may see it. */
 export function changes(signal: AbortSignal): Promise<ChangeList> {
   return get<ChangeList>('audit', { query: { limit: LIMIT }, signal });
 }
@@ -87,7 +87,7 @@ export interface ListedSessions extends OfNodes {
   readonly sessions: readonly ListedSession[];
 }
 
-/** Those of a user, the latest used first. Of others for administrators only. */
+/** Reads the console sessions of a user, the last used first. Only administrators may read those of others. */
 export function consoleSessions(user: string, signal: AbortSignal): Promise<ListedSessions> {
   return get<ListedSessions>('console/sessions', { query: { user }, signal });
 }

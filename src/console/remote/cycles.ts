@@ -1,10 +1,10 @@
 import type { ExchangePicture } from './live.ts';
 
-/** Queues and exchanges that lead to each other, so that an element may come back to where it was. */
+/** Queues and exchanges that lead to each other, so that an element may return to its queue. */
 export interface Cycle {
   /** Keys of places, as in {@link placesOfExchange}. */
   readonly places: ReadonlySet<string>;
-  /** The names of a shortest way round, from a queue back to itself. */
+  /** The names along a shortest path from a queue back to itself. */
   readonly way: readonly string[];
 }
 
@@ -13,7 +13,7 @@ interface CyclePlace {
   readonly name: string;
 }
 
-/** The places that an exchange connects; destinations that the user may not see are left out. */
+/** Returns the queues that an exchange connects. Destinations that the user may not see are left out. */
 export function placesOfExchange({ id, src, dst }: Pick<ExchangePicture, 'id' | 'src' | 'dst'>): {
   readonly source: CyclePlace;
   readonly exchange: CyclePlace;
@@ -30,7 +30,7 @@ export function placesOfExchange({ id, src, dst }: Pick<ExchangePicture, 'id' | 
   };
 }
 
-/** The cycles that exchanges make, each once: what is in two that meet is in one here. */
+/** Returns the cycles of exchanges. Cycles that share a queue or an exchange are returned as one. */
 export function cyclesOf(all: Iterable<Pick<ExchangePicture, 'id' | 'src' | 'dst'>>): readonly Cycle[] {
   const names = new Map<string, string>();
   const after = new Map<string, string[]>();
@@ -51,7 +51,7 @@ export function cyclesOf(all: Iterable<Pick<ExchangePicture, 'id' | 'src' | 'dst
   }));
 }
 
-/** Places that reach each other, in groups of more than one: Kosaraju's two walks, forwards and then backwards. */
+/** Strongly connected components with more than one place, by Kosaraju's algorithm. */
 function groupsOf(
   keys: Iterable<string>,
   after: ReadonlyMap<string, readonly string[]>,
@@ -64,13 +64,16 @@ function groupsOf(
   const grouped = new Set<string>();
   for (const key of left.reverse()) {
     const group = new Set(walk(key, before, grouped));
-    // An exchange stands between two queues, so that a cycle has two places at least.
+    // A cycle has at least two places: a queue and an exchange.
     if (group.size > 1) groups.push(group);
   }
   return groups;
 }
 
-/** What can be reached and was not seen, in the order in which it is left. No recursion: chains may be long. */
+/**
+ * Depth-first search: returns the unseen places that can be reached, in post-order. Not recursive, because chains may
+ * be long.
+ */
 function walk(
   start: string,
   next: ReadonlyMap<string, readonly string[]>,
@@ -94,7 +97,7 @@ function walk(
   return left;
 }
 
-/** From the first queue of a group back to it. */
+/** Returns a shortest path from the first queue of a component back to it. */
 function wayRound(group: ReadonlySet<string>, after: ReadonlyMap<string, readonly string[]>): string[] {
   const start = [...group].filter((key) => !key.startsWith('exchange ')).sort()[0] ?? '';
   const cameFrom = new Map<string, string>();

@@ -3,7 +3,7 @@ import { type ListedElement, listElements } from './elements.ts';
 import type { ExchangeDeclared } from './exchanges.ts';
 import type { QueueNamed } from './live.ts';
 
-/** What would become of one element. */
+/** What an exchange would do with one element. */
 export interface DryRunResult {
   readonly dst: readonly {
     readonly q: string;
@@ -21,13 +21,13 @@ export interface DryRunResult {
   readonly overrun: string | null;
 }
 
-/** An element of the source, and what a declaration would do with it. */
+/** An element of the source, and the result of a dry run. */
 export interface TriedElement {
   readonly id: string;
   readonly result: DryRunResult;
 }
 
-/** The same element under the declaration of today and under that which is edited. */
+/** The results for one element, with the stored and with the edited declaration. */
 export interface ComparedElement {
   readonly id: string;
   readonly before: DryRunResult;
@@ -41,7 +41,7 @@ export interface SelectorMistake {
   readonly column: number | null;
 }
 
-/** The first elements of a source whose body is a text that the user may see. */
+/** Reads the first elements of a source that have a text body that the user may see. */
 export async function samplesOf(src: QueueNamed, max: number): Promise<readonly ListedElement[]> {
   const { elements } = await listElements(
     src,
@@ -51,7 +51,10 @@ export async function samplesOf(src: QueueNamed, max: number): Promise<readonly 
   return elements.filter(({ text, truncated }) => text !== undefined && !truncated).slice(0, max);
 }
 
-/** Tries a declaration on elements; null: the one that is stored. One after the other: a user may try two at once. */
+/**
+ * Tests a declaration with elements; null: the stored one. One request at a time: a user may run only two tests at
+ * once.
+ */
 export async function tryOn(
   id: string,
   declaration: ExchangeDeclared | null,
@@ -62,7 +65,7 @@ export async function tryOn(
   return tried;
 }
 
-/** What a change would do with elements that are in the source now. */
+/** Compares the stored and a changed declaration with elements of the source. */
 export async function compareOn(
   id: string,
   changed: ExchangeDeclared,
@@ -76,16 +79,14 @@ export async function compareOn(
   });
 }
 
-/** Where an element goes: its destinations, or where it goes if none accepts it. */
+/** Returns the destinations of an element, or the queue for unroutable elements. */
 export function placesOf({ dst, strays_to, overrun }: DryRunResult): readonly string[] {
   if (overrun !== null) return [`nowhere: ${overrun}`];
   const accepting = dst.filter(({ accepted }) => accepted).map(({ ns, q }) => `${q} of ${ns}`);
   return accepting.length === 0 && strays_to !== null ? [strays_to] : accepting;
 }
 
-/**
- * Whether a change sends an element elsewhere, stores other copies in the same places, or does what was done before.
- */
+/** Whether a change sends an element elsewhere, changes the copies in the same destinations, or has no effect. */
 export function differenceOf({ before, after }: ComparedElement): 'elsewhere' | 'changed' | 'same' {
   const sorted = (result: DryRunResult): string => JSON.stringify([...placesOf(result)].sort());
   if (sorted(before) !== sorted(after)) return 'elsewhere';
@@ -102,10 +103,7 @@ function copiesOf({ dst }: DryRunResult): string {
   );
 }
 
-/**
- * Asks the server whether a selector can be used. Only mistakes of the selector count here: the rest of the form may be
- * unfinished.
- */
+/** Lets the server check a selector. Other mistakes are ignored: the rest of the form may be unfinished. */
 export async function selectorMistake(
   { src, dst }: ExchangeDeclared,
   destination: number,
@@ -113,7 +111,7 @@ export async function selectorMistake(
 ): Promise<SelectorMistake | null> {
   const { ns, selector = '' } = dst[destination] ?? { ns: src.ns };
   if (selector.trim() === '') return null;
-  // A queue that has no name yet must not keep its selector from being checked.
+  // Use placeholder names: the queues of the form may have no name yet.
   const declaration = {
     src: { ns: src.ns, queue: 'source' },
     dst: [{ ns, queue: 'to', selector }],
@@ -128,7 +126,7 @@ export async function selectorMistake(
   }
 }
 
-/** The mistake in a selector that an error names; null if it names none. */
+/** Returns the selector mistake that an error reports; null if it reports none. */
 export function mistakeIn(error: unknown): SelectorMistake | null {
   if (!(error instanceof ApiError)) return null;
   const { parameter, line, column } = error.details;
@@ -142,7 +140,7 @@ export function mistakeIn(error: unknown): SelectorMistake | null {
   };
 }
 
-/** The first mistake that showed while elements were tried. */
+/** Returns the first mistake of each destination's selector in the results. */
 export function mistakesWhile(tried: readonly TriedElement[]): readonly SelectorMistake[] {
   const found = new Map<number, SelectorMistake>();
   for (const { id, result } of tried) {
@@ -163,7 +161,7 @@ function dryRun(
     method: 'POST',
     json: {
       ...(declaration !== null && { declaration }),
-      // A text is the body as it is.
+      // A string is sent as the body, unchanged.
       msg: { id: of, payload: text, hdrs: headers, tries },
       content_type: contentType ?? '',
     },

@@ -4,7 +4,7 @@ import type { QueueNamed } from './live.ts';
 
 export type ElementState = 'ready' | 'scheduled' | 'reserved';
 
-/** An element as a list shows it. */
+/** An element in a list. */
 export interface ListedElement {
   readonly id: string;
   readonly state: ElementState;
@@ -35,25 +35,25 @@ export interface ElementPage {
   readonly error: { readonly id: string; readonly message: string } | null;
 }
 
-/** Which elements of a queue a list shows. */
+/** The filter of a list of elements. */
 export interface ListFilter {
   readonly state: ElementState | null;
   readonly group: string | null;
-  /** As it was typed: words, or a selector. */
+  /** The user's input: text to search for, or a selector. */
   readonly search: string;
 }
 
 export const PAGE = 100;
 
-/** The selector of elements that have a header with this value; null: that have none of this name. */
+/** Returns a selector of elements whose header has this value; null: that lack the header. */
 export function havingHeader(name: string, value: string | null): string {
   return `env => env.msg.hdrs[${JSON.stringify(name)}] === ${value === null ? 'undefined' : JSON.stringify(value)}`;
 }
 
-/** Of a body that is neither JSON nor text, only so much is searched: more would exceed the limits of a selector. */
+/** How much of a binary body is searched: more would exceed the limits of a selector. */
 const SEARCHED_BYTES = 1_048_576;
 
-/** JSON as a selector writes it again: without white space around what joins its values. */
+/** Removes white space between the tokens of JSON, as `JSON.stringify` does in the selector. */
 function compactJson(text: string): string {
   return text.replace(
     /("(?:[^"\\]|\\.)*")|\s*([:,{}[\]])\s*/g,
@@ -62,9 +62,9 @@ function compactJson(text: string): string {
 }
 
 /**
- * What a search means to the server: a selector as it is, other text as a part of the id, a header or the body. A
- * selector sees a body that is neither JSON nor text as bytes; they are compared with those of the text in UTF-8, since
- * the sandbox has no decoder.
+ * Converts a search to a selector. Input that mentions `env` is a selector; other input is searched for in the id, the
+ * headers and the body. A selector receives a binary body as bytes, which are compared with the UTF-8 bytes of the
+ * input because the sandbox has no decoder.
  */
 export function selectorOf(search: string, hidesBodies: boolean): string | null {
   const text = search.trim();
@@ -74,7 +74,7 @@ export function selectorOf(search: string, hidesBodies: boolean): string | null 
   const head = `env => { const has = (t, q) => t.toLowerCase().includes(q), q = ${JSON.stringify(plain)};
 if ([env.msg.id, ...Object.entries(env.msg.hdrs).flat()].some((t) => has(t, q))) return true;`;
   if (hidesBodies) return `${head} return false }`;
-  // In JSON, quotes and line ends within a string are escaped.
+  // JSON escapes quotes and line ends in strings.
   const escaped = JSON.stringify(plain).slice(1, -1);
   const inJson = JSON.stringify([...new Set([plain, escaped, compactJson(plain)])]);
   return `${head}
@@ -98,7 +98,7 @@ export function listElements(
   });
 }
 
-/** One element as a list shows it; null: it is not there. */
+/** Reads an element as in a list; null if it does not exist. */
 export async function listedElement(
   { ns, queue }: QueueNamed,
   id: string,
@@ -110,7 +110,7 @@ export async function listedElement(
   return elements[0] ?? null;
 }
 
-/** An element with its body, as far as that was read. */
+/** An element with its body, or the first part of it. */
 export interface WholeElement {
   readonly state: ElementState;
   readonly mature: string | null;
@@ -121,11 +121,11 @@ export interface WholeElement {
   readonly headers: readonly (readonly [string, string])[];
   readonly body: Uint8Array<ArrayBuffer>;
   readonly isCut: boolean;
-  /** Whether the browser could not undo its content encoding. */
+  /** Whether the browser could not decode its content encoding. */
   readonly isUnreadable: boolean;
 }
 
-/** A longer body is shown as far as this; it can be downloaded whole. */
+/** How much of a body is shown. A longer one can be downloaded. */
 export const MAX_BODY_BYTES = 1_048_576;
 
 const HEADER_PREFIX = 'x-ks-hdr-';
@@ -148,7 +148,7 @@ export function readElement(
 ): Promise<WholeElement> {
   return read(elementPath(of, id), { query: { group }, signal }, async (headers, pieces) => {
     const body = await readBody(pieces).catch((error: unknown) => {
-      // A body that is not encoded as its header says ends like a connection that is lost; all else is known of it.
+      // A body with a wrong content encoding fails like a lost connection. Show the rest of the element.
       if (signal.aborted || !headers.has('content-encoding')) throw error;
       return { body: new Uint8Array(), isCut: false, isUnreadable: true };
     });
@@ -168,7 +168,7 @@ export function readElement(
   });
 }
 
-/** Reads no more of a body than is shown: a large one must not fill the tab. */
+/** Reads only what is shown of a body: a large one must not fill the tab's memory. */
 async function readBody(
   pieces: AsyncIterable<Uint8Array>,
 ): Promise<{ body: Uint8Array<ArrayBuffer>; isCut: boolean }> {

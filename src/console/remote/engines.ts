@@ -16,7 +16,7 @@ export interface EngineInfo {
   } | null;
 }
 
-/** The engines of the namespaces that the user may see, once for each node. */
+/** Reads the engines of the namespaces that the user may see, as seen by each node. */
 export function readEngines(
   signal: AbortSignal,
 ): Promise<OfNodes & { readonly engines: readonly EngineInfo[] }> {

@@ -1,6 +1,6 @@
 import { call, get, path } from '../api.ts';
 
-/** An exchange as a person declares it. */
+/** The declaration of an exchange. */
 export interface ExchangeDeclared {
   readonly src: { readonly ns: string; readonly queue: string };
   readonly dst: readonly { readonly ns: string; readonly queue: string; readonly selector?: string }[];
@@ -17,7 +17,7 @@ export interface ExchangeDetails {
   }[];
   readonly opts: ExchangeDeclared['consumer'];
   readonly wsize: number;
-  /** By their ids, those that are in progress on the node that answers. */
+  /** Elements in progress on the answering node, by id. */
   readonly pending_acks: Readonly<Record<string, unknown>>;
   readonly stopped: boolean | null;
   readonly version?: string;

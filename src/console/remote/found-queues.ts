@@ -1,25 +1,25 @@
 import { get } from '../api.ts';
 import { connection, keyOf, type QueueNamed, type QueuePicture, queues } from './live.ts';
 
-/** A queue as the server found it: sizes as in {@link QueuePicture}, rates over the last minute. */
+/** A queue that the server found: sizes as in {@link QueuePicture}, rates over the last minute. */
 export interface QueueOfPage extends QueueNamed, Omit<QueuePicture, 'stats'> {
   readonly insert: number;
   readonly take: number;
 }
 
-/** One page of what the server found. */
+/** One page of found queues. */
 export interface FoundQueues {
   readonly queues: readonly QueueOfPage[];
-  /** On all pages. */
+  /** Number of matches on all pages. */
   readonly matched: number;
-  /** Without the filter. */
+  /** Number of queues without the filter. */
   readonly total: number;
   readonly sums: Readonly<Record<'size' | 'schedSize' | 'resvSize' | 'totalSize', number>>;
   /** Namespaces whose queues are missing, because their engine is unavailable. */
   readonly unavailable: readonly string[];
 }
 
-/** Which queues a list shows, in which order. `sort` with `-` in front: the largest first. */
+/** Filter and order of a list of queues. `sort` with a leading `-` is descending. */
 export interface QueueSearch {
   readonly filter: string;
   readonly sort: string;
@@ -28,7 +28,7 @@ export interface QueueSearch {
 }
 
 export const PAGE_SIZE = 100;
-/** The server leaves out a million queues at most. */
+/** The server's maximum `offset` is a million. */
 const MAX_PAGE = 10_001;
 
 const SORTS: readonly string[] = ['name', 'ready', 'scheduled', 'reserved', 'depth', 'age', 'in', 'out'];
@@ -47,7 +47,7 @@ export const QUALIFIERS = [
   'running',
 ] as const;
 
-/** What an address asks for; what it has wrong is as if it were missing. */
+/** Parses the query of an address. Invalid members are ignored. */
 export function searchOf(query: URLSearchParams): QueueSearch {
   const sort = query.get('sort') ?? '';
   const page = Number(query.get('page'));
@@ -70,20 +70,19 @@ export function findQueues({ filter, sort, page }: QueueSearch, signal: AbortSig
   return get<FoundQueues>('queues', { query, signal });
 }
 
-/** A row with what it was made of. */
+/** A row, and the data that it was built from. */
 interface MadeRow {
   readonly read: QueueOfPage | undefined;
   readonly picture: QueuePicture | undefined;
   readonly row: QueueOfPage;
 }
 
-/** By what was listed: a row that has not changed stays the same object, and is not drawn again. */
+/** Cached rows by listed queue: an unchanged row must stay the same object, so that it is not rendered again. */
 const made = new WeakMap<QueueOfPage, MadeRow>();
 
 /**
- * The rows of a list in their order, with the newest that is known of each: what the server sends while it is listened
- * to, else what was read last. Queues that are gone are left out; a queue that the stream has not sent yet is new and
- * stays listed.
+ * Returns the rows of a list in their order, with the latest data of each queue: from the stream if it is live,
+ * otherwise from the last read. Deleted queues are left out; a new queue that the stream has not sent yet stays.
  */
 export function withLatest(
   listed: readonly QueueOfPage[],

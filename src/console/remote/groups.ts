@@ -3,9 +3,9 @@ import { listedElement } from './elements.ts';
 import type { QueueNamed } from './live.ts';
 import { queueStatus } from './queue-status.ts';
 
-/** Groups of a stream that are looked at together. */
+/** Groups of a stream that are searched at the same time. */
 const MAX_GROUPS = 10;
-/** Of those in which an element may wait. */
+/** Maximum groups that are searched for an element. */
 const MAX_LOOKED = 200;
 
 interface LookedGroups {
@@ -14,7 +14,7 @@ interface LookedGroups {
   readonly areAll: boolean;
 }
 
-/** The groups of a stream, or null alone: the queue has one group, which has no name. */
+/** Returns groups of a stream, at most {@link MAX_GROUPS}; for a plain queue, only null. */
 export async function groupsOf(of: QueueNamed, signal: AbortSignal): Promise<LookedGroups> {
   if (!may('read', of.ns)) return { groups: [null], areAll: true };
   const { groups } = await queueStatus(of, signal);
@@ -23,7 +23,7 @@ export async function groupsOf(of: QueueNamed, signal: AbortSignal): Promise<Loo
   return { groups: all.slice(0, MAX_GROUPS), areAll: all.length <= MAX_GROUPS };
 }
 
-/** The groups of a stream that an element waits for, of the first {@link MAX_LOOKED}. */
+/** Returns the groups of a stream that still have an element, of the first {@link MAX_LOOKED}. */
 export async function groupsWith(of: QueueNamed, id: string, signal: AbortSignal): Promise<LookedGroups> {
   if (!may('read', of.ns)) return { groups: [], areAll: true };
   const all = Object.keys((await queueStatus(of, signal)).groups ?? {});

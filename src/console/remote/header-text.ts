@@ -1,10 +1,10 @@
-/** Headers carry text in UTF-8. Browsers take each of its bytes for a character, in both directions. */
+/** Header values are UTF-8, but browsers read and write each byte as a character. */
 
 export function bytesOfText(text: string): string {
   return Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join('');
 }
 
-/** Bytes that are not UTF-8 stay what they are. */
+/** Returns bytes that are not UTF-8 unchanged. */
 export function textOfBytes(bytes: string): string {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(

@@ -50,7 +50,7 @@ export interface NodePicture {
   }[];
 }
 
-/** A queue; of `migrate`, which is about namespaces, without `queue`. */
+/** A queue; for `migrate` a namespace, without `queue`. */
 export interface OperationPlace {
   readonly ns: string;
   readonly queue?: string;
@@ -85,33 +85,33 @@ export interface AlarmPicture {
   readonly totalSize?: number;
 }
 
-/** `paused`: by choice; `resting`: the tab is hidden; `lost`: the connection is gone and will be tried again. */
+/** `paused`: by the user; `resting`: the tab is hidden; `lost`: the connection is lost and will be retried. */
 export type StreamState = 'connecting' | 'live' | 'lost' | 'paused' | 'resting';
 
-/** What holds now, by name. The maps are changed in place; code that shows them reads `version` as well. */
+/** The latest state, by name. The maps are changed in place: components that show them must read `version`, too. */
 export const queues = new Map<string, QueuePicture>();
 export const exchanges = new Map<string, ExchangePicture>();
 export const nodes = new Map<string, NodePicture>();
 export const operations = new Map<string, OperationPicture>();
 export const alarms = new Map<string, AlarmPicture>();
-/** Of queues that changed while the console listened. */
+/** Depth samples of queues that have changed since the stream started, by queue. */
 export const samples = new Map<string, DepthSample[]>();
 
-/** Increases with each change that is to be shown. */
+/** Increases with each change to be shown. */
 export const version = signal(0);
 export const connection = signal<StreamState>('connecting');
-/** Since when the stream is followed without a gap: in between, counts have changed at moments that are not known. */
+/** Start of the uninterrupted stream. When counts changed before that is not known. */
 export let followedSince = now();
-/** Increases when a connection is to be made that the browser would not make. */
+/** Increases to open a new connection where the browser would not. */
 const attempt = signal(0);
-/** Whether everything that holds has arrived once. */
+/** Whether the whole state has arrived once. */
 export const isComplete = signal(false);
-/** The moment, for relative times; it stands still while nothing is refreshed. */
+/** The time for relative times. It stops while refreshing is paused. */
 export const clock = signal(now());
 
 const isHidden = signal(document.hidden);
 const isDue = signal(false);
-/** A console that is opened while refreshing is paused reads once what holds. */
+/** If the console is opened while refreshing is paused, it still reads the state once. */
 const isPaused = computed(() => refresh.value === 'paused' && isComplete.value);
 const wanted = computed(
   () => Boolean(session.value) && !hasEnded.value && isDue.value && !isPaused.value && !isHidden.value,
@@ -127,7 +127,7 @@ const MAPS = { queues, exchanges, nodes, operations, alarms } as unknown as Reco
   Map<string, object>
 >;
 
-/** Names have no control characters. */
+/** Names contain no control characters, so the key is unique. */
 export function keyOf({ ns, queue }: QueueNamed): string {
   return `${ns}\n${queue}`;
 }
@@ -138,13 +138,13 @@ function keyIn(kind: PictureKind, one: Record<string, unknown>): string {
   return String(one.id);
 }
 
-/** The stream starts this long after the sign-in at the latest, whatever the page still reads. */
+/** The stream starts at most this long after the sign-in, even if the page is still reading. */
 const LATEST_MS = 1_000;
 let firstReads = 0;
 
 /**
- * The stream starts when the first page has read its own data. It starts with all queues, and 10,000 of them keep the
- * server and the browser busy for longer than a page may take.
+ * Delays the stream until the first page has read its data: the stream starts with all queues, and 10,000 of them keep
+ * server and browser busy for too long.
  */
 export function beforeStream(reading: Promise<unknown>): void {
   if (isDue.peek()) return;
@@ -156,7 +156,7 @@ export function beforeStream(reading: Promise<unknown>): void {
   reading.then(end, end);
 }
 
-/** Notes what this page has done itself, for when nothing else tells it. */
+/** Notes a pause or resume by this page, in case the stream is not open. */
 export function notePaused(of: QueueNamed, paused: boolean): void {
   const before = queues.get(keyOf(of));
   if (before === undefined) return;
@@ -170,13 +170,13 @@ onUserChange(() => {
   arriving = null;
   isComplete.value = false;
   version.value += 1;
-  // The stream that is open is of the user before.
+  // Replace the stream, which belongs to the previous user.
   attempt.value += 1;
 });
 
-/** A full picture that has not arrived whole: what was there before is shown until then. */
+/** A full snapshot that is still arriving. The old state is shown until it is complete. */
 let arriving: Record<PictureKind, Map<string, object>> | null = null;
-/** Whether what comes are changes from before the stream was there. */
+/** Whether the events being received are older than the stream. */
 let isCatchingUp = true;
 
 let hasNews = false;
@@ -189,8 +189,7 @@ function show(): void {
 }
 
 /**
- * Shows what is new with the next frame: one update of the server comes as many events, and pages go through all
- * queues.
+ * Shows changes in the next frame: an update of the server consists of many events, and pages iterate over all queues.
  */
 function showSoon(): void {
   if (isShowing) return;
@@ -222,7 +221,7 @@ function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): 
 
 function noteSample(key: string, at: number, picture: QueuePicture): void {
   let own = samples.get(key);
-  // A queue at rest takes no memory here. When others changed before the stream was there is not known.
+  // Idle queues need no samples. When queues changed before the stream started is not known.
   if (own === undefined && isCatchingUp) return;
   if (own === undefined) {
     own = [];
@@ -233,7 +232,7 @@ function noteSample(key: string, at: number, picture: QueuePicture): void {
   addSample(own, at, picture);
 }
 
-/** Queues that are at rest again take no memory. */
+/** Deletes the samples of queues that are idle again. */
 function forgetOldSamples(): void {
   const at = now();
   for (const [key, own] of samples) {
@@ -248,11 +247,11 @@ function listen(): () => void {
   let retry: (() => void) | null = null;
   source.addEventListener('start', ({ data }) => {
     const { full } = JSON.parse(data) as { full: boolean };
-    // If not, what comes may continue a full picture whose stream broke.
+    // Otherwise the events may continue a snapshot whose stream broke.
     if (full) arriving = emptyMaps();
     isCatchingUp = true;
     followedSince = now();
-    // The server, or the rights of the user, may be others than before.
+    // The server's version or the user's rights may have changed.
     if (isComplete.peek()) void resume();
   });
   for (const kind of KINDS) {
@@ -275,10 +274,10 @@ function listen(): () => void {
   });
   source.addEventListener('error', () => {
     connection.value = 'lost';
-    // The attempt that the browser makes next may be silent for as long as this one.
+    // Restart the timeout for the browser's next attempt.
     heardAt = browserNow();
     if (source.readyState !== EventSource.CLOSED) return;
-    // The browser does not try again after an error response; 401 is the usual one.
+    // The browser does not reconnect after an error response, such as 401.
     retry = after(3_000, () => {
       void resume().then(() => {
         attempt.value += 1;
@@ -307,14 +306,14 @@ function replace<K, V>(map: Map<K, V>, others: ReadonlyMap<K, V>): void {
 }
 
 const FORGET_EVERY_MS = 60_000;
-/** Between two requests that say that the session is in use, at least. */
+/** Minimum interval between requests that keep the session alive. */
 const MIN_KEEP_MS = 1_000;
-/** When the connection last showed that it is not dead, by the clock of the browser. */
+/** When the connection last showed activity, by the browser's clock. */
 let heardAt = browserNow();
 
 /**
- * Follows the server until the page is closed.
- * @param isAtOnce whether the first page shows what the stream sends, and nothing else before it
+ * Follows the server's events until the page is closed.
+ * @param isAtOnce whether to start immediately, because the first page shows only what the stream sends
  */
 export function follow(isAtOnce: boolean): void {
   isDue.value = isAtOnce;
@@ -323,7 +322,7 @@ export function follow(isAtOnce: boolean): void {
   });
   every(FORGET_EVERY_MS, forgetOldSamples);
   effect(() => {
-    // The first response says what time it is for the server.
+    // The first response has set the offset of the server's clock.
     if (session.value) clock.value = now();
   });
   effect(() => {
@@ -336,18 +335,17 @@ export function follow(isAtOnce: boolean): void {
     attempt.value += 1;
   });
   effect(() => {
-    // Also of a connection that is being made: one that is dead by then would never become live.
+    // This covers a connection that is being opened, too: it may be dead already.
     if (!wanted.value) return undefined;
     return every(1_000, () => {
-      // A clock that was set back would hide the silence.
+      // `Math.abs`, because the clock may have been set back.
       if (Math.abs(browserNow() - heardAt) > SILENCE_MS) attempt.value += 1;
     });
   });
   effect(() => {
     const record = session.value;
     if (!record || !wanted.value) return undefined;
-    // A page that shows only what the stream sends would make no request, and the session would end while somebody
-    // watches.
+    // Keep the session alive: a page that shows only the stream sends no other requests.
     const leftMs = Date.parse(record.expiresAt) - now();
     return every(Math.max(MIN_KEEP_MS, leftMs / 2), () => void resume());
   });
@@ -368,7 +366,7 @@ export function follow(isAtOnce: boolean): void {
   });
 }
 
-/** Since when the oldest ready element of a queue has been ready; null if none is. */
+/** When the oldest ready element of a queue became ready, ISO 8601; null if none is ready. */
 export function readySince({
   size,
   next_mature_t,
@@ -376,7 +374,7 @@ export function readySince({
   return size === 0 ? null : next_mature_t;
 }
 
-/** For how long the oldest ready element of a queue has been ready; null if none is. */
+/** How long the oldest ready element of a queue has been ready, in ms; null if none is ready. */
 export function readyForMs(queue: Pick<QueuePicture, 'size' | 'next_mature_t'>, at: number): number | null {
   const since = readySince(queue);
   return since === null ? null : Math.max(0, at - Date.parse(since));

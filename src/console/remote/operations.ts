@@ -13,7 +13,7 @@ export const ACTION_NAMES = {
 
 export type BulkAction = keyof typeof ACTION_NAMES;
 
-/** What has become of the elements, in the past tense. */
+/** What an action has done to elements, for sentences. */
 export const ACTION_RESULTS: Readonly<Record<string, string>> = {
   redrive: 'redriven',
   move: 'moved',
@@ -60,22 +60,22 @@ const RETRY_MS = 2_000;
 
 export interface OperationWatcher {
   readonly onProgress: (operation: OperationDetails) => void;
-  /** It cannot be read now. */
+  /** Called when the operation cannot be read for the moment. */
   readonly onTrouble: (error: unknown) => void;
 }
 
-/** It cannot be ended from here before the server has responded: it may run by then. */
+/** Starts an operation. Takes no signal: an abort could not tell whether the operation has started. */
 export function startOperation(request: BulkRequest): Promise<OperationDetails> {
   return get<OperationDetails>('operations', {
     method: 'POST',
-    // A picture of a queue has more members than its name.
+    // `source` may have more members, which the server would reject.
     json: { ...request, source: { ns: request.source.ns, queue: request.source.queue } },
   });
 }
 
 /**
- * Counts what an operation would change. When `signal` ends it, the server ends it as well: else it would read the
- * whole queue for nobody, and count as one of the operations that may run at a time.
+ * Counts what an operation would change. If `signal` is aborted, the count is cancelled on the server, too: otherwise
+ * it would read the whole queue for nothing, and count toward the limit of operations.
  */
 export async function countMatching(
   request: BulkRequest,
@@ -96,8 +96,8 @@ export async function countMatching(
 }
 
 /**
- * Reads an operation until it has ended. It does not need this page: if the server is away for a while, it is read
- * again later.
+ * Polls an operation until it has ended. It runs without this page, so if the server is unavailable it is read again
+ * later.
  */
 export async function watchOperation(
   id: string,

@@ -37,9 +37,9 @@ export function readOptions(of: QueueNamed, signal: AbortSignal): Promise<Option
 }
 
 /**
- * Stores options in place of those that the queue had; without any, the configuration's hold again.
+ * Replaces the stored options of a queue. Empty options delete them, so that the configuration's apply.
  * @param version of the options that the user saw
- * @throws ApiError `precondition-failed` if somebody has changed them since
+ * @throws ApiError `precondition-failed` if they have changed since
  */
 export async function storeOptions(of: QueueNamed, options: OptionsOfQueue, version: string): Promise<void> {
   const headers = { 'if-match': `"${version}"` };

@@ -22,7 +22,7 @@ export interface HistoryRecord {
   readonly size: readonly (number | null)[];
   readonly schedSize: readonly (number | null)[];
   readonly resvSize: readonly (number | null)[];
-  /** Of one queue alone. */
+  /** Only in the history of a single queue. */
   readonly oldestReadyAge?: readonly (number | null)[];
   readonly insert: readonly (number | null)[];
   readonly take: readonly (number | null)[];
@@ -52,7 +52,7 @@ export function queueConsumers(
   return get<readonly WaitingConsumer[]>(path('q', ns, queue, 'consumers'), { signal });
 }
 
-/** Of all queues together that the user may read. */
+/** Reads the summed history of all queues that the user may read. */
 export function sumHistory(signal: AbortSignal): Promise<HistoryRecord> {
   return get<HistoryRecord>('history', { signal });
 }

@@ -6,7 +6,7 @@ import { hasEnded } from '../session.ts';
 import { every } from '../timers.ts';
 import { beforeStream, connection } from './live.ts';
 
-/** What a page reads from the server: the last good answer stays while the next one is on its way. */
+/** Data that a page reads from the server. The last value stays while the next one is being read. */
 export interface Resource<T> {
   readonly value: T | null;
   readonly error: unknown;
@@ -21,8 +21,8 @@ interface ResourceState<T> {
 }
 
 /**
- * Reads when the page is shown and when `key` changes, and every `everyMs` if it is given and refreshing is on, or less
- * often if an interval is chosen that is longer. A reading that is overtaken is aborted.
+ * Reads when the page is shown, when `key` changes, and every `everyMs` if that is given, or at the chosen refresh
+ * interval if it is longer; not while refreshing is paused. Aborts a read that is superseded.
  */
 export function useResource<T>(
   key: string,
@@ -36,7 +36,7 @@ export function useResource<T>(
   });
   const turn = useSignal(0);
   const chosen = refresh.value;
-  // A layout effect sends the request before the browser paints the page without its data.
+  // A layout effect, so that the request is sent before the browser paints the page without data.
   useLayoutEffect(() => {
     const abort = new AbortController();
     state.value = { ...state.peek(), isLoading: true };
@@ -53,10 +53,10 @@ export function useResource<T>(
   }, [key, turn.value]);
   const isLive = connection.value === 'live';
   useEffect(() => {
-    // What is not read every so often would show its error for good.
+    // Read again after an outage: a resource without an interval would keep showing its error.
     if (isLive && isTemporary(state.peek().error)) turn.value += 1;
   }, [isLive]);
-  // A layout effect, so that a chosen interval applies as soon as the page names it.
+  // A layout effect, so that a chosen interval applies as soon as the page shows it.
   useLayoutEffect(() => {
     if (everyMs === 0 || chosen === 'paused') return undefined;
     const ms = chosen === 'live' ? everyMs : Math.max(everyMs, Number(chosen) * 1000);

@@ -1,14 +1,15 @@
 import { ApiError, apiError, ownHeaders, path, stepIn, urlOf, withFreshToken } from '../api.ts';
 import type { QueueNamed } from './live.ts';
 
-/** What an import stored; `repeated` were left out, since they are there or were imported before. */
+/** The result of an import. `repeated` elements were skipped because they are in the queue, or were imported before. */
 export interface ImportResult {
   readonly imported: number;
   readonly repeated: number;
 }
 
 /**
- * Where all elements of a queue can be downloaded, as lines of JSON; null: a browser cannot reach a queue of that name.
+ * Returns the URL of a download of all elements of a queue, as NDJSON; null if browsers cannot request the queue's
+ * name.
  */
 export function exportUrl({ ns, queue }: QueueNamed): string | null {
   const where = path('q', ns, queue, 'export');
@@ -21,14 +22,14 @@ interface ImportOptions {
 }
 
 /**
- * Sends the file of an export.
- * @throws ApiError its details say how much had been stored before a line that is wrong
+ * Imports the file of an export.
+ * @throws ApiError with details of how much was stored before an invalid line
  */
 export function importFile(into: QueueNamed, file: Blob, options: ImportOptions): Promise<ImportResult> {
   return withFreshToken(() => sendFile(into, file, options));
 }
 
-/** Not by `fetch`, which does not say how much has been sent. */
+/** Uses `XMLHttpRequest`, because `fetch` does not report upload progress. */
 async function sendFile(
   { ns, queue }: QueueNamed,
   file: Blob,
@@ -53,6 +54,6 @@ async function sendFile(
   });
   options.signal.addEventListener('abort', () => request.abort(), { once: true });
   request.send(file);
-  // Not in the listener: something between here and the server may answer 200 with a page of its own.
+  // Parse here, not in the listener, so that an error rejects: a proxy may answer 200 with another page.
   return JSON.parse(await promise) as ImportResult;
 }

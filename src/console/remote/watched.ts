@@ -3,36 +3,38 @@ import type { ElementPage, ListedElement } from './elements.ts';
 import { groupsOf } from './groups.ts';
 import type { QueueNamed } from './live.ts';
 
-/** Pages of a queue that are looked through for one element. The server looks at up to 10,000 elements for each. */
+/** Maximum pages that are searched for an element. The server examines up to 10,000 elements per page. */
 const MAX_PAGES = 5;
 
-/** An element that was redriven: its id is a new one in each queue, the one that it had first stays with it. */
+/** A redriven element. Its id changes with each queue; its first id is kept in a header. */
 export interface RedrivenElement {
   readonly firstId: string;
   readonly source: QueueNamed;
   readonly deadLetters: QueueNamed;
 }
 
-/** Where such an element is now. */
+/** Where a redriven element is now. */
 export type Whereabouts =
   | {
       readonly kind: 'source' | 'dead letter';
       readonly element: ListedElement;
       readonly group: string | null;
     }
-  /** `looked`: the search ended there, and the queue is longer or has more groups. */
+  /** Not found among the first `looked` elements; the queue has more elements or groups. */
   | { readonly kind: 'behind'; readonly looked: number }
   | { readonly kind: 'gone' };
 
-/** What the server keeps the first id in. */
+/** The header with the first id of an element. */
 const ORIGIN = 'x-ks-origin-id';
 
-/** @returns the id that an element had first */
+/** @returns the first id of an element */
 export function firstIdOf(id: string, headers: readonly (readonly [string, string])[]): string {
   return headers.find(([name]) => name === ORIGIN)?.[1] ?? id;
 }
 
-/** First where it comes from, then where it would go to: one that becomes a dead letter in between is found. */
+/**
+ * Searches the source first and the dead-letter queue second, to find an element that moves between the two searches.
+ */
 export async function whereIs(redriven: RedrivenElement, signal: AbortSignal): Promise<Whereabouts> {
   const { source, deadLetters, firstId } = redriven;
   const { groups, areAll } = await groupsOf(source, signal);

@@ -13,12 +13,12 @@ const FORM_NAMES: Readonly<Record<ShownForm, string>> = {
   image: 'Image',
   hex: 'Hex',
 };
-/** What a browser draws without running anything. */
+/** Image types that browsers draw without running scripts. */
 const IMAGES = /^image\/(png|jpeg|gif|webp|avif|bmp)\b/i;
 const TEXT_STEP = 65_536;
 const HEX_STEP = 4_096;
 
-/** A body as what it is. It is text and pixels here, never a document: nothing in it runs. */
+/** Shows a body as a JSON tree, text, an image or hex; never as a document, so that no script in it runs. */
 export function BodyView({ element }: { readonly element: WholeElement }) {
   const { body, contentType } = element;
   const text = useComputed(() => decode(body));
@@ -67,7 +67,7 @@ export function BodyView({ element }: { readonly element: WholeElement }) {
   );
 }
 
-/** Null: it is not UTF-8. The last character of a body that was cut may be half of one. */
+/** Decodes UTF-8; null if it is not UTF-8. The body may be cut in the middle of a character. */
 export function decode(body: Uint8Array): string | null {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(body, { stream: true });

@@ -10,7 +10,7 @@ export interface ChartLine {
   readonly values: readonly (number | null)[];
 }
 
-/** Lines over time. The same numbers as a table are a click away. */
+/** A line chart over time. A button shows the same numbers as a table. */
 export function Chart({
   title,
   unit,
@@ -26,9 +26,9 @@ export function Chart({
   readonly times: readonly number[];
   readonly lines: readonly ChartLine[];
   readonly format: (value: number) => string;
-  /** By which the marks of the axis may differ; not given: round numbers. */
+  /** Allowed distances between the marks of the axis. Default: round numbers. */
   readonly steps?: readonly number[];
-  /** The least difference that `format` shows. */
+  /** The smallest difference that `format` shows. */
   readonly least?: number;
 }) {
   const isTable = useSignal(false);

@@ -12,7 +12,7 @@ import {
 import { tags } from '@lezer/highlight';
 import { parser } from '@lezer/javascript';
 
-/** A mistake in a selector, with its place from 1. */
+/** A mistake in a selector. Line and column count from 1. */
 export interface SelectorProblem {
   readonly message: string;
   readonly line: number;
@@ -20,9 +20,9 @@ export interface SelectorProblem {
 }
 
 export interface CodeEditor {
-  /** Replaces the text, unless it is this one. */
+  /** Replaces the text, unless it is equal. */
   setText(text: string): void;
-  /** Marks the line of a mistake, and none if it is null. */
+  /** Marks the line of a mistake; null removes the mark. */
   setProblem(problem: SelectorProblem | null): void;
   close(): void;
 }
@@ -59,7 +59,7 @@ const THEME = EditorView.theme({
 
 const setMarks = StateEffect.define<DecorationSet>();
 
-/** The marks of a mistake stay at their text while other text changes. */
+/** The marks of a mistake. They move with their text when other text changes. */
 const marks = StateField.define<DecorationSet>({
   create: () => Decoration.none,
   update: (value, { changes, effects }) =>
@@ -77,8 +77,8 @@ function marksOf({ doc }: EditorState, problem: SelectorProblem | null): Decorat
 }
 
 /**
- * An editor of one selector. It is in a shadow root, where its styles are adopted as style sheets: the page's policy
- * allows no `<style>` that a script adds.
+ * Opens an editor of one selector in a shadow root, where its styles are adopted as style sheets: the page's content
+ * security policy allows no `<style>` added by scripts.
  */
 export function openCodeEditor(
   host: HTMLElement,
@@ -104,7 +104,7 @@ export function openCodeEditor(
       marks,
       placeholder(options.placeholder),
       EditorView.lineWrapping,
-      // Tab is not bound: it leaves the editor, as everywhere.
+      // Tab is not bound: it moves the focus out of the editor, as in other fields.
       keymap.of([...defaultKeymap, ...historyKeymap]),
       EditorView.contentAttributes.of({ 'aria-label': options.label }),
       THEME,

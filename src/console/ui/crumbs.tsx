@@ -2,7 +2,7 @@ import type { QueueNamed } from '../remote/live.ts';
 import { href, namespaceHref, queueHref } from '../route.ts';
 import { Icon } from './icon.tsx';
 
-/** Where a page is among the others. */
+/** The breadcrumbs of a page. */
 export function Crumbs({ of: { ns, queue } }: { readonly of: QueueNamed }) {
   return (
     <nav class="crumbs" aria-label="Where this is">

@@ -3,8 +3,8 @@ import { useEffect, useRef } from 'preact/hooks';
 import { Icon } from './icon.tsx';
 
 /**
- * A dialog over the page. It is there while its parent shows it; Escape, the cross and `close` tell the parent. Updates
- * of what is behind it leave it alone.
+ * A modal dialog. It is open while its parent renders it; Escape and the close button call `onClose`. Updates of the
+ * page do not affect it.
  */
 export function Dialog({
   title,
@@ -22,7 +22,7 @@ export function Dialog({
     const dialog = ref.current;
     const opener = document.activeElement;
     dialog?.showModal();
-    // The first button is the cross. Who fills in a form begins with its first field.
+    // Focus the first field of a form, instead of the close button.
     dialog?.querySelector<HTMLElement>('form :is(input, select, textarea)')?.focus();
     return () => {
       dialog?.close();
@@ -38,7 +38,7 @@ export function Dialog({
         event.preventDefault();
         onClose();
       }}
-      // Browsers let Escape close it the second time, also while the parent keeps it.
+      // Browsers close a dialog at the second Escape even if `cancel` was prevented: open it again.
       onClose={() => ref.current?.showModal()}
     >
       <header>

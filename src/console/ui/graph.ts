@@ -18,7 +18,7 @@ export interface GraphEdge {
   readonly isInCycle: boolean;
 }
 
-/** A picture of places and the lines between them, in pixels. */
+/** The drawing of places and edges, in pixels. */
 export interface GraphDrawing {
   readonly width: number;
   readonly height: number;
@@ -30,7 +30,7 @@ export interface GraphDrawing {
   })[];
 }
 
-/** Where places and lines are, in the order in which they were given. */
+/** The positions of places and edges, in the given order. */
 interface GraphLayout {
   readonly width: number;
   readonly height: number;
@@ -43,8 +43,8 @@ interface GraphLayout {
 }
 
 /**
- * The last one, with what it was made of. Counts change twice a second, and a layout of 60 exchanges takes a tenth of a
- * second.
+ * The last layout, and the shape that it was computed for. Counts change twice a second, and a layout of 60 exchanges
+ * takes a tenth of a second.
  */
 let latest: { readonly shape: string; readonly layout: GraphLayout } | null = null;
 

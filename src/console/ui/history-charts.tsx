@@ -3,7 +3,7 @@ import { type ChartMinutes, chartMinutes } from '../preferences.ts';
 import type { HistoryRecord } from '../remote/queue-status.ts';
 import { Chart } from './chart.tsx';
 
-/** Seconds. */
+/** Distances between the marks of the age axis, in seconds. */
 const AGE_STEPS = [1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 432_000, 864_000];
 
 const RANGES: Readonly<Record<ChartMinutes, string>> = {
@@ -12,7 +12,7 @@ const RANGES: Readonly<Record<ChartMinutes, string>> = {
   '60': 'The last hour',
 };
 
-/** One for all charts of all pages. */
+/** Chooses the time range of all charts on all pages. */
 export function RangeChoice() {
   return (
     <select
@@ -32,7 +32,7 @@ export function RangeChoice() {
   );
 }
 
-/** The time that is chosen, as the server kept it: a page that was just opened is not empty. */
+/** Charts of the chosen time range. The data come from the server, so that a page that was just opened is not empty. */
 export function HistoryCharts({ history }: { readonly history: HistoryRecord | null }) {
   const label = RANGES[chartMinutes.value];
   if (history === null) return <section class="card charts waiting" aria-label={label} />;

@@ -1,4 +1,4 @@
-/** Line drawings of 16 by 16, in the colour of the text. They say nothing that the text next to them does not. */
+/** Icons of 16 by 16 in the color of the text. They are decorative: the text next to them has the meaning. */
 const PATHS = {
   overview: 'M2 9h4V2H2zM10 14h4V7h-4zM2 14h4v-2H2zM10 4h4V2h-4z',
   queues: 'M2 3h12M2 6.5h12M2 10h12M2 13.5h7',

@@ -7,7 +7,7 @@ import { type ImportResult, importFile } from '../remote/transfer.ts';
 import { Dialog } from './dialog.tsx';
 import { Failure } from './states.tsx';
 
-/** Stores the elements of an exported file, with progress and result. Closing it cancels what has not been sent. */
+/** Imports an exported file, and shows progress and result. Closing the dialog cancels the import. */
 export function ImportDialog({ into, onClose }: { readonly into: QueueNamed; readonly onClose: () => void }) {
   const file = useSignal<File | null>(null);
   const sentBytes = useSignal<number | null>(null);
@@ -102,7 +102,7 @@ function Result({ result: { imported, repeated } }: { readonly result: ImportRes
   );
 }
 
-/** An import that fails on the way has stored something. */
+/** Adds to an error how many elements the import had stored before. */
 function withStored(error: unknown): unknown {
   if (!(error instanceof ApiError) || typeof error.details.imported !== 'number') return error;
   const { status, code, message, details } = error;

@@ -8,7 +8,7 @@ import { Dialog } from './dialog.tsx';
 import { Failure } from './states.tsx';
 import { say } from './toasts.tsx';
 
-/** What a new element begins with. */
+/** The initial values of a new element. */
 export interface ElementDraft {
   readonly text: string;
   readonly contentType: string;
@@ -24,7 +24,7 @@ const TYPES = [
   'application/octet-stream',
 ];
 
-/** Inserts an element that a person writes, or a copy of one that they change. */
+/** Inserts a new element, or an edited copy of an existing one. */
 export function InsertDialog({
   into: { ns, queue },
   draft = EMPTY,
@@ -37,7 +37,9 @@ export function InsertDialog({
   const error = useSignal<unknown>(null);
   const isBusy = useSignal(false);
   const attempt = useRef({ content: '', key: '' });
-  /** The same for the same content: an insert whose response was lost is repeated, and stored once. */
+  /**
+   * Returns the same idempotency key for the same content, so that an insert whose response was lost can be repeated.
+   */
   const keyFor = (content: string): string => {
     if (attempt.current.content !== content) attempt.current = { content, key: randomKey() };
     return attempt.current.key;
@@ -118,12 +120,12 @@ export function InsertDialog({
   );
 }
 
-/** Whether a text area, whose lines end with line feeds, can give the text back as it was: all its lines end alike. */
+/** Whether all lines of a text end alike. If not, a text area, which normalizes line ends, would change the text. */
 export function hasOneLineEnd(text: string): boolean {
   return !text.includes('\r') || text === text.replace(/\r\n?/g, '\n').replaceAll('\n', '\r\n');
 }
 
-/** `crypto.randomUUID` is there over TLS only. */
+/** `crypto.randomUUID` exists only in secure contexts. */
 function randomKey(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
     byte.toString(16).padStart(2, '0'),
@@ -132,7 +134,7 @@ function randomKey(): string {
 
 const HEADER_NAME = /^[\w!#$%&'*+.^`|~-]+$/;
 
-/** @throws Error a line that is no header */
+/** @throws Error for a line that is not a header */
 function readHeaders(text: string): Record<string, string> {
   const lines = text.split('\n').filter((line) => line.trim() !== '');
   const headers = new Map<string, string>();

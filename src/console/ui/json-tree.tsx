@@ -2,14 +2,14 @@ import { useSignal } from '@preact/signals';
 import { count } from '../format.ts';
 import { Icon } from './icon.tsx';
 
-/** Levels that are open at first, and members of one value that are shown at once. */
+/** Levels that are open initially, and members of a value that are shown initially. */
 const OPEN_LEVELS = 2;
 const SOME = 100;
-/** Deeper values are shown as text: nobody opens so many by hand. */
+/** Deeper values are not shown in the tree: users do not open so many levels. */
 const MAX_LEVELS = 60;
 const MAX_TEXT = 2_000;
 
-/** A number that JavaScript would round or write otherwise, such as an id of 64 bits: as it is in the text. */
+/** A number that JavaScript would round or format differently, such as a 64-bit id, as it is written in the JSON. */
 class WrittenNumber {
   readonly text: string;
 
@@ -18,7 +18,7 @@ class WrittenNumber {
   }
 }
 
-/** Null: it is not JSON. */
+/** Parses JSON; null if it is invalid. */
 export function parseJson(text: string): { readonly value: unknown } | null {
   try {
     return { value: JSON.parse(text, asWritten) };
@@ -27,7 +27,7 @@ export function parseJson(text: string): { readonly value: unknown } | null {
   }
 }
 
-/** Newer browsers say how a value was written. */
+/** Newer browsers pass the source text of a value. */
 function asWritten(_: string, value: unknown, context?: { readonly source?: string }): unknown {
   const source = context?.source;
   return typeof value === 'number' && source !== undefined && source !== String(value)
@@ -35,7 +35,7 @@ function asWritten(_: string, value: unknown, context?: { readonly source?: stri
     : value;
 }
 
-/** Values that are nested too deeply for a function that sees each of them. */
+/** Parses without a reviver, which fails for deeply nested values. */
 function parsePlain(text: string): { readonly value: unknown } | null {
   try {
     return { value: JSON.parse(text) };
@@ -44,7 +44,7 @@ function parsePlain(text: string): { readonly value: unknown } | null {
   }
 }
 
-/** A JSON value, of which only what is open is in the page. */
+/** A JSON value as a tree. Only open levels are rendered. */
 export function JsonTree({ value }: { readonly value: unknown }) {
   return (
     <div class="tree mono">

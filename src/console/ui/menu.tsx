@@ -3,8 +3,8 @@ import type { ComponentChildren } from 'preact';
 import { useId, useRef } from 'preact/hooks';
 
 /**
- * A button that opens a panel next to it, whose content is made when it is first opened. Arrow keys move within it,
- * Escape closes it.
+ * A button that opens a panel next to it. The content is rendered when the panel is first opened. Arrow keys move
+ * within it, Escape closes it.
  */
 export function Menu({
   label,
@@ -64,7 +64,7 @@ export function Menu({
           panel.current?.querySelector<HTMLElement>('button, a, input')?.focus();
         }}
         onClick={(event) => {
-          // A choice closes it; boxes to tick do not.
+          // Buttons and links close the panel; check boxes do not.
           if ((event.target as HTMLElement).closest('button, a') !== null) panel.current?.hidePopover();
         }}
       >
@@ -74,7 +74,7 @@ export function Menu({
   );
 }
 
-/** A choice of one of several, in a menu. */
+/** Chooses one of several options in a menu. */
 export function Choices<T extends string>({
   name,
   value,

@@ -4,7 +4,7 @@ import type { LimitedList, OfNodes } from '../remote/node-lists.ts';
 import type { PlainColumn } from './plain-table.tsx';
 import { Badge } from './states.tsx';
 
-/** What a node is called: its machine, and its process if several run there. */
+/** The name of a node: its host, and its process id if several nodes run there. */
 export function nodeName(id: string): string {
   const node = nodes.get(id);
   if (node === undefined) return id;
@@ -12,7 +12,7 @@ export function nodeName(id: string): string {
   return isOnlyOne ? node.host : `${node.host} (${node.pid})`;
 }
 
-/** The column that names the node of each row; none if there is one node. */
+/** The column with the node of each row; none if there is only one node. */
 export function nodeColumn<Row extends { readonly node: string }>({
   node: self,
 }: OfNodes): PlainColumn<Row>[] {
@@ -30,7 +30,7 @@ export function nodeColumn<Row extends { readonly node: string }>({
   ];
 }
 
-/** How many rows a list of all nodes has, and how many of them are shown if that is not all. */
+/** The number of rows of a list, and how many of them are shown if it is cut. */
 export function Length({
   of: { total },
   shown,
@@ -47,7 +47,7 @@ export function Length({
   );
 }
 
-/** Says which nodes did not answer, if any. */
+/** Names the nodes that did not answer. */
 export function MissingNodes({ missing }: Pick<OfNodes, 'missing'>) {
   version.value;
   if (missing.length === 0) return null;

@@ -22,7 +22,7 @@ import { Dialog } from './dialog.tsx';
 import { Badge, Failure, Loading } from './states.tsx';
 import { When } from './when.tsx';
 
-/** What happens to the elements, in a sentence. */
+/** The effect of each action on the elements, in a sentence. */
 const EFFECTS: Readonly<Record<BulkAction, string>> = {
   redrive: 'Each returns to the queue that it came from, with tries 0.',
   move: 'Each goes to the other queue, with its content, tries and maturity.',
@@ -35,11 +35,11 @@ const EFFECTS: Readonly<Record<BulkAction, string>> = {
 const SAMPLES = 5;
 const HOUR_MS = 3_600_000;
 
-/** Since when dead letters came. */
+/** Time ranges of dead letters. */
 const SINCE = { any: 'At any time', today: 'Today', hour: 'In the last hour' } as const;
 type Since = keyof typeof SINCE;
 
-/** Those of `where` that became dead letters since then. @param where with a selector that is a function, or none */
+/** Restricts `where` to dead letters of a time range. @param where with a selector that is a function, or none */
 function cameSince(where: ElementChoice, since: Since): ElementChoice {
   if (since === 'any') return where;
   const from = new Date(since === 'today' ? startOfDay(now()) : now() - HOUR_MS).toISOString();
@@ -49,14 +49,15 @@ function cameSince(where: ElementChoice, since: Since): ElementChoice {
 }
 
 /**
- * What became of an action when its dialog is closed. `none`: no operation was started. `perhaps`: one was started, or
- * may have been, but it is not known to change anything. `changes`: one has changed elements, or still runs.
+ * The state of an action when its dialog is closed. `none`: no operation was started. `perhaps`: an operation was
+ * started, or may have been, but is not known to have changed anything. `changes`: it has changed elements, or is still
+ * running.
  */
 export type OperationOutcome = 'none' | 'perhaps' | 'changes';
 
 /**
- * An action on many elements, in three steps: what it would change, by a dry run; a confirmation that names queue and
- * number; and how far it is. It runs on the server, so that closing this does not end it.
+ * An action on many elements in three steps: a dry run shows what it would change, a confirmation names the queue and
+ * the number, and then the progress is shown. The operation runs on the server, so closing the dialog does not end it.
  */
 export function OperationDialog({
   action,
@@ -68,7 +69,7 @@ export function OperationDialog({
   readonly action: BulkAction;
   readonly source: QueueNamed;
   readonly where: ElementChoice;
-  /** Whether to ask since when they are dead letters. */
+  /** Whether to offer time ranges of dead letters. */
   readonly hasTimes?: boolean;
   readonly onClose: (outcome: OperationOutcome) => void;
 }) {
@@ -81,7 +82,7 @@ export function OperationDialog({
   const counting = useRef(new AbortController());
   const watching = useRef(new AbortController());
   const isStarting = useSignal(false);
-  /** Whether an operation may run of which this dialog shows nothing. */
+  /** Whether an operation may be running that this dialog does not show. */
   const isUnknown = useSignal(false);
   const needsTarget = action === 'move' || action === 'copy';
   const request = useComputed(
@@ -108,7 +109,7 @@ export function OperationDialog({
     const { signal } = counting.current;
     error.value = null;
     preview.value = null;
-    // Which elements match does not depend on where they would go.
+    // Count with a placeholder target: it does not affect which elements match.
     const to = { ns: source.ns, queue: source.queue === 'preview' ? 'preview-2' : 'preview' };
     try {
       const counted = { ...request.peek(), ...(needsTarget && { to }) };
@@ -122,14 +123,14 @@ export function OperationDialog({
     isStarting.value = true;
     error.value = null;
     try {
-      // What came since the count was not confirmed.
+      // Limit the operation to the confirmed number: more elements may have arrived since the count.
       running.value = await startOperation({ ...request.peek(), limit: preview.peek()?.matched });
       isStarting.value = false;
       await watchOperation(running.value.id, showIn(running), signal);
     } catch (reason) {
       isStarting.value = false;
       if (running.peek() === null && mayHaveHappened(reason)) {
-        // What it would change now is counted again before it can be confirmed again.
+        // Require a new count before the action can be confirmed again.
         preview.value = null;
         isUnknown.value = true;
         error.value =
@@ -138,7 +139,7 @@ export function OperationDialog({
     }
   };
   const close = (): void => {
-    // Until the server has responded it is not known whether the operation runs.
+    // Not before the server has responded: the operation may have started.
     if (isStarting.peek()) return;
     const operation = running.peek();
     if (operation === null) onClose(isUnknown.peek() ? 'perhaps' : 'none');
@@ -273,7 +274,7 @@ function Preview({ operation }: { readonly operation: OperationDetails | null })
   );
 }
 
-/** Where elements may go, the namespace that they are in first. */
+/** The namespaces that elements may be moved to, the present one first. */
 function targetNamespaces(own: string): readonly string[] {
   const all = namespaces().filter((ns) => may('write', ns));
   return all.includes(own) ? [own, ...all.filter((ns) => ns !== own)] : all;
@@ -336,7 +337,7 @@ export function OperationState({ state }: { readonly state: OperationDetails['st
   return <Badge level={STATE_LEVELS[state]}>{state}</Badge>;
 }
 
-/** How much of what matches is done, between 0 and 1. */
+/** The progress of an operation, from 0 to 1. */
 export function progressOf({
   state,
   seen,
@@ -352,7 +353,7 @@ function Progress({
   onClose,
 }: {
   readonly operation: OperationDetails;
-  /** Why it cannot be read, or cancelled. */
+  /** Why the operation could not be read. */
   readonly error: unknown;
   readonly onClose: () => void;
 }) {

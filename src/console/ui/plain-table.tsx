@@ -4,16 +4,16 @@ export interface PlainColumn<Row> {
   readonly title: string;
   readonly cell: (row: Row, at: number) => ComponentChildren;
   readonly isNumber?: boolean;
-  /** For screen readers only: what is in the column says what it is. */
+  /** Shows the title to screen readers only. */
   readonly isTitleHidden?: boolean;
-  /** Of its cells. */
+  /** The class of the column's cells. */
   readonly className?: string;
 }
 
-/** In a narrow window, rows of tables with more columns have their cells below each other, each with its title. */
+/** In a narrow window, tables with more columns stack the cells of a row, each with its title. */
 const MAX_NARROW_COLUMNS = 4;
 
-/** A table of few rows. One that is wider or higher than its place scrolls in it. */
+/** A table of few rows. It scrolls if it is larger than its container. */
 export function PlainTable<Row>({
   label,
   rows,
@@ -25,7 +25,7 @@ export function PlainTable<Row>({
   readonly rows: readonly Row[];
   readonly keyOf: (row: Row, at: number) => string;
   readonly columns: readonly PlainColumn<Row>[];
-  /** Where other tables follow on the page. */
+  /** Limits the height, for pages with several tables. */
   readonly isLow?: boolean;
 }) {
   return (

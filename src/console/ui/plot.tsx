@@ -9,7 +9,7 @@ const HEIGHT = 150;
 const LEFT = 48;
 const BOTTOM = 20;
 const TOP = 8;
-/** Between marks of the time axis, at least. */
+/** Minimum distance between marks of the time axis. */
 const MARK_PX = 90;
 const ROUND = [1, 2, 2.5, 5, 10];
 
@@ -23,8 +23,8 @@ interface PlotContent {
 }
 
 /**
- * Lines over time as SVG: an hour has sixty points, for which a drawing library would be half of what the page loads.
- * They are drawn once the width of their place is known, which is after the rest of the page.
+ * A line chart as SVG. An hour has sixty points, for which a chart library would be half of what the page loads. The
+ * lines are drawn once the width of the container is known, after the first render.
  */
 export function Plot(content: PlotContent) {
   const width = useSignal<number | null>(null);
@@ -100,7 +100,7 @@ function Lines({
           <path
             key={name}
             class="line"
-            // The second of a pair is dashed, so that the two differ without their colours.
+            // Every second line is dashed, to distinguish lines without their color.
             stroke-dasharray={i % 2 === 1 ? '5 3' : undefined}
             style={{ stroke: `var(${colour})` }}
             d={pathOf(values, x, y)}
@@ -124,7 +124,7 @@ export function valueText(value: number | null | undefined, format: (value: numb
   return value === null || value === undefined ? '–' : format(value);
 }
 
-/** A break where a value is not known. */
+/** The path of a line, with gaps where values are unknown. */
 function pathOf(
   values: readonly (number | null)[],
   x: (at: number) => number,
@@ -135,15 +135,15 @@ function pathOf(
       if (value === null) return '';
       const isStart = at === 0 || values[at - 1] === null;
       const here = `${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
-      // A value between two that are not known is a dot.
+      // A value between two unknown ones becomes a dot.
       return isStart ? `M${here}h0.1` : `L${here}`;
     })
     .join('');
 }
 
 /**
- * A round distance between marks, so that there are three or four. A fraction of a unit would be a mark that its text
- * does not say.
+ * A round distance that gives three or four marks. It is a multiple of `unit`, because a mark's text cannot show
+ * fractions of it.
  */
 function stepOf(largest: number, steps: readonly number[] | undefined, unit: number): number {
   const wanted = largest / 3;

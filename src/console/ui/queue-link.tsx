@@ -1,6 +1,6 @@
 import { queueHref } from '../route.ts';
 
-/** A queue by its name, with its namespace. */
+/** A link to a queue, with its namespace. */
 export function QueueLink({ ns, queue }: { readonly ns: string; readonly queue: string }) {
   return (
     <>

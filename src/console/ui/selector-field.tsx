@@ -4,7 +4,10 @@ import type { CodeEditor, SelectorProblem } from './code-editor.ts';
 
 const PLACEHOLDER = 'env => env.msg.payload.amount > 100';
 
-/** A selector with highlighted syntax and a marked mistake; the editor is loaded when the first one is shown. */
+/**
+ * A field for a selector, with highlighted syntax and a marked mistake. The editor is loaded when the first field is
+ * shown.
+ */
 export function SelectorField({
   label,
   text,
@@ -20,7 +23,7 @@ export function SelectorField({
   const editor = useRef<CodeEditor | null>(null);
   const isPlain = useSignal(false);
   const id = useId();
-  // The editor is opened once, and later than this is drawn first.
+  // The editor opens once, some time after the first render: it must read the latest values.
   const latest = useRef({ text, problem, onInput });
   latest.current = { text, problem, onInput };
   useEffect(() => {
@@ -36,7 +39,7 @@ export function SelectorField({
       });
       editor.current.setProblem(latest.current.problem);
     };
-    // A text area does as well, if the file of the editor is gone after an update of the server.
+    // Fall back to a text area if the editor's file is gone after an update of the server.
     open().catch(() => {
       isPlain.value = true;
     });
@@ -45,7 +48,7 @@ export function SelectorField({
       editor.current?.close();
     };
   }, []);
-  // Before the next key: by then the editor would be ahead of this text, and lose the key.
+  // A layout effect, so that the editor gets this text before the next key; otherwise it would lose the key.
   useLayoutEffect(() => {
     editor.current?.setText(text);
   }, [text]);

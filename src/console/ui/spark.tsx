@@ -3,7 +3,7 @@ import { type DepthSample, KEPT_MS } from '../remote/series.ts';
 const WIDTH = 96;
 const HEIGHT = 20;
 
-/** How the depth of a queue went while this page was open; a table cell next to it has the number. */
+/** The depth of a queue while this page was open, as a small chart. A cell next to it shows the number. */
 export function Spark({
   samples,
   now,

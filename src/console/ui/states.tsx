@@ -12,7 +12,7 @@ const ICONS: Readonly<Record<Level, IconName | null>> = {
   accent: null,
 };
 
-/** A state in a word: never by its colour alone. */
+/** A state as a word, so that its color is never the only sign. */
 export function Badge({
   level = 'plain',
   icon,
@@ -33,7 +33,7 @@ export function Badge({
   );
 }
 
-/** A place where nothing is, and what to do next. */
+/** Shown in place of an empty list, with a hint what to do next. */
 export function Empty({
   title,
   children,
@@ -52,7 +52,7 @@ export function Empty({
   );
 }
 
-/** What may be done about an error, by its code. */
+/** What the user can do about an error, by its code. */
 const ADVICE: Readonly<Record<string, string>> = {
   unreachable:
     'You see what was read last. It is read again when the server answers, unless refreshing is paused.',

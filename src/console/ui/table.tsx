@@ -9,9 +9,9 @@ export interface TableColumn<Row> {
   readonly cell: (row: Row) => ComponentChildren;
   readonly isNumber?: boolean;
   readonly isSortable?: boolean;
-  /** Of the grid: `minmax(12rem, 2fr)` */
+  /** The column's width in the grid, such as `minmax(12rem, 2fr)`. */
   readonly width: string;
-  /** Left out where the page is narrow. */
+  /** Hidden in narrow windows. */
   readonly isMinor?: boolean;
 }
 
@@ -22,18 +22,18 @@ export interface Selection {
 }
 
 const ROW_PX = 34;
-/** Where there is no room for columns that are minor. */
+/** Whether the window is too narrow for minor columns. */
 const narrow = matchMedia('(max-width: 44rem)');
 const isNarrow = signal(narrow.matches);
 narrow.addEventListener('change', () => {
   isNarrow.value = narrow.matches;
 });
-/** Rows above and below what is visible. */
+/** Rendered rows above and below the visible ones. */
 const SPARE = 10;
-/** Scrolling draws other rows when it has passed so many: fewer than are spare. */
+/** Scrolling renders other rows after this many; must be less than {@link SPARE}. */
 const STEP = 2;
 
-/** A table of rows of one height, of which only those near the visible part are in the page. */
+/** A table whose rows have the same height. Only rows near the visible part are rendered. */
 export function VirtualTable<Row>({
   label,
   rows,
@@ -51,7 +51,7 @@ export function VirtualTable<Row>({
   readonly keyOf: (row: Row) => string;
   readonly nameOf: (row: Row) => string;
   readonly columns: readonly TableColumn<Row>[];
-  /** A column's id, with `-` in front: the largest first. */
+  /** A column's id; a leading `-` sorts in descending order. */
   readonly sort?: string;
   readonly onSort?: (sort: string) => void;
   readonly onOpen?: (row: Row) => void;
@@ -59,7 +59,7 @@ export function VirtualTable<Row>({
   readonly total?: number;
 }) {
   const columns = useSame(isNarrow.value ? all.filter(({ isMinor }) => isMinor !== true) : all);
-  // Rows get the same callbacks on each render: a new function would make all of them render again.
+  // Rows receive the same callbacks on each render: new functions would make all rows render again.
   const calls = useRef({ onOpen, toggle: selection?.toggle });
   calls.current = { onOpen, toggle: selection?.toggle };
   const { open, toggle } = useMemo(
@@ -151,7 +151,7 @@ export function VirtualTable<Row>({
   );
 }
 
-/** The list of before, if it has the same members. */
+/** Returns the previous list if it has the same members. */
 function useSame<T>(list: readonly T[]): readonly T[] {
   const before = useRef(list);
   const { current } = before;
@@ -162,20 +162,20 @@ function useSame<T>(list: readonly T[]): readonly T[] {
 interface RowParts<Row> {
   readonly row: Row;
   readonly rowKey: string;
-  /** From 0. */
+  /** Index of the row, from 0. */
   readonly at: number;
   readonly name: string;
   readonly columns: readonly TableColumn<Row>[];
-  /** Undefined: rows are not selected here. */
+  /** Undefined: the table has no selection. */
   readonly isSelected: boolean | undefined;
   readonly onOpen: (row: Row) => void;
   readonly onToggle: (key: string) => void;
 }
 
-/** A row that is drawn again only if it has changed: while a table scrolls, most of its rows have not. */
+/** A row that renders again only if it has changed: most rows do not change while the table scrolls. */
 class TableRow<Row> extends Component<RowParts<Row>> {
   override shouldComponentUpdate(next: RowParts<Row>, state: object): boolean {
-    // A signal that a cell has read sets a new state.
+    // When a signal that a cell reads changes, the state is replaced.
     if (state !== this.state) return true;
     const names = Object.keys(next) as (keyof RowParts<Row>)[];
     return names.some((name) => next[name] !== this.props[name]);
@@ -227,7 +227,7 @@ function HeadCell<Row>({
       </th>
     );
   }
-  // Of numbers the largest are looked for, of names the first.
+  // Numbers are first sorted in descending order, names in ascending order.
   const next = order === 'none' ? (isNumber === true ? `-${id}` : id) : order === 'ascending' ? `-${id}` : id;
   return (
     <th scope="col" class={name} aria-sort={order}>

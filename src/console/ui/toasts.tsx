@@ -21,7 +21,7 @@ function add(level: Toast['level'], text: string): void {
   last += 1;
   const id = last;
   toasts.value = [...toasts.value, { id, level, text }];
-  // An error stays until it was read.
+  // Errors stay until they are dismissed.
   if (level === 'good') after(6_000, () => drop(id));
 }
 
@@ -37,7 +37,7 @@ export function sayError(error: unknown): void {
   add('bad', messageOf(error));
 }
 
-/** Runs what a button does, and says what became of it. */
+/** Runs the action of a button, and shows its result or error. */
 export async function act(work: () => Promise<string>): Promise<void> {
   try {
     say(await work());

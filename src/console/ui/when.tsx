@@ -1,7 +1,7 @@
 import { exact, relative } from '../format.ts';
 import { clock } from '../remote/live.ts';
 
-/** A moment: how far away it is, and the exact one on hover. */
+/** A relative time, with the exact time on hover. */
 export function When({ at }: { readonly at: string | number | null }) {
   if (at === null) return <span class="muted">–</span>;
   const ms = typeof at === 'number' ? at : Date.parse(at);
