@@ -199,9 +199,7 @@ const SPACING = 10_000 / UNIT_MS;
 const SAMPLES = 33;
 /** Values per sample: `at`, and the inserts, takes and settlements counted until then. */
 const SAMPLE_LENGTH = 4;
-/**
- * Values per minute: those of a sample; ready, scheduled, reserved elements; age of the oldest ready one in seconds.
- */
+/** Values per minute: those of a sample; ready, scheduled, reserved elements; age of the oldest ready one, seconds. */
 const SLOT_LENGTH = 8;
 const NO_AGE = 2 ** 32 - 1;
 const HOUR_MS = INTERVAL_MS * INTERVALS;
@@ -212,10 +210,7 @@ export function historyLengthMs(at: number): number {
   return (INTERVALS - 1) * INTERVAL_MS + ((at + 2 * HOUR_MS) % INTERVAL_MS);
 }
 
-/**
- * Bounds the number of queues with samples on a node. A queue needs 2.5 KB while it changes, and for an hour
- * afterwards.
- */
+/** Bounds the queues with samples on a node: each needs 2.5 KB while it changes, and for an hour afterwards. */
 export class SeriesLimit {
   #left: number;
 
@@ -388,9 +383,7 @@ export class QueueSeries {
     return minute === this.#firstMinute ? pointOf(minute * MINUTE, NOTHING.totals) : null;
   }
 
-  /**
-   * The last reading in a minute. If there is none: the one before, which remained valid until the end of the minute.
-   */
+  /** The last reading in a minute. If there is none: the one before, which was valid until the end of the minute. */
   #rowOf(minute: number, now: number): MinuteOfQueue | null {
     const last = this.last;
     if (last === null || (this.#firstMinute !== null && minute < this.#firstMinute)) return null;

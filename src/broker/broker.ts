@@ -103,8 +103,7 @@ export class Broker implements Service {
 
   /** @throws VariantConflict, MigrationTargetMissing */
   async start(): Promise<void> {
-    // Resume migrations before anything is stored: new elements must not go to an engine that their namespace is
-    // leaving.
+    // Resume migrations before anything is stored: inserts must not go to an engine that their namespace is leaving.
     await Promise.all(this.namespaces().map((namespace) => this.#resumeMigration(namespace)));
     await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.start()));
     await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.sweep()));

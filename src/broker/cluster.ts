@@ -311,9 +311,7 @@ export class Cluster {
   }
 }
 
-/**
- * Whether a received value describes a node: another program, or a node of another version, may publish to the topic.
- */
+/** Whether a received value describes a node: other programs and nodes of other versions may publish to the topic. */
 function isNodeInfo(value: unknown): value is NodeInfo {
   if (!isRecord(value)) return false;
   const { id, host, pid, version, startedAt } = value;

@@ -42,13 +42,9 @@ export interface GetRequest {
   readonly leaseMs: number | null;
   /** Return up to this many elements, 1 to 1000, as soon as there is one. Defaults to 1. */
   readonly count?: number;
-  /**
-   * Bounds the bytes of all bodies together; see `TakeOptions.maxBytes`. The request then shares no take with others.
-   */
+  /** Bounds the bytes of all bodies together, see `TakeOptions.maxBytes`. Such a request shares no take with others. */
   readonly maxBytes?: number;
-  /**
-   * Whether this is a look of a joint take: limits, error metrics and listings already include the joint take itself.
-   */
+  /** Whether this is a look of a joint take: limits, error metrics and listings include the joint take itself. */
   readonly isLook?: boolean;
   /** How long to wait, in ms; null: forever, 0: not at all. */
   readonly timeoutMs: number | null;
@@ -88,8 +84,7 @@ export interface Claim {
 }
 
 /**
- * One blocked get or reserve: a small object in a linked list, without a timer or promise of its own unless it has a
- * timeout.
+ * One blocked get or reserve. It costs a small object in the list of its wait queue.
  *
  * States, and what changes them:
  * - `watching`: it is only notified of elements; its claim takes when there are enough. Entered by `WaitQueue.watch`.

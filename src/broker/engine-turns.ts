@@ -12,9 +12,7 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 const MAX_BYTES = 4 * 1_048_576;
 /** Bytes that each user may have in flight even if others use all of `MAX_BYTES`. */
 const GUARANTEED_BYTES = 65_536;
-/**
- * Bytes that each element counts in addition to its content: it costs an engine about as much time as a KiB of body.
- */
+/** Bytes that an element counts in addition to its content: it costs an engine about as much time as a KiB of body. */
 const ELEMENT_BYTES = 1024;
 /**
  * The time that must remain for the engine when the turn comes. With less, the outcome of the call would most likely be
@@ -36,8 +34,7 @@ interface Limits {
 }
 
 /**
- * Gives users turns to store and read elements, by bytes, so that large inserts and takes of one user do not delay the
- * calls of others.
+ * Gives users turns to store and read elements, by bytes: large inserts and takes do not delay calls of other users.
  */
 export class EngineTurns {
   readonly #clock: Clock;

@@ -25,9 +25,7 @@ export interface TakeSource {
 export interface JointRequest {
   /** No two of them name the same group of the same queue. */
   readonly sources: readonly TakeSource[];
-  /**
-   * The order in which the queues are tried: `strict`, that of `sources`; `fair`, random, in proportion to the weights.
-   */
+  /** The order in which queues are tried: `strict`, that of `sources`; `fair`, random, in proportion to the weights. */
   readonly order: 'strict' | 'fair';
   /** Maximum number of elements, 1 to 1000. */
   readonly count: number;
@@ -190,9 +188,7 @@ export class JointTake implements Claim {
     if (place !== undefined) place.isMissed = true;
   }
 
-  /**
-   * Adds a consumer of a waiting call to a queue, so that it is listed, and notified of elements, from the beginning.
-   */
+  /** Adds a consumer of a waiting call to a queue, so that it is listed and notified of elements from the beginning. */
   #join(source: TakeSource, group: GroupName): JointPlace {
     const { count, maxBytes, timeoutMs, tid, owner, from } = this.#request;
     const { queue, leaseMs } = source;
@@ -298,8 +294,7 @@ export class JointTake implements Claim {
       },
       end: (reason) => resolve(reason.code === 'pop-timeout' ? null : reason),
     });
-    // The tid in the request is for its reservations; without one here, a cancel finds the consumers of the call
-    // instead.
+    // The request's tid is for reservations only. A cancel must find the call's own consumers, not this one.
     consumer.tid = null;
     this.#look = { queue, consumer };
     const failure = await promise;

@@ -47,7 +47,7 @@ import type { Namespace } from './namespace.ts';
 import { RELEASE } from './queue.ts';
 import { isRequestSeen } from './seen-keys.ts';
 
-/** The configuration lacks what a namespace needs whose elements are in two engines. */
+/** A namespace is being migrated, and the configuration does not name its new engine. */
 export class MigrationTargetMissing extends Error {
   readonly namespace: string;
   readonly to: string;
@@ -62,20 +62,21 @@ export class MigrationTargetMissing extends Error {
 }
 
 /**
- * The move of a namespace to the engine of another one. The namespace keeps its name there; the other one names the
- * engine, and has its own queues. The move is a definition in the engine that is left, stored before the first element
- * goes to the new one, so that each later start joins the two engines again before it stores anything.
+ * The migration of a namespace to the engine of another namespace, the target. The namespace keeps its name there; the
+ * target only names the engine, and has its own queues. A definition in the old engine records the migration before the
+ * first element is stored in the new one, so that each later start joins the two engines again before it stores
+ * anything.
  */
 export class Migration {
   readonly storage: MigratingStorage;
-  /** Of the new engine: it gets pause flags and options, too. */
+  /** The definitions of the new engine, which gets pause flags and options, too. */
   readonly definitions: Definitions;
-  /** Of both engines. */
+  /** The statistics of both engines. */
   readonly stats: Stats;
-  /** The namespace that names the new engine. */
+  /** The target: the namespace that names the new engine. */
   readonly to: string;
   readonly #source: Namespace;
-  /** What was copied last, as JSON, by kind and key. */
+  /** The last copied definitions as JSON, by kind and key. */
   readonly #copied = new Map<string, string>();
 
   constructor(source: Namespace, target: Namespace) {
@@ -88,7 +89,7 @@ export class Migration {
     this.stats = own.shown.stats.url === shown.url ? own.stats : new JointStats(own.stats, stats);
   }
 
-  /** The namespace that names the engine to which a namespace moves; null: it does not move. */
+  /** Reads the target of a namespace's migration; null: there is no migration. */
   static async storedTarget({ definitions, name }: Namespace): Promise<string | null> {
     const stored = await definitions.get('migration', name);
     if (stored === null) return null;
@@ -96,26 +97,26 @@ export class Migration {
     return isRecord(value) && typeof value.to === 'string' ? value.to : '';
   }
 
-  /** Stores that a namespace moves. @throws QuaysideError `definition-conflict` if it moves to another engine */
+  /** Records a migration. @throws QuaysideError `definition-conflict` if there is one to another target */
   static async store(namespace: Namespace, to: string): Promise<void> {
     const { definitions, name } = namespace;
     const stored = await Migration.storedTarget(namespace);
-    // It is stored already if the outcome of the write was unknown.
+    // An earlier write whose outcome was unknown has recorded it.
     if (stored === to) return;
     if (stored !== null) throw definitionConflict('migration', name);
     await definitions.put('migration', name, { to }, null);
   }
 
-  /** How many elements the engine that is left still has, in a stream once for each group. */
+  /** How many elements remain in the old engine; in a stream, each counts once per group. */
   async left(): Promise<number> {
     const { storage, policy } = this.#source.setup;
     return (await storage.usage(policy.name, false)).elements;
   }
 
   /**
-   * Gives the new engine the pause flags and options that the old one has, and no others. Repeated, it writes only what
-   * has changed. Both engines get later changes as well, first the old one: so the new one is read first, and what has
-   * changed there since is left as it is.
+   * Makes the pause flags and options in the new engine equal to those in the old one. A repeated call writes only what
+   * has changed. Later changes are written to both engines, first to the old one. So the new one is read first here,
+   * and definitions that change there in the meantime are left as they are.
    */
   async copyDefinitions(): Promise<void> {
     const { definitions, name } = this.#source;
@@ -144,7 +145,7 @@ export class Migration {
 }
 
 /**
- * Checks that a namespace can move to the engine of another one.
+ * Checks that a namespace can be migrated to the engine of another one.
  * @throws QuaysideError `not-supported`, `invalid-parameter`, `definition-conflict`
  */
 export async function checkMigration(source: Namespace, target: Namespace): Promise<void> {
@@ -181,55 +182,55 @@ export async function checkMigration(source: Namespace, target: Namespace): Prom
 }
 
 interface MigratingStorageOptions {
-  /** The engine that is left. It is used by this process alone, and nobody else stores anything in it. */
+  /** The old engine. Only this process uses it, so nobody else stores anything in it. */
   readonly from: Storage;
-  /** The engine that gets what is inserted from now on, under the same names of queues. */
+  /** The new engine, for all inserts from now on, under the same queue names. */
   readonly to: Storage;
 }
 
-/** A nextDueAt that has passed: the taker looks again. */
+/** A `nextDueAt` in the past, so that the caller takes again. */
 const LOOK_AGAIN = 0;
 /**
- * How an element of the old engine is held while copies are stored in the new one: for three times the deadline of both
- * calls.
+ * Keeps an element of the old engine reserved while its copies are stored in the new one: for three times the deadlines
+ * of both calls.
  */
 const HOLD = { kind: 'extend', leaseMs: 30_000 } as const;
 
 /**
- * Queues whose elements are in two engines, for as long as a namespace moves from one to the other.
+ * Joins two engines for as long as a namespace moves from one to the other.
  *
- * - What is inserted goes to the new engine. A take drains the old one first and then asks the new one, so the order of
- *   a queue is kept: what is in the old one came before.
- * - An element stays in its engine until it is finished, with its id and its lease. Ids begin with random tags, so that
- *   an engine does not know another one's: a settlement is tried in the old engine, and if that has no such element, in
- *   the new one.
- * - Each call asks the old engine first. The parts for the new engine start in the order of the calls, so that calls
- *   take effect in their order there, too. A call has the deadlines of both engines one after the other.
- * - The copies that a settlement of an element of the old engine inserts are stored in the new one first, under derived
+ * - Inserts go to the new engine. A take drains the old engine first and then queries the new one, which keeps the
+ *   order of a queue: elements of the old engine are older.
+ * - An element stays in its engine, with its id and lease, until it is finished. Ids begin with random tags, so that an
+ *   engine never knows another one's id. So a settlement is tried in the old engine, and in the new one if the old one
+ *   has no such element.
+ * - Each call queries the old engine first. The parts for the new engine start in the order of the calls, so that calls
+ *   take effect in their order there, too. A call may take as long as the deadlines of both engines together.
+ * - If settling an element of the old engine inserts copies, the copies are first stored in the new one, under derived
  *   keys, and then all elements of the call are finished: at least once, and no copy twice, as between any two engines.
  *   Moves of waiting elements stay within their engine and are atomic.
  */
 export class MigratingStorage implements Storage {
   readonly capabilities: StorageCapabilities;
   readonly undoesLostTakes: boolean;
-  /** Copies of what the old engine holds are stored later than in the call's turn. */
+  /** Copies of elements of the old engine are stored in a later turn. */
   readonly ordersTransfers = false;
   readonly insertSignaller: Signaller | null;
   readonly #from: Storage;
   readonly #to: Storage;
   /**
-   * What was popped from the new engine: an undone take returns it there. All else was popped from the old one, perhaps
-   * before the join.
+   * Deliveries popped from the new engine, where undoing them returns them. All others were popped from the old one,
+   * perhaps before the migration started.
    */
   readonly #popped = new WeakSet<Delivery>();
   /**
-   * Pops that were undone. A call that is repeated since the other engine failed must not return them once more: they
-   * may have been popped again by then.
+   * Deliveries whose pops were undone. If a call fails in one engine and is repeated, it must not return the others
+   * again: they may have been popped by then.
    */
   readonly #returned = new WeakSet<Delivery>();
-  /** The parts of all calls so far for the new engine have started. Never rejects. */
+  /** Resolves when the parts for the new engine of all earlier calls have started. Never rejects. */
   #started: Promise<void> = Promise.resolve();
-  /** Calls whose part for the new engine has not started. */
+  /** How many calls have a part for the new engine that has not started. */
   #pending = 0;
 
   constructor({ from, to }: MigratingStorageOptions) {
@@ -256,8 +257,8 @@ export class MigratingStorage implements Storage {
   }
 
   /**
-   * Options hold for what is in the old engine, too. Pause flags are stored in both, and an engine forgets the flag of
-   * a resumed queue only with a queue that it knows.
+   * Declared in both engines. Options apply to elements of the old one, too. Pause flags are stored in both, and an
+   * engine deletes the flag of a resumed queue only if it knows the queue.
    */
   async declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
     await Promise.all([this.#to.declare(queues, options), this.#from.declare(queues, options)]);
@@ -277,7 +278,7 @@ export class MigratingStorage implements Storage {
     if (request !== null) {
       // If the old engine has seen the key, it stored all elements of the request.
       return this.#inOrder(isRequestSeen(this.#from, queue, request), (isSeen) =>
-        // The signal is one of the new engine, and a repeat stores nothing.
+        // Without the signal, which is for the new engine: a repeat stores nothing to announce.
         isSeen
           ? this.#from.insert(queue, elements, { ...options, signal: null })
           : this.#to.insert(queue, elements, options),
@@ -319,7 +320,7 @@ export class MigratingStorage implements Storage {
     return elements.map((_, index) => seen.get(index)?.id ?? stored.next().value ?? '');
   }
 
-  /** The elements of an insert whose keys the old engine has seen, by place. Stores nothing there. */
+  /** The elements of an insert whose keys the old engine has seen, by index. Stores nothing there. */
   async #seenBefore(
     queue: QueueKey,
     elements: readonly NewElement[],
@@ -368,13 +369,14 @@ export class MigratingStorage implements Storage {
     } catch (error) {
       if (deliveries.length === 0) throw error;
       if (!isUnknownOutcome(error)) return { deliveries, nextDueAt: LOOK_AGAIN, isLeft: true };
-      // The taker learns that elements may be lost to it, so it gets none; unless they would be lost as well.
+      // Report `outcome-unknown` without elements, so these are returned first. If they certainly could not be, they
+      // would be lost: then return them to the caller without an error.
       if (await this.#release(this.#from, queue, deliveries)) throw error;
       return { deliveries, nextDueAt: LOOK_AGAIN, isLeft: true };
     }
     for (const delivery of rest.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
     if (left !== undefined && deliveries.length > 0 && bytesOf(rest.deliveries) > left) {
-      // A take may exceed its bound by its first element, which here is not the first.
+      // A take may exceed `maxBytes` by its first element, which is not the first one of this call.
       const isReleased = await this.#release(this.#to, queue, rest.deliveries);
       if (isReleased) return { deliveries, nextDueAt: LOOK_AGAIN, isCut: true };
     }
@@ -388,8 +390,8 @@ export class MigratingStorage implements Storage {
   }
 
   /**
-   * Returns what was taken to its place; reservations that cannot be returned end with their leases. Returns false if
-   * pops were certainly not undone, so that the elements are nowhere else.
+   * Returns deliveries to their places. Reservations that cannot be returned end with their leases. Resolves with false
+   * if pops were certainly not undone, so that only the caller has these elements.
    */
   async #release(storage: Storage, queue: QueueKey, deliveries: readonly Delivery[]): Promise<boolean> {
     const popped = deliveries.filter(({ lease }) => lease === null);
@@ -408,8 +410,8 @@ export class MigratingStorage implements Storage {
   }
 
   /**
-   * A call with copies holds what it finishes in the old engine until the new one has done its part: nothing goes
-   * before what is stored for it.
+   * A call with copies keeps the elements that it finishes reserved in the old engine until the new one has done its
+   * part: no element may be finished before its copies are stored.
    */
   settle(items: readonly SettleItem[], time?: TimeLeft): Promise<SettleResult[]> {
     const hasCopies = items.some((item) => copiesOf(item).length > 0);
@@ -455,7 +457,7 @@ export class MigratingStorage implements Storage {
     );
   }
 
-  /** Finishes what was held, and notes the results at their places. */
+  /** Finishes held elements, and writes the outcomes into `results`. */
   async #finish(held: readonly HeldElement[], results: SettleResult[], time?: TimeLeft): Promise<void> {
     const finished = await this.#from.settle(
       held.map(({ item }) => ({ ...item, action: { kind: 'finish' } })),
@@ -481,7 +483,7 @@ export class MigratingStorage implements Storage {
       this.#undo(this.#to, queue, left.filter(isNew)),
     ]);
     const errors = undone.flatMap((result) => (result.status === 'rejected' ? [result.reason] : []));
-    // After an outcome that is unknown the caller must not repeat the call.
+    // Prefer an unknown outcome, after which the caller must not repeat the call.
     if (errors.length > 0) throw errors.find(isUnknownOutcome) ?? errors[0];
   }
 
@@ -510,7 +512,7 @@ export class MigratingStorage implements Storage {
     for (; part < parts.length; part += 1, inner = null) {
       const { storage, state } = parts[part] as (typeof parts)[number];
       const left = limit - deliveries.length;
-      // A full page looks one element further: whether it was the last one.
+      // After a full page, look one element ahead to find out whether there is a next page.
       const own = left > 0 ? { limit: left } : { limit: 1, bodies: false };
       const page = await storage.scan(queue, { ...options, ...own, states: [state], after: inner });
       if (left === 0 && page.deliveries.length > 0) break;
@@ -522,7 +524,7 @@ export class MigratingStorage implements Storage {
           cursor: cursor === null ? null : writeCursor({ part, inner: cursor }),
         });
       }
-      // The engine may have ended its page early, since its bodies are large.
+      // The engine may have ended its page early because of large bodies.
       if (page.next !== null) return { deliveries, next: writeCursor({ part, inner: page.next }) };
     }
     return { deliveries, next: part === parts.length ? null : writeCursor({ part, inner: null }) };
@@ -536,7 +538,7 @@ export class MigratingStorage implements Storage {
     });
   }
 
-  /** The old engine forgets last: it is the one that gains no elements, so what it held a moment ago decides. */
+  /** The old engine drops last: it gains no elements, so the count of a moment ago is still valid. */
   drop(queue: QueueKey): Promise<boolean> {
     return this.#inOrder(this.#from.counts(queue), async (old) => {
       if (old.ready + old.scheduled + old.reserved > 0) return false;
@@ -566,7 +568,7 @@ export class MigratingStorage implements Storage {
 
   async sweep(): Promise<SweepResult> {
     const swept = await Promise.allSettled([this.#from.sweep(), this.#to.sweep()]);
-    // What one engine reports is reported once, so the failure of the other one must not lose it.
+    // An engine reports each affected queue once. A failure of the other engine must not discard that.
     const done = swept.filter((result) => result.status === 'fulfilled').map(({ value }) => value);
     const failed = swept.find((result) => result.status === 'rejected');
     if (done.length === 0 && failed !== undefined) throw failed.reason;
@@ -577,8 +579,8 @@ export class MigratingStorage implements Storage {
   }
 
   /**
-   * Calls `next`, which begins with its call of the new engine, with the old one's result: after the `next` of all
-   * calls before.
+   * Calls `next` with the result of the old engine, after the `next` of all earlier calls has been called. `next` must
+   * start its call to the new engine synchronously.
    */
   async #inOrder<A, B>(old: Promise<A>, next: (result: A) => Promise<B>): Promise<B> {
     const before = this.#started;
@@ -589,7 +591,7 @@ export class MigratingStorage implements Storage {
     this.#pending -= 1;
     try {
       if (result.status === 'rejected') throw result.reason;
-      // Not awaited here: the next call's part starts as soon as this one has.
+      // Not awaited, so that the part of the next call can start as soon as this one has.
       return next(result.value);
     } finally {
       resolve();
@@ -597,7 +599,7 @@ export class MigratingStorage implements Storage {
   }
 }
 
-/** What the old engine knows of an element whose key it has seen. */
+/** What the old engine returns for an element whose key it has seen. */
 interface SeenElement {
   readonly id: ElementId;
   readonly isSame: boolean;
@@ -611,11 +613,11 @@ type KeyedInsert = NonNullable<FinishAction['inserts']>[number];
 interface HeldElement {
   readonly item: SettleItem;
   readonly copies: readonly KeyedInsert[];
-  /** Of its settlements in the call. */
+  /** Indices of its settlements in the call. */
   readonly places: number[];
 }
 
-/** What a call holds, after the results of holding it. */
+/** The elements that a call successfully holds. @param results of holding them */
 function heldElements(items: readonly SettleItem[], results: readonly SettleResult[]): HeldElement[] {
   const byElement = new Map<string, HeldElement>();
   for (const [place, item] of items.entries()) {
@@ -623,7 +625,7 @@ function heldElements(items: readonly SettleItem[], results: readonly SettleResu
     const { queue, id, group } = item;
     const element = JSON.stringify([queue.ns, queue.name, id, group]);
     const before = byElement.get(element);
-    // The first settlement of an element finishes it; those after it have no copies.
+    // The first settlement of an element finishes it; copies of later ones are not stored.
     if (before !== undefined) before.places.push(place);
     else {
       const copies = copiesOf(item).map((copy, i) => keyed(copy, item, i));
@@ -647,8 +649,8 @@ function copiesOf(item: SettleItem): readonly KeyedInsert[] {
 }
 
 /**
- * A copy under a key of its element and its content, so that one that was stored before is not stored twice. Another
- * one is stored: after a lost response, the next consumer of the element may commit it with other copies.
+ * Gives a copy a key derived from its element and content, so that it is not stored twice. The content is included
+ * since after a lost response the next consumer may commit the element with other copies, which must be stored.
  */
 function keyed(copy: KeyedInsert, { queue, id, group }: SettleItem, index: number): KeyedInsert {
   const { element } = copy;
@@ -658,7 +660,7 @@ function keyed(copy: KeyedInsert, { queue, id, group }: SettleItem, index: numbe
   return { queue: copy.queue, element: { ...element, dedupKey } };
 }
 
-/** Where a page of two engines begins: the engine and state, and the engine's own cursor; null: the first page. */
+/** Position of a page: an index of engine and state, and the engine's own cursor; null: the engine's first page. */
 interface PartCursor {
   readonly part: number;
   readonly inner: string | null;
@@ -668,7 +670,7 @@ function writeCursor({ part, inner }: PartCursor): string {
   return `m${part}:${inner ?? ''}`;
 }
 
-/** What is no cursor is the beginning, as in the engines. */
+/** An invalid cursor starts at the beginning, as in the engines. */
 function readCursor(text: string | null, parts: number): PartCursor {
   const [, part = '', inner = ''] = /^m(\d):(.*)$/s.exec(text ?? '') ?? [];
   return part === '' || Number(part) >= parts

@@ -65,10 +65,7 @@ export interface Shared {
   readonly makeTid: () => string;
 }
 
-/**
- * If an element is larger than this, its queue's next elements are expected to be large, until takes return smaller
- * ones.
- */
+/** If an element is larger than this, the next ones are expected to be large, until takes return smaller ones. */
 const SMALL_BYTES = 1024;
 /** The expected size of the first element that this node takes from a queue that existed before. */
 const UNKNOWN_BYTES = 1_048_576;
@@ -199,10 +196,7 @@ export class Namespace {
     this.capabilities = { sched, reserve, pipeline, tape: this.isStream, remove: remove && !this.isStream };
   }
 
-  /**
-   * The store for new definitions. During a migration, that of the new engine: the other one is not read any more
-   * afterwards.
-   */
+  /** The store for new definitions: during a migration the new engine, since the old one is not read afterwards. */
   get currentDefinitions(): Definitions {
     return this.migration?.definitions ?? this.definitions;
   }
@@ -463,10 +457,7 @@ export class Namespace {
     if (this.#known.has(name)) this.#elementBytes.set(name, Math.max(bytes, (expected ?? 0) / 2));
   }
 
-  /**
-   * Notes a queue that an insert is creating. It counts immediately, so that concurrent inserts do not exceed the
-   * limit.
-   */
+  /** Notes a queue that an insert is creating. It counts immediately: concurrent inserts must not exceed the limit. */
   noteStoring(key: QueueKey, storing: Promise<unknown>): void {
     if (this.#known.has(key.name)) return;
     this.noteStored(key);
@@ -553,8 +544,8 @@ export class Namespace {
   }
 
   /**
-   * Drops an empty queue with its pause flag, options and statistics. Returns false, and changes nothing, if the queue
-   * holds an element.
+   * Drops a queue with its pause flag, options and statistics. If it holds an element, changes nothing and returns
+   * false.
    */
   async drop(key: QueueKey): Promise<boolean> {
     // Counters that are still buffered would be written after the drop.
@@ -834,9 +825,7 @@ class UndoneTakes {
   }
 }
 
-/**
- * Whether the call certainly failed. If not, a consumer may have the element by now, and a pop delivers at most once.
- */
+/** Whether the call certainly failed. If not, a consumer may have the element by now; a pop delivers at most once. */
 function isCertain(error: unknown): boolean {
   return (
     error instanceof QuaysideError && (error.code === 'storage-unavailable' || error.code === 'storage-full')
@@ -1015,9 +1004,7 @@ interface CapacitySource {
   read(): Promise<Usage>;
   /** The minimum time between two reads if it seems full, ms. */
   readonly fullRefreshMs: number;
-  /**
-   * Whether inserts always wait for a read in progress. Otherwise they use the result before it, unless it seems full.
-   */
+  /** Whether inserts wait for a read in progress. Otherwise they use the one before, unless it seems full. */
   readonly waitsForRead: boolean;
   /** The error of a rejected insert. @param limit in words */
   full(limit: string, option: string): QuaysideError;

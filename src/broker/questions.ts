@@ -34,10 +34,7 @@ interface NodeFailure {
 
 interface Question<Params extends object, Row extends object> {
   readonly name: string;
-  /**
-   * Bound on the JSON of the rows in a reply to another node; further rows are left out. Each 3,600 bytes cost a
-   * signal.
-   */
+  /** Bytes of JSON of the rows in a reply to another node; further rows are left out. 3,600 bytes cost a signal. */
   readonly maxBytes: number;
   /** This node's reply to itself or to another node. @param from id of the node that asks */
   reply(params: Params, from: string): ReplyRows<Row> | Promise<ReplyRows<Row>>;
@@ -76,10 +73,7 @@ interface QuestionsOptions {
 
 /** A node that has not replied after this long is missing. */
 const REPLY_MS = 1_000;
-/**
- * Bytes per part: with the ids of the nodes and the name of the namespace it fits into the 7,800 bytes of a PostgreSQL
- * signal.
- */
+/** Bytes per part. With ids of nodes and the namespace's name it fits into the 7,800 bytes of a PostgreSQL signal. */
 const PART_BYTES = 3_600;
 /** Bound on a question: it may contain the names of some thousand namespaces. */
 const MAX_QUESTION_BYTES = 524_288;

@@ -101,10 +101,7 @@ export class QueueOptionsTable {
     return { ...this.#general, ...rule?.options, ...stored };
   }
 
-  /**
-   * The names of all dead-letter queues, without duplicates. Cached until options change, since every metrics scrape
-   * reads them.
-   */
+  /** The names of all dead-letter queues, each once. Cached until options change: every metrics scrape reads them. */
   get deadLetterQueues(): readonly string[] {
     this.#deadLetterQueues ??= this.#findDeadLetterQueues();
     return this.#deadLetterQueues;
@@ -215,10 +212,7 @@ export function checkOptions(namespace: Namespace, name: string, options: OwnOpt
   if (ttlMs != null) supported('ttl', () => needsExpiry(namespace, EXPIRY));
 }
 
-/**
- * @throws QuaysideError `invalid-parameter` if a queue, or the queue that a pattern without `*` names, would be its own
- * dead-letter queue
- */
+/** @throws QuaysideError `invalid-parameter` if a queue, or a pattern without `*`, names itself as dead-letter queue */
 export function checkDeadLetterQueue(name: string, { deadLetter }: OwnOptions): void {
   if (deadLetter?.queue !== name) return;
   throw invalidParameter(
@@ -296,9 +290,7 @@ function notSupported({ name }: Namespace, meaning: string): QuaysideError {
   return new QuaysideError('not-supported', `Queues of namespace ${name} do not support ${meaning}.`);
 }
 
-/**
- * @throws QuaysideError `not-supported` if an element matures later, or expires, and the namespace cannot store that
- */
+/** @throws QuaysideError `not-supported` if an element matures later or expires, and the namespace cannot store that */
 export function needsFor(
   namespace: Namespace,
   { matureAt, delayMs, expiresAt = null }: Pick<NewElement, 'matureAt' | 'delayMs' | 'expiresAt'>,

@@ -78,9 +78,7 @@ class NamespacePoll {
   readonly #followerFailures: LogOnChange;
   /** Whether the follower threw in this round. */
   #hasFollowerFailed = false;
-  /**
-   * How often the follower was set or removed: a round that began before does not complete the filling for the new one.
-   */
+  /** Counts calls of `follow`: a round that began before the last one does not end the filling of its follower. */
   #follows = 0;
   /** Names that remain to be read in the present cycle through all queues; the next one is last. */
   #turn: string[] = [];

@@ -50,66 +50,64 @@ import { checkOptions, type OptionsRecord, type OwnOptions, type QueueSettings }
 import { areAllSeen, isFull } from './seen-keys.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
 
-/** Front ends settle with these types and know nothing of storage. */
+/** For front ends, which settle with these types but must not import storage. */
 export type { DeliveryRef, ReleaseAction, SettleAction, SettleItem, SettleOutcome, SettleResult };
 
 const ONE_GET_UNDONE = { get: -1 } as const;
 const ONE_RESERVE_UNDONE = { reserve: -1 } as const;
 
-/** The action of a commit. One object for all, so that a commit allocates only its item. */
+/** The action of a commit. A shared object, so that a commit allocates only its item. */
 export const FINISH = Object.freeze({ kind: 'finish' }) satisfies SettleAction;
-/**
- * The action for a reservation whose element nobody tried to process: no try is counted, and it regains the maturity it
- * had.
- */
+/** The action for an element that nobody tried to process: no try is counted, and it regains its maturity. */
 export const RELEASE = Object.freeze({ kind: 'release', delayMs: 0, countTry: false }) satisfies SettleAction;
 
-/** What a client names when it settles: the id, and what the reserve was made with. */
+/** What a client sends to settle: the id, and the group and token of the reservation. */
 export interface Receipt {
   readonly id: ElementId;
   /** Null: the namespace's default. */
   readonly group: GroupName | null;
   readonly token: string | null;
-  /** The user who settles; not given: the service itself. */
+  /** The user who settles; omitted for the service itself. */
   readonly owner?: string | null;
 }
 
 /** The last hour of a queue. */
 interface QueueHistoryRecord extends QueueHistory {
-  /** When its first interval began, ISO 8601. */
+  /** Start of the first interval, ISO 8601. */
   readonly from: string;
   readonly intervalMs: number;
 }
 
 export interface QueueInsertOptions {
-  /** In whose turn the elements are stored, see `EngineTurns`; null: at once. */
+  /** The user in whose turn the elements are stored (see `EngineTurns`); null: immediately. */
   readonly user?: string | null;
-  /** Called for each element whose dedup key was seen with the same content; see `NewElement.dedupKey`. */
+  /** Called for each element whose dedup key was seen before with the same content; see `NewElement.dedupKey`. */
   readonly onRepeat?: ((index: number) => void) | null;
-  /** A key of all elements, in place of keys of their own; see `InsertOptions.request`. */
+  /** One key for the whole insert, instead of keys per element; see `InsertOptions.request`. */
   readonly request?: RequestKey | null;
-  /** Called when the engine is given the elements: before `insert` returns, unless that has to wait. */
+  /** Called when the elements are sent to the engine: before `insert` returns, unless the insert has to wait. */
   readonly onSent?: (() => void) | null;
 }
 
 export interface QueueScanOptions extends Omit<ScanOptions, 'group' | 'leftMs'> {
-  /** On a stream; null: the namespace's default. */
+  /** On a stream, the group to read as; null: the namespace's default. */
   readonly group: GroupName | null;
-  /** In whose turn large bodies are read, see `EngineTurns`; not given: at once. */
+  /** The user in whose turn large bodies are read (see `EngineTurns`); omitted: immediately. */
   readonly user?: string | null;
 }
 
-/** One element to finish, and what is stored elsewhere in its place. */
+/** One element to finish, and the elements to store instead. */
 export interface QueueMove {
-  /** Whose element it is, a queue of the same engine; not given: the queue whose `transfer` is called. */
+  /** The queue of the finished element, in the same engine. Defaults to the queue whose `transfer` is called. */
   readonly from?: Queue;
   readonly finish: DeliveryRef;
   readonly inserts: readonly { readonly queue: Queue; readonly element: NewElement }[];
 }
 
 /**
- * One queue as its users see it. A handle without state: elements are in the engine, and the consumers that wait on
- * this node in the namespace's wait queues, so any number of handles may exist.
+ * One queue, with the operations that front ends offer. A stateless handle, of which any number may exist: elements are
+ * in the engine, and waiting consumers in the namespace's wait queues.
+ *
  * Every operation returns after the engine confirmed it, or throws a `QuaysideError`.
  */
 export class Queue {
@@ -117,7 +115,10 @@ export class Queue {
   readonly namespace: Namespace;
   #settings: QueueSettings | null = null;
   #settingsVersion = -1;
-  /** Published with each insert, by engines that do so in the same round trip. Undefined: not needed yet. */
+  /**
+   * The signal of inserts, for engines that publish it in the same round trip; null: the engine publishes none.
+   * Undefined until it is first needed.
+   */
   #signal: ReadySignal | null | undefined;
 
   constructor(namespace: Namespace, key: QueueKey) {
@@ -129,7 +130,7 @@ export class Queue {
     return this.namespace.pausedNames.has(this.key.name);
   }
 
-  /** The options that hold for it: its own, those of the rule for its name, those of the namespace. */
+  /** The effective options: the queue's own, those of the rule for its name, those of the namespace. */
   get settings(): QueueSettings {
     const { options } = this.namespace;
     if (this.#settings === null || this.#settingsVersion !== options.version) {
@@ -140,7 +141,7 @@ export class Queue {
   }
 
   /**
-   * The groups that an insert is for (spec 4.3): those given, or the namespace's default.
+   * The groups of an insert (spec 4.3): those given, or the namespace's default.
    * @throws QuaysideError `invalid-parameter` if groups are given and the namespace has none
    */
   groups(given: readonly GroupName[] | null): readonly GroupName[] {
@@ -149,9 +150,9 @@ export class Queue {
   }
 
   /**
-   * Stores elements, all or none, and returns their ids (spec 4.1, Insert).
-   * @throws QuaysideError `namespace-full`; `queue-full`; `idempotency-mismatch` if a key was seen with other content,
-   * with the element's place as `index` if there are several and the key is not that of the request
+   * Stores all elements or none, and returns their ids (spec 4.1, Insert).
+   * @throws QuaysideError `namespace-full`; `queue-full`; `idempotency-mismatch` if a key was seen before with other
+   * content, with the index of the element in `extra` if there are several and the key is not that of the request
    */
   insert(
     given: readonly NewElement[],
@@ -167,13 +168,13 @@ export class Queue {
     const repeats = hasKeys ? new Repeats() : null;
     if (!isAlone && this.#signal === undefined) this.#signal = namespace.readySignal(this.key);
     const signal = isAlone ? null : (this.#signal ?? null);
-    // For the turn, the bounds and the engine together.
+    // One deadline for the wait for a turn, the reads of usage and the engine.
     const leftMs = this.#timeLeft();
     let isSent = false;
     const insert = (): Promise<ElementId[]> => {
       isSent = true;
       onSent?.();
-      // The namespace may move to another engine before it has capacity.
+      // Read `storage` now: a migration may have started while the insert waited for capacity.
       return namespace.storage.insert(this.key, elements, {
         signal,
         onRepeat: repeats?.note ?? null,
@@ -181,13 +182,13 @@ export class Queue {
         leftMs: leftMs(),
       });
     };
-    // The bound of the queue comes first: a namespace counts what it admits until it is read again, although the queue
-    // rejects it.
+    // Check the queue's bound before the namespace's. The namespace counts what it admits until its next read, and must
+    // not count an insert that the queue rejects.
     const store =
       capacity === null ? insert : (): Promise<ElementId[]> => capacity.admit(elements, insert, { request });
     const admit = (): Promise<ElementId[]> =>
       bound === null ? store() : bound.admit(elements, store, { request });
-    // A queue that is not known has seen no key, and to look for one could create it.
+    // An unknown queue has seen no key, and looking one up could create the queue.
     const mayRepeat =
       hasKeys && (bound !== null || capacity !== null) && namespace.knownNames.has(this.key.name);
     const begin = mayRepeat
@@ -197,7 +198,7 @@ export class Queue {
     namespace.noteStoring(this.key, stored);
     namespace.noteLarge(this.key, elements);
     if (isSent) this.#wakeFor(elements);
-    // It is sent once the bound is known, in a later turn.
+    // It is sent in a later turn, after a wait.
     else this.#wakeAfter(elements, stored);
     return meter.observe('insert', stored, (ids) => {
       if (repeats !== null && repeats.mismatched !== null) {
@@ -206,7 +207,7 @@ export class Queue {
       }
       this.#noteStored(repeats === null ? elements : repeats.without(elements));
       if (onRepeat !== null && repeats !== null) for (const index of repeats.indices) onRepeat(index);
-      // Not `isAlone`: another node may have been seen since.
+      // Read `isAlone` again: another node may have been seen during the insert.
       if (signal === null && !namespace.cluster.isAlone) namespace.announce(this.key, elements.length);
       meter.count('insert', 'ok', elements.length);
       return ids;
@@ -225,28 +226,29 @@ export class Queue {
     return areAllSeen({ insert }, this.key, elements, request);
   }
 
-  /** What is left of the time of a call that is made now. */
+  /** Starts the deadline of a call. Returns a function for the milliseconds that remain. */
   #timeLeft(): () => number {
     const { clock } = this.namespace;
     const deadlineAt = clock.monotonic() + CALL_TIMEOUT_MS;
     return () => deadlineAt - clock.monotonic();
   }
 
-  /** The element, with the queue's time to live if it has none of its own. */
+  /** Returns the element, with the queue's time to live if it has none of its own. */
   expiring(element: NewElement, ttlMs: number): NewElement {
     if (element.expiresAt != null) return element;
     return { ...element, expiresAt: momentIn(ttlMs, this.namespace, this.key) };
   }
 
-  /** Whether both queues live in one engine, so that `transfer` can join them. */
+  /** Whether both queues are in one engine, so that `transfer` can use them together. */
   sharesEngineWith(other: Queue): boolean {
     return this.namespace.storage === other.namespace.storage;
   }
 
   /**
-   * Finishes reserved elements and stores others in queues of the same engine, each move atomically. Returns, per move,
-   * how settling ended; only `done` stored anything. A move without inserts is a commit.
-   * @param user in whose turn they are stored; null: at once
+   * Finishes reserved elements and stores others in queues of the same engine, each move atomically. Returns the
+   * outcome of settling per move; only a move with the outcome `done` stored its inserts. A move without inserts is a
+   * commit.
+   * @param user in whose turn the elements are stored; null: immediately
    */
   async transfer(given: readonly QueueMove[], user: string | null = null): Promise<SettleResult[]> {
     const { namespace } = this;
@@ -265,8 +267,7 @@ export class Queue {
     const items = moves.map(({ from = this, finish, inserts }) =>
       from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(storedIn) }),
     );
-    // The engine of now, which all these queues share: while the call waits for capacity, the namespace may begin to
-    // move to another one.
+    // All these queues share the present engine. Read `storage` before any wait: a migration may start during it.
     const leftMs = this.#timeLeft();
     let isSent = false;
     const settle = (): Promise<SettleResult[]> => {
@@ -298,10 +299,7 @@ export class Queue {
     return results;
   }
 
-  /**
-   * If a namespace or a queue would grow, it must have capacity; one that gives up as many elements as it gets may be
-   * full.
-   */
+  /** Checks the capacity of each namespace and queue that would grow; one that loses as many elements may be full. */
   #admitMoves<T>(moves: readonly QueueMove[], transfer: () => Promise<T>): Promise<T> {
     let call = transfer;
     for (const ns of new Set(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue.namespace)))) {
@@ -325,17 +323,15 @@ export class Queue {
     return call();
   }
 
-  /**
-   * As `#wakeFor`, for elements that are stored later than in this turn: a take that is sent now would not see them.
-   */
+  /** As `#wakeFor`, for elements that are sent in a later turn: a take that is sent now would not find them. */
   #wakeAfter(elements: readonly NewElement[], storing: Promise<unknown>): void {
     const wake = (): void => this.#wakeFor(elements);
     storing.then(wake, wake);
   }
 
   /**
-   * Elements are being stored: consumers that wait for them share the round trip, or wake at their maturity. If the
-   * storing fails, their takes find nothing and no harm is done.
+   * Elements are being stored: wakes waiting consumers, whose takes share the round trip, or sets timers for
+   * maturities. If storing fails, the takes find nothing, which is harmless.
    */
   #wakeFor(elements: readonly NewElement[]): void {
     const waitQueues = this.namespace.waitQueues(this.key.name);
@@ -347,9 +343,7 @@ export class Queue {
     }
   }
 
-  /**
-   * The engine has stored elements: counts them. On a stream an element is put once, and once for each of its groups.
-   */
+  /** Counts elements that the engine has stored. On a stream, an insert counts once per element, and once per group. */
   #noteStored(elements: readonly NewElement[]): void {
     this.namespace.noteStored(this.key);
     for (const { element, count } of runsOf(elements)) {
@@ -371,7 +365,7 @@ export class Queue {
       namespace.meter.countError(takeOperation(request.leaseMs), error);
       throw error;
     }
-    // A call that does not wait reads, and reading creates no queue.
+    // A call that does not wait creates no queue.
     if (request.timeoutMs !== 0) namespace.noteUse(key);
     return this.waitQueue(group).join(request, sink);
   }
@@ -386,7 +380,7 @@ export class Queue {
     return given ?? defaultGroup;
   }
 
-  /** The wait queue of a group. An empty one may be replaced by another. */
+  /** Returns the wait queue of a group, creating it if needed. Do not keep it: an empty one may be replaced. */
   waitQueue(group: GroupName): WaitQueue {
     const { namespace, key } = this;
     return (
@@ -394,20 +388,20 @@ export class Queue {
     );
   }
 
-  /** The client of this call disconnected: it takes no element any more. Harmless after it was answered. */
+  /** The client disconnected: the consumer receives no element from now on. Harmless after the call has ended. */
   leave(consumer: Consumer): void {
     this.namespace.waitQueues(this.key.name)?.get(consumer.group)?.leave(consumer);
   }
 
   /**
-   * Undoes a delivery whose response did not reach the client: a pop returns to its place, a reserve is released
-   * with no try counted. Never throws; a failure is logged, since no client is left that could be answered.
+   * Undoes a delivery whose response did not reach the client: a popped element returns to its place, a reservation is
+   * released without counting a try. Never throws. A failure is logged, as there is no client to report it to.
    */
   returnUndelivered(delivery: Delivery): void {
     this.returnAllUndelivered([delivery]);
   }
 
-  /** Undoes several in one call, each as `returnUndelivered` does; they keep their order. */
+  /** As `returnUndelivered`, for several deliveries in one call. They keep their order. */
   returnAllUndelivered(deliveries: readonly Delivery[]): void {
     for (const { group, lease } of deliveries) {
       this.namespace.stats.add(this.key, group, lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE);
@@ -415,7 +409,7 @@ export class Queue {
     this.returnUncounted(deliveries);
   }
 
-  /** The same for deliveries that reached no consumer, and so were never counted. */
+  /** The same for deliveries that no consumer received, so that they were not counted. */
   returnUncounted(deliveries: readonly Delivery[]): void {
     const { undoneTakes, storage, log } = this.namespace;
     const { popped, reserved } = this.#split(deliveries, RELEASE);
@@ -438,8 +432,8 @@ export class Queue {
   }
 
   /**
-   * Requeues elements that cannot be processed now: a reserved one is released after `delayMs`, with a failed try if
-   * `countTry` is true; a popped one returns to its place. Never throws; a failure is logged, and the lease expires.
+   * Requeues elements that cannot be processed now. A reserved one is released after `delayMs`, with a failed try if
+   * `countTry` is true. A popped one returns to its place. Never throws; a failure is logged, and the leases expire.
    */
   async requeue(deliveries: readonly Delivery[], delayMs: number, countTry: boolean): Promise<void> {
     const { popped, reserved } = this.#split(deliveries, { kind: 'release', delayMs, countTry });
@@ -467,7 +461,7 @@ export class Queue {
     return { popped, reserved };
   }
 
-  /** An item of `settleAll`. On a plain queue any group but the default finds nothing and changes nothing. */
+  /** Creates an item for `settleAll`. On a plain queue, any group but the default finds nothing and changes nothing. */
   item({ id, group, token, owner = null }: Receipt, action: SettleAction): SettleItem {
     return {
       queue: this.key,
@@ -489,9 +483,8 @@ export class Queue {
   }
 
   /**
-   * Applies actions of any kinds to reserved elements of this queue, one after the other, in one call. Returns how each
-   * ended.
-   * @param after what it waits for first, in the same time
+   * Applies actions of any kinds to reserved elements of this queue, in order, in one call. Returns their outcomes.
+   * @param after a promise to await first, within the same deadline
    */
   settleAll(
     items: readonly SettleItem[],
@@ -503,7 +496,7 @@ export class Queue {
     return after.then(() => this.#settle(items, same, { leftMs: leftMs() }));
   }
 
-  /** Renews a lease to `leaseMs` from now (null: the queue's) and returns its end. @throws as `settle` */
+  /** Extends a lease to `leaseMs` from now (null: the queue's lease) and returns its end. @throws as `settle` */
   async extend(receipt: Receipt, leaseMs: number | null): Promise<number> {
     const { until } = await this.settle(receipt, {
       kind: 'extend',
@@ -531,7 +524,7 @@ export class Queue {
     });
   }
 
-  /** Consumers that wait for what is released share its batch. One promise: this is on the path of every settlement. */
+  /** Consumers that wait for released elements share the batch. One promise: every settlement passes here. */
   #settle<R>(
     items: readonly SettleItem[],
     done: (results: readonly SettleResult[]) => R,
@@ -549,7 +542,7 @@ export class Queue {
     return meter.observeSettling(items, settling, note);
   }
 
-  /** Counts how settling ended, and notifies those who wait for what it made eligible. */
+  /** Counts the outcomes of settlements, and announces the elements that became eligible. */
   #noteSettled(items: readonly SettleItem[], results: readonly SettleResult[]): void {
     const { meter, stats, defaultGroup } = this.namespace;
     let released = 0;
@@ -569,7 +562,7 @@ export class Queue {
         if (outcome === 'done') released += count;
       } else if (action.kind === 'dead-letter') {
         stats.add(this.key, group, { rollback: count });
-        // There is no dead-letter queue: they wait here again.
+        // Without a dead-letter queue, the elements wait in this queue again.
         if (outcome === 'done') {
           released += count;
           this.#wake(group, 0, count);
@@ -579,8 +572,8 @@ export class Queue {
       hasDied ||= outcome === 'dead-lettered';
     }
     if (hasDied) this.namespace.elementsDied(this);
-    // An engine that copies many dead letters in steps releases the others between them, later than consumers were
-    // woken.
+    // An engine that moves many dead letters in steps releases the other elements between these steps, which may be
+    // after the wake-ups above.
     if (hasDied && released > 0) this.match(released);
     if (released > 0) this.namespace.announce(this.key, released);
   }
@@ -590,27 +583,27 @@ export class Queue {
     this.namespace.waitQueues(this.key.name)?.get(group)?.expect(inMs, count);
   }
 
-  /** Up to `count` elements, or {@link MANY}, may have become eligible in each group. */
+  /** Up to `count` elements, or {@link MANY}, may have become eligible in each group: wakes consumers. */
   match(count: number): void {
     for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) waitQueue.match(count);
   }
 
-  /** Holds back all consumers of the queue, on every node (spec 3.2). Durable; idempotent. */
+  /** Makes all consumers of the queue wait, on every node (spec 3.2). Durable; idempotent. */
   async pause(): Promise<void> {
     await this.namespace.meter.observe('pause', this.namespace.writePaused(this.key, true));
     this.namespace.meter.count('pause', 'ok');
   }
 
-  /** Lets its consumers continue. */
+  /** Ends the pause. Durable; idempotent. */
   async resume(): Promise<void> {
     await this.namespace.meter.observe('resume', this.namespace.writePaused(this.key, false));
     this.namespace.meter.count('resume', 'ok');
   }
 
   /**
-   * Stores options of the queue in place of those that it had, for all nodes; null: it has none of its own any more.
-   * They hold for what is in it, too, but for a time to live, which an element is given when it is inserted.
-   * @param versions of the options that may be replaced, as `optionsRecord` has them; null: any
+   * Replaces the stored options of the queue, on all nodes; null deletes them. They apply to present elements, too,
+   * except for the time to live, which an element gets when it is inserted.
+   * @param versions of the options that may be replaced, as in `optionsRecord`; null: any
    * @throws QuaysideError `invalid-parameter`, `not-supported`, `precondition-failed`
    */
   async storeOptions(options: OwnOptions | null, versions: ReadonlySet<string> | null = null): Promise<void> {
@@ -623,7 +616,7 @@ export class Queue {
     return this.namespace.options.record(this.key.name);
   }
 
-  /** Its pause flag changed. */
+  /** The queue's pause flag changed. */
   onPaused(paused: boolean): void {
     if (!paused) this.match(MANY);
     else for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) waitQueue.pause();
@@ -636,8 +629,8 @@ export class Queue {
   }
 
   /**
-   * A page of its deliveries; see `Storage.scan`. Creates no queue.
-   * @throws QuaysideError `overloaded` if the user's turn does not come
+   * A page of deliveries; see `Storage.scan`. Creates no queue.
+   * @throws QuaysideError `overloaded` if the user's turn does not come in time
    */
   async scan({ user = null, ...given }: QueueScanOptions): Promise<ScanPage> {
     const { namespace, key } = this;
@@ -658,12 +651,12 @@ export class Queue {
     }
   }
 
-  /** How many elements it has, each once, in which states. */
+  /** The number of elements by state, each counted once; on a stream, also by group. */
   counts(): Promise<QueueCounts> {
     return this.namespace.storage.counts(this.key);
   }
 
-  /** The queue information record (spec 2.2); with `group`, counted for that group alone. */
+  /** The queue information record (spec 2.2). @param group counts only the elements of this group; null: all */
   async status(group: GroupName | null): Promise<QueueRecord> {
     const { storage, stats } = this.namespace;
     const [counts, counters] = await Promise.all([
@@ -673,7 +666,7 @@ export class Queue {
     return queueRecord(this, group, counts, counters);
   }
 
-  /** The last hour as this node saw it, minute by minute; the last minute is not over. */
+  /** The last hour, minute by minute, as far as this node has read it. The last minute is incomplete. */
   history(): QueueHistoryRecord {
     const { activity, clock } = this.namespace;
     return {
@@ -683,7 +676,7 @@ export class Queue {
     };
   }
 
-  /** The blocked calls of this node (spec 2.3), whatever their group and protocol, in the order in which they came. */
+  /** The blocked calls of this node (spec 2.3), of all groups and protocols, in order of arrival. */
   consumers(): PendingConsumer[] {
     const pending: { consumer: Consumer; awaitsMaturity: boolean }[] = [];
     for (const waitQueue of this.namespace.waitQueues(this.key.name)?.values() ?? []) {
@@ -710,15 +703,15 @@ export class Queue {
     });
   }
 
-  /** Those of all nodes, in the order in which they came. */
+  /** The blocked calls of all nodes, in order of arrival. */
   async allConsumers(): Promise<PendingConsumer[]> {
     const all = await this.namespace.consumersOfAllNodes(this.key);
     return [...all].sort((a, b) => compareTexts(a.since, b.since));
   }
 
   /**
-   * Ends every blocked call with this tid, on all nodes (spec 3.3). If `owner` is given, only that user's.
-   * Returns how many ended here; none is no error.
+   * Ends every blocked call with this tid, on all nodes (spec 3.3); if `owner` is given, only that user's. Returns how
+   * many ended on this node; 0 is not an error.
    */
   cancel(tid: string, owner: string | null): number {
     this.namespace.cluster.cancel(this.key.name, tid, owner);
@@ -726,10 +719,7 @@ export class Queue {
     return this.cancelHere(tid, owner);
   }
 
-  /**
-   * The part of `cancel` that each node does. Reads all that wait: cancels are rare, and an index by tid costs each
-   * get.
-   */
+  /** The part of `cancel` on each node. Visits all consumers: cancels are rare; an index by tid would slow each get. */
   cancelHere(tid: string, owner: string | null): number {
     let cancelled = 0;
     this.endConsumers((consumer) => {
@@ -740,7 +730,7 @@ export class Queue {
     return cancelled;
   }
 
-  /** Ends the blocked calls of this node for which there is a reason. */
+  /** Ends the blocked calls of this node for which `reasonFor` returns an error. */
   endConsumers(reasonFor: (consumer: Consumer) => QuaysideError | null): void {
     for (const waitQueue of [...(this.namespace.waitQueues(this.key.name)?.values() ?? [])]) {
       for (const consumer of waitQueue.consumers()) {
@@ -759,8 +749,8 @@ export class Queue {
 }
 
 /**
- * Calls `admit`, and if there is no capacity for elements that are all stored already, `insert`: it stores nothing, and
- * their producer, who did not get the first response, learns their ids.
+ * Calls `admit`. If there is no capacity, but all elements are repeats, calls `insert` instead, which stores nothing
+ * and returns their ids to a producer that missed the first response.
  */
 async function unlessRepeated<T>(
   admit: () => Promise<T>,
@@ -775,10 +765,10 @@ async function unlessRepeated<T>(
   return insert();
 }
 
-/** Elements of an insert whose keys were seen before. */
+/** The elements of an insert whose keys were seen before. */
 class Repeats {
   readonly indices = new Set<number>();
-  /** The first that came with other content. */
+  /** The first element with other content than before. */
   mismatched: number | null = null;
 
   readonly note: OnRepeat = (index, isSame) => {
@@ -810,7 +800,7 @@ function mismatch(
   );
 }
 
-/** A move whose inserts have the times to live of their queues. */
+/** Adds the time to live of each target queue to the move's inserts. */
 function expiringMove(move: QueueMove): QueueMove {
   const inserts = move.inserts.map(({ queue, element }) => {
     const { ttlMs } = queue.settings;
@@ -819,10 +809,7 @@ function expiringMove(move: QueueMove): QueueMove {
   return { ...move, inserts };
 }
 
-/**
- * Elements next to each other with the same timing and groups, and how many they are: in a large insert nearly all are
- * alike.
- */
+/** Groups adjacent elements with the same timing and groups, and counts them: in large inserts nearly all are alike. */
 function* runsOf(elements: readonly NewElement[]): Generator<{ element: NewElement; count: number }> {
   for (let at = 0; at < elements.length; ) {
     const element = elements[at] as NewElement;
@@ -836,7 +823,7 @@ function* runsOf(elements: readonly NewElement[]): Generator<{ element: NewEleme
   }
 }
 
-/** Whether both settle in the same way; then they are counted in one go. */
+/** Whether both settlements are of the same kind, so that they can be counted together. */
 function isAlike({ action, group, from }: SettleItem, other: SettleItem | undefined): boolean {
   if (other === undefined || other.group !== group || other.from !== from) return false;
   return other.action === action || (action.kind === 'finish' && other.action.kind === 'finish');
@@ -861,7 +848,7 @@ function byTarget(moves: readonly QueueMove[]): Map<Queue, NewElement[]> {
   return targets;
 }
 
-/** What a queue can do (spec 2.2): the engine's, and whether several groups read the same element. */
+/** The capabilities of a queue (spec 2.2): those of the engine, and whether several groups read the same element. */
 export interface Capabilities extends Omit<StorageCapabilities, 'expiry'> {
   readonly tape: boolean;
 }
@@ -875,7 +862,7 @@ interface ShownSizes {
   readonly resvSize: number;
 }
 
-/** The queue information record of the spec's 2.2, field for field; what follows `groups` is ours. */
+/** The queue information record of spec 2.2, field for field. The fields after `groups` are additions. */
 export interface QueueRecord extends ShownSizes {
   readonly type: string;
   readonly capabilities: Capabilities;
@@ -898,13 +885,13 @@ export interface QueueRecord extends ShownSizes {
   readonly paused: boolean;
   /** Streams only. */
   readonly groups?: Readonly<Record<GroupName, ShownSizes>>;
-  /** For how many seconds the oldest ready element has been ready; null if none is. */
+  /** How many seconds the oldest ready element has been ready; null if no element is ready. */
   readonly oldestReadyAge: number | null;
-  /** Of the whole queue, so left out if one group was asked for; null: this node has just started. */
+  /** Rates of the whole queue; left out if one group was requested, null if this node has just started. */
   readonly rates?: RecentRates | null;
 }
 
-/** @param group counted for this group alone, or null */
+/** @param group the group that was counted; null: all */
 function queueRecord(
   queue: Queue,
   group: GroupName | null,
@@ -937,7 +924,7 @@ function queueRecord(
   };
 }
 
-/** Counts of a queue, and what was counted of it, as `QueueWatch` keeps them. */
+/** Reads counts and counters of a queue, for `QueueWatch`. */
 export async function readQueue(queue: Queue): Promise<QueueReading> {
   const { storage, stats } = queue.namespace;
   const [counts, counters] = await Promise.all([storage.counts(queue.key), stats.read(queue.key)]);
@@ -950,8 +937,8 @@ export async function readQueue(queue: Queue): Promise<QueueReading> {
 }
 
 /**
- * For how long the oldest ready element of a queue has been ready; null if none is. What became ready first is what has
- * the earliest maturity of all that waits.
+ * How long the oldest ready element of a queue has been ready, ms; null if no element is ready. The element that became
+ * ready first has the earliest maturity of all waiting ones.
  */
 export function oldestReadyMs(
   { namespace: { storage }, key }: Pick<Queue, 'namespace' | 'key'>,
@@ -962,7 +949,10 @@ export function oldestReadyMs(
   return Number.isFinite(ageMs) ? Math.max(0, ageMs) : 0;
 }
 
-/** A stream's puts are counted once for the queue, under the plain group, and once for each named group. */
+/**
+ * Adds the counters of all groups. A stream's inserts are counted once for the queue, under the plain group, and once
+ * per named group; the latter are left out.
+ */
 function sumOf(counters: ReadonlyMap<GroupName, Counters>): Counters {
   const sum = zeroCounters();
   for (const [group, own] of counters) {

@@ -13,93 +13,90 @@ import type { Namespace } from './namespace.ts';
 import type { Queue } from './queue.ts';
 import { type TakeTurn, TakeTurns } from './take-turns.ts';
 
-/** Elements requested by one match, at most: bounds the work of one turn, not the throughput. */
+/** Bound on the elements that one match requests. It limits the work of one turn, not the throughput. */
 const MAX_PER_MATCH = 1000;
-/** Different leases (a pop is one, too) and users in one match: each is a `take` of its own in the same round trip. */
+/** Bound on the takes of one match: one per lease length (a pop is one, too) and user, all in the same round trip. */
 const MAX_TAKES = 64;
 /**
- * The safety net: with consumers waiting, the engine is queried at least this often, ± half. Signals from other nodes
- * may be lost with a connection; those within this process are not.
+ * The safety net: while consumers wait, the engine is queried at least this often, ± half. Signals of other nodes may
+ * be lost with a connection; those within this process are not.
  */
 const POLL_MS = { alone: 30_000, shared: 3_000 };
 /**
- * Polls of a node are made at multiples of this, so that those of many queues share a batch of the engine. With 5,000
- * queues on PostgreSQL the node needed 24 % of a core and PostgreSQL 14 % before, 12 % and 5 % with it.
+ * Polls happen at multiples of this, so that those of many queues share an engine batch. With 5,000 queues on
+ * PostgreSQL this reduced processor use of the node from 24 to 12 % of a core, and of PostgreSQL from 14 to 5 %.
  */
 const POLLS_TOGETHER_MS = 250;
-/** If a due moment seems past, the engine is queried again after this long. */
+/** How soon to query again if the engine reports a due time that has passed. */
 const CLOCK_SKEW_RETRY_MS = 20;
 
-/** For `match`: an unknown number of elements became eligible. */
+/** Passed to `match` if an unknown number of elements became eligible. */
 export const MANY = Number.POSITIVE_INFINITY;
 
 const NOTHING_MORE: readonly Delivery[] = Object.freeze([]);
 
-/** Neighbours in the wait queue whose requests are alike, and so are served by one `take`. */
+/** One `take` for adjacent consumers of the wait queue with compatible requests. */
 interface SharedTake {
   readonly leaseMs: number | null;
-  /** The user to whom its reservations belong; null for pops. */
+  /** The user who owns its reservations; null for pops. */
   readonly owner: string | null;
-  /** Of the consumers that its reservations are for; null for pops. By place if they differ. */
+  /** The tid of the consumers of its reservations; null for pops. If they differ, an array with one per element. */
   tids: string | null | (string | null)[];
   readonly consumers: Consumer[];
-  /** Of its only consumer; null if it may have several. */
+  /** The bound of its only consumer; null if it may have several consumers. */
   readonly maxBytes: number | null;
-  /** In whose turn it reads; undefined: it needs none, and serves any. */
+  /** The user in whose turn it reads; undefined: it needs no turn, and may serve several users. */
   readonly user: string | null | undefined;
-  /** Ends when it has read; null: it needs none. */
+  /** Ended when the take has ended; null: it needs no turn. */
   readonly turn: TakeTurn | null;
-  /** How many elements they request together. */
+  /** How many elements its consumers request together. */
   count: number;
 }
 
-/** The match in flight: for whom elements are being taken, and how many more elements there might be. */
+/** The match in flight: its takes, and how many eligible elements it did not request (`beyond`). */
 interface Match {
   readonly takes: readonly SharedTake[];
   readonly consumers: readonly Consumer[];
   readonly beyond: number;
-  /** When it began, on the monotonic clock and on the wall clock. */
+  /** When it began, by the monotonic clock and by the wall clock. */
   readonly startedAt: number;
   readonly wallAt: number;
-  /** The earliest maturity stored since it began, which the takes may not have seen. */
+  /** The earliest maturity of elements stored since it began, which its takes may not have seen. */
   storedDueAt: number | null;
 }
 
 /**
- * The consumers of one group of one queue that wait on this node, and the one place where elements meet consumers.
+ * The consumers of one group of one queue that wait on this node, and the only code that pairs elements with consumers.
  *
  * Insert, rollback, resume, lease expiry, maturity and signals from other nodes all end in {@link match} with the
  * number of elements that became eligible, so that one insert wakes one consumer, however many wait. An idle wait queue
- * implies that every eligible element has triggered a match. At most one match is in flight; a `match` during it is
- * added up and done after it, so that an element stored between the engine's look and its reply is never missed. One
- * timer sleeps until the next due moment, or the next poll of the safety net.
+ * implies that every eligible element has triggered a match. At most one match is in flight. Calls of `match` during it
+ * are added up and handled after it, so that an element stored between the engine's look and its reply is not missed.
+ * One timer sleeps until the next due time, or the next poll of the safety net.
  *
- * A `match` that directly follows an `insert` travels in the same round trip (the storage port promises the order), so
- * that waking a consumer costs no second fsync.
+ * A `match` directly after an `insert` travels in the same round trip (the storage port guarantees the order), so that
+ * waking a consumer costs no second fsync.
  */
 export class WaitQueue {
   readonly group: GroupName;
   readonly #queue: Queue;
   readonly #ns: Namespace;
   readonly #waiting = new ConsumerList();
-  /** Consumers that only watch; null if there were none yet. */
+  /** Consumers that only watch; null until there is one. */
   #watchers: Watchers | null = null;
   #inFlight: Match | null = null;
   #matchEnded: Promise<void> | null = null;
   /** Elements that became eligible during the match in flight. */
   #matchAgain = 0;
-  /** The earliest known maturity that has not come, or null. */
+  /** The earliest known maturity in the future; null: none is known. */
   #dueAt: number | null = null;
   #timer: CancelTimer | null = null;
-  /** Between takes after an engine error. */
+  /** The delay between takes after an engine error. */
   readonly #backoff: Backoff;
-  /**
-   * Consumers that timed out while a take for them was in flight: they end as soon as it is sure that it has nothing
-   * for them.
-   */
+  /** How many consumers timed out during a take for them. They end when it certainly has no element for them. */
   #timedOut = 0;
   #ofUsers = 0;
-  /** Null if its users needed none yet. */
+  /** Null until a user needs one. */
   #turns: TakeTurns | null = null;
 
   constructor(queue: Queue, group: GroupName) {
@@ -117,7 +114,7 @@ export class WaitQueue {
     return this.#waiting.size > 0 || (this.#watchers !== null && this.#watchers.size > 0);
   }
 
-  /** How many wait on behalf of users: all but exchanges. */
+  /** How many consumers wait on behalf of users, that is, all but those of exchanges. */
   get ofUsers(): number {
     return this.#ofUsers;
   }
@@ -127,7 +124,7 @@ export class WaitQueue {
     return this.#timer !== null && this.#dueAt !== null;
   }
 
-  /** In the order in which they came. */
+  /** In order of arrival. */
   consumers(): Consumer[] {
     const taking = this.#inFlight?.consumers.filter(({ state }) => state === 'taking') ?? [];
     return [...taking, ...this.#waiting, ...(this.#watchers?.consumers() ?? [])];
@@ -145,20 +142,20 @@ export class WaitQueue {
       consumer.cancelTimeout = clock.after(timeoutMs, () => {
         this.#noteTimeout(consumer);
         if (consumer.state !== 'waiting') return;
-        // There may be an element for it.
+        // If the user still waits for a turn, there may be an element, so this is not an ordinary timeout.
         const isLate = this.#turns?.isAwaitedBy(request.owner) === true;
         this.end(consumer, isLate ? readRejection() : timeoutError(consumer));
       });
     }
     if (this.#queue.paused) this.#endTimedOut();
-    // Signals are counted in elements: of several that join during a match each is due a look of its own.
+    // Matches count elements, and several consumers may join during one: each requests a look of its own.
     else this.#match(consumer.count);
     return consumer;
   }
 
   /**
-   * Adds a consumer that takes nothing until it is {@link promote}d: its claim is notified once `wakeAt` elements have
-   * become eligible ({@link eligible}), or an unknown number. The claim ends it in time.
+   * Adds a consumer that takes nothing until it is {@link promote}d. Its claim is notified once {@link eligible}
+   * reaches `wakeAt`, or an unknown number of elements became eligible. The claim must end the consumer at its timeout.
    */
   watch(request: GetRequest, sink: Sink, claim: Claim): Consumer {
     const consumer = new Consumer(request, this.group, sink, this.#ns.clock.now(), claim);
@@ -170,25 +167,25 @@ export class WaitQueue {
     return consumer;
   }
 
-  /** How many elements have become eligible while consumers watched; only differences mean something. */
+  /** How many elements became eligible while consumers watched. Only differences are meaningful. */
   get eligible(): number {
     return this.#watchers?.eligible ?? 0;
   }
 
-  /** What the engine counts; see {@link Watchers.counts}. */
+  /** The engine's counts of the group; see {@link Watchers.counts}. */
   counts(): Promise<GroupCounts> {
     this.#watchers ??= new Watchers(this.#queue, this.group);
     return this.#watchers.counts();
   }
 
-  /** A consumer that watches is to be woken when {@link eligible} reaches `wakeAt`; at once if it has. */
+  /** Sets the value of {@link eligible} at which a watching consumer is woken; immediately if it is reached already. */
   wakeWhen(consumer: Consumer, wakeAt: number): void {
     if (consumer.state === 'watching') this.#watchers?.wakeWhen(consumer, wakeAt);
   }
 
   /**
-   * A consumer that watches waits from now on.
-   * @param mayServe whether elements for it may be there, so that it is due a look
+   * Makes a watching consumer wait for an element.
+   * @param mayServe whether there may be elements for it, so that a match is needed
    */
   promote(consumer: Consumer, mayServe: boolean): void {
     if (consumer.state === 'watching') {
@@ -199,7 +196,7 @@ export class WaitQueue {
     if (mayServe && consumer.state === 'waiting') this.#match(consumer.count);
   }
 
-  /** The client disconnected. Elements that arrive for it later go to another consumer, or back. */
+  /** The client disconnected. Elements that still arrive for it go to another consumer, or are returned. */
   leave(consumer: Consumer): void {
     if (consumer.state === 'gone') return;
     if (consumer.state === 'waiting') this.#waiting.remove(consumer);
@@ -208,7 +205,7 @@ export class WaitQueue {
     this.#restIfEmpty();
   }
 
-  /** Ends a consumer without an element, which is counted; leaving is not. */
+  /** Ends a consumer with an error, which is counted in metrics, unlike leaving. */
   end(consumer: Consumer, reason: QuaysideError): void {
     if (consumer.state === 'gone') return;
     this.leave(consumer);
@@ -230,11 +227,11 @@ export class WaitQueue {
   /** `count` elements became eligible, or {@link MANY}: pairs them with the first consumers. */
   match(count: number): void {
     this.#match(count);
-    // After the match, so that consumers which wait come first.
+    // After the match, so that waiting consumers come first.
     if (this.#watchers !== null && this.#watchers.size > 0 && !this.#queue.paused) this.#watchers.note(count);
   }
 
-  /** Looks for `count` elements, or {@link MANY}, on behalf of the first consumers. */
+  /** Takes up to `count` elements, or {@link MANY}, on behalf of the first consumers. */
   #match(count: number): void {
     if (this.#inFlight !== null) {
       this.#matchAgain += count;
@@ -274,22 +271,22 @@ export class WaitQueue {
       if (turn !== null) taking.then(turn.end, turn.end);
       return taking;
     });
-    // Each outcome counts alone: a failed take must not lose what another one returned.
+    // `allSettled`, since a failed take must not discard the elements that another one returned.
     this.#matchEnded = Promise.allSettled(results).then((outcomes) => this.#endMatch(outcomes));
   }
 
-  /** Once the match in flight, if there is one, has handed out what it took, or begun to return it. */
+  /** Resolves when the match in flight, if any, has delivered its elements, or started to return them. */
   async matched(): Promise<void> {
     if (this.#inFlight !== null) await this.#matchEnded;
   }
 
-  /** The queue was paused: the timer rests. Consumers that timed out are answered now. */
+  /** The queue was paused: stops the timer, and ends the consumers that have timed out. */
   pause(): void {
     this.#disarm();
     this.#endTimedOut();
   }
 
-  /** An element that matures at `at` was stored: sleeps no longer than until then. */
+  /** An element that matures at `at` was stored: wakes up then at the latest. */
   #matureAt(at: number): void {
     if (this.#inFlight !== null) {
       this.#inFlight.storedDueAt = earlier(this.#inFlight.storedDueAt, at);
@@ -299,7 +296,10 @@ export class WaitQueue {
     }
   }
 
-  /** Removes consumers for `count` elements from the wait queue, neighbours that are alike together. */
+  /**
+   * Removes the first consumers for `count` elements from the wait queue, and forms takes; adjacent compatible ones
+   * share one.
+   */
   #startTakes(count: number): { takes: SharedTake[]; consumers: Consumer[]; requested: number } {
     const takes: SharedTake[] = [];
     const consumers: Consumer[] = [];
@@ -342,7 +342,7 @@ export class WaitQueue {
     return { takes, consumers, requested };
   }
 
-  /** About what a take reads whose first consumer this is, and which may have others for `count` elements. */
+  /** The expected bytes of a take with this first consumer, which other consumers may join, up to `count` elements. */
   #bytesOf({ count: own, maxBytes }: Consumer, eachBytes: number, count: number): number {
     const elements = maxBytes === null ? Math.min(Math.max(own, count), own * this.#waiting.size) : own;
     return Math.min(elements * eachBytes, maxBytes ?? LIMITS.takeBytes);
@@ -355,7 +355,7 @@ export class WaitQueue {
         for (const consumer of this.#waiting) {
           if (consumer.timedOut && consumer.request.owner === user) this.end(consumer, error);
         }
-        // The others of the user wait for the next turn.
+        // The user's remaining consumers wait for the next turn.
         this.#match(MANY);
       },
     });
@@ -369,11 +369,12 @@ export class WaitQueue {
     let failure: QuaysideError | null = null;
     for (const [i, take] of match.takes.entries()) {
       const outcome = outcomes[i];
-      // The takes of a match travel together, and are timed together.
+      // The takes of a match share a round trip, so they have the same time.
       this.#ns.meter.observeSince(takeOperation(take.leaseMs), match.startedAt);
       if (outcome === undefined || outcome.status === 'rejected') {
         failure = asTakeError(outcome?.reason);
-        // The take may have succeeded although its reply was lost, and then its elements are in no wait queue.
+        // The take may have succeeded although its reply was lost. Then its elements are gone from the queue, so its
+        // consumers must learn that.
         if (failure.code === 'outcome-unknown' && !this.#ns.storage.undoesLostTakes) {
           for (const consumer of take.consumers) if (consumer.state === 'taking') this.end(consumer, failure);
         }
@@ -390,7 +391,7 @@ export class WaitQueue {
       this.#serve(take, deliveries);
     }
     this.#dueAt = earlier(this.#dueAt, match.storedDueAt);
-    // Consumers without an element regain their places.
+    // Consumers without an element return to their places.
     for (const consumer of match.consumers.toReversed()) {
       if (consumer.state !== 'taking') continue;
       consumer.state = 'waiting';
@@ -399,7 +400,7 @@ export class WaitQueue {
     this.#inFlight = null;
     let more = this.#matchAgain + (isShort ? 0 : match.beyond);
     if (isLeft || (this.#dueAt !== null && this.#dueAt <= this.#ns.clock.now())) {
-      // How many elements matured during the match, too late for its takes, is unknown.
+      // An unknown number of elements matured during the match, too late for its takes.
       this.#dueAt = null;
       more = MANY;
     }
@@ -408,13 +409,13 @@ export class WaitQueue {
     else this.#backOff(failure);
     if (this.#inFlight === null) this.#turns?.release();
     this.#restIfEmpty();
-    // Last, since a claim may then match other wait queues, or end its call.
+    // Last, since a claim may now match other wait queues, or end its call.
     for (const consumer of match.consumers) {
       if (consumer.claim !== null && consumer.state === 'waiting') consumer.claim.release(consumer);
     }
   }
 
-  /** Passes what a take returned to its consumers in order, skipping those that are gone. */
+  /** Passes the elements of a take to its consumers in order, skipping those that are gone. */
   #serve(take: SharedTake, deliveries: readonly Delivery[]): void {
     if (Array.isArray(take.tids)) {
       this.#serveByPlace(take, deliveries);
@@ -435,7 +436,7 @@ export class WaitQueue {
     if (served < deliveries.length) this.#queue.returnUncounted(deliveries.slice(served));
   }
 
-  /** Each reservation was made in the name of one consumer. What is for one that is gone is returned. */
+  /** For a take with several tids: each reservation is for one consumer, and returned if that is gone. */
   #serveByPlace({ consumers }: SharedTake, deliveries: readonly Delivery[]): void {
     const unserved: Delivery[] = [];
     let from = 0;
@@ -449,7 +450,7 @@ export class WaitQueue {
     if (unserved.length > 0) this.#queue.returnUncounted(unserved);
   }
 
-  /** Passes on what a consumer requested, as far as there is; returns how many that were. */
+  /** Passes a consumer as many elements as it requested, or as remain. Returns their number. */
   #deliver(consumer: Consumer, deliveries: readonly Delivery[], from: number): number {
     const first = deliveries[from];
     if (first === undefined) return 0;
@@ -460,7 +461,7 @@ export class WaitQueue {
       consumer.sink.deliver(first, more);
     } catch (error) {
       this.#logSinkFailure(error);
-      // How far the sink got is unknown: an element may come twice, but none is lost.
+      // How far the sink got is unknown: an element may be delivered twice, but none is lost.
       this.#queue.returnUncounted(delivered);
       return delivered.length;
     }
@@ -468,7 +469,7 @@ export class WaitQueue {
     return delivered.length;
   }
 
-  /** They are of one group, so they are counted in one go. */
+  /** Counts deliveries to one consumer. They are of one group. */
   #noteServed({ request }: Consumer, deliveries: readonly Delivery[]): void {
     const { stats, meter } = this.#ns;
     const count = deliveries.length;
@@ -480,7 +481,7 @@ export class WaitQueue {
     meter.count(takeOperation(request.leaseMs), 'ok', count);
   }
 
-  /** A sink that throws is a bug of its front end, which must not affect other consumers. */
+  /** A sink that throws is a bug of its front end. It must not affect other consumers. */
   #logSinkFailure(error: unknown): void {
     this.#ns.log.warn({ err: error, queue: this.#queue.key }, 'a consumer failed');
   }
@@ -492,12 +493,12 @@ export class WaitQueue {
     else if (isShort) {
       if (this.#timedOut > 0) this.#endTimedOut();
     }
-    // Their signal served consumers before them; they have a right to a look of their own.
+    // Earlier consumers got the elements of the match; those that timed out are entitled to a look of their own.
     else if (this.#timedOut > 0) this.#match(this.#waiting.size);
     if (this.#inFlight === null) this.#sleep();
   }
 
-  /** The engine is unavailable: consumers continue to wait, but those that timed out end with the error. */
+  /** The engine is unavailable: consumers keep waiting, except for those that timed out, which end with the error. */
   #backOff(failure: QuaysideError): void {
     this.#endTimedOut(failure);
     this.#backoff.noteFailure();
@@ -536,15 +537,15 @@ export class WaitQueue {
   }
 
   /**
-   * A due moment by this node's clock. What is known of the engine's clock may be a little ahead of it: an element that
-   * seemed due before the match began is looked for a little later, not in a circle.
+   * Converts a due time to this node's clock. The known time of the engine's clock may be slightly ahead. So if an
+   * element seemed due before the match began, look again a little later, not immediately in a loop.
    */
   #reachable(dueAt: number, matchedAt: number): number {
     const at = toLocal(dueAt, this.#ns, this.#queue.key);
     return at > matchedAt ? at : this.#ns.clock.now() + CLOCK_SKEW_RETRY_MS;
   }
 
-  /** A take for it may be in flight, and an element on its way: then it ends only if that has nothing for it. */
+  /** If a take for the consumer is in flight, it ends only if that take has no element for it. */
   #noteTimeout(consumer: Consumer): void {
     consumer.timedOut = true;
     this.#timedOut += 1;
@@ -568,7 +569,7 @@ export class WaitQueue {
   }
 }
 
-/** A doubly linked list: append, return to the front, remove from anywhere, all in constant time. */
+/** A doubly linked list: append, prepend, and remove from anywhere, in constant time. */
 class ConsumerList {
   #first: Consumer | null = null;
   #last: Consumer | null = null;
@@ -600,7 +601,7 @@ class ConsumerList {
     this.#size += 1;
   }
 
-  /** Takes out a consumer that is in this list. */
+  /** The consumer must be in this list. */
   remove(consumer: Consumer): void {
     if (consumer.previous === null) this.#first = consumer.next;
     else consumer.previous.next = consumer.next;
@@ -614,7 +615,7 @@ class ConsumerList {
   *[Symbol.iterator](): Iterator<Consumer> {
     let consumer = this.#first;
     while (consumer !== null) {
-      // The caller may remove the one it was just given.
+      // The caller may remove the consumer during the `yield`.
       const { next } = consumer;
       yield consumer;
       consumer = next;
@@ -623,8 +624,8 @@ class ConsumerList {
 }
 
 /**
- * Whether what a take returns may go to the consumer: a reservation belongs to the user who requested it. A consumer
- * that is bounded by bytes has a take of its own.
+ * Whether elements of a take may be delivered to the consumer: a reservation belongs to the user who requested it, and
+ * a consumer bounded by bytes needs a take of its own.
  */
 function fits({ request, maxBytes }: Consumer, { leaseMs, owner, user }: SharedTake): boolean {
   if (maxBytes !== null || request.leaseMs !== leaseMs) return false;
@@ -637,7 +638,7 @@ function meanBytes(deliveries: readonly Delivery[]): number {
   return bytes / Math.max(1, deliveries.length);
 }
 
-/** A consumer joins a shared take: its reservations are kept in its name. */
+/** Adds a consumer's tid to a shared take, for its reservations. */
 function noteTid(take: SharedTake, { request: { tid }, count }: Consumer): void {
   if (!Array.isArray(take.tids)) {
     if (take.tids === tid) return;
@@ -655,7 +656,7 @@ function timeoutError({ request, tid, since }: Consumer): QuaysideError {
   return popTimeout(request.timeoutMs, tid, since);
 }
 
-/** What a take failed with, as its callers may see it. */
+/** The error of a failed take for its callers. */
 export function asTakeError(failure: unknown): QuaysideError {
   if (failure instanceof QuaysideError) return failure;
   return new QuaysideError('internal', 'The take failed for a reason that is no fault of the request.', {
@@ -663,19 +664,19 @@ export function asTakeError(failure: unknown): QuaysideError {
   });
 }
 
-/** An unknown number of elements wakes all watchers: none watches for more than a take returns. */
+/** Stands for an unknown number: wakes all watchers, as none watches for more elements than a take returns. */
 const UNKNOWN = 1_000_000;
 
-/** The consumers of one wait queue that only watch it. What becomes eligible costs them one comparison together. */
+/** The watching consumers of one wait queue. An eligible element costs one comparison for all of them together. */
 class Watchers {
   readonly #queue: Queue;
   readonly #group: GroupName;
   readonly #consumers = new Set<Consumer>();
   #eligible = 0;
-  /** The least `wakeAt` of all. */
+  /** The smallest `wakeAt` of all consumers. */
   #wakeAt = Number.POSITIVE_INFINITY;
   #counting: Promise<GroupCounts> | null = null;
-  /** What `eligible` was when the engine was asked to count. */
+  /** The value of `eligible` when the count in flight was requested. */
   #countedAt = 0;
 
   constructor(queue: Queue, group: GroupName) {
@@ -687,7 +688,7 @@ class Watchers {
     return this.#consumers.size;
   }
 
-  /** How many elements have become eligible; only differences mean something. */
+  /** How many elements became eligible. Only differences are meaningful. */
   get eligible(): number {
     return this.#eligible;
   }
@@ -696,7 +697,7 @@ class Watchers {
     return this.#consumers;
   }
 
-  /** It is woken by the next element. */
+  /** Adds a consumer, which the next element wakes. */
   add(consumer: Consumer): void {
     this.#consumers.add(consumer);
     this.wakeWhen(consumer, this.#eligible + 1);
@@ -704,7 +705,7 @@ class Watchers {
 
   remove(consumer: Consumer): void {
     this.#consumers.delete(consumer);
-    // Without consumers nothing is noted: those that come later must not share a count that began before.
+    // Eligible elements are not counted without consumers, so a later one must not share an earlier count.
     if (this.#consumers.size === 0) this.#counting = null;
   }
 
@@ -714,7 +715,7 @@ class Watchers {
     if (wakeAt <= this.#eligible) this.#wake();
   }
 
-  /** `count` elements became eligible; Infinity if it is unknown how many. */
+  /** `count` elements became eligible, or {@link MANY}. */
   note(count: number): void {
     this.#eligible += Math.min(count, UNKNOWN);
     if (this.#eligible >= this.#wakeAt) this.#wake();
@@ -733,8 +734,8 @@ class Watchers {
   }
 
   /**
-   * What the engine counts. Callers share a call as long as nothing became eligible since it was made, and consumers
-   * watched all the time.
+   * The engine's counts of the group. Callers share a call as long as no element became eligible since it was made, and
+   * there were watching consumers all the time.
    */
   counts(): Promise<GroupCounts> {
     if (this.#counting !== null && this.#countedAt === this.#eligible) return this.#counting;
