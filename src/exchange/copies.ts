@@ -4,23 +4,21 @@ import { COPY_COUNT, EXCHANGE_ERROR, EXCHANGE_NAME, HOP_COUNT } from '../model/s
 import type { SelectorVerdict } from '../sandbox/sandbox.ts';
 import { bytesOfText } from '../util/byte-text.ts';
 
-// What an element becomes on its way through an exchange, for the loop and for dry runs.
+// How an exchange changes the elements that it forwards; used by its loops and by dry runs.
 
-/**
- * The queues, in the source's namespace, for elements that no destination accepted, and for those with too many hops.
- */
+/** Queues in the source's namespace: for elements that no destination accepted, and for those with too many hops. */
 export const NO_ROUTE = '__no_route__';
 export const TOO_MANY_HOPS = '__too_many_hops__';
 
-/** What the headers of an element say about the exchanges that it passed. */
+/** An element's history in exchanges, as its headers record it. */
 export interface History {
-  /** How many exchanges it has passed. */
+  /** The number of exchanges that the element has passed. */
   readonly hops: number;
-  /** How many copies its original has become, at most, among those that an exchange may take again. */
+  /** The maximum number of copies of its original that may come to an exchange again. */
   readonly copies: number;
 }
 
-/** A header that is not a count was written by a client, and is ignored. */
+/** Headers without a valid count are ignored: a client wrote them. */
 export function historyOf({ headers }: Pick<ElementContent, 'headers'>): History {
   let [hops, copies] = [0, 1];
   for (let i = 0; i < headers.length; i += 2) {
@@ -35,8 +33,8 @@ export function historyOf({ headers }: Pick<ElementContent, 'headers'>): History
 }
 
 /**
- * What the destination can store. A copy that is due later needs a maturity; if the destination does not support one,
- * that is an error of the selector and counts as a rejection, since another try would fail, too.
+ * Turns a verdict that the destination cannot store into a rejection. A copy with a future maturity needs a destination
+ * that supports it. If it does not, the selector is wrong, and another try would fail, too.
  */
 export function keepable(
   verdict: SelectorVerdict,
@@ -50,12 +48,12 @@ export function keepable(
   return { ...verdict, accepted: false, error };
 }
 
-/** Per destination, whether elements can come back from it by declared exchanges. Null: from none. */
+/** Per destination, whether declared exchanges can bring elements from it back to the source. Null: from none. */
 export type Returning = readonly boolean[] | null;
 
 /**
- * How many copies an element's original has become in those that an exchange may bring back, if these destinations get
- * one. `isTooMany`: none gets one then.
+ * The new copy count of an element if these destinations get a copy. `isTooMany`: the count exceeds `maxCopies`, and no
+ * destination may get one.
  */
 export function copiesBack(
   before: number,
@@ -68,7 +66,8 @@ export function copiesBack(
 }
 
 /**
- * A destination's copy: body and headers as its selector, and those before it, left them, one hop more, a new start.
+ * A destination's copy: body and headers as its selector, and those before it, left them, with one more hop, and with
+ * the timing and tries that the selector set.
  */
 export function copyOf(
   content: ElementContent,
@@ -90,19 +89,19 @@ export function copyOf(
   };
 }
 
-/** Why an element could not be forwarded, and by which exchange. */
+/** The exchange that could not forward an element, and the reason. */
 interface UnroutableReason {
   readonly exchange: string;
-  /** The error that it failed with; null: none. */
+  /** The error; null: there was none. */
   readonly error: string | null;
-  /** Whether it returns to the queue from which it came, where the exchange finds it again. */
+  /** Whether it returns to the source queue, where the exchange takes it again. */
   readonly isBack: boolean;
 }
 
 /**
- * An element that could not be forwarded: unchanged but for the name of the exchange that gave up on it, and the error
- * that it failed with, if there is one. One that returns to its source has one hop more, or the exchange would take it
- * for ever.
+ * The element to store for one that could not be forwarded. It is unchanged except for headers with the exchange's name
+ * and, if there is one, the error. If it returns to its source, its hop count is incremented, since the exchange would
+ * take it forever otherwise.
  */
 export function unroutable(
   { body, contentType, contentEncoding, headers: given }: Delivery,

@@ -2,44 +2,44 @@ import { NO_ROUTE, type Returning } from './copies.ts';
 import type { Caller, Declaration, DeclaredQueue } from './declaration.ts';
 
 /**
- * A declared exchange, as an edge from its source to its destinations. If it has a selector, it also leads to the queue
- * for elements that no destination accepted: an exchange that consumes those may bring them back.
+ * A declared exchange as an edge from its source to its destinations. If it has a selector, also to the queue for
+ * elements that no destination accepted: an exchange that consumes that queue may bring them back.
  */
 export interface Edge {
   readonly key: string;
   readonly declaration: Declaration;
 }
 
-/** Loops through an exchange, each as the ids of exchanges, for users. */
+/** Loops through an exchange, each as a list of exchange ids, for users. */
 export type LoopIds = readonly (readonly string[])[];
 
-/** Loops that are named of one exchange, at most. */
+/** Bound on the loops that are listed for one exchange. */
 export const MAX_LOOPS = 10;
-/** Exchanges of a loop that are named, at most; the loop is cut there. */
+/** Bound on the exchanges of a listed loop, which is cut there. */
 export const MAX_LOOP_LENGTH = 16;
-/** Steps of one search for loops: a list of a thousand exchanges makes as many searches. */
+/** Bound on the steps of one search for loops: listing a thousand exchanges takes as many searches. */
 const MAX_STEPS = 4_000;
 
-/** The same as {@link Edge}, with queues and exchanges numbered. */
+/** An {@link Edge} with numbers for its queues. */
 interface NumberedEdge {
   readonly key: string;
   readonly source: number;
-  /** Where its elements can go, each once. */
+  /** The queues that its elements can go to, without duplicates. */
   readonly destinations: readonly number[];
-  /** In the order of the declaration. */
+  /** The declared destinations, in order. */
   readonly declared: readonly number[];
 }
 
 /**
- * The graph of declared exchanges. What is costly is done once, in time linear in the graph: which queues are in a loop
- * with each other. That alone decides whether an exchange is in a loop; naming its loops is a search of bounded cost
- * within these queues.
+ * The graph of declared exchanges. The constructor computes, in time linear in the graph, which queues are in a loop
+ * with each other. That decides whether an exchange is in a loop. Listing its loops is a search of bounded cost among
+ * these queues.
  */
 export class ExchangeGraph {
   readonly #byKey = new Map<string, NumberedEdge>();
-  /** Per queue, the exchanges that copy to it, in the order of their declaration. */
+  /** Per queue, the exchanges that copy to it, in the order of the edges. */
   readonly #into: NumberedEdge[][] = [];
-  /** What `returning` found: each batch of an exchange needs it. */
+  /** Results of `returning`, which every batch of an exchange needs. */
   readonly #returning = new Map<string, Returning>();
   readonly #component: Int32Array;
   readonly #maxSteps: number;
@@ -77,26 +77,26 @@ export class ExchangeGraph {
   }
 
   /**
-   * The loops that an exchange is part of, each as the keys of the exchanges that an element would pass, beginning and
-   * ending with `key`. Selectors may break a loop, so it is named and not rejected. Named is a shortest loop for each
-   * destination that an element can come back from, the shortest ones first, up to `MAX_LOOPS`.
+   * The loops that an exchange is part of, each as the keys of the exchanges that an element would pass, from `key` to
+   * `key`. They are only listed, since selectors may break a loop. The list has a shortest loop for each destination
+   * that an element can come back from, shortest first, up to `MAX_LOOPS`.
    *
-   * One of more than `MAX_LOOP_LENGTH` exchanges is cut after so many keys, and so does not end with `key`. If the
-   * search ends before it found any, there is one, cut after the first key.
+   * A loop of more than `MAX_LOOP_LENGTH` exchanges is cut after that many keys, and so does not end with `key`. If the
+   * search reaches its bound before it finds a loop, it returns one that is cut after the first key.
    */
   loopsThrough(key: string): readonly (readonly string[])[] {
     const edge = this.#byKey.get(key);
     return edge === undefined ? [] : this.#search(edge);
   }
 
-  /** The graph as the caller may know it: loops that pass through other namespaces are not visible. */
+  /** The part of the graph that the caller may see: exchanges whose source's namespace is visible. */
   static visible(edges: readonly Edge[], caller: Caller): ExchangeGraph {
     const namespaces = new Set(edges.map(({ declaration }) => declaration.src.ns));
     const visible = new Set([...namespaces].filter((namespace) => caller.maySee(namespace)));
     return new ExchangeGraph(edges.filter(({ declaration }) => visible.has(declaration.src.ns)));
   }
 
-  /** Per declared destination of an exchange, whether its source can be reached from it. Null: from none. */
+  /** Per declared destination of an exchange, whether its source can be reached from there. Null: from none. */
   returning(key: string): Returning {
     const known = this.#returning.get(key);
     if (known !== undefined) return known;
@@ -107,14 +107,14 @@ export class ExchangeGraph {
     return returning;
   }
 
-  /** Goes from the source against the direction of the exchanges, until it has reached enough destinations. */
+  /** Searches backward from the source, until it has reached enough destinations. */
   #search(edge: NumberedEdge): string[][] {
     const { key, source } = edge;
     const component = this.#component[source];
     const wanted = new Set(edge.destinations.filter((queue) => this.#component[queue] === component));
     if (wanted.size === 0) return [];
     const loops: string[][] = wanted.has(source) ? [[key, key]] : [];
-    /** Per queue, the exchange that leads on from it, and where to. */
+    /** Per visited queue, the exchange and the next queue on the way to the source. */
     const back = new Map<number, Step | null>([[source, null]]);
     let steps = 0;
     for (const queue of back.keys()) {
@@ -148,20 +148,20 @@ function loopOf(key: string, destination: number, back: ReadonlyMap<number, Step
 }
 
 /**
- * The strongly connected components of a graph whose nodes are numbered from 0: two nodes are in the same one if
- * each can be reached from the other. Tarjan's search with a stack of its own, since a chain of queues may be longer
- * than the call stack is deep; linear in nodes and edges.
+ * The strongly connected components of a graph whose nodes are numbered from 0: two nodes are in the same one if each
+ * can be reached from the other. Tarjan's algorithm with an explicit stack, since a chain of queues may be longer than
+ * the call stack is deep. Linear in nodes and edges.
  * @param successors per node
- * @returns a component's number per node
+ * @returns the component's number per node
  */
 function componentsOf(successors: readonly (readonly number[])[]): Int32Array {
   const component = new Int32Array(successors.length).fill(-1);
-  /** When a node was met, from 1; 0 if it was not yet. */
+  /** Tarjan's index: the order in which nodes were visited, from 1; 0 if not visited yet. */
   const met = new Int32Array(successors.length);
-  /** The earliest met node of the same component that is known to be reached from a node. */
+  /** Tarjan's lowlink: the lowest index known to be reachable within the component. */
   const earliest = new Int32Array(successors.length);
   const looked = new Int32Array(successors.length);
-  /** Met, and of no component yet. */
+  /** Visited nodes that have no component yet. */
   const open: number[] = [];
   const path: number[] = [];
   let clock = 0;

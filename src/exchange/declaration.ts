@@ -18,7 +18,7 @@ import type { ExchangeContext } from './exchange.ts';
 export interface Declaration {
   readonly src: DeclaredQueue;
   readonly dst: readonly DeclaredDestination[];
-  /** As given: the record shows it unchanged, `{}` when nothing was given. */
+  /** As given, since the record shows it unchanged; `{}` if it was omitted. */
   readonly consumer: ExchangeConsumerOptions;
 }
 
@@ -32,23 +32,26 @@ interface DeclaredDestination extends DeclaredQueue {
 }
 
 interface ExchangeConsumerOptions {
-  /** Concurrent loops, 1 to 16. */
+  /** The number of concurrent loops, 1 to 16. */
   readonly parallel?: number;
-  /** Elements in flight at once, 1 to 65,536. */
+  /** The maximum number of elements in flight, 1 to 65,536. */
   readonly wsize?: number;
-  /** Reserve and commit, or pop. If all queues share an engine that can reserve, elements are always reserved. */
+  /**
+   * Whether elements are reserved and committed, or popped. If all queues share an engine that supports reservations,
+   * elements are always reserved.
+   */
   readonly reserve?: boolean;
 }
 
 export const CONSUMER_DEFAULTS = { parallel: 1, wsize: 1000, reserve: false } as const;
 const MAX_PARALLEL = 16;
 const MAX_WINDOW = 65_536;
-/** More destinations than this are a mistake, or an attack: each element is copied to every one. */
+/** Maximum number of destinations. More are a mistake or an attack, since each element may be copied to all of them. */
 const MAX_DESTINATIONS = 256;
 
 /**
- * Parses a create payload. Unknown members are rejected: a misspelt `selector` would copy everything.
- * @param within the member of the body that it is; '' if it is the body
+ * Parses a create payload. Unknown members are rejected: a misspelt `selector` would copy every element.
+ * @param within path of the declaration in the request body; '' if it is the body
  * @throws QuaysideError `invalid-parameter` with the path of the field
  */
 export function parseDeclaration(payload: unknown, within = ''): Declaration {
@@ -90,22 +93,22 @@ function queueName({ ns, queue }: Members, path: string): DeclaredQueue {
   return { ns: nameMember(`${path}.ns`, ns), queue: nameMember(`${path}.queue`, queue) };
 }
 
-/** The path of a declaration's field, in a body of which the declaration is a member, or the whole (''). */
+/** The path in the request body of a declaration's field. */
 export function pathWithin(within: string, path: string): string {
   return within === '' ? path : `${within}.${path}`;
 }
 
-/** Whether two declarations are the same: field by field, options as given. */
+/** Whether two declarations are equal, field by field, with options as given. */
 export function sameDeclaration(a: Declaration, b: Declaration): boolean {
   return JSON.stringify(canonical(a)) === JSON.stringify(canonical(b));
 }
 
-/** A short name of what is declared: the same for the same declaration, on every node. */
+/** A hash of a declaration, equal on every node. */
 export function versionOf(declaration: Declaration): string {
   return textFingerprint(JSON.stringify(canonical(declaration)));
 }
 
-/** The declaration with its members in one order, as it is stored. */
+/** The declaration as it is stored, with its members in a fixed order. */
 export function canonical({ src, dst, consumer }: Declaration): JsonValue {
   const { parallel, wsize, reserve } = consumer;
   return {
@@ -120,8 +123,8 @@ export function canonical({ src, dst, consumer }: Declaration): JsonValue {
 }
 
 /**
- * Whether a declaration could be created on this node.
- * @param within the member of the body that it is, for the paths; '' if it is the body
+ * Checks that a declaration could be created on this node.
+ * @param within path of the declaration in the request body; '' if it is the body
  * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
  */
 export async function checkDeclaration(
@@ -144,8 +147,8 @@ export async function checkDeclaration(
 }
 
 /**
- * The same destination twice without a selector is a mistake, or an attack: each element would be stored there twice.
- * Stored exchanges are not checked for it.
+ * Rejects a destination that is listed twice without a selector: each element would be stored there twice. Stored
+ * exchanges are not checked.
  */
 function checkRepeated(dst: Declaration['dst'], within: string): void {
   const first = new Map<string, number>();
@@ -166,7 +169,7 @@ function checkRepeated(dst: Declaration['dst'], within: string): void {
 }
 
 /**
- * Whether this server runs a declaration, also a stored one.
+ * Checks that this server can run a declaration, which may be a stored one.
  * @throws QuaysideError `invalid-parameter` with the path of the source's queue, or of the first selector
  */
 export function mustBeRunnable(
@@ -188,7 +191,8 @@ export function mustBeRunnable(
 }
 
 /**
- * Whether the namespaces have capacity for the queues of a new exchange: one that is stored has its queues already.
+ * Checks that the namespaces have capacity for the queues of a new or changed exchange. Not for a stored one, whose
+ * queues were admitted before.
  * @throws QuaysideError `too-many-queues`
  */
 export function checkQueueLimits(
@@ -200,7 +204,7 @@ export function checkQueueLimits(
   }
 }
 
-/** The rejection of `reserve: true` on a source that has no reservations. */
+/** The error of `reserve: true` if the source does not support reservations. */
 export function cannotReserve({ name }: Pick<Namespace, 'name'>, within = ''): QuaysideError {
   const path = pathWithin(within, 'consumer.reserve');
   return invalidParameter(
@@ -217,30 +221,30 @@ function namespaceAt({ broker }: Pick<ExchangeContext, 'broker'>, ns: string, pa
   }
 }
 
-/** The rejection of a declaration that names an unknown namespace. */
+/** The error of a declaration with an unknown namespace. */
 export function noNamespace(path: string, ns: string): QuaysideError {
   return invalidParameter(path, `${path}: there is no namespace ${quote(ns)}.`);
 }
 
-/** On whose behalf something about exchanges is requested. */
+/** The user on whose behalf an operation on exchanges is requested. */
 export interface Caller {
   readonly name: string;
-  /** Exchanges are visible to those who may see the namespace of their source. */
+  /** Whether the namespace is visible to the user. An exchange is visible if its source's namespace is. */
   maySee(namespace: string): boolean;
-  /** Whether bodies of the namespace's elements may be shown: what a selector throws may quote one. */
+  /** Whether the user may see element bodies of the namespace: errors thrown by selectors may quote them. */
   maySeeBodies(namespace: string): boolean;
 }
 
-/** The node itself, which sees all. No user has an empty name. */
+/** The node itself, which sees everything. No user has an empty name. */
 export const NODE: Caller = { name: '', maySee: () => true, maySeeBodies: () => true };
 
-/** In no name that a client may send. */
+/** A character that names from clients cannot contain. */
 const MARK = '\u001f';
 
 /**
- * Ids of exchanges are unique on the whole server, and one whose source namespace a user may not see must not show by
- * being taken. So if a user creates an exchange with such an id, it is stored under a key of its own, made of the id
- * and the namespace of its source. For most exchanges id and key are the same.
+ * The key of an exchange whose id is taken by one that its creator may not see. Ids are unique on the whole server, but
+ * rejecting such an id would reveal the other exchange. So the new one is stored under a key made of the id and the
+ * namespace of its source. For most exchanges id and key are equal.
  */
 export function scopedKey(id: string, namespace: string): string {
   return id + MARK + namespace;
@@ -253,8 +257,8 @@ export function idOf(key: string): string {
 }
 
 /**
- * The keys by the ids under which a caller who sees all of them knows them: the given ids and, for the second exchange
- * of an id, `<id>@<namespace of its source>`.
+ * Maps ids to keys, for a caller who sees all of these exchanges. The first exchange of an id has that id, the second
+ * one `<id>@<namespace of its source>`.
  * @param keys sorted
  */
 export function idsOf(keys: readonly string[]): Map<string, string> {

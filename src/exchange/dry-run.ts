@@ -20,15 +20,15 @@ import {
 } from './copies.ts';
 import type { Caller, Declaration } from './declaration.ts';
 
-/** An element to try an exchange with: what a selector may know of it. */
+/** An element to try an exchange with: the properties that selectors can see. */
 export type Sample = Pick<
   Delivery,
   'id' | 'tries' | 'matureAt' | 'headers' | 'body' | 'contentType' | 'contentEncoding'
 >;
 
-/** What would become of the sample. Nothing was stored. */
+/** What an exchange would do with the sample. */
 export interface DryRun {
-  /** What `env.msg.payload` is, and by which headers of the element that was decided. */
+  /** The type of `env.msg.payload`, and the headers of the element that determined it. */
   readonly saw: {
     readonly payload: 'json' | 'text' | 'bytes';
     readonly content_type: string;
@@ -36,11 +36,11 @@ export interface DryRun {
   };
   /** Per destination; empty if no selector ran. */
   readonly dst: readonly TriedDestination[];
-  /** `__no_route__` or `__too_many_hops__` if it would go there, else null. */
+  /** `__no_route__` or `__too_many_hops__` if the element would go there, else null. */
   readonly strays_to: string | null;
-  /** Why the selectors could not finish: they use more time or memory than they may. Else null. */
+  /** Why the selectors could not finish: they exceeded their time or memory. Else null. */
   readonly overrun: string | null;
-  /** If they could not: what they had written to the console until then, for all destinations. */
+  /** If they could not finish: the console lines that they had written until then, of all destinations. */
   readonly logs: readonly string[];
   readonly selector_ms: number;
 }
@@ -50,28 +50,26 @@ interface TriedDestination {
   readonly ns: string;
   readonly accepted: boolean;
   readonly error: string | null;
-  /** The place in the selector that the error names, from 1; null if there is none. */
+  /** The position of the error in the selector, from 1; null if it has none. */
   readonly line: number | null;
   readonly column: number | null;
-  /** What the selector wrote to the console. */
+  /** Console lines of the selector. */
   readonly logs: readonly string[];
-  /** What the selector set on the copy; null if it set nothing. */
+  /** The timing and tries that the selector set on the copy; null if it set none. */
   readonly mature: string | null;
   readonly delay: number | null;
   readonly tries: number | null;
-  /** What this destination would store; if it is not `accepted`, would have stored. */
+  /** The copy for this destination, even if it is not `accepted`. */
   readonly hdrs: Readonly<Record<string, string>>;
-  /** The first part of it, if it has more than `SHOWN_BYTES` divided by the number of destinations. */
+  /** Cut if it is longer than `SHOWN_BYTES` divided by the number of destinations. */
   readonly payload: string;
   /** Whether `payload` is text or, for other bytes, base64. */
   readonly payload_encoding: 'text' | 'base64';
-  /** Of the whole payload. */
+  /** The length of the uncut payload. */
   readonly payload_bytes: number;
 }
 
-/**
- * Bytes of the payloads that a dry run shows, of all destinations together: selectors may write a mebibyte for each.
- */
+/** Bound on the payload bytes in a result, of all destinations together: each selector may write a mebibyte. */
 const SHOWN_BYTES = 4 * 1_048_576;
 
 interface DryRunContext {
@@ -166,7 +164,7 @@ function verdictRecord(
   };
 }
 
-/** Null: it is no text. @param isCut whether the last character may be incomplete, and is left out then */
+/** Returns null if the bytes are not UTF-8. @param isCut whether to leave out an incomplete last character */
 function decode(body: Uint8Array, isCut: boolean): string | null {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(body, { stream: isCut });
@@ -178,16 +176,16 @@ function decode(body: Uint8Array, isCut: boolean): string | null {
 const BODY_MEMBERS = ['msg', 'content_type', 'declaration'];
 const MESSAGE_MEMBERS = ['id', 'payload', 'hdrs', 'tries', 'mature'];
 
-/** What a dry run is requested with: the sample, and a declaration to try instead of the exchange's own. */
+/** The input of a dry run: the sample, and optionally a declaration to try instead of the exchange's own. */
 interface DryRunRequest {
   readonly sample: Sample;
-  /** As it came; undefined if none was given. */
+  /** Not parsed yet; undefined if none was given. */
   readonly declaration: unknown;
 }
 
 /**
- * Reads `{msg: {payload, hdrs, tries, mature, id}, content_type, declaration}`, all optional. `payload` is any
- * JSON: a string is the body's text, anything else is sent as JSON, and the content type follows unless given.
+ * Parses `{msg: {payload, hdrs, tries, mature, id}, content_type, declaration}`, all optional. A `payload` that is a
+ * string is the body; any other JSON value is serialized. The content type follows from that unless it is given.
  * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-header`
  */
 export function parseSample(request: unknown, now: number): DryRunRequest {
@@ -217,7 +215,7 @@ export function parseSample(request: unknown, now: number): DryRunRequest {
   };
 }
 
-/** What was parsed can be written again, unless it is nested deeper than the stack: reading it needs none. */
+/** Serializing fails only for values nested deeper than the stack, which parsing accepts. */
 function written(payload: unknown): string {
   try {
     return JSON.stringify(payload);

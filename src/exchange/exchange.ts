@@ -46,7 +46,7 @@ import {
   zeroExchangeCounters,
 } from './record.ts';
 
-/** What all exchanges of a node share. */
+/** The objects and settings that all exchanges of a node share. */
 export interface ExchangeContext {
   readonly broker: Broker;
   readonly sandbox: SelectorSandbox;
@@ -54,45 +54,44 @@ export interface ExchangeContext {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly maxHops: number;
-  /** Copies that one element may become in a cycle, see `COPY_COUNT`. */
+  /** How many copies one element may become in a cycle, see `COPY_COUNT`. */
   readonly maxCopies: number;
   /** Whether selectors may be used at all (`selectors: off` in the configuration). */
   readonly selectors: boolean;
 }
 
-/** The same with the limits of the node, which they share. */
+/** The same with the limits that the exchanges of a node share. */
 export interface NodeContext extends ExchangeContext {
-  /** Bounds their bytes in flight. */
+  /** Bounds the bytes in flight. */
   readonly inFlightLimit: InFlightLimit;
-  /** Bounds the lines that their failures write. */
+  /** Bounds the log lines about failures. */
   readonly lineLimit: LineLimit;
 }
 
-/** What one exchange is made of. */
+/** The declaration of an exchange, and what goes with it. */
 export interface ExchangeSetup {
   readonly declaration: Declaration;
   /** See `StoredExchange`. */
   readonly owner: string;
-  /** The same exchange with another declaration, which this one replaces and whose counters it continues. */
+  /** The exchange that this one replaces after a change of declaration or owner, and whose counters it continues. */
   readonly before: Exchange | null;
 }
 
-/** What an exchange needs of the registry of all exchanges. */
+/** The functions of the registry that an exchange calls. */
 interface ExchangeHooks {
   readonly returning: () => Returning;
-  /** Called to have the exchange stopped: its selectors overrun their limits. */
+  /** Requests a stop of the exchange, since its selectors repeatedly overran their limits. */
   readonly onRepeatedOverruns: (error: string) => void;
 }
 
 /**
- * One exchange on this node: its loops, its selectors, what it counted. Every node runs every exchange; the
- * engine's atomic operations, not a lock, keep each element single.
+ * One exchange on this node: its loops, selectors and counters. Every node runs every exchange. Atomic operations of
+ * the engine, not a lock, ensure that each element is forwarded once.
  *
- * States: stopped (as created) and running, changed by `start` and `stop`. The definition says
- * which one is required.
+ * States: stopped (as created) and running, changed by `start` and `stop`. The definition says which one is required.
  */
 export class Exchange {
-  /** Under which it is stored, see `scopedKey`. */
+  /** The key of its definition, see `scopedKey`. */
   readonly key: string;
   readonly declaration: Declaration;
   readonly owner: string;
@@ -101,19 +100,16 @@ export class Exchange {
   readonly counters: ExchangeCounters;
   readonly errors = new DestinationErrors();
   readonly sightings: Sightings;
-  /** Why it does not run on this node, whatever the definition says; null: it may. */
+  /** Why the exchange cannot run on this node, whatever the definition says; null: it can. */
   readonly hindrance: string | null;
   readonly #program: SelectorProgram;
   readonly #forwarder: Forwarder;
   readonly #loops: Loop[];
   #version: string | null = null;
-  /** Starts and stops happen one after the other, in the order of the calls. */
+  /** Starts and stops are executed one after the other, in the order of the calls. */
   #changes: Promise<void>;
 
-  /**
-   * @throws QuaysideError `namespace-not-found`, `invalid-parameter` if the source is to be reserved from and
-   * cannot be
-   */
+  /** @throws QuaysideError `namespace-not-found`, `invalid-parameter` if the source does not support `reserve: true` */
   constructor(
     key: string,
     { declaration, owner, before }: ExchangeSetup,
@@ -124,7 +120,7 @@ export class Exchange {
     this.key = key;
     this.declaration = declaration;
     this.owner = owner;
-    // The elements that the replaced exchange has taken are stored first, so that a loop keeps the order of its source.
+    // First wait until the replaced exchange has stored what it took, so that a loop keeps the order of its source.
     this.#changes = before === null ? Promise.resolve() : before.stop();
     this.cid = `${idOf(key)}-${Math.floor(random() * 2 ** 48).toString(36)}`;
     this.hindrance = hindranceOf(declaration, context);
@@ -137,7 +133,7 @@ export class Exchange {
     const route = routeOf(key, declaration, context);
     const reserves = mustReserve(declaration, context.broker.namespace(declaration.src.ns), route);
     const selectors = declaration.dst.map(({ selector }) => selector ?? null);
-    // Started before the first element, which would wait for the thread.
+    // Start the selector thread now, so that the first element does not wait for it.
     const runsSelectors = this.hindrance === null && selectors.some((selector) => selector !== null);
     if (runsSelectors) void context.sandbox.start();
     this.#program = context.sandbox.open(selectors, { payer: owner });
@@ -173,7 +169,7 @@ export class Exchange {
     );
   }
 
-  /** Changes with the declaration, and is the same on all nodes. */
+  /** Changes with the declaration, and is equal on all nodes. */
   get version(): string {
     this.#version ??= versionOf(this.declaration);
     return this.#version;
@@ -183,7 +179,7 @@ export class Exchange {
     return this.declaration.consumer.wsize ?? CONSUMER_DEFAULTS.wsize;
   }
 
-  /** Does nothing if there is a hindrance. */
+  /** Does nothing if the exchange cannot run on this node. */
   start(): void {
     if (this.hindrance !== null) return;
     this.#changes = this.#changes.then(() => {
@@ -192,7 +188,7 @@ export class Exchange {
     });
   }
 
-  /** Resolves when no loop takes any more and what was in flight has ended. */
+  /** Stops the loops. Resolves when none takes elements any more, and those in flight are settled. */
   stop(): Promise<void> {
     this.#changes = this.#changes.then(async () => {
       await Promise.all(this.#loops.map((loop) => loop.stop()));
@@ -201,22 +197,22 @@ export class Exchange {
     return this.#changes;
   }
 
-  /** Loops that wait for an element, and since when: the record's `pending_tids`. */
+  /** Loops that wait for an element, and when that began: `pending_tids` of the record. */
   idleLoops(): { readonly tid: string; readonly since: number }[] {
     return this.#loops.flatMap(({ tid, waitingSince }) =>
       waitingSince === null ? [] : [{ tid, since: waitingSince }],
     );
   }
 
-  /** Elements taken and not settled, and since when: the record's `pending_acks`. */
+  /** Elements that were taken and are not settled, with the time of the take: `pending_acks` of the record. */
   *inFlight(): Iterable<readonly [id: ElementId, since: number]> {
     for (const loop of this.#loops) yield* loop.inFlight;
   }
 }
 
 /**
- * The counters of the replaced exchange. Each destination continues those of the first one with the same queue that is
- * not taken.
+ * The counters of the replaced exchange. Each destination continues those of an old one with the same queue, if
+ * possible with the same selector; each old one is continued once.
  */
 function continued({ declaration, counters }: Exchange, { dst }: Declaration): ExchangeCounters {
   const left = new Set(declaration.dst.keys());
@@ -231,7 +227,9 @@ function continued({ declaration, counters }: Exchange, { dst }: Declaration): E
   return continuedCounters(counters, before);
 }
 
-/** A stored exchange may have been created by a server with selectors, or by an earlier version. */
+/**
+ * Why a declaration cannot run here; null: it can. A stored one may come from a server with selectors or an old one.
+ */
 function hindranceOf(declaration: Declaration, context: ExchangeContext): string | null {
   try {
     mustBeRunnable(declaration, context);
@@ -243,8 +241,8 @@ function hindranceOf(declaration: Declaration, context: ExchangeContext): string
 }
 
 /**
- * Whether elements are reserved; else they are popped. If everything is in one engine that can reserve, it
- * always is: its finish and its copies are one step.
+ * Whether elements are reserved; otherwise they are popped. If all queues are in one engine that supports reservations,
+ * they always are: the finish and the copies are one atomic step.
  */
 function mustReserve({ consumer }: Declaration, source: Namespace, route: ExchangeRoute): boolean {
   const reserve = consumer.reserve ?? CONSUMER_DEFAULTS.reserve;
@@ -257,9 +255,9 @@ function mustReserve({ consumer }: Declaration, source: Namespace, route: Exchan
 }
 
 /**
- * Its queues are exempt from `maxQueues`: those declared were allowed at the create (`checkQueueLimits`), and must not
- * fail a restart once the namespace is full; the queues for unroutable elements belong to the service, as dead-letter
- * queues do.
+ * Resolves the queues of an exchange, which are exempt from `maxQueues`: the declared ones were checked at the create
+ * (`checkQueueLimits`), and must not fail a restart when the namespace is full. Those for unroutable elements belong to
+ * the service, as dead-letter queues do.
  */
 function routeOf(
   key: string,
@@ -289,57 +287,57 @@ interface LoopOptions {
   readonly clock: Clock;
   readonly random: () => number;
   readonly tid: string;
-  /** Whether elements are reserved; else they are popped. */
+  /** Whether elements are reserved; otherwise they are popped. */
   readonly reserves: boolean;
-  /** Elements in flight at once. */
+  /** Maximum number of elements in flight. */
   readonly window: number;
-  /** Copies of each element, at most. */
+  /** Maximum number of copies per element. */
   readonly copies: number;
-  /** Bounds the bytes in flight of all exchanges, by owner. */
+  /** Bounds the bytes in flight of the node's exchanges, by owner. */
   readonly inFlightLimit: InFlightLimit;
   readonly owner: string;
 }
 
-/** Elements of one round trip: past this the gain of a larger batch was under 3 %, and its lease runs longer. */
+/** Elements per round trip. Larger batches gained less than 3 %, and their leases run longer. */
 const MAX_BATCH = 256;
-/** Bytes of one round trip, copies included: of large elements fewer are taken at once. */
+/** Bytes per round trip, including copies. If elements are large, fewer are taken together. */
 const BATCH_BYTES = 4 * 1_048_576;
-/** The size assumed for an element before the first one. */
+/** The assumed size of an element before the first one is taken. */
 const USUAL_BYTES = 4 * 1024;
-/** What an element, or a copy of one, needs in addition to its body and headers, about. */
+/** The approximate bytes of an element, or a copy, without body and headers. */
 const OWN_BYTES = 256;
 
 /**
- * One loop of an exchange, as a pipeline of three stages: while some batches are being stored, the selectors run for
- * the next, and the one after is being taken. Batches are sent to be stored in the order in which they were taken, and
- * an engine keeps the order of calls, so a loop keeps the order of its source. Waiting for each reply cost 40 % of
+ * One loop of an exchange: a pipeline of three stages. While batches are being stored, the selectors run for the next
+ * one, and the one after that is being taken. Batches are sent to the engine in the order in which they were taken, and
+ * engines keep the order of calls, so a loop keeps the order of its source. Waiting for each reply cost 40 % of
  * throughput. A batch is stored in parts if it is large, or if selectors write much.
  *
- * States: `idle` (before start, after stop), `running`, `stopping` (no new batch is taken; those that were taken and
- * not yet decided are returned undelivered, those in their fan-out finish).
+ * States: `idle` (before start, after stop), `running`, `stopping` (no further batch is taken; batches that were taken
+ * and not yet sent to be stored are returned undelivered, the others finish).
  */
 class Loop {
   readonly #options: LoopOptions;
   #state: 'idle' | 'running' | 'stopping' = 'idle';
   #consumer: Consumer | null = null;
   #waitingSince: number | null = null;
-  /** Elements taken and not settled, and since when, ms. */
+  /** Elements that were taken and are not settled, with the wall time of the take, ms. */
   readonly #inFlight = new Map<ElementId, number>();
-  /** The moving average of the bytes of an element. */
+  /** Moving average of the bytes of an element. */
   #bytesEach = USUAL_BYTES;
-  /** The moving average of what selectors write for an element, all copies together. */
+  /** Moving average of the bytes that selectors write per element, for all copies together. */
   #writtenEach = 0;
-  /** Resolves when the selectors ran for every batch taken so far. */
+  /** Resolves when the selectors have run for every batch taken so far. */
   #decided: Promise<void> = Promise.resolve();
   /** Resolves when every batch taken so far was sent to be stored. */
   #sent: Promise<void> = Promise.resolve();
   /** Batches that are not settled yet. */
   readonly #open = new Set<Promise<void>>();
-  /** Ends the wait for the selectors; null while they do not run. */
+  /** Stops waiting for the selectors; null while they do not run. */
   #giveUp: (() => void) | null = null;
-  /** Ends the wait for a batch, with the elements that were delivered. */
+  /** Ends the wait for a batch, with the delivered elements. */
   #endWait: ((batch: Delivery[]) => void) | null = null;
-  /** Between batches after a failed one. */
+  /** The delay before the next batch after a failed one. */
   readonly #backoff: Backoff;
   readonly #pause: Pause;
   #onCapacity: (() => void) | null = null;
@@ -355,12 +353,12 @@ class Loop {
     return this.#options.tid;
   }
 
-  /** Since when the loop waits for an element, ms; null while it has something to do. */
+  /** When the loop began to wait for an element, ms; null while it is not waiting. */
   get waitingSince(): number | null {
     return this.#waitingSince;
   }
 
-  /** Elements taken and not settled, and since when, ms. */
+  /** Elements that were taken and are not settled, with the wall time of the take, ms. */
   get inFlight(): ReadonlyMap<ElementId, number> {
     return this.#inFlight;
   }
@@ -378,7 +376,7 @@ class Loop {
       this.#endWait?.([]);
       this.#pause.end();
       this.#onCapacity?.();
-      // The selectors of a thousand exchanges may take longer than a shutdown may.
+      // The selectors of a thousand exchanges may take longer than a shutdown is allowed to.
       this.#giveUp?.();
     }
     await this.#run;
@@ -394,7 +392,7 @@ class Loop {
       if (batch.length === 0) continue;
       const now = this.#options.clock.now();
       for (const { id } of batch) this.#inFlight.set(id, now);
-      // One batch at a time: what selectors wrote for it counts before they run for the next.
+      // One batch at a time: the bytes written for it must be counted before the selectors run for the next.
       await this.#decided;
       this.#decided = this.#decide(batch);
     }
@@ -402,8 +400,8 @@ class Loop {
   }
 
   /**
-   * The first elements of a batch that are stored in one round trip, and their bytes with their copies, and with what
-   * selectors are going to write as far as that can be foreseen.
+   * The first elements of a batch, as many as one round trip stores, and their bytes: with copies, and the expected
+   * output of the selectors.
    */
   #firstPart(batch: readonly Delivery[]): { readonly part: readonly Delivery[]; readonly bytes: number } {
     let [bytes, ownBytes, count] = [0, 0, 0];
@@ -419,16 +417,16 @@ class Loop {
     return { part: count === batch.length ? batch : batch.slice(0, count), bytes };
   }
 
-  /** How many elements the next batch is to have. */
+  /** How many elements to take for the next batch. */
   #batchSize(): number {
-    // After a failure one element is enough to find out whether the destination is available again.
+    // After a failure, one element is enough to test whether the destination is available again.
     if (this.#backoff.isActive) return 1;
     const { window, copies } = this.#options;
     const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#bytesEach * copies + this.#writtenEach)));
     return Math.min(MAX_BATCH, window - this.#inFlight.size, byBytes);
   }
 
-  /** Waits for a batch; an empty one means that the loop is to check whether it should continue. */
+  /** Waits for a batch. If it is empty, the loop must check whether it should continue. */
   #take(): Promise<Delivery[]> {
     const { source, clock, tid, reserves } = this.#options;
     const leaseMs = reserves ? source.settings.leaseMs : null;
@@ -461,7 +459,7 @@ class Loop {
     return promise;
   }
 
-  /** Runs the selectors for a batch, and has it stored, in parts if it is large or they write much. Never rejects. */
+  /** Runs the selectors for a batch and starts to store it, in parts if it or their output is large. Never rejects. */
   async #decide(batch: readonly Delivery[]): Promise<void> {
     const { inFlightLimit, owner } = this.#options;
     for (let rest = batch; rest.length > 0; ) {
@@ -472,7 +470,7 @@ class Loop {
     }
   }
 
-  /** Returns those for which the selectors have not run, once they have for the others. */
+  /** Runs the selectors for a part, and starts to store it. Returns the elements for which they did not run. */
   async #pass(batch: readonly Delivery[], inFlight: BatchInFlight): Promise<readonly Delivery[]> {
     const decision = this.#state === 'stopping' ? null : await this.#runSelectors(batch);
     const undecided = decision?.undecided ?? [];
@@ -491,8 +489,7 @@ class Loop {
   }
 
   /**
-   * Null if the selectors could not run, or the exchange was stopped in the meantime: then the batch is returned
-   * undelivered.
+   * Resolves with null if the selectors could not run, or the exchange was stopped: the batch is to be returned then.
    */
   async #runSelectors(batch: readonly Delivery[]): Promise<Decision | null> {
     const { promise: stopped, resolve } = Promise.withResolvers<null>();
@@ -504,7 +501,7 @@ class Loop {
     try {
       return await Promise.race([this.#options.forwarder.decide(batch, () => isReturned), stopped]);
     } catch {
-      // Unforeseen: the loop continues, more slowly.
+      // An unexpected error: the loop continues after a delay.
       this.#backoff.noteFailure();
       return null;
     } finally {
@@ -512,14 +509,17 @@ class Loop {
     }
   }
 
-  /** @param bytes that selectors wrote for so many elements; the batch was counted with what could be foreseen of it */
+  /** Counts the bytes that selectors wrote for a part in addition to what `#firstPart` expected. */
   #noteWritten(bytes: number, elements: number, inFlight: BatchInFlight): void {
     const unforeseen = bytes - elements * this.#writtenEach;
     if (unforeseen > 0) inFlight.grow(unforeseen);
     this.#writtenEach = (this.#writtenEach + bytes / elements) / 2;
   }
 
-  /** Never rejects. `markSent` lets the next batch be stored. @param store null: the batch is returned undelivered */
+  /**
+   * Stores a part after the earlier ones. Never rejects. @param store null: returns the part undelivered. @param
+   * markSent lets the next part be stored
+   */
   async #settle(
     batch: readonly Delivery[],
     before: Promise<void>,
@@ -537,7 +537,7 @@ class Loop {
       if (await stored) this.#backoff.reset();
       else this.#backoff.noteFailure();
     } catch {
-      // Unforeseen: all of it is returned at once; the loop continues, more slowly.
+      // An unexpected error: return all elements, and continue after a delay.
       this.#options.source.returnAllUndelivered(batch);
       this.#backoff.noteFailure();
     } finally {
@@ -552,7 +552,7 @@ class Loop {
     await Promise.all(this.#open);
   }
 
-  /** Resolves when the window has capacity again. */
+  /** Resolves when the window has capacity, or the loop is stopping. */
   async #capacity(): Promise<void> {
     while (this.#state === 'running' && !this.#hasCapacity()) {
       await new Promise<void>((resolve) => {
@@ -562,7 +562,10 @@ class Loop {
     }
   }
 
-  /** For a full batch, or for half the window if that is less: no batches of one when the window is nearly full. */
+  /**
+   * Whether a full batch fits into the window, or half the window if that is less. So there are no batches of one
+   * element when the window is nearly full.
+   */
   #hasCapacity(): boolean {
     const free = this.#options.window - this.#inFlight.size;
     return free >= Math.min(MAX_BATCH, Math.max(1, Math.floor(this.#options.window / 2)));
@@ -575,7 +578,7 @@ class Loop {
   }
 }
 
-/** The queues that an exchange works with, resolved once. */
+/** The queues of an exchange, resolved once. */
 interface ExchangeRoute {
   readonly key: string;
   readonly id: string;
@@ -583,7 +586,7 @@ interface ExchangeRoute {
   readonly destinations: readonly {
     readonly namespace: Namespace;
     readonly queue: Queue;
-    /** Its place among the destinations that are the same queue. */
+    /** Its index among the destinations with the same queue. */
     readonly place: number;
   }[];
   readonly noRoute: Queue;
@@ -595,9 +598,9 @@ interface ExchangeRoute {
 interface ForwarderOptions {
   readonly lineLimit: LineLimit;
   readonly route: ExchangeRoute;
-  /** The user whose turn among users its writes use. */
+  /** The user in whose turn copies are stored. */
   readonly owner: string;
-  /** Whether elements are reserved; else they were popped, and are finished. */
+  /** Whether elements are reserved; otherwise they were popped, and so are already finished. */
   readonly reserves: boolean;
   readonly program: SelectorProgram;
   readonly counters: ExchangeCounters;
@@ -606,11 +609,11 @@ interface ForwarderOptions {
   readonly log: BrokerLog;
   readonly sightings: Sightings;
   readonly returning: () => Returning;
-  /** Called when `MAX_OVERRUNS_IN_A_ROW` elements overran the sandbox's limits, and not for their payloads. */
+  /** Called when `MAX_OVERRUNS_IN_A_ROW` elements in a row overran the sandbox's limits, and not due to payloads. */
   readonly onRepeatedOverruns: (error: string) => void;
 }
 
-/** A copy and where it goes; `destination` is null for an unroutable element. */
+/** A copy and its target. `destination` is its index in the declaration; null for an unroutable element. */
 interface Copy {
   readonly queue: Queue;
   readonly element: NewElement;
@@ -624,40 +627,37 @@ interface Plan {
 }
 
 /**
- * Stores the copies of a batch and settles its sources. Its calls to the source's engine are made before it returns, so
- * that batches keep their order. Resolves with false if the loop is to slow down.
+ * Stores the copies of a batch and settles its elements. Calls the source's engine synchronously, so that batches keep
+ * their order. Resolves with false if the loop should slow down.
  */
 type StoreBatch = () => Promise<boolean>;
 
-/** What becomes of a batch. */
+/** The result of running the selectors for a batch. */
 interface Decision {
   readonly store: StoreBatch;
   /** Bytes that selectors wrote. */
   readonly written: number;
-  /**
-   * The last elements, if the selectors wrote so much that they did not run for these: they are to be decided once the
-   * others are stored.
-   */
+  /** The last elements, if the selectors wrote so much that they did not run for these. They are decided later. */
   readonly undecided: readonly Delivery[];
 }
 
-/** Whether a copy goes to another engine than that of its source. */
+/** Whether a copy goes to another engine than its source's. */
 type IsRemote = (copy: Copy) => boolean;
 
 type Unroutable = 'no-route' | 'too-many-hops';
 type OverrunAnswer = Extract<SelectorAnswer, { outcome: 'overrun' }>;
 
-/** An element that cannot be forwarded now becomes ready again after this long. */
+/** How long an element that cannot be forwarded now is delayed. */
 const REQUEUE_MS = 5_000;
 
 /**
- * Decides what happens to a batch of elements, and does it.
+ * Decides what happens to a batch of elements, and carries it out.
  *
- * Copies within the source's engine are stored in the same atomic step that finishes the element. Copies to
- * other engines are stored before it, under keys derived from element, exchange and destination: if the node
- * dies in between, the next try stores none of them twice. An element that was popped (no lease; its source
- * cannot reserve, or some destination is in another engine and the exchange was declared without `reserve`) is finished
- * already: its copies are stored as they are, at most once.
+ * Copies within the source's engine are stored in the same atomic step that finishes the element. Copies to other
+ * engines are stored before it, under keys derived from element, exchange and destination: if the node crashes in
+ * between, the next try stores none of them twice. An element that was popped is already finished, and its copies are
+ * stored at most once, without keys. Elements are popped (have no lease) if the source cannot reserve, or if a
+ * destination is in another engine and the exchange was declared without `reserve`.
  */
 class Forwarder {
   readonly #options: ForwarderOptions;
@@ -667,14 +667,14 @@ class Forwarder {
     this.#options = options;
   }
 
-  /** Forgets earlier overruns: the exchange was restarted. */
+  /** Forgets earlier overruns, since the exchange was restarted. */
   restart(): void {
     this.#overruns.clear();
   }
 
   /**
-   * Runs the selectors. May run while an earlier batch is still being stored. Null if the batch was returned in the
-   * meantime: what selectors did with it counts for nothing.
+   * Runs the selectors, possibly while earlier batches are being stored. Resolves with null if the batch was returned
+   * in the meantime, so that the results must not be counted.
    */
   async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<Decision | null> {
     const { route, program, counters, clock } = this.#options;
@@ -717,7 +717,7 @@ class Forwarder {
     return { store, written, undecided };
   }
 
-  /** Whether an element has failed for good. */
+  /** Counts an overrun. Returns whether it was the element's last try. */
   #gaveUp({ id }: Delivery, { error, inPayload }: OverrunAnswer): boolean {
     const { isLast, mustStop } = this.#overruns.failed(id, inPayload);
     if (mustStop) this.#options.onRepeatedOverruns(error);
@@ -767,7 +767,7 @@ class Forwarder {
     }
   }
 
-  /** Of each cause, one line a minute is logged: any user who may insert can make a selector fail. */
+  /** Whether to log a failure: one line a minute per cause, since any user who may insert can make selectors fail. */
   #isLogged(cause: string): boolean {
     const { route, lineLimit } = this.#options;
     return lineLimit.admit(`${route.key}: ${cause}`);
@@ -785,9 +785,9 @@ class Forwarder {
     return { delivery, copies: [{ queue, element, destination: null }], unroutable: why };
   }
 
-  /** All calls that can be made now are made before the first wait, so that batches keep their order. */
+  /** Makes all calls that are possible now before the first `await`, so that batches keep their order. */
   async #carryOut(plans: readonly Plan[], requeued: readonly Delivery[]): Promise<boolean> {
-    // The element may be to blame for what it does to a selector: its tries end in the dead-letter queue.
+    // Count the try: the element itself may cause the overrun, and then belongs in the dead-letter queue.
     const requeuing = requeued.length === 0 ? null : this.#requeue(requeued, true);
     const isRemote = this.#remoteDestinations();
     const carriedOut = isRemote === null ? this.#finish(plans, null) : this.#storeThenFinish(plans, isRemote);
@@ -796,9 +796,8 @@ class Forwarder {
   }
 
   /**
-   * Whether a copy is stored by an insert of its own, by destination; null: none is. Of a popped element every copy is,
-   * since there is no finish that it could share. Checked for each batch: a namespace may begin to move to another
-   * engine.
+   * Returns which copies are stored by separate inserts; null: none. All copies of popped elements are, since there is
+   * no finish to combine them with. Evaluated per batch, as a migration to another engine may start at any time.
    */
   #remoteDestinations(): IsRemote | null {
     const { route, reserves } = this.#options;
@@ -810,7 +809,7 @@ class Forwarder {
     return remote.size === 0 ? null : ({ queue }) => remote.has(queue);
   }
 
-  /** Copies to other engines come first: an element is finished when all of its copies are stored. */
+  /** Stores copies to other engines first: an element may only be finished after all of its copies are stored. */
   async #storeThenFinish(plans: readonly Plan[], isRemote: IsRemote): Promise<boolean> {
     const failed = await this.#storeRemote(plans, isRemote);
     if (failed.size === 0) return this.#finish(plans, isRemote);
@@ -825,7 +824,7 @@ class Forwarder {
     return false;
   }
 
-  /** Stores what goes to other engines, one insert per queue. Returns the plans of which a part failed. */
+  /** Stores copies to other engines, one insert per queue. Returns the plans of which a copy failed. */
   async #storeRemote(plans: readonly Plan[], isRemote: IsRemote): Promise<Set<Plan>> {
     const byQueue = new Map<Queue, (Copy & { plan: Plan })[]>();
     for (const plan of plans) {
@@ -862,9 +861,9 @@ class Forwarder {
   }
 
   /**
-   * Finishes the sources, with what goes to their own engine in the same step. If one destination has no capacity for a
-   * batch, elements for others are forwarded all the same. Resolves with false if none could be: the loop is to slow
-   * down then.
+   * Finishes elements, and stores copies within their engine in the same step. If one destination has no capacity for a
+   * batch, elements for other destinations are still forwarded. Resolves with false if no element could be forwarded,
+   * and the loop should slow down.
    */
   async #finish(plans: readonly Plan[], isRemote: IsRemote | null): Promise<boolean> {
     const { route, log, reserves } = this.#options;
@@ -903,7 +902,7 @@ class Forwarder {
     }
   }
 
-  /** Counts those that were still reserved. */
+  /** Transfers elements, and counts those that were still reserved. */
   async #transfer(plans: readonly Plan[], inserts: (plan: Plan) => readonly Copy[]): Promise<void> {
     const moves = plans.map((plan): QueueMove => {
       const { id, group, lease } = plan.delivery;
@@ -914,7 +913,7 @@ class Forwarder {
     for (const [i, plan] of plans.entries()) if (results[i]?.outcome === 'done') this.#count(plan);
   }
 
-  /** Counts each copy that was not stored; the record shows the last error of a destination, each destination once. */
+  /** Counts each copy that was not stored, and notes the error once per destination. */
   #countFailed(copies: readonly Copy[], error: unknown): void {
     const { errors, clock, counters } = this.#options;
     const known = error instanceof QuaysideError ? error : null;
@@ -928,9 +927,7 @@ class Forwarder {
     }
   }
 
-  /**
-   * Does not depend on the position of the destination in the declaration, which may have changed since the last try.
-   */
+  /** The key of a copy. It lacks the destination's index, since the declaration may have changed since the last try. */
   #dedupKey({ delivery }: Plan, { destination }: Copy): string {
     const { route } = this.#options;
     const place = destination === null ? -1 : (route.destinations[destination]?.place ?? 0);
@@ -938,8 +935,8 @@ class Forwarder {
   }
 
   /**
-   * Keeps their order. An unavailable engine is no fault of the element, so that no try is counted then: it would end
-   * in the dead-letter queue after `maxTries` times 5 s.
+   * Requeues elements in their order. Pass `countTry` false if an engine is unavailable: otherwise the elements would
+   * be in the dead-letter queue after `maxTries` times 5 s.
    */
   async #requeue(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
     this.#options.counters.totals.requeued += deliveries.length;
@@ -957,12 +954,12 @@ class Forwarder {
   }
 }
 
-/** Whether nothing was stored since there was no capacity for all of it. */
+/** Whether a call stored nothing because there was no capacity for all of it. */
 function isFull(error: unknown): boolean {
   return error instanceof QuaysideError && (error.code === 'queue-full' || error.code === 'namespace-full');
 }
 
-/** Stores as many, in their order, as there is capacity for. Returns those that were not stored, and why. */
+/** Stores as many items, in order, as there is capacity for, by bisection. Returns the others, and the error. */
 async function storeWhatFits<T>(
   items: readonly T[],
   store: (items: readonly T[]) => Promise<unknown>,
@@ -980,16 +977,16 @@ async function storeWhatFits<T>(
   }
 }
 
-/** Overruns after which an element is unroutable. */
+/** An element is unroutable after this many overruns. */
 const MAX_OVERRUNS_OF_ELEMENT = 3;
-/** Different elements in a row that overrun because of their selectors before the exchange is stopped. */
+/** The exchange is stopped after this many different elements in a row whose selectors overran. */
 const MAX_OVERRUNS_IN_A_ROW = 3;
-/** Elements remembered; of more, those that overran longest ago start at zero again. */
+/** Bound on the elements whose overruns are counted. If there are more, the counts of the oldest are dropped. */
 const MAX_ELEMENTS = 10_000;
 
-/** Counts the elements of an exchange that use more of the sandbox than they may, on this node. */
+/** Counts overruns of the sandbox's limits, by element of an exchange, on this node. */
 class Overruns {
-  /** By element; the one that overran last is the last one. */
+  /** Overruns by element; the latest one is last. */
   readonly #byElement = new Map<ElementId, number>();
   readonly #inARow = new Set<ElementId>();
 
@@ -1004,8 +1001,8 @@ class Overruns {
   }
 
   /**
-   * An element overran: whether that was its last try, and whether the exchange is to be stopped now.
-   * @param inPayload the time was spent on its payload, so it does not count against the selectors
+   * Counts an overrun. Returns whether it was the element's last try, and whether the exchange must be stopped now.
+   * @param inPayload whether the time was spent on its payload, which is not the selectors' fault
    */
   failed(id: ElementId, inPayload: boolean): { readonly isLast: boolean; readonly mustStop: boolean } {
     const count = (this.#byElement.get(id) ?? 0) + 1;
@@ -1015,7 +1012,7 @@ class Overruns {
     if (inPayload || this.#inARow.has(id)) return { isLast, mustStop: false };
     this.#inARow.add(id);
     const mustStop = this.#inARow.size === MAX_OVERRUNS_IN_A_ROW;
-    // If the stop cannot be stored, the next ones in a row request it again.
+    // If the stop cannot be stored, the next such elements request it again.
     if (mustStop) this.#inARow.clear();
     return { isLast, mustStop };
   }

@@ -38,37 +38,37 @@ import { InFlightLimit } from './in-flight-limit.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
 
 interface ExchangesOptions extends ExchangeContext {
-  /** Exchanges of the configuration file, already checked (`check`), by id, which is their key, too. */
+  /** Exchanges of the configuration file by id, which is also their key. `check` has accepted them. */
   readonly configured: ReadonlyMap<string, Declaration>;
-  /** Finds the users whose exchanges may run. */
+  /** Finds the owners of exchanges, and their rights. */
   readonly owners: FindOwner;
 }
 
-/** A change of a declaration, by whom, and which versions of the present one it may replace; null: any. */
+/** A change of a declaration: the new one, the user, and the versions that it may replace; null: any. */
 interface DeclarationChange {
   readonly declaration: Declaration;
   readonly caller: Caller;
   readonly versions: ReadonlySet<string> | null;
 }
 
-/** Throws if this declaration may not be changed. */
+/** Throws if the caller may not change an exchange with this declaration. */
 type CheckChange = (declaration: Declaration) => void;
 
-/** What is stored under a key. */
+/** A definition to store. */
 interface ExchangeWrite {
   readonly key: string;
   readonly stored: StoredExchange;
-  /** The version that it replaces; null: there is none. */
+  /** The version that it replaces; null: there must be none. */
   readonly expected: string | null;
-  /** A new one that is to run; null: none was created. */
+  /** The exchange created for the definition; null if it exists already. */
   readonly created: Exchange | null;
 }
 
-/** By whom a check or a dry run is requested, and which member of the body the declaration is; not given: the body. */
+/** The user of a check or dry run, and the path of the declaration in the request body; omitted: it is the body. */
 interface CheckRequest {
   readonly caller?: Caller;
   readonly within?: string;
-  /** Throws if the caller may not try the exchange as it is declared when the turn of the dry run comes. */
+  /** Throws if the caller may not try the declaration that the exchange has when the dry run's turn comes. */
   readonly mayTry?: CheckChange;
 }
 
@@ -76,21 +76,19 @@ const STOP_AGAIN_MS = 1_000;
 const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 
 /**
- * All exchanges of this node. Their declarations, and whether they are stopped, are definitions in the engine of the
- * source's namespace. Changes of one exchange are made one at a time, and nothing waits for an engine that it does not
- * need. Users name an exchange by its id. The methods take its key, under which it is stored and which `keyOf` finds
- * for an id: see `scopedKey`. `create` alone takes an id, since it chooses the key.
+ * All exchanges of this node. Definitions in the engine of the source's namespace store their declarations, and whether
+ * they are stopped. Changes of one exchange are serialized. No operation waits for an engine that it does not need.
+ * Users name an exchange by its id. The methods take the key under which it is stored; `keyOf` finds the key of an id,
+ * see `scopedKey`. Only `create` takes an id, since it chooses the key.
  */
 export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
   readonly #registry: ExchangeRegistry;
   readonly #changes = new KeyMutex();
   readonly #checks = createCheckLimit();
-  /**
-   * Stops of exchanges that lost their owner. They are retried here, since no client is there to repeat a failed one.
-   */
+  /** Stops of exchanges that lost their owner. They are retried, as there is no client to repeat a failed one. */
   readonly #unownedStops: Retries;
-  /** Keys of exchanges that overran their limits, while their stop is being stored. */
+  /** Keys of exchanges that overran their limits and whose stop is being stored. */
   readonly #beingStopped = new Set<string>();
   #stopping: Promise<void> | null = null;
 
@@ -109,7 +107,7 @@ export class Exchanges implements Service {
   async start(): Promise<void> {
     this.#registry.start();
     for (const [id, declaration] of this.#options.configured) {
-      // Another node may stop it at the same moment.
+      // Another node may change it at the same moment.
       await retryConflicts(() => this.#storeConfigured(id, declaration));
     }
     await storeStopsOfUnowned(this.#registry.stores(), this.#options);
@@ -127,23 +125,23 @@ export class Exchanges implements Service {
     await this.#registry.dropAll();
   }
 
-  /** The exchanges that the caller may see: ids, sorted, and keys. */
+  /** Ids and keys of the exchanges that the caller may see, sorted by id. */
   visible(caller: Caller): [id: string, key: string][] {
     return [...this.#registry.visible(caller)].sort(([a], [b]) => (a < b ? -1 : 1));
   }
 
-  /** The key of the exchange that the caller means by an id. */
+  /** The key of the exchange that an id means for the caller. */
   keyOf(id: string, caller: Caller): Promise<string> {
     return this.#registry.keyOf(id, caller);
   }
 
-  /** The records by id, sorted (spec 4.2), of those whose source's namespace one may see. */
+  /** The records (spec 4.2) of the exchanges that the caller may see, sorted by id. */
   list(caller: Caller = NODE): [id: string, record: ExchangeRecord][] {
     const graph = this.graph(caller);
     return this.visible(caller).map(([id, key]) => [id, this.record(key, caller, graph)]);
   }
 
-  /** Whether this node runs the exchange, or would if it were not stopped. */
+  /** Whether this node has the exchange, running or stopped. */
   has(key: string): boolean {
     return this.#registry.get(key) !== null;
   }
@@ -153,12 +151,12 @@ export class Exchanges implements Service {
     return this.#options.configured.has(key);
   }
 
-  /** What is cheap to read of each, for frequent use. Sorted by key. */
+  /** Summaries that are cheap enough for frequent use, sorted by key. */
   overview(): ExchangeOverview[] {
     return this.#registry.overview();
   }
 
-  /** The declared graph as the caller may know it, for the records of a list. */
+  /** The graph of declared exchanges that the caller may see, to be shared by the records of a list. */
   graph(caller: Caller): ExchangeGraph {
     return this.#registry.graph(caller);
   }
@@ -170,7 +168,8 @@ export class Exchanges implements Service {
   }
 
   /**
-   * The declaration of an exchange, which this node then runs: another may have made it just now.
+   * The declaration of an exchange. If this node does not know it, reads the stores, since another node may have just
+   * created it.
    * @throws QuaysideError as `delete`
    */
   async declarationOf(key: string): Promise<Declaration> {
@@ -181,8 +180,8 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Creates and starts an exchange. The same declaration again changes nothing. Returns the loops that the declared
-   * graph now has through it, as far as the caller may see them.
+   * Creates and starts an exchange; idempotent for the same declaration. Returns the loops through it in the declared
+   * graph, as far as the caller may see them.
    * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`, `too-many-queues`,
    * `too-many-exchanges`
    */
@@ -194,8 +193,8 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Changes the declaration of an exchange; its counters, and whether it is stopped, stay. The caller becomes its
-   * owner. Returns the loops as `create` does.
+   * Changes the declaration of an exchange, and makes the caller its owner. It keeps its counters, and remains stopped
+   * or running. Returns the loops as `create` does.
    * @param check throws if the caller may not change the present declaration
    * @throws QuaysideError `precondition-failed` if there is no such exchange, or it has another version; what `check`
    * throws; and as `create`
@@ -235,7 +234,7 @@ export class Exchanges implements Service {
     );
   }
 
-  /** Idempotent. If its owner may not run it any more, the caller becomes the owner. @throws as `delete` */
+  /** Idempotent. If the owner may not run the exchange any more, the caller becomes its owner. @throws as `delete` */
   startExchange(key: string, check: CheckChange = () => {}, caller: Caller = NODE): Promise<void> {
     return this.#changes.run(key, () =>
       this.#update(key, (stored) => {
@@ -247,8 +246,8 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Users were replaced: stops the exchanges whose owner may not run them any more, with the reason as `lastError`.
-   * Never rejects; what could not be stopped is logged, and tried again.
+   * Call after users have changed: stops the exchanges whose owners may not run them any more, with the reason as
+   * `lastError`. Never rejects; failures are logged and retried.
    */
   async stopUnowned(): Promise<void> {
     const unowned = this.#registry.keys().filter((key) => {
@@ -263,8 +262,8 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Checks again whether the owner is missing: while a stop waited or was retried, the exchange may have been deleted,
-   * or started by a user who became its owner, or its owner may have been added again.
+   * Checks the owner again, since by now the exchange may have been deleted, or started by a new owner, or its owner
+   * may have been added again.
    */
   async #stopIfUnowned(key: string): Promise<void> {
     const stopIfUnowned = (stored: StoredExchange): StoredExchange => {
@@ -279,18 +278,17 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Deletes an exchange, also one that is stored and cannot run on this node; its queues stay. If other engines define
-   * an exchange under the same key, those definitions are deleted, too: they would take its place. One for which
-   * `check` throws is kept.
-   * @throws QuaysideError `exchange-not-found`; `storage-unavailable` and `outcome-unknown` also if this node
-   * does not run it and an engine that may define it failed
+   * Deletes an exchange, even if it cannot run on this node; its queues remain. Definitions under the same key in other
+   * engines are deleted, too, since one of them would take effect otherwise. Those for which `check` throws are kept.
+   * @throws QuaysideError `exchange-not-found`; `storage-unavailable` and `outcome-unknown` also if this node does not
+   * know it and an engine that may define it failed
    */
   delete(key: string, check: CheckChange = () => {}): Promise<void> {
     return this.#changes.run(key, async () => {
       const [effective, ...hidden] = await this.#registry.find(key);
       check(toStored(effective.definition.value).declaration);
       const alsoDeleted = hidden.filter(({ definition }) => passes(check, definition));
-      // The effective one is deleted last: if an engine fails before it, the exchange can still be deleted.
+      // Delete the effective definition last: if an engine fails before that, the exchange can still be deleted.
       for (const { definitions } of [...alsoDeleted, effective]) {
         await definitions.delete('exchange', key, 'any');
         this.#registry.deleted(definitions, key);
@@ -299,8 +297,8 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Makes this node do what the definitions say, after reading those of all namespaces, or of the given ones. The
-   * engines are read concurrently; what one returns is applied, though another fails.
+   * Reads the definitions of all namespaces, or of the given ones, and applies them. Engines are read concurrently, and
+   * a failure of one does not affect the others.
    * @throws QuaysideError `storage-unavailable`, `outcome-unknown` if an engine failed
    */
   reload(isWanted?: (namespace: string) => boolean): Promise<void> {
@@ -308,7 +306,7 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Tries an exchange, or a declaration that is not one yet, with a sample. Nothing is stored or changed.
+   * Runs an exchange, or a declaration that may not be stored, with a sample. Nothing is stored or changed.
    * @throws QuaysideError `exchange-not-found`, `overloaded`, and as `check`
    */
   dryRun(
@@ -330,7 +328,7 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Whether a declaration could be created here.
+   * Checks that a declaration could be created here.
    * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-body` for a selector
    */
   check(declaration: Declaration, { caller = NODE, within }: CheckRequest = {}): Promise<void> {
@@ -342,8 +340,9 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Queries the stores, though this node may run it: another may have deleted it, or been first, just now.
-   * @param wanted the key to store it under, unless a hidden exchange has it
+   * Creates an exchange unless the same one exists. Always queries the stores, since another node may have just created
+   * or deleted it.
+   * @param wanted the key to store it under, unless an exchange that the caller may not see has it
    * @returns the key under which it is stored
    */
   async #create(wanted: string, declaration: Declaration, caller: Caller): Promise<string> {
@@ -360,7 +359,7 @@ export class Exchanges implements Service {
       try {
         await this.#storeNew(key, declaration, caller.name);
       } catch (error) {
-        // Another node was first; the next attempt finds what it stored.
+        // Another node was first. The next attempt finds its definition.
         if (isDefinitionConflict(error)) await this.#registry.read(this.#storeOf(declaration), key);
         throw error;
       }
@@ -371,7 +370,7 @@ export class Exchanges implements Service {
 
   async #storeNew(key: string, declaration: Declaration, owner: string): Promise<void> {
     checkQueueLimits(declaration, this.#options);
-    // Before it is stored: what cannot run here is rejected, and then nothing of it may be left.
+    // Create it before it is stored: if it cannot run here, it is rejected and nothing is left.
     const created = this.#registry.createNew(key, { declaration, owner });
     try {
       const stored = { declaration, owner, ...NEVER_CHANGED };
@@ -381,7 +380,7 @@ export class Exchanges implements Service {
     }
   }
 
-  /** Stores what `update` makes of the definition that counts. */
+  /** Applies `update` to the effective definition and stores the result. */
   #update(
     key: string,
     update: (stored: StoredExchange, definitions: Definitions) => StoredExchange,
@@ -393,21 +392,23 @@ export class Exchanges implements Service {
     });
   }
 
-  /** Stores an exchange, and does what its definition says. If its owner is lost by then, its stop follows. */
+  /** Stores a definition and applies it. If the owner has lost the exchange by then, it is stopped afterwards. */
   async #put(definitions: Definitions, { key, stored, expected, created }: ExchangeWrite): Promise<void> {
     const value = toValue(stored);
     try {
       const version = await definitions.put('exchange', key, value, expected);
       this.#registry.wrote(definitions, { key, value, version }, created);
     } finally {
-      // Also after an error, which may be that of a write that took effect. The stop of all that lost their owners did
-      // not see it.
+      // Also after an error, as the write may have taken effect. `stopUnowned` has not seen this definition.
       if (stored.stopped !== true && lostOwner(stored, this.#options.owners) !== null)
         void this.#stopUnowned(key);
     }
   }
 
-  /** The file wins over what any engine stores under this key, and owns it, but does not start what was stopped. */
+  /**
+   * Stores an exchange of the configuration file, which replaces any other definition of this key and has no owner. One
+   * that was stopped remains stopped.
+   */
   async #storeConfigured(key: string, declaration: Declaration): Promise<void> {
     const home = this.#storeOf(declaration);
     const stored = await Promise.all(
@@ -431,7 +432,7 @@ export class Exchanges implements Service {
       await home.put('exchange', key, value, own?.version ?? null);
     }
     for (const { definitions, definition } of others) {
-      // Two engines may share a store: then the new definition was stored there, and this delete has no effect on it.
+      // Two engines may share a store. Then it has the new definition already, which this version does not delete.
       if (definitions !== home) await unlessChanged(definitions.delete('exchange', key, definition.version));
     }
   }
@@ -446,9 +447,7 @@ export class Exchanges implements Service {
     void this.#storeStop(key, declaration, lastError);
   }
 
-  /**
-   * Another declaration may have taken the place of the one that overran, or take it just now: that one is not stopped.
-   */
+  /** Stores the stop, unless another declaration has replaced the one that overran. */
   async #storeStop(key: string, declaration: Declaration, lastError: string): Promise<void> {
     const stop = (stored: StoredExchange): StoredExchange =>
       sameDeclaration(stored.declaration, declaration) ? { ...stored, stopped: true, lastError } : stored;
@@ -461,7 +460,7 @@ export class Exchanges implements Service {
     }
   }
 
-  /** Logs the hash of each selector that an exchange runs from now on. */
+  /** Logs the hash of each selector of a stored exchange. */
   #logSelectors({ key, declaration, user }: { key: string; declaration: Declaration; user: string }): void {
     for (const [destination, { selector }] of declaration.dst.entries()) {
       if (selector === undefined) continue;
@@ -525,7 +524,7 @@ class KeyMutex {
     return result;
   }
 
-  /** Resolves when no change is in progress or waits. */
+  /** Resolves when no change is running or waiting. */
   async idle(): Promise<void> {
     while (this.#last.size > 0) await Promise.all(this.#last.values());
   }
@@ -533,16 +532,16 @@ class KeyMutex {
 
 function noop(): void {}
 
-/** Elements and their copies that all exchanges have in flight together: a wide exchange copies each many times. */
+/** Bound on the bytes in flight of all exchanges, including copies: an exchange may copy each element many times. */
 const MAX_BYTES_IN_FLIGHT = 64 * 1_048_576;
 
-/** An exchange's definition, and the store that has it. */
+/** A definition of an exchange, and its store. */
 interface Found {
   readonly definitions: Definitions;
   readonly definition: Definition;
 }
 
-/** The selectors of an exchange, as it was declared, overran their limits for several elements in a row. */
+/** Called when the selectors of a declaration overran their limits for several elements in a row. */
 type OnRepeatedOverruns = (key: string, declaration: Declaration, error: string) => void;
 
 /** An exchange of this node, running unless it is stopped. */
@@ -552,10 +551,10 @@ interface Registered {
 }
 
 /**
- * The exchanges of this node. It follows the definitions of all stores, through a cache of each, and makes the node do
- * what they say. If several stores define one key, the first in the order of the configuration counts, and the others
- * are hidden behind it. Two engines may share a store, and then both define the same. Nothing waits for an engine that
- * it does not need.
+ * The exchanges of this node. The registry follows the definitions in all stores, through a cache of each, and applies
+ * them. If several stores define one key, the first in the order of the configuration is effective, and the others are
+ * hidden. Two engines may share a store, and then have the same definitions. No operation waits for an engine that it
+ * does not need.
  */
 class ExchangeRegistry {
   readonly #context: NodeContext;
@@ -563,10 +562,10 @@ class ExchangeRegistry {
   /** In the order of the configuration. */
   readonly #caches: DefinitionsCaches;
   readonly #registered = new Map<string, Registered>();
-  /** Created and not yet registered or discarded. */
+  /** Exchanges that were created and are neither registered nor discarded yet. */
   readonly #created = new Set<Exchange>();
   readonly #stopping = new Set<Promise<void>>();
-  /** Of all declarations; null after a change. */
+  /** The graph of all declarations; null: to be built, after a change. */
   #graph: ExchangeGraph | null = null;
   #closed = false;
 
@@ -595,14 +594,14 @@ class ExchangeRegistry {
     this.#caches.start();
   }
 
-  /** From now on nothing is followed, created or changed. Resolves when nothing is being read. */
+  /** Stops following and applying definitions. Resolves when no read is in progress. */
   async close(): Promise<void> {
     this.#closed = true;
     this.#caches.stop();
     await this.#caches.idle();
   }
 
-  /** Resolves when no loop runs any more. */
+  /** Drops all exchanges. Resolves when no loop is running. */
   async dropAll(): Promise<void> {
     for (const key of this.keys()) this.#drop(key);
     await Promise.all(this.#stopping);
@@ -637,31 +636,35 @@ class ExchangeRegistry {
     });
   }
 
-  /** The declared graph as the caller may know it. */
+  /** The graph of declared exchanges that the caller may see. */
   graph(caller: Caller): ExchangeGraph {
     return ExchangeGraph.visible(this.#edges(), caller);
   }
 
-  /** Of an exchange, or one that would be declared so, as far as the caller may know: see `Returning`. */
+  /**
+   * Which destinations elements can return from, if an exchange has this declaration, as far as the caller may see; see
+   * `Returning`.
+   */
   returning(key: string, declaration: Declaration, caller: Caller): Returning {
     const others = this.#edges().filter((edge) => edge.key !== key);
     return ExchangeGraph.visible([...others, { key, declaration }], caller).returning(key);
   }
 
-  /** The exchanges that the caller may see, key by id. */
+  /** The exchanges that the caller may see: id to key. */
   visible(caller: Caller): Map<string, string> {
     return idsOf(this.keys().filter((key) => this.#isVisible(key, caller)));
   }
 
   /**
-   * The key of the exchange that the caller means, see `scopedKey`. An id that no visible exchange has is its own key:
-   * another node may have created it just now.
+   * The key of the exchange that an id means for the caller, see `scopedKey`. If no visible exchange has the id, the id
+   * is the key: another node may have just created the exchange.
    */
   async keyOf(id: string, caller: Caller): Promise<string> {
     if (this.#isVisible(id, caller)) return id;
     const key = this.visible(caller).get(id);
     if (key !== undefined || this.get(id) === null) return key ?? id;
-    // As for an id that is unknown here, the stores are read: it takes as long, and finds what is new.
+    // The id belongs to an invisible exchange. Read the stores as for an unknown id: this must take as long, and finds
+    // new exchanges.
     const namespaces = this.#context.broker.namespaces().filter(({ name }) => caller.maySee(name));
     const keys = namespaces.map(({ name }) => scopedKey(id, name));
     const found = await Promise.allSettled(keys.map((one) => this.find(one)));
@@ -673,7 +676,7 @@ class ExchangeRegistry {
     return registered !== null && caller.maySee(registered.exchange.declaration.src.ns);
   }
 
-  /** @throws QuaysideError `too-many-exchanges` if the namespace can have no further one, of this key */
+  /** @throws QuaysideError `too-many-exchanges` if the namespace cannot have another exchange, with this key */
   checkLimit(key: string, ns: string): void {
     const { maxExchanges } = this.#context.broker.namespace(ns);
     const all = [...this.#created, ...[...this.#registered.values()].map(({ exchange }) => exchange)];
@@ -686,8 +689,8 @@ class ExchangeRegistry {
   }
 
   /**
-   * Creates an exchange that is new, to be given to `wrote`, and to `discard` afterwards. It counts from now on, so
-   * that many at once do not exceed the limit.
+   * Creates a new exchange, to be passed to `wrote` and then to `discard`. It counts immediately, so that concurrent
+   * creates do not exceed the limit.
    * @throws QuaysideError `too-many-exchanges`, and as the constructor of `Exchange`
    */
   createNew(key: string, setup: Omit<ExchangeSetup, 'before'>): Exchange {
@@ -697,19 +700,19 @@ class ExchangeRegistry {
     return exchange;
   }
 
-  /** Stops an exchange that was created, unless it was registered. */
+  /** Stops an exchange that was created but not registered. */
   discard(exchange: Exchange): void {
     this.#created.delete(exchange);
     if (this.get(exchange.key)?.exchange !== exchange) this.#stopLoops(exchange);
   }
 
-  /** The stores of these namespaces, in the order of the configuration. */
+  /** The stores of the given namespaces, or of all, in the order of the configuration. */
   stores(isWanted: (namespace: string) => boolean = () => true): Definitions[] {
     const wanted = this.#context.broker.namespaces().filter(({ name }) => isWanted(name));
     return [...new Set(wanted.map(({ definitions }) => definitions))];
   }
 
-  /** Lists the stores of these namespaces. @throws as `DefinitionsCaches.reload` */
+  /** Reads all definitions of the given namespaces, or of all. @throws as `DefinitionsCaches.reload` */
   async reload(isWanted?: (namespace: string) => boolean): Promise<void> {
     const stores = this.stores(isWanted);
     try {
@@ -730,10 +733,10 @@ class ExchangeRegistry {
   }
 
   /**
-   * As `known`. If no store is known to define it, reads all stores concurrently: another node may have created it just
-   * now.
-   * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` if a store that failed
-   * may define it
+   * As `known`, but if no store is known to define it, reads all stores concurrently, since another node may have just
+   * created it.
+   * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` if a store that may define it
+   * failed
    */
   async find(key: string): Promise<[Found, ...Found[]]> {
     const [first, ...others] = await this.known(key);
@@ -749,12 +752,12 @@ class ExchangeRegistry {
     throw notFound(key);
   }
 
-  /** Reads one definition and does what it says. */
+  /** Reads one definition and applies it. */
   read(definitions: Definitions, key: string): Promise<Definition | null> {
     return this.#caches.of(definitions).read(key);
   }
 
-  /** This node stored a definition. @param created one of this key and declaration, to be registered if none is */
+  /** This node stored a definition. @param created to be registered if the key has no exchange yet */
   wrote(definitions: Definitions, definition: Definition, created: Exchange | null = null): void {
     this.#caches.of(definitions).note(definition.key, definition);
     this.#follow(definitions, definition.key, definition, created);
@@ -766,14 +769,14 @@ class ExchangeRegistry {
     this.#follow(definitions, key, null);
   }
 
-  /** The stores that are known to define an exchange; that of the effective definition is first. */
+  /** The stores that are known to define an exchange; the one with the effective definition is first. */
   #storesOf(key: string): Definitions[] {
     return [...this.#caches].flatMap(([definitions, cache]) =>
       cache.get(key) === null ? [] : [definitions],
     );
   }
 
-  /** A store defines an exchange, or not any more. */
+  /** Applies a change of a store's definition; null: it was deleted. */
   #follow(
     changed: Definitions,
     key: string,
@@ -786,7 +789,7 @@ class ExchangeRegistry {
     if (definition === null) {
       this.#drop(key);
       if (first === undefined) return;
-      // The hidden definition becomes effective when it was read again: it may have changed, or been deleted.
+      // A hidden definition takes effect after it is read again: it may have changed, or been deleted.
       this.#caches.of(first).note(key, null);
       this.#caches.of(first).readSoon(key);
       return;
@@ -800,7 +803,7 @@ class ExchangeRegistry {
     }
   }
 
-  /** Creates and starts an exchange, or changes it to what is stored. @throws as the constructor of `Exchange` */
+  /** Creates, replaces, starts or stops an exchange as stored. @throws as the constructor of `Exchange` */
   #apply(
     key: string,
     { declaration, owner, stopped, lastError }: StoredExchange,
@@ -868,7 +871,7 @@ class ExchangeRegistry {
   }
 }
 
-/** @throws Error if the source is in another namespace of the same name, which this node does not have */
+/** @throws Error if the definition refers to another node's namespace of the same name */
 function mustBeDefinedIn(
   definitions: Definitions,
   { src }: Declaration,
@@ -893,15 +896,15 @@ export function notFound(key: string): QuaysideError {
   });
 }
 
-/** What a user may do, as far as exchanges need it. */
+/** The rights of a user that exchanges check. */
 interface OwnerRights {
   may(right: 'exchange' | 'read' | 'write', namespace: string): boolean;
 }
 
-/** The rights of a user by name; null: there is no such user. */
+/** Returns the rights of a user; null: there is no such user. */
 export type FindOwner = (name: string) => OwnerRights | null;
 
-/** Why an exchange may not run any more in the name of its owner; null if it may. Names no namespace. */
+/** Why an exchange may not run on behalf of its owner any more; null: it may. Does not mention namespaces. */
 function lostOwner(
   { owner, declaration: { src, dst } }: Pick<StoredExchange, 'owner' | 'declaration'>,
   find: FindOwner,
@@ -920,8 +923,8 @@ function lostOwner(
 }
 
 /**
- * Stops the stored exchanges whose owner may not run them any more, with the reason as `lastError`. For users who were
- * removed while the server was stopped, so before any exchange runs.
+ * Stops stored exchanges whose owners may not run them any more, with the reason as `lastError`. Called before any
+ * exchange runs, for users who were removed while the server was stopped.
  */
 async function storeStopsOfUnowned(
   stores: readonly Definitions[],
@@ -934,7 +937,7 @@ async function storeStopsOfUnowned(
       if (stored === null || lastError === null) continue;
       log.warn({ exchange: key, lastError }, 'an exchange was stopped: its owner may not run it any more');
       const stopped = toValue({ ...stored, stopped: true, lastError });
-      // Another node may have changed it just now.
+      // Another node may have just changed it.
       await unlessChanged(definitions.put('exchange', key, stopped, version));
     }
   }
@@ -948,12 +951,12 @@ function readable(value: JsonValue): StoredExchange | null {
   }
 }
 
-/** An exchange as its definition holds it. */
+/** The content of an exchange's definition. */
 interface StoredExchange extends ExchangeState {
   readonly declaration: Declaration;
   /**
-   * Who declared it, in whose name it runs. Empty: the node, since the configuration file declares it. Definitions
-   * of before there were owners have none, and count as the node's.
+   * The user on whose behalf it runs: who declared it, or started it last after its owner was lost. Empty for the node
+   * itself, if the configuration file declares it, or if the definition is from before there were owners.
    */
   readonly owner: string;
 }
@@ -962,7 +965,7 @@ export function toValue({ declaration, owner, stopped, lastError }: StoredExchan
   return { declaration: canonical(declaration), owner, stopped, lastError };
 }
 
-/** @throws QuaysideError `invalid-parameter` if the definition holds something else */
+/** @throws QuaysideError `invalid-parameter` if the definition is not that of an exchange */
 export function toStored(value: JsonValue): StoredExchange {
   const { declaration, owner, stopped, lastError } = value as {
     declaration?: unknown;
@@ -978,7 +981,7 @@ export function toStored(value: JsonValue): StoredExchange {
   };
 }
 
-/** Whether the caller may know of a stored exchange; of one that cannot be read, too. */
+/** Whether the caller may see a stored exchange; true if the definition cannot be parsed. */
 function mayKnow(caller: Caller, { value }: Pick<Definition, 'value'>): boolean {
   try {
     return caller.maySee(toStored(value).declaration.src.ns);
@@ -987,7 +990,7 @@ function mayKnow(caller: Caller, { value }: Pick<Definition, 'value'>): boolean 
   }
 }
 
-/** Whether a definition holds this declaration. */
+/** Whether a definition has this declaration. */
 function declares({ value }: Pick<Definition, 'value'>, declaration: Declaration): boolean {
   try {
     return sameDeclaration(toStored(value).declaration, declaration);

@@ -1,4 +1,4 @@
-/** The part of the limit that every user may have in flight, whatever others have. */
+/** The share of the limit that every user may have in flight, even if others use the rest. */
 const GUARANTEED = 1 / 4;
 
 interface WaitingBatch {
@@ -7,25 +7,25 @@ interface WaitingBatch {
   readonly enter: () => void;
 }
 
-/** A batch that is in flight. */
+/** A batch in flight. */
 export interface BatchInFlight {
-  /** Counts bytes that selectors added to it, without waiting for capacity: others wait longer then. */
+  /** Counts bytes that selectors added to the batch. Does not wait for capacity; other batches wait longer then. */
   grow(bytes: number): void;
-  /** Its elements are settled. */
+  /** Ends the batch: its elements are settled. */
   leave(): void;
 }
 
 /**
- * Bounds the bytes that the exchanges of a node have in flight together, and shares them among the users in whose names
- * they run: each may have half of what others leave, and a user who has none always enters. So what one user's slow
- * selectors hold never keeps another's exchanges waiting. A batch of more than a quarter of the limit, which is a
- * single large element with many copies, is not counted: there is one at a time on the node.
+ * Bounds the bytes that a node's exchanges have in flight together, and shares them among the exchanges' owners. A user
+ * may have half of what other users leave, and a user without batches can always enter, so one user's slow selectors
+ * never make another user's exchanges wait. A batch above a quarter of the limit (one large element with many copies)
+ * is not counted; the node runs one of these at a time.
  */
 export class InFlightLimit {
   readonly #bytes: number;
-  /** Of a larger batch there is one at a time. */
+  /** Larger batches are not counted, and run one at a time. */
   readonly #maxCounted: number;
-  /** By owner; without those who have none. */
+  /** Bytes in flight by owner, without owners that have none. */
   readonly #byOwner = new Map<string, number>();
   #all = 0;
   #hasLarge = false;
@@ -36,7 +36,7 @@ export class InFlightLimit {
     this.#maxCounted = bytes * GUARANTEED;
   }
 
-  /** Resolves when there is capacity, in order for each owner. */
+  /** Resolves when there is capacity. Batches of one owner enter in order. */
   async enter(owner: string, bytes: number): Promise<BatchInFlight> {
     const isBehind = this.#waiting.length > 0 && this.#waiting.some((waiting) => waiting.owner === owner);
     if (isBehind || !this.#admits(owner, bytes)) {
@@ -70,7 +70,7 @@ export class InFlightLimit {
     }
   }
 
-  /** Counts a batch in if there is room for it. */
+  /** Counts a batch as in flight if there is capacity for it. */
   #admits(owner: string, bytes: number): boolean {
     if (bytes > this.#maxCounted) {
       if (this.#hasLarge) return false;

@@ -6,10 +6,10 @@ import type { LoopIds } from './cycles.ts';
 import type { Caller, Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
 
-/** The exchange record of the interface that clients rely on (spec 2.4); the fields after `stopped` are additions. */
+/** The exchange record (spec 2.4). The fields after `stopped` are additions. */
 export interface ExchangeRecord {
   readonly src: { readonly q: string; readonly ns: string };
-  /** `hidden`: in a namespace that the reader may not see. Then the names are empty, and so is all else about it. */
+  /** `hidden`: the reader may not see the namespace. Names and counters are then empty, and the rest is left out. */
   readonly dst: readonly {
     readonly q: string;
     readonly ns: string;
@@ -23,8 +23,8 @@ export interface ExchangeRecord {
   readonly wsize: number;
   readonly stopped: boolean | null;
   /**
-   * To be sent as `If-Match` with a change of the declaration. Left out if a destination is hidden: it is a hash of the
-   * whole declaration, which would confirm a guess.
+   * To be sent as `If-Match` when the declaration is changed. Left out if a destination is hidden: it is a hash of the
+   * whole declaration, and would confirm guesses.
    */
   readonly version?: string;
   readonly stats: {
@@ -36,33 +36,33 @@ export interface ExchangeRecord {
   };
   readonly errors: readonly DestinationError[];
   readonly lastError: string | null;
-  /** How selectors saw the last elements. */
+  /** How selectors saw the latest elements. */
   readonly saw: LastSeen;
   /** Loops of the declared graph that pass through this exchange, as far as the caller may see them. */
   readonly loops: LoopIds;
 }
 
-/** An exchange of this node at a glance. */
+/** A summary of an exchange of this node. */
 export interface ExchangeOverview {
   /** Under which it is stored, see `scopedKey`. */
   readonly key: string;
   readonly declaration: Declaration;
-  /** Also if this node may not run it. */
+  /** Also true if this node cannot run it. */
   readonly stopped: boolean;
-  /** Whether it is stored as stopped, and so on all nodes. */
+  /** Whether it is stored as stopped, and so is stopped on all nodes. */
   readonly isStopStored: boolean;
   /** As in the record. */
   readonly lastError: string | null;
   readonly counters: Readonly<ExchangeCounters>;
 }
 
-/** What the definition says in addition to the declaration. */
+/** The part of a definition that is not the declaration. */
 export interface ExchangeState {
   readonly stopped: boolean | null;
   readonly lastError: string | null;
 }
 
-/** Elements in progress that one record lists, at most: a window may hold tens of thousands. */
+/** Bound on the pending elements in a record: a window may hold tens of thousands. */
 const MAX_PENDING = 1000;
 
 const NOTHING = { matched: 0, skipped: 0, failed: 0 };
@@ -122,7 +122,7 @@ function iso(at: number): string {
   return new Date(at).toISOString();
 }
 
-/** What an exchange did since this node started it, for the record and for metrics. */
+/** Counters of an exchange since this node started it, for the record and for metrics. */
 export interface ExchangeCounters {
   readonly totals: ExchangeTotals;
   readonly destinations: readonly DestinationCounters[];
@@ -131,20 +131,20 @@ export interface ExchangeCounters {
 interface ExchangeTotals {
   noRoute: number;
   tooManyHops: number;
-  /** Elements that were requeued because a destination, or the sandbox, failed. */
+  /** Elements requeued because a destination or the sandbox failed. */
   requeued: number;
-  /** Wall time in which it waited for its selectors, ms. */
+  /** Time spent waiting for selectors, ms. */
   selectorMs: number;
 }
 
 export interface DestinationCounters {
   /** Copies stored. */
   matched: number;
-  /** The selector rejected the element. */
+  /** Elements that the selector rejected. */
   skipped: number;
   /**
-   * The selector threw, or set what the destination cannot keep, which counts as a rejection; or the destination did
-   * not store the copy, which is counted at each try.
+   * Elements for which the selector threw, or set a property that the destination cannot store, which counts as a
+   * rejection; and copies that the destination did not store, counted at each try.
    */
   failed: number;
 }
@@ -157,8 +157,8 @@ export function zeroExchangeCounters(destinations: number): ExchangeCounters {
 }
 
 /**
- * The counters of an exchange whose declaration changed: those of before continue, also for elements that are still
- * in flight as they were declared then. `before` is the former index of each present destination, or null.
+ * The counters of an exchange after its declaration changed: they continue, also for elements in flight from before.
+ * @param before the former index of each present destination, or null
  */
 export function continuedCounters(
   { totals, destinations }: ExchangeCounters,
@@ -174,11 +174,11 @@ function zeroDestination(): DestinationCounters {
   return { matched: 0, skipped: 0, failed: 0 };
 }
 
-/** A selector, or storing its copy, failed. The last ones are kept, newest first, each message once. */
+/** A failure of a selector, or of storing its copy. The latest ones are kept, newest first, each message once. */
 interface DestinationError {
   readonly destination: number;
   readonly message: string;
-  /** The place in the selector, from 1; null if there is none. */
+  /** The position in the selector, from 1; null if it has none. */
   readonly line: number | null;
   readonly column: number | null;
   readonly at: string;
@@ -188,14 +188,11 @@ interface DestinationError {
 const MAX_ERRORS = 10;
 const HIDDEN_MESSAGE = 'The selector threw. What it threw may quote the body, which you may not see.';
 
-/** The last errors of an exchange, for the record's `errors`. */
+/** The latest errors of an exchange, for `errors` of the record. */
 export class DestinationErrors {
   #errors: { readonly error: DestinationError; readonly isThrown: boolean }[] = [];
 
-  /**
-   * @param place of an error that the selector threw, null if it is not known; not given: the destination did not store
-   * a copy
-   */
+  /** @param place of an error that the selector threw; null: unknown; omitted: the destination did not store a copy */
   add(destination: number, message: string, at: number, place?: SourcePosition | null): void {
     const known = this.#errors.find(
       ({ error }) => error.destination === destination && error.message === message,
@@ -207,7 +204,7 @@ export class DestinationErrors {
     this.#errors = [{ error, isThrown: place !== undefined }, ...others].slice(0, MAX_ERRORS);
   }
 
-  /** @param showsBodies whether what selectors threw may be shown */
+  /** @param showsBodies whether errors thrown by selectors may be shown */
   list(showsBodies: boolean): DestinationError[] {
     return this.#errors.map(({ error, isThrown }) =>
       isThrown && !showsBodies ? { ...error, message: HIDDEN_MESSAGE } : error,
@@ -215,7 +212,7 @@ export class DestinationErrors {
   }
 }
 
-/** How selectors saw an element. */
+/** How selectors saw one element. */
 interface Sighting {
   readonly id: string;
   readonly at: string;
@@ -224,7 +221,7 @@ interface Sighting {
   readonly content_encoding: string | null;
 }
 
-/** The last element that selectors judged, and the last one that none of them accepted. */
+/** The last element that selectors ran for, and the last one that none of them accepted. */
 interface LastSeen {
   readonly last: Sighting | null;
   readonly last_no_route: Sighting | null;
@@ -232,7 +229,7 @@ interface LastSeen {
 
 type SightedElement = Pick<Delivery, 'id' | 'contentType' | 'contentEncoding'> & { readonly at: number };
 
-/** Remembers how selectors saw elements lately: an unexpected content type explains why none accepts. */
+/** Records how selectors saw recent elements: an unexpected content type explains why none accepts them. */
 export class Sightings {
   readonly #clock: Clock;
   #last: SightedElement | null = null;
@@ -242,7 +239,7 @@ export class Sightings {
     this.#clock = clock;
   }
 
-  /** @param from the first of the plans that selectors decided */
+  /** @param from index of the first plan that selectors decided */
   add(
     plans: readonly { readonly delivery: Delivery; readonly unroutable: string | null }[],
     from: number,
@@ -265,7 +262,7 @@ export class Sightings {
     };
   }
 
-  /** Without the body, which is not to be kept alive. */
+  /** Without the body, which must not be retained. */
   #seen({ id, contentType, contentEncoding }: Delivery): SightedElement {
     return { id, contentType, contentEncoding, at: this.#clock.now() };
   }
