@@ -185,7 +185,7 @@ export interface QueueHistory {
   readonly settle: readonly (number | null)[];
 }
 
-/** Length of an interval of the history, and how many there are. */
+/** The length of a history interval, and the number of intervals. */
 export const INTERVAL_MS = 60_000;
 const INTERVALS = 60;
 
@@ -472,7 +472,7 @@ function ratesBetween(earlier: Point, now: Point): Rates {
   };
 }
 
-/** The difference of two counters modulo 2^32. It is negative if takes were undone, or the queue was forgotten. */
+/** The difference of two counters modulo 2^32. It is negative if takes were undone, or the queue was dropped. */
 function grown(before: number, now: number): number {
   const whole = Math.floor(before);
   return ((now - whole) | 0) - (before - whole);

@@ -73,7 +73,7 @@ interface ClusterOptions {
   readonly listener: Namespace;
 }
 
-/** A node publishes its presence this often. */
+/** How often a node publishes its presence. */
 const PRESENCE_MS = 2_000;
 /** A node that missed three periods is considered gone. */
 const SILENT_MS = 3.5 * PRESENCE_MS;
@@ -159,7 +159,7 @@ export class Cluster {
     this.#publish({ kind: 'cancel', queue, tid, owner });
   }
 
-  /** Sends a part of a question or an answer to other nodes of the namespace. */
+  /** Sends part of a question or reply to other nodes of the namespace. */
   send(to: readonly string[], part: MessagePart): void {
     for (let at = 0; at < to.length; at += MAX_RECEIVERS) {
       this.#publish({ kind: 'message', to: to.slice(at, at + MAX_RECEIVERS), part });

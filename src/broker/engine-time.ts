@@ -28,12 +28,15 @@ export function delayUntil(at: number, clocks: Clocks, queue: QueueKey): number 
   return Math.min(LIMITS.delayMs, Math.max(0, untilGiven(at, clocks, queue)));
 }
 
-/** The moment `ms` from now as an element's `expiresAt`. */
+/** The `expiresAt` of a new element that expires in `ms`. */
 export function momentIn(ms: number, clocks: Clocks, queue: QueueKey): number {
   return asGiven(Math.ceil(engineNow(clocks, queue) + ms), clocks);
 }
 
-/** A moment of the engine's clock as a new element has it, also one of another engine. */
+/**
+ * Converts a time of the engine's clock to the form of `matureAt` and `expiresAt` of new elements, see
+ * `Storage.aheadMs`. The element may be for another engine.
+ */
 export function asGiven(at: number, { storage }: Pick<Clocks, 'storage'>): number {
   return at - storage.aheadMs;
 }

@@ -385,7 +385,7 @@ export class Namespace {
     for (const name of [...this.#waitQueues.keys()]) this.visit(name).endConsumers(reasonFor);
   }
 
-  /** How many calls of users wait on this node, by queue. */
+  /** How many users' calls wait on this node, by queue. */
   waitingOfUsers(): Map<string, number> {
     return new Map(
       [...this.#waitQueues].map(([name, byGroup]) => [
@@ -395,7 +395,7 @@ export class Namespace {
     );
   }
 
-  /** The names of the queues that the engine knows, as far as this node does. */
+  /** The names of the queues that the engine has, as far as this node knows. */
   get knownNames(): ReadonlySet<string> {
     return this.#known;
   }
@@ -437,7 +437,7 @@ export class Namespace {
     return this.#shared.engineTurns.read(this.storage, user, bytes);
   }
 
-  /** About how many bytes a take of one element will read. */
+  /** The expected size of the next element that a take returns, in bytes. */
   expectedBytes({ name }: QueueKey): number {
     return this.#elementBytes.get(name) ?? (this.#known.has(name) ? UNKNOWN_BYTES : 0);
   }

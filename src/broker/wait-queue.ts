@@ -119,7 +119,7 @@ export class WaitQueue {
     return this.#ofUsers;
   }
 
-  /** Whether it sleeps until a known maturity (`wakeup_timeout` of the consumer record). */
+  /** Whether its timer waits for a known maturity (`wakeup_timeout` of the consumer record). */
   get awaitsMaturity(): boolean {
     return this.#timer !== null && this.#dueAt !== null;
   }
@@ -130,7 +130,7 @@ export class WaitQueue {
     return [...taking, ...this.#waiting, ...(this.#watchers?.consumers() ?? [])];
   }
 
-  /** Joins at the end and looks for an element. */
+  /** Adds a consumer at the end, and takes an element for it if there is one. */
   join(request: GetRequest, sink: Sink): Consumer {
     const { clock } = this.#ns;
     const consumer = new Consumer(request, this.group, sink, clock.now());

@@ -227,9 +227,7 @@ function continued({ declaration, counters }: Exchange, { dst }: Declaration): E
   return continuedCounters(counters, before);
 }
 
-/**
- * Why a declaration cannot run here; null: it can. A stored one may come from a server with selectors or an old one.
- */
+/** Why a declaration cannot run here; null: it can. It may be stored by a server with selectors or an old version. */
 function hindranceOf(declaration: Declaration, context: ExchangeContext): string | null {
   try {
     mustBeRunnable(declaration, context);
@@ -489,7 +487,7 @@ class Loop {
   }
 
   /**
-   * Resolves with null if the selectors could not run, or the exchange was stopped: the batch is to be returned then.
+   * Resolves with null if the selectors could not run, or the exchange was stopped: the batch must then be returned.
    */
   async #runSelectors(batch: readonly Delivery[]): Promise<Decision | null> {
     const { promise: stopped, resolve } = Promise.withResolvers<null>();
