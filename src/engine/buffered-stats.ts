@@ -38,7 +38,7 @@ export interface CounterStore {
    * Calls `found` for each stored group, with the index of its queue.
    * @throws QuaysideError `storage-unavailable`
    */
-  read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void>;
+  read(queues: readonly QueueKey[], onFound: OnStoredCounters): Promise<void>;
 }
 
 /** May be called several times for one group: its counters are added up. */
@@ -175,8 +175,8 @@ export class BufferedStats implements Stats {
         addCounters(counters, stored);
         groups?.set(group, counters);
       });
-      const isSeparate = this.#store.isOrdered || this.#flushes === flushes;
-      if (isSeparate || this.#clock.monotonic() >= repeatUntil) return counts;
+      const isConsistent = this.#store.isOrdered || this.#flushes === flushes;
+      if (isConsistent || this.#clock.monotonic() >= repeatUntil) return counts;
     }
   }
 
@@ -217,6 +217,6 @@ export class BufferedStats implements Stats {
 }
 
 /** Visits only the names that are given, usually one of six: this is on the path of every request. */
-function addCounters(to: Counters, deltas: Partial<Counters>): void {
-  for (const name in deltas) to[name as CounterName] += deltas[name as CounterName] ?? 0;
+function addCounters(counters: Counters, deltas: Partial<Counters>): void {
+  for (const name in deltas) counters[name as CounterName] += deltas[name as CounterName] ?? 0;
 }

@@ -24,12 +24,12 @@ export function runTimer(lateMs: number, run: () => void): void {
 
 /**
  * Gives an operation of several sequential calls the timeout of a single call.
- * @param late creates the error with which it rejects on a timeout
+ * @param timeoutError creates the error with which it rejects on a timeout
  */
-export function inTime<T>(clock: Clock, value: Promise<T>, late: () => Error): Promise<T> {
-  const expired = Promise.withResolvers<never>();
-  const cancelTimer = clock.after(CALL_TIMEOUT_MS, () => expired.reject(late()));
-  return Promise.race([value, expired.promise]).finally(cancelTimer);
+export function inTime<T>(clock: Clock, value: Promise<T>, timeoutError: () => Error): Promise<T> {
+  const timeout = Promise.withResolvers<never>();
+  const cancelTimer = clock.after(CALL_TIMEOUT_MS, () => timeout.reject(timeoutError()));
+  return Promise.race([value, timeout.promise]).finally(cancelTimer);
 }
 
 /** A call with a deadline. */
@@ -85,7 +85,7 @@ export class DeadlineQueue {
   }
 
   /** Calls `onExpired` after {@link CALL_TIMEOUT_MS}. Returns a function that cancels it. */
-  start(onExpired: () => void): () => void {
+  startTimeout(onExpired: () => void): () => void {
     const wait = new Wait(this.deadline(), onExpired);
     this.add(wait);
     return () => this.remove(wait);
@@ -150,14 +150,14 @@ class Wait extends Expiring {
 /** Once a server is unreachable for this long, calls are rejected immediately: they would most likely time out. */
 export const UNREACHABLE_MS = 2_000;
 /** The most that all pending calls may hold together, in bytes: bounds the backlog for a server that does not reply. */
-const MAX_BYTES = 64 * 1024 * 1024;
+const MAX_PENDING_BYTES = 64 * 1024 * 1024;
 /** The same bound while there is no connection, when most pending calls will fail anyway. */
-const MAX_BYTES_UNREACHABLE = 16 * 1024 * 1024;
+const MAX_PENDING_BYTES_UNREACHABLE = 16 * 1024 * 1024;
 /** Estimated memory of a call without its elements, in bytes. */
 const CALL_BYTES = 500;
 
 const NO_CONNECTION = new Error('There is no connection.');
-const TOO_MUCH = new Error('Too much waits for a reply.');
+const BACKLOG_FULL = new Error('Too much waits for a reply.');
 
 /** Whether a server has been unreachable for so long that calls to it are rejected immediately. */
 export function isUnreachable(downMs: number): boolean {
@@ -178,8 +178,11 @@ export class PendingLimit {
       if (problem === null) return unavailable(NOT_REACHABLE, NO_CONNECTION);
       return unavailable(`The store is not reachable now: ${problem.message}; nothing was changed.`, problem);
     }
-    if (this.#bytes < (downMs > 0 ? MAX_BYTES_UNREACHABLE : MAX_BYTES)) return null;
-    return unavailable('The store does not reply as fast as it is called; nothing was changed.', TOO_MUCH);
+    if (this.#bytes < (downMs > 0 ? MAX_PENDING_BYTES_UNREACHABLE : MAX_PENDING_BYTES)) return null;
+    return unavailable(
+      'The store does not reply as fast as it is called; nothing was changed.',
+      BACKLOG_FULL,
+    );
   }
 
   add(bytes: number): void {

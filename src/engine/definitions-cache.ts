@@ -10,7 +10,7 @@ const RELIST_MS = 60_000;
 /** Names a listing in `Retries`, in place of a key; no key has this value. */
 const ALL = '\0';
 
-interface CacheParts {
+interface CacheOptions {
   readonly definitions: Definitions;
   readonly kind: DefinitionKind;
   readonly clock: Clock;
@@ -31,30 +31,30 @@ interface CacheParts {
  * only if its read began after the latest news of that key.
  */
 export class DefinitionsCache {
-  readonly #parts: CacheParts;
+  readonly #options: CacheOptions;
   readonly #retries: Retries;
   readonly #cached = new Map<string, Definition>();
   readonly #reads = new Set<Promise<unknown>>();
   /** A logical clock: each read when it begins, and each change by this node, gets the next number. */
-  #moment = 0;
+  #time = 0;
   /** The moment of the latest news of each key; needed only while a read is in flight, which may be older. */
   readonly #newsAt = new Map<string, number>();
-  #endWatch: (() => void) | null = null;
+  #stopWatching: (() => void) | null = null;
   #stopped = false;
 
-  constructor(parts: CacheParts) {
-    this.#parts = parts;
+  constructor(options: CacheOptions) {
+    this.#options = options;
     this.#retries = new Retries({
-      clock: parts.clock,
+      clock: options.clock,
       delayMs: READ_AGAIN_MS,
-      failed: (name, error) => parts.onFailedRead(name === ALL ? null : name, error),
+      failed: (name, error) => options.onFailedRead(name === ALL ? null : name, error),
     });
   }
 
   /** Follows changes from now on. What there was before comes with `reload`. */
   start(): void {
-    this.#endWatch = this.#parts.definitions.watch(({ kind, key }) => {
-      if (kind !== this.#parts.kind) return;
+    this.#stopWatching = this.#options.definitions.watch(({ kind, key }) => {
+      if (kind !== this.#options.kind) return;
       if (key === null) void this.#retries.do(ALL, () => this.reload());
       else if (this.#isWanted(key)) this.readSoon(key);
     });
@@ -62,7 +62,7 @@ export class DefinitionsCache {
 
   stop(): void {
     this.#stopped = true;
-    this.#endWatch?.();
+    this.#stopWatching?.();
     this.#retries.stop();
   }
 
@@ -83,10 +83,10 @@ export class DefinitionsCache {
   read(key: string): Promise<Definition | null> {
     return this.#track(async () => {
       for (;;) {
-        const moment = ++this.#moment;
-        const definition = await this.#parts.definitions.get(this.#parts.kind, key);
-        const isNews = this.#cached.get(key)?.version !== definition?.version;
-        if (isNews && this.#isOutdated(key, moment) && !this.#stopped) continue;
+        const moment = ++this.#time;
+        const definition = await this.#options.definitions.get(this.#options.kind, key);
+        const hasChanged = this.#cached.get(key)?.version !== definition?.version;
+        if (hasChanged && this.#isOutdated(key, moment) && !this.#stopped) continue;
         this.#apply(key, definition, moment);
         return definition;
       }
@@ -107,10 +107,10 @@ export class DefinitionsCache {
 
   /** Lists all definitions, and returns a function that stores them in the cache. @throws as `Definitions.list` */
   list(): Promise<() => void> {
-    const moment = ++this.#moment;
+    const moment = ++this.#time;
     const listed = Promise.withResolvers<void>();
     void this.#track(() => listed.promise);
-    return this.#parts.definitions.list(this.#parts.kind).then(
+    return this.#options.definitions.list(this.#options.kind).then(
       (all) => () => {
         try {
           const found = new Map(all.map((definition) => [definition.key, definition]));
@@ -132,11 +132,11 @@ export class DefinitionsCache {
 
   /** This node stored or, with null, deleted a definition. */
   note(key: string, definition: Definition | null): void {
-    this.#keep(key, definition, ++this.#moment);
+    this.#store(key, definition, ++this.#time);
   }
 
   #isWanted(key: string): boolean {
-    return this.#parts.isWanted?.(key) ?? true;
+    return this.#options.isWanted?.(key) ?? true;
   }
 
   #isOutdated(key: string, moment: number): boolean {
@@ -145,12 +145,12 @@ export class DefinitionsCache {
 
   #apply(key: string, definition: Definition | null, moment: number): void {
     const before = this.#cached.get(key);
-    this.#keep(key, definition, moment);
+    this.#store(key, definition, moment);
     if (before === undefined && definition === null) return;
-    this.#parts.onRead(key, definition, before?.version !== definition?.version);
+    this.#options.onRead(key, definition, before?.version !== definition?.version);
   }
 
-  #keep(key: string, definition: Definition | null, moment: number): void {
+  #store(key: string, definition: Definition | null, moment: number): void {
     if (definition === null) this.#cached.delete(key);
     else this.#cached.set(key, definition);
     // Without a change, too: the reply may be older than the latest news.
@@ -169,12 +169,12 @@ export class DefinitionsCache {
   }
 }
 
-interface CachesParts extends Omit<CacheParts, 'definitions' | 'isWanted' | 'onRead'> {
+interface CachesOptions extends Omit<CacheOptions, 'definitions' | 'isWanted' | 'onRead'> {
   /** Engines may share one. */
   readonly stores: Iterable<Definitions>;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
-  /** As in `CacheParts`. @param definitions the store that was read */
+  /** As in `CacheOptions`. @param definitions the store that was read */
   readonly onRead: (
     key: string,
     definition: Definition | null,
@@ -188,15 +188,15 @@ interface CachesParts extends Omit<CacheParts, 'definitions' | 'isWanted' | 'onR
  * periodically.
  */
 export class DefinitionsCaches {
-  readonly #parts: Pick<CachesParts, 'clock' | 'random' | 'onFailedRead'>;
+  readonly #options: Pick<CachesOptions, 'clock' | 'random' | 'onFailedRead'>;
   readonly #caches: ReadonlyMap<Definitions, DefinitionsCache>;
-  #endRelists: (() => void) | null = null;
+  #stopRelisting: (() => void) | null = null;
 
-  constructor({ stores, onRead, random, ...parts }: CachesParts) {
-    this.#parts = { ...parts, random };
+  constructor({ stores, onRead, random, ...options }: CachesOptions) {
+    this.#options = { ...options, random };
     const cacheOf = (definitions: Definitions): DefinitionsCache =>
       new DefinitionsCache({
-        ...parts,
+        ...options,
         definitions,
         onRead: (key, definition, hasChanged) => onRead(key, definition, hasChanged, definitions),
       });
@@ -207,12 +207,12 @@ export class DefinitionsCaches {
   start(): void {
     for (const cache of this.#caches.values()) cache.start();
     const relist = (): Promise<void> =>
-      this.reload().catch((error: unknown) => this.#parts.onFailedRead(null, error));
-    this.#endRelists = repeat(relist, RELIST_MS, this.#parts);
+      this.reload().catch((error: unknown) => this.#options.onFailedRead(null, error));
+    this.#stopRelisting = repeat(relist, RELIST_MS, this.#options);
   }
 
   stop(): void {
-    this.#endRelists?.();
+    this.#stopRelisting?.();
     for (const cache of this.#caches.values()) cache.stop();
   }
 

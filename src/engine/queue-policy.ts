@@ -29,14 +29,14 @@ export interface DefaultsRule extends QueueDefaults {
 /** The defaults of a namespace's queues, the most specific rule first; the last one matches all names. */
 export function defaultsRules(policy: NamespacePolicy): DefaultsRule[] {
   const { deadLetter, retentionMs, retryDelay = null, queues = [] } = policy;
-  const general = { pattern: ANY_NAME, deadLetter, retentionMs, retryDelay };
+  const fallback = { pattern: ANY_NAME, deadLetter, retentionMs, retryDelay };
   const rules = bySpecificity(queues).map(({ pattern, options }) => ({
     pattern,
     deadLetter: options.deadLetter === undefined ? deadLetter : options.deadLetter,
     retentionMs: options.retentionMs === undefined ? retentionMs : options.retentionMs,
     retryDelay: options.retryDelay === undefined ? retryDelay : options.retryDelay,
   }));
-  return [...rules, general];
+  return [...rules, fallback];
 }
 
 /** Constants of the jitter. `SPREAD` is 2^16 divided by the golden ratio, so that neighbors get distant values. */
@@ -61,7 +61,7 @@ export function retryDelayMs(
 
 /** Bounds the number of groups of a queue. */
 export interface GroupLimit {
-  readonly most: number;
+  readonly max: number;
   /** The default groups of the namespace, which always fit and do not count. */
   readonly defaults: ReadonlySet<GroupName>;
 }
@@ -79,7 +79,7 @@ export class NamespacePolicies {
       policies.flatMap(({ name, groups, maxGroups }) =>
         groups === null || maxGroups === undefined
           ? []
-          : [[name, { most: maxGroups, defaults: new Set(groups) }]],
+          : [[name, { max: maxGroups, defaults: new Set(groups) }]],
       ),
     );
     this.#rules = new Map(policies.map((policy) => [policy.name, defaultsRules(policy)]));
@@ -134,5 +134,5 @@ export function limitedGroups(
 export function isBeyond(limit: GroupLimit, elements: readonly Pick<NewElement, 'groups'>[]): boolean {
   let count = 0;
   for (const { groups } of elements) count += groups.length;
-  return count > limit.most && limitedGroups(limit, elements).size > limit.most;
+  return count > limit.max && limitedGroups(limit, elements).size > limit.max;
 }

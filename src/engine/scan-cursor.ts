@@ -47,7 +47,7 @@ function startOf(state: DeliveryState): ScanPlace {
 
 function readCursor(after: string | null, parse: (id: string) => number | null): ScanPlace | null {
   const [, name, digits, id] = /^(\w+)\.(-?\d{1,16})\.(.*)$/.exec(after ?? '') ?? [];
-  const state = DELIVERY_STATES.find((one) => one === name);
+  const state = DELIVERY_STATES.find((known) => known === name);
   const moment = Number(digits);
   const seq = id === '' ? 0 : parse(id ?? '');
   return state === undefined || seq === null || !Number.isSafeInteger(moment) ? null : { state, moment, seq };

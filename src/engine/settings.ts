@@ -9,21 +9,25 @@ const FOR_TESTS: readonly string[] = ['testThread', 'givenTime'];
 /** An engine's settings by name, from the parameters of its URL (strings) and from the configuration (any values). */
 export class EngineSettings<Name extends string> {
   /** The engine's URL without credentials. */
-  readonly #shown: string;
+  readonly #maskedUrl: string;
   readonly #values: Readonly<Record<string, unknown>>;
 
   /**
-   * @param given settings from several sources; for each name, the last value counts
+   * @param sources settings from several sources; for each name, the last value counts
    * @throws Error for an unknown name
    */
-  constructor(shown: string, names: readonly Name[], ...given: readonly Readonly<Record<string, unknown>>[]) {
-    this.#shown = shown;
-    const entries = given.flatMap((values) => Object.entries(values));
+  constructor(
+    maskedUrl: string,
+    names: readonly Name[],
+    ...sources: readonly Readonly<Record<string, unknown>>[]
+  ) {
+    this.#maskedUrl = maskedUrl;
+    const entries = sources.flatMap((values) => Object.entries(values));
     this.#values = Object.fromEntries(entries.filter(([, value]) => value !== undefined));
     for (const name of Object.keys(this.#values)) {
       if (!(names as readonly string[]).includes(name)) {
-        const known = names.filter((each) => !FOR_TESTS.includes(each)).join(', ');
-        throw new Error(`${shown}: unknown setting "${name}"; known are ${known}`);
+        const known = names.filter((setting) => !FOR_TESTS.includes(setting)).join(', ');
+        throw new Error(`${maskedUrl}: unknown setting "${name}"; known are ${known}`);
       }
     }
   }
@@ -33,49 +37,49 @@ export class EngineSettings<Name extends string> {
     return this.#values[name] ?? null;
   }
 
-  text(name: Name): string | null {
+  string(name: Name): string | null {
     const value = this.value(name);
     if (value === null || typeof value === 'string') return value;
     // The value is not quoted, since it may be a password.
-    throw this.wrong(name, 'must be text');
+    throw this.error(name, 'must be text');
   }
 
-  whole(name: Name, min = 0): number | null {
+  integer(name: Name, min = 0): number | null {
     const value = this.value(name);
     if (value === null) return null;
     const number = typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : value;
     if (typeof number === 'number' && Number.isSafeInteger(number) && number >= min) return number;
-    throw this.wrong(name, `must be a whole number from ${min}, not ${quote(value)}`);
+    throw this.error(name, `must be a whole number from ${min}, not ${quote(value)}`);
   }
 
-  flag(name: Name): boolean | null {
+  boolean(name: Name): boolean | null {
     const value = this.value(name);
     if (value === null || typeof value === 'boolean') return value;
     if (value === 'true' || value === '1') return true;
     if (value === 'false' || value === '0') return false;
-    throw this.wrong(name, `must be true or false, not ${quote(value)}`);
+    throw this.error(name, `must be true or false, not ${quote(value)}`);
   }
 
   oneOf<T extends string>(name: Name, allowed: readonly T[]): T | null {
     const value = this.value(name);
-    const found = allowed.find((each) => each === value);
+    const found = allowed.find((option) => option === value);
     if (found !== undefined || value === null) return found ?? null;
-    throw this.wrong(name, `must be one of ${allowed.join(', ')}, not ${quote(value)}`);
+    throw this.error(name, `must be one of ${allowed.join(', ')}, not ${quote(value)}`);
   }
 
   /** The contents of the file that the setting names; null: not set. @throws Error if the file cannot be read */
   file(name: Name): Buffer | null {
-    const path = this.text(name);
+    const path = this.string(name);
     if (path === null) return null;
     try {
       return readFileSync(path);
     } catch (cause) {
-      throw this.wrong(name, `names a file that cannot be read, ${path}; name one in PEM`, cause);
+      throw this.error(name, `names a file that cannot be read, ${path}; name one in PEM`, cause);
     }
   }
 
-  wrong(name: Name, why: string, cause?: unknown): Error {
-    return new Error(`${this.#shown}: setting "${name}" ${why}`, { cause });
+  error(name: Name, problem: string, cause?: unknown): Error {
+    return new Error(`${this.#maskedUrl}: setting "${name}" ${problem}`, { cause });
   }
 }
 
@@ -96,18 +100,18 @@ interface ServerUrl {
   readonly path: string | null;
   readonly parameters: Readonly<Record<string, string>>;
   /** The URL for messages: credentials masked, without parameters. */
-  readonly shown: string;
+  readonly maskedUrl: string;
 }
 
 /** The URL syntax of an engine. */
-interface UrlForm {
+interface UrlSyntax {
   readonly schemes: readonly string[];
   readonly defaultPort: number;
   /** For messages. */
   readonly example: string;
 }
 
-const FORM = /^([a-z]+):\/\/(?:([^/?#]*)@)?([^@/?#]*)(?:\/([^?#]*))?(?:\?([^#]*))?$/;
+const SERVER_URL = /^([a-z]+):\/\/(?:([^/?#]*)@)?([^@/?#]*)(?:\/([^?#]*))?(?:\?([^#]*))?$/;
 const HOST = /^(\[[0-9a-fA-F:.]+\]|[^:[\]]*)(?::(.*))?$/;
 
 /**
@@ -115,51 +119,52 @@ const HOST = /^(\[[0-9a-fA-F:.]+\]|[^:[\]]*)(?::(.*))?$/;
  * host.
  * @throws Error that says what is wrong, without the credentials
  */
-export function parseServerUrl(url: string, { schemes, defaultPort, example }: UrlForm): ServerUrl {
-  const [, scheme = '', userInfo = '', authority = '', path = '', query = ''] = FORM.exec(url) ?? [];
+export function parseServerUrl(url: string, { schemes, defaultPort, example }: UrlSyntax): ServerUrl {
+  const [, scheme = '', userInfo = '', authority = '', path = '', query = ''] = SERVER_URL.exec(url) ?? [];
   // Otherwise, parts of a password could be taken for a host or a path.
   if (!schemes.includes(scheme) || hasRawUserInfo(url)) {
     throw new Error(
       `${maskUrl(url)} is not a URL of this engine; write ${example}, and percent-encode the rest`,
     );
   }
-  const shown = maskUrl(url).replace(/\?.*$/s, '');
-  const decode = (text: string): string | null => decoded(text, shown);
+  const maskedUrl = maskUrl(url).replace(/\?.*$/s, '');
+  const decode = (text: string): string | null => decoded(text, maskedUrl);
   const colon = userInfo.indexOf(':');
   const parameters = Object.fromEntries(new URLSearchParams(query));
   return {
     scheme,
     username: decode(colon < 0 ? userInfo : userInfo.slice(0, colon)),
     password: colon < 0 ? null : decode(userInfo.slice(colon + 1)),
-    hosts: authority.split(',').map((host) => parseHost(host, defaultPort, shown)),
+    hosts: authority.split(',').map((host) => parseHost(host, defaultPort, maskedUrl)),
     path: decode(path),
     parameters,
-    shown,
+    maskedUrl,
   };
 }
 
 /** @throws Error that says what is wrong */
-function parseHost(text: string, defaultPort: number, shown: string): Host {
+function parseHost(text: string, defaultPort: number, maskedUrl: string): Host {
   const [, host = null, port = ''] = HOST.exec(text) ?? [];
-  if (host === null) throw new Error(`${shown}: "${text}" is not a host and port; write host:${defaultPort}`);
-  const name = decoded(host.replace(/^\[|\]$/g, ''), shown) ?? 'localhost';
-  return { host: name, port: parsePort(port, defaultPort, shown) };
+  if (host === null)
+    throw new Error(`${maskedUrl}: "${text}" is not a host and port; write host:${defaultPort}`);
+  const name = decoded(host.replace(/^\[|\]$/g, ''), maskedUrl) ?? 'localhost';
+  return { host: name, port: parsePort(port, defaultPort, maskedUrl) };
 }
 
 /** @throws Error that says what is wrong */
-export function parsePort(text: string, defaultPort: number, shown: string): number {
+export function parsePort(text: string, defaultPort: number, maskedUrl: string): number {
   if (text === '') return defaultPort;
   const port = Number(text);
   if (/^\d{1,5}$/.test(text) && port >= 1 && port <= 65_535) return port;
-  throw new Error(`${shown}: "${text}" is not a port; write a number from 1 to 65535`);
+  throw new Error(`${maskedUrl}: "${text}" is not a port; write a number from 1 to 65535`);
 }
 
-function decoded(text: string, shown: string): string | null {
+function decoded(text: string, maskedUrl: string): string | null {
   if (text === '') return null;
   try {
     return decodeURIComponent(text);
   } catch {
-    throw new Error(`${shown}: a % in the URL begins no escape; write %25 for a percent sign`);
+    throw new Error(`${maskedUrl}: a % in the URL begins no escape; write %25 for a percent sign`);
   }
 }
 
@@ -178,15 +183,15 @@ export function readTlsFiles<Name extends string>(
   return { ...(ca !== null && { ca }), ...(cert !== null && { cert }), ...(key !== null && { key }) };
 }
 
-let areTrusted = false;
+let trustsSystemAuthorities = false;
 
 /**
  * Makes TLS clients of this process trust the system's certificate authorities in addition to Node's. This takes 100
  * ms, so it is done only for engines that use TLS and name no authority.
  */
 function trustSystemAuthorities(): void {
-  if (areTrusted) return;
-  areTrusted = true;
+  if (trustsSystemAuthorities) return;
+  trustsSystemAuthorities = true;
   setDefaultCACertificates([...new Set([...getCACertificates('default'), ...getCACertificates('system')])]);
 }
 
@@ -203,26 +208,26 @@ interface TlsNames {
 
 const UNKNOWN_AUTHORITY =
   /self-signed certificate|unable to (get|verify)|unable to get (local )?issuer|certificate (is not trusted|chain too long)/i;
-const OTHER_NAME = /altnames?|does not match certificate/i;
-const WRONG_TIME = /certificate (has expired|is not yet valid)/i;
-const NO_TLS = /wrong version number|packet length too long|SSL routines|does not support SSL/i;
-const WANTS_TLS = /no (SSL )?encryption|SSL off|requires? (SSL|TLS)/i;
+const NAME_MISMATCH = /altnames?|does not match certificate/i;
+const EXPIRED_OR_EARLY = /certificate (has expired|is not yet valid)/i;
+const SERVER_WITHOUT_TLS = /wrong version number|packet length too long|SSL routines|does not support SSL/i;
+const SERVER_REQUIRES_TLS = /no (SSL )?encryption|SSL off|requires? (SSL|TLS)/i;
 /** Node's advice in its error message; it is misleading here, because this program trusts the system's authorities. */
-const NODES_ADVICE = /; if the root CA is installed locally.*$/s;
+const NODE_ADVICE = /; if the root CA is installed locally.*$/s;
 
 /** Appends a hint to the message of a connection error, after a semicolon; unchanged if TLS is not the cause. */
 export function withTlsHint(message: string, names: TlsNames): string {
   const hint = hintFor(message, names);
-  return hint === null ? message : `${message.replace(NODES_ADVICE, '')}; ${hint}`;
+  return hint === null ? message : `${message.replace(NODE_ADVICE, '')}; ${hint}`;
 }
 
 function hintFor(message: string, names: TlsNames): string | null {
   if (UNKNOWN_AUTHORITY.test(message)) {
     return `name the authority's PEM file by ${names.authority} in the URL, or install the authority on this system`;
   }
-  if (OTHER_NAME.test(message)) return `name the host in the URL as its certificate does${names.name}`;
-  if (WRONG_TIME.test(message)) return "renew the server's certificate, or set the clock";
-  if (NO_TLS.test(message)) return `if this port does not use TLS, write ${names.without}`;
-  if (WANTS_TLS.test(message)) return `the server expects TLS: write ${names.with}`;
+  if (NAME_MISMATCH.test(message)) return `name the host in the URL as its certificate does${names.name}`;
+  if (EXPIRED_OR_EARLY.test(message)) return "renew the server's certificate, or set the clock";
+  if (SERVER_WITHOUT_TLS.test(message)) return `if this port does not use TLS, write ${names.without}`;
+  if (SERVER_REQUIRES_TLS.test(message)) return `the server expects TLS: write ${names.with}`;
   return null;
 }

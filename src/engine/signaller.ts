@@ -40,11 +40,11 @@ export class Topics<M> {
   /** Returns a function that ends the subscription, and returns whether that was the last one of its topic. */
   subscribe(topic: string, listener: Listener<M>): () => boolean {
     // Wrapped, so that subscribing the same function twice makes two subscriptions.
-    const own: Listener<M> = (message) => listener(message);
+    const wrapped: Listener<M> = (message) => listener(message);
     const listeners = this.#listeners.get(topic) ?? new Set();
-    this.#listeners.set(topic, listeners.add(own));
+    this.#listeners.set(topic, listeners.add(wrapped));
     return () => {
-      if (!listeners.delete(own) || listeners.size > 0) return false;
+      if (!listeners.delete(wrapped) || listeners.size > 0) return false;
       this.#listeners.delete(topic);
       return true;
     };

@@ -66,13 +66,13 @@ export class JointStats implements Stats {
 
   async read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
     const [chosen, ofElements] = await Promise.all([this.#chosen.read(queue), this.#ofElements.read(queue)]);
-    const joint = new Map<GroupName, Counters>();
+    const sums = new Map<GroupName, Counters>();
     for (const [group, counters] of [...chosen, ...ofElements]) {
-      const sums = joint.get(group) ?? zeroCounters();
-      for (const name of COUNTER_NAMES) sums[name] += counters[name];
-      joint.set(group, sums);
+      const sum = sums.get(group) ?? zeroCounters();
+      for (const name of COUNTER_NAMES) sum[name] += counters[name];
+      sums.set(group, sum);
     }
-    return joint;
+    return sums;
   }
 
   async flush(): Promise<void> {

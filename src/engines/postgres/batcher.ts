@@ -510,7 +510,7 @@ export class Batcher {
     if (limited.length === 0) return;
     const uses = limited.map(({ size }) => size.uses ?? NO_USES);
     for (const [place, queue] of (await this.#options.registry.overLimit(connection, uses)).entries()) {
-      if (queue !== null) limited[place]?.fail(tooManyGroups(queue.key.name, queue.limit?.most ?? 0));
+      if (queue !== null) limited[place]?.fail(tooManyGroups(queue.key.name, queue.limit?.max ?? 0));
     }
   }
 

@@ -153,7 +153,7 @@ class PostgresEngine implements Engine {
     let findings: readonly Finding[] = [];
     const link = new Link(this.#settings, 'doctor', this.#options, {
       prepare: async (connection) => {
-        findings = await examineServer(connection, this.#settings.shown, () => this.#options.clock.now());
+        findings = await examineServer(connection, this.#settings.maskedUrl, () => this.#options.clock.now());
       },
     });
     try {

@@ -121,7 +121,7 @@ export class Link {
     const hint = reason.includes(';')
       ? ''
       : '; see that the server runs, and that host, port, user and password are right';
-    const message = `${this.#settings.shown}: ${reason}${hint}`;
+    const message = `${this.#settings.maskedUrl}: ${reason}${hint}`;
     throw isWrongStore ? new WrongStore(message) : new Error(message);
   }
 
@@ -230,7 +230,7 @@ export class Link {
     this.#cancelSilence?.();
     this.#awaySince = this.#clock.monotonic();
     this.#log.warn(
-      { server: this.#settings.shown, role: this.#role, reason: reason.message },
+      { server: this.#settings.maskedUrl, role: this.#role, reason: reason.message },
       'PostgreSQL is unavailable',
     );
     this.#events.lost?.(reason);
@@ -258,7 +258,7 @@ export class Link {
     this.#awaySince = null;
     this.#backoff.reset();
     this.#reasons.clear();
-    this.#log.info({ server: this.#settings.shown, role: this.#role }, 'PostgreSQL is available again');
+    this.#log.info({ server: this.#settings.maskedUrl, role: this.#role }, 'PostgreSQL is available again');
     this.#events.back?.();
   }
 
@@ -270,7 +270,7 @@ export class Link {
     if (reason === this.#reasons.get(host)) return;
     this.#reasons.set(host, reason);
     this.#log.warn(
-      { server: this.#settings.shown, role: this.#role, reason },
+      { server: this.#settings.maskedUrl, role: this.#role, reason },
       'PostgreSQL is still unavailable',
     );
   }
@@ -349,7 +349,7 @@ export class Side {
       throw unavailable(NOT_REACHABLE, NO_CONNECTION);
     let isSent = false;
     const late = Promise.withResolvers<never>();
-    const endDeadline = this.#deadlines.start(() => {
+    const endDeadline = this.#deadlines.startTimeout(() => {
       late.reject(NO_REPLY);
       if (isSent) this.#link.dropIfSilent();
     });

@@ -239,7 +239,7 @@ export class Registry {
         const all = added.get(queue) ?? new Set(coming.get(queue));
         for (const group of fresh) all.add(group);
         added.set(queue, all);
-        if (limitedCount(queue.limit, queue.groups) + all.size > queue.limit.most) return queue;
+        if (limitedCount(queue.limit, queue.groups) + all.size > queue.limit.max) return queue;
       }
       for (const [queue, groups] of added) coming.set(queue, groups);
       return null;
@@ -250,7 +250,7 @@ export class Registry {
     const { queue } = use;
     if (queue.limit === null || use.groups.every((group) => queue.limit?.defaults.has(group))) return false;
     if (!this.#clock.isWithin(queue.groupsReadAt, REMEMBERED_MS)) return true;
-    const isFull = limitedCount(queue.limit, queue.groups) >= queue.limit.most;
+    const isFull = limitedCount(queue.limit, queue.groups) >= queue.limit.max;
     return newGroups(use).length > 0 && !(isFull && this.#clock.isWithin(queue.groupsReadAt, FULL_MS));
   }
 

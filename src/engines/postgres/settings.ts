@@ -21,7 +21,7 @@ export interface Settings {
   /** `off` loses the last fraction of a second of acknowledged changes if the server's machine fails. */
   readonly synchronousCommit: SynchronousCommit;
   /** The URL without user and password, for messages. */
-  readonly shown: string;
+  readonly maskedUrl: string;
 }
 
 const URL_FORM = {
@@ -45,12 +45,12 @@ const SCHEMA_NAME = /^[a-z_][a-z0-9_]{0,39}$/;
 
 /** @throws Error that names the setting and what is allowed */
 export function readSettings({ url, settings }: EngineOptions): Settings {
-  const { username, password, path, parameters, shown, hosts: named } = parseServerUrl(url, URL_FORM);
-  const given: Given = new EngineSettings(shown, NAMES, parameters, settings);
-  const hosts = hostsOf(given, named, shown);
-  const schema = given.text('schema') ?? 'quayside';
+  const { username, password, path, parameters, maskedUrl, hosts: named } = parseServerUrl(url, URL_FORM);
+  const given: Given = new EngineSettings(maskedUrl, NAMES, parameters, settings);
+  const hosts = hostsOf(given, named, maskedUrl);
+  const schema = given.string('schema') ?? 'quayside';
   if (!SCHEMA_NAME.test(schema)) {
-    throw given.wrong(
+    throw given.error(
       'schema',
       'must be 1 to 40 lower-case letters, digits and underscores, and not begin with a digit',
     );
@@ -63,15 +63,15 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
     tls: readTls(given, hosts),
     schema,
     synchronousCommit: given.oneOf('synchronousCommit', SYNCHRONOUS_COMMITS) ?? 'on',
-    shown,
+    maskedUrl,
   };
 }
 
 /** The parameters `host` and `port` replace those of the URL, as in libpq: a folder in `host` names a Unix socket. */
-function hostsOf(given: Given, named: readonly Host[], shown: string): readonly Host[] {
+function hostsOf(given: Given, named: readonly Host[], maskedUrl: string): readonly Host[] {
   const { defaultPort } = URL_FORM;
-  const port = parsePort(given.text('port') ?? '', defaultPort, shown);
-  const host = given.text('host');
+  const port = parsePort(given.string('port') ?? '', defaultPort, maskedUrl);
+  const host = given.string('host');
   if (host !== null) return host.split(',').map((each) => ({ host: each, port }));
   return named.map((each) => (each.port === defaultPort ? { ...each, port } : each));
 }

@@ -72,7 +72,15 @@ const URL_FORM = {
  * @throws Error that names the setting and the remedy
  */
 export function readSettings({ url, settings }: EngineOptions): Settings {
-  const { scheme, username, password, hosts, path, parameters, shown } = parseServerUrl(url, URL_FORM);
+  const {
+    scheme,
+    username,
+    password,
+    hosts,
+    path,
+    parameters,
+    maskedUrl: shown,
+  } = parseServerUrl(url, URL_FORM);
   const given: Given = new EngineSettings(
     shown,
     NAMES,
@@ -82,18 +90,18 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
   );
   const tls = scheme === 'rediss' ? tlsOf(given, hosts) : null;
   const login: Login = {
-    username: given.text('username') ?? username,
-    password: given.text('password') ?? password,
-    db: given.whole('db') ?? 0,
+    username: given.string('username') ?? username,
+    password: given.string('password') ?? password,
+    db: given.integer('db') ?? 0,
     tls,
   };
-  const cluster = given.flag('cluster');
-  const master = given.text('sentinel');
+  const cluster = given.boolean('cluster');
+  const master = given.string('sentinel');
   if (cluster === true && master !== null)
-    throw given.wrong('sentinel', 'is not for a cluster; leave one out');
-  if (cluster === true && login.db !== 0) throw given.wrong('db', 'must be 0 on a cluster');
-  const prefix = given.text('prefix') ?? 'quayside';
-  if (!/^[^{}\s]+$/.test(prefix)) throw given.wrong('prefix', 'has a brace or a space; leave it out');
+    throw given.error('sentinel', 'is not for a cluster; leave one out');
+  if (cluster === true && login.db !== 0) throw given.error('db', 'must be 0 on a cluster');
+  const prefix = given.string('prefix') ?? 'quayside';
+  if (!/^[^{}\s]+$/.test(prefix)) throw given.error('prefix', 'has a brace or a space; leave it out');
   return {
     shown,
     addresses: hosts,
@@ -101,19 +109,24 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
     cluster,
     sentinel: master === null ? null : { master, login: sentinelLogin(given, tls) },
     prefix,
-    wait: given.whole('wait'),
+    wait: given.integer('wait'),
     variant: given.oneOf('variant', VARIANTS) ?? 'simple',
     givenTime: givenTimeOf(given),
   };
 }
 
 function sentinelLogin(given: Given, tls: Tls | null): Login {
-  return { username: given.text('sentinelUsername'), password: given.text('sentinelPassword'), db: 0, tls };
+  return {
+    username: given.string('sentinelUsername'),
+    password: given.string('sentinelPassword'),
+    db: 0,
+    tls,
+  };
 }
 
 /** `rediss:` always checks the server's certificate; an authority that this system does not know is named by `ca`. */
 function tlsOf(given: Given, hosts: readonly Host[]): Tls {
-  const servername = given.text('servername');
+  const servername = given.string('servername');
   const files = readTlsFiles(given, { ca: 'ca', cert: 'cert', key: 'key' });
   return {
     options: { ...(servername !== null && { servername }), ...files },
@@ -124,7 +137,7 @@ function tlsOf(given: Given, hosts: readonly Host[]): Tls {
 function givenTimeOf(given: Given): GivenTime | null {
   const value = given.value('givenTime');
   if (value === null || value instanceof GivenTime) return value;
-  throw given.wrong('givenTime', 'is for tests');
+  throw given.error('givenTime', 'is for tests');
 }
 
 /** What connections over TLS have in common. */

@@ -330,7 +330,7 @@ export class RedisStorage implements Storage {
     if (targets === null) return null;
     const needed = [...(targets as Map<string, { room: GroupRoom; groups: Set<GroupName> }>).values()];
     for (const { room, groups } of needed) {
-      if (room.limit !== null && groups.size > room.limit.most) throw groupsRejected(room);
+      if (room.limit !== null && groups.size > room.limit.max) throw groupsRejected(room);
     }
     return Promise.all(
       needed.map(({ room, groups }) => {
@@ -526,12 +526,12 @@ interface GroupRoom {
 
 /** Why groups do not fit. */
 function groupsRejected({ queue, limit }: GroupRoom): QuaysideError {
-  return limit === null ? noNumberLeft() : tooManyGroups(queue.name, limit.most);
+  return limit === null ? noNumberLeft() : tooManyGroups(queue.name, limit.max);
 }
 
 function roomOf(policies: Policies, queue: QueueKey): GroupRoom {
   const limit = policies.groupLimit(queue);
-  return { queue, limit, text: limit === null ? '' : `${limit.most},${[...limit.defaults].join(',')},` };
+  return { queue, limit, text: limit === null ? '' : `${limit.max},${[...limit.defaults].join(',')},` };
 }
 
 /** Creates groups, all or none. */

@@ -100,9 +100,9 @@ export function readSettings(options: EngineOptions): Serving {
     durability: given.oneOf('durability', ['full', 'normal']) ?? 'full',
     check: given.oneOf('check', ['auto', 'always', 'never']) ?? 'auto',
     damagedLog: given.oneOf('damagedLog', ['refuse', 'drop']) ?? 'refuse',
-    cacheBytes: given.whole('cacheBytes', MIB) ?? 16 * MIB,
-    ballastBytes: given.whole('ballastBytes') ?? 16 * MIB,
-    minFreeBytes: given.whole('minFreeBytes') ?? 64 * MIB,
+    cacheBytes: given.integer('cacheBytes', MIB) ?? 16 * MIB,
+    ballastBytes: given.integer('ballastBytes') ?? 16 * MIB,
+    minFreeBytes: given.integer('minFreeBytes') ?? 64 * MIB,
   };
   return { settings, deadlineClock: clock, startThread: start };
 }

@@ -242,7 +242,7 @@ export class Queues {
     let missing = 0;
     for (const group of groups) if (!subscriptions.has(group) && !limit.defaults.has(group)) missing++;
     if (missing === 0) return;
-    const excess = limitedCount(limit, subscriptions) + missing - limit.most;
+    const excess = limitedCount(limit, subscriptions) + missing - limit.max;
     if (excess <= 0) return;
     const empty: Subscription[] = [];
     for (const subscription of subscriptions.values()) {
@@ -250,7 +250,7 @@ export class Queues {
       if (deliveriesOf(subscription) > 0 || groups.has(group) || limit.defaults.has(group)) continue;
       if (empty.push(subscription) === EVICTED_A_CALL) break;
     }
-    if (empty.length < excess) throw tooManyGroups(key.name, limit.most);
+    if (empty.length < excess) throw tooManyGroups(key.name, limit.max);
     for (const subscription of empty) this.#removeSubscription(subscription);
   }
 
