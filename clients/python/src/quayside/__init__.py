@@ -1,4 +1,4 @@
-"""Client and worker for Quayside. `quayside.aio` has the same for asyncio."""
+"""Client and worker for Quayside. `quayside.aio` has the same interface for asyncio."""
 
 from .client import Quayside, Queue, Reservation
 from .codec import Codec, DefaultCodec

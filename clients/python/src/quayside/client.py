@@ -26,13 +26,12 @@ LOG = logging.getLogger("quayside")
 
 
 class Quayside:
-    """A client of one server. May be used by several threads. Close it, or use it in a `with` statement.
+    """A client of one server, for any number of threads. Close it, or use it in a `with` statement.
 
-    What is not given comes from the variables QUAYSIDE_URL, and QUAYSIDE_TOKEN, or QUAYSIDE_USER and QUAYSIDE_PASSWORD.
-    A URL may contain user and password, too.
-    `auth` is a pair of user and password, an API token, or a function that returns the value of the Authorization
-    header; it is called for each request. `timeout` is how many seconds a call may take, repetitions included and
-    `wait` aside.
+    Missing arguments default to the variables QUAYSIDE_URL, and QUAYSIDE_TOKEN, or QUAYSIDE_USER and QUAYSIDE_PASSWORD.
+    A URL may contain user and password, too. `auth` is a pair of user and password, an API token, or a function that
+    returns the value of the Authorization header and is called for each request. `timeout` is the time limit of a call
+    in seconds, including repetitions but not `wait`.
     """
 
     def __init__(
@@ -61,18 +60,18 @@ class Quayside:
     def queue(self, name: str, codec: Codec[T]) -> Queue[T]: ...
 
     def queue(self, name: str, codec: Codec[Any] | None = None) -> Queue[Any]:
-        """A queue by its name, `NAMESPACE/QUEUE`. Sends nothing."""
+        """Returns a queue by its name, `NAMESPACE/QUEUE`. Sends no request."""
         return Queue(self, name, codec if codec is not None else DefaultCodec())
 
     def close(self) -> None:
-        """Waits for inserts and settlements of other threads, and rejects all calls that begin later."""
+        """Waits for inserts and settlements of other threads, and rejects all later calls."""
         self._transport.close()
 
     def check_open(self) -> None:
         self._transport.check_open()
 
     def during(self) -> AbstractContextManager[None]:
-        """A call that `close` waits for."""
+        """Wraps a call that `close` waits for."""
         return self._transport.during()
 
     def __enter__(self) -> Quayside:
@@ -82,7 +81,7 @@ class Quayside:
         self.close()
 
     def send(self, request: Request, timeout: float | None, retry: Retry | None = None) -> Response:
-        """Sends a request, and repeats it if that is safe and may help."""
+        """Sends a request, and repeats it after transient errors if that is safe."""
         allowed = request.wait + (self._timeout if timeout is None else timeout)
         deadline = time.monotonic() + allowed
         attempts = Attempts(self._retry if retry is None else retry, request, deadline)
@@ -98,7 +97,7 @@ class Quayside:
 
 
 class Queue(Generic[T]):
-    """One queue. Lengths of time are seconds."""
+    """One queue. Times are in seconds."""
 
     def __init__(self, client: Quayside, name: str, codec: Codec[T]) -> None:
         self.name = name
@@ -118,7 +117,7 @@ class Queue(Generic[T]):
         idempotency_key: IdempotencyKey = None,
         timeout: float | None = None,
     ) -> str:
-        """Inserts one element and returns its id. Repeated if the outcome is unknown: the key makes that safe."""
+        """Inserts an element and returns its id. Repeated after an unknown outcome, which a key makes safe."""
         key = None if idempotency_key is False else idempotency_key
         line = protocol.insert_line(
             self._codec, data, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
@@ -140,7 +139,7 @@ class Queue(Generic[T]):
         idempotency_key: IdempotencyKey = None,
         timeout: float | None = None,
     ) -> list[str]:
-        """Inserts all elements or none, and returns their ids. `-0`, `-1`, … are appended to a key."""
+        """Inserts all elements or none, and returns their ids. A key is extended to `key-0`, `key-1`, …."""
         keys = protocol.line_keys(idempotency_key, len(data))
         lines = [
             protocol.insert_line(
@@ -158,7 +157,7 @@ class Queue(Generic[T]):
         consumer: str | None = None,
         timeout: float | None = None,
     ) -> Element[T] | None:
-        """Takes an element and finishes it at once: at most once. `wait=None` waits without a limit."""
+        """Takes an element and finishes it immediately: at-most-once delivery. `wait=None` waits without a limit."""
         for record in self._take(1, wait, False, group, None, consumer, timeout):
             return Element(responses.content_of(record), self._codec)
         return None
@@ -187,7 +186,7 @@ class Queue(Generic[T]):
         lease: float | None = None,
         timeout: float | None = None,
     ) -> list[Reservation[T]]:
-        """Takes up to `count` elements as soon as there is one."""
+        """Takes up to `count` elements under leases: those that are ready when the first one is."""
         return [
             self._reservation(record, group)
             for record in self._take(count, wait, True, group, lease, consumer, timeout)
@@ -201,7 +200,7 @@ class Queue(Generic[T]):
         consumer: str | None = None,
         lease: float | None = None,
     ) -> Iterator[Reservation[T]]:
-        """Reservations, one after the other, until none comes for `wait` seconds; without a limit by default."""
+        """Reserves one element after the other until none arrives for `wait` seconds; by default without end."""
         while (job := self.reserve(wait=wait, group=group, consumer=consumer, lease=lease)) is not None:
             yield job
 
@@ -214,9 +213,9 @@ class Queue(Generic[T]):
         on_selector_error: Callable[[SelectorFailure], object] | None = None,
         timeout: float | None = None,
     ) -> Iterator[BrowsedElement[T]]:
-        """Looks at elements in delivery order, and changes nothing.
+        """Returns elements in delivery order without taking them.
 
-        `on_selector_error` is called for each page with elements that are left out because `where` raised for them.
+        `on_selector_error` is called for each page that lacks elements because `where` raised.
         """
         after: str | None = None
         while True:
@@ -236,7 +235,7 @@ class Queue(Generic[T]):
         return responses.status_of(responses.document(response, "stats"))
 
     def pause(self, *, timeout: float | None = None) -> None:
-        """Holds back all consumers of the queue until `resume`."""
+        """Makes all consumers of the queue wait until `resume`."""
         self._client.send(Request("PATCH", f"{self._path}/pause"), timeout)
 
     def resume(self, *, timeout: float | None = None) -> None:
@@ -245,9 +244,9 @@ class Queue(Generic[T]):
     def settle(
         self, settlements: Sequence[Settlement], timeout: float | None
     ) -> list[datetime | QuaysideError | None]:
-        """Settles reservations of this queue in one request, or in several if the server takes no more at once.
+        """Settles reservations of this queue in one request, or in several if the server rejects it as too large.
 
-        One result does not affect another.
+        Results are independent of each other.
         """
         try:
             with self._client.during():
@@ -280,7 +279,7 @@ class Queue(Generic[T]):
     def take_once(
         self, count: int, *, wait: float, group: str | None, lease: float, consumer: str
     ) -> list[Reservation[T]]:
-        """One request that is not repeated; a worker decides itself when to try again."""
+        """Takes jobs with one request, which is not repeated: the worker decides when to try again."""
         self._client.check_open()
         request = protocol.take_request(
             self._path, count=count, wait=wait, reserve=True, group=group, lease=lease, consumer=consumer
@@ -289,7 +288,7 @@ class Queue(Generic[T]):
         return [self._reservation(record, group) for record in responses.taken(response)]
 
     def cancel(self, consumer: str, timeout: float) -> None:
-        """Ends the calls that wait under that name; they raise the error `pop-cancelled`."""
+        """Cancels the waiting calls of a consumer, which raise the error `pop-cancelled`."""
         request = Request("DELETE", f"{self._path}/consumer/{quote(consumer, safe='')}")
         self._client.send(request, timeout, Retry(attempts=1))
 
@@ -303,7 +302,7 @@ class Queue(Generic[T]):
         consumer: str | None,
         timeout: float | None,
     ) -> list[dict[str, Any]]:
-        """Waits in requests of a bounded length."""
+        """Takes elements. A long wait is split into several requests."""
         if wait is not None:
             protocol.milliseconds("wait", wait)
         until = None if wait is None else time.monotonic() + wait
@@ -325,7 +324,7 @@ class Queue(Generic[T]):
 
 
 class Reservation(Element[T]):
-    """An element under a lease. In a `with` statement: committed at the end, rolled back if the block raises."""
+    """An element under a lease. A `with` statement commits it at the end, or rolls it back if the block raises."""
 
     def __init__(
         self, content: Content, codec: Codec[T], queue: Queue[T], receipt: Receipt, lease_until: datetime
@@ -333,13 +332,13 @@ class Reservation(Element[T]):
         super().__init__(content, codec)
         self._queue = queue
         self.receipt = receipt
-        #: By the server's clock.
+        #: The end of the lease, by the server's clock.
         self.lease_until = lease_until
-        #: Set when a worker finds that the lease is over, or gives the job up. A long handler should look at it.
+        #: Set when a worker notices that the lease is lost, or gives the job up. Long handlers should check it.
         self.lost = threading.Event()
-        #: Whether it was committed, rolled back, released or buried, or is being so.
+        #: Whether the element is settled, or a settlement is in flight.
         self.settled = False
-        #: Of a settlement that failed with an unknown outcome: if it is repeated, the first one may have been applied.
+        #: Action of a settlement with an unknown outcome, after which a repeated one may find it applied.
         self._unknown: Action | None = None
 
     def commit(self, *, timeout: float | None = None) -> None:
@@ -353,21 +352,21 @@ class Reservation(Element[T]):
         self._settle(Settlement("rollback", self.receipt, delay=delay, reason=reason), timeout)
 
     def release(self, *, timeout: float | None = None) -> None:
-        """Gives the element back unprocessed, to its place in the queue: no try is counted."""
+        """Returns the element unprocessed to its place in the queue, without counting a try."""
         self._settle(Settlement("release", self.receipt), timeout)
 
     def bury(self, reason: str, *, timeout: float | None = None) -> None:
-        """Moves the element to the dead-letter queue at once; without one it is rolled back."""
+        """Moves the element to the dead-letter queue. If the queue has none, the element is rolled back."""
         self._settle(Settlement("bury", self.receipt, reason=reason), timeout)
 
     def extend(self, lease: float | None = None, *, timeout: float | None = None) -> datetime:
-        """Renews the lease from now on, and returns its end."""
+        """Renews the lease for `lease` seconds, by default the queue's lease, and returns its new end."""
         if self.settled:
             raise responses.already_settled(self.id)
         try:
             until = self._apply(Settlement("extend", self.receipt, lease=lease), timeout)
         except LeaseLostError:
-            # A settlement that was sent at the same time may have been first: then it is over, and not lost.
+            # A concurrent settlement may have been first: then the reservation is settled, not lost.
             if self.settled:
                 raise responses.already_settled(self.id) from None
             raise
@@ -376,7 +375,7 @@ class Reservation(Element[T]):
         return self.lease_until
 
     def fail(self, error: BaseException, delay: float | None = None) -> None:
-        """Settles as a handler's exception demands: RetryLater and Bury have their own meaning."""
+        """Settles the element after an exception: RetryLater and Bury decide how, others roll back."""
         self._settle(protocol.settlement_of(self.receipt, error, delay), None)
 
     def __enter__(self) -> Reservation[T]:
@@ -393,7 +392,7 @@ class Reservation(Element[T]):
         try:
             self.fail(error)
         except Exception as failure:
-            # The block's own exception matters more; the element returns when its lease ends.
+            # The block's exception takes precedence. The element returns to the queue when its lease ends.
             LOG.warning("Element %s was not rolled back: %s", self.id, failure)
 
     def _settle(self, settlement: Settlement, timeout: float | None) -> None:
@@ -406,7 +405,7 @@ class Reservation(Element[T]):
         except LeaseLostError:
             raise
         except BaseException as error:
-            # The same settlement, or another one, may be tried again: also after what a function for credentials raised, or an interrupt.
+            # The caller may try the same or another settlement, also after an error of `auth`, or an interrupt.
             self.settled = False
             if responses.may_be_done(error):
                 self._unknown = settlement.action

@@ -1,4 +1,4 @@
-"""How data become the body of an element."""
+"""Converts data to the body of an element, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Codec(Protocol[T]):
-    """Both methods may raise ValueError or TypeError; callers get a ValidationError."""
+    """Both methods may raise ValueError or TypeError, which callers receive as a ValidationError."""
 
     def encode(self, data: T) -> tuple[bytes, str]:
         """Returns the body and its content type."""
@@ -19,7 +19,7 @@ class Codec(Protocol[T]):
 
 
 class DefaultCodec:
-    """JSON, and bytes as they are. Decodes text and binary bodies of other clients to `str` and `bytes`."""
+    """JSON, or bytes as they are. Decodes JSON, text to `str`, and other content types to `bytes`."""
 
     def encode(self, data: Any) -> tuple[bytes, str]:
         if isinstance(data, (bytes, bytearray, memoryview)):

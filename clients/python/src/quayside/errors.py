@@ -1,4 +1,4 @@
-"""What calls raise, and what a handler raises to decide what becomes of its job."""
+"""Exceptions that calls raise, and those that a handler raises to settle its job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Outcome = Literal["nothing-changed", "unknown"]
 
 
 class QuaysideError(Exception):
-    """A call failed. `code` is stable: a code of the HTTP interface, or one of this client."""
+    """A call failed. `code` is stable: an error code of the HTTP interface, or one of this client."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class QuaysideError(Exception):
         self.retry_after = retry_after
         #: Whether the call may have been applied.
         self.outcome: Outcome = outcome
-        #: Of a call about many elements: which one was rejected, from 1.
+        #: The number of the rejected element of a call with many, from 1.
         self.line = line
 
     def __str__(self) -> str:
@@ -46,11 +46,11 @@ class ConnectionError(QuaysideError):
 
 
 class TimeoutError(QuaysideError):
-    """A call took longer than it may."""
+    """A call or a handler timed out."""
 
 
 class LeaseLostError(QuaysideError):
-    """The reservation is over: its lease ended, or the element was settled elsewhere."""
+    """The reservation is no longer valid: its lease ended, or the element was settled elsewhere."""
 
 
 class StoppedError(QuaysideError):
@@ -66,7 +66,7 @@ class ValidationError(QuaysideError):
 
 
 def text_of(value: object) -> str:
-    """Text of what somebody raised. Whatever it is, this raises nothing."""
+    """Converts anything that was raised to a string. Never raises."""
     try:
         return str(value)
     except Exception:
@@ -74,7 +74,7 @@ def text_of(value: object) -> str:
 
 
 def failure_of(error: Exception) -> QuaysideError:
-    """What the event `error` brings: a function of the program, such as `auth`, may raise anything."""
+    """Returns the argument of the event `error`. The program's functions, such as `auth`, may raise anything."""
     if isinstance(error, QuaysideError):
         return error
     failure = QuaysideError("failed", f"{type(error).__name__}: {text_of(error)}")
@@ -83,7 +83,10 @@ def failure_of(error: Exception) -> QuaysideError:
 
 
 def parts_of(error: Exception) -> tuple[Any, ...]:
-    """For `pickle`, without a call of `__init__`, which takes other arguments: a process of a pool raises them in its parent."""
+    """Implements `__reduce__` without calling `__init__`, which has other arguments.
+
+    A process of a pool pickles its exceptions for the parent process.
+    """
     return copyreg.__newobj__, (type(error), *error.args), error.__dict__  # type: ignore[attr-defined]
 
 
@@ -99,9 +102,9 @@ class RetryLater(Exception):
 
 
 class Bury(Exception):
-    """Raised by a handler: moves the job to the dead-letter queue at once."""
+    """Raised by a handler: moves the job to the dead-letter queue."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        #: Also of an exception, which is given easily: `raise Bury(error)`.
+        #: Accepts exceptions, too: `raise Bury(error)`.
         self.reason = text_of(reason)

@@ -25,7 +25,7 @@ def decode(codec: Codec[T], element_id: str, body: bytes, content_type: str) -> 
 
 @dataclass(frozen=True)
 class Content:
-    """What an element holds, as it came from the server."""
+    """The content of an element, as received from the server."""
 
     id: str
     body: bytes
@@ -41,7 +41,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Receipt:
-    """Names one reservation of an element."""
+    """Identifies one reservation of an element."""
 
     id: str
     token: str
@@ -64,7 +64,7 @@ class Element(Generic[T]):
 
     @cached_property
     def data(self) -> T:
-        """The decoded body. Decoded here and not on arrival: a broken body fails its handler and not the take."""
+        """The decoded body. It is decoded on access, so that an invalid body fails its handler, not the take."""
         if self._is_hidden:
             raise QuaysideError("body-hidden", "The user may not see bodies in this namespace.")
         return decode(self._codec, self.id, self.body, self.content_type)
@@ -72,7 +72,7 @@ class Element(Generic[T]):
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a reserved element."""
+    """The holder of a reserved element."""
 
     consumer: str | None
     #: None: an exchange.
@@ -83,7 +83,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Look:
-    """What browsing says about an element in addition to its content."""
+    """What browsing returns of an element in addition to its content."""
 
     state: State
     inserted_at: datetime
@@ -92,7 +92,7 @@ class Look:
 
 
 class BrowsedElement(Element[T]):
-    """An element that somebody looked at. It remains in its queue."""
+    """An element returned by `browse`. It remains in its queue."""
 
     def __init__(self, content: Content, codec: Codec[T], look: Look) -> None:
         super().__init__(content, codec)
@@ -105,7 +105,7 @@ class BrowsedElement(Element[T]):
 
 @dataclass(frozen=True)
 class SelectorError:
-    """What a selector raised, and for which element."""
+    """An error of a selector, and the element that caused it."""
 
     id: str
     message: str
@@ -113,16 +113,16 @@ class SelectorError:
 
 @dataclass(frozen=True)
 class SelectorFailure:
-    """Elements of a page that are left out because the selector raised for them."""
+    """The elements that a page lacks because the selector raised."""
 
     failed: int
-    #: For the first of them.
+    #: The error for the first of them.
     error: SelectorError
 
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """What a queue holds, and what was done with it."""
+    """Size and counters of a queue."""
 
     #: `<engine>:<variant>`.
     type: str
@@ -132,9 +132,9 @@ class QueueStatus:
     ready: int
     scheduled: int
     reserved: int
-    #: The earliest maturity of what waits.
+    #: The earliest maturity of the waiting elements.
     next_mature: datetime | None
-    #: For how many seconds the oldest ready element has been ready.
+    #: How many seconds the oldest ready element has been ready.
     oldest_ready: float | None
-    #: Counters since the queue exists: `put`, `get`, `reserve`, `commit`, `rollback`, `deadletter`.
+    #: Counters since the queue was created: `put`, `get`, `reserve`, `commit`, `rollback`, `deadletter`.
     stats: Mapping[str, int]

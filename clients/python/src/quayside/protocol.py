@@ -1,4 +1,4 @@
-"""The HTTP interface without input and output: requests, and when a request is repeated.
+"""The HTTP interface without I/O: builds requests, and decides when a request is repeated.
 
 The blocking and the asyncio client share this module.
 """
@@ -25,18 +25,18 @@ T = TypeVar("T")
 LOG = logging.getLogger("quayside")
 Action = Literal["commit", "rollback", "release", "extend", "bury"]
 IdempotencyKey = str | Literal[False] | None
-#: Keys that the caller named, each in its line; a random one of the request; or none, and nothing is repeated.
+#: `own`: the caller's keys, one per line. `random`: one random key per request. `none`: requests are not repeated.
 KeyKind = Literal["own", "random", "none"]
 
 DEFAULT_URL = "http://127.0.0.1:3444"
 NDJSON = "application/x-ndjson"
-#: One request waits this long at most, so that proxies do not end it and a dead connection is noticed.
+#: The longest wait of one request: proxies close silent connections, and a dead connection must be noticed.
 POLL_SECONDS = 30.0
-#: What a response may take in addition to the time for which the server was asked to wait.
+#: Time limit of a response, in addition to the wait that was requested.
 REPLY_SECONDS = 30.0
-#: Of a reason. The server keeps 1 KiB, and longer ones of many settlements would make their request too large.
+#: The server stores 1 KiB of a reason. Longer ones could make a request with many settlements too large.
 MAX_REASON_LENGTH = 1_000
-#: Errors of moments, after which the same request may succeed.
+#: Transient errors, after which the same request may succeed.
 PASSING = frozenset(
     {
         "connection-failed",
@@ -54,7 +54,7 @@ ACTIONS: tuple[Action, ...] = ("commit", "rollback", "release", "extend", "bury"
 
 @dataclass(frozen=True)
 class Retry:
-    """How a call is repeated after an error that passes. `Retry(attempts=1)` never repeats. Lengths in seconds."""
+    """How a call is repeated after a transient error. `Retry(attempts=1)` never repeats. Times in seconds."""
 
     attempts: int = 10
     min: float = 0.1
@@ -63,7 +63,7 @@ class Retry:
 
 @dataclass(frozen=True)
 class Server:
-    """An address, taken apart."""
+    """The parsed address of a server."""
 
     scheme: str
     host: str
@@ -82,11 +82,11 @@ class Request:
     path: str
     body: bytes = b""
     content_type: str | None = None
-    #: Of the whole request, kept in all attempts.
+    #: The key of the whole request, the same in all attempts.
     idempotency_key: str | None = None
-    #: Seconds for which the server may hold the response back.
+    #: How many seconds the server may wait before it responds.
     wait: float = 0.0
-    #: Whether it may be sent again if nobody knows whether it was applied.
+    #: Whether the request may be sent again after an unknown outcome.
     repeatable: bool = True
 
 
@@ -103,7 +103,8 @@ class Response:
 class Settlement:
     """One action on one reservation.
 
-    What the server would reject is rejected here: it rejects a request as a whole, and settlements of others share it.
+    Arguments are validated here because the server rejects a request as a whole, and requests contain settlements of
+    other callers.
     """
 
     action: Action
@@ -125,13 +126,13 @@ class Settlement:
 
 def server_of(url: str | None) -> Server:
     given = url_of(url)
-    # What stands before an @ may be a password.
+    # Hide what precedes an @: it may contain a password.
     shown = repr(f"***@{given.rpartition('@')[2]}" if "@" in given else given)[:64]
     try:
         parts = urlsplit(given)
         port = parts.port
     except ValueError as error:
-        # The error itself quotes what it is about.
+        # Do not append the error, which quotes the URL, if the URL may contain a password.
         why = "" if "@" in given else f": {error}"
         raise ValueError(f"url {shown} is not a URL{why}.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -148,7 +149,10 @@ def url_of(url: str | None) -> str:
 
 
 def authorization_of(auth: tuple[str, str] | str | None, url: str | None = None) -> str | None:
-    """The value of the Authorization header for a user and password or a token; if None, from the URL, or the environment."""
+    """Returns the value of the Authorization header for a user and password or a token.
+
+    If `auth` is None, the credentials come from the URL or the environment. Returns None without credentials.
+    """
     if auth is None:
         parts = urlsplit(url_of(url))
         user = unquote(parts.username or "") or os.environ.get("QUAYSIDE_USER")
@@ -158,7 +162,7 @@ def authorization_of(auth: tuple[str, str] | str | None, url: str | None = None)
     if auth is None:
         return None
     if isinstance(auth, str):
-        # A token that was read from a file ends with a line break.
+        # Remove the line break of a token that was read from a file.
         return f"Bearer {auth.strip()}"
     user, password = auth
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -171,7 +175,7 @@ def head_of(server: Server, request: Request, authorization: str | None) -> dict
     if request.idempotency_key is not None:
         headers["Idempotency-Key"] = request.idempotency_key
     if authorization is not None:
-        # Neither here nor later may an error quote it.
+        # Check it here, because errors of the HTTP library would quote the credentials.
         if not all(" " <= character <= "~" or character == "\t" for character in authorization):
             raise ValidationError(["The value of the Authorization header has a line break, or is not ASCII."])
         headers["Authorization"] = authorization
@@ -198,7 +202,7 @@ class Attempts:
         self.after_unknown = False
 
     def delay_after(self, error: QuaysideError, now: float) -> float:
-        """Seconds until the next attempt; raises the error if there is none."""
+        """Returns the seconds until the next attempt. Raises the error if the call is not repeated."""
         self._failed += 1
         if error.outcome == "unknown":
             self.after_unknown = True
@@ -206,7 +210,7 @@ class Attempts:
         longest = min(self._retry.max, self._retry.min * 2.0 ** (self._failed - 1))
         delay = max(longest * random.uniform(0.5, 1.0), min(error.retry_after or 0.0, self._retry.max))
         if not may_repeat or self._failed >= self._retry.attempts or now + delay >= self._deadline:
-            # The error of the last attempt, with what all of them together may have done.
+            # Raise the last attempt's error. If any attempt had an unknown outcome, the call has.
             error.outcome = "unknown" if self.after_unknown else error.outcome
             raise error
         return delay
@@ -223,7 +227,7 @@ def insert_line(
     groups: Sequence[str] | None,
     key: str | None,
 ) -> bytes:
-    """One element as a line of NDJSON."""
+    """Returns an element as a line of NDJSON."""
     try:
         body, content_type = codec.encode(data)
     except (ValueError, TypeError) as error:
@@ -248,7 +252,7 @@ def insert_line(
     if headers:
         line["headers"] = dict(headers)
     if groups is not None:
-        # A string is a sequence of strings as well: each of its letters would be a group.
+        # A string is a sequence of strings, too: each letter would be a group.
         if isinstance(groups, str):
             raise ValidationError([f"groups={groups!r:.64} must be a list of names."])
         line["groups"] = list(groups)
@@ -265,7 +269,7 @@ def key_kind(key: IdempotencyKey) -> KeyKind:
 
 
 def line_keys(key: IdempotencyKey, count: int) -> list[str | None]:
-    """The keys of the lines of `insert_many`: those that the caller named."""
+    """Returns the idempotency keys of the lines of `insert_many`; None without the caller's key."""
     if key is False or key is None:
         return [None] * count
     return [f"{key}-{index}" for index in range(count)]
@@ -299,7 +303,7 @@ def take_request(
         options["group"] = group
     if consumer is not None:
         options["tid"] = consumer
-    # A lost response to a reserve costs a lease; one to a pop costs elements, which the caller has to know.
+    # Repeat a reserve only: if its response is lost, the elements return after their leases. A pop's would be lost.
     body = json.dumps(options).encode()
     return Request("POST", f"{path}/take", body, "application/json", wait=wait, repeatable=reserve)
 
@@ -313,7 +317,7 @@ def settle_request(path: str, settlements: Sequence[Settlement]) -> Request:
 
 
 def settle_order(settlements: Sequence[Settlement]) -> list[int]:
-    """The order in which a request names settlements, and its response their results: by action."""
+    """Returns the order of settlements in a request, and of their results in the response: by action."""
     return sorted(range(len(settlements)), key=lambda index: ACTIONS.index(settlements[index].action))
 
 
@@ -332,7 +336,7 @@ def settle_item(settlement: Settlement) -> dict[str, Any]:
 
 
 def settlement_of(receipt: Receipt, error: BaseException, delay: float | None = None) -> Settlement:
-    """How a handler, or a block, that raised settles its element."""
+    """Returns the settlement of an element whose handler, or `with` block, raised."""
     if isinstance(error, Bury):
         return Settlement("bury", receipt, reason=error.reason)
     reason = reason_of(error)
@@ -341,13 +345,13 @@ def settlement_of(receipt: Receipt, error: BaseException, delay: float | None = 
     try:
         return Settlement("rollback", receipt, delay=None if delay is None else max(delay, 0.0), reason=reason)
     except (TypeError, ValidationError) as wrong:
-        # Without a settlement, the element would stay reserved until its lease ends.
+        # Roll back anyway: without a settlement, the element would stay reserved until its lease ends.
         LOG.error("The retry delay of the queue is used: %s", wrong)
         return Settlement("rollback", receipt, reason=reason)
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a try failed, as it is kept with the element."""
+    """Returns the reason of a failed try, as stored with the element."""
     text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

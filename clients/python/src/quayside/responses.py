@@ -1,4 +1,4 @@
-"""What the responses of the HTTP interface mean."""
+"""Parses the responses of the HTTP interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .protocol import Response, Settlement, settle_order
 
 
 def error_of(response: Response) -> QuaysideError | None:
-    """None if the call succeeded, or if nothing came while it waited."""
+    """Returns the error of a response; None if the call succeeded, or if its wait ended without an element."""
     if response.status < 300:
         return None
     problem: Any = None
@@ -24,7 +24,7 @@ def error_of(response: Response) -> QuaysideError | None:
             problem = json.loads(response.body)
         except ValueError:
             pass
-    # Gateways have such documents as well, without a code.
+    # Gateways send such documents, too, without a code.
     if not isinstance(problem, dict) or not isinstance(code := problem.get("code"), str):
         return foreign_error(response)
     request_id = problem.get("requestId")
@@ -43,14 +43,14 @@ def error_of(response: Response) -> QuaysideError | None:
 
 
 def of_one(error: QuaysideError) -> QuaysideError:
-    """The error of an insert of one element, whose caller knows no lines."""
+    """Removes the line number from an error for a caller that inserted one element."""
     error.args = (re.sub(r"^Line \d+: ", "", error.args[0]),)
     error.line = None
     return error
 
 
 def is_of_many(error: QuaysideError) -> bool:
-    """Whether a request was rejected for what it has in total: fewer at once may succeed."""
+    """Whether a request was rejected for its total size, so that its parts may succeed."""
     return error.code == "too-many-groups" or error.status == 413
 
 
@@ -60,15 +60,15 @@ def retry_after_of(response: Response) -> float | None:
 
 
 def foreign_error(response: Response) -> QuaysideError:
-    """A status without a problem document comes from something between client and server, such as a proxy."""
+    """Returns the error of a response that does not come from the server, but from a proxy."""
     status = response.status
     start = response.body[:64].decode(errors="replace")
     message = f"The response has status {status} and is not from Quayside: {start!r}."
     retry_after = retry_after_of(response)
     if status >= 500:
-        # A proxy answers 502, 503 or 504 for a server that it cannot reach, or that answered too late.
+        # A proxy answers 502, 503 or 504 if it cannot reach the server, or times out.
         return ConnectionError("connection-failed", message, status=status, retry_after=retry_after, outcome="unknown")
-    # One that limits requests answers 429, one that has not received all of a request 408; neither has passed anything on.
+    # Proxies answer 429 to limit requests, and 408 to an incomplete one. Neither was forwarded.
     code = {408: "request-timeout", 429: "overloaded"}.get(status, "unexpected-response")
     outcome: Outcome = "nothing-changed" if status >= 300 else "unknown"
     return QuaysideError(code, message, status=status, retry_after=retry_after, outcome=outcome)
@@ -86,7 +86,7 @@ def taken(response: Response) -> list[dict[str, Any]]:
 
 
 def document(response: Response, member: str, text: bytes | None = None) -> dict[str, Any]:
-    """A JSON object of a response, which has that member. Something between client and server may answer 200 as well."""
+    """Parses the JSON object of a response, which must have a member. A proxy may answer 200 as well."""
     try:
         value = json.loads(response.body if text is None else text)
     except ValueError:
@@ -127,7 +127,7 @@ def selector_failure(page: Mapping[str, Any]) -> SelectorFailure | None:
 def settle_results(
     settlements: Sequence[Settlement], response: Response
 ) -> list[datetime | QuaysideError | None]:
-    """The result of each, in the order of the argument."""
+    """Returns the result of each settlement, in the order of the argument."""
     results: list[datetime | QuaysideError | None] = [None] * len(settlements)
     for index, result in zip(settle_order(settlements), document(response, "results")["results"]):
         settlement = settlements[index]
@@ -138,13 +138,13 @@ def settle_results(
 def settled(
     settlement: Settlement, result: Mapping[str, Any], after_unknown: bool
 ) -> datetime | QuaysideError | None:
-    """The new end of the lease for `extend`, None for another action that is done, or why it is not done."""
+    """Returns the new lease end for `extend`, None for other actions that succeeded, or the error."""
     outcome = result["outcome"]
     action = settlement.action
     if outcome in ("done", "dead-lettered"):
         return moment(result["until"]) if "until" in result else None
     if after_unknown and action != "extend":
-        # An earlier attempt may have done it. The token admits no other reservation, so the element is not ours now.
+        # An earlier attempt may have succeeded. The token is of this reservation: the element is no longer ours.
         gone = ("not-found",) if action in ("commit", "bury") else ("not-found", "not-reserved", "lease-lost")
         if outcome in gone:
             return None
@@ -154,9 +154,9 @@ def settled(
 
 
 def may_be_done(error: BaseException) -> bool:
-    """
-    Whether a call that raised this was sent, and may have been applied all the same. Any other error may be of a call that was never
-    sent, such as that of a function for credentials.
+    """Whether a call that raised this may have been applied.
+
+    Other errors without an outcome may come from a call that was never sent, such as from the `auth` function.
     """
     return isinstance(error, QuaysideError) and error.outcome == "unknown"
 

@@ -21,7 +21,7 @@ from .errors import ConnectionError, Outcome, QuaysideError, StoppedError, Timeo
 from .protocol import Request, Response, Server, head_of
 
 
-#: A socket takes no timeout of more than 2**31 milliseconds.
+#: Sockets accept no timeout of more than 2**31 milliseconds.
 LONGEST_TIMEOUT = 2_000_000.0
 
 
@@ -32,7 +32,7 @@ class Transport:
         self._server = server
         self._authorize = authorize
         self._tls = tls if tls is not None or server.scheme == "http" else ssl.create_default_context()
-        #: A handler of a signal may close the client while its own thread holds it.
+        #: Reentrant, because a signal handler may close the client while its thread holds the lock.
         self._lock = threading.RLock()
         self._idle: list[http.client.HTTPConnection] = []
         self._is_closed = False
@@ -49,7 +49,7 @@ class Transport:
 
     @contextlib.contextmanager
     def during(self) -> Iterator[None]:
-        """A call that `close` waits for."""
+        """Wraps a call that `close` waits for."""
         thread = threading.get_ident()
         with self._calls_changed:
             self._calls.append(thread)
@@ -61,7 +61,7 @@ class Transport:
                 self._calls_changed.notify_all()
 
     def send(self, request: Request, timeout: float) -> Response:
-        """Sends a request once. `timeout` is for all of it, however slowly the response arrives."""
+        """Sends a request once. `timeout` limits the whole exchange, however slowly the response arrives."""
         deadline = time.monotonic() + timeout
         headers = head_of(self._server, request, self._authorize())
         connection = self._connect(timeout)
@@ -72,7 +72,7 @@ class Transport:
             try:
                 connection.request(request.method, self._server.path + request.path, request.body or None, headers)
             except builtins.ConnectionError:
-                # A body that is too large is rejected before all of it has arrived: the response is there already.
+                # The server rejects a too large body before all of it has arrived. Its response can be read.
                 is_sent = False
             reply = connection.getresponse()
             body = reply.read()
@@ -80,7 +80,7 @@ class Transport:
             connection.close()
             raise self._failure("failed before the response was complete", error, "unknown") from error
         except BaseException:
-            # Such as KeyboardInterrupt: the rest of the response must not answer the next request.
+            # Such as KeyboardInterrupt. The rest of the response must not be read as that of the next request.
             connection.close()
             raise
         if is_sent and not reply.will_close:
@@ -93,7 +93,7 @@ class Transport:
         own = threading.get_ident()
         with self._calls_changed:
             self._is_closing = True
-            # A handler of a signal, which closes the client in the middle of a call of its own thread, would wait for itself.
+            # Do not wait for calls of this thread: a signal handler that interrupted one would wait forever.
             self._calls_changed.wait_for(lambda: all(thread == own for thread in self._calls))
         with self._lock:
             self._is_closed = True
@@ -111,7 +111,7 @@ class Transport:
                 break
             if not is_readable(connection):
                 return connection
-            # The server has closed it, or sent what nobody asked for.
+            # The server has closed it, or sent something unexpected.
             connection.close()
         connection = self._new(min(timeout, LONGEST_TIMEOUT))
         try:
@@ -122,8 +122,8 @@ class Transport:
         return connection
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: two processes on one connection would read each other's responses."""
-        # A thread that exists in the parent alone may hold the lock, or be in the middle of a call.
+        """Drops the connections in the child of a fork: two processes would read each other's responses."""
+        # A thread of the parent, which does not exist here, may hold the lock or be in a call.
         self._lock = threading.RLock()
         self._calls_changed = threading.Condition()
         self._calls = []
@@ -138,7 +138,8 @@ class Transport:
 
     def _release(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
-            # The last one is used next. Of a moment with many calls, the first ones would remain, closed by the server.
+            # The last connection is reused first, so after a burst of calls the first ones stay until the server closes
+            # them.
             unused = [first for first in self._idle[:1] if is_readable(first)]
             self._idle.append(connection)
             if self._is_closed:
@@ -158,7 +159,7 @@ def closed_error() -> StoppedError:
     return StoppedError("stopped", "The client is closed.")
 
 
-#: All that a child of this process must not use as they are.
+#: All transports of this process, to be reset in the child of a fork.
 TRANSPORTS: weakref.WeakSet[Transport] = weakref.WeakSet()
 
 
@@ -173,7 +174,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class TimedResponse(http.client.HTTPResponse):
-    """Reads until a deadline. A timeout of the socket begins again with each byte."""
+    """Reads until a deadline. A socket's timeout would restart with each byte."""
 
     def __init__(self, deadline: float, sock: socket.socket, method: str | None = None) -> None:
         super().__init__(sock, method=method)
@@ -191,7 +192,7 @@ class TimedReader(io.RawIOBase):
         self._socket = sock
         self._deadline = deadline
         self.is_head = True
-        # Keeps the socket open if the connection is closed while its response is read.
+        # Keeps the socket open if the connection is closed while the response is read.
         self._raw = sock.makefile("rb", buffering=0)
 
     def readable(self) -> bool:
@@ -201,7 +202,7 @@ class TimedReader(io.RawIOBase):
         self._socket.settimeout(until(self._deadline))
         count = self._raw.readinto(buffer)
         if count == 0 and self.is_head:
-            # `http.client` takes the end of the connection for the end of the head: what was cut off would be a response without a body.
+            # `http.client` accepts this as the end of the head: a truncated response would look like an empty one.
             raise http.client.RemoteDisconnected("The connection ended before the response had arrived.")
         return count
 
@@ -216,7 +217,7 @@ def until(deadline: float) -> float:
 
 def is_readable(connection: http.client.HTTPConnection) -> bool:
     if connection.sock is None:
-        # A handler of a signal has closed it.
+        # A signal handler has closed it.
         return True
     with selectors.DefaultSelector() as selector:
         selector.register(connection.sock, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""The blocking worker: one thread takes jobs, one renews leases, and the others run the handler."""
+"""The blocking worker: one thread takes jobs, one renews leases, and the others run handlers."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ LOG = logging.getLogger("quayside")
 
 
 class Worker(Generic[T]):
-    """Runs `handler` for each job of a queue. Returns: commit. Raises: rollback. Lease lost: neither.
+    """Runs `handler` for each job of a queue.
 
-    A job is taken only if a thread is free, so that no lease runs while a job waits. Leases are renewed while handlers
-    run. A thread cannot be stopped from outside: if `job.lost` is set, the handler should return. `handler_timeout` rolls
-    the job back and sets `job.lost`, but the handler keeps its thread until it returns.
+    If the handler returns, the job is committed; if it raises, the job is rolled back; if the lease is lost, neither. A
+    job is taken only if a thread is free, so that no lease runs while a job waits. Leases are renewed while handlers
+    run. A thread cannot be stopped from outside: if `job.lost` is set, the handler should return. `handler_timeout`
+    rolls the job back and sets `job.lost`, but the handler keeps its thread until it returns.
 
     States: new -> `start` -> running -> `stop` -> stopped.
     """
@@ -72,19 +73,19 @@ class Worker(Generic[T]):
         self._backoff = backoff
         self._name = consumer_name()
         self._listeners = Listeners()
-        #: Jobs whose handler has not ended, and those that are being settled after it.
+        #: Jobs whose handler is running, or that are being settled after it.
         self._active: dict[Reservation[T], Run] = {}
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._is_paused = False
-        #: Whether a request for jobs is in flight, and how many there were.
+        #: Whether a take is in flight, and how many takes there were.
         self._is_taking = False
         self._takes = 0
-        #: Why `run` ends: a signal, or 0. A SimpleQueue may be used in a signal handler; an Event may deadlock there.
+        #: Ends `run`: a signal, or 0 from `stop`. A SimpleQueue is safe in signal handlers; an Event may deadlock.
         self._received: queues.SimpleQueue[int] = queues.SimpleQueue()
-        #: The earliest of all calls of `stop`.
+        #: The earliest end of the grace period of all calls of `stop`.
         self._grace_until = math.inf
-        #: Of the thread that waits for the jobs. A handler of a signal may stop the worker while its own thread does so.
+        #: Held by the thread that waits for jobs. Reentrant: a signal handler may call `stop` in that thread.
         self._stop_lock = threading.RLock()
         self._ended = threading.Event()
         self._finished = 0
@@ -92,14 +93,14 @@ class Worker(Generic[T]):
         self._jobs: queues.SimpleQueue[Reservation[T] | None] = queues.SimpleQueue()
         self._taker = threading.Thread(target=self._take_jobs, name="quayside-taker", daemon=True)
         self._renewer = threading.Thread(target=self._renew_leases, name="quayside-renewer", daemon=True)
-        # Daemons: a handler that never returns must not keep the process.
+        # Daemon threads: a handler that never returns must not keep the process alive.
         self._threads = [
             threading.Thread(target=self._run_jobs, name=f"quayside-handler-{number}", daemon=True)
             for number in range(concurrency)
         ]
 
     def on(self, event: str, listener: Callable[..., object]) -> Worker[T]:
-        """Calls `listener` in the thread of the event. `docs/sdk/python.md` lists the events and their arguments."""
+        """Adds a listener, called in the thread of the event. `docs/sdk/python.md` lists events and arguments."""
         self._listeners.add(event, listener)
         return self
 
@@ -112,7 +113,7 @@ class Worker(Generic[T]):
     def run(
         self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = GRACE_SECONDS
     ) -> Stopped:
-        """Works until one of the signals arrives, then stops. Only the main thread can call it."""
+        """Runs until one of the signals arrives, then stops. Must be called in the main thread."""
 
         def receive(number: int, frame: FrameType | None) -> None:
             self._received.put(number)
@@ -122,13 +123,13 @@ class Worker(Generic[T]):
             self.start()
             self._received.get()
         finally:
-            # Before the handlers have ended: a second signal ends the process at once.
+            # Restore the signal handlers before waiting for jobs, so that a second signal ends the process.
             for number, handler in before.items():
                 signal.signal(number, handler)
         return self.stop(grace)
 
     def pause(self) -> None:
-        """Takes no more jobs until `resume`. Jobs that were taken are finished."""
+        """Stops taking jobs until `resume`. Jobs that were taken are finished."""
         with self._changed:
             self._is_paused = True
         self._end_take(time.monotonic() + POLL_SECONDS)
@@ -139,9 +140,10 @@ class Worker(Generic[T]):
             self._changed.notify_all()
 
     def stop(self, grace: float = GRACE_SECONDS) -> Stopped:
-        """Takes no more jobs and waits for the handlers. After `grace` seconds, rolls the rest back.
+        """Stops taking jobs and waits for the handlers. Jobs that are not finished after `grace` seconds are rolled
+        back.
 
-        A commit or rollback that is being sent then is waited for, as long as a call may take.
+        If a commit or a rollback is being sent at that time, this waits for it, as long as a call may take.
         """
         with self._changed:
             self._grace_until = min(self._grace_until, time.monotonic() + grace)
@@ -150,10 +152,10 @@ class Worker(Generic[T]):
             is_of_job = any(run.thread == threading.get_ident() for run in self._active.values())
         self._received.put(0)
         if threading.current_thread() is self._renewer:
-            # A listener's call. The leases of the jobs that are waited for are renewed by this thread.
+            # Called by a listener. Do not block this thread, which renews the leases of the jobs to wait for.
             threading.Thread(target=self.stop, args=(grace,), name="quayside-stopper", daemon=True).start()
             return Stopped(self._finished, self._returned)
-        # Another thread that stops the worker waits for the job of this one.
+        # In a handler, do not wait for another thread in `stop`, which waits for this job.
         if self._stop_lock.acquire(blocking=not is_of_job):
             try:
                 self._stop()
@@ -164,7 +166,7 @@ class Worker(Generic[T]):
     def _stop(self) -> None:
         self._end_take(self._grace_until)
         with self._changed:
-            # Another call may make the grace period shorter.
+            # Another call may shorten the grace period.
             while self._others() and (remaining := self._grace_until - time.monotonic()) > 0:
                 self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
             rest = [job for job, run in self._others().items() if not run.has_ended]
@@ -177,7 +179,7 @@ class Worker(Generic[T]):
         self._end()
 
     def _end(self) -> None:
-        """Ends the threads when the last job has ended."""
+        """Ends the threads if the last job has ended."""
         with self._changed:
             if self._active or self._ended.is_set():
                 return
@@ -187,7 +189,7 @@ class Worker(Generic[T]):
         self._listeners.emit("stopped")
 
     def _others(self) -> dict[Reservation[T], Run]:
-        """The active jobs, without that of a handler or a listener that calls `stop`: it would wait for itself."""
+        """Returns the active jobs, except that of the calling thread, which would wait for itself."""
         thread = threading.get_ident()
         return {job: run for job, run in self._active.items() if run.thread != thread}
 
@@ -209,7 +211,7 @@ class Worker(Generic[T]):
                 self._add([])
                 failure = failure_of(error)
                 if failure.code == "pop-cancelled":
-                    # By `stop`, by `pause`, or by an operator.
+                    # Cancelled by `stop`, by `pause` or by an operator.
                     continue
                 failed += 1
                 self._listeners.emit("error", failure)
@@ -223,23 +225,23 @@ class Worker(Generic[T]):
                 self._release(jobs)
                 jobs = []
             self._add(jobs)
-            # Only now: a listener may stop the worker, which waits for the end of the take.
+            # After `_add`: a listener may call `stop`, which waits for the end of the take.
             if not jobs and not is_stopping:
                 self._listeners.emit("idle")
             for job in jobs:
                 self._jobs.put(job)
 
     def _release(self, jobs: Sequence[Reservation[T]]) -> None:
-        """Returns jobs that came while the worker was being stopped."""
+        """Releases jobs that arrived while the worker was stopping."""
         try:
             self._queue.settle([Settlement("release", job.receipt) for job in jobs], None)
         except Exception as error:
-            # They return when their leases end.
+            # The jobs return to the queue when their leases end.
             self._listeners.emit("error", failure_of(error))
         self._returned += len(jobs)
 
     def _add(self, jobs: Sequence[Reservation[T]]) -> None:
-        """Ends a take with what it brought."""
+        """Ends a take, and adds its jobs."""
         now = time.monotonic()
         with self._changed:
             self._is_taking = False
@@ -248,7 +250,7 @@ class Worker(Generic[T]):
             self._changed.notify_all()
 
     def _wait_for_capacity(self) -> int:
-        """How many jobs may be taken now; 0 if the worker stops."""
+        """Waits until jobs may be taken, and returns how many; 0 if the worker stops."""
         with self._changed:
             while not self._stopping.is_set():
                 free = self._concurrency - len(self._active)
@@ -260,13 +262,13 @@ class Worker(Generic[T]):
         return 0
 
     def _end_take(self, until: float) -> None:
-        """Ends the request that waits for jobs. It may not have reached the server yet, so its cancel is repeated."""
+        """Cancels the take in flight. The cancel is repeated, because the take may not have reached the server yet."""
         number = self._takes
-        # Also without a grace period: the request would take a job for nobody.
+        # Without a grace period, too: the take would get jobs that no handler runs.
         until = max(until, time.monotonic() + CANCEL_SECONDS)
 
         def is_take_over() -> bool:
-            # Only of this one: if the worker is resumed, the next one is to stay.
+            # End only this take: if the worker is resumed, the next one must continue.
             return not self._is_taking or self._takes != number
 
         is_over = is_take_over()
@@ -275,7 +277,7 @@ class Worker(Generic[T]):
             try:
                 self._queue.cancel(self._name, CANCEL_SECONDS)
             except Exception as error:
-                # A server that cannot be reached hands nothing out; if it has done so, the jobs are released or their leases end.
+                # The server is unreachable. If the take got jobs, they are released, or their leases end.
                 is_reached = False
                 LOG.debug("The waiting call was not cancelled: %s", error)
             with self._changed:
@@ -288,13 +290,13 @@ class Worker(Generic[T]):
             with self._changed:
                 run = self._active.get(job)
                 if run is None:
-                    # `stop` has given it up already.
+                    # `stop` has already given the job up.
                     continue
                 run.thread = threading.get_ident()
             self._listeners.emit("taken", job)
             try:
                 awaitable = self._handler(job)
-                # Its work has not begun, and a commit would lose it.
+                # The awaitable has not run, so a commit would lose the work.
                 if inspect.isawaitable(awaitable):
                     if inspect.iscoroutine(awaitable):
                         awaitable.close()
@@ -303,14 +305,14 @@ class Worker(Generic[T]):
                 failure = error
             with self._changed:
                 run.has_ended = job in self._active
-            # Else `stop` has given the job up.
+            # Otherwise `stop` has given the job up.
             if run.has_ended:
                 self._conclude(job, failure, started_at)
             with self._changed:
                 if self._active.pop(job, None) is not None:
                     self._finished += 1
                 self._changed.notify_all()
-            # The last job may be one that stopped the worker itself. Else the thread that stops the worker ends it.
+            # The last job may have called `stop` itself. Otherwise the thread in `stop` ends the worker.
             if self._stopping.is_set() and self._stop_lock.acquire(blocking=False):
                 try:
                     self._end()
@@ -331,7 +333,7 @@ class Worker(Generic[T]):
             job.lost.set()
             self._listeners.emit("lease_lost", job)
         except Exception as failure:
-            # The element returns when its lease ends.
+            # The element returns to the queue when its lease ends.
             self._listeners.emit("error", failure_of(failure))
 
     def _renew_leases(self) -> None:
@@ -353,7 +355,7 @@ class Worker(Generic[T]):
                 self._extend(due, now)
 
     def _until_check(self) -> float:
-        """Seconds until a lease is to be renewed, or a handler may have taken too long."""
+        """Returns the seconds until the next check for leases to renew and handlers to time out."""
         pause = self._lease / RENEWALS / 2
         if self._handler_timeout is None:
             return pause
@@ -364,7 +366,7 @@ class Worker(Generic[T]):
                 for job, run in self._active.items()
                 if not run.has_ended and not job.lost.is_set() and not job.settled
             ]
-        # A handler that starts before the next check has at least so long.
+        # Limit the pause to `handler_timeout`, for handlers that start before the next check.
         return max(min(pause, self._handler_timeout, *limits), 0.001)
 
     def _time_out(self, jobs: Sequence[Reservation[T]], error: TimeoutError) -> None:
@@ -392,13 +394,13 @@ class Worker(Generic[T]):
                 job.lease_until = result
 
     def _lose(self, job: Reservation[T]) -> None:
-        # A job that was settled while its lease was renewed is not lost.
+        # A job that was settled during the renewal is not lost.
         if not job.settled and not job.lost.is_set():
             job.lost.set()
             self._listeners.emit("lease_lost", job)
 
     def _give_up(self, jobs: Sequence[tuple[Reservation[T], Settlement]]) -> list[Reservation[T]]:
-        """Returns jobs whose handlers still run, with one request. The result: those that were rolled back."""
+        """Settles jobs whose handlers are still running, in one request. Returns those that were settled."""
         given = [(job, settlement) for job, settlement in jobs if not job.settled and not job.lost.is_set()]
         for job, _ in given:
             job.settled = True
@@ -406,7 +408,7 @@ class Worker(Generic[T]):
         try:
             results = self._queue.settle([settlement for _, settlement in given], None) if given else []
         except Exception as error:
-            # The elements return when their leases end.
+            # The elements return to the queue when their leases end.
             self._listeners.emit("error", failure_of(error))
             return []
         for (job, _), result in zip(given, results):
@@ -416,11 +418,11 @@ class Worker(Generic[T]):
 
 
 class Run:
-    """Of a handler for one job."""
+    """The run of a handler for one job."""
 
     def __init__(self, now: float) -> None:
         self.started_at = now
         self.renewed_at = now
-        #: Which one runs it.
+        #: Id of the thread that runs the handler; None until it starts.
         self.thread: int | None = None
         self.has_ended = False

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio worker share."""
+"""Code shared by the blocking and the asyncio worker."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from .errors import Bury, QuaysideError, TimeoutError, ValidationError
 from .protocol import milliseconds
 
 LOG = logging.getLogger("quayside")
-#: How long one request waits for jobs.
+#: How many seconds one take waits for jobs.
 POLL_SECONDS = 20.0
-#: The most jobs that one request takes, as the server has it.
+#: The server's maximum of jobs per take.
 MAX_TAKE = 1_000
-#: How long the cancel of such a request may take.
+#: Time limit in seconds for cancelling a take.
 CANCEL_SECONDS = 2.0
-#: How long `stop` waits for handlers, if the caller does not say.
+#: How many seconds `stop` waits for handlers by default.
 GRACE_SECONDS = 30.0
-#: A lease is renewed so often in its length: two renewals may fail before it ends.
+#: Renewals per lease length: two may fail before the lease ends.
 RENEWALS = 3
-#: Of seconds between takes that fail.
+#: The longest delay after a failed take, in seconds.
 LONGEST_PAUSE = 5.0
-#: Given the failed tries so far and the exception: seconds until the next try, None for the queue's retry delay.
+#: Called with the failed tries and the exception. Returns seconds until the next try; None: the queue's delay.
 Backoff = Callable[[int, BaseException], float | None]
 EVENTS = ("taken", "committed", "rolled_back", "buried", "lease_lost", "idle", "error", "stopped")
-#: Why the jobs of handlers that still run are rolled back.
+#: The reason of jobs that are rolled back because their handlers did not end in time.
 STOPPED = "the worker was stopped"
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """What a worker did until it stopped."""
+    """The result of stopping a worker."""
 
-    #: Jobs whose handler ended.
+    #: Jobs whose handlers ended.
     finished: int
-    #: Jobs that came too late to be started, and those that were rolled back because their handler did not end in time.
+    #: Jobs that were released because they arrived too late, or rolled back because their handlers did not end in time.
     returned: int
 
 
 def delay_of(backoff: Backoff | None, tries: int, error: BaseException) -> float | None:
-    """Seconds until the next try; None for the queue's retry delay, also if `backoff` fails."""
+    """Returns the seconds until the next try; None for the queue's retry delay, also if `backoff` raises."""
     if backoff is None:
         return None
     try:
@@ -71,28 +71,28 @@ def check_options(
 
 
 def too_long(handler_timeout: float) -> TimeoutError:
-    """Why the job of a handler that has not ended in time is rolled back."""
+    """Returns the error of a job whose handler exceeded its time limit."""
     return TimeoutError("timeout", f"The handler took more than {handler_timeout} s.")
 
 
 def event_of(error: BaseException) -> str:
-    """The event of a job whose handler raised."""
+    """Returns the event of a job whose handler raised."""
     return "buried" if isinstance(error, Bury) else "rolled_back"
 
 
 def consumer_name() -> str:
-    """Unique, since a cancel ends every call of that name."""
+    """Returns a unique name, because a cancel ends all calls of a consumer."""
     return f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
 def pause_after(failed: int, error: QuaysideError) -> float:
-    """Seconds to wait after so many takes in a row have failed. Partly random, so that workers do not return together."""
+    """Returns the delay in seconds after `failed` failed takes in a row, partly random to spread workers."""
     longest = min(0.1 * 2.0 ** min(failed - 1, 10), LONGEST_PAUSE)
     return max(longest * random.uniform(0.5, 1.0), min(error.retry_after or 0.0, LONGEST_PAUSE))
 
 
 class Listeners:
-    """Calls listeners. One that raises is logged and disturbs nothing; an error without a listener is logged."""
+    """Calls the listeners of events. Logs exceptions of listeners, and `error` events without a listener."""
 
     def __init__(self) -> None:
         self._by_event: dict[str, list[Callable[..., object]]] = {event: [] for event in EVENTS}
@@ -115,7 +115,7 @@ class Listeners:
             except Exception:
                 LOG.exception("A listener of %s failed.", event)
             except SystemExit:
-                # In any other thread, it would end that thread alone, and the job would stay reserved.
+                # In another thread, it would end only that thread, and the job would stay reserved.
                 if threading.current_thread() is threading.main_thread():
                     raise
                 LOG.exception("A listener of %s tried to exit in a thread of the worker.", event)

@@ -1,4 +1,4 @@
-"""The client and the worker for asyncio. Names, arguments and errors are those of `quayside`."""
+"""Client and worker for asyncio, with the names, arguments and errors of `quayside`."""
 
 from ..codec import Codec, DefaultCodec
 from ..errors import (

@@ -1,4 +1,4 @@
-"""Joins calls of the same moment into one request."""
+"""Combines concurrent calls into one request."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..errors import Outcome, TimeoutError
 I = TypeVar("I")
 R = TypeVar("R")
 
-#: More elements in a request hardly make it cheaper for each.
+#: Larger batches would hardly reduce the cost per element.
 MAX_ITEMS = 500
-#: The server reads larger requests of one user in turn.
+#: The server processes larger requests of a user one at a time.
 MAX_BYTES = 900_000
-#: While one request is stored, the next one is on its way.
+#: Two, so that the server processes one request while the next one is being sent.
 MAX_IN_FLIGHT = 2
 
 
 @dataclass(eq=False)
 class Entry(Generic[I, R]):
-    """A call that waits, or whose request is in flight."""
+    """A waiting call, or one whose request is in flight."""
 
     item: I
     size: int
@@ -33,11 +33,12 @@ class Entry(Generic[I, R]):
 
 
 class Batcher(Generic[I, R]):
-    """Sends the items that wait when a request may start.
+    """Sends the waiting items in one request when a request may start.
 
-    `send` returns the result of each item, in order. A result that is an exception is raised in its own call only;
-    what `send` raises, in all of them. The first call is not delayed: items gather while requests are in flight.
-    A request may take as long as the most patient of its calls; the others end before, and leave it in flight.
+    `send` returns the result of each item, in order. A result that is an exception is raised in its own call only; an
+    exception that `send` raises, in all calls. The first call is not delayed: items gather while requests are in
+    flight. The time limit of a request is the longest of its calls; the other calls end earlier, and leave it in
+    flight.
     """
 
     def __init__(self, send: Callable[[Sequence[I], float], Awaitable[Sequence[R | Exception]]]) -> None:
@@ -47,15 +48,15 @@ class Batcher(Generic[I, R]):
         self._is_scheduled = False
 
     async def submit(self, item: I, size: int, timeout: float, on_abandoned: Callable[[], None] = lambda: None) -> R:
-        """`timeout` is for all of it: until the request may start, and until it is answered.
+        """Adds an item. `timeout` covers the wait for the request to start and for its response.
 
-        `on_abandoned` is called if the call is cancelled when its request is in flight, which may still be applied.
+        `on_abandoned` is called if the call is cancelled while its request is in flight, which may still be applied.
         """
         loop = asyncio.get_running_loop()
         entry: Entry[I, R] = Entry(item, size, loop.create_future(), time.monotonic() + timeout)
         self._waiting.append(entry)
         if not self._is_scheduled:
-            # Not at once: callers of the same turn of the loop share the request.
+            # Start in the next turn of the loop: callers of this turn share the request.
             self._is_scheduled = True
             loop.call_soon(self._start)
         try:
@@ -86,7 +87,7 @@ class Batcher(Generic[I, R]):
         seen = 0
         total = 0
         for entry in self._waiting:
-            # A call that was cancelled while it waited, or whose time is over, is not sent any more.
+            # Skip calls that were cancelled or timed out while waiting.
             if not entry.result.done():
                 total += entry.size
                 if len(batch) == MAX_ITEMS or (batch and total > MAX_BYTES):
@@ -106,7 +107,7 @@ class Batcher(Generic[I, R]):
             results = [error] * len(batch)
         for entry, result in zip(batch, results):
             if entry.result.done():
-                # Its caller was cancelled, or waits no longer.
+                # The caller was cancelled, or its call has timed out.
                 continue
             if isinstance(result, Exception):
                 entry.result.set_exception(result)

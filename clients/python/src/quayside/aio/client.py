@@ -30,7 +30,7 @@ LOG = logging.getLogger("quayside")
 class Quayside:
     """A client of one server, for one event loop. Close it, or use it in an `async with` statement.
 
-    The arguments are those of `quayside.Quayside`; a function given as `auth` is a coroutine function here.
+    The arguments are those of `quayside.Quayside`, but a function given as `auth` must be a coroutine function.
     """
 
     def __init__(
@@ -55,22 +55,22 @@ class Quayside:
     def queue(self, name: str, codec: Codec[T]) -> Queue[T]: ...
 
     def queue(self, name: str, codec: Codec[Any] | None = None) -> Queue[Any]:
-        """A queue by its name, `NAMESPACE/QUEUE`. Sends nothing. Calls gather in one such object, so keep it."""
+        """Returns a queue by its name, `NAMESPACE/QUEUE`. Sends no request. Keep it: its calls share requests."""
         return Queue(self, name, codec if codec is not None else DefaultCodec())
 
     async def close(self) -> None:
-        """Waits for inserts and settlements, and rejects all calls that begin later."""
+        """Waits for inserts and settlements, and rejects all later calls."""
         await self._transport.close()
 
     def check_open(self) -> None:
         self._transport.check_open()
 
     def during(self) -> AbstractContextManager[None]:
-        """A call that `close` waits for."""
+        """Wraps a call that `close` waits for."""
         return self._transport.during()
 
     def seconds_of(self, timeout: float | None) -> float:
-        """How long a call may take."""
+        """Returns the time limit of a call in seconds."""
         return self._timeout if timeout is None else timeout
 
     async def __aenter__(self) -> Quayside:
@@ -80,7 +80,7 @@ class Quayside:
         await self.close()
 
     async def send(self, request: Request, timeout: float | None = None, retry: Retry | None = None) -> Response:
-        """Sends a request, and repeats it if that is safe and may help."""
+        """Sends a request, and repeats it after transient errors if that is safe."""
         allowed = request.wait + (self._timeout if timeout is None else timeout)
         deadline = time.monotonic() + allowed
         attempts = Attempts(self._retry if retry is None else retry, request, deadline)
@@ -99,14 +99,14 @@ class Quayside:
 
 
 class Queue(Generic[T]):
-    """One queue. Lengths of time are seconds. Concurrent inserts share a request; so do concurrent settlements."""
+    """One queue. Times are in seconds. Concurrent inserts share requests, and so do concurrent settlements."""
 
     def __init__(self, client: Quayside, name: str, codec: Codec[T]) -> None:
         self.name = name
         self._client = client
         self._codec = codec
         self._path = protocol.queue_path(name)
-        #: A request has a key, or its lines have keys.
+        #: One batcher per kind of key, because either a request has a key or its lines have.
         self._inserts: dict[protocol.KeyKind, Batcher[bytes, str]] = {
             "own": Batcher(lambda lines, timeout: self._insert_lines(lines, "own", timeout)),
             "random": Batcher(lambda lines, timeout: self._insert_lines(lines, "random", timeout)),
@@ -128,7 +128,7 @@ class Queue(Generic[T]):
         idempotency_key: IdempotencyKey = None,
         timeout: float | None = None,
     ) -> str:
-        """Inserts one element and returns its id. Repeated if the outcome is unknown: the key makes that safe."""
+        """Inserts an element and returns its id. Repeated after an unknown outcome, which a key makes safe."""
         key = None if idempotency_key is False else idempotency_key
         line = protocol.insert_line(
             self._codec, data, delay=delay, at=at, ttl=ttl, headers=headers, groups=groups, key=key
@@ -150,7 +150,7 @@ class Queue(Generic[T]):
         idempotency_key: IdempotencyKey = None,
         timeout: float | None = None,
     ) -> list[str]:
-        """Inserts all elements or none, and returns their ids. `-0`, `-1`, … are appended to a key."""
+        """Inserts all elements or none, and returns their ids. A key is extended to `key-0`, `key-1`, …."""
         keys = protocol.line_keys(idempotency_key, len(data))
         lines = [
             protocol.insert_line(
@@ -173,7 +173,7 @@ class Queue(Generic[T]):
         consumer: str | None = None,
         timeout: float | None = None,
     ) -> Element[T] | None:
-        """Takes an element and finishes it at once: at most once. `wait=None` waits without a limit."""
+        """Takes an element and finishes it immediately: at-most-once delivery. `wait=None` waits without a limit."""
         for record in await self._take(1, wait, False, group, None, consumer, timeout):
             return Element(responses.content_of(record), self._codec)
         return None
@@ -203,7 +203,7 @@ class Queue(Generic[T]):
         lease: float | None = None,
         timeout: float | None = None,
     ) -> list[Reservation[T]]:
-        """Takes up to `count` elements as soon as there is one."""
+        """Takes up to `count` elements under leases: those that are ready when the first one is."""
         records = await self._take(count, wait, True, group, lease, consumer, timeout)
         return [self._reservation(record, group) for record in records]
 
@@ -215,7 +215,7 @@ class Queue(Generic[T]):
         consumer: str | None = None,
         lease: float | None = None,
     ) -> AsyncIterator[Reservation[T]]:
-        """Reservations, one after the other, until none comes for `wait` seconds; without a limit by default."""
+        """Reserves one element after the other until none arrives for `wait` seconds; by default without end."""
         while (job := await self.reserve(wait=wait, group=group, consumer=consumer, lease=lease)) is not None:
             yield job
 
@@ -228,9 +228,9 @@ class Queue(Generic[T]):
         on_selector_error: Callable[[SelectorFailure], object] | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[BrowsedElement[T]]:
-        """Looks at elements in delivery order, and changes nothing.
+        """Returns elements in delivery order without taking them.
 
-        `on_selector_error` is called for each page with elements that are left out because `where` raised for them.
+        `on_selector_error` is called for each page that lacks elements because `where` raised.
         """
         after: str | None = None
         while True:
@@ -250,7 +250,7 @@ class Queue(Generic[T]):
         return responses.status_of(responses.document(response, "stats"))
 
     async def pause(self, *, timeout: float | None = None) -> None:
-        """Holds back all consumers of the queue until `resume`."""
+        """Makes all consumers of the queue wait until `resume`."""
         await self._client.send(Request("PATCH", f"{self._path}/pause"), timeout)
 
     async def resume(self, *, timeout: float | None = None) -> None:
@@ -259,9 +259,9 @@ class Queue(Generic[T]):
     async def settle(
         self, settlements: Sequence[Settlement], timeout: float | None
     ) -> list[datetime | None | Exception]:
-        """Settles reservations of this queue in one request, or in several if the server takes no more at once.
+        """Settles reservations of this queue in one request, or in several if the server rejects it as too large.
 
-        One result does not affect another.
+        Results are independent of each other.
         """
         try:
             with self._client.during():
@@ -286,7 +286,7 @@ class Queue(Generic[T]):
     async def take_once(
         self, count: int, *, wait: float, group: str | None, lease: float, consumer: str
     ) -> list[Reservation[T]]:
-        """One request that is not repeated; a worker decides itself when to try again."""
+        """Takes jobs with one request, which is not repeated: the worker decides when to try again."""
         self._client.check_open()
         request = protocol.take_request(
             self._path, count=count, wait=wait, reserve=True, group=group, lease=lease, consumer=consumer
@@ -295,7 +295,7 @@ class Queue(Generic[T]):
         return [self._reservation(record, group) for record in responses.taken(response)]
 
     async def cancel(self, consumer: str, timeout: float) -> None:
-        """Ends the calls that wait under that name; they raise the error `pop-cancelled`."""
+        """Cancels the waiting calls of a consumer, which raise the error `pop-cancelled`."""
         request = Request("DELETE", f"{self._path}/consumer/{quote(consumer, safe='')}")
         await self._client.send(request, timeout, Retry(attempts=1))
 
@@ -314,15 +314,15 @@ class Queue(Generic[T]):
     async def _insert_lines(
         self, lines: Sequence[bytes], kind: protocol.KeyKind, timeout: float
     ) -> list[str | Exception]:
-        """Inserts elements of several callers. One that is rejected does not fail the others."""
+        """Inserts elements of several callers. A rejected element does not fail the others."""
         if not lines:
             return []
         try:
-            # Each request has a key of its own: one key with other lines would be a mistake.
+            # Each request needs a new key: a key with other content would be rejected.
             return [*await self._send_lines(lines, kind, protocol.request_key(kind), timeout)]
         except Exception as error:
             if isinstance(error, QuaysideError) and error.outcome == "nothing-changed":
-                # Some of the lines are the cause, and nobody says which. One that is one too many may be sent with fewer others.
+                # The lines are too many or too large together, so no line is named: send its halves.
                 if len(lines) > 1 and responses.is_of_many(error):
                     half = len(lines) // 2
                     return [
@@ -345,7 +345,7 @@ class Queue(Generic[T]):
         consumer: str | None,
         timeout: float | None,
     ) -> list[dict[str, Any]]:
-        """Waits in requests of a bounded length."""
+        """Takes elements. A long wait is split into several requests."""
         if wait is not None:
             protocol.milliseconds("wait", wait)
         until = None if wait is None else time.monotonic() + wait
@@ -367,7 +367,7 @@ class Queue(Generic[T]):
 
 
 class Reservation(Element[T]):
-    """An element under a lease. `async with` commits at the end, and rolls back if the block raises."""
+    """An element under a lease. An `async with` statement commits it, or rolls it back if the block raises."""
 
     def __init__(
         self, content: Content, codec: Codec[T], queue: Queue[T], receipt: Receipt, lease_until: datetime
@@ -375,13 +375,13 @@ class Reservation(Element[T]):
         super().__init__(content, codec)
         self._queue = queue
         self.receipt = receipt
-        #: By the server's clock.
+        #: The end of the lease, by the server's clock.
         self.lease_until = lease_until
-        #: Set when a worker finds that the lease is over, or gives the job up. It cancels the handler as well.
+        #: Set when a worker notices that the lease is lost, or gives the job up. The worker then cancels the handler.
         self.lost = asyncio.Event()
-        #: Whether it was committed, rolled back, released or buried, or is being so.
+        #: Whether the element is settled, or a settlement is in flight.
         self.settled = False
-        #: Of a settlement that failed with an unknown outcome: if it is repeated, the first one may have been applied.
+        #: Action of a settlement with an unknown outcome, after which a repeated one may find it applied.
         self._unknown: Action | None = None
 
     async def commit(self, *, timeout: float | None = None) -> None:
@@ -395,22 +395,22 @@ class Reservation(Element[T]):
         await self._settle(Settlement("rollback", self.receipt, delay=delay, reason=reason), timeout)
 
     async def release(self, *, timeout: float | None = None) -> None:
-        """Gives the element back unprocessed, to its place in the queue: no try is counted."""
+        """Returns the element unprocessed to its place in the queue, without counting a try."""
         await self._settle(Settlement("release", self.receipt), timeout)
 
     async def bury(self, reason: str, *, timeout: float | None = None) -> None:
-        """Moves the element to the dead-letter queue at once; without one it is rolled back."""
+        """Moves the element to the dead-letter queue. If the queue has none, the element is rolled back."""
         await self._settle(Settlement("bury", self.receipt, reason=reason), timeout)
 
     async def extend(self, lease: float | None = None, *, timeout: float | None = None) -> datetime:
-        """Renews the lease from now on, and returns its end."""
+        """Renews the lease for `lease` seconds, by default the queue's lease, and returns its new end."""
         if self.settled:
             raise responses.already_settled(self.id)
         settlement = Settlement("extend", self.receipt, lease=lease)
         try:
             until = await self._queue.settle_gathered(settlement, timeout)
         except LeaseLostError:
-            # A settlement that was sent at the same time may have been first: then it is over, and not lost.
+            # A concurrent settlement may have been first: then the reservation is settled, not lost.
             if self.settled:
                 raise responses.already_settled(self.id) from None
             raise
@@ -419,7 +419,7 @@ class Reservation(Element[T]):
         return self.lease_until
 
     async def fail(self, error: BaseException, delay: float | None = None) -> None:
-        """Settles as a handler's exception demands: RetryLater and Bury have their own meaning."""
+        """Settles the element after an exception: RetryLater and Bury decide how, others roll back."""
         await self._settle(protocol.settlement_of(self.receipt, error, delay), None)
 
     async def __aenter__(self) -> Reservation[T]:
@@ -436,7 +436,7 @@ class Reservation(Element[T]):
         try:
             await self.fail(error)
         except Exception as failure:
-            # The block's own exception matters more; the element returns when its lease ends.
+            # The block's exception takes precedence. The element returns to the queue when its lease ends.
             LOG.warning("Element %s was not rolled back: %s", self.id, failure)
 
     async def _settle(self, settlement: Settlement, timeout: float | None) -> None:
@@ -453,7 +453,7 @@ class Reservation(Element[T]):
         except LeaseLostError:
             raise
         except BaseException as error:
-            # The same settlement, or another one, may be tried again: also if this one was cancelled.
+            # The caller may try the same or another settlement, also if this one was cancelled.
             self.settled = False
             if responses.may_be_done(error):
                 may_be_done()

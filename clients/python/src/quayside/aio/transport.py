@@ -14,9 +14,10 @@ from ..transport import closed_error
 
 
 class Reader(asyncio.StreamReader):
-    """Notices what arrives while nobody waits for a response, such as the 408 of a proxy: it must not answer the next request.
+    """Detects data on an idle connection, such as the 408 of a proxy, which must not be read as the next response.
 
-    What arrived before the connection broke can be read: a body that is too large is rejected before all of it has arrived.
+    What arrived before the connection broke can still be read: the server rejects a too large body before all of it has
+    arrived.
     """
 
     is_idle = False
@@ -35,12 +36,12 @@ class Reader(asyncio.StreamReader):
 
 Connection = tuple[Reader, asyncio.StreamWriter]
 
-#: A line of a response's head, as the reader's limit.
+#: Maximum length of a line in the head of a response.
 MAX_LINE_BYTES = 65_536
 
 
 def shielded(authorize: Callable[[], Awaitable[str | None]]) -> Callable[[], Awaitable[str | None]]:
-    """A function for credentials whose own cancellation, such as that of a refresh that several calls await, cancels no call."""
+    """Wraps a function for credentials: its cancellation, such as that of a shared refresh, cancels no call."""
 
     async def call() -> str | None:
         task = asyncio.ensure_future(authorize())
@@ -85,7 +86,7 @@ class Transport:
 
     @contextlib.contextmanager
     def during(self) -> Iterator[None]:
-        """A call that `close` waits for."""
+        """Wraps a call that `close` waits for."""
         self._calls += 1
         self._calls_ended.clear()
         try:
@@ -96,7 +97,7 @@ class Transport:
                 self._calls_ended.set()
 
     async def send(self, request: Request, timeout: float) -> Response:
-        """Sends a request once. Raises what the function for credentials raises, as it is."""
+        """Sends a request once. Errors of the function for credentials are raised unchanged."""
         is_sent = False
 
         async def exchange() -> Response:
@@ -111,7 +112,7 @@ class Transport:
                     abort(connection)
                     raise connection[0].failure or error
                 except BaseException:
-                    # Also if the call is cancelled: the server returns what it took for a client that is gone.
+                    # Also if the call is cancelled: the server returns elements undelivered if the client disconnects.
                     abort(connection)
                     raise
             except (OSError, EOFError, ValueError, ProtocolError, asyncio.LimitOverrunError) as error:
@@ -128,7 +129,8 @@ class Transport:
             raise self._failure(error, is_sent) from error
 
     def _release(self, connection: Connection) -> None:
-        # The last one is used next. Of a moment with many calls, the first ones would remain, closed by the server.
+        # The last connection is reused first, so after a burst of calls the first ones stay until the server closes
+        # them.
         if self._idle and not is_usable(self._idle[0]):
             abort(self._idle.pop(0))
         connection[0].is_idle = True
@@ -153,7 +155,7 @@ class Transport:
             try:
                 await writer.wait_closed()
             except OSError:
-                # The other side was faster.
+                # The server has already closed the connection.
                 pass
 
     async def _connect(self) -> Connection:
@@ -175,7 +177,7 @@ class Transport:
 
 
 def is_usable(connection: Connection) -> bool:
-    """Whether the server has neither closed an idle connection nor sent what nobody asked for."""
+    """Whether the server has neither closed an idle connection nor sent unexpected data."""
     reader, writer = connection
     return not reader.is_stale and not reader.at_eof() and not writer.is_closing()
 
@@ -187,11 +189,11 @@ def abort(connection: Connection) -> None:
 async def converse(
     connection: Connection, server: Server, request: Request, headers: dict[str, str]
 ) -> tuple[Response, bool]:
-    """Sends a request and reads its response; whether the connection may be used again."""
+    """Sends a request and reads its response. Also returns whether the connection may be reused."""
     reader, writer = connection
     lines = [f"{request.method} {server.path}{request.path} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    # The response is read at once: it may come before the whole body is sent.
+    # Read the response immediately: it may arrive before the whole body is sent.
     writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + request.body)
     while True:
         version, status = await read_status(reader)
@@ -224,11 +226,11 @@ async def read_headers(reader: asyncio.StreamReader) -> dict[str, str]:
 
 
 async def read_body(reader: Reader, status: int, headers: dict[str, str]) -> tuple[bytes, bool]:
-    """The body, and whether its end was marked."""
+    """Returns the body, and whether its end was marked."""
     if status in (204, 304):
         return b"", True
     if headers.get("transfer-encoding", "").lower() == "chunked":
-        # The server sends lengths; a proxy may not.
+        # The server sends a length; a proxy may use chunks instead.
         return await read_chunks(reader), True
     if "content-length" in headers:
         return await reader.readexactly(int(headers["content-length"])), True

@@ -34,15 +34,16 @@ from .client import Queue, Reservation
 
 T = TypeVar("T")
 LOG = logging.getLogger("quayside")
-#: The job whose handler runs.
+#: The job of the running handler.
 HANDLED: ContextVar[object] = ContextVar("HANDLED", default=None)
 
 
 class Worker(Generic[T]):
-    """Runs a coroutine function for each job of a queue. Returns: commit. Raises: rollback. Lease lost: neither.
+    """Runs a coroutine function for each job of a queue.
 
-    A job is taken only if it can start at once. Leases are renewed while handlers run. A handler is cancelled if its
-    lease is lost or if it takes longer than `handler_timeout`.
+    If the handler returns, the job is committed; if it raises, the job is rolled back; if the lease is lost, neither. A
+    job is taken only if it can start immediately. Leases are renewed while handlers run. A handler is cancelled if its
+    lease is lost, or if it exceeds `handler_timeout`.
 
     States: new -> `start` -> running -> `stop` -> stopped.
     """
@@ -68,23 +69,23 @@ class Worker(Generic[T]):
         self._backoff = backoff
         self._name = consumer_name()
         self._listeners = Listeners()
-        #: Jobs whose handler has not ended, and those that are being settled after it.
+        #: Jobs whose handler is running, or that are being settled after it.
         self._active: dict[Reservation[T], asyncio.Task[None]] = {}
-        #: Those of them whose handler has ended.
+        #: Active jobs whose handler has ended.
         self._ended: set[Reservation[T]] = set()
-        #: When the lease of each was last renewed.
+        #: When the lease of each active job was last renewed.
         self._renewed_at: dict[Reservation[T], float] = {}
         self._changed = asyncio.Condition()
         self._stopping = asyncio.Event()
         self._is_paused = False
-        #: Set while no request for jobs is in flight.
+        #: Set while no take is in flight.
         self._take_ended = asyncio.Event()
         self._take_ended.set()
         self._takes = 0
-        #: Why `run` ends.
+        #: Set to end `run`.
         self._received = asyncio.Event()
         self._stopper: asyncio.Task[None] | None = None
-        #: The shortest grace period of all calls of `stop`.
+        #: The earliest end of the grace period of all calls of `stop`.
         self._grace_until = math.inf
         self._grace_over = asyncio.Event()
         self._grace_timer: asyncio.TimerHandle | None = None
@@ -94,7 +95,7 @@ class Worker(Generic[T]):
         self._renewer: asyncio.Task[None] | None = None
 
     def on(self, event: str, listener: Callable[..., object]) -> Worker[T]:
-        """`docs/sdk/python.md` lists the events and their arguments."""
+        """Adds a listener. `docs/sdk/python.md` lists the events and their arguments."""
         self._listeners.add(event, listener)
         return self
 
@@ -107,7 +108,10 @@ class Worker(Generic[T]):
     async def run(
         self, *, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT), grace: float = GRACE_SECONDS
     ) -> Stopped:
-        """Works until one of the signals arrives, or the call is cancelled, then stops. Only in the event loop of the main thread."""
+        """Runs until one of the signals arrives or the call is cancelled, then stops.
+
+        Must be called in the event loop of the main thread.
+        """
         loop = asyncio.get_running_loop()
         for number in signals:
             loop.add_signal_handler(number, self._received.set)
@@ -116,16 +120,16 @@ class Worker(Generic[T]):
                 self.start()
                 await self._received.wait()
             finally:
-                # Before the handlers have ended: a second signal ends the process at once.
+                # Restore the signal handlers before waiting for jobs, so that a second signal ends the process.
                 for number in signals:
                     loop.remove_signal_handler(number)
         finally:
-            # Also if this call is cancelled: nothing else knows that the worker runs.
+            # Also if this call is cancelled: no other code would stop the worker.
             stopped = await self.stop(grace)
         return stopped
 
     async def pause(self) -> None:
-        """Takes no more jobs until `resume`. Jobs that were taken are finished."""
+        """Stops taking jobs until `resume`. Jobs that were taken are finished."""
         self._is_paused = True
         await self._end_take(time.monotonic() + POLL_SECONDS)
 
@@ -135,19 +139,21 @@ class Worker(Generic[T]):
             self._changed.notify_all()
 
     async def stop(self, grace: float = GRACE_SECONDS) -> Stopped:
-        """Takes no more jobs and waits for handlers. After `grace` seconds, cancels the rest and rolls back.
+        """Stops taking jobs and waits for the handlers. After `grace` seconds, cancels the rest and rolls back their
+        jobs.
 
-        A commit or rollback that is being sent then is waited for, as long as a call may take. In a handler it returns at once.
+        If a commit or a rollback is being sent at that time, this waits for it, as long as a call may take. In a
+        handler it returns immediately.
         """
         stopper = self._begin_stop(grace)
-        # A handler would wait for itself.
+        # A handler that calls `stop` would wait for itself.
         if HANDLED.get() not in self._active:
-            # Of all callers, so that one of them that is cancelled does not end it.
+            # All callers share the task: if one of them is cancelled, it must continue.
             await asyncio.shield(stopper)
         return Stopped(self._finished, self._returned)
 
     def _begin_stop(self, grace: float) -> asyncio.Task[None]:
-        """What stops the worker. A later call may make the grace period shorter."""
+        """Returns the task that stops the worker. A later call may shorten the grace period."""
         until = time.monotonic() + grace
         if until < self._grace_until:
             self._grace_until = until
@@ -201,7 +207,7 @@ class Worker(Generic[T]):
                 self._take_ended.set()
                 failure = failure_of(error)
                 if failure.code == "pop-cancelled":
-                    # By `stop`, by `pause`, or by an operator.
+                    # Cancelled by `stop`, by `pause` or by an operator.
                     continue
                 failed += 1
                 self._listeners.emit("error", failure)
@@ -225,16 +231,16 @@ class Worker(Generic[T]):
             self._take_ended.set()
 
     async def _release(self, jobs: Sequence[Reservation[T]]) -> None:
-        """Returns jobs that came while the worker was being stopped."""
+        """Releases jobs that arrived while the worker was stopping."""
         try:
             await self._queue.settle([Settlement("release", job.receipt) for job in jobs], None)
         except Exception as error:
-            # They return when their leases end.
+            # The jobs return to the queue when their leases end.
             self._listeners.emit("error", failure_of(error))
         self._returned += len(jobs)
 
     async def _wait_for_capacity(self) -> int:
-        """How many jobs may be taken now; 0 if the worker stops."""
+        """Waits until jobs may be taken, and returns how many; 0 if the worker stops."""
         async with self._changed:
             while not self._stopping.is_set():
                 free = self._concurrency - len(self._active)
@@ -246,17 +252,17 @@ class Worker(Generic[T]):
         return 0
 
     async def _end_take(self, until: float) -> None:
-        """Ends the request that waits for jobs. It may not have reached the server yet, so its cancel is repeated."""
+        """Cancels the take in flight. The cancel is repeated, because the take may not have reached the server yet."""
         number = self._takes
-        # Also without a grace period: the request would take jobs for nobody.
+        # Without a grace period, too: the take would get jobs that no handler runs.
         until = max(until, time.monotonic() + CANCEL_SECONDS)
         is_reached = True
-        # Only this one: if the worker is resumed, the next one is to stay.
+        # End only this take: if the worker is resumed, the next one must continue.
         while is_reached and not self._take_ended.is_set() and self._takes == number and time.monotonic() < until:
             try:
                 await self._queue.cancel(self._name, CANCEL_SECONDS)
             except Exception as error:
-                # A server that cannot be reached hands nothing out; if it has done so, the leases end.
+                # The server is unreachable. If the take got jobs, their leases end.
                 is_reached = False
                 LOG.debug("The waiting call was not cancelled: %s", error)
             try:
@@ -274,12 +280,12 @@ class Worker(Generic[T]):
             except asyncio.TimeoutError as error:
                 limit = self._handler_timeout
                 if limit is None or time.monotonic() - started_at < limit:
-                    # The handler's own.
+                    # Raised by the handler itself.
                     await self._conclude(job, error, started_at)
                 else:
                     await self._conclude(job, too_long(limit), started_at)
             except asyncio.CancelledError as error:
-                # By the worker if the job is lost; else the event loop ends, or the handler awaited what was cancelled.
+                # The worker cancelled a lost job, the event loop ends, or the handler awaited something cancelled.
                 await self._conclude(job, error, started_at)
             except BaseException as error:
                 await self._conclude(job, error, started_at)
@@ -308,7 +314,7 @@ class Worker(Generic[T]):
             job.lost.set()
             self._listeners.emit("lease_lost", job)
         except Exception as failure:
-            # The element returns when its lease ends.
+            # The element returns to the queue when its lease ends.
             self._listeners.emit("error", failure_of(failure))
 
     async def _renew_leases(self) -> None:
@@ -341,7 +347,7 @@ class Worker(Generic[T]):
                 job.lease_until = result
 
     def _lose(self, job: Reservation[T]) -> None:
-        # A job that was settled while its lease was renewed is not lost.
+        # A job that was settled during the renewal is not lost.
         if job.settled or job.lost.is_set():
             return
         job.lost.set()
@@ -351,7 +357,7 @@ class Worker(Generic[T]):
             task.cancel()
 
     async def _give_up(self, job: Reservation[T]) -> None:
-        """Returns a job whose handler still runs."""
+        """Rolls back a job whose handler is still running."""
         if job.settled or job.lost.is_set():
             return
         job.lost.set()
