@@ -51,10 +51,7 @@ export interface InsertOptions extends CallOptions {
   readonly at?: Date | undefined;
   /** After how many milliseconds the element expires. Default: the queue's time to live, or never. */
   readonly ttlMs?: number | undefined;
-  /**
-   * Element headers, without the prefix `x-ks-hdr-` that they have over HTTP. Consumers receive their names in lower
-   * case.
-   */
+  /** Element headers, without their HTTP prefix `x-ks-hdr-`. Consumers receive the names in lower case. */
   readonly headers?: Readonly<Record<string, string>> | undefined;
   /** On a stream: the groups that consume the element. Default: those of the namespace. */
   readonly groups?: readonly string[] | undefined;
@@ -93,10 +90,7 @@ export interface RequestOptions extends CallOptions {
   readonly body?: string | Uint8Array | undefined;
   /** Default: `application/json`. */
   readonly contentType?: string | undefined;
-  /**
-   * Whether the request may be sent again after an unknown outcome. Default: true for a GET, unless it takes an
-   * element.
-   */
+  /** Whether to repeat the request after an unknown outcome. Default: true for a GET, unless it takes an element. */
   readonly isRepeatable?: boolean | undefined;
 }
 

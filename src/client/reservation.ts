@@ -11,16 +11,11 @@ export interface Reservation<T> extends Element<T>, AsyncDisposable {
   readonly leaseUntil: Date;
   /** The token of this reservation, for a program that settles it in another way. */
   readonly token: string;
-  /**
-   * Aborted when the reservation ends, with `LeaseLostError`; in a worker also with `StoppedError` or `TimeoutError`.
-   */
+  /** Aborted when the reservation ends: `LeaseLostError`; in a worker also `StoppedError` or `TimeoutError`. */
   readonly signal: AbortSignal;
   /** Finishes the element. @throws LeaseLostError if the reservation is over */
   commit(options?: CallOptions): Promise<void>;
-  /**
-   * Returns the element to the queue with one more failed try, or moves it to the dead-letter queue if that was its
-   * last.
-   */
+  /** Returns the element to the queue with one more failed try, or dead-letters it if that was the last one. */
   rollback(options?: RollbackOptions): Promise<void>;
   /** Returns the element unprocessed to its place in the queue, without counting a try. */
   release(options?: CallOptions): Promise<void>;
@@ -48,10 +43,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   readonly #wire: QueueWire;
   readonly #receipt: Receipt;
   #state: 'held' | 'settling' | 'settled' | 'lost' = 'held';
-  /**
-   * Action of a settlement that failed with an unknown outcome. If it is repeated, the first attempt may have been
-   * applied.
-   */
+  /** Action of a settlement with an unknown outcome. If it is repeated, the first attempt may have been applied. */
   #unknown: string | undefined;
   /** End of the lease, by the monotonic clock of this process. */
   #endsAt: number;

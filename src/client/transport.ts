@@ -52,10 +52,7 @@ const ANSWER_MS = 20_000;
 /** The limit grows with the body: at least this many bytes per millisecond are expected. */
 const BODY_BYTES_PER_MS = 64;
 
-/**
- * Transient errors: nothing was changed, and another attempt may succeed. A server that cannot be reached may be
- * restarting.
- */
+/** Transient errors: nothing was changed, and another attempt may succeed. An unreachable server may be restarting. */
 const TRANSIENT = new Set([
   'overloaded',
   'request-timeout',
@@ -67,16 +64,12 @@ const TRANSIENT = new Set([
 /** Error codes after which the request may have been executed. */
 const UNKNOWN = new Set(['outcome-unknown', 'internal']);
 /**
- * Connection failures before anything was sent, by error code and message in Node, Bun and Deno. The last three are TLS
- * errors.
+ * Connection failures before anything was sent: codes and messages of Node, Bun and Deno. The last three are of TLS.
  */
 const NOT_SENT =
   /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT| connect E|error \(Connect\)|CERT|LEAF_SIGNATURE|WRONG_VERSION/;
 
-/**
- * Sends requests. Adds credentials and deadlines, maps errors, and repeats a request until it succeeds or may not be
- * repeated.
- */
+/** Sends requests: adds credentials and deadlines, maps errors, and repeats a request as long as it may. */
 export class Transport {
   readonly #base: string;
   readonly #authorization: () => Promise<string> | string | null;
@@ -217,9 +210,7 @@ export class Transport {
     return init as RequestInit;
   }
 
-  /**
-   * Exponential backoff, minus up to half at random, so that the clients of a server do not return at the same time.
-   */
+  /** Exponential backoff, minus up to half at random, so that a server's clients do not return at the same time. */
   #delayAfter(attempt: number, retryAfterMs: number): number {
     const { minMs, maxMs } = this.#retry;
     const delayMs = Math.min(maxMs, minMs * 2 ** (attempt - 1));

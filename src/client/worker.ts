@@ -39,10 +39,7 @@ export type WorkerEvents<T> = {
   taken: [job: Reservation<T>];
   /** The handler returned, and the commit is stored. `ms` is how long both took. */
   committed: [job: Reservation<T>, ms: number];
-  /**
-   * The handler threw or timed out, and the rollback is stored. `delayMs` is undefined if the queue's retry delay
-   * applies.
-   */
+  /** The handler threw or timed out, and the rollback is stored. No `delayMs`: the queue's retry delay. */
   rolledBack: [job: Reservation<T>, error: unknown, delayMs: number | undefined];
   /** The handler threw `Bury`, and the burial is stored. */
   buried: [job: Reservation<T>, error: unknown];
@@ -59,9 +56,7 @@ export type WorkerEvents<T> = {
 export interface WorkerResult {
   /** Handlers that ended while `stop` was waiting. */
   readonly finished: number;
-  /**
-   * Elements that were released because their handlers had not started, or rolled back at the end of the grace period.
-   */
+  /** Elements released because their handlers had not started, or rolled back at the end of the grace period. */
   readonly returned: number;
 }
 
@@ -253,9 +248,7 @@ export class Worker<T> implements AsyncDisposable {
     }
   }
 
-  /**
-   * Ends the take in flight, if there is one. It is cancelled at the server, whose response still brings what it took.
-   */
+  /** Ends the take in flight, if any. It is cancelled at the server, whose response still has what it took. */
   async #endPoll(): Promise<void> {
     // End only this take: if the worker is resumed, the next one must continue.
     const polling = this.#polling;
@@ -340,9 +333,7 @@ export class Worker<T> implements AsyncDisposable {
     this.#emit('rolledBack', reservation, error, delayMs);
   }
 
-  /**
-   * Returns undefined for the queue's retry delay, also if `backoff` throws: otherwise the element would stay reserved.
-   */
+  /** Undefined: the queue's retry delay, also if `backoff` throws: otherwise the element would stay reserved. */
   #delayOf({ tries }: HeldReservation<T>, error: unknown): number | undefined {
     try {
       const delayMs = error instanceof RetryLater ? error.delayMs : this.#options.backoff?.(tries, error);

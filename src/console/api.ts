@@ -57,9 +57,7 @@ export class ApiError extends Error {
   }
 }
 
-/**
- * Whether the same request may succeed later: the server is unreachable or overloaded, or the user must sign in again.
- */
+/** Whether the request may succeed later: the server is unreachable or failed, or the user must sign in again. */
 export function isTemporary(error: unknown): boolean {
   return error instanceof ApiError && (error.status === 0 || error.status === 401 || error.status >= 500);
 }

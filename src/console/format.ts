@@ -27,9 +27,7 @@ export function several(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : many}`;
 }
 
-/**
- * Control characters that change the direction of the text that follows, including that of the surrounding sentence.
- */
+/** Control characters that change the direction of the following text, even of the surrounding sentence. */
 const TURNING = /[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069]/g;
 const RIGHT_TO_LEFT = /[\u0590-\u08FF\uFB1D-\uFDFF\uFE70-\uFEFC]/;
 

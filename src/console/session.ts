@@ -21,10 +21,7 @@ const WHERE = 'console/session';
 
 /** Undefined: not known yet; null: not signed in. */
 export const session = signal<SessionRecord | null | undefined>(undefined);
-/**
- * Whether the session has ended while its page is open. The page and its input stay, as behind a lock screen, until the
- * user signs in again.
- */
+/** Whether the session has ended while its page is open. The page stays behind the form, as behind a lock screen. */
 export const hasEnded = signal(false);
 /** Why the sign-in form is shown again. */
 export const notice = signal<string | null>(null);
@@ -75,8 +72,7 @@ export async function signIn(user: string, password: string): Promise<void> {
 }
 
 /**
- * Signs out. An error response of the server removes the cookie, too. Without a response, or with that of a proxy, the
- * browser keeps it.
+ * Signs out. The server's error responses remove the cookie, too; without any, the browser keeps it.
  * @throws Error if the session has not ended
  */
 export async function signOut(): Promise<void> {

@@ -20,8 +20,7 @@ export function SignInAgain({ user }: { readonly user: string }) {
   useLayoutEffect(() => {
     const before = document.activeElement;
     dialog.current?.showModal();
-    // Wait until the dialog is gone: Chromium ignores keys in a field that received the focus while the dialog was
-    // closing.
+    // After the dialog is gone: Chromium ignores keys in a field that got the focus while the dialog was closing.
     return () =>
       nextFrame(() => {
         if (before instanceof HTMLElement && before.isConnected) before.focus();

@@ -10,10 +10,7 @@ export const SILENCE_MS = 45_000;
 /** Offset of the server's clock to the browser's. */
 let offsetMs = 0;
 
-/**
- * The time by the server's clock, ms since 1970. Pages show the server's times, and the browser's clock may be wrong by
- * hours.
- */
+/** The time by the server's clock, ms since 1970, as in its responses. The browser's clock may be hours off. */
 export function now(): number {
   return Date.now() + offsetMs;
 }
@@ -29,8 +26,7 @@ export function timeRequest(): (date: string | null) => void {
   return (date) => {
     const second = Date.parse(date ?? '');
     if (Number.isNaN(second)) return;
-    // The server answered within this second, between the sending of the request and now. Keep the offset if it agrees
-    // with that.
+    // The server answered within this second, after the request was sent. Keep an offset that agrees with that.
     offsetMs = Math.min(Math.max(offsetMs, second - Date.now()), second + 999 - sentAt);
   };
 }

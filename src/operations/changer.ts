@@ -82,9 +82,7 @@ interface ChangerOptions {
 
 /** Elements of the transit queue that are read at once. */
 const AT_ONCE = 250;
-/**
- * Prefix of the name of a transit queue, which holds elements that move to another engine. The operation's id follows.
- */
+/** Prefix of a transit queue's name, before the operation's id. It holds elements that move to another engine. */
 export const TRANSIT_QUEUE = '__operation__';
 
 const NONE: ReadonlySet<ElementId> = new Set();
@@ -171,10 +169,7 @@ export class ElementChanger {
     }
   }
 
-  /**
-   * Skips an element that needs no change: if the engine's clock was set back since the start, this operation may have
-   * stored it.
-   */
+  /** Skips an element that needs no change: this operation may have stored it, if the engine's clock was set back. */
   #set(
     { headers, tries }: ScannedDelivery,
     change: ElementChange | null,

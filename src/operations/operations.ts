@@ -83,10 +83,7 @@ const KEPT_MS = 7 * 24 * 3_600_000;
 const MAX_KEPT = 100;
 /** Interval between searches for operations that no node runs, ± half. */
 const LOOK_MS = 2_000;
-/**
- * A node is considered gone if it has written no progress for this long. It writes every second, and an engine call
- * takes up to 5 s.
- */
+/** A node counts as gone if it is silent for this long. It writes every second; an engine call takes up to 5 s. */
 const SILENT_MS = 7_000;
 /**
  * By this time, a node that can run an operation has taken it over. If none has, a cancelled operation is ended by a
@@ -323,9 +320,7 @@ export class BulkOperations implements Service {
     return ended;
   }
 
-  /**
-   * For metrics: running operations by namespace and action, and elements that this node has changed since its start.
-   */
+  /** For metrics: running operations by namespace and action, and elements changed by this node since its start. */
   overview(): { readonly running: OperationTotals; readonly changed: OperationTotals } {
     const running = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
     const ids = new Set<string>();
@@ -372,10 +367,7 @@ export class BulkOperations implements Service {
     return `${this.#node}-${this.#made.toString(36)}`;
   }
 
-  /**
-   * Returns an operation that the caller may manage. Reads the stores if it is unknown: another node may have just
-   * created it.
-   */
+  /** Returns an operation that the caller may manage. An unknown one is looked up: another node may have created it. */
   async #visible(id: string, caller: OperationCaller): Promise<KnownOperation> {
     const found = this.#known(id) ?? (await this.#find(id));
     const ns = found?.operation.request.source.ns;

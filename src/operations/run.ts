@@ -158,10 +158,7 @@ export class OperationRun {
     return this.#isSuperseded ? null : this.#progress;
   }
 
-  /**
-   * Claims the operation and runs it. Resolves when it has ended or was stopped, or another node runs it. Never
-   * rejects.
-   */
+  /** Claims and runs the operation. Resolves when it has ended, was stopped, or runs on another node. Never rejects. */
   start(): Promise<void> {
     this.#running ??= this.#start();
     return this.#running;
@@ -213,8 +210,7 @@ export class OperationRun {
     let mustReturn = false;
     while (!this.#isStopping) {
       try {
-        // The other node returns elements of a cancelled operation to the source. Forwarding them, too, would duplicate
-        // them.
+        // The other node returns a cancelled operation's elements to the source. Forwarding them would duplicate them.
         mustReturn ||= this.#isCancelled;
         return await (mustReturn ? changer.turnBack() : changer.forward());
       } catch (error) {

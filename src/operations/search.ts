@@ -83,10 +83,7 @@ const MAX_PAGE_MS = 1_000;
 const MAX_BODY_BYTES = 16 * 1_048_576;
 /** Elements of the first read of a page: few, because they may fill the page. */
 const FIRST_CHUNK = 100;
-/**
- * Maximum elements of one read. With 400, the median latency of this node's other requests doubled; fewer cost
- * throughput.
- */
+/** Maximum elements per read. At 400, the median latency of other requests doubled; fewer cost throughput. */
 export const MAX_CHUNK = 200;
 /** Maximum elements of one read with bodies. */
 const MAX_CHUNK_WITH_BODIES = 100;
@@ -125,11 +122,9 @@ export class Searches {
   }
 
   /**
-   * Returns one page of a search that is opened for this page only. A user may run only a few such searches with a
-   * selector at a time.
+   * Returns one page of a search opened for it. A user may run only a few of these with a selector at a time.
    * @param after the `next` of the page before, as this method returned it; null for the first page
-   * @throws QuaysideError as `open` and `ElementSearch.page`; `invalid-parameter` if `after` is not such a cursor;
-   * `overloaded`
+   * @throws QuaysideError as `open` and `page`; `invalid-parameter` if `after` is not such a cursor; `overloaded`
    */
   async page(
     queue: Queue,
@@ -225,8 +220,7 @@ export class ElementSearch {
   }
 
   /**
-   * Returns up to `limit` matches after the cursor. A page may have few matches, or none, and not be the last: see
-   * `next`.
+   * Returns up to `limit` matches after the cursor. A page with few matches, or none, may not be the last.
    * @param after the `next` of an earlier page of the same filter; null for the first page
    * @throws QuaysideError `invalid-parameter` if the selector exceeds its time or memory limit; `forbidden` if it reads
    * bodies that are hidden; `not-supported` with ids on an engine that does not find elements by id
@@ -280,10 +274,7 @@ export class ElementSearch {
     return this.#program !== null || this.#filter.insertedBefore != null;
   }
 
-  /**
-   * Whether all elements are read with their bodies for the caller. If only some match, the bodies of the matches are
-   * read afterwards.
-   */
+  /** Whether all elements are read with bodies for the caller. If only some match, bodies are read afterwards. */
   get #readsBodiesOfAll(): boolean {
     return this.#options.bodies && (!this.#findsIds || (!this.#isSelective && !this.#byIds));
   }

@@ -66,10 +66,7 @@ export interface StoredOperation {
 export interface OperationError {
   /** Why the operation failed, or why the last element could not be changed; null: no error. */
   readonly error: string | null;
-  /**
-   * Whether the selector threw the error, which may then quote a body. Earlier versions did not store this: assume
-   * true.
-   */
+  /** Whether the selector threw the error, which may then quote a body. Missing in earlier versions: assume true. */
   readonly isThrown?: boolean;
 }
 

@@ -75,9 +75,7 @@ const NOTHING: LoadedList = {
   inserted: null,
 };
 
-/**
- * The elements of a queue, with states, search, selection and actions. The list changes only when the user reloads it.
- */
+/** The elements of a queue, with states, search, selection and actions. Changes only when the user reloads it. */
 export function ElementList({
   of,
   status,
@@ -323,8 +321,7 @@ function GroupChoice({
 
 function SearchForm({ search }: { readonly search: string }) {
   const field = useRef<HTMLInputElement>(null);
-  // Update the field when the browser's buttons change the address. It is not rendered anew, so that it keeps the
-  // focus.
+  // Update the field when the browser's buttons change the address, without rendering it anew: it keeps the focus.
   useLayoutEffect(() => {
     if (field.current !== null) field.current.value = search;
   }, [search]);

@@ -201,9 +201,7 @@ function placesOf(
   return { places: [...places.values()], edges };
 }
 
-/**
- * The graph of exchanges. It is redrawn when exchanges or their counts change. The table below has the same content.
- */
+/** The graph of exchanges, redrawn when exchanges or their counts change. The table below has the same content. */
 function ExchangeGraph({
   all,
   cycles,

@@ -401,10 +401,7 @@ function EngineState({
   );
 }
 
-/**
- * The health of the engines of a namespace, as seen by all nodes. Alarms arrive immediately; the engines are read every
- * 15 s.
- */
+/** Health of a namespace's engines, as seen by all nodes. Alarms arrive immediately, engines are read every 15 s. */
 function healthOf(
   alarm: AlarmPicture | undefined,
   engines: readonly EngineInfo[],

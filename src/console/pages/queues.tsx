@@ -66,8 +66,7 @@ export function Queues() {
   const isLive = connection.value === 'live';
   const wasLive = useRef(isLive);
   useEffect(() => {
-    // Without an event stream, the server's data about queues are up to ten seconds old. For the stream it has read
-    // them again.
+    // Without a stream, the server's data are up to ten seconds old. For the stream it has read them again.
     if (isLive && !wasLive.current) sortAgain();
     wasLive.current = isLive;
   }, [isLive]);

@@ -25,10 +25,7 @@ const RIGHTS: readonly (readonly [AccessRight, string])[] = [
   ['exchange', 'Exchange'],
 ];
 
-/**
- * The rights of the signed-in user, console sessions, and the audit log. Users and their rights are changed only in the
- * configuration.
- */
+/** The user's rights and console sessions, and the audit log. Rights are changed only in the configuration. */
 export function Users() {
   return (
     <>

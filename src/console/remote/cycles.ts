@@ -70,10 +70,7 @@ function groupsOf(
   return groups;
 }
 
-/**
- * Depth-first search: returns the unseen places that can be reached, in post-order. Not recursive, because chains may
- * be long.
- */
+/** Depth-first search: returns the unseen places in reach, in post-order. Not recursive: chains may be long. */
 function walk(
   start: string,
   next: ReadonlyMap<string, readonly string[]>,

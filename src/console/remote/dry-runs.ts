@@ -51,10 +51,7 @@ export async function samplesOf(src: QueueNamed, max: number): Promise<readonly 
   return elements.filter(({ text, truncated }) => text !== undefined && !truncated).slice(0, max);
 }
 
-/**
- * Tests a declaration with elements; null: the stored one. One request at a time: a user may run only two tests at
- * once.
- */
+/** Tests a declaration with elements; null: the stored one. One at a time: a user may run only two tests at once. */
 export async function tryOn(
   id: string,
   declaration: ExchangeDeclared | null,

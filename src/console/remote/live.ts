@@ -188,9 +188,7 @@ function show(): void {
   version.value += 1;
 }
 
-/**
- * Shows changes in the next frame: an update of the server consists of many events, and pages iterate over all queues.
- */
+/** Shows changes in the next frame: a server's update is many events, and pages iterate over all queues. */
 function showSoon(): void {
   if (isShowing) return;
   isShowing = true;

@@ -95,10 +95,7 @@ export async function countMatching(
   }
 }
 
-/**
- * Polls an operation until it has ended. It runs without this page, so if the server is unavailable it is read again
- * later.
- */
+/** Polls an operation until it has ended. It runs without this page, so errors of an outage are only reported. */
 export async function watchOperation(
   id: string,
   { onProgress, onTrouble }: OperationWatcher,

@@ -7,10 +7,7 @@ export interface ImportResult {
   readonly repeated: number;
 }
 
-/**
- * Returns the URL of a download of all elements of a queue, as NDJSON; null if browsers cannot request the queue's
- * name.
- */
+/** Returns the URL of a queue's export as NDJSON; null if browsers cannot request the queue's name. */
 export function exportUrl({ ns, queue }: QueueNamed): string | null {
   const where = path('q', ns, queue, 'export');
   return stepIn(where) === undefined ? urlOf(where).href : null;

@@ -32,9 +32,7 @@ export function firstIdOf(id: string, headers: readonly (readonly [string, strin
   return headers.find(([name]) => name === ORIGIN)?.[1] ?? id;
 }
 
-/**
- * Searches the source first and the dead-letter queue second, to find an element that moves between the two searches.
- */
+/** Searches the source first, then the dead-letter queue, to find an element that moves in between. */
 export async function whereIs(redriven: RedrivenElement, signal: AbortSignal): Promise<Whereabouts> {
   const { source, deadLetters, firstId } = redriven;
   const { groups, areAll } = await groupsOf(source, signal);

@@ -37,9 +37,7 @@ export function InsertDialog({
   const error = useSignal<unknown>(null);
   const isBusy = useSignal(false);
   const attempt = useRef({ content: '', key: '' });
-  /**
-   * Returns the same idempotency key for the same content, so that an insert whose response was lost can be repeated.
-   */
+  /** Returns the same idempotency key for the same content, to repeat an insert whose response was lost. */
   const keyFor = (content: string): string => {
     if (attempt.current.content !== content) attempt.current = { content, key: randomKey() };
     return attempt.current.key;

@@ -141,10 +141,7 @@ function pathOf(
     .join('');
 }
 
-/**
- * A round distance that gives three or four marks. It is a multiple of `unit`, because a mark's text cannot show
- * fractions of it.
- */
+/** A round distance for three or four marks; a multiple of `unit`, since texts of marks show no fractions of it. */
 function stepOf(largest: number, steps: readonly number[] | undefined, unit: number): number {
   const wanted = largest / 3;
   if (steps !== undefined) return steps.find((step) => step >= wanted) ?? steps.at(-1) ?? 1;

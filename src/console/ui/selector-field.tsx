@@ -4,10 +4,7 @@ import type { CodeEditor, SelectorProblem } from './code-editor.ts';
 
 const PLACEHOLDER = 'env => env.msg.payload.amount > 100';
 
-/**
- * A field for a selector, with highlighted syntax and a marked mistake. The editor is loaded when the first field is
- * shown.
- */
+/** A field for a selector, with highlighted syntax and a marked mistake. Loads the editor when first shown. */
 export function SelectorField({
   label,
   text,
