@@ -24,29 +24,29 @@ import {
 import type { AmqpParts } from './options.ts';
 
 /**
- * Other clients have their turn when this much was asked for: 2,000 frames, or the settling of 16,000 deliveries. A
- * client may do so in a few hundred bytes, and one turn of the event loop may bring two megabytes of it.
+ * Effort after which other clients are served: 2,000 frames, or the settlement of 16,000 deliveries. A few hundred
+ * bytes may request that, and one turn of the event loop may bring 2 MB of such frames.
  */
 const MAX_EFFORT = 16_384;
 
-/** The protocol headers of AMQP 1.0.0, bare and with SASL. */
+/** The protocol headers of AMQP 1.0.0, without and with SASL. */
 const AMQP_HEADER = Buffer.from('AMQP\0\x01\0\0', 'latin1');
 const SASL_HEADER = Buffer.from('AMQP\x03\x01\0\0', 'latin1');
 /** A frame without a body (transport, 2.4.5). */
 const HEART_BEAT = Buffer.from([0, 0, 0, 8, 2, 0, 0, 0]);
 const TLS_HANDSHAKE = 0x16;
 
-/** What comes next. */
+/** What the client has to send next. */
 type Phase = 'sasl-header' | 'sasl' | 'amqp-header' | 'frames';
 
-/** The AMQP 1.0 front end. Connections that the server's stop ends get a `close` with `amqp:connection:forced`. */
+/** The AMQP 1.0 front end. When the server stops, its connections get a `close` with `amqp:connection:forced`. */
 export class AmqpServer extends SessionServer {
   constructor(parts: AmqpParts) {
     super('AMQP', parts, (socket, arrival) => new AmqpConnection(parts, socket, arrival));
   }
 }
 
-/** The session of one AMQP client: its login, its links, and the endpoint that speaks the protocol. */
+/** The session of one AMQP client: its login, its links, and the endpoint that implements the protocol. */
 export class AmqpConnection
   extends ClientSession<PendingInsertReply, PendingSettleReply>
   implements ConnectionHost
@@ -54,13 +54,13 @@ export class AmqpConnection
   readonly input = new FrameSplitter(AMQP_LIMITS.loginBytes);
   readonly writer: SocketWriter;
   readonly links = new Set<SessionLink>();
-  /** The largest body of a message, and the largest encoded message. */
+  /** Maximum size of a message's body, and of an encoded message. */
   readonly bodyLimit: number;
   readonly messageBytes: number;
   readonly #parts: AmqpParts;
   readonly #saslLogin: SaslLogin;
   readonly #endpoint: ConnectionEndpoint;
-  /** Sessions whose links may have room for more. */
+  /** Sessions whose links may send more deliveries. */
   readonly #withRoom = new Set<SessionEndpoint>();
   /** Bytes of messages that wait for the windows of sessions. */
   #queuedBytes = 0;
@@ -87,7 +87,7 @@ export class AmqpConnection
     this.#expectOpen();
   }
 
-  /** Ends the session with a `close`, or before the login with an outcome. Harmless if it ends already. */
+  /** Ends the session with a `close`, or during the login with a SASL outcome. May be called repeatedly. */
   override fail(thrown: unknown): void {
     if (!(thrown instanceof ProtocolError)) {
       this.failWith(thrown, (error) => this.#writeClose(wireError(error)));
@@ -102,15 +102,15 @@ export class AmqpConnection
     this.finish(() => this.#writeClose(thrown), true);
   }
 
-  /** Ends a link with an error. Harmless if it is over. */
+  /** Ends a link with an error. No effect if it has ended. */
   failLink(link: SessionLink, thrown: unknown): void {
     if (this.links.has(link)) this.endLink(link, this.publicError(thrown));
   }
 
-  /** As `failLink`, with an error that is public already, and so is logged. */
+  /** As `failLink`, with the result of `publicError`, which has logged the error. */
   endLink(link: SessionLink, error: QuaysideError): void {
     if (!this.links.has(link)) return;
-    // Every link would end for the same reason; what the client holds returns with the session, without a failed try.
+    // All links would end for the same reason, so end the session: elements then return without a failed try.
     if (error.code === 'shutting-down') {
       this.endByServer(error);
       return;
@@ -120,11 +120,11 @@ export class AmqpConnection
     link.endpoint.detach(wireError(error));
   }
 
-  /** A link is over. */
+  /** Removes a link that has ended. */
   removeLink(link: SessionLink): void {
     this.links.delete(link);
     this.counts.links -= 1;
-    // Other links of its session may send now.
+    // This may free places in the session's window for other links.
     this.guard(() => link.endpoint.release());
   }
 
@@ -144,7 +144,7 @@ export class AmqpConnection
   }
 
   notInserted(replies: readonly (PendingInsertReply | null)[], thrown: unknown): boolean {
-    // Once for all: it is logged.
+    // Called once for all replies, since it logs the error.
     const error = this.publicError(thrown);
     for (const reply of replies) reply?.link.refuse(reply, error);
     return true;
@@ -159,7 +159,7 @@ export class AmqpConnection
     for (const reply of replies) reply?.link.fail(error);
   }
 
-  // What the protocol endpoint calls.
+  // Methods that the protocol endpoint calls.
 
   planFlush(): void {
     if (this.#isTurnPlanned) return;
@@ -197,7 +197,10 @@ export class AmqpConnection
     this.planFlush();
   }
 
-  /** What leaves the queue goes to the writer, or is dropped before an answer does: then consumers are filled. */
+  /**
+   * Need not fill consumers when bytes leave the queue: they move to the writer, or are dropped before a frame is
+   * written, and the writer fills consumers after each write.
+   */
   onQueued(bytes: number): void {
     this.#queuedBytes += bytes;
   }
@@ -293,7 +296,7 @@ export class AmqpConnection
     return true;
   }
 
-  /** The last that the client is sent, by how far its connection was. */
+  /** Writes the closing frame for the phase of the connection. */
   #writeClose(error: AmqpError): void {
     switch (this.#phase) {
       case 'sasl-header':
@@ -312,7 +315,7 @@ export class AmqpConnection
   }
 }
 
-/** What a client sent instead of the header that it should begin with. */
+/** The error for a client that sent something other than the expected protocol header. */
 function wrongHeader(header: Buffer, expected: string): ProtocolError {
   if (header[0] === TLS_HANDSHAKE) {
     return framingError(`The client starts TLS, but this port is without TLS. Expected: ${expected}.`);
@@ -323,7 +326,7 @@ function wrongHeader(header: Buffer, expected: string): ProtocolError {
     );
   }
   const [id, major, minor, revision] = header.subarray(4);
-  // RabbitMQ's clients and most others use 0-9-1, whose header counts differently.
+  // RabbitMQ's and most other clients use AMQP 0-9-1, whose header has another layout.
   const old = id === 0 && major === 0 ? ` (AMQP 0-${minor}-${revision}, another protocol)` : '';
   return framingError(
     `The client sent the header of protocol ${id}, version ${major}.${minor}.${revision}${old}. Expected: ${expected}.`,

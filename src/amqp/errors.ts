@@ -1,13 +1,13 @@
 import type { ErrorCode, QuaysideError } from '../model/errors.ts';
 import type { AmqpError } from './core/protocol-error.ts';
 
-/** An error code on this wire. */
+/** How an error code is sent over AMQP. */
 interface AmqpErrorRule {
-  /** The symbol of the standard (transport, 2.8; messaging, 3.5). */
+  /** The condition symbol of the standard (transport, 2.8; messaging, 3.5). */
   readonly condition: string;
   /**
-   * The outcome of a message that fails with it: `rejected` as it is, or `released` if the same message may succeed
-   * later. `detach`: it may be stored or not, so no outcome would be true.
+   * The outcome of a client's message that fails with this error: `rejected`, or `released` if the same message may
+   * succeed later. `detach`: the message may or may not be stored, so no outcome would be correct and the link ends.
    */
   readonly message: 'rejected' | 'released' | 'detach';
 }
@@ -15,7 +15,7 @@ interface AmqpErrorRule {
 const rejected = (condition: string): AmqpErrorRule => ({ condition, message: 'rejected' });
 const released = (condition: string): AmqpErrorRule => ({ condition, message: 'released' });
 
-/** Every error code on this wire; `docs/protocols/amqp.md` lists those that can occur. */
+/** Every error code; `docs/protocols/amqp.md` lists those that can occur. */
 export const AMQP_ERRORS = {
   'malformed-request': rejected('amqp:decode-error'),
   'headers-too-large': rejected('amqp:link:message-size-exceeded'),
@@ -67,7 +67,7 @@ export const AMQP_ERRORS = {
   internal: { condition: 'amqp:internal-error', message: 'detach' },
 } as const satisfies Record<ErrorCode, AmqpErrorRule>;
 
-/** An error as it is sent; `info.code` is the code of the model. */
+/** Converts an error for the wire; `info.code` is its `ErrorCode`. */
 export function wireError({ code, message, details }: QuaysideError): AmqpError {
   const info: Record<string, string> = { code };
   if (details.parameter !== undefined) info.parameter = details.parameter;

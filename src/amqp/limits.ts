@@ -1,37 +1,37 @@
 /**
- * Bounds on what one client may make this server keep or do. `docs/protocols/amqp.md` lists the same numbers, and a
- * test compares them. If AMQP has a field for a bound, the `open`, `begin` and `attach` of this server announce it.
+ * Limits on the memory and work that one client may cause. `docs/protocols/amqp.md` lists the same numbers, and a test
+ * compares them. If AMQP has a field for a limit, this server announces it in its `open`, `begin` or `attach`.
  */
 export const AMQP_LIMITS = {
-  /** Bytes that are read before the login is done. */
+  /** Maximum bytes read before the login is complete. */
   loginBytes: 4096,
   /** `max-frame-size` of this server's `open`. */
   frameBytes: 131_072,
-  /** `channel-max`: the highest channel; one session each. */
+  /** `channel-max`: the highest channel number; a channel has one session. */
   channelMax: 255,
-  /** `handle-max` of each session: the highest handle; one link each. */
+  /** `handle-max` of each session: the highest handle; a handle has one link. */
   handleMax: 255,
-  /** Unsettled deliveries of a session, in each direction. A power of two: the ring of the sent ones grows to it. */
+  /** Unsettled deliveries of a session, in each direction. A power of two, since the ring of sent ones grows to it. */
   unsettled: 2048,
   /** Bytes of a link's name. */
   nameBytes: 512,
-  /** Bytes of a link's name, addresses and filter, which are kept as long as the link. */
+  /** Bytes of a link's name, addresses and filter, which stay in memory as long as the link. */
   attachBytes: 4096,
   /** Nesting of lists, maps, arrays and descriptors. */
   depth: 16,
-  /** Values in one performative, those inside lists, maps and arrays included. */
+  /** Values in one performative, including those inside lists, maps and arrays. */
   values: 4096,
-  /** Bodies of all deliveries that have begun and not ended, in largest messages. */
+  /** Total size of a connection's incomplete deliveries, as a multiple of the largest message. */
   begunMessages: 4,
-  /** The shortest `idle-time-out` of a client, ms: it is sent something more often than that. */
+  /** The shortest allowed `idle-time-out` of a client, ms: the server sends heart-beats more often than that. */
   shortestIdleMs: 500,
   /** Links of one connection. */
   links: 256,
-  /** Messages that a client may send on a link before the first is settled: the credit of this server. */
+  /** Link credit that this server grants: messages that a client may send on a link before the first is settled. */
   credit: 1000,
-  /** Bytes of a message around its body. */
+  /** Bytes of a message in addition to its body. */
   sectionBytes: 65_536,
 } as const;
 
-/** Constants of the delay of a rejected element, in seconds: `tries² * c2 + tries * c1 + c0`. */
+/** Coefficients of the delay of a rejected element, in seconds: `tries² * c2 + tries * c1 + c0`. */
 export const REJECT_DELAY = { c2: 3, c1: 3, c0: 3 } as const;

@@ -33,10 +33,10 @@ import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
 import { elementOf, messageOf } from './message.ts';
 import { ValueReader } from './values.ts';
 
-/** A link of a connection: a client sends by it, receives, or browses. */
+/** A link of a connection, on which the client sends, receives or browses. */
 export type SessionLink = IncomingLink | OutgoingLink | BrowsingLink;
 
-/** Accepts an `attach`. @throws QuaysideError if the source or target, or a right to it, is not what it must be */
+/** Accepts an `attach`. @throws QuaysideError if the source or target is not valid, or the user lacks the right */
 export function openLink(connection: AmqpConnection, endpoint: Endpoint): SessionLink {
   if (endpoint.request.target?.isCoordinator === true) {
     throw notSupported('target', 'Transactions are not served, so no link may have a coordinator.');
@@ -48,34 +48,34 @@ export function openLink(connection: AmqpConnection, endpoint: Endpoint): Sessio
     : new OutgoingLink(connection, endpoint, source);
 }
 
-/** Credit is replenished when this part of it was used and settled. */
+/** Credit is replenished when this many messages were settled. */
 const REPLENISHED = AMQP_LIMITS.credit / 4;
 
 /** The reply to a message of a client, pending until the engine has stored it. */
 export interface PendingInsertReply {
   readonly link: IncomingLink;
   readonly deliveryId: number;
-  /** It came settled: there is no outcome to send. */
+  /** The client sent the message settled, so no outcome is sent. */
   readonly isSettled: boolean;
 }
 
 /**
- * A link by which a client sends: each message is one element of the queue that its target names, or, if the target has
- * no address, of the queue that the message names in `to` (the anonymous terminus).
+ * A link on which the client sends. Each message becomes one element of the queue that the target names, or, if the
+ * target has no address (anonymous terminus), of the queue that the message names in `to`.
  */
 export class IncomingLink implements ReceiverHandler, RightHolder {
   readonly right = 'write';
-  /** Null: that of each message. */
+  /** Null if each message names its own. */
   readonly namespace: Namespace | null;
   readonly endpoint: ReceiverEndpoint;
   readonly #connection: AmqpConnection;
-  /** Null: that of each message. */
+  /** Null if each message names its own. */
   readonly #address: string | null;
-  /** Messages that were settled since credit was granted last. */
+  /** Messages that were settled since credit was last granted. */
   #settled = 0;
   #isStopped = false;
 
-  /** @throws QuaysideError if the target, or the right to write there, is not what it must be */
+  /** @throws QuaysideError if the target is not valid, or the user lacks the right to write there */
   constructor(connection: AmqpConnection, endpoint: ReceiverEndpoint) {
     const { target } = endpoint.request;
     checkNotDynamic(target);
@@ -93,7 +93,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     this.#connection.failLink(this, error);
   }
 
-  /** Releases what it holds. Harmless when repeated. */
+  /** Removes the link from the connection. No effect when repeated. */
   stop(): void {
     if (this.#isStopped) return;
     this.#isStopped = true;
@@ -117,18 +117,18 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     }
   }
 
-  /** The engine has it. */
+  /** The engine has stored the message. */
   accept({ deliveryId, isSettled }: PendingInsertReply): void {
     if (!isSettled) this.endpoint.session.settleReceived(deliveryId, 'accepted');
     this.#replenish(1);
   }
 
-  /** It was not stored, or that is unknown. */
+  /** The message was not stored, or that is unknown. */
   refuse({ deliveryId, isSettled }: PendingInsertReply, error: QuaysideError): void {
     const { session } = this.endpoint;
     const { message } = AMQP_ERRORS[error.code];
     if (message === 'detach' || isSettled) {
-      // There is no outcome that would be true, or none that its sender would see.
+      // No outcome would be correct, or the client would not see one.
       if (!isSettled) session.forgetReceived();
       this.#connection.endLink(this, error);
     } else {
@@ -139,7 +139,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
 
   #insert(bytes: Buffer, reply: PendingInsertReply): void {
     const connection = this.#connection;
-    // The right is checked before the message is read, if its queue is known by then.
+    // Check the right before parsing the message, unless the message names the queue.
     const known = this.#address === null ? null : connection.destinations.find(this.#address, 'write');
     const { bodyLimit, messageBytes } = connection;
     if (bytes.length > messageBytes) {
@@ -152,14 +152,14 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     if (sent.body.length > bodyLimit) {
       throw tooLarge(`The body has ${sent.body.length} bytes. Allowed: at most ${bodyLimit}.`);
     }
-    // A length needs no clock that sender and server agree on, so it goes before a moment.
+    // The `ttl` overrides `absolute-expiry-time`, which depends on the client's clock.
     const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
     const element = { ...sent, expiresAt, groups: queue.groups(sent.groups), dedupKey: null };
     needsFor(namespace, element);
     connection.inserts.add(queue, element, reply, bytes.length);
   }
 
-  /** The queue that a message names. */
+  /** The queue that a message names in `to`. */
   #named(address: string): Destination {
     checkTarget(address);
     return this.#connection.destinations.find(address, 'write');
@@ -178,7 +178,7 @@ function tooLarge(message: string): QuaysideError {
   return new QuaysideError('body-too-large', message);
 }
 
-/** @throws QuaysideError `invalid-parameter` if it has options, which would have no effect */
+/** @throws QuaysideError `invalid-parameter` if the address has options, which would have no effect */
 function checkTarget(address: string): void {
   const { group, leaseMs } = parseAddress(address);
   if (group === null && leaseMs === null) return;
@@ -188,23 +188,23 @@ function checkTarget(address: string): void {
   );
 }
 
-/** The reply to an outcome that a client gave a delivery, pending until the engine has settled it. */
+/** The reply to a client's disposition, pending until the engine has settled the element. */
 export interface PendingSettleReply {
   readonly link: OutgoingLink;
-  /** Null: the client has settled it. */
+  /** Null if the client has already settled the delivery. */
   readonly delivery: SentDelivery | null;
 }
 
 /**
- * A link by which a client receives: a consumer of the queue that its source names, with its credit for the window.
- * Settled, it pops; else it reserves, and the client's outcomes settle.
+ * A link on which the client receives: a consumer of the queue that the source names, whose window follows the link
+ * credit. If its messages are sent settled, it pops; else it reserves, and the client's outcomes settle the elements.
  */
 export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> implements SenderHandler {
   readonly endpoint: SenderEndpoint;
   readonly #settledReply: PendingSettleReply = { link: this, delivery: null };
   #isDraining = false;
 
-  /** @throws QuaysideError if the source, or the right to read there, is not what it must be */
+  /** @throws QuaysideError if the source is not valid, or the user lacks the right to read there */
   constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
     const isPop = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
     const { namespace, queue } = connection.destinations.find(source.address, 'read');
@@ -218,7 +218,10 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     this.session.failLink(this, error);
   }
 
-  /** The link ends and its connection does not: what the writer has is still sent, because no id may be left out. */
+  /**
+   * Call if the link ends but not its connection: deliveries in the writer are still sent, since ids must not have
+   * gaps.
+   */
   noteSent(): void {
     for (const [delivery, one] of this.outstanding) one.isSeen ||= delivery.isWritten;
   }
@@ -229,7 +232,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     return released;
   }
 
-  /** Takes more if there is room, or what there is if the client drains. */
+  /** Takes more elements if places are free; if the client drains, takes those that are ready. */
   override fill(): void {
     if (!this.endpoint.isDraining || this.#isDraining) {
       super.fill();
@@ -248,13 +251,14 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
 
   onFlow(): void {
     const { credit } = this.endpoint;
-    // A client that replenishes its credit bit by bit holds the rest of its window. One that holds less has given less.
+    // Credit below the window: the client either holds the rest of the window as unsettled deliveries, or, if it holds
+    // fewer, has reduced its window.
     const window = Math.min(Math.max(this.window, credit), this.outstanding.size + credit);
-    // Many clients give 2^32 - 1 and mean "no limit"; the session's is what they can hold.
+    // Many clients grant 2^32 - 1 as "no limit"; the session's limit is the most that they can hold.
     this.setWindow(Math.min(window, AMQP_LIMITS.unsettled));
     this.#isDraining = false;
     this.endDrain();
-    // The client took credit back: what comes for it now would be too much.
+    // The client reduced its credit: the pending take could return too many elements.
     if (this.asked > this.free) this.leaveWaitQueue();
   }
 
@@ -274,14 +278,14 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
   }
 
   /**
-   * A closed window is no end of a drain: the client would take its queue for empty. It opens as the client reads. Of
-   * unsettled deliveries the client has to settle some first, for which it may wait for the end of the drain.
+   * A closed session window does not end a drain, since the client would take the queue for empty; the window opens as
+   * the client reads. The limit of unsettled deliveries does: the client may settle none before the drain ends.
    */
   protected override get isUsedUp(): boolean {
     return this.endpoint.isUsedUp;
   }
 
-  /** All credit is used: the client may have no more to give before that. */
+  /** Use all credit, however little: the client may grant more only then. */
   protected override get minTake(): number {
     return 1;
   }
@@ -289,7 +293,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
   protected override send(delivery: Delivery): number {
     const { endpoint } = this;
     const { session } = endpoint;
-    // Another link of the session may have filled what they share, since this one joined the wait queue.
+    // Other links of the session may have used up its unsettled deliveries since this one joined the wait queue.
     if (this.isStopped || session.available <= 0) {
       this.queue.returnUndelivered(delivery);
       return delivery.body.byteLength;
@@ -307,13 +311,13 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     return bytes.length;
   }
 
-  /** Whether elements can move to another queue. Those of a dead-letter queue stay there. */
+  /** Whether the queue has a dead-letter queue other than itself. */
   get #hasDeadLetterQueue(): boolean {
     const { settings, key } = this.queue;
     return settings.deadLetter !== null && settings.deadLetter.queue !== key.name;
   }
 
-  /** What becomes of an element with this outcome (docs/protocols/amqp.md, "Receiving"). Null: it has none yet. */
+  /** The action for an outcome (docs/protocols/amqp.md, "Receiving"); null if the state is not an outcome yet. */
   #actionFor(state: AmqpDeliveryState, isSettled: boolean, tries: number): SettleAction | null {
     switch (state.kind) {
       case DESCRIBED.accepted:
@@ -327,35 +331,37 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
         if (this.#hasDeadLetterQueue) {
           return { kind: 'dead-letter', countTry: state.isFailed, reason: null };
         }
-        // Another consumer may do better, but not at once: it could be this one again.
+        // Delayed, since the next consumer could be this one again.
         return { ...failed(delayAfter(tries)), countTry: state.isFailed };
       default:
-        // The client has forgotten it; without an outcome it is a failed try.
+        // The client settled it without an outcome, which counts as a failed try.
         return isSettled ? failed(0) : null;
     }
   }
 }
 
-/** A failed try, for which no outcome of AMQP names a delay: the queue's retry delay goes before this one. */
+/**
+ * A rollback with a failed try. AMQP's outcomes carry no delay, so the queue's retry delay, if set, overrides this one.
+ */
 function failed(delayMs: number): ReleaseAction {
   return { kind: 'release', delayMs, isDefaultDelay: true, countTry: true };
 }
 
-/** How long a rejected element stays away, ms (docs/protocols/amqp.md, "Receiving"). */
+/** The delay of a rejected element, ms (docs/protocols/amqp.md, "Receiving"). */
 export function delayAfter(tries: number): number {
   const { c2, c1, c0 } = REJECT_DELAY;
   return Math.min(LIMITS.delayMs, (tries * tries * c2 + tries * c1 + c0) * 1000);
 }
 
 /**
- * A link by which a client browses: its source has the distribution mode `copy`. It gets copies of what is ready, in
- * order, as far as its credit goes; what it does with them changes nothing.
+ * A link on which the client browses: its source has the distribution mode `copy`. It sends copies of the ready
+ * elements, in order, as credit allows; the client's outcomes have no effect on them.
  */
 class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler {
   readonly endpoint: SenderEndpoint;
   readonly #isSettled: boolean;
 
-  /** @throws QuaysideError if the right to browse there is missing, or the source is not what it must be */
+  /** @throws QuaysideError if the source is not valid, or the user lacks the right to browse there */
   constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
     const { namespace, queue } = connection.destinations.find(source.address, 'browse');
     super(connection, { namespace, queue, group: source.group });
@@ -377,7 +383,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
     void this.stop(true);
   }
 
-  /** Each flow of the client looks for what has come since. */
+  /** Each flow of the client checks for new elements. */
   onFlow(): void {
     this.lookAgain();
   }
@@ -402,7 +408,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
     return bytes.length;
   }
 
-  /** As of a link that consumes, a drain does not end because the client's window is closed. */
+  /** A closed session window does not end a drain; see `OutgoingLink.isUsedUp`. */
   protected override onIdle(isAtEnd: boolean): void {
     const { endpoint } = this;
     if (endpoint.isDraining && (isAtEnd || endpoint.isUsedUp)) endpoint.drained();
@@ -410,9 +416,9 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
 }
 
 /**
- * A message that the client does not take ends the link (transport, 2.7.3), as with RabbitMQ: if it were skipped, it
- * would stay in the queue and nobody would know why.
- * @returns null if the client takes it
+ * A message above the client's `max-message-size` ends the link (transport, 2.7.3), as in RabbitMQ: if it were skipped,
+ * it would stay in the queue without a visible reason.
+ * @returns null if the message is small enough
  */
 function messageTooLarge({ request }: Endpoint, bytes: number, id: ElementId): QuaysideError | null {
   const { maxMessageBytes } = request;
@@ -422,19 +428,19 @@ function messageTooLarge({ request }: Endpoint, bytes: number, id: ElementId): Q
   );
 }
 
-/** The filter by which a source names the group to read as. */
+/** The filter in which a source names the group to read as. */
 const GROUP_FILTER = 'x-ks-group';
 
-/** What the source of a link asks for. */
+/** What the source of a link requests. */
 interface SourceRequest extends QueueAddress {
   /** As the client wrote it. */
   readonly address: string;
-  /** It looks at copies, and takes nothing (`distribution-mode` `copy`). */
+  /** Whether the link browses (`distribution-mode` `copy`). */
   readonly browses: boolean;
 }
 
 /**
- * Reads the source of a link by which a client receives.
+ * Reads the source of a link on which the client receives or browses.
  * @throws QuaysideError `invalid-name`, `invalid-parameter`, `not-supported`
  */
 function readSource(source: Terminus | null): SourceRequest {
@@ -458,7 +464,7 @@ function readSource(source: Terminus | null): SourceRequest {
   return group === null ? request : { ...request, group };
 }
 
-/** @param filter a map, encoded, whose encoding was checked */
+/** Reads the group from a source's filter. @param filter an encoded map, whose encoding was checked */
 function readGroup(filter: Buffer | null): string | null {
   if (filter === null) return null;
   const reader = new ValueReader(filter);
@@ -483,24 +489,24 @@ function notSupported(parameter: string, message: string): QuaysideError {
   return new QuaysideError('not-supported', message, { parameter });
 }
 
-/** What an address names, and what its options ask for. */
+/** The parts of an address. */
 interface QueueAddress {
   readonly ns: string;
   readonly name: string;
   /** Streams only: the group to read as; null if none is given. */
   readonly group: string | null;
-  /** How long each reservation lasts, ms; null: kept while the link lives. */
+  /** Lease of each reservation, ms; null: leases are extended while the link lives. */
   readonly leaseMs: number | null;
 }
 
 const ADDRESS_OPTIONS: readonly string[] = ['group', 'lease'];
 const FORM = /^(?:\/(?:q|queue)\/)?([^/?]+)\/([^/?]+)(?:\?(.*))?$/;
-/** Some clients make a URL of each address. The host is that of the connection, so it is not looked at. */
+/** Some clients turn every address into a URL. Its host is that of the connection, and is ignored. */
 const AUTHORITY = /^amqps?:\/\/[^/?#]*/i;
 
 /**
- * Reads `<namespace>/<queue>`, `/q/<namespace>/<queue>` or `/queue/<namespace>/<queue>`, each name percent-decoded
- * and perhaps with `?group=…&lease=…` behind it. Each may be the path of an `amqp:` or `amqps:` URL.
+ * Parses `<namespace>/<queue>`, `/q/<namespace>/<queue>` or `/queue/<namespace>/<queue>`, with percent-encoded names
+ * and optional `?group=…&lease=…`. Each may be the path of an `amqp:` or `amqps:` URL.
  * @throws QuaysideError `invalid-name`, `invalid-parameter`
  */
 export function parseAddress(text: string): QueueAddress {
@@ -517,7 +523,7 @@ export function parseAddress(text: string): QueueAddress {
   };
 }
 
-/** The path of a URL as it is written alone; what is no URL, as it is. */
+/** The address without the scheme and host of a URL; unchanged if it is not a URL. */
 function withoutAuthority(text: string): string {
   const path = text.replace(AUTHORITY, '');
   if (path === text || /^\/(?:q|queue)\/[^/?]+\/[^/?]+/.test(path)) return path;
@@ -557,7 +563,7 @@ function invalid(message: string): QuaysideError {
   return new QuaysideError('invalid-name', message, { parameter: 'address' });
 }
 
-/** @throws QuaysideError `not-supported` if a source or target asks for a queue of its own */
+/** @throws QuaysideError `not-supported` if a source or target requests a dynamically created queue */
 function checkNotDynamic(terminus: Terminus | null): void {
   if (terminus?.isDynamic === true) {
     throw notSupported('dynamic', 'dynamic is true, but queues are not created for a link. Name one.');

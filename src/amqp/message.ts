@@ -19,9 +19,9 @@ import {
   writeSimple,
 } from './values.ts';
 
-// Messages as elements, and elements as messages (docs/protocols/amqp.md, "Messages").
+// Converts messages to elements, and elements to messages (docs/protocols/amqp.md, "Messages").
 
-/** The fields of the properties section, in their order (messaging, 3.2.4). */
+/** The fields of the properties section, in the order of the standard (messaging, 3.2.4). */
 export const PROPERTY_FIELDS = [
   'message-id',
   'user-id',
@@ -39,7 +39,7 @@ export const PROPERTY_FIELDS = [
 ] as const;
 type PropertyField = (typeof PROPERTY_FIELDS)[number];
 
-/** The places of some of them. */
+/** Indexes of some of these fields. */
 const FIELD_AT = {
   to: placeOf('to'),
   contentType: placeOf('content-type'),
@@ -48,8 +48,8 @@ const FIELD_AT = {
 } as const;
 
 /**
- * Dead letters, also if they were moved back, copies of exchanges, and what no destination of an exchange accepted:
- * none expires.
+ * Headers of elements that never expire: dead letters, even if they were moved back, copies made by exchanges, and
+ * elements that no destination of an exchange accepted.
  */
 const WITHOUT_EXPIRY: ReadonlySet<string> = new Set([ORIGIN_ID, HOP_COUNT, EXCHANGE_NAME]);
 
@@ -58,18 +58,19 @@ function placeOf(field: PropertyField): number {
 }
 
 /**
- * What the body was written as. An element has bytes only, so what is not `data` is kept in a header. Of `value` (an
- * `amqp-value` of any other type) and `sequence` (the lists of `amqp-sequence` sections) the bytes are the encoding.
+ * How the body was encoded in the message. An element has only bytes, so a form other than `data` is stored in a
+ * header. For `value` (an `amqp-value` of any other type) and `sequence` (the lists of `amqp-sequence` sections), the
+ * element's bytes are the AMQP encoding.
  */
 type BodyForm = 'data' | 'string' | 'binary' | 'null' | 'value' | 'sequence';
 
-/** A named value of a map, in the order of the message; names are bytes. */
+/** An entry of a map. The name has one character per byte. */
 interface NamedValue {
   readonly name: string;
   readonly value: SimpleValue;
 }
 
-/** A message, taken apart as far as an element has room for it. */
+/** A decoded message, without the parts that an element does not store. */
 interface Message {
   readonly body: Buffer;
   readonly form: BodyForm;
@@ -83,10 +84,10 @@ interface Message {
   readonly applicationProperties: readonly NamedValue[];
 }
 
-/** Null, or not there: the field was not given. */
+/** A field is null, or beyond the end, if the message does not have it. */
 type PropertyFields = readonly (SimpleValue | null)[];
 
-/** Sections by their descriptors' symbols. */
+/** Numeric descriptors of the sections, by their symbols. */
 const BY_SYMBOL: Readonly<Record<string, number>> = {
   'amqp:header:list': 0x70,
   'amqp:delivery-annotations:map': 0x71,
@@ -99,18 +100,18 @@ const BY_SYMBOL: Readonly<Record<string, number>> = {
   'amqp:footer:map': 0x78,
 };
 
-/** Sections below it come once at most. */
+/** Sections with a lower descriptor occur at most once. */
 const FIRST_OF_BODY = 0x75;
-/** Fields of the header section (messaging, 3.2.1). */
+/** Indexes of fields of the header section (messaging, 3.2.1). */
 const TTL_AT = 2;
 const DELIVERY_COUNT_AT = 4;
 /** More sections than any client writes. */
 const MAX_SECTIONS = 4096;
-/** Values of a map that are read: those that can be element headers, and a few that are not kept. */
+/** Maximum entries of a map: those that can be element headers, and a few that are not stored. */
 const MAX_NAMES = LIMITS.headerCount + 16;
 
 /**
- * Reads a message of format 0 (messaging, 3.2). Data sections are joined, and so are the lists of sequences.
+ * Decodes a message of format 0 (messaging, 3.2). Joins its data sections, and the lists of its sequences.
  * @throws QuaysideError `malformed-request`; `not-supported` for compound values outside of the body
  */
 function readMessage(bytes: Buffer): Message {
@@ -136,12 +137,12 @@ function readMessage(bytes: Buffer): Message {
   return draft;
 }
 
-/** A message of which some sections were read. */
+/** A message that is being decoded. */
 type Draft = { -readonly [K in keyof Message]: Message[K] } & {
   hasBody: boolean;
-  /** Of the body, if it has several: data, or the encoded lists of sequences. */
+  /** The parts of a body with several sections: data, or the encoded lists of sequences. */
   parts: Buffer[] | null;
-  /** The sections in front of the body that it has, one bit each. */
+  /** The sections before the body that were read, one bit each. */
   seen: number;
 };
 
@@ -186,7 +187,7 @@ function readSection(reader: ValueReader, draft: Draft): void {
       return;
     case 0x71:
     case 0x78:
-      // Meant for this hop, and about the bytes of this encoding: neither is the element's.
+      // Not stored: delivery annotations are for this hop, and a footer is about the bytes of this encoding.
       reader.encoded();
       return;
     default:
@@ -230,7 +231,7 @@ function readProperties(reader: ValueReader): PropertyFields {
   return properties;
 }
 
-/** Pairs of a map; names of application properties are strings, those of annotations symbols. */
+/** Reads a map. Names of application properties are strings, those of annotations are symbols. */
 function readMap(reader: ValueReader, names: 'string' | 'symbol'): NamedValue[] {
   const count = reader.open('map');
   if (count === null) return [];
@@ -262,21 +263,21 @@ function readValue(reader: ValueReader, draft: Draft): void {
   else addBody(draft, 'value', value);
 }
 
-// How the parts of a message are named among an element's headers. Fields of its properties keep their names,
-// and so do application properties, so that every protocol reads them; what only AMQP knows begins with `x-amqp-`.
+// Names of the element headers that store the parts of a message. Fields of its properties and application properties
+// keep their names, so that every protocol can read them; names of parts specific to AMQP start with `x-amqp-`.
 
-/** The exact spelling and type of names and values that are not lower-case strings. */
+/** The original spelling of names that are not lower case, and the types of values that do not have the usual type. */
 export const TYPES_HEADER = 'x-amqp-types';
-/** The form of a body that was not written as data. */
+/** The {@link BodyForm} of a body that was not encoded as data. */
 export const BODY_HEADER = 'x-amqp-body';
 /** Message annotations. */
 export const ANNOTATION_PREFIX = 'x-amqp-annotation-';
 /** Application properties whose names are taken already. */
 export const PROPERTY_PREFIX = 'x-amqp-property-';
-/** Everything that only AMQP knows. */
+/** The prefix of all of these names. */
 export const OWN_PREFIX = 'x-amqp-';
 
-/** Annotations of what is sent, which the element's headers do not contain. */
+/** Annotations of sent messages that do not come from the element's headers. */
 export const ID_ANNOTATION = 'x-opt-ks-id';
 export const MATURE_ANNOTATION = 'x-opt-ks-mature';
 export const GROUP_ANNOTATION = 'x-opt-ks-group';
@@ -286,18 +287,18 @@ export const SHOWN_ANNOTATIONS: ReadonlySet<string> = new Set([
   GROUP_ANNOTATION,
 ]);
 
-/** Annotations of a message that is sent here, with a meaning. */
+/** Annotations that have a meaning in a client's message. */
 export const DELIVERY_TIME_ANNOTATION = 'x-opt-delivery-time';
 export const DELIVERY_DELAY_ANNOTATION = 'x-opt-delivery-delay';
 
-/** Application properties with a meaning, as STOMP has them for headers. */
+/** Application properties that have a meaning in a client's message, as the headers of these names have in STOMP. */
 export const GROUPS_PROPERTY = 'x-ks-groups';
 export const NEXT_T_PROPERTY = 'x-next-t';
 export const DELTA_T_PROPERTY = 'x-delta-t';
 
 /**
- * Fields that are kept as element headers of their own names, and their places; an element has the other two in
- * addition.
+ * Fields that are stored as element headers of the same names, with their indexes. The other two, content type and
+ * encoding, are fields of an element.
  */
 export const HEADER_FIELDS: ReadonlyMap<string, number> = new Map(
   PROPERTY_FIELDS.map((field, at): [string, number] => [field, at]).filter(
@@ -305,10 +306,10 @@ export const HEADER_FIELDS: ReadonlyMap<string, number> = new Map(
   ),
 );
 
-/** The element that a message describes; groups as given, null if none were. */
+/** The element that a message describes. Groups are null if the message names none. */
 type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
   readonly groups: readonly string[] | null;
-  /** The message expires so long after it came; null: not given. */
+  /** Time to live from its arrival, ms; null: not given. */
   readonly ttlMs: number | null;
   /** When it expires, by its sender's clock; null: not given. */
   readonly expiresAt: number | null;
@@ -317,7 +318,7 @@ type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
 };
 
 /**
- * An encoded message as an element (docs/protocols/amqp.md, "Messages").
+ * Converts an encoded message to an element (docs/protocols/amqp.md, "Messages").
  * @throws QuaysideError `malformed-request`, `not-supported`, `invalid-header`, `invalid-parameter`
  */
 export function elementOf(bytes: Buffer): SentElement {
@@ -345,7 +346,7 @@ export function elementOf(bytes: Buffer): SentElement {
         ? milliseconds(DELTA_T_PROPERTY, given.deltaT, 0, 0)
         : milliseconds(DELIVERY_DELAY_ANNOTATION, given.delay, 0, 0),
     tries: deliveryCount === 0 ? 0 : triesOf(deliveryCount),
-    // Clients that have no limit send 0, or a moment that is further away than any maturity.
+    // 0 means no expiry; so does an `absolute-expiry-time` beyond any maturity (see `expiryOf`).
     ttlMs: ttlMs === 0 ? null : ttlMs,
     expiresAt: expiryOf(properties[FIELD_AT.absoluteExpiryTime]),
     to: addressIn(properties[FIELD_AT.to]),
@@ -353,7 +354,7 @@ export function elementOf(bytes: Buffer): SentElement {
   };
 }
 
-/** Annotations and application properties with a meaning; null: not given. */
+/** Values of annotations and application properties that have a meaning; null: not given. */
 interface MeantValues {
   time: string | null;
   delay: string | null;
@@ -362,14 +363,14 @@ interface MeantValues {
   deltaT: string | null;
 }
 
-/** The types of fields by default. */
+/** The usual types of fields that are not strings. */
 const FIELD_TYPES: Readonly<Record<string, SimpleType>> = {
   'absolute-expiry-time': 'timestamp',
   'creation-time': 'timestamp',
   'group-sequence': 'uint',
 };
 
-/** Gathers element headers, and the spelling and types of what they stand for. */
+/** Collects element headers, and the spelling and types for {@link TYPES_HEADER}. */
 class HeaderDraft {
   readonly #flat: string[] = [];
   readonly #types: string[] = [];
@@ -391,7 +392,7 @@ class HeaderDraft {
     return this.#flat;
   }
 
-  /** A message has few of them, mostly none. */
+  /** A linear search, since most messages have few headers or none. */
   #has(lower: string): boolean {
     for (let at = 0; at < this.#flat.length; at += 2) if (this.#flat[at] === lower) return true;
     return false;
@@ -428,7 +429,7 @@ function addApplicationProperties(
   }
 }
 
-/** A value with a meaning; clients write null for one that they leave out. */
+/** The text of a value; null for an AMQP null, which clients send for a value that is not set. */
 function textOrNull({ type, text }: SimpleValue): string | null {
   return type === 'null' ? null : text;
 }
@@ -453,29 +454,29 @@ function addressIn(value: SimpleValue | null | undefined): string | null {
 
 const PLAIN = /^[!-~](?:[ -~]*[!-~])?$/;
 
-/** A user id is binary; if its bytes are plain text they are kept as that. */
+/** Stores a binary `user-id` as text if its bytes are printable ASCII. */
 function shownUser(value: SimpleValue): SimpleValue {
   if (value.type !== 'binary') return value;
   const text = Buffer.from(value.text, 'base64').toString('latin1');
   return PLAIN.test(text) ? { type: 'string', text } : value;
 }
 
-/** A header as it leaves: its name as AMQP has it, its bytes, and the type that it had when it came. */
+/** An element header to be sent: its AMQP name, its bytes, and its original AMQP type. */
 interface SentHeader {
   readonly name: string;
   readonly text: string;
   readonly type: SimpleType;
 }
 
-/** Headers, sorted by the section that they go to. */
+/** Element headers, sorted by the section that they are written to. */
 interface Sorted {
   readonly annotations: readonly SentHeader[];
-  /** By their places; the content type and encoding are none of them. */
+  /** By index, without content type and encoding. */
   readonly fields: readonly (SentHeader | undefined)[];
   readonly properties: readonly SentHeader[];
-  /** Of the body; null: data. */
+  /** Form of the body; null: data. */
   readonly form: string | null;
-  /** It has one of the headers of `WITHOUT_EXPIRY`. */
+  /** Whether there is a header of `WITHOUT_EXPIRY`. */
   readonly neverExpires: boolean;
 }
 
@@ -487,13 +488,13 @@ const NO_HEADERS: Sorted = {
   neverExpires: false,
 };
 
-/** One for all: nothing is written between two turns. */
+/** Shared by all connections, since each message is written synchronously. */
 const writer = new Writer();
 
 /**
- * A delivery as an encoded message of format 0 (docs/protocols/amqp.md, "Messages").
- * @param group on a stream: the group that reads, as bytes; else null
- * @param headroom so many bytes are left free in front of it
+ * Encodes a delivery as a message of format 0 (docs/protocols/amqp.md, "Messages").
+ * @param group on a stream, the group that reads, with one character per byte; else null
+ * @param headroom bytes to leave free before the message
  */
 export function messageOf(delivery: Delivery, group: string | null, headroom = 0): Buffer {
   const { headers, body } = delivery;
@@ -508,7 +509,7 @@ export function messageOf(delivery: Delivery, group: string | null, headroom = 0
 
 function writeHeader(tries: number): void {
   const start = writer.begin(0x70, 'list');
-  // Everything is kept until it is consumed: durable.
+  // `durable`, since elements are stored until they are consumed.
   writer.boolean(true);
   if (tries === 0) writer.end(start, 1);
   else {
@@ -539,7 +540,7 @@ function writeAnnotations(
   writer.end(start, 2 * ((group === null ? 2 : 3) + more.length));
 }
 
-/** Returns the values that do not fit their fields. */
+/** Writes the properties section. Returns the values that are not valid for their fields; null if there are none. */
 function writeProperties(
   { contentType, contentEncoding }: Delivery,
   { fields, neverExpires }: Sorted,
@@ -554,7 +555,7 @@ function writeProperties(
     let text = sent?.text ?? null;
     if (at === FIELD_AT.contentType) text = contentType;
     else if (at === FIELD_AT.contentEncoding) text = contentEncoding;
-    // Clients discard what has expired, and what does not expire keeps the moment of its original.
+    // An element that never expires may have the expiry of its original, and clients would discard it as expired.
     const isPast = neverExpires && at === FIELD_AT.absoluteExpiryTime;
     if (text !== null && !isPast && writeField(at, sent?.type ?? 'string', text)) continue;
     writer.null();
@@ -565,7 +566,7 @@ function writeProperties(
   return unfit;
 }
 
-/** A value that does not fit its field becomes an application property of the same name. */
+/** Values that are not valid for their fields become application properties of the same names. */
 function writeApplicationProperties(
   properties: readonly SentHeader[],
   unfit: readonly SentHeader[] | null,
@@ -617,7 +618,7 @@ function writeValue({ type, text }: SentHeader): void {
   if (type === 'string' || !writeSimple(writer, type, text)) writer.string(sentValue(text));
 }
 
-/** Writes the body as it came, if it still can be that. Returns the bytes that follow what is written. */
+/** Writes the body in its original form, or as data if it is not valid in that form. Returns the bytes that follow. */
 function writeBody(form: string | null, body: Uint8Array): Uint8Array | null {
   if (form !== null) {
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
@@ -667,7 +668,7 @@ function sort(headers: readonly string[]): Sorted {
       fields[at] = { name, text, type };
     } else if (name.startsWith(ANNOTATION_PREFIX)) {
       const bare = name.slice(ANNOTATION_PREFIX.length);
-      // Another protocol can set such a header, and of two values of one key most clients take the last.
+      // Skipped: another protocol can set such a header, and most clients use the last value of a repeated key.
       if (!SHOWN_ANNOTATIONS.has(bare)) annotations.push({ name: bare, text, type });
     } else {
       const bare = name.startsWith(PROPERTY_PREFIX) ? name.slice(PROPERTY_PREFIX.length) : name;
@@ -682,13 +683,13 @@ function isIn(properties: readonly SentHeader[], name: string): boolean {
   return properties.some((sent) => sent.name === name);
 }
 
-/** How a name was written, and its value's type. */
+/** Original spelling of a name, and type of its value. */
 interface Spelling {
   readonly name: string;
   readonly type: SimpleType;
 }
 
-/** Reads {@link TYPES_HEADER}; what in it makes no sense is ignored, since any client may have written it. */
+/** Parses {@link TYPES_HEADER}. Invalid entries are ignored, since any client can set the header. */
 function spellings(headers: readonly string[]): ReadonlyMap<string, Spelling> | null {
   let spelt: Map<string, Spelling> | null = null;
   for (let at = 0; at + 1 < headers.length; at += 2) {

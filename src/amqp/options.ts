@@ -1,10 +1,10 @@
 import { SESSION_DEFAULTS, type SessionOptions, type SessionParts } from '../session/server.ts';
 
-/** What an operator may set, checked by `config` before it comes here. Lengths are in ms. */
+/** Options of the AMQP front end, validated by `config`. Durations are in ms. */
 export interface AmqpOptions extends SessionOptions {
-  /** `idle-time-out` of this server's `open`: a client that is silent for twice as long is taken for gone. */
+  /** `idle-time-out` of this server's `open`. A client that is silent for twice as long is considered dead. */
   readonly idleTimeoutMs: number;
-  /** The user as whom clients of SASL ANONYMOUS act; null: it is not served. */
+  /** The user of clients with SASL ANONYMOUS; null: that mechanism is not offered. */
   readonly anonymousUser: string | null;
 }
 
@@ -19,7 +19,7 @@ export const AMQP_DEFAULTS: AmqpOptions = {
 /** AMQP over WebSocket (OASIS, "AMQP WebSocket Binding", 1.0). */
 export const AMQP_WEB_SOCKET = { subprotocols: ['amqp'], usesText: false };
 
-/** What the AMQP front end needs. */
+/** Dependencies of the AMQP front end. */
 export interface AmqpParts extends SessionParts<AmqpOptions> {
   /** The first id of transfers and deliveries, which wrap at 2^32; 0 by default. */
   readonly firstId?: number;

@@ -6,21 +6,21 @@ import { ValueChecker } from './core/fields.ts';
 import { ProtocolError } from './core/protocol-error.ts';
 import type { Writer } from './core/writer.ts';
 
-/** A value as text, in bytes with one character for each: how it is kept among an element's headers. */
+/** A value as it is stored in an element header: as text, with one character per byte. */
 export interface SimpleValue {
   readonly type: SimpleType;
   readonly text: string;
 }
 
 /**
- * Reads values from an encoded message (types, 1.2), each within the bytes that are there. Numbers and texts are read
- * where they are: a view of its bytes for each value took a third of what reading a message takes.
+ * Reads values from an encoded message (types, 1.2), with bounds checks. Numbers and strings are read in place:
+ * creating a view for each value took a third of the time of reading a message.
  */
 export class ValueReader {
   readonly #bytes: Buffer;
   #at = 0;
   #end: number;
-  /** Of what contains the open list or map. */
+  /** End of what contains the open list or map. */
   #outerEnd = 0;
 
   constructor(bytes: Buffer) {
@@ -32,10 +32,10 @@ export class ValueReader {
     return this.#at >= this.#end;
   }
 
-  /** The descriptor of a section: its number, or the symbol that stands for it. */
+  /** Reads the descriptor of a section: a number or a symbol. */
   descriptor(): number | string {
     if (this.unsigned(1) !== CODE.described) throw broken('a section has no descriptor');
-    // The form that almost all clients use.
+    // Fast path: almost all clients use this encoding.
     if (this.#bytes[this.#at] === CODE.smallUlong) {
       this.#at += 1;
       return this.unsigned(1);
@@ -44,7 +44,7 @@ export class ValueReader {
     return type === 'ulong' ? Number(text) : text;
   }
 
-  /** A value of a simple type. @throws QuaysideError `not-supported` if it is a list, map, array or described */
+  /** Reads a value of a simple type. @throws QuaysideError `not-supported` if it is a list, map, array or described */
   simple(): SimpleValue {
     const read = SIMPLE[this.#bytes[this.#at] ?? 0];
     if (read === undefined) {
@@ -58,7 +58,7 @@ export class ValueReader {
     return read(this);
   }
 
-  /** As `simple`, of a value that may be described; its descriptor is skipped. */
+  /** As `simple`, for a value that may be described; skips its descriptor. */
   bare(): SimpleValue {
     if (this.#bytes[this.#at] === 0x00) {
       this.#at += 1;
@@ -68,8 +68,8 @@ export class ValueReader {
   }
 
   /**
-   * Opens a list or map, none within another, and returns how many values are in it, which are to be read before
-   * `close`. Null: it is null.
+   * Opens a list or map, which must not be within another open one. Returns how many values to read before `close`;
+   * null for an AMQP null.
    */
   open(kind: 'list' | 'map'): number | null {
     const code = this.unsigned(1);
@@ -87,13 +87,13 @@ export class ValueReader {
     return count;
   }
 
-  /** Ends the open list or map, of which all values were read. */
+  /** Closes the open list or map after all its values were read. */
   close(): void {
     if (this.#at !== this.#end) throw broken('a list or map is not as long as its values');
     this.#end = this.#outerEnd;
   }
 
-  /** The bytes of a binary or string; null if the next value is something else, which stays unread. */
+  /** Reads the bytes of a binary or string; null if the next value is of another type, which stays unread. */
   bytesOrNull(): { body: Buffer; form: 'binary' | 'string' } | null {
     const code = this.#bytes[this.#at] ?? 0;
     const isShort = code === 0xa0 || code === 0xa1;
@@ -103,7 +103,7 @@ export class ValueReader {
     return { body, form: code === 0xa0 || code === 0xb0 ? 'binary' : 'string' };
   }
 
-  /** The next value of any type, encoded. */
+  /** Reads a value of any type, still encoded. */
   encoded(): Buffer {
     const end = valueEnd(this.#bytes, this.#at);
     if (end === null || end > this.#end) throw broken('a value is not well-formed, or is nested too deeply');
@@ -115,7 +115,7 @@ export class ValueReader {
     return this.#bytes.subarray(from, this.#at);
   }
 
-  /** The next bytes as a text. */
+  /** Reads the next `length` bytes as text. */
   text(length: number, read: ReadText): string {
     const from = this.#skip(length);
     return read(this.#bytes, from, this.#at);
@@ -126,7 +126,7 @@ export class ValueReader {
     return width === 1 ? (this.#bytes[from] ?? 0) : this.#bytes.readUInt32BE(from);
   }
 
-  /** Skips that many bytes, and returns the position of the first. */
+  /** Skips `length` bytes, and returns the position of the first. */
   #skip(length: number): number {
     const from = this.#at;
     if (from + length > this.#end) throw broken('a value ends behind its message');
@@ -135,7 +135,8 @@ export class ValueReader {
   }
 
   /**
-   * What follows the code of a described value. It is not described itself, so that nothing here nests without bound.
+   * Reads the descriptor after the code of a described value. It must not be described itself, which bounds the
+   * nesting.
    */
   #descriptor(): SimpleValue {
     const value = SIMPLE[this.unsigned(1)]?.(this);
@@ -200,7 +201,7 @@ const SIMPLE: Readonly<Record<number, ReadValue>> = {
   179: variable('symbol', 4, symbol),
 };
 
-/** Surrogates are no characters, and nothing is above U+10FFFF. */
+/** Whether a code point is a Unicode scalar value, that is, not a surrogate. */
 function isScalar(value: number): boolean {
   return value < 0xd800 || (value > 0xdfff && value <= 0x10ffff);
 }
@@ -226,19 +227,21 @@ function uuid(bytes: Buffer, from: number, to: number): string {
   return [[0, 8], [8, 12], [12, 16], [16, 20], [20]].map(([start, end]) => text.slice(start, end)).join('-');
 }
 
-/** The bytes themselves; a string that is longer than all headers together may be is rejected later. */
+/** One character per byte. A string above the limit of all headers is not checked, since it is rejected later. */
 function utf8(bytes: Buffer, from: number, to: number): string {
   const text = latin1(bytes, from, to);
   if (text.length <= LIMITS.headerBytes && textOfBytes(text) === null) throw broken('a string is not UTF-8');
   return text;
 }
 
-/** A message whose encoding is wrong. */
+/** The error for a message with an invalid encoding. */
 export function broken(what: string): QuaysideError {
   return new QuaysideError('malformed-request', `The message cannot be read: ${what}.`);
 }
 
-/** Returns false if the text is not of the type; may throw `RangeError` or `SyntaxError` for the same. */
+/**
+ * Writes a value from its text. Returns false, or throws `RangeError` or `SyntaxError`, if the text is not of the type.
+ */
 type Write = (writer: Writer, text: string) => boolean;
 
 const WHOLE = /^-?[0-9]{1,20}$/;
@@ -263,7 +266,7 @@ const hex =
   (writer, text) =>
     form.test(text) &&
     writer.fixed(code, width, (bytes, at) => bytes.write(text.replaceAll('-', ''), at, 'hex'));
-/** For what is written without checks. */
+/** Turns the result of a write that cannot fail into true. */
 const done = (_written: undefined): true => true;
 
 const WRITE = {
@@ -283,7 +286,7 @@ const WRITE = {
   decimal32: hex(0x74, 4, /^[0-9a-f]{8}$/),
   decimal64: hex(0x84, 8, /^[0-9a-f]{16}$/),
   decimal128: hex(0x94, 16, /^[0-9a-f]{32}$/),
-  // Strict clients end their connection at anything that is no Unicode scalar value, or a symbol outside of ASCII.
+  // Strict clients close the connection on a char that is not a Unicode scalar value, or a symbol that is not ASCII.
   char: (writer, text) =>
     isScalar(Number(text)) &&
     whole(0x73, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at))(writer, text),
@@ -294,7 +297,7 @@ const WRITE = {
   symbol: (writer, text) => isAscii(text) && done(void writer.symbol(text)),
 } satisfies Readonly<Record<string, Write>>;
 
-/** The simple types of AMQP (types, 1.6), which distinguish values that are stored as text. */
+/** The simple types of AMQP (types, 1.6). */
 export type SimpleType = keyof typeof WRITE;
 
 /** Writes a value of a type from its text. @returns false, with nothing written, if the text is not of that type */
@@ -306,10 +309,10 @@ export function isSimpleType(name: string): name is SimpleType {
   return Object.hasOwn(WRITE, name);
 }
 
-/** Values of bodies may be nested deeper than those of frames, and are bounded by their bytes alone. */
+/** Values in bodies may be nested deeper than those in frames, and their number is limited only by their bytes. */
 const checker = new ValueChecker({ depth: 32, values: Number.POSITIVE_INFINITY });
 
-/** The end of the encoded value at `at`; null if there is none that is well-formed. */
+/** The end of the encoded value at `at`; null if it is not well-formed. */
 export function valueEnd(bytes: Buffer, at: number): number | null {
   checker.reset(bytes.length - at);
   try {
@@ -320,7 +323,7 @@ export function valueEnd(bytes: Buffer, at: number): number | null {
   }
 }
 
-/** Encoded lists that follow each other, one by one; null if the bytes are anything else, or more lists than `max`. */
+/** Splits concatenated encoded lists; null if the bytes are anything else, or more than `max` lists. */
 export function listsIn(bytes: Buffer, max: number): Buffer[] | null {
   const lists: Buffer[] = [];
   for (let at = 0; at < bytes.length; ) {
