@@ -16,17 +16,17 @@ import {
 } from './protocol.ts';
 
 /**
- * How many requests the worker has at a time: one that runs and one that waits, so that it need not wait for
- * a busy main thread between them. More would only be lost with it.
+ * Requests sent to the worker at a time: one runs and one waits, so that the worker does not idle while the main thread
+ * is busy. More would only be lost with the worker.
  */
 const IN_FLIGHT = 2;
 /**
- * Only a request that is usually quicker than this is sent while another runs: one of another user may come, and waits
- * for it.
+ * Only requests of programs that are usually quicker than this are sent while another request runs, because a later
+ * request of another user has to wait for them.
  */
 const QUICK_MS = 5;
 
-/** A request to the worker, and whose share of its time it uses. */
+/** A request to the worker, with the user whose share of its time it uses. */
 type Job =
   | { readonly kind: 'compile'; readonly payer: Payer; readonly sources: readonly string[] }
   | {
@@ -36,7 +36,7 @@ type Job =
       readonly sources: ProgramSources;
       readonly logs: boolean;
       readonly pack: () => PackedElements;
-      /** What the bodies in it add to the watchdog's limit, ms. */
+      /** Time that its bodies add to the watchdog's limit, ms. */
       readonly allowanceMs: number;
     };
 
@@ -52,12 +52,12 @@ interface SentRequest extends WaitingRequest {
 }
 
 /**
- * Sends requests to the one selector worker, and replaces it when it hangs or ends.
+ * Sends requests to the only selector worker, and replaces the worker when it hangs or exits.
  *
- * States of the worker: none (not started yet, or stopped) -> starting -> ready -> ended, which is followed by starting
- * if requests wait. If a ready worker ends, the request that was running gets an overrun; the one behind it, which had
- * not started, is sent to the next worker. If a worker ends before it was ready, the next one would fail in the same
- * way: all waiting requests are rejected, and the next request tries again.
+ * States of the worker: none (not started yet, or stopped) -> starting -> ready -> ended, followed by starting if
+ * requests wait. If a ready worker ends, its running request gets an overrun; the request behind it has not started and
+ * is sent to the next worker. If a worker ends before it is ready, the next one would fail in the same way: all waiting
+ * requests are rejected, and a later request tries again.
  */
 export class Dispatcher {
   readonly #limits: SandboxLimits;
@@ -70,7 +70,7 @@ export class Dispatcher {
   /** Programs whose last call was quick. */
   readonly #quick = new Set<number>();
   #worker: WorkerHandle | null = null;
-  /** The worker's successor, started when the worker seems stuck, and kept from then on: a start takes 150 ms. */
+  /** A standby worker, started when the current one seems stuck and then retained: starting takes 150 ms. */
   #spare: WorkerHandle | null = null;
   #image: VmImage | null = null;
   #seq = 0;
@@ -93,7 +93,7 @@ export class Dispatcher {
     });
   }
 
-  /** Starts the worker, if none runs, before anything needs it: its first start takes up to 0.7 s. */
+  /** Starts the worker in advance unless it runs: the first start takes up to 0.7 s. */
   start(): void {
     if (this.#stopping === null) this.#worker ??= this.#start();
   }
@@ -141,8 +141,8 @@ export class Dispatcher {
   }
 
   /**
-   * While a request runs, only a quick one is sent behind it, of another payer if there is one. So a request that comes
-   * now waits for little more than the one that runs.
+   * While a request runs, only a quick one is sent behind it, preferably of another payer. So a new request waits for
+   * little more than the running one.
    */
   #next(): WaitingRequest | null {
     if (this.#sent.length === 0) return this.#waiting.next();
@@ -215,7 +215,7 @@ export class Dispatcher {
     }
   }
 
-  /** Uses the next worker before the old one is terminated, which may take some time. */
+  /** Switches to the next worker before terminating the old one, which may take some time. */
   #replace(overrun: Overrun): void {
     const { head } = this.#progress();
     if (head !== null) this.#charge(head, head.limitMs);
@@ -244,7 +244,7 @@ export class Dispatcher {
 
   #progress(): { head: SentRequest | null; steps: number } {
     const { finished, steps } = this.#worker?.progress ?? { finished: 0, steps: 0 };
-    // A request that the worker has finished is not running, even if this thread was too busy to receive its answer.
+    // Skip requests that the worker has finished but whose answer this thread has not received yet.
     return { head: this.#sent.find(({ seq }) => seq > finished) ?? null, steps };
   }
 }
@@ -253,19 +253,19 @@ function stopped(): QuaysideError {
   return new QuaysideError('shutting-down', 'The server is shutting down.');
 }
 
-/** Bounds of the worker's own heap, in addition to the VMs': replies and bodies pass through it. */
+/** Limits of the worker's own heap, which holds replies and bodies; the VMs' memory is separate. */
 const RESOURCES = { maxOldGenerationSizeMb: 256, maxYoungGenerationSizeMb: 32 };
 
-/** What happens to a worker thread. */
+/** Events of a worker thread. */
 interface WorkerEvents {
-  /** Called once, before any message, when requests may be sent. The image serves later workers. */
+  /** Called once, before any message, when requests may be sent. The image is passed to later workers. */
   onReady(image: VmImage): void;
   onMessage(message: Extract<WorkerMessage, { kind: 'answer' }>): void;
-  /** Called once when it ends without `terminate`, or cannot start. */
+  /** Called once if it exits without `terminate`, or cannot start. */
   onLost(error: Error): void;
 }
 
-/** One selector worker thread. It calls no event after `terminate`. */
+/** One selector worker thread. Emits no events after `terminate`. */
 class WorkerHandle {
   readonly #progress = new Int32Array(new SharedArrayBuffer(PROGRESS.length * Int32Array.BYTES_PER_ELEMENT));
   readonly #events: WorkerEvents;
@@ -289,7 +289,7 @@ class WorkerHandle {
     this.#worker?.postMessage(request, handedOver ? [request.elements.bodies.bytes.buffer] : []);
   }
 
-  /** `seq` of the last request it finished, and the number of steps so far: read from shared memory. */
+  /** `seq` of the last finished request, and the number of steps so far, read from shared memory. */
   get progress(): { readonly finished: number; readonly steps: number } {
     return {
       finished: Atomics.load(this.#progress, PROGRESS.finished),
@@ -297,12 +297,12 @@ class WorkerHandle {
     };
   }
 
-  /** Whether its VM reads or writes the payload of an element; known also if the thread hangs. */
+  /** Whether its VM is converting a payload; available even if the thread hangs. */
   get isInPayload(): boolean {
     return Atomics.load(this.#progress, PROGRESS.inPayload) === 1;
   }
 
-  /** Processor time since its last step, ms; known also if the thread hangs. */
+  /** Processor time since its last step, ms; available even if the thread hangs. */
   async busyMs(): Promise<number> {
     if (this.#worker === null) return 0;
     const before = Atomics.load(this.#progress, PROGRESS.cpuMs);
@@ -326,7 +326,7 @@ class WorkerHandle {
       progress: this.#progress.buffer as SharedArrayBuffer,
       image: this.#image,
     };
-    // Built files are JavaScript; in the working tree Node runs the TypeScript.
+    // The package contains JavaScript; in the source tree, Node runs the TypeScript.
     const entry = import.meta.url.endsWith('.ts') ? './thread/worker.ts' : './thread/worker.js';
     const worker = new Worker(new URL(entry, import.meta.url), {
       workerData: setup,
@@ -353,37 +353,37 @@ class WorkerHandle {
 
   #lost(error: Error): void {
     if (this.#terminated !== null) return;
-    // From now on its remaining messages and its exit are ignored.
+    // Ignore its remaining messages and its exit from now on.
     void this.terminate();
     this.#events.onLost(error);
   }
 }
 
 /**
- * All of the environment that the worker has. Without the compile cache that the process has, if any, a worker in the
- * working tree would strip the types of its files again at each start, which takes half of the start's processor time.
+ * The worker's whole environment: only the compile cache, if the process has one. Without it, a worker in the source
+ * tree would strip types again at each start, which takes half of the start's processor time.
  */
 function compileCache(): { NODE_COMPILE_CACHE?: string } {
   const { NODE_COMPILE_CACHE } = process.env;
   return NODE_COMPILE_CACHE === undefined ? {} : { NODE_COMPILE_CACHE };
 }
 
-// The types of WebAssembly come with a browser's library, which a server has no use for otherwise.
+// The types of WebAssembly are part of the DOM library, which a server does not include.
 const { compile } = (
   globalThis as unknown as { WebAssembly: { compile(bytes: Uint8Array): Promise<WasmModule> } }
 ).WebAssembly;
 
-/** A compiled WebAssembly module: opaque, and shared between threads rather than copied. */
+/** A compiled WebAssembly module: opaque, and shared between threads without copying. */
 export type WasmModule = object;
 
 let loading: Promise<WasmModule> | null = null;
 
-/** The VM's code, read and compiled (off the main thread) once per process, at its first use. */
+/** Reads and compiles the VM's code (off the main thread), once per process at the first use. */
 export function loadWasm(): Promise<WasmModule> {
   loading ??= readFile(new URL(import.meta.resolve('quickjs-wasi/quickjs.wasm')))
     .then(compile)
     .catch((error: unknown) => {
-      // A process that had no file descriptor left may have some the next time.
+      // Allow another attempt: the failure may be temporary, such as a lack of file descriptors.
       loading = null;
       throw error;
     });
@@ -391,32 +391,32 @@ export function loadWasm(): Promise<WasmModule> {
 }
 
 /**
- * The user whose share of the worker's time a request uses: the owner of an exchange, or the caller of a check. Empty:
- * the node itself; no user has an empty name.
+ * The user whose share of the worker's time a request uses: the owner of an exchange, or the caller of a check. The
+ * empty string is the node itself; user names are not empty.
  */
 export type Payer = string;
 
-/** A request that waits, and its program; checks have program 0. */
+/** The payer and program of a waiting request; checks have program 0. */
 export interface QueuedRequest {
   readonly payer: Payer;
   readonly program: number;
 }
 
-/** Processor time that all requests of a key have used, ms, and that of the last one. */
+/** Processor time of all requests of a key, and of its last request, ms. */
 interface KeyUsage {
   used: number;
   readonly last: number;
 }
 
 /**
- * Self-clocked fair queueing. Next is the key that will have used the least time if its request takes as long as its
- * last one. A key that had no request waiting starts with the least that any waiting key has used, so that idle time
- * gives no credit. Of keys that have used the same, the one with quick requests is next.
+ * Self-clocked fair queueing. The next key is the one that will have used the least time if its request takes as long
+ * as its last one. A key without waiting requests restarts with the least time used by any waiting key, so that idle
+ * time gives no credit. Among keys with equal use, the one with quick requests is next.
  */
 class FairQueue<K, V> {
   readonly #waiting = new Map<K, V>();
   readonly #usage = new Map<K, KeyUsage>();
-  /** The least time that a waiting key has used. */
+  /** The least time used by a waiting key, ms; never decreases. */
   #least = 0;
 
   get isEmpty(): boolean {
@@ -447,7 +447,7 @@ class FairQueue<K, V> {
     return false;
   }
 
-  /** The next key among those that may go (null: all); of equal ones the one that came first. */
+  /** The next of the keys that `mayGo` accepts (null: all); among equal keys, the first in the queue. */
   next(mayGo: ((key: K, value: V) => boolean) | null): [K, V] | null {
     let next: [K, V] | null = null;
     let nextEnd = Infinity;
@@ -461,7 +461,7 @@ class FairQueue<K, V> {
     }
     if (next === null) return null;
     this.#least = Math.max(this.#least, least);
-    // The last among those that are equal.
+    // Move it behind the keys that are equal to it.
     this.#waiting.delete(next[0]);
     this.#waiting.set(...next);
     return next;
@@ -479,19 +479,19 @@ class FairQueue<K, V> {
 }
 
 const NOT_USED: KeyUsage = { used: 0, last: 0 };
-/** Keys with nothing waiting that are remembered before those that no longer matter are dropped. */
+/** Maximum keys without waiting requests, before those without effect are removed. */
 const MAX_IDLE_KEYS = 1000;
 
 /**
- * Requests that wait for the one worker. Its time is shared fairly among payers, and among the programs of each payer.
- * So however much one user runs, and however slow it is, it delays a request of another user by one request, and a slow
- * exchange delays a quick one of the same user by no more than that.
+ * Requests that wait for the only worker. Its time is shared fairly among payers, and among the programs of each payer.
+ * However much a user runs and however slow it is, it delays a request of another user by one request only; the same
+ * holds for a slow and a quick exchange of one user.
  */
 export class RequestQueue<T extends QueuedRequest> {
   readonly #payers = new FairQueue<Payer, FairQueue<number, T[]>>();
-  /** Kept while the payer has nothing waiting: it knows what each program used. */
+  /** By payer; retained without waiting requests, because it knows how much time each program has used. */
   readonly #programs = new Map<Payer, FairQueue<number, T[]>>();
-  /** Requests that had been sent to a worker that ended before it started them. */
+  /** Requests sent to a worker that ended before it started them. */
   #first: T[] = [];
 
   get isEmpty(): boolean {
@@ -508,12 +508,12 @@ export class RequestQueue<T extends QueuedRequest> {
     if (this.#payers.get(payer) === undefined) this.#payers.add(payer, own);
   }
 
-  /** Before everything else: for requests whose turn it was already. */
+  /** Queues a request before all others, because it already had its turn. */
   putFirst(item: T): void {
     this.#first.unshift(item);
   }
 
-  /** The next request, of those that may go; null: any may. */
+  /** Removes and returns the next of the requests that `mayGo` accepts; null: any. */
   next(mayGo: ((request: QueuedRequest) => boolean) | null = null): T | null {
     if (this.#first.length > 0) {
       const first = mayGo === null ? 0 : this.#first.findIndex(mayGo);
@@ -530,13 +530,13 @@ export class RequestQueue<T extends QueuedRequest> {
     return item;
   }
 
-  /** Notes how long a request took. */
+  /** Records the processor time of a request. */
   charge({ payer, program }: QueuedRequest, ms: number): void {
     this.#payers.charge(payer, ms);
     this.#programs.get(payer)?.charge(program, ms);
   }
 
-  /** Removes and returns all. */
+  /** Removes and returns all requests. */
   clear(): T[] {
     const waiting = [...this.#payers.values].flatMap((programs) => [...programs.values].flat());
     const all = [...this.#first, ...waiting];
@@ -549,37 +549,37 @@ export class RequestQueue<T extends QueuedRequest> {
   }
 }
 
-/** How far the watched thread has come: it is not stuck while this changes. */
+/** The progress of the watched thread. It is not stuck while this changes. */
 export interface Progress {
-  /** The request that it should be running; null: none, and then there is nothing to watch. */
+  /** The request that should be running; null: none, so there is nothing to watch. */
   readonly head: { readonly limitMs: number } | null;
   readonly steps: number;
 }
 
-/** What a watchdog queries, and what it reports. */
+/** The queries and callbacks of a watchdog. */
 interface WatchdogEvents {
-  /** Processor time that the thread has used since its last progress, ms. May reject once it has ended. */
+  /** Processor time of the thread since its last progress, ms. May reject if it has ended. */
   busyMs(): Promise<number>;
-  /** No progress for two fifths of the limit: time to start a successor. Called once for each standstill. */
+  /** Called after two fifths of the limit without progress, to start a standby. Once per standstill. */
   onSuspect(): void;
-  /** The thread is stuck. The watchdog has stopped. */
+  /** Called when the thread is stuck, after the watchdog has stopped. */
   onStuck(): void;
 }
 
-/** How many times the progress is checked within the limit. */
+/** Progress checks per limit. */
 const CHECKS_PER_LIMIT = 10;
-/** Checks without progress before a successor is started. */
+/** Checks without progress before a standby is started. */
 const SUSPECT_AFTER_CHECKS = 4;
-/** The part of the limit that a stuck thread must have been running for; else it is the machine that is busy. */
+/** Minimum share of the limit that a stuck thread was running; otherwise the machine is busy. */
 const MIN_BUSY_PART = 0.4;
-/** How many times the limit a thread may make no progress, running or not. */
+/** Multiple of the limit after which a thread without progress is stuck, running or not. */
 const MAX_LIMITS = 4;
 
 /**
- * Detects a thread that has made no progress for longer than its request may take. It reads what the thread wrote to
- * shared memory, not its messages: if the main thread itself was busy for a second, the thread's answers are still in
- * its event queue, and the thread is not stuck. Nor is a thread that the machine did not let run: under a load of six
- * on two cores, harmless selectors had to wait for 250 ms and more.
+ * Detects a thread without progress for longer than its request may take. It reads shared memory instead of messages:
+ * if the main thread was busy for a second, answers are still in its event queue, and the thread is not stuck. Nor is a
+ * thread that the machine did not schedule: with a load of six on two cores, harmless selectors waited for 250 ms and
+ * more.
  */
 export class Watchdog {
   readonly #clock: Clock;
@@ -597,7 +597,7 @@ export class Watchdog {
     this.#events = events;
   }
 
-  /** To be called whenever the head changes. The watchdog then checks regularly while there is a head. */
+  /** Call whenever the head changes. Checks at regular intervals while there is a head. */
   check(): void {
     const { head, standstillMs } = this.#readStandstill();
     if (head === null) return;

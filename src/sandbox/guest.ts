@@ -1,35 +1,34 @@
 import type { SourcePosition, VerdictExtra } from './protocol.ts';
 
-// In the VM's own library: what it throws when its heap is full.
+// Defined by the VM, which throws it when its heap is full.
 declare const InternalError: ErrorConstructor;
 
-/** What the worker offers to the VM. The first character of a string says what it is. */
+/** The worker's callbacks for the VM. The first character of a string is its type: `=` for text, `!` for an error. */
 export interface GuestHost {
-  /** The current body of element `at`: `=` and text, bytes, or `!` and why it cannot be read. */
+  /** The current body of element `at`: `=` and text, bytes, or `!` and an error message. */
   payload(at: number): string | Uint8Array;
   /**
-   * Stores what the selector at position `at` of the codes changed: headers as a JSON array of names and values, and
-   * the payload (`=` and text, or bytes); null for what it did not change. Stores both or neither. Returns an error, or
-   * null.
+   * Stores the changes of the selector at position `at` of the codes: headers as a JSON array of names and values, and
+   * the payload (`=` and text, or bytes); null if unchanged. Stores both or neither. Returns an error message, or null.
    */
   seal(at: number, headers: string | null, payload: string | Uint8Array | null): string | null;
   /**
-   * The VM starts or ends reading or writing a payload as JSON: this time does not count against the selectors. Called
-   * for texts longer than `GuestLimits.quickText` only; `payload` itself marks the start of reading.
+   * The VM starts or ends parsing or serializing a payload as JSON, whose time is not charged to the selectors. Called
+   * only for texts longer than `GuestLimits.quickText`; `payload` itself marks the start of parsing.
    */
   converting(isOn: boolean): void;
-  /** A line that a selector wrote to its console: `=` and text. */
+  /** One line of a selector's console output: `=` and text. */
   log(at: number, text: string): void;
 }
 
 interface GuestLimits {
   /** JSON of at most this many characters is converted without being timed. */
   readonly quickText: number;
-  /** Lines of console output in one call. */
+  /** Maximum lines of console output in one call. */
   readonly logLines: number;
-  /** Bytes that selectors may write, about, before a call ends with the element in progress. */
+  /** Approximate bytes written by selectors after which a call ends with the current element. */
   readonly written: number;
-  // The largest values that an object given by a selector may have.
+  // Maximum values in an object that a selector returns.
   /** Unix seconds. */
   readonly mature: number;
   /** Seconds. */
@@ -37,7 +36,7 @@ interface GuestLimits {
   readonly tries: number;
 }
 
-/** What the guest calls: the methods of its host, by name. */
+/** The names of the host methods that the guest calls. */
 export const CALLBACKS = [
   'payload',
   'seal',
@@ -45,7 +44,7 @@ export const CALLBACKS = [
   'log',
 ] as const satisfies readonly (keyof GuestHost)[];
 
-/** A script whose value makes the guest, once, of the host's callbacks: see {@link CALLBACKS}. */
+/** A script whose value is a function of the host's {@link CALLBACKS} that hardens the VM and returns the guest. */
 export function guestScript(limits: GuestLimits): string {
   const callbacks = CALLBACKS.join(', ');
   return `"use strict";(${callbacks}) => {
@@ -55,17 +54,17 @@ export function guestScript(limits: GuestLimits): string {
   }`;
 }
 
-/** What the worker calls. */
+/** The guest's functions that the worker calls. */
 interface Guest {
   /**
-   * Adds the next destination of the program: its selector, null for "always", or why it cannot run.
-   * One that `isPure` changes nothing if the message has only data.
+   * Adds the next destination of the program: its selector, null to accept every element, or an error message. A
+   * selector that `isPure` changes nothing if the message contains only data.
    */
   add(step: Selector | string | null, isPure: boolean): void;
   /**
-   * Runs every selector for each element of `PackedElements.input`, in order, until `softMs` have passed or they wrote
-   * enough. Returns JSON: `[how many elements, codes, extras]` as in `Called`.
-   * @param logs whether console output is wanted
+   * Runs all selectors for each element of `PackedElements.input`, in order, until `softMs` have passed or the
+   * selectors have written enough. Returns JSON: `[number of elements, codes, extras]` as in `Called`.
+   * @param logs whether to report console output
    */
   evaluate(input: string, softMs: number, logs: boolean): string;
 }
@@ -73,9 +72,9 @@ interface Guest {
 type Selector = (env: object) => unknown;
 
 /**
- * Runs inside the VM, after {@link harden}; the VM gets this function's text. Everything that a selector
- * returns or throws is read in here, under the deadline: a getter, a `toString` or a proxy trap of a selector
- * never runs anywhere else. It returns only strings that it wrote itself.
+ * Runs inside the VM, after {@link harden}; the VM evaluates this function's source text. All values that a selector
+ * returns or throws are read in here, under the deadline: getters, `toString` and proxy traps of a selector never run
+ * anywhere else. Returns only strings that it has created itself.
  */
 function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Guest {
   const { parse, stringify } = JSON;
@@ -97,11 +96,11 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     return value < 0 ? 0 : value > max ? max : value;
   };
 
-  /** The element whose selectors run: a write to headers is a write to its headers. */
+  /** The element whose selectors run, and whose headers are written. */
   let current: Message | null = null;
-  /** What selectors see of it: `env.msg`. */
+  /** Its view for selectors: `env.msg`. */
   let view: Message | null = null;
-  /** What every view of headers is watched with; one for all, since making three functions costs more than a view. */
+  /** The proxy handler of all views of headers, shared because creating three functions costs more than a view. */
   const watch: ProxyHandler<Headers> = {
     set(target, name, value) {
       keep(current, target);
@@ -117,35 +116,35 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     },
   };
 
-  /** What later destinations see of an element as `env.msg`, and what each of them would store. */
+  /** An element as `env.msg`, including the changes of earlier destinations, and the changes to be stored. */
   class Message {
     readonly #at: number;
     readonly #element: Element;
-    /** Never shown: selectors get `#view`, which tells us of the first write. */
+    /** Never passed to selectors: they get `#view`, which detects the first write. */
     #headers: Headers;
     #view: Headers | null = null;
-    /** The headers before the running selector first wrote one; null while it has not. */
+    /** The headers before the first write of the running selector; null before that. */
     #before: Headers | null = null;
     #payload: unknown;
-    /** Whether `#payload` is set; until then the body stays with the worker. */
+    /** Whether `#payload` is set; until then, only the worker has the body. */
     #touched = false;
-    /** A selector that is not pure ran: there may be more than data in the message. */
+    /** An impure selector has run, so the message may contain more than data. */
     #isMixed = false;
     /**
-     * The payload was used since: it may refer to what selectors can change, be referred to from there, or change by
-     * itself.
+     * The payload was used after an impure selector: it may share objects with selectors, or have getters, so that it
+     * can change at any time.
      */
     #isLive = false;
-    /** The payload as the worker has it, if that is text. */
+    /** The worker's version of the payload, if it is text. */
     #text: string | null = null;
-    /** Of what selectors wrote. */
+    /** Sizes of the written payload and headers. */
     #payloadSize = 0;
     #headersSize = 0;
 
     constructor(at: number, element: Element) {
       this.#at = at;
       this.#element = element;
-      // No prototype: a header named `constructor` is a header like any other.
+      // No prototype, so that a header may be named `constructor`.
       this.#headers = setPrototypeOf(element[4], null);
     }
 
@@ -192,15 +191,15 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       this.#payload = given;
     }
 
-    /** To be called before each selector. */
+    /** Call before each selector. */
     static begin(message: Message, isPure: boolean): void {
       if (!isPure) message.#isMixed = true;
     }
 
     /**
-     * Stores what the running selector changed. The payload is written out, to see whether it changed, unless it cannot
-     * have: until a selector uses it that is not pure, or comes after one that is not, it is data that only the getter
-     * leads to.
+     * Stores the changes of the running selector. To detect a change, the payload is serialized, except while it cannot
+     * have changed: until it is used by an impure selector or after one, it is data that is reachable only through the
+     * getter.
      * @throws TypeError if it cannot be stored
      */
     static seal(message: Message, at: number): void {
@@ -215,12 +214,12 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       if (headers !== null) message.#headersSize = headers.length;
     }
 
-    /** How much of what selectors wrote so far a copy has, in characters or bytes. */
+    /** Size of the parts of a copy that selectors have written so far, in characters or bytes. */
     static writtenSize(message: Message): number {
       return message.#payloadSize + message.#headersSize;
     }
 
-    /** Takes back what a failed selector changed. What it left elsewhere in `env` stays. */
+    /** Undoes the changes of a failed selector to the message, but not those to `env.state`. */
     static undo(message: Message): void {
       if (message.#before !== null) {
         message.#headers = message.#before;
@@ -232,14 +231,14 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       message.#text = null;
     }
 
-    /** To be called before a write to `headers`: keeps them as they are for {@link undo}. */
+    /** Call before a write to `headers`: saves them for {@link undo}. */
     static keep(message: Message | null, headers: Headers): void {
-      // A selector may hold on to a view of headers that are no longer the message's.
+      // The selector may still have a view of headers that were replaced.
       if (message === null || message.#headers !== headers) return;
       message.#before ??= setPrototypeOf({ ...headers }, null);
     }
 
-    /** A text too large for the heap is an error of the element, not an overrun of the selector. */
+    /** If the text exceeds the heap, that is an error of the element, not an overrun of the selector. */
     #parse(text: string): unknown {
       try {
         return parse(text);
@@ -274,14 +273,14 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       return stringify(flat);
     }
 
-    /** The payload as it must be stored; null if it did not change. */
+    /** The payload to store; null if unchanged. */
     #written(): string | Uint8Array | null {
       const value = this.#payload;
       const kind = this.#element[3];
       if (kind === BYTES_KIND) {
         if (!(value instanceof Uint8Array))
           throw new TypeError('the payload of this element must be a Uint8Array');
-        // A plain copy: the original may be a subclass, or a view of something that changes size.
+        // Copy it: the original may be a subclass, or a view of a resizable buffer.
         return new Uint8Array(value);
       }
       const text = kind === JSON_KIND ? this.#stringify(value) : value;
@@ -294,7 +293,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     }
   }
   const { begin, keep, seal, undo, writtenSize } = Message;
-  // A selector that has a message must not come from it to the class, nor leave anything on its prototype.
+  // Selectors must neither reach the class through a message nor change its prototype.
   deleteProperty(Message.prototype, 'constructor');
   const members = ownKeys(Message.prototype).map((name) => {
     const { get, set } = getOwnPropertyDescriptor(Message.prototype, name) ?? {};
@@ -304,7 +303,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
   });
   freeze(Message.prototype);
 
-  /** Gives a message its members as properties of its own, of which a copy is made. */
+  /** Defines the members of a message as own properties, so that copies of it include them. */
   const expose = (message: Message): Message => {
     if (hasOwn(message, 'id')) return message;
     for (const { name, get, set } of members) {
@@ -318,20 +317,21 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     return message;
   };
   /**
-   * `env.msg` is a view of a message: five properties cost 4 µs to make, the view a third of a microsecond, and few
-   * selectors list its properties.
+   * The proxy handler of `env.msg`. Defining five properties takes 4 µs, creating the view a third of a microsecond,
+   * and few selectors list the properties.
    */
   const exposing: ProxyHandler<Message> = {
     get: (message, name) => message[name as keyof Message],
     set(message, name, value, receiver) {
-      // What inherits from the view gets properties of its own.
+      // An object that inherits from the view gets its own property.
       if (receiver !== view) return setOn(message, name, value, receiver);
       (message as unknown as Record<PropertyKey, unknown>)[name] = value;
       return true;
     },
     ownKeys: (message) => ownKeys(expose(message)),
     /**
-     * There is no such trap, since with one the VM loses the accessors; but whatever looks for it needs the members.
+     * Returns no trap, because with one the VM would lose the accessors. But a lookup of the trap means that the
+     * members are needed.
      */
     get getOwnPropertyDescriptor() {
       if (current !== null) expose(current);
@@ -340,7 +340,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     preventExtensions: (message) => preventExtensions(expose(message)),
   };
 
-  /** The code of what a selector returned, or an extra if it overrides something. @throws TypeError */
+  /** The code for a selector's result, or an extra if it overrides something. @throws TypeError or RangeError */
   function reduce(given: unknown, at: number): string | VerdictExtra {
     if (!given) return '0';
     if (typeof given === 'function') throw new TypeError('the selector gave a function; was a call meant?');
@@ -362,7 +362,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     return [at, null, matureS, delayS, triesGiven, null];
   }
 
-  /** What was thrown, as text. Null: the heap was full. */
+  /** Describes a thrown value; null if the heap was full. */
   function describe(thrown: unknown): string | null {
     try {
       if (thrown instanceof InternalError && thrown.message === 'out of memory') return null;
@@ -372,7 +372,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     }
   }
 
-  /** The innermost place in the selector that an error's stack names, as a position in its script. */
+  /** The innermost position in the selector's script that an error's stack contains. */
   function placeOf(thrown: unknown): SourcePosition | null {
     try {
       const { stack } = thrown as { stack?: unknown };
@@ -445,22 +445,22 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
   return { add, evaluate };
 }
 
-// In the VM's own library, not yet in the compiler's.
+// Supported by the VM, but missing in the compiler's types.
 declare const Iterator: { from(source: object): { map(change: unknown): object } };
 
-/** Where the console of selectors writes to. Null: nobody reads it. */
+/** The destination of console output; null: discard it. */
 interface ConsoleSink {
   write: ((text: string) => void) | null;
 }
 
 /**
- * Runs inside the VM, once, before any selector exists. The VM gets this function's text, so it uses nothing
- * from outside of itself.
+ * Runs once inside the VM, before any selector. The VM evaluates this function's source text, so it must not refer to
+ * anything outside.
  *
- * Afterwards nothing is left that a selector could change and a later element could see: every intrinsic is
- * frozen, the global object included, and what keeps state of its own is gone. Also gone are the ways to new
- * code (`eval`, the function constructors) and to code that runs later (promises, weak references), so that
- * a selector is over when it returns. Globals that a later QuickJS brings are removed until they are listed.
+ * Afterwards, no selector can change anything that is visible to a later element: every intrinsic, including the global
+ * object, is frozen, and objects with internal state are removed. Also removed are ways to create code (`eval`,
+ * function constructors) and to run code later (promises, weak references), so that a selector is finished when it
+ * returns. Globals that a later QuickJS adds are removed until they are listed here.
  */
 function harden(sink: ConsoleSink): void {
   const kept = new Set([
@@ -511,7 +511,7 @@ function harden(sink: ConsoleSink): void {
     if (!kept.has(name)) deleteProperty(globalThis, name);
   }
   deleteProperty(Array, 'fromAsync');
-  // Setters that change the engine rather than an object: they would still work on a frozen one.
+  // These change the engine instead of the object, so freezing does not disable them.
   for (const name of ['prepareStackTrace', 'stackTraceLimit', 'captureStackTrace'])
     deleteProperty(Error, name);
 
@@ -539,7 +539,7 @@ function harden(sink: ConsoleSink): void {
   replace(Promise.prototype, 'constructor', promise);
   replace(globalThis, 'Promise', promise);
 
-  // Output that nobody reads costs a call and nothing else.
+  // Discarded console output costs only a call.
   const { stringify } = JSON;
   const shown = (value: unknown): string => {
     try {
@@ -564,8 +564,8 @@ function harden(sink: ConsoleSink): void {
   }
   defineProperty(globalThis, 'console', { value: output });
 
-  // A frozen prototype would also forbid `thing.constructor = …` or `error.name = …` on what inherits from
-  // it. As accessors these properties read the same, and writing one makes a property of the object itself.
+  // A frozen prototype would also prevent `thing.constructor = …` or `error.name = …` on inheriting objects. As
+  // accessors, these properties have the same value, and writing one defines a property of the object itself.
   const writable = [Object, Error, EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError];
   for (const { prototype } of writable) {
     for (const key of ownKeys(prototype)) {
@@ -581,7 +581,7 @@ function harden(sink: ConsoleSink): void {
     }
   }
 
-  // No global leads to these prototypes: they are reached from a value of their kind.
+  // These prototypes are not reachable from a global, only from an instance.
   const hidden: unknown[] = [
     ...[[].values(), new Map().values(), new Set().values(), ''[Symbol.iterator](), ''.matchAll(/x/g)],
     ...[

@@ -3,56 +3,57 @@ import type { WasmModule } from './dispatcher.ts';
 import type { SandboxLimits, SourceProblem } from './limits.ts';
 
 /**
- * The messages between the main thread and the selector worker. They hold strings and packed buffers rather than object
- * trees: cloning a tree of a hundred elements costs the main thread more than running their selectors costs the worker.
+ * The messages between the main thread and the selector worker. They contain strings and packed buffers instead of
+ * object trees: cloning a tree of a hundred elements costs the main thread more than running their selectors costs the
+ * worker.
  */
 
-/** What the worker is started with. */
+/** The start parameters of the worker. */
 export interface WorkerSetup {
   readonly wasm: WasmModule;
   readonly limits: SandboxLimits;
-  /** Int32 slots: see {@link PROGRESS}. Shared, so that the watchdog need not wait for a message. */
+  /** Int32 slots: see {@link PROGRESS}. Shared memory, so that the watchdog does not depend on messages. */
   readonly progress: SharedArrayBuffer;
-  /** What an earlier worker made; null for the first one. */
+  /** The image that an earlier worker created; null for the first worker. */
   readonly image: VmImage | null;
 }
 
 /**
- * A VM that is hardened and holds the guest, as memory. Freezing some six hundred objects takes 16 ms and
- * more; a copy of this memory takes two, so every VM begins as one. The memory is shared between workers.
+ * A memory snapshot of a hardened VM that contains the guest. Freezing some six hundred objects takes at least 16 ms,
+ * copying this memory 2 ms, so every VM starts as a copy. The memory is shared between workers.
  */
 export interface VmImage {
   readonly snapshot: Snapshot;
-  /** Where `Guest.add` and `Guest.evaluate` are in it. */
+  /** Handles of `Guest.add` and `Guest.evaluate` in the snapshot. */
   readonly add: number;
   readonly evaluate: number;
 }
 
 /** Slots of `WorkerSetup.progress`. */
 export const PROGRESS = {
-  /** `seq` of the last request that the worker finished. */
+  /** `seq` of the last finished request. */
   finished: 0,
-  /** Grows with every step: a request started, a VM started, its selectors compiled. */
+  /** Incremented with each step: a request started, a VM started, its selectors compiled. */
   steps: 1,
-  /** Processor time of the worker's thread when it made its last step, ms. */
+  /** Processor time of the worker's thread at its last step, ms. */
   cpuMs: 2,
-  /** 1 while the VM reads or writes the payload of an element as JSON, else 0. */
+  /** 1 while the VM parses or serializes a payload as JSON, otherwise 0. */
   inPayload: 3,
   length: 4,
 } as const;
 
-/** What the payload of an element is in a selector, by its content type and encoding. */
+/** The payload's type in a selector, which depends on content type and encoding. */
 export const PAYLOAD_KINDS = { json: 0, utf8: 1, latin1: 2, bytes: 3 } as const;
 export type PayloadKind = (typeof PAYLOAD_KINDS)[keyof typeof PAYLOAD_KINDS];
 
-/** The destinations of an exchange, in order: a selector's source, or null for "always". */
+/** The destinations of an exchange in order: a selector's source, or null to accept every element. */
 export type ProgramSources = readonly (string | null)[];
 
 export type WorkerRequest =
-  /** Compiles selectors in a VM of their own, which is then closed. */
+  /** Compiles selectors in a temporary VM. */
   | { readonly kind: 'compile'; readonly seq: number; readonly sources: readonly string[] }
   /**
-   * Runs the selectors of a program for some elements. `sources` is sent with the first call of a program to this
+   * Runs the selectors of a program for some elements. `sources` is set only in the first call of a program to this
    * worker.
    */
   | {
@@ -60,30 +61,27 @@ export type WorkerRequest =
       readonly seq: number;
       readonly program: number;
       readonly sources: ProgramSources | null;
-      /** Whether what selectors write to `console` is wanted. */
+      /** Whether to return console output. */
       readonly logs: boolean;
       readonly elements: PackedElements;
     }
   /** Forgets a program and closes its VM. There is no answer. */
   | { readonly kind: 'close'; readonly program: number };
 
-/** A header of the element of this index; each character of its value is a byte. */
+/** A header of the element at this index; each character of its value represents a byte. */
 export type NotUtf8Header = readonly [element: number, name: string, value: string];
 
 export interface PackedElements {
   readonly count: number;
-  /** JSON: `[[id, tries, mature in seconds, payload kind, {header: value}], …]`. Values are text. */
+  /** JSON: `[[id, tries, mature in seconds, payload kind, {header: value}], …]`. Header values are decoded text. */
   readonly input: string;
-  /**
-   * Headers whose bytes are not UTF-8, so that they stay as they are if no selector changes them. Usually there are
-   * none.
-   */
+  /** Headers that are not valid UTF-8, whose bytes must be preserved unless a selector changes them. Usually empty. */
   readonly notUtf8: readonly NotUtf8Header[];
-  /** Null until some selector of the program has used a payload. */
+  /** Null until a selector of the program has used a payload. */
   readonly bodies: SelectorBodies | null;
 }
 
-/** Bodies end to end; body i begins where body i-1 ends. */
+/** Concatenated bodies; body i starts where body i-1 ends. */
 interface SelectorBodies {
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly ends: readonly number[];
@@ -92,7 +90,7 @@ interface SelectorBodies {
 
 export type WorkerMessage =
   | { readonly kind: 'ready'; readonly image: VmImage }
-  /** `ms` is the processor time that the request took. */
+  /** `ms` is the processor time of the request. */
   | { readonly kind: 'answer'; readonly seq: number; readonly ms: number; readonly answer: WorkerAnswer };
 
 export type WorkerAnswer = Compiled | Called | NeedsBodies | Overrun;
@@ -105,30 +103,31 @@ interface Compiled {
 
 export interface Called {
   readonly outcome: 'called';
-  /** For how many elements the selectors ran: the call stops early rather than use up its budget. */
+  /** Number of evaluated elements: a call ends early instead of exhausting its budget. */
   readonly count: number;
-  /** One {@link VERDICT_CODES} character per element and destination, elements first. */
+  /** One {@link VERDICT_CODES} character per element and destination, grouped by element. */
   readonly codes: string;
-  /** For the codes that need more, by position in `codes`, ascending. */
+  /** Details for some codes, in ascending order of their position in `codes`. */
   readonly extras: readonly VerdictExtra[];
-  /** What selectors wrote, by position in `codes`, ascending; holds from there to the element's last. */
+  /**
+   * Changes by selectors, in ascending order of their position in `codes`. A change also applies to the element's later
+   * destinations.
+   */
   readonly changes: readonly Change[];
-  /** Changed bodies, end to end. */
+  /** Concatenated changed bodies. */
   readonly bodies: Uint8Array<ArrayBuffer>;
-  /** What selectors wrote to `console`, if it was wanted. */
+  /** Console output, if requested. */
   readonly logs: readonly LogLine[];
 }
 
-/**
- * What a selector wrote to `console`. `at` is its position in `Called.codes`, which counts on from element to element.
- */
+/** One line of console output. `at` is the selector's position in `Called.codes`. */
 export type LogLine = readonly [at: number, text: string];
 
 export const VERDICT_CODES = { no: '0', yes: '1', override: '2', error: '3' } as const;
 
 /**
- * Position, error text, maturity (unix seconds), delay (seconds), tries, and where the selector failed: what is not
- * given is null.
+ * Position in `codes`, error message, maturity (Unix seconds), delay (seconds), tries, and position of the error;
+ * absent values are null.
  */
 export type VerdictExtra = readonly [
   at: number,
@@ -139,30 +138,30 @@ export type VerdictExtra = readonly [
   place: SourcePosition | null,
 ];
 
-/** Line and column, from 1. The guest gives those of the script, the worker those of the selector. */
+/** Line and column, from 1. The guest returns positions in the script, the worker positions in the selector. */
 export type SourcePosition = readonly [line: number, column: number];
 
-/** Headers are null if they did not change; so is `end`, of the body in `Called.bodies`. */
+/** `headers` is null if unchanged. `end` is the end of the body in `Called.bodies`; null if the body is unchanged. */
 type Change = readonly [at: number, headers: readonly string[] | null, end: number | null];
 
-/** A selector used a payload, and the call had no bodies: it is to be repeated with them. Nothing else happened. */
+/** A selector used a payload, but the call had no bodies. It had no effect, and must be repeated with bodies. */
 interface NeedsBodies {
   readonly outcome: 'needs-bodies';
 }
 
-/** The call used more than it may. Nothing of it counts; the VM is gone. */
+/** The call exceeded a limit. Its results are discarded, and the VM has been closed. */
 export interface Overrun {
   readonly outcome: 'overrun';
   readonly cause: OverrunCause;
   readonly error: string;
-  /** The time was spent on reading or writing the payload of an element, so it does not count against the selector. */
+  /** Whether the time was spent on converting a payload, so that the selector is not to blame. */
   readonly inPayload: boolean;
-  /** As in `Called`, up to where the call was ended. */
+  /** As in `Called`, until the call was ended. */
   readonly logs?: readonly LogLine[];
 }
 
 /**
- * What ended an overrun. `deadline`: the VM was interrupted, or came back too late. `watchdog`: the worker
- * was replaced. `memory`: the VM's heap was full. `crash`: the VM or the worker broke.
+ * The cause of an overrun. `deadline`: the VM was interrupted, or returned too late. `watchdog`: the worker was
+ * replaced. `memory`: the VM's heap was full. `crash`: the VM or the worker failed.
  */
 export type OverrunCause = 'deadline' | 'watchdog' | 'memory' | 'crash';

@@ -20,76 +20,77 @@ import {
 } from './protocol.ts';
 
 /**
- * Runs the selectors of exchanges so that they cannot escape, harm the server, or keep others from running: see ADR 4.
- * Its thread starts with `start`, or when the first selector is checked or run.
+ * Runs the selectors of exchanges so that they cannot escape, harm the server, or block other selectors: see ADR 4. Its
+ * thread starts with `start`, or when the first selector is checked or run.
  */
 export interface SelectorSandbox extends Service {
   /**
-   * Checks selectors before their exchange is created: syntax, size, no construct that cannot run here, and that the
-   * VM compiles them within its time.
-   * @param payer whose share of the worker's time it uses
-   * @throws QuaysideError `invalid-body`; `details.parameter` is the selector's `path`, `details.extra` has
-   * `line` and `column` (from 1) if the error has a position. `shutting-down` after `stop`.
+   * Checks selectors before their exchange is created: syntax, size, unsupported constructs, and the time to compile
+   * them.
+   * @param payer the user whose share of the worker's time is used
+   * @throws QuaysideError `invalid-body`; `details.parameter` is the selector's `path`, and `details.extra` has `line`
+   * and `column` (from 1) if the position is known. `shutting-down` after `stop`.
    */
   check(selectors: readonly SelectorSource[], payer: Payer): Promise<void>;
 
   /**
-   * Opens the program of an exchange. Per destination, in their order: a selector's source, or null for a destination
-   * that accepts every element. Needs no thread and no VM until the first `select`. If a selector that was stored
-   * earlier does not compile any more, its destination fails for each element.
+   * Opens the program of an exchange. `selectors` has an entry for each destination in order: a selector's source, or
+   * null to accept every element. The thread and the VM start with the first `select`. If a stored selector no longer
+   * compiles, its destination fails for each element.
    */
   open(selectors: readonly (string | null)[], options?: ProgramOptions): SelectorProgram;
 }
 
 export interface ProgramOptions {
-  /** Whose share of the worker's time it uses; the node's own if not given. */
+  /** The user whose share of the worker's time is used; defaults to the node itself. */
   readonly payer?: Payer;
-  /** Whether answers contain what selectors wrote to their console; false if not given. */
+  /** Whether answers contain the console output of selectors; defaults to false. */
   readonly logs?: boolean;
-  /** Whether verdicts are without the headers and bodies that selectors wrote; false if not given. */
+  /** Whether verdicts omit the headers and bodies that selectors wrote; defaults to false. */
   readonly decidesOnly?: boolean;
 }
 
 interface SelectorSource {
   readonly source: string;
-  /** The path of its field in the request: `dst[0].selector`. */
+  /** The path of its field in the request, such as `dst[0].selector`. */
   readonly path: string;
 }
 
-/** The selectors of one exchange. No other program uses its VM. */
+/** The selectors of one exchange, which have a VM of their own. */
 export interface SelectorProgram {
   /**
-   * Runs the selectors of all destinations for each element. Returns the answers in the order of the elements, for the
-   * first ones only if the selectors write more than `writtenBytes`: the caller is to store that before it continues.
-   * Batches of any size are divided into calls; calls may overlap, and those of other programs may run in between.
+   * Runs the selectors of all destinations for each element. Returns the answers in the order of the elements. If the
+   * selectors write more than `writtenBytes`, returns answers for only the first elements: the caller must store these
+   * copies before it continues with the rest. Batches of any size are split into calls; calls may overlap and
+   * interleave with those of other programs.
    * @throws QuaysideError `shutting-down` after `stop`, `internal` if the thread cannot be started
    */
   select(elements: readonly SelectorInput[]): Promise<SelectorAnswer[]>;
   /**
-   * The same for elements whose bodies were not read, and are empty. Returns null if a selector needs bodies, now or in
-   * an earlier call: then call `select` with them.
+   * As `select`, for elements whose bodies have not been read and are empty. Returns null if a selector needs bodies,
+   * now or in an earlier call; then call `select` with the bodies.
    */
   selectWithoutBodies(elements: readonly SelectorInput[]): Promise<SelectorAnswer[] | null>;
   /** Closes the VM. A later `select` opens it again. */
   close(): void;
 }
 
-/** What a selector may know of an element. */
+/** The parts of an element that selectors may read. */
 export type SelectorInput = Pick<
   Delivery,
   'id' | 'tries' | 'matureAt' | 'headers' | 'body' | 'contentType' | 'contentEncoding'
 >;
 
-/** What a selector wrote to `console`, with the index of its destination. */
+/** One line of a selector's console output, with the index of its destination. */
 export type DestinationLogLine = readonly [destination: number, text: string];
 
 /**
  * The result for one element.
  * - `evaluated`: the selectors ran; there is one verdict per destination.
- * - `overrun`: one of the selectors used more time or memory than it may, or the payload took too long to be read for
- *   them (`inPayload`). No destination has a verdict.
- * - `not-evaluated`: the selectors did not run, since `maxOverrunsInARow` elements before it overran, or the program
- *   was closed. It is to be returned undelivered, without counting a try.
+ * - `overrun`: a selector exceeded its time or memory, or converting the payload for the selectors took too long
+ *   (`inPayload`). No destination has a verdict.
+ * - `not-evaluated`: the selectors did not run, because the previous `maxOverrunsInARow` elements overran or the
+ *   program was closed. Return the element undelivered, without counting a try.
  */
 export type SelectorAnswer =
   | {
@@ -102,7 +103,7 @@ export type SelectorAnswer =
       readonly cause: OverrunCause;
       readonly error: string;
       readonly inPayload: boolean;
-      /** Until the overrun. */
+      /** Console output until the overrun. */
       readonly logs?: readonly DestinationLogLine[];
     }
   | { readonly outcome: 'not-evaluated' };
@@ -113,11 +114,11 @@ export interface SelectorVerdict {
   /** Whether this destination accepts the element. */
   readonly accepted: boolean;
   /**
-   * What the selector threw, at most 200 characters, and its position: `accepted` is then false and its changes are
-   * undone.
+   * The error that the selector threw, at most 200 characters, followed by its position if known; otherwise null. After
+   * an error, `accepted` is false and the selector's changes are undone.
    */
   readonly error: string | null;
-  /** The position in the selector where it was thrown; null if it is not known. */
+  /** The position of the error in the selector; null if unknown. */
   readonly place: SourcePosition | null;
   /** Ms since 1970; null if the selector set none. */
   readonly matureAt: number | null;
@@ -126,7 +127,7 @@ export interface SelectorVerdict {
   /** Null if the selector set none. */
   readonly tries: number | null;
   /**
-   * The headers of this destination's copy, checked as at an insert, without those that the exchange adds; null:
+   * The headers of this destination's copy, validated as for an insert, without those that the exchange adds; null:
    * unchanged.
    */
   readonly headers: ElementHeaders | null;
@@ -139,7 +140,7 @@ interface SandboxOptions {
   readonly limits?: Partial<SandboxLimits>;
 }
 
-/** A sandbox of QuickJS, compiled to WebAssembly, in one worker thread. */
+/** A sandbox that runs QuickJS, compiled to WebAssembly, in one worker thread. */
 export function makeSandbox(options: SandboxOptions = {}): SelectorSandbox {
   return new WorkerSandbox(options.clock ?? systemClock, { ...DEFAULT_LIMITS, ...options.limits });
 }
@@ -154,7 +155,7 @@ class WorkerSandbox implements SelectorSandbox {
     this.#dispatcher = new Dispatcher(clock, limits);
   }
 
-  /** Returns at once, also if the thread runs: requests before it is ready wait for it. */
+  /** Does not wait for the thread; requests wait until it is ready. */
   async start(): Promise<void> {
     this.#dispatcher.start();
   }
@@ -186,7 +187,7 @@ function overran(error: string): SourceProblem {
   return { message: `Compiling this: ${error}.`, line: null, column: null };
 }
 
-/** The error that a client gets for a selector; `path` is where the selector was in what it sent. */
+/** The client's error for an invalid selector; `path` is the selector's path in the request. */
 function invalidSelector(path: string, problem: SourceProblem): QuaysideError {
   const { message, line, column } = problem;
   const where = line === null ? '' : `, line ${line}, column ${column ?? 1}`;
@@ -196,7 +197,7 @@ function invalidSelector(path: string, problem: SourceProblem): QuaysideError {
   });
 }
 
-/** A program whose destinations all accept every element. */
+/** A program without selectors: all destinations accept every element. */
 class OpenProgram implements SelectorProgram {
   readonly #destinations: number;
 
@@ -225,11 +226,11 @@ class WorkerProgram implements SelectorProgram {
   readonly #decidesOnly: boolean;
   readonly #selectors: number;
   /**
-   * Whether calls contain bodies: not before a selector has used one. Most selectors read headers only, and a
-   * selector keeps nothing between calls, so that a call can be repeated with the bodies.
+   * Whether calls contain bodies: false until a selector uses one, since most selectors read headers only. Selectors
+   * have no state between calls, so a call can be repeated with the bodies.
    */
   #withBodies = false;
-  /** How often it was closed. */
+  /** Number of `close` calls. */
   #closes = 0;
 
   constructor(
@@ -250,8 +251,8 @@ class WorkerProgram implements SelectorProgram {
   }
 
   /**
-   * A call of several elements that overran does not show which of them was the cause, so it is repeated with one
-   * element at a time. That finds the one that overruns, and verdicts for the others.
+   * If a call with several elements overruns, it is repeated with one element at a time, to find the element that
+   * overruns and to get verdicts for the others.
    */
   async select(elements: readonly SelectorInput[]): Promise<SelectorAnswer[]> {
     return (await this.#select(elements, true)) ?? [];
@@ -266,7 +267,7 @@ class WorkerProgram implements SelectorProgram {
     try {
       return await this.#answersFor(elements, hasBodies, closes);
     } finally {
-      // A call that waited when the program was closed has opened it in the worker again.
+      // A call that was waiting during `close` has reopened the program in the worker.
       if (this.#closes !== closes) this.#dispatcher.close(this.#key);
     }
   }
@@ -283,7 +284,7 @@ class WorkerProgram implements SelectorProgram {
     while (answers.length < elements.length && written < this.#limits.writtenBytes) {
       const from = answers.length;
       if (this.#withBodies && !hasBodies) return null;
-      // A call after the close would open the program in the worker again, and nothing would close it.
+      // After `close`, another call would reopen the program in the worker, and nothing would close it.
       if (this.#closes !== closes || overrunsInARow >= this.#limits.maxOverrunsInARow) {
         answers.push({ outcome: 'not-evaluated' });
         continue;
@@ -304,7 +305,7 @@ class WorkerProgram implements SelectorProgram {
       } else if (count > 1) {
         oneByOneUntil = from + count;
       } else {
-        // In a call of one element, the positions of log lines are its destinations.
+        // In a call with one element, the positions of log lines equal destination indexes.
         answers.push(answer);
         overrunsInARow += 1;
       }
@@ -337,7 +338,7 @@ function withoutChanges(called: Called): Called {
   return { ...called, changes: [], bodies: NO_BODIES };
 }
 
-/** Bytes of the headers and bodies that selectors wrote, counted in each copy. */
+/** Bytes of the headers and bodies that selectors wrote, counted for each copy. */
 export function writtenBytes(verdicts: readonly SelectorVerdict[]): number {
   let bytes = 0;
   for (const { headers, body } of verdicts) {
@@ -351,9 +352,9 @@ function unexpected(outcome: string): Error {
   return new Error(`the selector worker answered '${outcome}' to something else`);
 }
 
-// What the host sends to the worker, and how it reads the reply.
+// Packing of requests for the worker, and parsing of its replies.
 
-/** How many elements, from index `from` on, one call has. */
+/** The number of elements in the call that starts at index `from`. */
 export function callSize(
   elements: readonly SelectorInput[],
   from: number,
@@ -388,7 +389,7 @@ export function packElements(
   return { count, input: `${input}]`, notUtf8, bodies };
 }
 
-/** JSON by hand: for objects this small half the cost of building them first. */
+/** Builds JSON by concatenation, which for objects this small halves the cost of building the objects first. */
 function packElement(element: SelectorInput, onNotUtf8: (name: string, value: string) => void): string {
   const { headers } = element;
   let pairs = '';
@@ -430,7 +431,7 @@ const PLAIN = {
 const NO: SelectorVerdict = Object.freeze({ accepted: false, ...PLAIN });
 const YES: SelectorVerdict = Object.freeze({ accepted: true, ...PLAIN });
 
-/** The answer for an element whose destinations have no selectors. */
+/** The answer for an element if no destination has a selector. */
 function allAccept(destinations: number): SelectorAnswer {
   return {
     outcome: 'evaluated',
@@ -439,7 +440,7 @@ function allAccept(destinations: number): SelectorAnswer {
   };
 }
 
-/** Converts the worker's answer to one per element. To save allocations, most verdicts are one of two objects. */
+/** Splits the worker's answer by element. To save allocations, most verdicts are one of two shared objects. */
 function readVerdicts(called: Called, destinations: number): EvaluatedAnswer[] {
   const answers: EvaluatedAnswer[] = [];
   const extras = called.extras.values();
@@ -475,7 +476,7 @@ function readVerdicts(called: Called, destinations: number): EvaluatedAnswer[] {
 const NO_LOGS: readonly DestinationLogLine[] = [];
 const NO_BODIES = new Uint8Array(0);
 
-/** The lines of one element. */
+/** The log lines of one element. */
 function logsOf({ logs }: Called, element: number, destinations: number): readonly DestinationLogLine[] {
   const first = element * destinations;
   return logs
@@ -505,9 +506,9 @@ function readVerdict(code: string | undefined, extra: VerdictExtra, written: Wri
 const NO_EXTRA: VerdictExtra = [0, null, null, null, null, null];
 
 /**
- * What the payload is in a selector: `application/json`, `text/json` and `…+json` a parsed value, `text/*` a string,
- * anything else bytes. Text is UTF-8 unless its charset is Latin-1 or ASCII. With another charset or any
- * content encoding the payload is bytes: the sandbox does not decode what it might decode wrongly.
+ * The payload's type in a selector: a parsed value for `application/json`, `text/json` and `…+json`, a string for
+ * `text/*`, otherwise bytes. Text is UTF-8 unless its charset is Latin-1 or ASCII. With another charset or any content
+ * encoding, the payload is bytes, because decoding it might be wrong.
  */
 function payloadKind(contentType: string | null, contentEncoding: string | null): PayloadKind {
   if (contentType === null || (contentEncoding !== null && contentEncoding !== 'identity')) {
@@ -516,12 +517,12 @@ function payloadKind(contentType: string | null, contentEncoding: string | null)
   const known = seen.get(contentType);
   if (known !== undefined) return known;
   const kind = readKind(contentType);
-  // Bounded, since clients may send any number of content types.
+  // Bounded, because clients may send any number of content types.
   if (seen.size < 256) seen.set(contentType, kind);
   return kind;
 }
 
-/** The same as a word for people. */
+/** As `payloadKind`, as a word for people. */
 export function payloadName(
   contentType: string | null,
   contentEncoding: string | null,

@@ -37,18 +37,18 @@ type CallRequest = Extract<WorkerRequest, { kind: 'call' }>;
 
 interface Program {
   readonly sources: ProgramSources;
-  /** How many of its destinations have one. */
+  /** Number of destinations that have a selector. */
   readonly selectors: number;
-  /** The sources as the VM takes them; null until its first call. */
+  /** The parsed sources; null until the first call. */
   steps: readonly ProgramStep[] | null;
 }
 
 /**
- * What the selector worker does with a request. One VM per program, that is per exchange, not per selector:
- * the destinations of an element share `env.state`, headers and payload as live objects, which no copy
- * between VMs could keep, and they come from one declaration by one author, so they need no protection from each other.
- * It is also cheaper: the payload is parsed once for all destinations (50 µs a KiB), a VM takes 2 ms and
- * 1.5 MiB, a call 60 µs. Exchanges never share a VM; elements are kept apart by `harden`.
+ * Processes the requests of the selector worker. Each program, that is each exchange, has one VM, not each selector:
+ * the destinations of an element share `env.state`, headers and payload as live objects, which copies between VMs could
+ * not preserve, and they have one author, so they need no protection from each other. It is also cheaper: the payload
+ * is parsed once for all destinations (50 µs per KiB), a VM takes 2 ms and 1.5 MiB, a call 60 µs. Exchanges never share
+ * a VM; `harden` isolates elements from each other.
  */
 export class SelectorThread {
   readonly #wasm: WasmModule;
@@ -81,7 +81,7 @@ export class SelectorThread {
     return { answer, ms: cpuMs() - startedMs };
   }
 
-  /** Parses and compiles. If something hangs that cannot be interrupted, the watchdog replaces this thread. */
+  /** Parses and compiles selectors. If this hangs and cannot be interrupted, the watchdog replaces the thread. */
   async #compile(sources: readonly string[]): Promise<WorkerAnswer> {
     this.#deadline.start(this.#limits.compileMs);
     const steps = sources.map((source) => this.#read(source));
@@ -160,13 +160,13 @@ export class SelectorThread {
   ): WorkerAnswer {
     this.#deadline.start(this.#limits.callMs);
     const json = vm.evaluate(elements.input, this.#limits.callMs / 2, call, logs);
-    // A built-in that cannot be interrupted may have returned too late.
+    // An uninterruptible built-in may have returned too late.
     if (this.#deadline.passed) return this.#overrun(vm, null, call);
     if (call.needsBodies) return { outcome: 'needs-bodies' };
     return readAnswer(json, elements.count, steps.length, call);
   }
 
-  /** A selector was checked when it was stored. If it does not parse any more, that is the error of its destination. */
+  /** Parses stored selectors. They were valid before; if one no longer parses, its destination fails with the error. */
   #readSteps(sources: ProgramSources): ProgramStep[] {
     return sources.map((source) => {
       if (source === null) return null;
@@ -181,7 +181,7 @@ export class SelectorThread {
     return vm;
   }
 
-  /** Shows the watchdog progress: what follows has a limit of its own. Returns the thread's processor time, ms. */
+  /** Reports progress to the watchdog: the next step has its own limit. Returns the thread's processor time, ms. */
   #step(): number {
     const ms = cpuMs();
     Atomics.store(this.#progress, PROGRESS.cpuMs, Math.floor(ms));
@@ -200,12 +200,12 @@ function cpuMs(): number {
 }
 
 /**
- * The VMs kept alive between calls. If there are too many, or if they have too much linear memory, the least recently
- * used are closed. A VM never shrinks: one that had a large payload once may hold twenty times as much as at its start.
+ * Caches VMs between calls. If they are too many or use too much linear memory, the least recently used are closed. A
+ * VM never shrinks: after a large payload, it may hold twenty times its initial memory.
  */
 export class VmCache {
   readonly #limits: Pick<SandboxLimits, 'liveVms' | 'liveBytes'>;
-  /** In the order of use: a map keeps the order of insertion. */
+  /** In the order of use, because a map preserves insertion order. */
   readonly #vms = new Map<number, { readonly vm: SelectorVm; readonly bytes: number }>();
   #bytes = 0;
 
@@ -213,7 +213,7 @@ export class VmCache {
     this.#limits = limits;
   }
 
-  /** Removes a program's VM, for use; `put` it afterwards. */
+  /** Removes and returns a program's VM; `put` it back after use. */
   take(program: number): SelectorVm | null {
     const kept = this.#vms.get(program);
     if (kept === undefined) return null;
@@ -238,24 +238,24 @@ export class VmCache {
 }
 
 /**
- * The worker's side of one call: passes bodies to the VM when a selector uses them, takes what selectors wrote, and
- * checks it as an insert would. Nothing in here throws: an error of a selector is returned as a string.
+ * The host of one call: passes bodies to the VM when a selector uses them, and collects and validates the changes of
+ * selectors like those of an insert. Its methods do not throw; errors of selectors are returned as strings.
  */
 export class SelectorCall implements GuestHost {
-  /** In the order in which the selectors ran, so ascending. */
+  /** In the order in which the selectors ran, and therefore ascending. */
   readonly changes: Called['changes'][number][] = [];
   readonly logs: LogLine[] = [];
-  /** Whether a body was used that the call did not contain. */
+  /** Whether a selector used a body that the call did not contain. */
   needsBodies = false;
   readonly #elements: PackedElements;
   readonly #destinations: number;
   readonly #writers: number;
   readonly #limits: SandboxLimits;
   readonly #deadline: Deadline;
-  /** Bodies that selectors wrote, by element: the last one. */
+  /** The last body that selectors wrote, by element. */
   readonly #current = new Map<number, Uint8Array>();
   readonly #written: Uint8Array[] = [];
-  /** Bytes of the bodies that were written, by element. */
+  /** Total bytes of written bodies, by element. */
   readonly #writtenFor = new Map<number, number>();
   #writtenBytes = 0;
   readonly #shown = new Set<number>();
@@ -263,11 +263,11 @@ export class SelectorCall implements GuestHost {
   readonly #notUtf8: ReadonlyMap<string, string>;
   readonly #onConverting: (isOn: boolean) => void;
   #grantedMs = 0;
-  /** Since when a payload is being converted, as the deadline counts; null: none is. */
+  /** `Deadline.usedMs` when the running conversion of a payload started; null: none is running. */
   #convertingSince: number | null = null;
   #convertedMs = 0;
 
-  /** @param onConverting called when the VM starts or ends reading or writing a payload as JSON */
+  /** @param onConverting called when the VM starts or ends parsing or serializing a payload as JSON */
   constructor(
     elements: PackedElements,
     program: { readonly destinations: number; readonly selectors: number },
@@ -295,7 +295,7 @@ export class SelectorCall implements GuestHost {
     const isWatched = kind === PAYLOAD_KINDS.json && body.length > QUICK_TEXT;
     if (isWatched) this.converting(true);
     const shown = showBody(body, kind);
-    // For longer JSON the guest calls `converting(false)` when it has parsed it; the text may be shorter than the body.
+    // For longer JSON, the guest calls `converting(false)` after parsing. The text may be shorter than the body.
     if (isWatched && (typeof shown !== 'string' || shown[0] !== '=' || shown.length - 1 <= QUICK_TEXT)) {
       this.converting(false);
     }
@@ -314,8 +314,8 @@ export class SelectorCall implements GuestHost {
   }
 
   /**
-   * Whether payloads, not selectors, used up the time of this call: one is still being converted, or converting them
-   * took longer than what their sizes add to the limit, and longer than half of `callMs`.
+   * Whether payloads, not selectors, used up the time of this call: a conversion is still running, or conversions took
+   * longer than both the time granted for their sizes and half of `callMs`.
    */
   get isPayloadToBlame(): boolean {
     if (this.#convertingSince !== null) return true;
@@ -338,7 +338,7 @@ export class SelectorCall implements GuestHost {
     return null;
   }
 
-  /** All written bodies end to end, in a buffer of their own that can be transferred. */
+  /** All written bodies, concatenated in a buffer that can be transferred. */
   joinBodies(): Uint8Array<ArrayBuffer> {
     const joined = new Uint8Array(this.#writtenBytes);
     let end = 0;
@@ -350,8 +350,8 @@ export class SelectorCall implements GuestHost {
   }
 
   /**
-   * Headers as they are stored; a string is an error. Text is stored in UTF-8, and what a selector did not change as it
-   * was.
+   * The headers to store, or an error message. Text is encoded in UTF-8; unchanged values that are not UTF-8 are
+   * preserved.
    */
   #readHeaders(element: number, json: string): readonly string[] | string {
     const flat: unknown = JSON.parse(json);
@@ -371,10 +371,10 @@ export class SelectorCall implements GuestHost {
     }
   }
 
-  /** The bytes of the payload after a selector; null if they did not change; a string is an error. */
+  /** The body that a selector wrote, null if unchanged, or an error message. */
   #changedBody(element: number, payload: string | Uint8Array): Uint8Array | string | null {
     const kind = this.#kind(element);
-    // Written without being read: the kind, and the body to compare with, are in a call with bodies.
+    // Written but never read: repeat the call with bodies, which has the kind and the body to compare with.
     if (kind === undefined) {
       this.needsBodies = true;
       return null;
@@ -384,7 +384,7 @@ export class SelectorCall implements GuestHost {
     const { bodyBytes, elementBytes } = this.#limits;
     if (body.length > bodyBytes) return `the payload has more than ${bodyBytes} bytes`;
     if (Buffer.compare(body, this.#body(element)) === 0) return null;
-    // The host has all of it in memory, several times over.
+    // The host holds several copies of these bodies in memory.
     const written = (this.#writtenFor.get(element) ?? 0) + body.length;
     if (written > elementBytes) return `selectors wrote more than ${elementBytes} bytes for this element`;
     this.#writtenFor.set(element, written);
@@ -412,9 +412,7 @@ export class SelectorCall implements GuestHost {
   }
 }
 
-/**
- * Rejects bytes that are not UTF-8 rather than replace them: a body that a selector did not change must stay as it is.
- */
+/** Rejects invalid UTF-8 instead of replacing it, because an unchanged body must be preserved. */
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /** The body as `GuestHost.payload` returns it. */
@@ -438,20 +436,20 @@ function showBody(body: Uint8Array, kind: PayloadKind): string | Uint8Array {
 }
 
 /**
- * JSON is passed to the VM as this engine serialises it: the VM then serialises an unchanged value to the same string,
- * and one comparison shows that nothing was changed. The stored bytes stay as the producer sent them.
+ * Normalizes JSON before the VM gets it: the VM then serializes an unchanged value to the same string, so that one
+ * comparison detects changes. The stored bytes remain as the producer sent them.
  */
 function showJson(body: Uint8Array): string {
   try {
     const text = utf8.decode(body);
     return `=${JSON.stringify(JSON.parse(text.charCodeAt(0) === 0xfeff ? text.slice(1) : text))}`;
   } catch (error) {
-    // Serialising a value that is nested deeper than the stack throws; parsing it does not.
+    // Serializing a value that is nested too deeply for the stack throws; parsing it does not.
     return error instanceof RangeError ? '!the payload is nested too deeply' : '!the payload is not JSON';
   }
 }
 
-/** The bytes to store for a payload that a selector wrote, by its kind; a string is an error. */
+/** Encodes a payload that a selector wrote. Returns the bytes to store, or an error message. */
 function writeBody(payload: string | Uint8Array, kind: PayloadKind): Uint8Array | string {
   if (typeof payload !== 'string') return payload;
   const text = payload.slice(1);
@@ -465,9 +463,9 @@ function writeBody(payload: string | Uint8Array, kind: PayloadKind): Uint8Array 
 const NO_BODIES = new Uint8Array(0);
 
 /**
- * Reads the guest's answer. Every value of it is checked although the guest is our code: if a selector could ever write
- * to the VM's memory, it could forge the answer.
- * @throws Error if it is not as the guest writes it
+ * Parses the guest's answer. Every value is validated although the guest is our code: a selector that could write to
+ * the VM's memory could forge the answer.
+ * @throws Error if it is malformed
  */
 export function readAnswer(json: string, elements: number, destinations: number, call: SelectorCall): Called {
   const answer: unknown = JSON.parse(json);
@@ -499,7 +497,7 @@ function readExtra(extra: unknown, codes: string): VerdictExtra {
   return [at, error === null ? null : error.slice(0, 200), mature, delay, tries, readPlace(place)];
 }
 
-/** The guest returns a line of the script, whose first line is not the selector's. */
+/** Converts a position in the script, whose first line is not part of the selector. */
 function readPlace(place: unknown): SourcePosition | null {
   if (place === null) return null;
   if (!Array.isArray(place) || place.length !== 2 || !place.every(Number.isSafeInteger)) {
@@ -514,19 +512,19 @@ function malformed(part: string): Error {
 }
 
 /**
- * How long the running step may still take. It counts the thread's processor time, so that a harmless selector does not
- * overrun on a busy machine; the watchdog on the main thread bounds the wall time. The wall clock is read first, since
- * that costs a third of reading the processor time, of which no more can have passed.
+ * The time budget of the running step. It counts the thread's processor time, so that a harmless selector does not
+ * overrun on a busy machine; the watchdog on the main thread bounds the wall time. Checks read the wall clock first:
+ * that takes a third of the time of reading the processor time, which cannot have advanced further.
  */
 export class Deadline {
   #budgetMs = 0;
   #allowanceMs = 0;
   #startCpu = process.threadCpuUsage();
-  /** Before this moment the budget cannot be used up. */
+  /** The budget cannot be exhausted before this moment. */
   #notBefore = 0;
   #passed = false;
 
-  /** Starts a step of at most `budgetMs`, and what is granted later. */
+  /** Starts a step with a budget, to which `grant` may add. */
   start(budgetMs: number): void {
     this.#budgetMs = budgetMs;
     this.#allowanceMs = 0;
@@ -540,13 +538,13 @@ export class Deadline {
     this.#allowanceMs += ms;
   }
 
-  /** Processor time that the running step has used, ms. */
+  /** Processor time of the running step, ms. */
   get usedMs(): number {
     const { user, system } = process.threadCpuUsage(this.#startCpu);
     return (user + system) / 1000;
   }
 
-  /** Whether the step has used up its budget. Once true it stays so until the next step. */
+  /** Whether the step has exhausted its budget. Remains true until the next step. */
   get passed(): boolean {
     if (this.#passed) return true;
     const now = performance.now();
@@ -558,10 +556,10 @@ export class Deadline {
   }
 }
 
-/** A destination as the VM needs it: a script, null for "always", or why its selector cannot run. */
+/** A destination for the VM: a script, null to accept every element, or the error of an invalid selector. */
 type ProgramStep = SelectorScript | { readonly broken: string } | null;
 
-/** The message of the VM's own error when its heap is full. */
+/** The message of the VM's error when its heap is full. */
 const OUT_OF_MEMORY = 'out of memory';
 const TOO_LONG: Overrun = {
   outcome: 'overrun',
@@ -601,7 +599,7 @@ export async function makeImage(wasm: WasmModule, limits: SandboxLimits): Promis
 
 type Three = readonly [JSValueHandle, JSValueHandle, JSValueHandle];
 
-/** One VM with the selectors of one exchange. After a method threw, it is to be disposed. */
+/** One VM with the selectors of one exchange. Must be disposed after a method has thrown. */
 export class SelectorVm {
   readonly #vm: QuickJS;
   readonly #add: JSValueHandle;
@@ -609,12 +607,9 @@ export class SelectorVm {
   readonly #deadline: Deadline;
   readonly #memory: LinearMemory | null;
   #host: GuestHost | null = null;
-  /** What a callback threw while the VM ran; `evaluate` throws it. */
+  /** The error of a callback while the VM ran; `evaluate` throws it. */
   #callbackError: Error | null = null;
-  /**
-   * The last value that a callback returned to the VM. The library copies the handle, and this one is still to be
-   * disposed.
-   */
+  /** The last value that a callback returned to the VM. The library copies the handle, so this one must be disposed. */
   #given: JSValueHandle;
 
   static async restore(
@@ -660,12 +655,12 @@ export class SelectorVm {
     }
   }
 
-  /** Bytes of linear memory that this VM holds. */
+  /** Bytes of the VM's linear memory. */
   get bytes(): number {
     return this.#memory?.buffer.byteLength ?? 0;
   }
 
-  /** Adds the destinations. If the VM rejects a script, that is the error of its destination. */
+  /** Adds the destinations. If the VM rejects a script, its destination fails with this error. */
   load(steps: readonly ProgramStep[]): void {
     for (const step of steps) {
       if (step === null) this.#addStep(this.#vm.null);
@@ -678,8 +673,8 @@ export class SelectorVm {
   }
 
   /**
-   * Compiles a script and passes its value to `use`. Returns the compiler's error, or null.
-   * No code of the script's author runs: the script's value is a function.
+   * Compiles a script and passes its value to `use`. Returns the compiler's error, or null. Runs no code of the
+   * selector's author: the script only evaluates to a function.
    */
   compile(script: string, use: (selector: JSValueHandle) => void): SourceProblem | null {
     let selector: JSValueHandle;
@@ -698,8 +693,8 @@ export class SelectorVm {
 
   /**
    * Calls the guest's `evaluate`. Returns JSON that the guest itself wrote.
-   * @param logs whether console output is wanted
-   * @throws what ended the call early: see {@link overrun}
+   * @param logs whether to report console output
+   * @throws the error that ended the call early: see {@link overrun}
    */
   evaluate(input: string, softMs: number, host: GuestHost, logs = false): string {
     this.#host = host;
@@ -719,14 +714,15 @@ export class SelectorVm {
     this.#vm.dispose();
   }
 
-  /** Why a step ended, from what it threw. */
+  /** Classifies the error that ended a step. */
   overrun(thrown: unknown): Overrun {
     if (this.#deadline.passed) return TOO_LONG;
     const message = messageOf(thrown);
-    // The second is the library's, for its own part of the heap; the third is an error too large to be read.
+    // The second message is the library's, for its own part of the heap; the third means an error that is too large to
+    // read.
     if (message === OUT_OF_MEMORY || message === 'wasm_malloc failed' || message.startsWith('<null>'))
       return TOO_MUCH;
-    // A trap of the WebAssembly code, an overflow of its machine stack, or a malformed answer.
+    // A WebAssembly trap, an overflow of the native stack, or a malformed answer.
     return {
       outcome: 'overrun',
       cause: 'crash',
@@ -757,7 +753,7 @@ export class SelectorVm {
     return refusal === null ? this.#vm.null : this.#vm.newString(refusal);
   }
 
-  /** An error of the host must not be thrown into the VM: its stack would show paths of the server to a selector. */
+  /** Catches errors of the host: thrown into the VM, their stacks would reveal paths of the server to selectors. */
   #guard(callback: (...args: JSValueHandle[]) => JSValueHandle): (...args: JSValueHandle[]) => JSValueHandle {
     return (...args) => {
       this.#given.dispose();
@@ -774,8 +770,8 @@ export class SelectorVm {
 }
 
 /**
- * A string from the guest. If there is no memory for a copy, the library returns `<null>`, and no string of the guest
- * begins like that.
+ * Reads a string from the guest. If memory for a copy is lacking, the library returns `<null>`; strings of the guest
+ * never start with `<`.
  */
 function readText(handle: JSValueHandle): string {
   const text = handle.toString();
@@ -801,7 +797,7 @@ function options(
     timezoneOffset: 0,
     wasi: (memory) => {
       onMemory(memory);
-      // The default writes the messages of a failing VM to the output of this process.
+      // The default would print the messages of a failing VM to the output of this process.
       return { fd_write: () => 8 };
     },
   };

@@ -2,15 +2,15 @@ import { type AnyNode, type Options, Parser, type Program } from 'acorn';
 import { LIMITS } from '../../model/limits.ts';
 import type { SourceProblem } from '../limits.ts';
 
-/** A selector as the VM takes it. */
+/** A parsed selector, ready for the VM. */
 export interface SelectorScript {
-  /** Evaluates to a function of `env`. The selector begins on its second line. */
+  /** Evaluates to a function of `env`. The selector starts in its second line. */
   readonly script: string;
-  /** It changes nothing, unless another selector of its exchange does: see `isPure`. */
+  /** Whether it changes nothing, as long as the message contains only data: see the function `isPure`. */
   readonly isPure: boolean;
 }
 
-/** What {@link readSelector} throws: why a selector cannot be used. */
+/** Thrown by {@link readSelector} for an invalid selector. */
 export class SelectorError extends Error {
   readonly problem: SourceProblem;
 
@@ -21,7 +21,7 @@ export class SelectorError extends Error {
   }
 }
 
-/** The line before the selector's first one: scripts are always strict. */
+/** The line before the selector, which makes the script strict. */
 const OPEN = '"use strict";(\n';
 const CLOSE = '\n)';
 const OPEN_BARE = '"use strict";(function (env) { return (\n';
@@ -29,17 +29,17 @@ const CLOSE_BARE = '\n) })';
 
 const GRAMMAR: Options = {
   ecmaVersion: 'latest',
-  // As the VM evaluates it: a script, so that both read the same text alike, odd comments included.
+  // As in the VM, so that both parse the same text equally, including HTML-like comments.
   sourceType: 'script',
   locations: true,
-  // Tells `(a)` from `(a), (b)`: the latter would be two programs in one.
+  // Distinguishes `(a)` from `(a), (b)`, which would be two expressions.
   preserveParens: true,
 };
 
 /**
- * Acorn checks a regular expression by its own grammar, and then has V8 build it to put the object into the tree,
- * which nobody reads. That alone takes 0.5 to 2 s for 8 KiB of `\p{RGI_Emoji}` or `\p{L}`, and nothing can
- * interrupt it. So while one is read, none can be built.
+ * Acorn validates regular expressions by its own grammar and then creates the RegExp object for the tree, which is not
+ * used here. Creating it takes 0.5 to 2 s for 8 KiB of `\p{RGI_Emoji}` or `\p{L}` and cannot be interrupted, so it is
+ * disabled while a regular expression is read.
  */
 class SelectorParser extends Parser {
   readRegexp(): unknown {
@@ -53,7 +53,7 @@ class SelectorParser extends Parser {
   }
 }
 
-/** In the parser, and not in its types. */
+/** Exists in the parser, but not in its types. */
 const READ_REGEXP = (Parser.prototype as unknown as { readRegexp(): unknown }).readRegexp;
 
 function unavailable(): never {
@@ -61,9 +61,9 @@ function unavailable(): never {
 }
 
 /**
- * Reads a selector: a function expression (`env => …`, `function (env) { … }`) or a bare expression over
- * `env`, in strict mode, of at most 8 KiB (docs/guides/exchanges.md). Returns the script for the VM.
- * It rejects what cannot be run: a syntax error, more than one expression, async code, `import`.
+ * Parses a selector: a function expression (`env => …`, `function (env) { … }`) or a bare expression over `env`, in
+ * strict mode, of at most 8 KiB (docs/guides/exchanges.md). Returns the script for the VM. Rejects syntax errors, more
+ * than one expression, async code, and `import`.
  * @throws SelectorError
  */
 export function readSelector(source: string): SelectorScript {
@@ -86,13 +86,13 @@ function scriptOf(text: string, expression: AnyNode): string {
   return OPEN + text + CLOSE;
 }
 
-/** A position in a script (line from 1, column from 1) as one in the selector. */
+/** Converts a position in a script (line and column from 1) to one in the selector. */
 export function inSelector(message: string, scriptLine?: number, column?: number): SourceProblem {
   if (scriptLine === undefined || scriptLine < 2) return { message, line: null, column: null };
   return { message, line: scriptLine - 1, column: column ?? 1 };
 }
 
-/** The one expression that the selector is, without the parentheses that we put around it. */
+/** Parses the selector's only expression, and removes the parentheses that `OPEN` and `CLOSE` add. */
 function parseAlone(text: string): AnyNode {
   const program = parseScript(text);
   const last = program.body[1];
@@ -110,7 +110,7 @@ function parseScript(text: string): Program {
     if (error instanceof SyntaxError && 'loc' in error) {
       const loc = error.loc as { line: number; column: number };
       const end = endOf(text);
-      // One that ends too soon fails on the parenthesis that we added, past its last line.
+      // An incomplete selector fails at the added parenthesis, after its last line.
       if (loc.line > end.line) throw invalid('The selector ends too soon.', end.line, end.column);
       const message = error.message.replace(/ \(\d+:\d+\)$/, '.');
       throw invalid(message, loc.line, loc.column + 1);
@@ -121,7 +121,7 @@ function parseScript(text: string): Program {
   }
 }
 
-/** Where a selector ends, as a position in its script. */
+/** The end of a selector, as a position in its script. */
 function endOf(text: string): { line: number; column: number } {
   const lines = text.split(/\r\n|[\n\r\u2028\u2029]/);
   return { line: lines.length + 1, column: (lines.at(-1) ?? '').length + 1 };
@@ -148,7 +148,7 @@ function invalid(message: string, scriptLine?: number, column?: number): Selecto
   return new SelectorError(inSelector(message, scriptLine, column));
 }
 
-/** A node and all nodes below it, in no order. With a stack of its own: depth is the selector's to choose. */
+/** A node and all its descendants, in no particular order. Not recursive, because selectors can be nested deeply. */
 function* nodesOf(root: AnyNode): Generator<AnyNode> {
   const open: unknown[] = [root];
   while (open.length > 0) {
@@ -166,14 +166,13 @@ function isNode(value: unknown): value is AnyNode {
 }
 
 /**
- * Whether a selector can change nothing but its own variables, if all that it finds in the message is data. Then the VM
- * need not write the payload out to see whether it changed, which is two thirds of what reading it costs.
+ * Whether a selector can change only its own variables, provided that the message contains only data. The VM then need
+ * not serialize the payload to detect changes, which saves two thirds of the cost of reading it.
  *
- * The proof: of the syntax, only what reads, compares and builds new values is accepted. A call is accepted if its
- * function is a literal, or is found under a name that in data, in the VM's frozen built-ins, and in what the selector
- * may bind or build, belongs only to functions that change nothing. A function is called back only if it is a literal,
- * and so proven itself. If another selector, which may leave functions of its own in a message, ran before, `guest.ts`
- * does not rely on this.
+ * Proof: only syntax that reads, compares and builds new values is accepted. A call is accepted if the name of its
+ * function belongs only to functions without side effects: in data, in the VM's frozen built-ins, and in anything that
+ * the selector may bind or build. Callbacks must be function literals, which are checked themselves. If another
+ * selector ran before, it may have left functions in the message; `guest.ts` then ignores this result.
  */
 function isPure(node: AnyNode | null | undefined): boolean {
   if (node === null || node === undefined) return true;
@@ -249,7 +248,7 @@ function isFunction(node: AnyNode | undefined): boolean {
   return node?.type === 'ArrowFunctionExpression' || node?.type === 'FunctionExpression';
 }
 
-/** What a call may find under an accepted name must not be put there by the selector. */
+/** The selector must not define a property with the name of an accepted method. */
 function isPureProperty(node: AnyNode): boolean {
   if (node.type !== 'Property' || node.computed || node.kind !== 'init') return false;
   const name =
@@ -257,7 +256,7 @@ function isPureProperty(node: AnyNode): boolean {
   return !METHODS.has(name) && !CALLING_METHODS.has(name) && isPure(node.value);
 }
 
-/** Variables that are declared or assigned: none may take the name of an accepted function. */
+/** Declared or assigned variables must not have the name of an accepted function. */
 function isBindable(node: AnyNode | null): boolean {
   switch (node?.type) {
     case undefined:
@@ -281,15 +280,15 @@ function isBindable(node: AnyNode | null): boolean {
 
 const words = (text: string): ReadonlySet<string> => new Set(text.trim().split(/\s+/));
 
-/** Built-ins that call nothing of data. */
+/** Built-ins that call no functions in data. */
 const FUNCTIONS = words('String Number Boolean parseInt parseFloat isNaN isFinite');
 
-/** Of strings, numbers, arrays, dates, regular expressions, Object, Array, Math and Date: they call nothing back. */
+/** Methods of strings, numbers, arrays, dates, regular expressions, Object, Array, Math and Date without callbacks. */
 const METHODS = words(`
   at charAt charCodeAt includes indexOf lastIndexOf startsWith endsWith slice substring split join concat trim trimStart
   trimEnd toLowerCase toUpperCase padStart padEnd toFixed test flat keys values entries isArray isInteger isFinite isNaN
   getTime getDay getHours getUTCDay getUTCHours toISOString now hasOwn
   abs ceil floor round trunc min max`);
 
-/** Of arrays: they call their first argument. */
+/** Array methods that call their first argument. */
 const CALLING_METHODS = words('some every find findIndex findLast filter map flatMap reduce forEach');

@@ -2,7 +2,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import type { WorkerMessage, WorkerRequest, WorkerSetup } from '../protocol.ts';
 import { makeImage, SelectorThread } from './selector-thread.ts';
 
-// The entry of the selector worker: one request after the other, in the order in which they came.
+// The entry of the selector worker. Processes requests sequentially in their order of arrival.
 const setup = workerData as WorkerSetup;
 const port = parentPort;
 if (port === null) throw new Error('the selector worker is started as a worker thread');
