@@ -1,6 +1,6 @@
 # Quayside as a container: docker build -t quayside . && docker run -p 3444:3444 -v quayside:/data quayside
 #
-# BASE has Node 24.15 or later and npm. The server's own files are JavaScript and read-only; all that it stores is in /data.
+# BASE must contain Node 24.15 or later and npm. The server's own files are read-only JavaScript; all data is in /data.
 ARG BASE=node:24-bookworm-slim
 
 FROM ${BASE} AS build
@@ -10,7 +10,7 @@ RUN npm ci --ignore-scripts --no-audit --no-fund
 COPY scripts scripts
 COPY tsconfig.json tsconfig.build.json vite.config.ts ./
 COPY src src
-# Without the Node that the package brings for older machines: the image has its own.
+# Removes the Node of the npm package, which is for machines with an older one: the image has its own.
 RUN npm run build \
   && npm run build:console \
   && npm prune --omit=dev --ignore-scripts --no-audit --no-fund \

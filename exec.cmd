@@ -1,2 +1,2 @@
-@rem Lets cmd.exe run the "start" script of package.json, which begins with the word exec of POSIX shells.
+@rem Lets cmd.exe run the "start" script of package.json, which starts with `exec`, a builtin of POSIX shells.
 @%*

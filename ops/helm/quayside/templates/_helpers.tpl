@@ -39,9 +39,9 @@ httpGet:
 {{- end }}
 
 {{- define "quayside.env" -}}
-# The image listens on all addresses of the container, which needs TLS or this.
+# The image listens on all addresses of the container, which requires TLS or this option.
 - { name: QUAYSIDE_HTTP__INSECURE, value: {{ ternary "false" "true" (ne .Values.tls.secretName "") | quote }} }
-# A folder of the server's own in the volume: the volume itself belongs to its group.
+# A subfolder, because the server must own its data folder, and the volume itself is owned by root.
 - { name: QUAYSIDE_DATA_DIR, value: /data/quayside }
 {{- range $user, $key := .Values.secrets.users }}
 - { name: QUAYSIDE_HTTP__USERS__{{ include "quayside.part" $user }}__PASSWORD_FILE, value: /run/secrets/quayside/{{ $key }} }
@@ -79,7 +79,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    # A changed file restarts the nodes; changed secrets do not.
+    # A changed configuration restarts the nodes; changed secrets do not.
     checksum/config: {{ toYaml .Values.config | sha256sum }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
@@ -130,7 +130,7 @@ spec:
         {{- include "quayside.env" . | nindent 8 }}
       ports:
         {{- include "quayside.ports" . | nindent 8 }}
-      # A long write-ahead log is read before the server listens.
+      # Startup may take long: a large write-ahead log is read before the server listens.
       startupProbe:
         {{- include "quayside.probe" (dict "path" "/livez" "root" .) | nindent 8 }}
         periodSeconds: 2
@@ -163,7 +163,7 @@ spec:
         {{- end }}
   volumes:
     {{- if eq .Values.engine "server" }}
-    # What is in it is the node's own: locks and the limits of failed logins.
+    # Contains only data of this node, such as recent logins.
     - { name: data, emptyDir: {} }
     {{- end }}
     - name: config
