@@ -1,4 +1,4 @@
-// The first byte of an encoded value (types, 1.2).
+/** Format codes: the first byte of an encoded value (types, 1.2). */
 
 export const CODE = {
   described: 0x00,
@@ -31,7 +31,7 @@ export const CODE = {
   array32: 0xf0,
 } as const;
 
-/** The performatives of AMQP 1.0, by the number of their descriptor. */
+/** Numeric descriptors of the performatives (transport, 2.7). */
 export const PERFORMATIVE = {
   open: 0x10,
   begin: 0x11,
@@ -44,7 +44,7 @@ export const PERFORMATIVE = {
   close: 0x18,
 } as const;
 
-/** Other described lists that performatives carry. */
+/** Numeric descriptors of other described lists in performatives. */
 export const DESCRIBED = {
   error: 0x1d,
   received: 0x23,
@@ -58,7 +58,7 @@ export const DESCRIBED = {
   transactionalState: 0x34,
 } as const;
 
-/** SASL frames (security, 5.3.3). */
+/** Numeric descriptors of SASL frames (security, 5.3.3). */
 export const SASL = { mechanisms: 0x40, init: 0x41, challenge: 0x42, response: 0x43, outcome: 0x44 } as const;
 
 const NAMED: ReadonlyMap<string, number> = new Map([
@@ -70,7 +70,7 @@ const NAMED: ReadonlyMap<string, number> = new Map([
   ['amqp:transactional-state:list', DESCRIBED.transactionalState],
 ]);
 
-/** The number of a descriptor, which may be its symbol; -1 if it is unknown. */
+/** The number of a descriptor that is a number or a symbol; -1 for an unknown symbol. */
 export function descriptorNumber(descriptor: number | string): number {
   return typeof descriptor === 'number' ? descriptor : (NAMED.get(descriptor) ?? -1);
 }

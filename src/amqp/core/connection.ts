@@ -33,17 +33,17 @@ import {
 } from './protocol-error.ts';
 import { SessionEndpoint } from './session.ts';
 
-/** The least effort of a frame. The unit is one settled delivery, which takes 20 to 500 ns. */
+/** Minimum effort of a frame. The unit is one settled delivery, which takes 20 to 500 ns. */
 const FRAME_EFFORT = 8;
-/** The least `max-frame-size` that AMQP allows (transport, 2.7.1). */
+/** The smallest `max-frame-size` that AMQP allows (transport, 2.7.1). */
 const MIN_FRAME_BYTES = 512;
 const MAX_TAG_BYTES = 32;
-/** A client has to confirm `detach` now and then: this side keeps a link until it does. */
+/** Maximum links including those whose `detach` the client has not confirmed: they stay in memory until it does. */
 const MAX_ATTACHED = 4 * AMQP_LIMITS.links;
-/** A client may announce no limit; then this server has one of its own. */
+/** Used if the client announces no limit. */
 const MAX_PEER_FRAME_BYTES = 2 ** 31;
 
-/** Of the target of a link by which a client controls transactions (transactions, 4.5.1). */
+/** The target of a link on which a client controls transactions (transactions, 4.5.1). */
 const COORDINATOR: Terminus = {
   address: null,
   isCoordinator: true,
@@ -52,58 +52,58 @@ const COORDINATOR: Terminus = {
   filter: null,
 };
 
-/** The user of a protocol connection. */
+/** What a protocol connection calls. */
 export interface ConnectionHost {
-  /** Sends a frame to the client. @param observer of the message that ends with this frame; null: none does */
+  /** Sends a frame to the client. @param observer that of the message which ends with this frame; null if none does */
   readonly writer: { add(observer: WriteObserver | null, frame: Buffer): void };
   /** Calls `flush` at the end of this turn. */
   planFlush(): void;
   /**
    * The client opened the connection.
-   * @param idleTimeoutMs the longest time in which the client wants to be sent nothing; 0: any
+   * @param idleTimeoutMs the client's `idle-time-out`, within which it must be sent a frame; 0: none
    */
   onOpen(idleTimeoutMs: number): void;
-  /** A link: `accept` or `refuse` it. */
+  /** The client attached a link: `accept` or `refuse` it. */
   onAttach(endpoint: Endpoint): void;
-  /** Links of this session may have room for more deliveries. */
+  /** Links of this session may send more deliveries. */
   onRoom(session: SessionEndpoint): void;
-  /** So many bytes of messages more, or fewer if it is negative, wait for the windows of sessions. */
+  /** The bytes of messages that wait for session windows changed by `bytes`, which may be negative. */
   onQueued(bytes: number): void;
-  /** The client closes: `close` has to be called. */
+  /** The client closed the connection: `close` has to be called. */
   onClose(): void;
 }
 
 interface EndpointOptions {
   readonly containerId: string;
-  /** 0: the client may be silent. */
+  /** 0: the client need not send heart-beats. */
   readonly idleTimeoutMs: number;
   readonly version: string;
-  /** The largest encoded message. */
+  /** Maximum size of an encoded message. */
   readonly messageBytes: number;
   /** The first id of the transfers and deliveries of each session; they wrap at 2^32. */
   readonly firstId: number;
 }
 
 /**
- * The server's end of one AMQP connection (transport, 2.4) behind its protocol headers: frames in, calls and frames
- * out. It has no socket, clock or event loop. What a client does against the rules ends in a `ProtocolError`, thrown
- * by `receive`; what it asks for within them is answered before `receive` returns, or by `flush`.
+ * The server's end of one AMQP connection (transport, 2.4) after the protocol headers: frames in, calls and frames out.
+ * It has no socket, clock or event loop. If a client violates the protocol, `receive` throws a `ProtocolError`; valid
+ * frames are answered before `receive` returns, or by `flush`.
  */
 export class ConnectionEndpoint {
   readonly host: ConnectionHost;
-  /** The largest frame that the client takes. */
+  /** Maximum size of a frame to the client. */
   peerFrameBytes = MIN_FRAME_BYTES;
   isPeerClosed = false;
   /**
-   * What the frames have cost, about, since it was set to 0. A client may ask for much in few bytes: others have their
-   * turn before this grows large.
+   * Approximate cost of the frames since it was set to 0. A client may request much work in few bytes, so other clients
+   * are served before this grows large.
    */
   effort = 0;
   #isPeerOpen = false;
   #isCloseSent = false;
   readonly #options: EndpointOptions;
   readonly #fields = new FieldReader(AMQP_LIMITS);
-  /** Readers of described lists within `#fields`, and within those lists. */
+  /** Readers of described lists within `#fields`, and of those nested in them. */
   readonly #inner = new FieldReader(AMQP_LIMITS);
   readonly #innermost = new FieldReader(AMQP_LIMITS);
   readonly #state: AmqpDeliveryState = {
@@ -112,16 +112,16 @@ export class ConnectionEndpoint {
     isFailed: false,
     isUndeliverable: false,
   };
-  /** By the client's channels. */
+  /** By the client's channel numbers. */
   readonly #sessions: (SessionEndpoint | undefined)[] = [];
   readonly #ownChannels: boolean[] = [];
-  /** The number of sessions that the client allows. */
+  /** How many sessions the client allows. */
   #peerChannels = 0;
   /** Links by direction and name (transport, 2.6.1). */
   readonly #links = new Map<string, Endpoint>();
-  /** Links whose `detach` the client has not sent, those that are over on this side included. */
+  /** Links whose `detach` the client has not sent, including those that have ended on this side. */
   #attached = 0;
-  /** Bytes that all deliveries that have begun and not ended retain at most. */
+  /** Upper bound on the bytes that incomplete deliveries retain. */
   #begunCost = 0;
 
   constructor(host: ConnectionHost, options: EndpointOptions) {
@@ -129,26 +129,26 @@ export class ConnectionEndpoint {
     this.#options = options;
   }
 
-  /** Sends a frame to the client. @param observer of the message that ends with this frame; null: none does */
+  /** Sends a frame to the client. @param observer that of the message which ends with this frame; null if none does */
   send(frame: Buffer, observer: WriteObserver | null): void {
     // Nothing may follow a close (transport, 2.4.3).
     if (this.#isCloseSent) observer?.lost();
     else this.host.writer.add(observer, frame);
   }
 
-  /** Sends what was gathered in this turn. */
+  /** Sends the dispositions and flows collected in this turn. */
   flush(): void {
     if (this.#isCloseSent) return;
     for (const session of this.#sessions) session?.flush();
   }
 
-  /** Closes from this side, behind an `open` if none was sent yet. Harmless if it was closed. */
+  /** Closes the connection from this side, after an `open` if none was sent yet. No effect if it is closed. */
   close(error: AmqpError | null): void {
     if (this.#isCloseSent) return;
     try {
       this.flush();
     } finally {
-      // Flushing may fail again with the error for which it closes.
+      // In `finally`, since flushing may fail again with the error that this close reports.
       if (!this.#isPeerOpen) this.#sendOpen();
       this.#isCloseSent = true;
       const write = (sent: AmqpError | null): Buffer =>
@@ -163,7 +163,7 @@ export class ConnectionEndpoint {
   }
 
   /**
-   * Takes one whole frame.
+   * Executes one whole frame.
    * @throws ProtocolError
    */
   receive(bytes: Buffer, start: number, end: number): void {
@@ -469,7 +469,7 @@ export class ConnectionEndpoint {
     session.removeEndpoint(endpoint);
   }
 
-  /** The client ended a link, or its session. */
+  /** The client has ended a link, or its session. */
   #over(endpoint: Endpoint): void {
     if (endpoint instanceof ReceiverEndpoint && endpoint.begunId !== -1) {
       this.#endDelivery(endpoint);
@@ -546,7 +546,7 @@ export class ConnectionEndpoint {
       if (deliveryId === ABSENT) throw invalidField('A delivery has no delivery-id.');
       if (tagBytes === ABSENT) throw invalidField('A delivery has no delivery-tag.');
       if (format > 0) throw notImplemented(`message-format ${format} is not known. Allowed: 0.`);
-      // Behind a `detach` of this side it is discarded: the client may not have seen that yet.
+      // After a `detach` of this side, which the client may not have seen yet, the delivery is discarded.
       if (endpoint.credit <= 0 && !endpoint.isDetachSent) {
         throw new ProtocolError(
           'amqp:link:transfer-limit-exceeded',
@@ -578,16 +578,16 @@ export class ConnectionEndpoint {
     );
   }
 
-  /** A delivery has come whole. @param payload of its only transfer; null: it came in parts */
+  /** A delivery is complete. @param payload that of its only transfer; null: it arrived in several */
   #received(endpoint: ReceiverEndpoint, handler: ReceiverHandler, payload: Buffer | null): void {
     const { begunId, isBegunSettled, session } = endpoint;
     const kept = this.#endDelivery(endpoint);
-    // One that came settled needs no place among the unsettled ones.
+    // A delivery that the client sent settled does not count as unsettled.
     if (isBegunSettled) session.forgetReceived();
     handler.onMessage(begunId, payload ?? kept, isBegunSettled);
   }
 
-  /** The client sent this before it knew that the link has ended on this side. */
+  /** The client sent this delivery before it knew that the link had ended on this side. */
   #discarded(endpoint: ReceiverEndpoint, hasMore: boolean): void {
     if (hasMore) return;
     const { begunId, isBegunSettled, session } = endpoint;
@@ -596,11 +596,11 @@ export class ConnectionEndpoint {
     else session.settleReceived(begunId, 'released');
   }
 
-  /** The sender gave a delivery up, which settles it (transport, 2.7.5). */
+  /** The client aborted a delivery, which settles it (transport, 2.7.5). */
   #aborted(endpoint: ReceiverEndpoint): void {
     this.#endDelivery(endpoint);
     endpoint.session.forgetReceived();
-    // Its credit is used.
+    // The delivery has used its credit.
     endpoint.handler?.onCreditLost(1);
   }
 
@@ -624,11 +624,11 @@ export class ConnectionEndpoint {
     else this.#readState();
     fields.boolean('batchable');
     this.#finish(end);
-    // What the client sent is settled by this side with its outcome: there is nothing left to settle.
+    // Dispositions about what the client sent have no effect: this side settles a delivery with its outcome.
     if (isPeerReceiver) this.effort += session.disposition(first, last, this.#state, isSettled);
   }
 
-  /** Reads a field with the state of a delivery (messaging, 3.4). */
+  /** Reads a delivery state (messaging, 3.4) into `#state`. */
   #readState(): void {
     const inner = this.#inner;
     const state = this.#state;
@@ -662,7 +662,7 @@ export class ConnectionEndpoint {
     }
   }
 
-  /** Reads the error that `outer` is at into the state. @param reader a free one */
+  /** Reads the error at the position of `outer` into `#state`. @param reader one that is not in use */
   #readError(outer: FieldReader, reader: FieldReader): void {
     if (descriptorNumber(reader.enterField(outer)) !== DESCRIBED.error) {
       throw decodeError('An error is of another type.');
@@ -670,18 +670,18 @@ export class ConnectionEndpoint {
     const condition = reader.symbol('condition');
     if (condition === null) throw invalidField('An error has no condition.');
     const parts = [condition, reader.string('description')].filter((part) => part !== null && part !== '');
-    // Read once for all deliveries of the disposition: the text may have 128 KiB, and the deliveries may be 2048.
+    // Cut once for all deliveries of the disposition: the text may have 128 KiB, and there may be 2,048 deliveries.
     this.#state.reason = parts.length === 0 ? null : cutText(parts.join(': '), LIMITS.reasonBytes);
     reader.oneOf('info', CODE.map8, CODE.map32);
   }
 
-  /** Skips a field of the performative that is an error, or absent. */
+  /** Skips a field of the performative that is an error or absent. */
   #error(): void {
     if (this.#fields.isAbsent) this.#fields.skip();
     else this.#readError(this.#fields, this.#inner);
   }
 
-  /** Skips the fields that `open`, `begin` and `attach` end with. */
+  /** Skips the last fields of `open`, `begin` and `attach`. */
   #extensions(): void {
     const fields = this.#fields;
     fields.symbols('offered-capabilities');
@@ -695,7 +695,7 @@ export class ConnectionEndpoint {
   }
 }
 
-/** Bytes that the answer to an `attach` repeats. */
+/** Size of the parts of an `attach` that its reply repeats. */
 function sizeOf({ name, source, target }: AttachRequest): number {
   const filterBytes = source?.filter?.length ?? 0;
   return Buffer.byteLength(`${name}${source?.address ?? ''}${target?.address ?? ''}`) + filterBytes;

@@ -2,14 +2,15 @@ import { isUtf8 } from 'node:buffer';
 import { CODE } from './codes.ts';
 import { decodeError, hex, limitExceeded } from './protocol-error.ts';
 
-/** The number for a field that is absent or null: no field of the protocol is negative. */
+/** The value of a field that is absent or null; no field of the protocol is negative. */
 export const ABSENT = -1;
 
 export const NOTHING: Buffer = Buffer.alloc(0);
 
 /**
- * Reads the fields of one described list in their order. It holds positions only, and decodes nothing but the fields
- * that are asked for; one reader serves all frames. Each call takes the next field.
+ * Reads the fields of one described list in order. It stores only positions and decodes only the requested fields, so
+ * one reader can be reused for all frames. Each call reads the next field; unless stated otherwise, it returns `ABSENT`
+ * for a field that is absent or null, and throws a ProtocolError `amqp:decode-error` for one of another type.
  */
 export class FieldReader {
   readonly #checker: ValueChecker;
@@ -30,8 +31,8 @@ export class FieldReader {
   }
 
   /**
-   * Enters the described list at `at`, which ends at `end` or before it. Returns its descriptor: a number, or the text
-   * of its symbol.
+   * Enters the described list at `at`, which must end at `end` or earlier. Returns its descriptor: a number, or a
+   * symbol as string.
    * @throws ProtocolError `amqp:decode-error`
    */
   enter(bytes: Buffer, at: number, end: number): number | string {
@@ -39,7 +40,7 @@ export class FieldReader {
     this.#end = end;
     this.#checker.reset(end - at);
     if (bytes[at] !== CODE.described || at + 4 > end) throw decodeError('A described list is missing.');
-    // The form that almost all clients use.
+    // Fast path: almost all clients use this encoding.
     if (bytes[at + 1] === CODE.smallUlong) {
       this.#enterList(at + 3);
       return bytes[at + 2] ?? 0;
@@ -53,8 +54,8 @@ export class FieldReader {
   }
 
   /**
-   * As `enter`, for a field of a list that another reader is in. The field must not be null. It is checked to its end,
-   * so this reader need not `finish`.
+   * As `enter`, for the next field of the list that `outer` reads. The field must not be null. All of it is checked, so
+   * this reader need not `finish`.
    */
   enterField(outer: FieldReader): number | string {
     const from = outer.at;
@@ -91,7 +92,7 @@ export class FieldReader {
     this.#end = first + size;
   }
 
-  /** The code of the next field; that of null if it is absent. */
+  /** The format code of the next field; that of null if it is absent. */
   get code(): number {
     if (this.#left === 0) return CODE.null;
     if (this.at >= this.#end) throw decodeError('A list has fewer fields than its count.');
@@ -111,7 +112,7 @@ export class FieldReader {
     return this.at;
   }
 
-  /** Skips the rest, and checks that the list ends at the position that its size gives. Returns that position. */
+  /** Skips the remaining fields, and checks that they end where the list's size says. Returns that position. */
   finish(): number {
     while (this.#left > 0) this.skip();
     if (this.at !== this.#end) throw decodeError('A list is longer than its fields.');
@@ -142,7 +143,7 @@ export class FieldReader {
     return value;
   }
 
-  /** Loses what is below one of 2^53. */
+  /** Values above 2^53 are rounded. */
   ulong(name: string): number {
     const { code, at } = this;
     if (code !== CODE.ulong0 && code !== CODE.smallUlong && code !== CODE.ulong) {
@@ -212,7 +213,7 @@ export class FieldReader {
     return code === CODE.null ? null : this.#bytes.subarray(from, this.at);
   }
 
-  /** Skips a field that has one of these codes, or is absent; returns its code, that of null if it is absent. */
+  /** Skips a field that has one of these format codes or is absent. Returns its format code; that of null if absent. */
   oneOf(name: string, ...codes: number[]): number {
     const code = this.code;
     if (code !== CODE.null && !codes.includes(code)) throw decodeError(`${name} has a wrong type.`);
@@ -252,12 +253,12 @@ export class FieldReader {
   }
 }
 
-/** What follows a code. */
+/** What follows a format code. */
 const SHAPE = { none: 0, fixed: 1, variable: 2, compound: 3, array: 4 } as const;
 
-/** The shape of each code; 0 if it is unknown. */
+/** The shape of each format code; 0 if it is unknown. */
 const shapeOf = new Uint8Array(256);
-/** Bytes of a fixed value, or of the size (and of the count) before another one. */
+/** Bytes of a fixed value; for the other shapes, bytes of the size (and of the count) before the contents. */
 const widthOf = new Uint8Array(256);
 
 const DEFINED: readonly [shape: number, width: number, codes: readonly number[]][] = [
@@ -285,18 +286,18 @@ for (const [shape, width, codes] of DEFINED) {
 export interface ValueLimits {
   /** Nesting of lists, maps, arrays and descriptors. */
   readonly depth: number;
-  /** Values in all, those of no width included. */
+  /** Total number of values, including those without content. */
   readonly values: number;
 }
 
 /**
- * Checks encoded values without decoding them: each code is known, each length, size and count fits in what contains
- * it, and there are neither too many values nor too deep ones. Decoding a value that passed costs no more than in
- * proportion to `values` and to its bytes.
+ * Checks encoded values without decoding them: each format code is known, each length, size and count fits in what
+ * contains it, and values are neither too many nor nested too deeply. The cost of decoding a checked value is at most
+ * proportional to `values` and to its bytes.
  *
- * Rejected in addition, since decoders differ on them: a descriptor that is neither a symbol nor an ulong, or that
- * describes something described; a key of a map that is itself a list, map, array or described; a boolean byte above 1;
- * symbols outside ASCII; strings that are not UTF-8.
+ * Also rejected, since decoders differ on them: a descriptor that is neither a symbol nor a ulong, or that describes a
+ * described value; a map key that is a list, map, array or described value; a boolean byte above 1; a symbol that is
+ * not ASCII; a string that is not UTF-8.
  */
 export class ValueChecker {
   readonly #limits: ValueLimits;
@@ -307,15 +308,15 @@ export class ValueChecker {
   }
 
   /**
-   * Restarts the count of values. There may be no more of them than bytes: only the values of an array of a type
-   * without width take less than one each, and decoding costs the same for each of them.
+   * Restarts the count of values, and also limits it to `bytes`: only elements of an array whose type has no content
+   * take less than one byte each, and decoding them costs as much as that of other values.
    */
   reset(bytes: number): void {
     this.#left = Math.min(this.#limits.values, bytes);
   }
 
   /**
-   * Checks the value at `at`, which has to end at `end` or before it. Returns its end.
+   * Checks the value at `at`, which must end at `end` or earlier. Returns its end.
    * @throws ProtocolError `amqp:decode-error`, `amqp:resource-limit-exceeded`
    */
   skip(bytes: Buffer, at: number, end: number): number {
@@ -339,7 +340,7 @@ export class ValueChecker {
     return this.#content(bytes, at + 1, end, code, 0);
   }
 
-  /** Checks what follows a code. */
+  /** Checks what follows a format code. */
   #content(bytes: Buffer, at: number, end: number, code: number, depth: number): number {
     this.#left -= 1;
     if (this.#left < 0) throw limitExceeded('There are too many values.');
@@ -368,7 +369,7 @@ export class ValueChecker {
     const isMap = code === CODE.map8 || code === CODE.map32;
     if (isMap && count % 2 === 1) throw decodeError('A map has a key without a value.');
     let next = at + 2 * width;
-    // Each value has a code of its own, so that a count above what is left ends here before long.
+    // Each value has at least its format code, so the loop ends soon even if the count is too high.
     for (let i = 0; i < count; i++) {
       const after = this.#value(bytes, next, last, depth + 1);
       if (isMap && i % 2 === 0) checkKey(bytes[next] ?? 0);
@@ -387,14 +388,14 @@ export class ValueChecker {
     const code = codeAt(bytes, next, last);
     next += 1;
     if (shapeOf[code] === 0) throw decodeError('An array is of no type.');
-    // Values of no width take no bytes, so the loop ends by the count, not by the size.
+    // Values without content take no bytes: the count of values ends the loop, not the size.
     for (let i = 0; i < count; i++) next = this.#content(bytes, next, last, code, depth + 1);
     if (next !== last) throw decodeError('An array is longer than its values.');
     return last;
   }
 }
 
-/** The end of something that begins with its size, which counts the count behind it but not itself. */
+/** The end of a list, map or array. Its size includes the count that follows, but not the size itself. */
 function sizedEnd(bytes: Buffer, at: number, end: number, width: number): number {
   if (at + 2 * width > end) throw pastEnd();
   const size = sizeAt(bytes, at, width);
@@ -414,7 +415,7 @@ function variableEnd(bytes: Buffer, at: number, end: number, code: number, width
       if ((bytes[i] ?? 0) > 0x7f) throw decodeError('A symbol has a character that is not ASCII.');
     }
   } else if (code === CODE.string8 || code === CODE.string32) {
-    // A decoder would replace the bytes, and so read another address.
+    // A decoder would replace invalid bytes, and so might read another address.
     if (!isUtf8(bytes.subarray(first, last))) throw decodeError('A string is not UTF-8.');
   }
   return last;
@@ -425,7 +426,7 @@ function codeAt(bytes: Buffer, at: number, end: number): number {
   return bytes[at] ?? 0;
 }
 
-/** An unsigned number of one or four bytes, which have to be there. */
+/** Reads an unsigned number of one or four bytes, without a bounds check. */
 function sizeAt(bytes: Buffer, at: number, width: number): number {
   return width === 1 ? (bytes[at] ?? 0) : bytes.readUInt32BE(at);
 }

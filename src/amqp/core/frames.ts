@@ -8,10 +8,10 @@ export const HEADER_BYTES = 8;
 
 /** In units of 4 bytes: no extended header. */
 const DATA_OFFSET = 2;
-/** One for all connections: no frame is begun before the one before it is finished. */
+/** Shared by all connections, since each frame is written synchronously. */
 export const writer = new Writer();
 
-/** A frame whose body is one described list. `write` returns the number of fields. */
+/** Encodes a frame whose body is one described list. `write` writes its fields and returns their number. */
 export function frame(type: number, channel: number, code: number, write: () => number): Buffer {
   try {
     writer.list(code, write);
@@ -31,8 +31,8 @@ function writeHeader(bytes: Buffer, at: number, size: number, type: number, chan
 }
 
 /**
- * A frame with an error that is at most `maxBytes` long: otherwise without its `info`, and with a shorter description.
- * The smallest `max-frame-size` has room for the rest of each frame that carries one.
+ * Encodes a frame with an error in at most `maxBytes`, if necessary without `info` and with a shorter description. The
+ * rest of any such frame fits in the smallest `max-frame-size`.
  */
 export function frameWithError(
   error: AmqpError | null,
@@ -49,7 +49,7 @@ export function frameWithError(
   });
 }
 
-/** Returns 1, the number of fields that an error is. */
+/** Writes an error, or null, as one field. Returns 1, the number of fields. */
 export function writeError(error: AmqpError | null): number {
   if (error === null) {
     writer.null();
@@ -72,14 +72,14 @@ export function writeError(error: AmqpError | null): number {
   return 1;
 }
 
-/** Of the list that a transfer is: count, handle, delivery-id, delivery-tag, message-format, settled, more. */
+/** Size of a transfer's list: count, handle, delivery-id, delivery-tag, message-format, settled, more. */
 const TRANSFER_LIST_BYTES = 1 + 5 + 5 + 6 + 1 + 1 + 1;
-/** The head of a transfer; a message has this much room in front of it, so that it need not be copied behind it. */
+/** Size of a transfer's head. Messages are encoded with this headroom, so that they need not be copied. */
 export const TRANSFER_HEAD_BYTES = HEADER_BYTES + 5 + TRANSFER_LIST_BYTES;
 
 /**
- * Writes the head of a transfer (transport, 2.7.5) in front of its payload, which ends at `end`. The delivery's id is
- * its tag, too.
+ * Writes the head of a transfer (transport, 2.7.5) to the first bytes of a buffer whose payload ends at `end`. The
+ * delivery's id is also its tag.
  */
 export function writeTransferHead(
   bytes: Buffer,

@@ -5,15 +5,15 @@ import { FRAME_TYPE, frame, frameWithError, writeError, writer } from './frames.
 import type { AmqpError } from './protocol-error.ts';
 import type { LinkFlow, QueuedFrame, SentDelivery, SessionEndpoint } from './session.ts';
 
-/** The source or target of an `attach`, as the client wrote it. */
+/** The source or target of a client's `attach`. */
 export interface Terminus {
   readonly address: string | null;
-  /** Targets only: it is the coordinator of transactions. */
+  /** Targets only: whether it is a transaction coordinator. */
   readonly isCoordinator: boolean;
   readonly isDynamic: boolean;
   /** Sources only. */
   readonly distributionMode: string | null;
-  /** Sources only: a map, encoded. */
+  /** Sources only: an encoded map. */
   readonly filter: Buffer | null;
 }
 
@@ -27,60 +27,60 @@ export interface AttachRequest {
   readonly source: Terminus | null;
   readonly target: Terminus | null;
   readonly initialDeliveryCount: number;
-  /** The largest message that the client takes. */
+  /** Maximum size of a message to the client. */
   readonly maxMessageBytes: number;
 }
 
 /** Values of `snd-settle-mode` (transport, 2.8.2). */
 export const SETTLE_MODE = { unsettled: 0, settled: 1, mixed: 2 } as const;
 
-/** The outcome or state that a client gave a delivery. One object serves all; it is valid during the call. */
+/** The outcome or state in a client's disposition. The object is reused, so it is valid only during the call. */
 export interface AmqpDeliveryState {
-  /** The number of its descriptor; 0: none was given. */
+  /** Its numeric descriptor; 0: the client sent no state. */
   kind: number;
-  /** The error of `rejected`: its condition and description, cut to what is kept of a reason. */
+  /** Condition and description of the error of `rejected`, cut to `LIMITS.reasonBytes`. */
   reason: string | null;
-  /** Of `modified`. */
+  /** `delivery-failed` and `undeliverable-here` of `modified`. */
   isFailed: boolean;
   isUndeliverable: boolean;
 }
 
 interface EndpointHandler {
-  /** The client, or a link of the same name, ended the link. Called at most once, and never after `detach`. */
+  /** The client ended the link, or another link took its name. Called at most once, and never after `detach`. */
   onDetach(): void;
 }
 
-/** The user of a link by which the client sends. */
+/** What a link on which the client sends calls. */
 export interface ReceiverHandler extends EndpointHandler {
-  /** @param payload the encoded message; longer than allowed if it is too large, but not much */
+  /** @param payload the encoded message; if it is too large, cut to slightly more than the allowed size */
   onMessage(deliveryId: number, payload: Buffer, isSettled: boolean): void;
-  /** The client used so much credit up without sending. */
+  /** The client used up `count` credits without sending. */
   onCreditLost(count: number): void;
 }
 
-/** The user of a link by which the client receives. */
+/** What a link on which the client receives calls. */
 export interface SenderHandler extends EndpointHandler {
   onFlow(): void;
-  /** Each disposition of the client that names the delivery, until it is settled. */
+  /** Called for each disposition of the client that covers the delivery, until it is settled. */
   onDisposition(delivery: SentDelivery, state: AmqpDeliveryState, isSettled: boolean): void;
 }
 
-/** A source (messaging, 3.5.3) or target (3.5.4) as this server answers it. */
+/** A source (messaging, 3.5.3) or target (3.5.4) in this server's `attach`. */
 interface TerminusFields {
   readonly address: string | null;
   /** Sources only: an encoded map, or null. */
   readonly filter?: Buffer | null;
-  /** Sources that deliver; they have outcomes, and the one without an outcome. */
+  /** Sources that deliver only; with it, the supported outcomes and the default outcome are sent, too. */
   readonly distributionMode?: DistributionMode;
 }
 
-/** Whether the client takes elements, or looks at copies (messaging, 3.5.3). */
+/** Whether the client consumes elements, or browses copies (messaging, 3.5.3). */
 type DistributionMode = 'move' | 'copy';
 
 interface AttachFields {
   readonly sndSettleMode: number;
   readonly rcvSettleMode: number;
-  /** Null: the link is refused, and `detach` follows (transport, 2.6.3). */
+  /** Source and target are null if the link is refused; then `detach` follows (transport, 2.6.3). */
   readonly source: TerminusFields | null;
   readonly target: TerminusFields | null;
   /** 0: not announced. */
@@ -89,17 +89,19 @@ interface AttachFields {
 }
 
 /**
- * What each `attach` of a link to send by offers. Without it Qpid JMS refuses to send with a delay, and with it sends
- * `x-opt-delivery-time`.
+ * Capabilities that this server offers on each link on which the client sends. Qpid JMS sends `x-opt-delivery-time`
+ * only if the link offers delayed delivery, and otherwise refuses to send with a delay.
  */
 const LINK_CAPABILITIES: readonly string[] = ['DELAYED_DELIVERY'];
 
-/** What `open` offers: in addition, links whose messages name their queues (AMQP Anonymous Terminus, 1.0). */
+/**
+ * Capabilities offered in `open`: in addition, links whose messages name their queues (AMQP Anonymous Terminus, 1.0).
+ */
 export const CAPABILITIES: readonly string[] = [...LINK_CAPABILITIES, 'ANONYMOUS-RELAY'];
 
 const OUTCOMES = ['amqp:accepted:list', 'amqp:rejected:list', 'amqp:released:list', 'amqp:modified:list'];
 
-/** The largest size of the answer to an `attach`, in addition to its name, addresses and filter. */
+/** Maximum size of the reply to an `attach`, not counting name, addresses and filter. */
 export const ATTACH_BYTES = 256;
 
 /** This server's end of a link (transport, 2.6). */
@@ -107,9 +109,9 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
   readonly session: SessionEndpoint;
   readonly request: AttachRequest;
   readonly ownHandle: number;
-  /** Null before it is accepted, and once the link is over. */
+  /** Null before the link is accepted, and after it has ended. */
   handler: Handler | null = null;
-  /** The client still has to confirm it; what comes until then is discarded. */
+  /** Until the client confirms the `detach`, its transfers on this link are discarded. */
   isDetachSent = false;
 
   constructor(session: SessionEndpoint, request: AttachRequest, ownHandle: number) {
@@ -118,7 +120,7 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
     this.ownHandle = ownHandle;
   }
 
-  /** Ends it from this side. Harmless if it is over. */
+  /** Ends the link from this side. No effect if it has ended. */
   detach(error: AmqpError | null): void {
     if (this.isDetachSent || this.session.isOver) return;
     this.release();
@@ -134,7 +136,7 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
     this.session.write(frameWithError(error, peerFrameBytes, write));
   }
 
-  /** Answers an `attach` that is refused: without a terminus, then `detach` (transport, 2.6.3). */
+  /** Refuses an `attach`: replies without source and target, then sends `detach` (transport, 2.6.3). */
   refuse(error: AmqpError): void {
     const { sndSettleMode, rcvSettleMode } = this.request;
     const modes = { sndSettleMode, rcvSettleMode };
@@ -142,19 +144,19 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
     this.detach(error);
   }
 
-  /** Another link took its name (transport, 2.6.1). */
+  /** Ends the link because another one took its name (transport, 2.6.1). */
   steal(): void {
     const { handler } = this;
     handler?.onDetach();
     this.detach({ condition: 'amqp:link:stolen', description: 'Another link was attached under its name.' });
   }
 
-  /** The link is over: drops what it holds. Harmless when repeated. */
+  /** Drops the state of a link that has ended. No effect when repeated. */
   release(): void {
     this.handler = null;
   }
 
-  /** Transport, 2.7.3. */
+  /** Sends this server's `attach` (transport, 2.7.3). */
   protected answerAttach({ source, target, ...fields }: AttachFields): void {
     const { name, isPeerSender: isReceiver } = this.request;
     const { session } = this;
@@ -187,17 +189,17 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
   }
 }
 
-/** The end of a link by which the client sends. */
+/** This server's end of a link on which the client sends. */
 export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
-  /** Deliveries that the client may still begin. */
+  /** How many deliveries the client may still start. */
   credit = 0;
   #deliveryCount: number;
-  /** Of the delivery that has begun and not ended; -1: there is none. */
+  /** Id of the incomplete delivery; -1 if there is none. */
   begunId = -1;
   isBegunSettled = false;
   #parts: Buffer[] = [];
   #begunBytes = 0;
-  /** Bytes that the begun delivery retains at most. */
+  /** Upper bound on the bytes that the incomplete delivery retains. */
   begunCost = 0;
 
   constructor(session: SessionEndpoint, request: AttachRequest, ownHandle: number) {
@@ -206,8 +208,8 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
   }
 
   /**
-   * Answers the `attach` with what the client wrote.
-   * @param maxMessageBytes the largest message that this side takes
+   * Replies to the `attach` with the client's source and target.
+   * @param maxMessageBytes maximum size of a message from the client
    */
   accept(handler: ReceiverHandler, maxMessageBytes: number): void {
     const { source, target, sndSettleMode } = this.request;
@@ -217,7 +219,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
       target: { address: target === null ? '' : target.address },
       maxMessageBytes,
       sndSettleMode,
-      // The receiver decides. uamqp asks for `second`, and then never settles what it sent.
+      // `first`, whatever the client requests: uamqp requests `second`, and then never settles what it sent.
       rcvSettleMode: 0,
       capabilities: LINK_CAPABILITIES,
     });
@@ -233,7 +235,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
     return { ownHandle, deliveryCount: this.#deliveryCount, credit, drain: false };
   }
 
-  /** A delivery has begun: its credit is used. */
+  /** A delivery has started and used its credit. */
   begin(deliveryId: number, isSettled: boolean): void {
     this.credit -= 1;
     this.#deliveryCount = (this.#deliveryCount + 1) >>> 0;
@@ -241,7 +243,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
     this.isBegunSettled = isSettled;
   }
 
-  /** A sender may use credit up without sending (transport, 2.6.7). */
+  /** The client used up credit without sending (transport, 2.6.7). */
   advanceTo(deliveryCount: number): void {
     const lost = (deliveryCount - this.#deliveryCount) | 0;
     if (lost <= 0 || lost > this.credit) return;
@@ -251,8 +253,8 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
   }
 
   /**
-   * Keeps a part of the begun delivery, up to one byte above the largest message, which shows its user that it is too
-   * large.
+   * Stores a part of the incomplete delivery. Of a message that is too large, one byte more than allowed is stored, by
+   * which the handler recognizes it.
    * @returns by how much `begunCost` grew
    */
   keepPart(part: Buffer, maxBytes: number): number {
@@ -260,14 +262,14 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
     this.#begunBytes += part.length;
     if (wanted === 0 || part.length === 0) return 0;
     const kept = part.length > wanted ? part.subarray(0, wanted) : part;
-    // A view of what was read would retain all of that until the delivery ends.
+    // A view would retain everything that was read with it until the delivery ends.
     this.#parts.push(2 * kept.length < kept.buffer.byteLength ? ownBytes(kept) : kept);
     const cost = 2 * kept.length + PART_BYTES;
     this.begunCost += cost;
     return cost;
   }
 
-  /** The delivery has ended, or was aborted. Returns what was kept of it. */
+  /** The delivery is complete, or was aborted. Returns its stored parts. */
   endDelivery(): Buffer {
     this.begunId = -1;
     const parts = this.#parts;
@@ -280,24 +282,24 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
   }
 }
 
-/** What is retained for a part of a delivery in addition to its bytes, about. */
+/** Approximate overhead of a stored part of a delivery, in bytes. */
 const PART_BYTES = 256;
 
-/** The end of a link by which the client receives. */
+/** This server's end of a link on which the client receives. */
 export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
-  /** Deliveries that may still be sent. */
+  /** How many deliveries may still be sent. */
   credit = 0;
-  /** Whether the client wants the credit used up. */
+  /** Whether the client requested a drain. */
   isDraining = false;
-  /** The delivery-count of what was written (transport, 2.6.7), without what waits in the session's queue. */
+  /** The `delivery-count` (transport, 2.6.7), not counting messages in the session's queue. */
   deliveryCount = 0;
-  /** Credit that is used by what waits in the session's queue. */
+  /** Credit used by frames in the session's queue. */
   queued = 0;
   /** The newest frame of this link in the session's queue. */
   lastWaiting: QueuedFrame | null = null;
   unsettledCount = 0;
 
-  /** Answers the `attach` with what the client wrote. @param isSettled what is sent needs no outcome */
+  /** Replies to the `attach` with the client's source and target. @param isSettled whether messages are sent settled */
   accept(handler: SenderHandler, isSettled: boolean, distributionMode: DistributionMode): void {
     const { source, target, rcvSettleMode } = this.request;
     this.handler = handler;
@@ -306,18 +308,18 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
       target: { address: target?.address ?? '' },
       maxMessageBytes: 0,
       sndSettleMode: isSettled ? SETTLE_MODE.settled : SETTLE_MODE.unsettled,
-      // Both are served: what the client does not settle with its outcome is settled by this side.
+      // Both modes are supported: if the client does not settle with its outcome, this side settles then.
       rcvSettleMode,
       capabilities: [],
     });
   }
 
-  /** How many messages may be sent now, and need not wait for the session's window. */
+  /** How many messages can be sent now without waiting for the session's window. */
   get sendable(): number {
     return Math.max(0, Math.min(this.credit, this.session.sendable));
   }
 
-  /** Whether no message may be sent before the client gives credit, or settles what it has. */
+  /** Whether no message may be sent before the client grants credit or settles deliveries. */
   get isUsedUp(): boolean {
     return this.credit <= 0 || this.session.available <= 0;
   }
@@ -327,7 +329,7 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     return { ownHandle, deliveryCount, credit: this.credit + queued, drain };
   }
 
-  /** Nothing is left to send: the rest of the credit is used up, behind all that was sent before. */
+  /** Ends a drain: uses up the remaining credit, with a flow after all earlier messages. */
   drained(): void {
     if (this.isDetachSent || this.session.isOver) return;
     this.isDraining = false;
@@ -337,13 +339,13 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     this.session.sendFlow(this, true, advance);
   }
 
-  /** The client's view of the link (transport, 2.6.7). @param deliveryCount -1: it names none */
+  /** Applies the client's view of the link (transport, 2.6.7). @param deliveryCount -1 if the flow has none */
   flow(deliveryCount: number, credit: number, isDraining: boolean): void {
     const { queued } = this;
-    // A client that names no delivery-count has not seen the `attach` of this side, in which it is 0.
+    // A client that sends no delivery-count has not seen the `attach` of this side, in which it is 0.
     const seen = Math.max(0, deliveryCount);
-    // No client has seen what waits here, whatever delivery-count it claims. So credit and queued are not more than it
-    // gave.
+    // Whatever delivery-count the client claims, it has not seen messages that are queued here. So `credit` plus
+    // `queued` never exceeds the credit that it granted.
     const unseen = Math.max(queued, (this.deliveryCount + queued - seen) | 0);
     this.credit = Math.max(0, credit - unseen);
     this.isDraining = isDraining;
@@ -364,7 +366,7 @@ function writeSource({ address, filter = null, distributionMode }: TerminusField
   writer.symbol(distributionMode);
   if (filter === null) writer.null();
   else writer.encoded(filter);
-  // Without an outcome, a delivery that the client may have seen is a failed try.
+  // The default outcome: a delivery that the client may have seen counts as a failed try.
   writer.list(DESCRIBED.modified, () => {
     writer.boolean(true);
     return 1;

@@ -1,14 +1,14 @@
-/** An AMQP error, as `rejected`, `detach`, `end` and `close` carry it (transport, 2.8.14). */
+/** An AMQP error, as sent in `rejected`, `detach`, `end` and `close` (transport, 2.8.14). */
 export interface AmqpError {
   /** Such as `amqp:decode-error`. */
   readonly condition: string;
-  /** One sentence for people. */
+  /** A human-readable message. */
   readonly description: string;
-  /** Texts of ASCII. */
+  /** Additional values, in ASCII. */
   readonly info?: Readonly<Record<string, string>>;
 }
 
-/** The client broke a rule of the protocol; its connection closes. */
+/** The client violated the protocol; its connection is closed. */
 export class ProtocolError extends Error implements AmqpError {
   readonly condition: string;
 
@@ -28,21 +28,21 @@ const errorOf =
   (description: string): ProtocolError =>
     new ProtocolError(condition, description);
 
-/** No valid frame can be made of the bytes, or it is on a channel or handle above what was announced. */
+/** The bytes are not a valid frame, or its channel or handle is above the announced maximum. */
 export const framingError = errorOf('amqp:connection:framing-error');
-/** A frame whose contents do not match its type. */
+/** A frame whose contents cannot be decoded as its type. */
 export const decodeError = errorOf('amqp:decode-error');
-/** A field with a value that is not allowed. */
+/** A field has a value that is not allowed. */
 export const invalidField = errorOf('amqp:invalid-field');
 /** A frame that is not allowed in this state. */
 export const illegalState = errorOf('amqp:illegal-state');
 export const limitExceeded = errorOf('amqp:resource-limit-exceeded');
 export const notImplemented = errorOf('amqp:not-implemented');
-/** More than the client allowed itself by its own limits. */
+/** The client exceeded limits that it announced itself. */
 export const notAllowed = errorOf('amqp:not-allowed');
 export const unauthorized = errorOf('amqp:unauthorized-access');
 
-/** A descriptor or code as the standard writes it. */
+/** Formats a descriptor or format code as the standard does. */
 export function hex(number: number): string {
   return number < 0 ? 'of no known name' : `0x${number.toString(16).padStart(2, '0')}`;
 }

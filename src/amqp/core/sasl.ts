@@ -16,9 +16,9 @@ const SASL_CODE = {
   ok: 0,
   /** The credentials are wrong. */
   auth: 1,
-  /** Something else is wrong with what the client sent. */
+  /** The client sent something invalid. */
   sys: 2,
-  /** It may succeed later. */
+  /** The login may succeed later. */
   sysTemp: 4,
 } as const;
 
@@ -29,24 +29,24 @@ const ANONYMOUS = 'ANONYMOUS';
 const EXTERNAL = 'EXTERNAL';
 const NEED = 'SASL PLAIN needs the name and password of a user.';
 
-/** Asks for a response that `sasl-init` did not bring (security, 5.3.3.3). */
+/** Requests the response if `sasl-init` has no initial response (security, 5.3.3.3). */
 const CHALLENGE = frame(FRAME_TYPE.sasl, 0, SASL.challenge, () => {
   writer.head(CODE.binary8, 0);
   return 1;
 });
 
-/** The server's side of one SASL exchange, from behind its protocol header to its outcome. */
+/** The server's side of one SASL exchange, from after its protocol header to its outcome. */
 export class SaslLogin {
   readonly #authenticator: Authenticator;
   readonly #anonymousUser: string | null;
   readonly #client: { readonly address: string; readonly certificate: ClientCertificate };
   readonly #send: (frame: Buffer) => void;
-  /** Whose response was asked for. */
+  /** The mechanism whose response was requested; null before a challenge. */
   #challenged: string | null = null;
 
   /**
-   * @param anonymousUser as whom clients of ANONYMOUS act; null: it is not served
-   * @param client EXTERNAL is served if its certificate counts
+   * @param anonymousUser the user of clients with ANONYMOUS; null: that mechanism is not offered
+   * @param client EXTERNAL is offered if the client's certificate is accepted
    */
   constructor(
     authenticator: Authenticator,
@@ -63,8 +63,8 @@ export class SaslLogin {
   /** Offers the mechanisms. */
   offer(): void {
     const offer = frame(FRAME_TYPE.sasl, 0, SASL.mechanisms, () => {
-      // An array, also of one: a symbol alone, which the standard allows, is unknown to RabbitMQ's Erlang client and
-      // its Shovel.
+      // Always an array: RabbitMQ's Erlang client and its Shovel do not accept a single symbol, which the standard
+      // allows.
       writer.symbols(this.#mechanisms);
       return 1;
     });
@@ -72,7 +72,7 @@ export class SaslLogin {
   }
 
   get #mechanisms(): string[] {
-    // The first is what some clients choose.
+    // The preferred one first: some clients choose the first.
     return [
       ...(this.#client.certificate.name === null ? [] : [EXTERNAL]),
       PLAIN,
@@ -81,8 +81,8 @@ export class SaslLogin {
   }
 
   /**
-   * Takes a whole frame. Returns null if another frame has to follow, else the check of the login.
-   * @throws ProtocolError, and so does the promise
+   * Executes a whole frame. Returns null if another frame must follow, else the check of the login.
+   * @throws ProtocolError; the promise rejects with it, too
    */
   take(bytes: Buffer, start: number, end: number): Promise<User> | null {
     const { mechanism, response } = this.#read(bytes, start, end);
@@ -103,7 +103,7 @@ export class SaslLogin {
     this.#end(SASL_CODE.ok);
   }
 
-  /** @param condition of the error by which the connection ends */
+  /** @param condition that of the error with which the connection ends */
   reject(condition: string): void {
     this.#end(codeOf(condition));
   }
@@ -123,7 +123,7 @@ export class SaslLogin {
     return user;
   }
 
-  /** @param response the user as whom the client acts; empty: the one whom its certificate names */
+  /** @param response the user that the client wants to act as; empty: the user whom its certificate names */
   #external(response: Buffer): User {
     const { address, certificate } = this.#client;
     try {
@@ -133,7 +133,7 @@ export class SaslLogin {
     }
   }
 
-  /** A `sasl-init`, or a `sasl-response` if one was asked for. @returns null for a response that it does not have */
+  /** Reads a `sasl-init`, or a `sasl-response` after a challenge. A missing response is null. */
   #read(bytes: Buffer, start: number, end: number): { mechanism: string; response: Buffer | null } {
     const offset = start + 4 * (bytes[start + 4] ?? 0);
     if (offset < start + 8 || offset > end) {
@@ -155,14 +155,14 @@ export class SaslLogin {
     if (!isChallenged) fields.string('hostname');
     fields.finish();
     if (mechanism !== null && this.#mechanisms.includes(mechanism)) return { mechanism, response };
-    // Throws an error with the reason why the certificate is not accepted.
+    // Throws the reason why the certificate is not accepted.
     if (mechanism === EXTERNAL) this.#external(Buffer.alloc(0));
     const allowed = this.#mechanisms.join(', ');
     throw unauthorized(`SASL mechanism ${quoteBytes(mechanism ?? '')} is not served. Allowed: ${allowed}.`);
   }
 }
 
-/** A certificate proves nothing for a client that acts as another user than the one whom it names. */
+/** Rejects the certificate if the client wants to act as a user other than the one whom it names. */
 function actingAs(certificate: ClientCertificate, authorizedAs: string): ClientCertificate {
   const { name } = certificate;
   if (name === null || authorizedAs === '' || authorizedAs === bytesOfText(name)) return certificate;
@@ -170,7 +170,9 @@ function actingAs(certificate: ClientCertificate, authorizedAs: string): ClientC
   return { name: null, error, isSent: true };
 }
 
-/** The credentials of a PLAIN response (RFC 4616); null if it is none, or acts as another user. */
+/**
+ * The credentials of a PLAIN response (RFC 4616); null if it is not valid, or the client wants to act as another user.
+ */
 function readPlain(response: Buffer): Credentials | null {
   const parts = response.toString('latin1').split('\0');
   const [authorizedAs, login, passcode] = parts;

@@ -16,7 +16,7 @@ import {
 import type { AmqpDeliveryState, Endpoint, SenderEndpoint } from './link.ts';
 import { type AmqpError, invalidField, ProtocolError } from './protocol-error.ts';
 
-/** The part of a flow that is about a link. */
+/** The fields of a flow that describe a link. */
 export interface LinkFlow {
   readonly ownHandle: number;
   readonly deliveryCount: number;
@@ -24,22 +24,22 @@ export interface LinkFlow {
   readonly drain: boolean;
 }
 
-/** The outcomes that this server gives to what a client sent. */
+/** The outcomes that this server sends for a client's deliveries. */
 type ReplyOutcome = 'accepted' | 'released' | 'rejected';
 
-/** A message for the client, until it is settled. */
+/** A message to the client, until it is settled. */
 export class SentDelivery {
   readonly endpoint: SenderEndpoint;
-  /** It needs no outcome. */
+  /** Whether the message is sent settled, so that it needs no outcome. */
   readonly isSettled: boolean;
-  /** Learns what becomes of it. */
+  /** Notified when the message is written or lost. */
   observer: WriteObserver = UNOBSERVED;
   /**
-   * Its delivery-id; -1 before its first frame is written. Clients end their connection if an id is left out, and a
-   * link may end before its messages are sent.
+   * The delivery-id; -1 before the first frame is written. It is assigned late because clients close the connection if
+   * there is a gap in the ids, and a link may end before its messages are sent.
    */
   id = -1;
-  /** What is to be sent: the encoded message behind `TRANSFER_HEAD_BYTES` of room, which are overwritten. */
+  /** The encoded message after a headroom of `TRANSFER_HEAD_BYTES`, which is overwritten. */
   bytes: Buffer;
   /** The next byte to send. */
   at = TRANSFER_HEAD_BYTES;
@@ -50,25 +50,25 @@ export class SentDelivery {
     this.isSettled = isSettled;
   }
 
-  /** Whether all of it was given to the writer. */
+  /** Whether the whole message was passed to the writer. */
   get isWritten(): boolean {
     return this.bytes === NOTHING;
   }
 }
 
-/** A flow of a link that has to stay behind its messages. */
+/** A flow of a link that must be sent after the link's messages. */
 interface QueuedFlow {
   readonly endpoint: SenderEndpoint;
-  /** Whether the client's drain is done; else it asked for an echo. */
+  /** Whether it ends the client's drain; else it replies to an echo. */
   isDrained: boolean;
-  /** Credit that is used up by it. */
+  /** Credit that it uses up. */
   advance: number;
 }
 
-/** What waits for the client's window. */
+/** A frame that waits for the client's window. */
 export type QueuedFrame = SentDelivery | QueuedFlow;
 
-/** Settlements that one disposition carries. */
+/** Settlements to send in one disposition. */
 interface PendingSettlement {
   readonly isReceiver: boolean;
   readonly first: number;
@@ -76,7 +76,7 @@ interface PendingSettlement {
   readonly outcome: ReplyOutcome | null;
 }
 
-/** `a` - `b` in the arithmetic of serial numbers (RFC 1982; transport, 2.8.10). */
+/** `a` - `b` in serial number arithmetic (RFC 1982; transport, 2.8.10). */
 function serialDifference(a: number, b: number): number {
   return (a - b) | 0;
 }
@@ -91,41 +91,41 @@ const INITIAL_RING = 16;
 /**
  * This server's end of a session (transport, 2.5). All ids are serial numbers of 32 bits, which wrap.
  *
- * Sent deliveries that are not settled are in a ring by their ids. The ring grows to `AMQP_LIMITS.unsettled`; a message
- * is taken when there is a place for the next id, that is, when the oldest is settled. Messages that the client's
- * window has no room for wait in one queue with the flows that report used credit, so that a drained link's flow never
+ * Unsettled sent deliveries are in a ring buffer, indexed by id, which grows to `AMQP_LIMITS.unsettled`. A message can
+ * be sent only if there is a place for the next id, that is, once the oldest delivery is settled. Messages that exceed
+ * the client's window wait in one queue with the flows that report used credit, so that a drained link's flow never
  * overtakes a transfer.
  */
 export class SessionEndpoint {
-  /** This server's channel, and the client's. */
+  /** This server's channel number, and the client's. */
   readonly channel: number;
   readonly peerChannel: number;
   /** By the client's handles. A link whose `detach` was sent stays until the client confirms it. */
   readonly endpoints: (Endpoint | undefined)[] = [];
-  /** The number of handles that the client allows. */
+  /** How many handles the client allows. */
   readonly peerHandles: number;
   isOver = false;
   readonly #connection: ConnectionEndpoint;
   readonly #ownHandles: boolean[] = [];
 
-  // What the client sends.
+  // Receiving from the client.
   #nextIncomingId: number;
-  /** Transfers that the client may still send by what was announced. */
+  /** Transfers that the client may still send within the announced incoming-window. */
   #incomingLeft: number = WINDOW;
-  /** Deliveries that have begun and that are not settled. */
+  /** The client's deliveries that have started and are not settled. */
   #unsettledIn = 0;
-  /** -1: any will do. */
+  /** -1 before the first delivery, which may have any id. */
   #nextPeerDeliveryId = -1;
 
-  // What is sent to the client.
+  // Sending to the client.
   readonly #firstOutgoingId: number;
   #nextOutgoingId: number;
   #remoteWindow: number;
   #nextDeliveryId: number;
-  /** No delivery before it is unsettled. */
+  /** All deliveries before this id are settled. */
   #oldestId: number;
   #hasSent = false;
-  /** Unsettled deliveries, by ids modulo the ring's length. */
+  /** Unsettled deliveries, by id modulo the ring's length. */
   #ring: (SentDelivery | undefined)[] = Array<undefined>(INITIAL_RING).fill(undefined);
   /** Deliveries in the queue that have no id yet. */
   #unnumbered = 0;
@@ -165,19 +165,19 @@ export class SessionEndpoint {
     connection.send(begin, null);
   }
 
-  /** Deliveries that may still be unsettled. */
+  /** How many more deliveries may be sent before the oldest one is settled. */
   get available(): number {
     return WINDOW - this.#unnumbered - ((this.#nextDeliveryId - this.#oldestId) >>> 0);
   }
 
-  /** Deliveries that may be sent now, and need not wait for the client's window. */
+  /** How many deliveries can be sent now without waiting for the client's window. */
   get sendable(): number {
     return Math.min(this.available, this.#remoteWindow - this.#queue.length);
   }
 
   // Links.
 
-  /** The lowest handle of this side that is free; the client allows `peerHandles`. Null: there is none. */
+  /** Takes the lowest free handle of this side; null if all `peerHandles` are in use. */
   takeHandle(): number | null {
     const free = this.#ownHandles.indexOf(false);
     const handle = free === -1 ? this.#ownHandles.length : free;
@@ -186,38 +186,38 @@ export class SessionEndpoint {
     return handle;
   }
 
-  /** Both sides have detached. */
+  /** Removes a link that both sides have detached. */
   removeEndpoint({ request, ownHandle }: Endpoint): void {
     this.endpoints[request.handle] = undefined;
     this.#ownHandles[ownHandle] = false;
   }
 
-  /** The largest frame that the client takes. */
+  /** Maximum size of a frame to the client. */
   get peerFrameBytes(): number {
     return this.#connection.peerFrameBytes;
   }
 
-  /** Sends a frame, after the settlements that were gathered before it. */
+  /** Sends a frame, after the settlements collected before it. */
   write(frame: Buffer): void {
     this.#flushSettlements();
     this.#connection.send(frame, null);
   }
 
-  /** The client has ended the session: confirms that, and drops what waits. */
+  /** Confirms the client's `end` of the session, and drops queued frames. */
   end(): void {
     this.write(frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.end, () => 0));
     this.isOver = true;
     for (const waiting of this.#queue.clear()) this.#lose(waiting);
   }
 
-  /** Sends what was gathered in this turn. */
+  /** Sends the settlements collected in this turn, and opens the incoming window. */
   flush(): void {
     if (this.isOver) return;
     this.#flushSettlements();
     if (this.#incomingLeft < (WINDOW - this.#unsettledIn) / 2) this.writeFlow(null);
   }
 
-  /** @param link null: it is about the session alone */
+  /** Sends a flow. @param link null: it is about the session only */
   writeFlow(link: LinkFlow | null): void {
     this.#flushSettlements();
     this.#incomingLeft = WINDOW - this.#unsettledIn;
@@ -234,14 +234,14 @@ export class SessionEndpoint {
       writer.boolean(link.drain);
       return 9;
     });
-    // At the end of a drain the client takes the queue for empty, so this must not be sent without the elements before
-    // it.
+    // When a drain ends, the client takes the queue for empty, so this flow must not be sent if the elements before it
+    // are dropped.
     this.#connection.send(flow, link?.drain ? UNOBSERVED : null);
   }
 
   /**
-   * The client's view of the session (transport, 2.5.6).
-   * @param nextIncomingId -1: it has not seen the `begin` of this side
+   * Applies the client's view of the session (transport, 2.5.6).
+   * @param nextIncomingId -1 if the client has not seen the `begin` of this side
    */
   flow(nextIncomingId: number, incomingWindow: number): void {
     const seen = nextIncomingId < 0 ? this.#firstOutgoingId : nextIncomingId;
@@ -250,9 +250,9 @@ export class SessionEndpoint {
     this.#pump();
   }
 
-  // What the client sends.
+  // Receiving from the client.
 
-  /** Counts a transfer of the client. @throws ProtocolError if it has no window */
+  /** Counts a transfer of the client. @throws ProtocolError if the incoming-window is 0 */
   countTransfer(): void {
     if (this.#incomingLeft <= 0) {
       throw new ProtocolError(
@@ -265,7 +265,7 @@ export class SessionEndpoint {
     if (this.#incomingLeft < (WINDOW - this.#unsettledIn) / 2) this.#connection.host.planFlush();
   }
 
-  /** A delivery of the client begins. @throws ProtocolError if its id is not the next */
+  /** Starts a delivery of the client. @throws ProtocolError if its id is not the next one */
   beginDelivery(deliveryId: number): void {
     if (this.#nextPeerDeliveryId !== -1 && deliveryId !== this.#nextPeerDeliveryId) {
       throw invalidField(`delivery-id is ${deliveryId}. Expected: ${this.#nextPeerDeliveryId}.`);
@@ -274,7 +274,7 @@ export class SessionEndpoint {
     this.#unsettledIn += 1;
   }
 
-  /** Settles a delivery of the client with an outcome; adjacent ones share a disposition. */
+  /** Settles a delivery of the client with an outcome; adjacent ones with the same outcome share a disposition. */
   settleReceived(deliveryId: number, outcome: ReplyOutcome, error: AmqpError | null = null): void {
     this.#unsettledIn -= 1;
     if (this.isOver) return;
@@ -289,17 +289,17 @@ export class SessionEndpoint {
     this.#connection.host.planFlush();
   }
 
-  /** A delivery of the client is over and gets no disposition: it came settled, or its link ended. */
+  /** Ends a delivery of the client without a disposition, because it was sent settled or its link ended. */
   forgetReceived(): void {
     this.#unsettledIn -= 1;
     if (!this.isOver) this.#connection.host.planFlush();
   }
 
-  // What is sent to the client.
+  // Sending to the client.
 
   /**
-   * Sends a message of a link, or queues it until the client's window opens. There must be credit, and room:
-   * `available`.
+   * Sends a message of a link, or queues it until the client's window opens. The link must have credit, and `available`
+   * must be above 0.
    */
   send(delivery: SentDelivery): void {
     if (this.available <= 0) throw new Error('The session has no room for another unsettled delivery.');
@@ -311,8 +311,8 @@ export class SessionEndpoint {
   }
 
   /**
-   * Sends a flow of a link behind all messages of that link that were sent before. At most one flow waits behind each
-   * message: a client may ask for an echo in 29 bytes, as often as it likes.
+   * Sends a flow of a link after all earlier messages of that link. At most one flow is queued after each message,
+   * since a client can request any number of echoes, in 29 bytes each.
    */
   sendFlow(endpoint: SenderEndpoint, isDrained: boolean, advance: number): void {
     const { lastWaiting } = endpoint;
@@ -325,9 +325,9 @@ export class SessionEndpoint {
   }
 
   /**
-   * Checks the range of a disposition of the client. It may be long: what is settled already may be in it (transport,
+   * Checks the range of a client's disposition. It may be long, since it may include settled deliveries (transport,
    * 2.7.6).
-   * @param isPeerReceiver about what was sent to the client
+   * @param isPeerReceiver whether it is about deliveries that were sent to the client
    */
   checkRange(isPeerReceiver: boolean, first: number, last: number): void {
     const newest =
@@ -343,7 +343,7 @@ export class SessionEndpoint {
   }
 
   /**
-   * A disposition of the client about what was sent to it. What is settled already is skipped.
+   * Applies a client's disposition of deliveries that were sent to it. Skips settled ones.
    * @returns how many deliveries after the first it covers
    */
   disposition(first: number, last: number, state: AmqpDeliveryState, isSettled: boolean): number {
@@ -362,7 +362,7 @@ export class SessionEndpoint {
     return serialDifference(last, from);
   }
 
-  /** Settles a delivery, unless the client has settled it, and sends the client that disposition. */
+  /** Settles a delivery and sends the disposition, unless the client has settled it. */
   settleSent(delivery: SentDelivery): void {
     if (this.isOver || this.#unsettled(delivery.id) !== delivery) return;
     this.#forget(delivery);
@@ -370,7 +370,7 @@ export class SessionEndpoint {
     this.#connection.host.onRoom(this);
   }
 
-  /** A link is over: what it has not sent is lost, and nothing of it will be settled. */
+  /** Drops the queued frames and the unsettled deliveries of a link that has ended. */
   forgetSent(endpoint: SenderEndpoint): void {
     for (let id = this.#oldestId; endpoint.unsettledCount > 0; id = next(id)) {
       const delivery = this.#unsettled(id);
@@ -404,7 +404,7 @@ export class SessionEndpoint {
   #pump(): void {
     for (let first = this.#queue.first; first !== undefined; first = this.#queue.first) {
       if (first instanceof SentDelivery && !this.#transferQueued(first)) return;
-      // Out of the queue before it is written: what cannot be written must not be tried again.
+      // Remove the frame before writing it: if writing fails, it must not be tried again.
       this.#queue.shift();
       if (first.endpoint.lastWaiting === first) first.endpoint.lastWaiting = null;
       if (!(first instanceof SentDelivery)) this.#writeLinkFlow(first);
@@ -424,7 +424,7 @@ export class SessionEndpoint {
     return isWhole;
   }
 
-  /** Sends what the client's window has room for; returns whether that was the rest of the message. */
+  /** Sends as many frames as the client's window allows; returns whether the message is complete. */
   #transfer(delivery: SentDelivery): boolean {
     const { endpoint, observer, bytes, isSettled } = delivery;
     const maxPayload = this.#connection.peerFrameBytes - TRANSFER_HEAD_BYTES;
@@ -439,7 +439,7 @@ export class SessionEndpoint {
       }
       const end = Math.min(bytes.length, at + maxPayload);
       delivery.at = end;
-      // Only in front of the first part is there room for a head.
+      // Only the first part has headroom for a transfer head; later parts are copied.
       const frame = isFirst ? bytes : Buffer.allocUnsafe(TRANSFER_HEAD_BYTES + end - at);
       if (!isFirst) bytes.copy(frame, TRANSFER_HEAD_BYTES, at, end);
       const head = { channel: this.channel, handle: endpoint.ownHandle, deliveryId: delivery.id };
@@ -451,23 +451,24 @@ export class SessionEndpoint {
       const sent = frame.length === frameEnd ? frame : frame.subarray(0, frameEnd);
       this.#connection.send(sent, hasMore ? UNOBSERVED : observer);
       if (hasMore) continue;
-      // It may stay unsettled for long.
+      // Release the bytes: the delivery may stay unsettled for a long time.
       delivery.bytes = NOTHING;
       return true;
     }
     return false;
   }
 
-  // The ring.
+  // Ring of unsettled deliveries.
 
-  /** Gives a delivery the next id. */
+  /** Assigns the next id to a delivery. */
   #number(delivery: SentDelivery): void {
     const id = this.#nextDeliveryId;
     delivery.id = id;
     this.#unnumbered -= 1;
     this.#hasSent = true;
     this.#nextDeliveryId = next(id);
-    // One that is sent settled has a place, too: a disposition of it must not find the older delivery of another place.
+    // A delivery that is sent settled takes a place, too: a disposition of its id must not find an older delivery
+    // there.
     while ((id - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();
     if (delivery.isSettled) this.#advanceOldest();
     else {
@@ -506,7 +507,7 @@ export class SessionEndpoint {
     }
   }
 
-  // Settlements that share dispositions.
+  // Settlements, of which several may share a disposition.
 
   #settle(isReceiver: boolean, id: number, outcome: ReplyOutcome | null): void {
     const pending = this.#pending;
@@ -533,7 +534,7 @@ export class SessionEndpoint {
   }
 }
 
-/** Transport, 2.7.6; everything is settled. @param error of `rejected` */
+/** Encodes a disposition with `settled` true (transport, 2.7.6). @param error that of `rejected` */
 function dispositionFrame(
   channel: number,
   isReceiver: boolean,

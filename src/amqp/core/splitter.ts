@@ -2,22 +2,22 @@ import { HEADER_BYTES } from './frames.ts';
 import { framingError } from './protocol-error.ts';
 
 const EMPTY: Buffer = Buffer.alloc(0);
-/** The buffer of a frame that came in part has this size at first; it grows with what has come. */
+/** Initial size of the buffer of an incomplete frame; it grows with the received bytes. */
 const FIRST_BUFFER_BYTES = 512;
 
 /**
- * Splits a stream of bytes into frames. Whole frames stay in the chunk that they came in; only one that came in parts
- * is copied, to a buffer of at most twice the bytes that have come of it.
+ * Splits a stream of bytes into frames. Frames that are complete within a chunk are not copied. A frame that spans
+ * chunks is copied to a buffer of at most twice its received bytes.
  */
 export class FrameSplitter {
-  /** The largest frame. */
+  /** Maximum size of a frame. */
   maxBytes: number;
   #chunk: Buffer = EMPTY;
   #at = 0;
-  /** The start of a frame whose end has not come yet. */
+  /** The received bytes of an incomplete frame; only the first `#partBytes` are used. */
   #part: Buffer = EMPTY;
   #partBytes = 0;
-  /** The frame that `next` found. */
+  /** The frame found by `next`: `bytes` from `start` to `end`. */
   bytes: Buffer = EMPTY;
   start = 0;
   end = 0;
@@ -34,7 +34,7 @@ export class FrameSplitter {
 
   /**
    * Finds the next whole frame; false if there is none yet.
-   * @throws ProtocolError `amqp:connection:framing-error`, as soon as a size is read that no frame may have
+   * @throws ProtocolError `amqp:connection:framing-error`, as soon as an invalid frame size is read
    */
   next(): boolean {
     if (this.#partBytes > 0) return this.#finishPart();
@@ -54,7 +54,7 @@ export class FrameSplitter {
     return false;
   }
 
-  /** The next `count` bytes; null if they have not all come. */
+  /** The next `count` bytes; null if they have not all arrived. */
   raw(count: number): Buffer | null {
     if (this.#chunk.length - this.#at < count) return null;
     this.#at += count;
@@ -92,7 +92,7 @@ export class FrameSplitter {
     this.#at += count;
   }
 
-  /** Releases a chunk that is used up. */
+  /** Releases a chunk that was read to its end. */
   #release(): void {
     this.#chunk = EMPTY;
     this.bytes = EMPTY;

@@ -1,22 +1,21 @@
 import { CODE } from './codes.ts';
 
 const INITIAL_BYTES = 4096;
-/** Of the descriptor of a section. */
+/** Size of the descriptor of a section. */
 const DESCRIPTOR_BYTES = 3;
-/** Texts up to this length are written here; a call of Node costs more, about as much as 40 characters. */
+/** Shorter strings are copied in a loop: a call of `Buffer.write` costs as much as about 40 characters. */
 const SHORT_TEXT = 40;
 
 /**
- * Writes encoded values (types, 1.2) to a buffer that is reused. Strings hold bytes, one character for each, unless
- * stated otherwise.
+ * Encodes values (types, 1.2) into a reused buffer. Strings have one character per byte unless stated otherwise.
  */
 export class Writer {
   #bytes = Buffer.allocUnsafe(INITIAL_BYTES);
   #at = 0;
 
   /**
-   * A copy of everything that was written since the last call, with `body` behind it.
-   * @param headroom so many bytes are left free in front of it
+   * Returns a copy of everything written since the last call, followed by `body`.
+   * @param headroom bytes to leave free before it
    */
   finish(headroom = 0, body: Uint8Array | null = null): Buffer {
     const end = headroom + this.#at;
@@ -27,7 +26,7 @@ export class Writer {
     return bytes;
   }
 
-  /** Drops what was written since `finish`: what was to be written cannot be. */
+  /** Drops everything written since `finish`, after an error. */
   reset(): void {
     this.#at = 0;
   }
@@ -38,7 +37,7 @@ export class Writer {
     this.#at += 1;
   }
 
-  /** Values that are encoded already. */
+  /** Writes values that are already encoded. */
   encoded(bytes: Uint8Array): void {
     this.#ensure(bytes.byteLength);
     this.#bytes.set(bytes, this.#at);
@@ -64,20 +63,20 @@ export class Writer {
     this.octet(value & 0xff);
   }
 
-  /** A string that is text, not bytes; or null. */
+  /** Writes a JavaScript string as UTF-8, or null. */
   text(value: string | null): void {
     if (value === null) this.null();
     else this.#variable(0xa1, value, 'utf8');
   }
 
-  /** A number of four bytes, without a code. */
+  /** Writes an unsigned number of four bytes, without a format code. */
   unsigned(value: number): void {
     this.#ensure(4);
     this.#put(value, this.#at);
     this.#at += 4;
   }
 
-  /** The descriptor of a section. */
+  /** Writes the descriptor of a section. */
   section(code: number): void {
     this.octet(CODE.described);
     this.octet(CODE.smallUlong);
@@ -117,7 +116,7 @@ export class Writer {
     }
   }
 
-  /** @param ms whole, of at most 53 bits */
+  /** @param ms a whole number of at most 53 bits */
   timestamp(ms: number): void {
     this.octet(CODE.timestamp);
     this.#long(ms);
@@ -131,26 +130,26 @@ export class Writer {
     return start;
   }
 
-  /** Ends the list or map that began there, of so many values; without any, nothing of it is written. */
+  /** Ends a list or map of `count` values that starts at `start`. If it is empty, removes it. */
   end(start: number, count: number): void {
     if (count === 0) this.#at = start;
     else this.#close(start + DESCRIPTOR_BYTES, count);
   }
 
-  /** A described list of what `write` writes, which returns the number of values; also if it is empty. */
+  /** Writes a described list, even if it is empty. `write` writes its values and returns their number. */
   list(code: number, write: () => number): void {
     this.section(code);
     this.plain('list', write);
   }
 
-  /** The same without a descriptor, or a map. */
+  /** As `list`, for a list or map without a descriptor. */
   plain(kind: 'list' | 'map', write: () => number): void {
     const start = this.#at;
     this.#open(kind === 'list' ? CODE.list32 : CODE.map32);
     this.#close(start, write());
   }
 
-  /** An array of symbols of ASCII. */
+  /** Writes an array of symbols. */
   symbols(symbols: readonly string[]): void {
     const start = this.#at;
     this.#open(CODE.array32);
@@ -162,13 +161,13 @@ export class Writer {
     this.#close(start, symbols.length);
   }
 
-  /** A value that `write` writes; nothing if it returns false, or throws because a number does not fit. */
+  /** Runs `write`. If it returns false, or throws because a number is out of range, undoes it and returns false. */
   attempt(write: (writer: Writer, text: string) => boolean, text: string): boolean {
     const start = this.#at;
     try {
       if (write(this, text)) return true;
     } catch {
-      // The text was stored with another type in mind.
+      // The text is not valid for the type.
     }
     this.#at = start;
     return false;
@@ -182,7 +181,7 @@ export class Writer {
     return true;
   }
 
-  /** The code and length of a binary, string or symbol. @param code that of a short one */
+  /** Writes the format code and length of a binary, string or symbol. @param code the format code of a short one */
   head(code: number, length: number): void {
     if (length < 256) {
       this.octet(code);
@@ -207,7 +206,7 @@ export class Writer {
     } else this.#at += this.#bytes.write(text, this.#at, encoding);
   }
 
-  /** A code, and room for the size and count that `#close` knows. */
+  /** Writes a format code, and reserves space for size and count, which `#close` writes. */
   #open(code: number): void {
     this.octet(code);
     this.#ensure(8);
@@ -225,7 +224,7 @@ export class Writer {
     this.unsigned(value);
   }
 
-  /** The lowest 32 bits of a number. */
+  /** Writes the lowest 32 bits of a number. */
   #put(value: number, at: number): void {
     const bytes = this.#bytes;
     bytes[at] = value >>> 24;
