@@ -20,11 +20,11 @@ import {
   type ShownBody,
 } from '../written-elements.ts';
 
-/** Elements of a page: at most, and by default. */
+/** Elements of a page: maximum and default. */
 const MAX_PAGE = 1_000;
 const USUAL_PAGE = 100;
 const MAX_CURSOR_LENGTH = 128;
-/** Of one summary; options of queues may name any number. */
+/** Maximum number of queues in one summary; options of queues may name any number of dead-letter queues. */
 const MAX_DEAD_LETTER_QUEUES = 1_000;
 
 const STATES = [...DELIVERY_STATES, 'all'] as const;
@@ -178,7 +178,7 @@ export const browseRoutes: readonly Route[] = [
       const { state, insertedAt, lease } = found;
       const headers = ['x-ks-state', state, 'x-ks-inserted', isoTime(insertedAt)];
       if (lease !== null) headers.push('x-ks-lease-until', isoTime(lease.until));
-      // Its lease is another's: the token is not known here.
+      // The lease belongs to its holder. The scan returns no token.
       call.element({ ...found, lease: null }, () => {}, headers);
     },
   }),
@@ -203,7 +203,7 @@ export const browseRoutes: readonly Route[] = [
   }),
 ];
 
-/** Here a selector is a query parameter, not a member of a body. */
+/** Reports an invalid selector as `invalid-parameter`: here it is a query parameter, not a member of a body. */
 function inParameter(error: unknown): unknown {
   if (!(error instanceof QuaysideError) || error.code !== 'invalid-body') return error;
   return error.with({ code: 'invalid-parameter' });

@@ -19,9 +19,9 @@ import { isoTime } from '../written-elements.ts';
 import { checkNoToken } from './tokens.ts';
 
 /**
- * The headers of the console's pages. Their policy allows what the pages are made of and nothing else: no script or
- * style from elsewhere or inside the page, no markup from text, no frame around them. Bodies of elements that are
- * images are shown from memory (`blob:`).
+ * The headers of the console's pages. The policy allows only what the pages consist of: no script or style from
+ * elsewhere or inline, no markup from strings, no embedding in frames. Element bodies that are images are shown from
+ * memory (`blob:`).
  */
 const PAGE: readonly string[] = [
   'content-security-policy',
@@ -52,9 +52,9 @@ const PAGE: readonly string[] = [
   'accept-encoding',
 ];
 
-/** A browser asks again each time, and is answered 304 if nothing changed. */
+/** Makes browsers revalidate the file each time; the response is 304 if it has not changed. */
 const REVALIDATED = 'no-cache';
-/** The name of the file changes with its content. */
+/** For files whose names change with their content. */
 const FOR_EVER = 'public, max-age=31536000, immutable';
 
 const HTML = 'text/html; charset=utf-8';
@@ -121,7 +121,7 @@ const read = {
   isPage: true,
 } as const;
 
-/** The console: its pages, which are files, and its sessions. */
+/** Routes of the console: its pages, which are files, and its sessions. */
 export function consoleRoutes(folder: string): readonly Route[] {
   const files = new ConsoleFiles(folder);
   return [
@@ -244,7 +244,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
         const sessions = rows.map(({ node, id, startedAt, usedAt, expiresAt, address, browser }) => ({
           node,
           id,
-          // After an end of all sessions one begins later than by this clock.
+          // After all sessions were ended, `startedAt` of a new one may be later than this clock.
           startedAt: isoTime(Math.min(startedAt, usedAt)),
           usedAt: isoTime(usedAt),
           expiresAt: isoTime(expiresAt),
@@ -272,7 +272,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
         const [name, id] = [userOf(call, query), call.param('id')];
         const { rows } = await call.front.nodeLists.consoleSessions(call.user, name);
         const known = rows.find((session) => session.id === id);
-        // One that is not listed may be known to a node that this one does not know yet.
+        // A session that is not listed may be known to a node that this one has not discovered yet.
         const startedAt = known?.startedAt ?? null;
         const end = SESSION_ID.test(id) ? sessionsOf(call).endListed(name, id, startedAt) : Promise.resolve();
         await respondToEnd(call, name, end);
@@ -297,7 +297,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       async handle(call, query) {
         checkNoToken(call);
         const name = userOf(call, query);
-        // Its cookie is not renewed.
+        // Do not renew the cookie of a session that ends.
         if (call.session?.user.name === name) call.newCookie = null;
         await respondToEnd(call, name, sessionsOf(call).endAll(name));
       },
@@ -305,7 +305,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
   ];
 }
 
-/** Whose sessions a request is about. @throws QuaysideError `forbidden` */
+/** The user whose sessions a request is about. @throws QuaysideError `forbidden` */
 function userOf({ user }: HttpCall, query: { readonly user: string | null }): string {
   if (query.user === null || query.user === user.name) return user.name;
   if (user.isAdministrator) return query.user;
@@ -314,14 +314,14 @@ function userOf({ user }: HttpCall, query: { readonly user: string | null }): st
   });
 }
 
-/** Programs are answered as at any path that does not exist. */
+/** Redirects browsers. Other clients get the response of a path that does not exist. */
 function sendHome(call: HttpCall): void {
   if (call.head.accept?.toLowerCase().includes('text/html') === true) toConsole(call);
   else if (call.login === null) throw unauthorized(call);
   else throw routeNotFound(call);
 }
 
-/** Relative, so that it is right under any path that a proxy gives this server. */
+/** Redirects to the console by a relative URL, which works under any path that a proxy gives this server. */
 function toConsole(call: HttpCall): void {
   call.empty(302, ['location', 'console/', 'cache-control', REVALIDATED]);
 }
@@ -356,15 +356,16 @@ async function sendFile(
 async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   const { user: name, password } = membersOf(payload, '', ['user', 'password']);
   if (typeof name !== 'string') throw wrongMember('user', name, 'a string');
-  // A password is never repeated, not even one of the wrong type.
+  // Never quote a password, not even one of the wrong type.
   if (typeof password !== 'string') {
     throw wrongMember('password', password === undefined ? password : typeof password, 'a string');
   }
   const user = await call.front.parts.authenticator.login(basicHeader(name, password), call.address);
   const sessions = sessionsOf(call);
-  // Only after a sign-in that succeeded: one that fails must not end the session of the page that is open.
+  // Read after the login has succeeded: a failed sign-in must not end the session of the page that is open.
   const before = sessionToken(call);
-  // It ends on this node at once. The sign-in does not wait for the engine: what cannot be stored now is stored later.
+  // The old session ends on this node immediately. Do not wait for the engine: if it cannot store the end now, it does
+  // so later.
   if (before !== null) sessions.end(before).catch(() => {});
   const session = sessions.open(user, originOf(call));
   if (session === null) throw wrongCredentials();
@@ -373,9 +374,9 @@ async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   call.value(sessionRecord(call, session));
 }
 
-/** As HTTP's own login sends them, so that both have the same rules and limits. */
+/** Formats the credentials as Basic authentication, so that the same rules and limits apply. */
 function basicHeader(name: string, password: string): string {
-  // It would be read as a shorter name and a longer password.
+  // A colon would move a part of the name into the password.
   if (name.includes(':')) throw wrongCredentials();
   return `Basic ${Buffer.from(`${name}:${password}`).toString('base64')}`;
 }
@@ -383,7 +384,8 @@ function basicHeader(name: string, password: string): string {
 async function signOut(call: HttpCall): Promise<void> {
   const { session } = call;
   const token = sessionToken(call);
-  // Also if the engine cannot store the end now: it counts on this node, and is stored later.
+  // Remove the cookie even if the engine cannot store the end: the session ends on this node, and the end is stored
+  // later.
   call.newCookie = '';
   if (session !== null && token !== null) {
     const stored = sessionsOf(call).end(token);
@@ -393,7 +395,9 @@ async function signOut(call: HttpCall): Promise<void> {
   call.empty(204);
 }
 
-/** The end of sessions counts on this node although the engine cannot store it now, and so it is audited as well. */
+/**
+ * Responds to an end of sessions. Audits it even if the engine cannot store it: the sessions have ended on this node.
+ */
 async function respondToEnd(call: HttpCall, of: string, end: Promise<void>): Promise<void> {
   call.audited = { of };
   try {
@@ -441,13 +445,13 @@ function wrongCredentials(): QuaysideError {
 interface ConsoleFile {
   readonly contentType: string;
   readonly bytes: Buffer;
-  /** Null: compressing it saves nothing. */
+  /** Null if compression saves nothing. */
   readonly gzipped: Buffer | null;
   readonly entityTag: string;
 }
 
 const INDEX = 'index.html';
-/** Files below it have a hash of their content in their names. */
+/** The folder of files that have a hash of their content in their names. */
 const ASSETS = 'assets';
 
 const CONTENT_TYPES: Readonly<Record<string, string>> = {
@@ -466,8 +470,8 @@ const OTHER_TYPE = 'application/octet-stream';
 const compress = promisify(gzip);
 
 /**
- * The built pages of the console, read and compressed at their first use: a server whose console nobody opens starts
- * without them. Requests look names up in what was read, so that no path is ever made of one.
+ * The built files of the console, read and compressed at their first use, so that a server whose console is not used
+ * starts without them. Requests look up names among these files and never form a path.
  */
 class ConsoleFiles {
   readonly #folder: string;
@@ -483,7 +487,7 @@ class ConsoleFiles {
     try {
       return await this.#files;
     } catch (error) {
-      // It may be built while the server runs.
+      // Retry at the next request: the console may be built while the server runs.
       this.#files = null;
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
       throw error;

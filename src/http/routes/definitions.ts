@@ -14,7 +14,7 @@ import { json, namedObject, orNull, type Route, route } from '../route.ts';
 import { ExchangeDeclaration } from './exchanges.ts';
 import { QueueOptionsSchema } from './queues.ts';
 
-/** A thousand exchanges with selectors. */
+/** Enough for a thousand exchanges with selectors. */
 const MAX_DOCUMENT_BYTES = 4_194_304;
 
 const DocumentExchange = Type.Intersect([

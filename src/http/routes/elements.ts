@@ -44,7 +44,7 @@ const Inserted = namedObject('Inserted', { id: Type.String() });
 const REPEATED = ['x-ks-repeated', 'true'] as const;
 const repeatedNote = (description: string) => [{ name: 'x-ks-repeated', description }];
 
-/** What an insert of one or many may be answered with. */
+/** The error codes of inserts of one or many elements. */
 const insertProblems = [
   'body-too-large',
   'idempotency-mismatch',
@@ -59,7 +59,7 @@ const Nothing = namedObject('Empty', {});
 
 const Extended = namedObject('Extended', { until: Moment });
 
-/** Empty, unless the request prefers a representation. */
+/** Empty, unless the request has `Prefer: return=representation`. */
 const RolledBack = Type.Object({
   state: Type.Optional(Type.Union([Type.Literal('waiting'), Type.Literal('dead-lettered')])),
 });
@@ -82,17 +82,17 @@ const problems = [
 
 const done = json('Done.', Nothing);
 
-/** Between two slices of so many elements, or so many bytes of them, other requests are served. */
+/** Elements, or bytes of them, that an insert of many prepares before other requests are served. */
 const SLICE_ELEMENTS = 500;
 const SLICE_BYTES = 262_144;
 
 /**
- * The largest body of a settlement of many: enough for 10,000 items with a token, a group and a short reason each. JSON
- * is parsed in one go, and 4 MiB of it take up to 60 ms.
+ * Maximum body size of a settlement of many: enough for 10,000 items with a token, a group and a short reason each.
+ * JSON is parsed synchronously, and 4 MiB take up to 60 ms.
  */
 const MAX_SETTLE_BYTES = 4_194_304;
 
-/** What a settlement of many can do with an element; the members of its body. */
+/** The actions of a settlement of many, which are the members of its body. */
 const BATCH_ACTIONS = ['commit', 'rollback', 'release', 'extend', 'bury'] as const;
 type BatchAction = (typeof BATCH_ACTIONS)[number];
 
@@ -169,7 +169,7 @@ const SettledMany = namedObject('SettledMany', {
   ),
 });
 
-/** What inserts, removes and settles elements, one or many. */
+/** Routes that insert, remove and settle elements, one or many. */
 export const elementRoutes: readonly Route[] = [
   route({
     id: 'insert',
@@ -229,7 +229,7 @@ export const elementRoutes: readonly Route[] = [
         let more: readonly string[] | undefined;
         const onRepeat = dedupKey === null ? null : () => (more = REPEATED);
         queue.insert([newElement(queue, content, ttl, dedupKey)], { user: call.user.name, onRepeat }).then(
-          // The port promises ids that need no escape.
+          // Engines generate ids that need no escaping.
           ([id]) => call.text(200, `{"id":"${id}"}`, more),
           (error: unknown) => call.fail(error),
         );
@@ -426,12 +426,12 @@ function receipt(call: HttpCall, { group, token }: Which): Receipt {
   return { id: checkOpaque('id', call.param('id')), group, token, owner: call.user.name };
 }
 
-/** @param delayMs null: the queue's retry delay, if it has one */
+/** @param delayMs null: the retry delay of the queue, if it has one */
 function rollbackAction(delayMs: number | null, reason: string | null): SettleAction {
   return { kind: 'release', delayMs: delayMs ?? 0, isDefaultDelay: delayMs === null, countTry: true, reason };
 }
 
-/** Settles the element of the path. @param done answers the call */
+/** Settles the element that the path names. @param done sends the response */
 function settle(
   call: HttpCall,
   which: Which,
@@ -441,7 +441,7 @@ function settle(
   call.queue.settle(receipt(call, which), action).then(done, (error: unknown) => call.fail(error));
 }
 
-/** An element to insert. @param dedupKey of its idempotency key; null: it has none */
+/** The element to insert. @param dedupKey derived from its idempotency key; null: it has none */
 function newElement(
   queue: Queue,
   content: Omit<NewElement, 'dedupKey' | 'fingerprint' | 'expiresAt'>,
@@ -463,7 +463,7 @@ function prefersRepresentation({ prefer }: RequestHead): boolean {
   return prefer !== null && REPRESENTATION.test(prefer);
 }
 
-/** What the query gives for elements that do not give it themselves. */
+/** The values of the query, for elements that do not have their own. */
 interface Defaults {
   readonly mature: number | null;
   readonly delay: number | null;
@@ -473,8 +473,8 @@ interface Defaults {
 }
 
 /**
- * What a response to many has for each, about. It is counted before anything is changed: what is answered with an error
- * has changed nothing.
+ * Approximate bytes per element in the response to a request of many. They are counted before anything is changed,
+ * because an error response must mean that nothing was changed.
  */
 const RECORD_BYTES = { id: 32, outcome: 128 };
 
@@ -489,7 +489,7 @@ async function insertMany(
   const fingerprint = key === null ? null : new RequestFingerprint();
   const make = elementMaker(queue, user.name, { defaults, fingerprint });
   const batch: NewElement[] = [];
-  /** Where each of them stood. */
+  /** The numbers of their lines or parts. */
   const numbers: number[] = [];
   let bytes = 0;
   let deliveries = 0;
@@ -526,20 +526,20 @@ async function insertMany(
   } catch (error) {
     throw key === null ? namedByPlace(error, place, numbers) : error;
   }
-  // The port promises ids that need no escape.
+  // Engines generate ids that need no escaping.
   const list = ids.length === 0 ? '' : `"${ids.join('","')}"`;
   const more = repeated.length === 0 ? '' : `,"repeated":[${repeated.sort((a, b) => a - b).join(',')}]`;
   call.text(200, `{"ids":[${list}]${more}}`, key === null || repeated.length === 0 ? undefined : REPEATED);
 }
 
-/** Of an element that has a key of its own in a request with one. */
+/** The error for an element with a key of its own, in a request that has one. */
 function secondKey(place: SentElements['place'], key: string): QuaysideError {
   const parameter = place === 'line' ? 'key' : 'idempotency-key';
   const message = `${parameter} ${quote(key)} cannot be given in addition to the Idempotency-Key of the request. Give the request a key, or its elements.`;
   return new QuaysideError('invalid-parameter', message, { parameter });
 }
 
-/** What is wrong with one of the elements, by the number of its line or part. */
+/** Adds the number of the line or part to an error about one of the elements. */
 function namedByPlace(error: unknown, place: SentElements['place'], numbers: readonly number[]): unknown {
   if (!(error instanceof QuaysideError)) return error;
   const { index, ...extra } = error.details.extra ?? {};
@@ -549,14 +549,14 @@ function namedByPlace(error: unknown, place: SentElements['place'], numbers: rea
   return errorIn(place, number, error.with({ extra }));
 }
 
-/** Makes elements of what was sent. What it returns throws `not-supported` and `invalid-parameter`. */
+/** Returns a function that makes elements of parsed ones. It throws `not-supported` and `invalid-parameter`. */
 function elementMaker(
   queue: Queue,
   user: string,
   { defaults, fingerprint }: { defaults: Defaults; fingerprint: RequestFingerprint | null },
 ): (sent: GivenElement) => NewElement {
   const { namespace } = queue;
-  // One array for all that name none.
+  // One shared array for all elements that name no groups.
   const usual = queue.groups(defaults.groups);
   return (sent) => {
     const { body, contentType, contentEncoding, headers } = sent;
@@ -591,7 +591,7 @@ async function settleMany(call: HttpCall, payload: unknown): Promise<void> {
   call.text(200, `{"results":[${resultsOf(batch, results).join(',')}]}`);
 }
 
-/** @param settled of the items that were sent, in their order */
+/** @param settled the results of the items that were sent to the engine, in their order */
 function resultsOf(batch: readonly BatchItem[], settled: readonly SettleResult[]): string[] {
   let at = 0;
   return batch.map(({ id, action, settle }) => {
@@ -602,11 +602,11 @@ function resultsOf(batch: readonly BatchItem[], settled: readonly SettleResult[]
   });
 }
 
-/** One settlement of many. */
+/** One item of a settlement of many. */
 interface BatchItem {
   readonly id: string;
   readonly action: BatchAction;
-  /** What is sent to the engine; or how it ended, if no element can be meant. */
+  /** What is sent to the engine; or the outcome, if no element can match. */
   readonly settle: SettleItem | SettleOutcome;
 }
 
@@ -621,9 +621,9 @@ const MEMBERS: Readonly<Record<BatchAction, readonly string[]>> = {
 
 /**
  * Reads the body of a settlement of many, in its order: `{"commit": […], "rollback": […], "release": […], "extend":
- * […], "bury": […]}`, of items `{"id", "token", "group", "delay", "lease", "reason"}`, or ids. What is not of this
- * shape is an error. What is, but names nothing that can be there, such as an id with a space, is one item's outcome.
- * @param owner who settles
+ * […], "bury": […]}`, of items `{"id", "token", "group", "delay", "lease", "reason"}`, or ids. A body of another shape
+ * is an error. An item that cannot match any element, for example an id with a space, only gets an outcome.
+ * @param owner the user who settles
  * @throws QuaysideError `invalid-parameter` with the path; `body-too-large`; `not-supported`
  */
 function readSettleItems(payload: unknown, queue: Queue, owner: string, maxCount: number): BatchItem[] {
@@ -669,7 +669,7 @@ function actionOf(action: BatchAction, members: Members, path: string, queue: Qu
     return { kind: 'extend', leaseMs: milliseconds(members, 'lease', path, 1) ?? queue.settings.leaseMs };
   }
   const { namespace } = queue;
-  // Longer ones are cut by the engine: an error message of any length must not keep the others reserved.
+  // The engine truncates long reasons: one long error message must not keep the other elements reserved.
   const reason = textMember(members, 'reason', path) || null;
   if (reason !== null) needsExpiry(namespace, 'reasons');
   if (action === 'bury') return { kind: 'dead-letter', countTry: true, reason };
@@ -696,7 +696,7 @@ function tooManyDeliveries(): QuaysideError {
   return new QuaysideError('body-too-large', message, { extra: { limit } });
 }
 
-/** The error of a request of many that has one more than it may. @param what they are, in the plural */
+/** The error for a request with too many items. @param what names them, in the plural */
 function tooMany(what: string, limit: number): QuaysideError {
   return new QuaysideError(
     'body-too-large',

@@ -26,7 +26,7 @@ const kinds: QueryParameter<readonly EventKind[] | null> = {
   },
 };
 
-/** A proxy that gathers a response, or compresses it, would hold events back. */
+/** Tells proxies not to buffer or compress the response, which would delay events. */
 const UNBUFFERED = INERT.map((value) => (value === 'no-store' ? 'no-store, no-transform' : value));
 
 export const eventRoutes: readonly Route[] = [
@@ -74,7 +74,7 @@ export const eventRoutes: readonly Route[] = [
 ];
 
 /**
- * A response of server-sent events: what one subscriber is sent, until the client disconnects or the subscription ends.
+ * A response of server-sent events for one subscriber. It ends when the client disconnects or the subscription ends.
  */
 class EventStream implements EventSink {
   readonly #call: HttpCall;
@@ -85,8 +85,10 @@ class EventStream implements EventSink {
   }
 
   /**
-   * The end of the client's half of the connection ends the stream: proxies whose client left send just that.
-   * @throws QuaysideError `too-many-subscribers`, `shutting-down`, `malformed-request` after the client's end
+   * Subscribes. Ends the stream also when the client closes its half of the connection: proxies do only that when their
+   * client has disconnected.
+   * @throws QuaysideError `too-many-subscribers`, `shutting-down`, `malformed-request` if the client's half is closed
+   * already
    */
   begin(events: EventPublisher, filter: EventFilter): void {
     const { user, head, request, response, isGone } = this.#call;

@@ -83,7 +83,7 @@ const record = {
   }),
 };
 
-/** Spec 2.4, and what we add to it. */
+/** Spec 2.4, with additional members. */
 const ExchangeInformation = namedObject('ExchangeInformation', record);
 
 const ExchangesById = named('ExchangesById', Type.Record(ExchangeInformation));
@@ -127,8 +127,8 @@ const ExchangeTrial = namedObject('ExchangeTrial', {
   selector_ms: Type.Number(),
 });
 
-// The bodies that are sent. The code that checks them checks more than a schema could, so these are shown and not
-// enforced. They have no `default`: generators of types would take such a member for one that is always there.
+// Request bodies. These schemas document them and do not validate them: the parsers check more than a schema could.
+// They have no `default`, because generators would make such a member required in the type.
 
 const Name = Type.String({ minLength: 1, description: '1 to 255 bytes of UTF-8 without control characters' });
 const QueueName = { ns: Name, queue: Name };
@@ -184,18 +184,18 @@ const ExchangeTrialRequest = namedObject(
   STRICT,
 );
 
-/** The largest body of a create or a trial: declarations are small, and are parsed on the main thread. */
+/** Maximum body size of a create or a dry run: declarations are small, and are parsed on the main thread. */
 const MAX_JSON_BYTES = 65_536;
-/** The header of the create response that names loops, and its longest value: clients bound all headers together. */
+/** The response header of a create that names loops, and its maximum length: clients limit the size of all headers. */
 const LOOPS = 'x-ks-loops';
 const MAX_LOOPS_BYTES = 4096;
-/** The header of the response to a change of an exchange that the configuration file declares. */
+/** The response header of a change to an exchange that the configuration file declares. */
 const CONFIGURED_NOTE = {
   name: 'x-ks-note',
   description:
     'If the configuration file declares this exchange: a note that a restart restores that declaration.',
 };
-/** The member of a trial's body that is the declaration to try. */
+/** The member of a dry run's body with the declaration to try. */
 const TRIED = 'declaration';
 
 const forms = {
@@ -391,12 +391,15 @@ export const exchangeRoutes: readonly Route[] = [
   }),
 ];
 
-/** The key of the exchange that the user means by the id of the path. @throws QuaysideError `invalid-name` */
+/** The key of the exchange that the id of the path names for the user. @throws QuaysideError `invalid-name` */
 async function keyIn(call: HttpCall): Promise<string> {
   return call.front.parts.exchanges.keyOf(checkName('exchange', call.param('id')), call.user);
 }
 
-/** A selector is code that runs on every node: the right `exchange`, in addition to those of its queues. */
+/**
+ * Checks that a user may run a declaration. This needs the right `exchange`, because selectors are code that runs on
+ * every node, and the rights for its queues.
+ */
 function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>, within = ''): void {
   const needed = [
     ['exchange', src.ns, 'src.ns'],
@@ -410,12 +413,12 @@ function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>, wi
   }
 }
 
-/** An exchange whose source the user may not see is answered as unknown. */
+/** Reports an exchange as unknown if the user may not see its source. */
 function mustSee(user: User, key: string, { src }: Declaration): void {
   if (!user.maySee(src.ns)) throw notFound(key);
 }
 
-/** For an exchange that exists: names of namespaces that the user may not see must not show. */
+/** Checks that a user may control an existing exchange. Errors must not reveal namespaces that the user may not see. */
 function mustControl(user: User, key: string, declaration: Declaration): void {
   mustSee(user, key, declaration);
   const isHidden = declaration.dst.some(({ ns }) => !user.maySee(ns));
@@ -425,7 +428,7 @@ function mustControl(user: User, key: string, declaration: Declaration): void {
   mustRule(user, declaration);
 }
 
-/** What is changed or deleted by a request, and declared in the configuration file, is there again after a restart. */
+/** The note for a change of an exchange that the configuration file declares: a restart restores it. */
 function configuredNote(call: HttpCall, key: string): string[] {
   if (!call.front.parts.exchanges.isConfigured(key)) return [];
   return [CONFIGURED_NOTE.name, 'the configuration file declares this exchange; a restart brings that back'];
@@ -436,8 +439,8 @@ function loopsHeader(loops: LoopIds): string[] {
 }
 
 /**
- * Ids may hold any character; in a header they are percent-encoded, so `>` and `,` can only join. Loops that do not fit
- * any more are left out; the first one is cut after an id.
+ * Formats loops for a header. Ids may contain any character and are percent-encoded, so `>` and `,` only separate.
+ * Omits loops that do not fit; cuts the first one after an id.
  */
 function shownLoops(loops: LoopIds): string {
   const [first = '', ...others] = loops.map((loop) => loop.map(encodeURIComponent).join('>'));
@@ -452,7 +455,7 @@ function shownLoops(loops: LoopIds): string {
 
 type Listed = readonly [id: string, record: ExchangeRecord];
 
-/** Records read at once; between them other requests are served. */
+/** Records formatted at once; other requests are served between such groups. */
 const RECORDS_AT_ONCE = 16;
 
 async function readRecords(
@@ -464,13 +467,13 @@ async function readRecords(
   const listed: Listed[] = [];
   for (const [i, [id, key]] of items.entries()) {
     if (i % RECORDS_AT_ONCE === RECORDS_AT_ONCE - 1) await turn();
-    // One that was deleted since is left out.
+    // Skip exchanges that were deleted in between.
     if (exchanges.has(key)) listed.push([id, exchanges.record(key, user, graph)]);
   }
   return listed;
 }
 
-/** The forms of a listing, in pieces of JSON. */
+/** The forms of a listing as pieces of JSON. */
 const PIECES = {
   plain: (listed: readonly Listed[]) =>
     joined('{', listed, ([id, record]) => `${JSON.stringify(id)}:${JSON.stringify(record)}`, '}'),

@@ -83,7 +83,7 @@ export const exportRoutes: readonly Route[] = [
   }),
 ];
 
-/** @throws QuaysideError `forbidden` if the user may browse, and not see bodies */
+/** @throws QuaysideError `forbidden` if the user may browse, but not see bodies */
 function checkBodies({ user, namespace }: HttpCall): void {
   if (!user.maySeeBodies(namespace.name)) checkRight(user, 'read', namespace.name);
 }
@@ -101,8 +101,8 @@ async function* linesOf(call: HttpCall, group: string | null): AsyncGenerator<st
 }
 
 /**
- * What was stored before a line that is wrong stays: the error has the number, and a repetition skips it. So the import
- * is logged although it failed.
+ * Imports the lines of a body. If one is wrong, those before it stay stored: the error has the number of the line, and
+ * a repetition skips them. Therefore a failed import is audited as well.
  */
 async function importLines(call: HttpCall): Promise<void> {
   const queueImport = new QueueImport(call.queue, call.user.name);

@@ -17,7 +17,7 @@ import { readEach, readInBatches } from '../listing.ts';
 import { nameOf, oneOf, type QueryParameter, whole } from '../parameters.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 
-/** What a filter may compare of a queue. Ages are in seconds, rates per second. */
+/** The measures of a queue that a filter may compare. Ages are in seconds, rates per second. */
 const MEASURES = ['ready', 'scheduled', 'reserved', 'depth', 'age', 'in', 'out'] as const;
 
 type QueueMeasure = (typeof MEASURES)[number];
@@ -74,8 +74,8 @@ const MAX_PAGE = 1_000;
 const MAX_OFFSET = 1_000_000;
 
 /**
- * Queues of a namespace that are read again since they changed. The others keep what the next round of the watch will
- * replace.
+ * Maximum number of changed queues of a namespace that one request reads again. The others keep their last reading,
+ * which the next round of the watch replaces.
  */
 const MAX_CHANGED = 500;
 
@@ -136,7 +136,7 @@ export const findQueuesRoutes: readonly Route[] = [
   }),
 ];
 
-/** A queue as it was read last. Of the many that are only counted, the rates are not worked out. */
+/** A queue with its last reading. Computes rates only if they are used: most queues are only counted. */
 class FoundQueue {
   readonly queue: string;
   readonly reading: QueueReading;
@@ -165,7 +165,7 @@ class FoundQueue {
     return this.#rates;
   }
 
-  /** Called for what is compared alone: the rates of 10,000 queues take a tenth of a second. */
+  /** Called only for measures that are compared: the rates of 10,000 queues take a tenth of a second. */
   measure(name: QueueMeasure): number {
     const { ready, scheduled, reserved } = this.reading.counts;
     switch (name) {
@@ -188,9 +188,9 @@ class FoundQueue {
 }
 
 /**
- * All queues of namespaces. What did not change since it was read is not read again: with 10,000 queues that would be
- * 10,000 calls of an engine.
- * @throws QuaysideError the first one's reason, if no namespace can be read
+ * All queues of namespaces. Reads only those that changed since their last reading: 10,000 queues would be 10,000 calls
+ * of an engine.
+ * @throws QuaysideError the first one's error, if no namespace can be read
  */
 async function readRows(
   namespaces: readonly Namespace[],
@@ -206,7 +206,7 @@ async function rowsOf(namespace: Namespace): Promise<FoundQueue[]> {
   const { activity } = namespace;
   const names = [...namespace.knownNames];
   const changed = activity.changed(MAX_CHANGED);
-  // While nobody listens, a queue that was just made would be shown as empty for up to ten seconds.
+  // Without event subscribers, a new queue would otherwise be listed as empty for up to ten seconds.
   const stale = names.filter((name) => activity.last(name) === null || changed.has(name));
   await readInBatches(stale, async (name) => {
     activity.noteReading(name, await readQueue(namespace.visit(name)), changed.get(name) ?? null);
@@ -249,17 +249,18 @@ function sumsOf(rows: readonly FoundQueue[]): object {
 
 type QueueFilter = (queue: FoundQueue) => boolean;
 
-/** A filter is short: each word is tried on each queue. */
+/** Maximum number of words of a filter: each of them is tested on each queue. */
 const MAX_WORDS = 16;
-/** In double quotes a word may have spaces, and a `"` or `\` behind a `\`. */
+/** A word in double quotes may contain spaces, and `"` or `\` after a `\`. */
 const WORD = /(?:[a-z]+:)?"(?:[^"\\]|\\.)*"(?=\s|$)|\S+/gis;
 const QUOTED = /^"((?:[^"\\]|\\.)*)"$/s;
 const COMPARISON = /^(>=|<=|>|<|=)?(\d{1,15}(?:\.\d{1,9})?)$/;
 const QUALIFIED = /^([a-z]+):(.*)$/is;
 
 /**
- * What a filter says: words of names, `ns:N`, `depth:>1000`, `paused`, `running`, `queue:word` for a word that is one
- * of these, and double quotes around what has spaces. All must hold. Letter case does not matter.
+ * Parses a filter: parts of names, `ns:N`, `depth:>1000`, `paused`, `running`, `queue:word` for a part of a name that
+ * is one of these words, and double quotes around values with spaces. All terms must match. Letter case does not
+ * matter.
  * @throws QuaysideError `invalid-parameter`
  */
 function readQueueFilter(name: string, text: string): QueueFilter {
@@ -275,7 +276,7 @@ function filterOf(name: string, word: string): QueueFilter {
   const lower = word.toLowerCase();
   if (lower === 'paused') return ({ paused }) => paused;
   if (lower === 'running') return ({ paused }) => !paused;
-  // Messages quote what can be written.
+  // Match the unquoted word, but quote the given one in messages: it can be copied into a filter.
   const whole = unquoted(lower);
   const [, qualifier, given = ''] = QUALIFIED.exec(whole) ?? [];
   if (qualifier === undefined) return namesLike(whole);

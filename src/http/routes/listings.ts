@@ -126,7 +126,7 @@ export const listingRoutes: readonly Route[] = [
   }),
 ];
 
-/** A queue after which a page begins. */
+/** The queue behind which a page begins. */
 interface Position {
   readonly namespace: string;
   readonly queue: string;
@@ -136,7 +136,7 @@ interface QueueQuery extends PageQuery {
   readonly reload: boolean;
 }
 
-/** The queues of namespaces: all of them if the request has neither `limit` nor `after`, else those of one page. */
+/** Reads the queues of namespaces: all if the request has neither `limit` nor `after`, else one page of them. */
 async function queuePage(
   call: HttpCall,
   namespaces: readonly Namespace[],
@@ -180,12 +180,12 @@ async function queuePage(
   return { items, headers: isCut && last !== null ? nextPage(query, cursorOf(call, last)) : [] };
 }
 
-/** On `/q` a position is written as the ids of the listing are. */
+/** The `after` of a position. On `/q` it has the form of the listing's ids. */
 function cursorOf({ params }: HttpCall, { namespace, queue }: Position): string {
   return params.namespace === undefined ? `${queue}@${namespace}` : queue;
 }
 
-/** Reads `queue@namespace`. Both may have an `@`, so it is the longest of the namespaces that fits. */
+/** Parses `queue@namespace`. Both names may contain `@`, so the longest namespace that matches is used. */
 function positionOf(after: string | null, namespaces: readonly Namespace[]): Position | null {
   if (after === null) return null;
   const [namespace] = namespaces
@@ -202,7 +202,7 @@ function wrongAfter(after: string, allowed: string): QuaysideError {
 
 type QueueFolder = Folder<ListedQueue>;
 
-/** A queue as listings need it. */
+/** A queue and its record, as listings use it. */
 class ListedQueue {
   readonly namespace: string;
   readonly queue: string;
@@ -219,7 +219,7 @@ class ListedQueue {
     return `${this.queue}@${this.namespace}`;
   }
 
-  /** The record as JSON, written once for all listings that share this object. */
+  /** The record as JSON, formatted once for all listings that share this object. */
   get json(): string {
     this.#json ??= JSON.stringify(this.record);
     return this.#json;
@@ -227,8 +227,8 @@ class ListedQueue {
 }
 
 /**
- * The queues of namespaces, read once for all requests at the same time: of a namespace one reading is in progress, and
- * at most one more waits for its end. No request gets a list that is older than itself.
+ * Shares readings between concurrent requests: for each namespace, at most one reading is in progress, and one more
+ * waits for its end. No request gets a list that was begun before the request.
  */
 export class QueueLists {
   readonly #reading = new Map<Namespace, Promise<readonly ListedQueue[]>>();
@@ -261,14 +261,14 @@ export class QueueLists {
   }
 }
 
-/** The queues of namespaces that are being read now, for all requests. */
+/** Shared by all requests. */
 const queueLists = new QueueLists();
 
 async function readQueues(namespace: Namespace): Promise<ListedQueue[]> {
   return readRecords(namespace, await namespace.queueNames());
 }
 
-/** The records of some queues of a namespace. */
+/** The records of the named queues of a namespace. */
 function readRecords(namespace: Namespace, names: readonly string[]): Promise<ListedQueue[]> {
   return readInBatches(
     names,
@@ -276,7 +276,7 @@ function readRecords(namespace: Namespace, names: readonly string[]): Promise<Li
   );
 }
 
-/** The queues of several namespaces. @throws QuaysideError the first one's reason, if none of them can be listed */
+/** Lists several namespaces. @throws QuaysideError the first one's error, if none can be listed */
 async function listFolders<Q>(
   namespaces: readonly Namespace[],
   list: (namespace: Namespace) => Promise<readonly Q[]>,

@@ -17,7 +17,7 @@ import { checkOpaque, flag, nameOf, oneOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 
-/** A request of an operation may name a thousand ids. */
+/** Maximum body size: a request may name a thousand ids. */
 const MAX_JSON_BYTES = 131_072;
 
 const STRICT = { additionalProperties: false };

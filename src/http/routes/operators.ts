@@ -82,12 +82,12 @@ const Backup = Type.Object({
   ),
 });
 
-/** Of metrics that are open. */
+/** The viewer of metrics that need no login. */
 const EVERYBODY = { may: () => true, maySee: () => true };
 const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
 
 const plainFlag = flag('Shows the nodes that share namespaces with this one. Without a value: yes.');
-/** `?verbose`, as operators write it, is a yes. */
+/** Operators write `?verbose`, so an empty value means yes. */
 const verbose: QueryParameter<boolean> = {
   ...plainFlag,
   read: (name, value) => value === '' || plainFlag.read(name, value),
@@ -97,11 +97,11 @@ const backupName: QueryParameter<string | null> = {
   description: 'Name of the backup and of its folder; defaults to the time.',
   schema: Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$' }),
   fallback: null,
-  // Checked by those who make a path of it.
+  // Validated by `backUp`, which makes a path of it.
   read: (_name, value) => value,
 };
 
-/** What those who run the server ask: is it alive, is it ready, how much does it do, who uses it, who changed what. */
+/** Routes for operators: liveness, readiness, metrics, backups, sessions and the audit trail. */
 export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
   return [
     route({
@@ -226,7 +226,10 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
   ];
 }
 
-/** Of the node itself, and of the engines with a namespace that the user may know of: a URL shows where these are. */
+/**
+ * The checks of the node itself, and of engines with a namespace that the user may see: a URL reveals where it is
+ * stored.
+ */
 function shownChecks({ user, front }: HttpCall, checks: ReadyReport['checks']): ReadyReport['checks'] {
   const byEngine = front.parts.broker.namespacesByEngine();
   const isShown = (part: string): boolean =>
@@ -234,7 +237,7 @@ function shownChecks({ user, front }: HttpCall, checks: ReadyReport['checks']): 
   return Object.fromEntries(Object.entries(checks).filter(([part]) => isShown(part)));
 }
 
-/** Nodes, with those of their namespaces that the user may know of. */
+/** The nodes, each with those of its namespaces that the user may see. */
 function shownNodes(call: HttpCall): object[] {
   return call.front.parts.broker.nodes().map((node) => nodeRecord(node, call.user));
 }

@@ -33,7 +33,7 @@ const Rates = namedObject(
   { description: 'Per second; a take is a get or a reserve, a settlement a commit or a rollback.' },
 );
 
-/** Spec 2.2, and what we add to it. */
+/** Spec 2.2, with additional members. */
 export const QueueInformation = namedObject('QueueInformation', {
   type: Type.String({ examples: ['sqlite:simple'] }),
   capabilities: Type.Object({
@@ -103,7 +103,7 @@ const PendingConsumers = Type.Array(PendingConsumerShape);
 
 const Paused = Type.Boolean();
 
-/** The largest body of a `PUT`: two names, and a few numbers. */
+/** Maximum body size of a `PUT`: two names and a few numbers. */
 const MAX_BYTES = 16 * 1024;
 
 const MAX_SECONDS = LIMITS.delayMs / 1000;
@@ -183,15 +183,12 @@ function answerOptions(call: HttpCall): void {
   call.value(record, ['etag', entityTag(record.version)]);
 }
 
-/** The versions that a request may replace; null: any. */
+/** The versions that the request allows to replace; null: any. */
 function replaceable({ head: { ifMatch } }: HttpCall): ReadonlySet<string> | null {
   return ifMatch === null ? null : readVersions(ifMatch);
 }
 
-/**
- * What a queue is, how it is controlled, who waits for it, and the options that it has over those of the configuration
- * (docs/guides/policies.md).
- */
+/** Status, pause, waiting consumers and stored options of a queue (docs/guides/policies.md). */
 export const queueRoutes: readonly Route[] = [
   route({
     id: 'queueStatus',

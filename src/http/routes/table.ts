@@ -22,7 +22,7 @@ import { queueRoutes } from './queues.ts';
 import { takeRoutes } from './takes.ts';
 import { tokenRoutes } from './tokens.ts';
 
-/** Every route of this server: the one table that dispatch and the documents use. */
+/** Every route of this server: the one table for dispatch and the documentation. */
 export function routeTable({ options, version }: Pick<HttpParts, 'options' | 'version'>): readonly Route[] {
   const routes: readonly Route[] = [
     ...listingRoutes,
@@ -44,7 +44,7 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
   return routes;
 }
 
-/** @param routes the whole table, once it is complete */
+/** @param routes returns the whole table, once it is complete */
 function documentRoute(version: string, routes: () => readonly Route[]): Route {
   let document: string | null = null;
   return route({
@@ -60,7 +60,7 @@ function documentRoute(version: string, routes: () => readonly Route[]): Route {
   });
 }
 
-/** RFC 9457, with members of our own. */
+/** Problem details (RFC 9457), with the additional members `code` and `parameter`. */
 const Problem = namedObject('Problem', {
   title: Type.String(),
   status: Type.Integer(),
@@ -69,7 +69,7 @@ const Problem = namedObject('Problem', {
   parameter: Type.Optional(Type.String()),
 });
 
-/** The table of routes as an OpenAPI 3.1 document. A method that shares a row gets an operation id of its own. */
+/** The route table as an OpenAPI 3.1 document. Further methods of a row get operation ids of their own. */
 function openApi(routes: readonly Route[], version: string): object {
   const paths: Record<string, Record<string, object>> = {};
   for (const route of routes) {
@@ -114,8 +114,8 @@ function openApi(routes: readonly Route[], version: string): object {
 }
 
 /**
- * A copy in which each schema with an `$id` is a reference, so that generated clients have a type of that name, and
- * in which maps are written as OpenAPI's generators read them. What is referred to is added to `schemas`.
+ * Returns a copy in which each schema with an `$id` is a reference, so that generated clients have a type of that name,
+ * and in which maps have the form that OpenAPI generators read. Adds the referenced schemas to `schemas`.
  */
 function withReferences(node: unknown, schemas: Record<string, unknown>): unknown {
   if (Array.isArray(node)) return node.map((item) => withReferences(item, schemas));
@@ -133,7 +133,7 @@ function withReferences(node: unknown, schemas: Record<string, unknown>): unknow
   return { $ref: `#/components/schemas/${$id}` };
 }
 
-/** The first one has the shape of the route's request. */
+/** Content types of request bodies. The first one has the schema `request` of the route. */
 const BODY_TYPES = {
   element: ['*/*'],
   elements: [NDJSON, MULTIPART],
@@ -182,13 +182,13 @@ function queryParameters(route: Route): object[] {
 function headerParameters({ headers }: Route): object[] {
   return (
     headers
-      // OpenAPI describes the type of a body with the body.
+      // OpenAPI gives the content type with the body.
       .filter(({ name }) => name !== 'content-type')
       .map(({ name, description }) => ({ name, in: 'header', description, schema: { type: 'string' } }))
   );
 }
 
-/** One entry per status: forms of one response are alternatives of its schema. */
+/** One entry per status; alternative forms of a response become alternatives of its schema. */
 function responses(route: Route): Record<string, object> {
   const byStatus = Map.groupBy(route.responses, ({ status }) => status);
   return Object.fromEntries(
@@ -233,7 +233,7 @@ function problem(status: number, codes: readonly ErrorCode[]): object {
   };
 }
 
-/** The query parameters of a route, for the documents. */
+/** The query parameters of a route, for the documentation. */
 export function parametersOf({ query }: Route): [string, QueryParameter<unknown>][] {
   return Object.entries(query.parameters);
 }
@@ -248,7 +248,7 @@ const ALWAYS: readonly ErrorCode[] = [
 const WITH_LOGIN: readonly ErrorCode[] = ['unauthorized', 'token-expired', 'too-many-attempts', 'overloaded'];
 const IN_NAMESPACE: readonly ErrorCode[] = ['namespace-not-found', 'storage-unavailable', 'outcome-unknown'];
 
-/** The error codes that a route shares with all of its kind. */
+/** The error codes that follow from a route's access, path and parameters. */
 export function commonProblemsOf(route: Route): ErrorCode[] {
   const { access, right, path, makesQueue } = route;
   const codes = [...ALWAYS];
@@ -261,7 +261,7 @@ export function commonProblemsOf(route: Route): ErrorCode[] {
   return codes;
 }
 
-/** All error codes that a route may answer: its own first. */
+/** All error codes that a route may return, its own first. */
 export function problemsOf(route: Route): ErrorCode[] {
   return [...new Set([...route.problems, ...commonProblemsOf(route)])];
 }

@@ -53,7 +53,7 @@ const optionsOfQueue = {
 
 type Options = { readonly [Name in keyof typeof options]: ReturnType<(typeof options)[Name]['read']> | null };
 
-/** As members of a JSON body. */
+/** The schemas of query parameters as members of a JSON body. */
 const memberSchemas = (parameters: Readonly<Record<string, QueryParameter<unknown>>>): Properties =>
   Object.fromEntries(
     Object.entries(parameters).map(([name, { description, schema }]) => [
@@ -257,13 +257,13 @@ export const takeRoutes: readonly Route[] = [
   }),
 ];
 
-/** Reads the body, null if there is none, and then waits for the call's turn on its connection. */
+/** Reads the body, then waits for the call's turn on its connection. Passes null to `start` if there is no body. */
 function readMany(call: HttpCall, start: (payload: unknown) => void): void {
   readBody(call, MAX_BODY_BYTES, (body) => {
     const payload = body.length === 0 ? null : parseJson(body);
     call.front.inTurn(call, () => {
       try {
-        // A call in front of it may have waited for hours.
+        // An earlier call on the connection may have waited for hours.
         call.renewUser();
         start(payload);
       } catch (error) {
@@ -273,7 +273,7 @@ function readMany(call: HttpCall, start: (payload: unknown) => void): void {
   });
 }
 
-/** Options of the query and of the body. @throws QuaysideError `invalid-parameter` if one is in both */
+/** Merges the options of the query and of the body. @throws QuaysideError `invalid-parameter` if one is in both */
 function merged<O extends object>(query: Readonly<O>, body: Readonly<O>): O {
   const values: Record<string, unknown> = { ...query };
   for (const [name, value] of Object.entries(body)) {
@@ -286,7 +286,7 @@ function merged<O extends object>(query: Readonly<O>, body: Readonly<O>): O {
   return values as O;
 }
 
-/** Whether the queues of a call that waits may exist: it creates them. @throws QuaysideError `too-many-queues` */
+/** Checks that a waiting call may create its queues. @throws QuaysideError `too-many-queues` */
 function checkRoom(sources: readonly TakeSource[]): void {
   for (const [namespace, own] of Map.groupBy(sources, ({ queue }) => queue.namespace)) {
     namespace.checkRoom(own.map(({ queue }) => queue.key.name));
@@ -371,7 +371,9 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
   });
 }
 
-/** The namespace, which the user may read. One that they may not see looks like one that does not exist. */
+/**
+ * The namespace that a source names, which the user must be allowed to read. A hidden one looks like an unknown one.
+ */
 function namespaceIn(call: HttpCall, { ns }: Members, path: string): Namespace {
   if (typeof ns !== 'string') throw wrongMember(`${path}.ns`, ns, 'a string');
   return atMember(`${path}.ns`, () => {
@@ -381,31 +383,33 @@ function namespaceIn(call: HttpCall, { ns }: Members, path: string): Namespace {
 }
 
 /**
- * A call that waits for elements: is answered once, whole or not at all, and returns what the client did not get.
+ * A call that waits for elements. It gets one response, complete or not at all, and returns elements that do not reach
+ * the client.
  *
  * States:
- * - waiting: it waits in one queue or several. If the client disconnects, it leaves and takes nothing. The end of
- *   the client's half of the connection counts as that: a client that half-closes and one that is gone both send
- *   a FIN, and only the first write after it would show which it was. Nor does it wait on a connection that is not
- *   read, whose end the server would not see.
- * - delivered: the response is written, but the kernel does not have all of it. If the connection closes, each of its
- *   elements is returned to its place.
- * - over: written, ended without an element, or disconnected.
+ * - waiting, in one queue or several. If the client disconnects, the call leaves them and takes nothing. It also leaves
+ *   if the client closes its half of the connection: a client that half-closes and one that is gone both send a FIN,
+ *   and only the first write afterwards would tell them apart. It does not wait on a connection that is not being read,
+ *   because the server would not notice its end.
+ * - delivered: the response is written, but the kernel does not have all of it. If the connection closes now, all
+ *   elements of the response are returned to their places.
+ * - over: response sent, wait ended without an element, or client disconnected.
  */
 class Take implements Sink {
   place = -1;
   readonly #call: HttpCall;
-  /** Null: one element, byte for byte. */
+  /** Null: a single element, byte for byte. */
   readonly #format: ManyFormat | null;
   /**
-   * Where it waits if that is one queue, and as whom; it may have been answered already, and leaving twice is harmless.
+   * The queue and the consumer of a call that waits in one queue. The consumer may already be served; leaving twice is
+   * harmless.
    */
   #queue: Queue | null = null;
   #consumer: Consumer | null = null;
   #joint: JointTake | null = null;
-  /** Where it waits, if that is several queues. */
+  /** The queues of a call that waits in several. */
   #sources: readonly TakeSource[] = [];
-  /** Delivered to this call, and not yet handed over to the kernel. */
+  /** Elements delivered to this call that the kernel does not have yet. */
   #unsent: readonly Portion[] = [];
 
   constructor(call: HttpCall, format: ManyFormat | null) {
@@ -413,7 +417,7 @@ class Take implements Sink {
     this.#format = format;
   }
 
-  /** Begins to wait. @throws QuaysideError as {@link isGone} and `Queue.get` */
+  /** Starts to wait. @throws QuaysideError as {@link isGone} and `Queue.get` */
   waitIn(queue: Queue, request: GetRequest): void {
     if (isGone(this.#call)) return;
     this.#queue = queue;
@@ -421,7 +425,7 @@ class Take implements Sink {
     this.#watchClient();
   }
 
-  /** The same in several queues, or for several elements at once. */
+  /** Starts to wait in several queues, or for several elements at once. @throws as {@link waitIn} */
   waitInSeveral(request: JointRequest): void {
     if (isGone(this.#call)) return;
     this.#sources = request.sources;
@@ -444,8 +448,8 @@ class Take implements Sink {
       return;
     }
     const { extra } = reason.details;
-    // A call that gave no tid is given one, by which another request can cancel it; few clients use that, so it is made
-    // here. One that waits in several queues brings its own. The path of a call need not name a namespace.
+    // The response names the tid. A consumer without one gets it only if it is listed, since few clients use it, so it
+    // may be missing here; a joint take always has one. The path need not name a namespace, so take that of the queue.
     const tid = extra?.tid ?? this.#queue?.namespace.makeTid();
     this.#call.fail(reason.with({ extra: { ...extra, tid } }));
   }
@@ -469,7 +473,7 @@ class Take implements Sink {
     this.#call.fail(error);
   }
 
-  /** Why a user may not wait there; null if they may. */
+  /** The error if a user may not read all queues of the call; null if they may. */
   #refusalTo(user: User): QuaysideError | null {
     const queues = this.#queue === null ? this.#sources.map(({ queue }) => queue) : [this.#queue];
     for (const { namespace } of queues) {
@@ -485,9 +489,9 @@ class Take implements Sink {
     front.waitingCalls.add(this);
     const forgetSession = onSessionEnd(this.#call, () => this.#refuse(this.#call.sessionLost()));
     const leave = (reason: (socket: Socket) => QuaysideError): void => {
-      // Once it has elements, a client that half-closed still reads: only the connection's end undoes that. A long
-      // response is made in several turns before its first byte is written, and would be written although its elements
-      // went back.
+      // A client that half-closed after the delivery still reads, so only the close of the connection returns the
+      // elements. A long response is built in several turns before its first byte is written; without the check of
+      // `#unsent` it would still be written after its elements were returned.
       if (this.#unsent.length > 0 || response.headersSent || this.#call.isGone) return;
       this.#abandon();
       front.respondInTurn(() => {
@@ -505,7 +509,7 @@ class Take implements Sink {
     });
   }
 
-  /** Stops waiting, and returns what was delivered and not handed over to the kernel. Harmless at any time. */
+  /** Stops waiting, and returns elements that the kernel does not have yet. Harmless at any time. */
   #abandon(): void {
     if (this.#consumer !== null) this.#queue?.leave(this.#consumer);
     this.#joint?.leave();
@@ -545,7 +549,7 @@ class Take implements Sink {
   }
 }
 
-/** The bytes of the bodies. */
+/** The total size of the bodies. */
 function bytesOf(portions: readonly Portion[]): number {
   let bytes = 0;
   for (const { deliveries } of portions) for (const { body } of deliveries) bytes += body.byteLength;
@@ -553,8 +557,9 @@ function bytesOf(portions: readonly Portion[]): number {
 }
 
 /**
- * @throws QuaysideError `malformed-request` if the client ended its half of the connection, `overloaded` if the server
- * would not see that
+ * Whether the connection is closed.
+ * @throws QuaysideError `malformed-request` if the client closed its half of the connection, `overloaded` if the server
+ * could not notice that because it does not read
  */
 function isGone({ request: { socket }, isGone }: HttpCall): boolean {
   if (isGone) return true;
@@ -581,7 +586,7 @@ function notRead(): QuaysideError {
 
 const QUALITY = /;\s*q=([0-9.]+)/i;
 
-/** Whether an `Accept` header gives parts a higher quality than lines; a type that it does not name has quality 0. */
+/** Whether `Accept` gives multipart a higher quality than lines; a type that it does not name has quality 0. */
 function prefersParts(accept: string | null): boolean {
   return accept !== null && qualityOf(accept, MULTIPART) > qualityOf(accept, NDJSON);
 }
@@ -597,8 +602,7 @@ function qualityOf(accept: string, type: string): number {
 }
 
 /**
- * Parameters that are the members of a JSON object: numbers, strings or booleans as their schemas say. One that is
- * null, like one that is not there, is not given.
+ * Reads parameters from members of a JSON object: numbers, strings or booleans, by their schemas. Null means not given.
  * @throws QuaysideError `invalid-parameter` or `invalid-name`, as for a query
  */
 function readMembers<Q extends object>(parameters: Parameters<Q>, members: Members): Q {
@@ -617,7 +621,7 @@ function readMembers<Q extends object>(parameters: Parameters<Q>, members: Membe
 const WAIT = /(?:^|,)\s*wait\s*=\s*"?([^",;\s]*)"?/i;
 const SECONDS = /^[0-9]{1,9}$/;
 
-/** `Prefer: wait=N` (RFC 7240) in ms; other preferences are left alone, as the RFC asks. */
+/** `Prefer: wait=N` (RFC 7240) in ms; null if not given. Other preferences are ignored, as the RFC requires. */
 function preferredWait({ prefer }: RequestHead): number | null {
   const wait = prefer === null ? null : WAIT.exec(prefer);
   if (wait === null) return null;

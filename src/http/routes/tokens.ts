@@ -46,7 +46,7 @@ const TokenRequest = namedObject(
   { additionalProperties: false },
 );
 
-/** API tokens, which a user creates with no more rights than the user's own. */
+/** API tokens, which never have more rights than the user who creates them. */
 export const tokenRoutes: readonly Route[] = [
   route({
     id: 'createToken',
@@ -115,7 +115,7 @@ export const tokenRoutes: readonly Route[] = [
 ];
 
 /**
- * A token that leaked must not make others, which would outlive its revocation, nor end sessions of its owner.
+ * A leaked token must not create tokens, which would outlive its revocation, or end sessions of its owner.
  * @throws QuaysideError `forbidden`
  */
 export function checkNoToken(call: HttpCall): void {
@@ -126,7 +126,7 @@ export function checkNoToken(call: HttpCall): void {
   );
 }
 
-/** The place of a token in the list, which it has although it is gone. */
+/** The position of a token in the list, which remains valid after the token was deleted. */
 function placeText({ createdAt, id }: TokenPlace): string {
   return `${createdAt}.${id}`;
 }
@@ -155,7 +155,7 @@ function parseExpiry({ front }: HttpCall, value: unknown): number | null {
   throw wrongMember('expiresAt', value, 'null, or a time to come such as 2030-01-31T00:00:00Z');
 }
 
-/** `Date.parse` reads 31 February as 3 March. */
+/** Whether a string is an existing moment in ISO 8601. `Date.parse` would read 31 February as 3 March. */
 function isMoment(text: string): boolean {
   if (!ISO_TIME.test(text)) return false;
   const day = text.slice(0, 10);
