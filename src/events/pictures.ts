@@ -16,8 +16,7 @@ export const EVENT_KINDS = ['queues', 'exchanges', 'nodes', 'operations', 'alarm
 export type EventKind = (typeof EVENT_KINDS)[number];
 
 /**
- * The rights that decide which pictures a viewer is shown. Viewers with the same rights in every namespace are shown
- * the same.
+ * The rights that decide which pictures a viewer may see. Viewers with the same rights in every namespace see the same.
  */
 export type EventViewer = Pick<User, 'name' | 'may' | 'maySee' | 'maySeeBodies'>;
 
@@ -28,35 +27,38 @@ interface PicturePlace {
   readonly queue: string | null;
 }
 
-/** What holds now of one queue, exchange, node, operation or alarm. A new picture of the same key replaces it. */
+/**
+ * The current state of a queue, an exchange, a node, an operation or an alarm. A new picture with the same key replaces
+ * it.
+ */
 export interface Picture {
   readonly kind: EventKind;
   /** Unique among those of its kind. */
   readonly key: string;
   /** For filters by namespace and queue. */
   readonly places: readonly PicturePlace[];
-  /** Differs from the one before if there is something new to show. */
+  /** Equal to that of the previous picture if there is nothing new to show. */
   readonly state: string;
   isFor(viewer: EventViewer): boolean;
-  /** As JSON, an object. */
+  /** The picture as a JSON object. */
   json(viewer: EventViewer): string;
-  /** The same once it is gone: what names it, and `"gone": true`. */
+  /** The JSON object when the thing is gone: what identifies it, and `"gone": true`. */
   goneJson(viewer: EventViewer): string;
 }
 
 /**
- * Makes pictures of one kind. While there are subscribers, it is read every two seconds and whenever it reports a
- * change; otherwise it rests.
+ * Creates pictures of one kind. Read every two seconds, and whenever it reports a change, but only while there are
+ * subscribers.
  */
 export interface PictureSource {
   readonly kind: EventKind;
-  /** All pictures that hold now. If it rejects, those of before stay. */
+  /** All current pictures. If it rejects, the previous ones stay. */
   read(): Promise<Iterable<Picture>> | Iterable<Picture>;
-  /** Calls `onChange` when there is something new; null: there are no subscribers any more. */
+  /** Sets the callback for changes; null if there are no subscribers any more. */
   follow?(onChange: (() => void) | null): void;
 }
 
-/** What a subscriber wants to know of. */
+/** What a subscriber wants to receive. */
 export interface EventFilter {
   readonly kinds: ReadonlySet<EventKind>;
   /** Null: all. */
@@ -73,7 +75,7 @@ export function isWanted({ kind, places }: Picture, { kinds, ns, queue }: EventF
   );
 }
 
-/** A queue: its counts under the names of the queue information record. Its age follows from `next_mature_t`. */
+/** A queue, with its counts named as in the queue information record. Clients compute its age from `next_mature_t`. */
 export function queuePicture(namespace: Namespace, name: string, { counts, totals }: QueueReading): Picture {
   const ns = namespace.name;
   const named = { ns, queue: name };
@@ -96,7 +98,7 @@ export function queuePicture(namespace: Namespace, name: string, { counts, total
 
 type KnownNode = ReturnType<Broker['nodes']>[number];
 
-/** A node with those of its namespaces that the viewer may know of. */
+/** A node with those of its namespaces that the viewer may see. */
 export function nodeRecord(
   { startedAt, namespaces, conflicts, ...node }: KnownNode,
   viewer: Pick<EventViewer, 'maySee'>,
@@ -131,7 +133,7 @@ export class NodePictures implements PictureSource {
   }
 }
 
-/** The node itself, which sees all. */
+/** The node itself as a caller, which may see everything. */
 const EVERYTHING: OperationCaller = {
   name: '',
   may: () => true,
@@ -141,8 +143,8 @@ const EVERYTHING: OperationCaller = {
 const ALL = { ns: null, queue: null, state: null };
 
 /**
- * Bulk operations and how far they are, for those who may manage their source. Samples are in the operation's record
- * alone.
+ * Bulk operations and their progress, for users who may manage their source. Samples are only in the operation's
+ * record.
  */
 export class OperationPictures implements PictureSource {
   readonly kind = 'operations';
@@ -177,8 +179,8 @@ function operationJson({ samples: _, where: __, set: ___, ...shown }: OperationR
 }
 
 /**
- * Exchanges, as far as their record shows them to a viewer. One with a destination that a viewer may not see has two
- * pictures, so that what happens at that destination does not even show as an update.
+ * Exchanges, with what their record shows to a viewer. Each has two pictures, one for viewers who may see all
+ * destinations and one for the others: these must not notice activity at a hidden destination, not even as an update.
  */
 export class ExchangePictures implements PictureSource {
   readonly kind = 'exchanges';
@@ -198,7 +200,7 @@ export class ExchangePictures implements PictureSource {
   }
 }
 
-/** For those who may see the source and each destination. */
+/** The picture for viewers who may see the source and each destination. */
 function whole(exchange: ExchangeOverview, ids: ShownIds): Picture {
   const { declaration, counters } = exchange;
   const { src, dst } = declaration;
@@ -214,7 +216,7 @@ function whole(exchange: ExchangeOverview, ids: ShownIds): Picture {
   };
 }
 
-/** For those who may see the source, but not all destinations. */
+/** The picture for viewers who may see the source, but not all destinations. */
 function part(exchange: ExchangeOverview, ids: ShownIds): Picture {
   const { declaration } = exchange;
   const { src, dst } = declaration;
@@ -223,7 +225,7 @@ function part(exchange: ExchangeOverview, ids: ShownIds): Picture {
   return {
     ...picture,
     key: `part ${exchange.key}`,
-    // The namespaces decide whose picture it is.
+    // The namespaces decide who may see the picture.
     state: picture.state + JSON.stringify(dst.map(({ ns, queue }) => [ns, queue])),
     isFor: (viewer) => viewer.maySee(src.ns) && !dst.every(({ ns }) => viewer.maySee(ns)),
     json: (viewer) =>
@@ -256,12 +258,12 @@ function common({ declaration: { src }, stopped, lastError }: ExchangeOverview):
   return { src: { q: src.queue, ns: src.ns }, stopped, lastError };
 }
 
-/** What happened at no destination. */
+/** Counters of elements that were forwarded to no destination. */
 function totals({ counters: { totals: own } }: ExchangeOverview): object {
   return { no_route: own.noRoute, too_many_hops: own.tooManyHops, put_back: own.requeued };
 }
 
-/** The ids under which viewers know exchanges: another one of the same id may be hidden from them, or not. */
+/** The ids of exchanges by viewer: an id depends on whether the viewer may see another exchange with the same one. */
 class ShownIds {
   readonly #all: readonly ExchangeOverview[];
   readonly #ofViewer = new WeakMap<EventViewer, ReadonlyMap<string, string>>();
@@ -290,7 +292,7 @@ export interface WatchedDisk {
 
 interface AlarmParts {
   readonly namespaces: readonly Namespace[];
-  /** `ok`, or what is wrong, by the masked URL of each engine: as `/readyz` shows them. */
+  /** `ok` or an error, by the masked URL of each engine, as in `/readyz`. */
   readonly engineChecks: () => Promise<Readonly<Record<string, string>>>;
   readonly disks: readonly WatchedDisk[];
   readonly clock: Pick<Clock, 'now'>;
@@ -298,11 +300,11 @@ interface AlarmParts {
 
 const OK = 'ok';
 
-/** What an operator should look at. It rests on what `/readyz`, metrics and statuses know as well. */
+/** Conditions that need an operator. They are derived from what `/readyz`, metrics and status records show as well. */
 export class Alarms implements PictureSource {
   readonly kind = 'alarms';
   readonly #parts: AlarmParts;
-  /** Since when each alarm holds, by its key. */
+  /** When each alarm began, by its key. */
   #since = new Map<string, number>();
 
   constructor(parts: AlarmParts) {
@@ -343,7 +345,7 @@ export class Alarms implements PictureSource {
     );
   }
 
-  /** Of an engine, for those who may see a namespace that needs it. */
+  /** An alarm about an engine, for viewers who may see a namespace that uses it. */
   #ofEngine(alarm: string, engine: string, more: object): Alarm {
     const namespaces = this.#parts.namespaces
       .filter(({ engineUrls }) => engineUrls.includes(engine))
@@ -360,7 +362,7 @@ export class Alarms implements PictureSource {
   }
 }
 
-/** Whether dead letters came to a queue in the last five minutes. */
+/** The alarm for a queue that received dead letters in the last five minutes. */
 function deadLettersGrew({ name: ns, activity }: Namespace, queue: string): Alarm[] {
   const last = activity.last(queue);
   const rates = last === null ? null : activity.rates(queue, last.totals);
@@ -382,7 +384,7 @@ function deadLettersGrew({ name: ns, activity }: Namespace, queue: string): Alar
 
 interface Alarm extends Pick<Picture, 'key' | 'places' | 'isFor'> {
   readonly alarm: string;
-  /** What it is about. */
+  /** The members that identify what it is about. */
   readonly named: object;
   readonly more: object;
   /** The namespaces that an engine serves; null: it is about a queue. */

@@ -19,21 +19,21 @@ import {
 /** Why a subscription ends. */
 type EventEnd = 'shutting-down' | 'login-lost' | 'rights-changed' | 'login-expired';
 
-/** Takes the events of one subscriber. */
+/** Receives the events of one subscriber. */
 export interface EventSink {
-  /** Writes; calls `taken` when the kernel has all of it. Nothing else is written until then, but the end. */
+  /** Writes bytes; calls `taken` when the kernel has all of them. Until then, only `end` may be called. */
   write(bytes: Buffer, taken: () => void): void;
-  /** The last bytes. */
+  /** Writes the last bytes. */
   end(bytes: Buffer): void;
 }
 
-/** A subscriber as the front end knows it. */
+/** A subscription, for the front end. */
 export interface EventSubscription {
-  /** The client disconnected. */
+  /** Ends it, because the client has disconnected. */
   close(): void;
 }
 
-/** How a subscriber comes. */
+/** What a new subscriber gives. */
 interface SubscribeRequest {
   readonly user: User;
   readonly filter: EventFilter;
@@ -42,7 +42,7 @@ interface SubscribeRequest {
   readonly sink: EventSink;
 }
 
-/** What the metrics show. */
+/** Counts for the metrics. */
 export interface EventCounts {
   subscribers: number;
   /** Bytes that were written to subscribers. */
@@ -56,53 +56,56 @@ interface PublisherParts {
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
-  /** Subscribers at once. */
+  /** Limits of concurrent subscribers. */
   readonly limits: UserLimits;
 }
 
-/** Between two updates of a subscriber. */
+/** Minimum time between two updates of a subscriber. */
 const UPDATE_MS = 500;
 /**
  * Subscribers that are written to in one turn of the event loop: a write takes tens of microseconds, and there may be
- * thousands of them.
+ * thousands of subscribers.
  */
 const WRITES_A_TURN = 50;
 /**
- * After a round of updates that took long, the next waits for so many times as long: updates take a twentieth of the
- * main thread at most.
+ * The next round of updates waits for this multiple of the time that the last one took: updates take at most a
+ * twentieth of the main thread.
  */
 const REST_FACTOR = 20;
 const SOURCES_MS = 2_000;
 /**
- * A subscriber is sent something at least so often, if need be that the stream is alive: proxies keep it, and the
- * client knows that it is not cut off.
+ * Maximum time without anything sent to a subscriber; then it is sent an `alive` event. This makes proxies keep the
+ * connection, and clients can detect that it is lost.
  */
 const BEAT_MS = 15_000;
-/** How often subscribers are checked for that. */
+/** How often subscribers are checked for `BEAT_MS`. */
 const BEAT_CHECK_MS = 1_000;
-/** About the bytes of one write, and so of the memory that a subscriber takes that does not read. */
+/** Approximate size of one write, and therefore of the memory for a subscriber that does not read. */
 const PIECE_BYTES = 24_576;
-/** Pieces that are kept for subscribers that come to the same place a moment later. */
+/** Maximum number of pieces cached for subscribers that reach the same version a moment later. */
 const MAX_PIECES = 32;
-/** After the last subscriber has left, changes are followed for so long, for those that reconnect. */
+/** How long changes are followed after the last subscriber has left, for clients that reconnect. */
 const LINGER_MS = 10_000;
 /** A subscription ends after an hour at most: the client's credentials are checked when it reconnects. */
 const MAX_AGE_MS = 3_600_000;
-/** How long a client waits before it reconnects, at least; up to twice as long, so that not all come at once. */
+/**
+ * Minimum time that a client waits before it reconnects. It is up to twice as long, so that not all clients reconnect
+ * at the same time.
+ */
 const RETRY_MS = 2_000;
 const MAX_ID_LENGTH = 64;
 
 /**
- * A comment keeps a connection open, as the specification of server-sent events suggests. Browsers hide it from pages,
- * which get the event.
+ * A comment, which keeps the connection open, as the specification of server-sent events suggests; and an event,
+ * because browsers do not pass comments to pages.
  */
 const BEAT = Buffer.from(':\nevent: alive\ndata: {}\n\n');
 const COMPLETE = Buffer.from('event: complete\ndata: {}\n\n');
 
 /**
- * Sends subscribers what changes on this node and on others: one collection serves all of them, and there is none
- * without subscribers. What is not sent yet is in the journal alone, which has the latest picture of each thing; a
- * subscriber has only a place in the journal, and one write that the kernel has not taken.
+ * Sends subscribers the changes on this node and on others. One collection serves all subscribers, and exists only
+ * while there are any. Unsent changes are only in the journal, which has the latest picture of each thing. A subscriber
+ * only has a version of the journal, and one write that the kernel has not accepted.
  */
 export class EventPublisher implements Service, QueueFollower {
   readonly counts: EventCounts = { subscribers: 0, bytes: 0 };
@@ -113,9 +116,9 @@ export class EventPublisher implements Service, QueueFollower {
   #collections = 0;
   #cancelFlush: CancelTimer | null = null;
   #flushedAt = Number.NEGATIVE_INFINITY;
-  /** What the main thread did for subscribers since the last flush began. */
+  /** Time that the main thread spent on subscribers since the last flush began. */
   #costMs = 0;
-  /** What follows a version for a view, by both; shared by all subscribers that are there. */
+  /** Pieces by version and view, shared by all subscribers at that version. */
   readonly #pieces = new Map<string, Piece>();
   #cancelBeat: CancelTimer | null = null;
   #cancelLinger: CancelTimer | null = null;
@@ -128,7 +131,7 @@ export class EventPublisher implements Service, QueueFollower {
 
   async start(): Promise<void> {}
 
-  /** Ends all subscriptions, and takes no further ones. */
+  /** Ends all subscriptions, and accepts no further ones. */
   drain(): void {
     this.#isClosed = true;
     this.#limit.close(shuttingDown);
@@ -143,8 +146,8 @@ export class EventPublisher implements Service, QueueFollower {
   }
 
   /**
-   * Users were reloaded, or API tokens have ended: subscriptions of users whose login or rights changed end; their
-   * clients may reconnect.
+   * Call this after users were reloaded or API tokens have ended. Ends subscriptions of users whose login or rights
+   * have changed; their clients may reconnect.
    * @param of only the subscriptions of these users; null: of all
    */
   renewUsers(renew: RenewUser, of: ReadonlySet<User> | null = null): void {
@@ -165,8 +168,8 @@ export class EventPublisher implements Service, QueueFollower {
     this.#cancelLinger = null;
     const collection = this.#collection ?? this.#begin();
     const viewKey = this.#viewKey(user, filter);
-    // With other rights, or another filter, the client lacks what it was not sent, and keeps what it may not see any
-    // more.
+    // Ids depend on the view: after a change of rights or filter, the client lacks some things and has others that it
+    // may no longer see, so it has to start from the beginning.
     const idPrefix = `${collection.id}.${textFingerprint(viewKey)}-`;
     const version = collection.versionOf(lastEventId, idPrefix);
     const subscriber: SubscriberState = {
@@ -224,7 +227,7 @@ export class EventPublisher implements Service, QueueFollower {
     return collection;
   }
 
-  /** Nothing is followed and no timer runs any more. */
+  /** Stops following changes, and the timers for updates. */
   #rest(): void {
     this.#cancelLinger?.();
     this.#cancelLinger = null;
@@ -267,7 +270,7 @@ export class EventPublisher implements Service, QueueFollower {
   #flushSoon(): void {
     if (this.#collection === null || this.#isClosed) return;
     if (this.#collection.isDue) {
-      // Nodes and exchanges are read, and sent, before the queues are: the full picture does not wait for the next
+      // Nodes and exchanges are read and sent before the queues are. Complete the full picture now, not at the next
       // update.
       this.#cancelFlush?.();
       this.#flush();
@@ -278,7 +281,7 @@ export class EventPublisher implements Service, QueueFollower {
     const inMs = Math.max(0, this.#flushableAt - clock.monotonic());
     this.#cancelFlush = clock.after(inMs, () => {
       this.#cancelFlush = null;
-      // Subscribers may have read, and got more, in the meantime.
+      // Subscribers may have read and been sent more since the timer was set, which increases `#costMs`.
       if (clock.monotonic() < this.#flushableAt) this.#flushSoon();
       else this.#flush();
     });
@@ -288,7 +291,10 @@ export class EventPublisher implements Service, QueueFollower {
     return this.#flushedAt + Math.max(UPDATE_MS, REST_FACTOR * this.#costMs);
   }
 
-  /** One update for each subscriber that is not behind; those that are get theirs when they have read. */
+  /**
+   * Publishes the changes and writes to the subscribers, except those that still have to read; they get the changes
+   * then.
+   */
   #flush(): void {
     const collection = this.#collection;
     this.#cancelFlush = null;
@@ -300,7 +306,9 @@ export class EventPublisher implements Service, QueueFollower {
     this.#forEach((subscriber) => this.#pump(subscriber, collection));
   }
 
-  /** Calls `run` for all who are subscribed now, some in a turn: other requests are served in between. */
+  /**
+   * Calls `run` for all current subscribers, some in each turn of the event loop: other requests are served in between.
+   */
   #forEach(run: (subscriber: SubscriberState) => void): void {
     const left = [...this.#subscribers];
     const runSome = (): void => {
@@ -311,7 +319,7 @@ export class EventPublisher implements Service, QueueFollower {
     runSome();
   }
 
-  /** Writes the next piece of what the subscriber does not have, if the one before was taken. */
+  /** Writes the next piece that the subscriber lacks, unless the kernel has not accepted the previous one yet. */
   #pump(subscriber: SubscriberState, collection: EventCollection): void {
     if (subscriber.isWriting || !this.#subscribers.has(subscriber)) return;
     const { clock } = this.#parts;
@@ -330,7 +338,7 @@ export class EventPublisher implements Service, QueueFollower {
 
   #nextBytes(subscriber: SubscriberState, collection: EventCollection): Buffer | null {
     if (subscriber.version > 0 && !collection.journal.hasSince(subscriber.version)) {
-      // Things that it may know of are gone, and were forgotten while it did not read.
+      // The journal has forgotten that things are gone which the subscriber may still know of. Send it everything.
       subscriber.hasStarted = false;
       subscriber.isFull = true;
       subscriber.version = 0;
@@ -353,7 +361,7 @@ export class EventPublisher implements Service, QueueFollower {
     return COMPLETE;
   }
 
-  /** Null: there is nothing that follows. */
+  /** The piece behind the subscriber's version; null if there is none. */
   #pieceFor(subscriber: SubscriberState, from: EventCollection): Piece | null {
     const { viewKey, version } = subscriber;
     if (version >= from.published) return null;
@@ -394,12 +402,12 @@ interface SubscriberState {
   user: User;
   readonly filter: EventFilter;
   readonly viewKey: string;
-  /** What the ids of its events begin with, and those of all others with the same view. */
+  /** Prefix of its event ids, shared by all subscribers with the same view. */
   readonly idPrefix: string;
   readonly sink: EventSink;
-  /** Of the journal: it has all that was wanted up to here. */
+  /** Version of the journal up to which it has everything that it wants. */
   version: number;
-  /** Whether it is being sent everything, not only what changed. */
+  /** Whether it is being sent everything, not only changes. */
   isFull: boolean;
   hasStarted: boolean;
   /** Whether it was notified that it has everything. */
@@ -409,9 +417,9 @@ interface SubscriberState {
   wroteAt: number;
 }
 
-/** What follows one version for one view, up to what is published. */
+/** The events behind one version for one view, up to the published version. */
 interface Piece {
-  /** Null: nothing that is wanted. */
+  /** Null: none of them is wanted. */
   readonly bytes: Buffer | null;
   readonly version: number;
 }
@@ -436,7 +444,7 @@ function makePiece(
   }
   if (byKind.size === 0) return { bytes: null, version };
   const events = [...byKind].map(([kind, texts]) => `event: ${kind}\ndata: [${texts.join(',')}]\n`);
-  // Only the last one has an id: a client that has not read that far is sent all of the piece again.
+  // Only the last event has an id: a client that has not received it is sent the whole piece again.
   return { bytes: Buffer.from(`${events.join('\n')}id: ${idPrefix}${version}\n\n`), version };
 }
 
@@ -448,14 +456,14 @@ interface CollectionParts {
   readonly onChange: () => void;
 }
 
-/** What is followed while there are subscribers. */
+/** Collects the pictures while there are subscribers. */
 class EventCollection {
   readonly id: string;
   readonly journal = new PictureJournal();
   readonly #parts: CollectionParts;
-  /** Namespaces whose queues were not read yet, and sources that were not. */
+  /** Namespaces and sources that have not been read yet. */
   readonly #unread: Set<Namespace | PictureSource>;
-  /** Keys that a source named last. */
+  /** Keys of the last reading of each source. */
   readonly #keys = new Map<PictureSource, Set<string>>();
   readonly #reading = new Map<PictureSource, Promise<void>>();
   #published = 0;
@@ -469,12 +477,12 @@ class EventCollection {
     this.#unread = new Set([...parts.namespaces, ...parts.sources]);
   }
 
-  /** Subscribers may be sent what has this version, or a smaller one. */
+  /** Entries of up to this version may be sent. */
   get published(): number {
     return this.#published;
   }
 
-  /** Whether everything was read, and may be sent. */
+  /** Whether everything has been read and published once. */
   get isPublished(): boolean {
     return this.#isPublished;
   }
@@ -509,7 +517,7 @@ class EventCollection {
     if (this.#unread.size === 0) this.#isPublished = true;
   }
 
-  /** The version of an event id, if what follows it is known here; null if not. */
+  /** The version of an event id; null if it has another prefix, or the journal does not have all changes since. */
   versionOf(eventId: string | null, prefix: string): number | null {
     if (eventId === null || eventId.length > MAX_ID_LENGTH || !eventId.startsWith(prefix)) return null;
     const digits = eventId.slice(prefix.length);
@@ -522,7 +530,7 @@ class EventCollection {
     this.#timer = this.#parts.clock.after(SOURCES_MS, () => this.#readSources());
   }
 
-  /** One reading of a source at a time. */
+  /** Reads a source, or joins the reading in progress. */
   #read(source: PictureSource): Promise<void> {
     let reading = this.#reading.get(source);
     if (reading === undefined) {
@@ -546,7 +554,7 @@ class EventCollection {
       }
       this.#keys.set(source, keys);
     } catch {
-      // An engine is unavailable: an alarm says so, and what was read before stays.
+      // An engine is unavailable, which is an alarm. Earlier pictures stay.
     }
     this.filled(source);
     if (hasNews && !this.#isStopped) this.#parts.onChange();
@@ -561,41 +569,41 @@ function tooManySubscribers({ total, perUser }: UserLimits): QuaysideError {
   );
 }
 
-/** A picture, or what is left of one that is gone. */
+/** A picture; if the thing is gone, its last one. */
 interface JournalEntry {
   readonly picture: Picture;
   readonly isGone: boolean;
-  /** Greater than those of all entries that were written before. */
+  /** Greater than the versions of all earlier entries. */
   readonly version: number;
 }
 
-/** So many things that are gone are remembered, for subscribers that are behind or reconnect. */
+/** Maximum number of gone things that are remembered for subscribers that are behind or reconnect. */
 const MAX_GONE = 1_000;
 
 /**
- * The latest picture of each thing, in the order in which they changed. A subscriber that has read up to a version
- * needs what follows it, and nothing else: however far behind it is, there is one entry for each thing.
+ * The latest picture of each thing, in the order in which they changed. A subscriber needs only the entries behind its
+ * version. However far behind it is, there is one entry for each thing.
  */
 export class PictureJournal {
   readonly #entries = new Map<string, JournalEntry>();
-  /** In the order of their versions. An entry that was replaced leaves its place empty until the array is rebuilt. */
+  /** In the order of versions. Replaced entries stay until the array is rebuilt. */
   #order: JournalEntry[] = [];
   #gone: string[] = [];
   #version = 0;
-  /** A subscriber that has read up to here or further can continue. */
+  /** Subscribers with this version or a later one can continue; others need everything. */
   #oldest = 0;
 
-  /** Of the latest entry; 0: none was written. */
+  /** Version of the latest entry; 0 if there is none. */
   get version(): number {
     return this.#version;
   }
 
-  /** Whether what follows a version is complete. */
+  /** Whether all changes since a version are known. */
   hasSince(version: number): boolean {
     return version >= this.#oldest && version <= this.#version;
   }
 
-  /** Returns whether it shows something new. */
+  /** Stores a picture. Returns whether it shows something new. */
   put(picture: Picture): boolean {
     const key = keyOf(picture);
     const before = this.#entries.get(key);
@@ -604,7 +612,7 @@ export class PictureJournal {
     return true;
   }
 
-  /** The thing of a picture is gone. Returns whether it was there. */
+  /** Marks the thing of a picture as gone. Returns whether it was present. */
   remove(picture: Pick<Picture, 'kind' | 'key'>): boolean {
     const key = keyOf(picture);
     const before = this.#entries.get(key);
@@ -615,7 +623,7 @@ export class PictureJournal {
     return true;
   }
 
-  /** The entries that follow a version, up to another one, in their order. */
+  /** The entries behind `version` up to `upTo`, in order. */
   *between(version: number, upTo: number): Generator<JournalEntry> {
     const order = this.#order;
     for (let at = firstAfter(order, version); at < order.length; at += 1) {
@@ -639,12 +647,14 @@ export class PictureJournal {
     return this.#entries.get(keyOf(entry.picture)) === entry;
   }
 
-  /** Forgets the older half. Subscribers that have not read of them yet need everything again. */
+  /**
+   * Forgets the older half of the things that are gone. Subscribers that were not sent them yet need everything again.
+   */
   #forgetGone(): void {
     const keys = this.#gone.splice(0, MAX_GONE / 2);
     for (const key of keys) {
       const entry = this.#entries.get(key);
-      // It may be there again.
+      // The thing may exist again.
       if (entry?.isGone !== true) continue;
       this.#entries.delete(key);
       this.#oldest = Math.max(this.#oldest, entry.version);

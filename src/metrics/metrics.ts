@@ -30,30 +30,30 @@ export interface MetricsSources {
   readonly requestTimes: () => ReadonlyMap<string, Histogram>;
   /** The engines that have files on a disk of this machine. */
   readonly disks: readonly DiskSource[];
-  /** Logins by how they ended. */
+  /** Logins by outcome. */
   readonly logins: () => Readonly<Record<string, number>>;
   readonly events: () => Readonly<EventCounts>;
-  /** What became of spans; not given: there is no tracing. */
+  /** Spans by outcome; undefined if tracing is off. */
   readonly spans?: () => Readonly<SpanCounts>;
-  /** Of each front end whose clients keep a session, by protocol. */
+  /** The counts of each front end with sessions, by protocol. */
   readonly sessions: () => ReadonlyMap<string, SessionCounts>;
 }
 
-/** Scrapes within this time of another one show the same numbers. */
+/** Scrapes within this time share one collection of numbers. */
 const SHARED_MS = 1_000;
 
 interface Collection {
-  /** On the monotonic clock, when it began. */
+  /** Its start, on the monotonic clock. */
   readonly at: number;
   readonly families: Promise<readonly Family[]>;
-  /** By the names of the namespaces that a viewer may see. */
+  /** Formatted texts, by the namespaces that a viewer may see and read. */
   readonly texts: Map<string, Promise<string>>;
 }
 
 /**
- * The text of `/metrics`. The numbers are collected when they are scraped, at most once a second, and each viewer
- * gets those of the namespaces that it may see. Writing thousands of series is the larger part of a scrape, so the
- * texts are kept as well.
+ * The text of `/metrics`. Numbers are collected when they are scraped, at most once a second, and each viewer gets
+ * those of the namespaces that it may see. Formatting thousands of series is the larger part of a scrape, so the texts
+ * are cached as well.
  */
 export class Metrics {
   readonly #sources: MetricsSources;
@@ -157,28 +157,29 @@ interface Family {
 interface MetricSample {
   readonly labels: Readonly<Record<string, string | number>>;
   readonly value: number;
-  /** Of one series of a histogram: `_bucket`, `_sum`, `_count` behind the family's name. */
+  /** For a series of a histogram: the family's name with `_bucket`, `_sum` or `_count`. */
   readonly metricName?: string;
-  /** The namespaces that it is about: shown only to viewers who may see all of them. Not given: shown to all. */
+  /** The namespaces of the sample: only viewers who may see all of them get it. Undefined: all viewers get it. */
   readonly namespaces?: readonly string[];
   /**
-   * Whether it takes the right `read` in these, as for queues, whose names and sizes a writer does not see elsewhere.
+   * Whether viewers need the right `read` in `namespaces`. Samples of queues do: other routes hide the names and sizes
+   * of queues from writers, too.
    */
   readonly needsRead?: true;
-  /** The namespaces that need the engine that it is about: shown only to viewers who may see one of them. */
+  /** The namespaces that use the engine of the sample: only viewers who may see one of them get it. */
   readonly neededBy?: readonly string[];
 }
 
-/** Who reads the metrics: a user, or everybody if they are open. */
+/** The user who reads the metrics, or a viewer with all rights if no login is needed. */
 interface Viewer {
   may(right: 'read', namespace: string): boolean;
   maySee(namespace: string): boolean;
 }
 
 /**
- * The Prometheus text of what the viewer may see of families. The library keeps the format; the numbers are kept by who
- * counts them. It is loaded by the first scrape: with its own dependencies it would be a tenth of the start. Other
- * requests are served between two families: all of them together took 20 ms for a thousand queues and exchanges.
+ * Formats the samples that the viewer may see in the Prometheus text format. The library is only used for the format,
+ * and is loaded by the first scrape: with its dependencies it would take a tenth of the start. Serves other requests
+ * between two families: all of them together took 20 ms for a thousand queues and exchanges.
  */
 async function exposition(families: readonly Family[], viewer: Viewer): Promise<string> {
   const { Registry } = await import('@prometheus-io/client');
@@ -205,12 +206,15 @@ function counter(name: string, help: string, samples: readonly MetricSample[]): 
   return { name, help, type: 'counter', samples };
 }
 
-/** The samples of a family that has one, without labels. */
+/** The sample of a family that has only one, without labels. */
 function one(value: number): MetricSample[] {
   return [{ labels: {}, value }];
 }
 
-/** A histogram for each operation. Buckets are kept apart and shown added up, as the format wants them. */
+/**
+ * A family with a histogram for each operation. The counts of `Histogram` are per bucket; the format needs cumulative
+ * ones.
+ */
 function histogram(name: string, help: string, byOperation: ReadonlyMap<string, Histogram>): Family {
   return {
     name,
@@ -239,20 +243,20 @@ function histogramSamples(
 }
 
 /**
- * Queues with series of their own, in all namespaces together, by the order of the configuration and then of their
- * names. More would make each scrape, and the memory of Prometheus, grow with what clients name; the series of
- * namespaces count all queues.
+ * Maximum number of queues with series of their own, in all namespaces together, in the order of the configuration and
+ * then of names. Without it, scrapes and the memory of Prometheus would grow with the queues that clients create; the
+ * series of namespaces count all queues.
  */
 export const QUEUES_SHOWN = 1000;
 
 /**
- * So many queues are read at once. 5,000 queues took 23 ms on SQLite, 118 ms on PostgreSQL and 450 ms on Redis, and the
- * event loop was never blocked for more than 40 ms, by the answers of one such step.
+ * Queues read at once. 5,000 queues took 23 ms on SQLite, 118 ms on PostgreSQL and 450 ms on Redis, and the replies of
+ * one such step never blocked the event loop for more than 40 ms.
  */
 const READ_AT_ONCE = 100;
 
 /**
- * What the namespaces hold, read from their engines. An engine that is unavailable leaves its series out.
+ * The contents of the namespaces, read from their engines. Omits the series of an unavailable engine.
  * @param perQueue whether queues have series of their own as well
  */
 async function queueFamilies(namespaces: readonly Namespace[], perQueue: boolean): Promise<Family[]> {
@@ -261,10 +265,10 @@ async function queueFamilies(namespaces: readonly Namespace[], perQueue: boolean
   return perQueue ? [...families, ...perQueueFamilies(contents)] : families;
 }
 
-/** What was read of a namespace. */
+/** The contents of a namespace. */
 interface Contents {
   readonly namespace: Namespace;
-  /** By name; null if the engine is unavailable. */
+  /** Null if the engine is unavailable. */
   readonly queues: readonly QueueContents[] | null;
 }
 
@@ -273,7 +277,7 @@ interface QueueContents {
   readonly counts: QueueCounts;
   /** How long its oldest ready element has been ready, in seconds; 0 if none is. */
   readonly oldestReadyS: number;
-  /** How often one of its elements went to the dead-letter queue; 0 if that was not read. */
+  /** How many of its elements went to the dead-letter queue; 0 if that was not read. */
   readonly deadLetters: number;
   readonly waitingConsumers: number;
 }
@@ -425,14 +429,14 @@ function queueSample(namespace: Namespace, labels: MetricSample['labels'], value
   return { ...sampleOf(namespace, labels, value), needsRead: true };
 }
 
-/** Exchanges with series of their own, by id: see `QUEUES_SHOWN`. */
+/** Maximum number of exchanges with series of their own, the first ones by id; see `QUEUES_SHOWN`. */
 const EXCHANGES_SHOWN = 200;
 
 const NOTHING: Readonly<DestinationCounters> = { matched: 0, skipped: 0, failed: 0 };
 
 /**
- * What the exchanges of this node did since it started them. Each is about its source's namespace, as `GET /x` does,
- * and of a destination's if it names that.
+ * Counters of the exchanges of this node since it started them. As with `GET /x`, viewers must see the namespace of the
+ * source; for a sample that names a destination, they must see its namespace as well.
  */
 function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
   const all = exchanges.overview();
@@ -470,7 +474,7 @@ function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
   ];
 }
 
-/** Destinations with the same queue, each with a selector of its own, are one series. */
+/** One series for each destination queue: several destinations may have the same queue and different selectors. */
 function destinationSamples(exchange: ExchangeOverview): MetricSample[] {
   const sums = new Map<string, DestinationCounters & { readonly ns: string }>();
   for (const [i, { ns, queue }] of exchange.declaration.dst.entries()) {
@@ -497,21 +501,21 @@ function unforwardedSamples(exchange: ExchangeOverview): MetricSample[] {
   );
 }
 
-/** @param namespaces that it is about in addition to the source's */
+/** @param namespaces that viewers must see in addition to the source's */
 function sample(
   { key, declaration }: ExchangeOverview,
   more: MetricSample['labels'],
   value: number,
   namespaces: readonly string[] = [],
 ): MetricSample {
-  // Two namespaces may have exchanges of one id.
+  // Exchanges of two namespaces may have the same id.
   const labels = { exchange: idOf(key), namespace: declaration.src.ns, ...more };
   return { labels, value, namespaces: [declaration.src.ns, ...namespaces] };
 }
 
 type Totals = ReturnType<BulkOperations['overview']>['running'];
 
-/** The bulk operations: those that run, on any node, and what this node changed for them since its start. */
+/** Running bulk operations on all nodes, and the elements that this node has changed for them since its start. */
 function operationFamilies(operations: Pick<BulkOperations, 'overview'>): Family[] {
   const { running, changed } = operations.overview();
   return [
@@ -588,7 +592,7 @@ function sessionFamilies(counts: ReadonlyMap<string, SessionCounts>): Family[] {
   ];
 }
 
-/** What this node did since its start, and who waits here now. */
+/** Operations and engine calls of this node since its start, its waiting consumers, and configuration conflicts. */
 function brokerFamilies(namespaces: readonly Namespace[]): Family[] {
   return [
     counter(
@@ -629,7 +633,7 @@ function operationSamples(namespace: Namespace): MetricSample[] {
   );
 }
 
-/** Of all namespaces together: the same engine serves several, and nine buckets for each would be too many series. */
+/** The sums of all namespaces: several of them share an engine, and nine buckets for each would be too many series. */
 function storageTimes(namespaces: readonly Namespace[]): Map<string, Histogram> {
   const sums = new Map<string, Histogram>();
   for (const operation of OPERATIONS) sums.set(operation, new Histogram(STORAGE_TIME_BUCKETS_S));
@@ -643,12 +647,12 @@ function storageTimes(namespaces: readonly Namespace[]): Map<string, Histogram> 
 interface DiskSource {
   /** Its masked URL. */
   readonly engine: string;
-  /** The namespaces that need it: who may see one of them may see it, here as in `/engines`. */
+  /** The namespaces that use it. Users who may see one of them may see the engine, as in `/engines`. */
   readonly neededBy: readonly string[];
   readonly usage: () => Promise<DiskUsage>;
 }
 
-/** A disk that does not answer leaves its series out. */
+/** Omits the series of disks that cannot be read. */
 async function diskFamilies(sources: readonly DiskSource[]): Promise<Family[]> {
   const used: MetricSample[] = [];
   const free: MetricSample[] = [];
@@ -671,8 +675,8 @@ async function diskFamilies(sources: readonly DiskSource[]): Promise<Family[]> {
 }
 
 /**
- * What every Prometheus dashboard asks of a process. Read at the scrape: the library's own collection keeps
- * a timer of 10 ms and one of 100 ms running for the life of the process.
+ * The process metrics that Prometheus dashboards expect. Read at the scrape, because the library's own collection keeps
+ * timers of 10 ms and 100 ms running for the life of the process.
  */
 function processFamilies(version: string): Family[] {
   const { user, system } = process.cpuUsage();

@@ -13,7 +13,7 @@ import { type AttributeValue, SPAN_KINDS, type Span } from './tracer.ts';
 interface ExporterOptions {
   readonly collector: CollectorAddress;
   readonly resource: TracedResource;
-  /** Spans that wait to be sent; further ones are dropped. */
+  /** Maximum number of spans that wait to be sent; further ones are dropped. */
   readonly maxQueue: number;
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
@@ -21,7 +21,7 @@ interface ExporterOptions {
   readonly log: Pick<FrontEndLog, 'info' | 'warn'>;
 }
 
-/** What became of spans since the start. */
+/** Spans since the start, by outcome. */
 export interface SpanCounts {
   exported: number;
   /** The queue was full. */
@@ -30,21 +30,21 @@ export interface SpanCounts {
   failed: number;
 }
 
-/** Spans of one request. */
+/** Maximum number of spans in one request. */
 const BATCH = 512;
 /** The first span of a batch waits this long for others. */
 const GATHER_MS = 1_000;
 const REQUEST_MS = 10_000;
-/** After so many failed requests in a row the spans of the batch are given up; newer ones tell more. */
+/** After this many failed requests in a row, the spans of a batch are discarded: newer ones are more useful. */
 const MAX_ATTEMPTS = 5;
 const BETWEEN_ATTEMPTS = { minMs: 500, maxMs: 8_000 };
 const MAX_RETRY_AFTER_MS = 30_000;
-/** What is left at a stop is sent within this time, or is lost. */
+/** At a stop, the remaining spans are sent within this time or lost. */
 const STOP_MS = 2_000;
-/** The OTLP specification names these; all others would be answered the same again. */
+/** By the OTLP specification, only requests with these status codes are repeated. */
 const RETRYABLE: ReadonlySet<number> = new Set([429, 502, 503, 504]);
 
-/** Sends spans to a collector, in batches, from a bounded queue. A span is never waited for. */
+/** Sends spans to a collector, in batches, from a bounded queue. Requests never wait for it. */
 export class SpanExporter implements Service {
   readonly counts: SpanCounts = { exported: 0, dropped: 0, failed: 0 };
   readonly #options: ExporterOptions;
@@ -54,7 +54,7 @@ export class SpanExporter implements Service {
   readonly #outcome: LogOnChange;
   readonly #stop = new AbortController();
   #cancelTimer: CancelTimer | null = null;
-  /** Between two attempts. */
+  /** The wait between two attempts. */
   readonly #pause: Pause;
   #sending: Promise<void> | null = null;
   #stopping: Promise<void> | null = null;
@@ -98,7 +98,7 @@ export class SpanExporter implements Service {
     this.#collector.close();
   }
 
-  /** A full batch is sent now, a smaller one when others had time to come. */
+  /** Sends a full batch now, a smaller one after `GATHER_MS`. */
   #schedule(): void {
     if (this.#queue.length >= BATCH) this.#send();
     else this.#cancelTimer ??= this.#options.clock.after(GATHER_MS, () => this.#send());
@@ -109,7 +109,7 @@ export class SpanExporter implements Service {
     this.#cancelTimer = null;
     this.#sending ??= this.#sendAll().finally(() => {
       this.#sending = null;
-      // A span may have come after the last look at the queue.
+      // A span may have been added after the last check of the queue.
       if (this.#queue.length > 0 && this.#stopping === null) this.#schedule();
     });
   }
@@ -154,7 +154,7 @@ export class SpanExporter implements Service {
     }
   }
 
-  /** Until the next attempt, or a stop. */
+  /** Waits until the next attempt or a stop. */
   #wait(error: unknown): Promise<void> {
     this.#backoff.noteFailure();
     const asked = error instanceof CollectorError ? (error.retryAfterMs ?? 0) : 0;
@@ -172,7 +172,7 @@ export interface CollectorAddress {
 /** A response that is not a success. */
 class CollectorError extends Error {
   readonly status: number;
-  /** After how long the request may be repeated; null if the collector does not say. */
+  /** The delay of its `Retry-After` header; null if there is none. */
   readonly retryAfterMs: number | null;
 
   constructor({ statusCode = 0, headers }: IncomingMessage) {
@@ -223,10 +223,10 @@ class Collector {
   }
 }
 
-/** Who the spans are of. */
+/** The resource to which the spans belong, in the sense of OpenTelemetry. */
 interface TracedResource {
   readonly attributes: Readonly<Record<string, AttributeValue>>;
-  /** Of the program. */
+  /** Version of the program. */
   readonly version: string;
 }
 
@@ -245,7 +245,7 @@ function exportRequest(spans: readonly Span[], { attributes, version }: TracedRe
   });
 }
 
-/** How many spans the receiver rejected, as its response to a request that succeeded says; 0 if it does not say. */
+/** The number of spans that the collector rejected, from the body of a success response; 0 if it has no number. */
 function rejectedSpans(responseBody: string): number {
   try {
     const count = Number(JSON.parse(responseBody)?.partialSuccess?.rejectedSpans ?? 0);
@@ -271,7 +271,7 @@ function spanRecord(span: Span): object {
   };
 }
 
-/** Nanoseconds since 1970 are more than a number holds exactly, and travel as text; microseconds are not. */
+/** Formats ms as nanoseconds. Since 1970, those exceed the range of exact numbers; microseconds do not. */
 function nanoseconds(ms: number): string {
   return `${Math.round(ms * 1000)}000`;
 }

@@ -36,16 +36,16 @@ interface TracedStorageOptions {
   readonly tracer: Tracer;
 }
 
-/** What a call is, by the semantic conventions for messaging; null: they have no name for it. */
+/** The operation type in the semantic conventions for messaging; null if they have none for the call. */
 type OperationType = 'send' | 'receive' | 'settle' | null;
 
-/** More contexts of one call than this are not looked for: they would not be linked either. */
+/** Maximum number of contexts collected for one call: a span has no more links. */
 const MAX_CONTEXTS = 128;
 
 /**
- * A storage whose calls are spans. A call within a request belongs to the request's trace. Inserts, takes and
- * settlements that no request made, such as those of sessions and exchanges, begin traces of their own; other such
- * calls are not recorded. A span is linked with those that inserted the elements which the call is about.
+ * A storage that records its calls as spans. A call within a request belongs to the request's trace. Inserts, takes and
+ * settlements outside of requests, such as those of sessions and exchanges, start their own traces; other calls outside
+ * of requests are not recorded. Each span is linked with the spans that inserted the elements of the call.
  */
 export class TracedStorage implements Storage {
   readonly capabilities: StorageCapabilities;
@@ -72,7 +72,7 @@ export class TracedStorage implements Storage {
     return this.#observe(span, inserting, (ids) => noteMessages(span, ids));
   }
 
-  /** Whether it is worth a span without a request is known once it has taken something: wait queues ask often. */
+  /** Outside of a request, only a take that returned elements gets a span: wait queues take often. */
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
     const { current } = this.#tracer;
     const startedAt = this.#tracer.now();
@@ -150,7 +150,7 @@ export class TracedStorage implements Storage {
     return this.#storage.aheadMs;
   }
 
-  /** A call that is recorded only within a request. */
+  /** Makes a call that is recorded only within a request. */
   #within<R>(name: string, queue: QueueKey | null, call: () => Promise<R>): Promise<R> {
     if (this.#tracer.current === null) return call();
     const span = this.#begin(name, null, queue, []);
@@ -165,8 +165,8 @@ export class TracedStorage implements Storage {
     { current, startedAt }: { current: Span | null; startedAt?: number } = { current: this.#tracer.current },
   ): Span {
     const destination = queue === null ? null : `${queue.ns}/${queue.name}`;
-    // What a session inserts belongs to the trace of the program that sent it. A take begins one, linked with the
-    // insert.
+    // An insert of a session continues the trace of the client that sent the element. A take starts a trace that is
+    // linked with the insert.
     const [only = null] = type === 'send' && contexts.length === 1 ? contexts : [];
     const parent = current?.context ?? only;
     const span = this.#tracer.begin({
@@ -185,7 +185,7 @@ export class TracedStorage implements Storage {
     return span;
   }
 
-  /** Ends a span with a call. Returns the call's own promise, so that its caller continues no later than without. */
+  /** Ends the span when the call ends. Returns the call's own promise, so that tracing does not delay the caller. */
   #observe<R>(span: Span, call: Promise<R>, note?: (result: R) => void): Promise<R> {
     if (!span.isRecorded) return call;
     call.then(
@@ -218,7 +218,7 @@ function contextsOf(elements: readonly Pick<ElementContent, 'headers'>[]): Trace
 function noteMessages(span: Span, ids: readonly ElementId[]): void {
   if (!span.isRecorded) return;
   const [id] = ids;
-  // One of a settlement may be cut out of the target of its request.
+  // The id of a settlement may be a slice of the request target, which the span must not retain.
   if (ids.length === 1 && id !== undefined) span.set('messaging.message.id', ownString(id));
   else span.set('messaging.batch.message_count', ids.length);
 }

@@ -8,11 +8,11 @@ import { ownString } from '../util/own-bytes.ts';
 interface TracerOptions {
   readonly clock: Clock;
   /**
-   * The share of the traces that begin here which is recorded, 0 to 1. A trace that began elsewhere is recorded as its
-   * parent says.
+   * The fraction of the traces started here that is recorded, 0 to 1. A trace started elsewhere is recorded if its
+   * parent is.
    */
   readonly ratio: number;
-  /** Takes a recorded span that has ended. */
+  /** Called with each recorded span that has ended. */
   readonly onEnd: (span: Span) => void;
 }
 
@@ -20,30 +20,28 @@ interface TracerOptions {
 interface BeginOptions {
   readonly name: string;
   readonly kind: SpanKind;
-  /** Null: it begins a trace. */
+  /** Null: the span starts a trace. */
   readonly parent: TraceContext | null;
-  /**
-   * For a span that begins a trace: spans that it is linked with. It is recorded if one of them is, or by the ratio.
-   */
+  /** Spans with which it is linked. If it starts a trace, it is recorded if one of them is, or by the ratio. */
   readonly linked?: readonly TraceContext[];
   /** As `now()` returned it; not given: now. */
   readonly startedAt?: number;
 }
 
-/** Of a trace id, as many hexadecimal digits as a number holds exactly. */
+/** Hexadecimal digits of a trace id that a number represents exactly. */
 const RATIO_DIGITS = 13;
 const RATIO_RANGE = 16 ** RATIO_DIGITS;
-/** The time of spans may differ by this much from the wall clock, which a time server moves in smaller steps. */
+/** Maximum difference between the time of spans and the wall clock, which a time server adjusts in smaller steps. */
 const MAX_DRIFT_MS = 1_000;
 
-/** Makes spans, decides which are recorded, and knows the one within which code runs. */
+/** Creates spans, decides which are recorded, and provides the current one. */
 export class Tracer {
   readonly #clock: Clock;
   readonly #threshold: number;
   readonly #onEnd: (span: Span) => void;
   readonly #ids = new TraceIds();
   readonly #current = new AsyncLocalStorage<Span>();
-  /** Wall time at which the monotonic clock began. */
+  /** Wall time at which the monotonic clock was 0. */
   #epoch: number;
 
   constructor({ clock, ratio, onEnd }: TracerOptions) {
@@ -54,9 +52,9 @@ export class Tracer {
   }
 
   /**
-   * Ms since 1970 with a fraction, by the monotonic clock, so that a span within another one is shown within it. If the
-   * wall clock was set, or the machine slept, which the monotonic clock does not count, it begins again from the wall
-   * clock: else all later spans would have a wrong time.
+   * Ms since 1970 with a fraction, by the monotonic clock, so that nested spans are shown nested. If the wall clock was
+   * set, or the machine was suspended, which the monotonic clock does not count, restarts from the wall clock;
+   * otherwise all later spans would have a wrong time.
    */
   now(): number {
     const monotonic = this.#clock.monotonic();
@@ -66,8 +64,8 @@ export class Tracer {
   }
 
   /**
-   * The span within which this code runs; null if there is none. One that has ended does not count: a timer that was
-   * set within it belongs to whatever it serves later.
+   * The span within which this code runs; null if there is none, or it has ended: a timer that was set within it may
+   * later serve other requests.
    */
   get current(): Span | null {
     const span = this.#current.getStore();
@@ -94,19 +92,19 @@ export class Tracer {
     if (span.isRecorded) this.#onEnd(span);
   }
 
-  /** By the end of the id, which is random in each trace; all nodes with one ratio decide alike. */
+  /** Decides by the last digits of the id, which are random, so that all nodes with the same ratio decide alike. */
   #isInRatio(traceId: string): boolean {
     return Number.parseInt(traceId.slice(-RATIO_DIGITS), 16) < this.#threshold;
   }
 }
 
-/** As OTLP numbers them. */
+/** The kinds of spans, as numbered by OTLP. */
 export const SPAN_KINDS = { internal: 1, server: 2 } as const;
 type SpanKind = keyof typeof SPAN_KINDS;
 
 export type AttributeValue = string | number;
 
-/** Further links of a span are left out: a take of many may return thousands of elements. */
+/** Maximum number of links of a span: a take of many may return thousands of elements. */
 const MAX_LINKS = 128;
 
 /** How a span begins. */
@@ -120,10 +118,7 @@ interface SpanStart {
   readonly startedAt: number;
 }
 
-/**
- * A piece of work that takes time. One that is not sampled is kept only so that the work within it is not sampled
- * either.
- */
+/** A timed piece of work. A span that is not sampled exists only so that the work within it is not sampled either. */
 export class Span {
   readonly kind: SpanKind;
   readonly context: TraceContext;
@@ -132,7 +127,7 @@ export class Span {
   readonly attributes = new Map<string, AttributeValue>();
   readonly links: TraceContext[] = [];
   name: string;
-  /** What kept the work from its end; null: nothing. */
+  /** The error code or the status of failed work; null if it has not failed. */
   error: string | null = null;
   #endedAt: number | null = null;
 
@@ -148,7 +143,7 @@ export class Span {
     return this.#endedAt;
   }
 
-  /** Whether there is anybody for whom details are worth their time. */
+  /** Whether the span is exported. If not, collecting details is a waste of time. */
   get isRecorded(): boolean {
     return this.context.isSampled;
   }
@@ -157,7 +152,7 @@ export class Span {
     this.attributes.set(name, value);
   }
 
-  /** Joins the span to one that it has to do with, such as that of a producer. */
+  /** Links the span with a related one, such as that of a producer. */
   link(context: TraceContext | null): void {
     if (context !== null && this.isRecorded && this.links.length < MAX_LINKS) this.links.push(context);
   }
@@ -168,16 +163,16 @@ export class Span {
     this.set('error.type', type);
   }
 
-  /** If the clock was set back during the span, it has no length. */
+  /** Ends the span. Its length is 0 if the clock was set back during it. */
   end(at: number): void {
     this.#endedAt = Math.max(this.startedAt, at);
   }
 }
 
-/** The header of a request, and of an element, that names a span of its sender (W3C Trace Context). */
+/** The header of a request, and of an element, that identifies a span of its sender (W3C Trace Context). */
 export const TRACEPARENT = 'traceparent';
 
-/** Names a span, of this process or of another one. */
+/** Identifies a span, of this process or of another one. */
 export interface TraceContext {
   /** 32 hexadecimal digits. */
   readonly traceId: string;
@@ -196,7 +191,7 @@ export function parseTraceparent(text: string): TraceContext | null {
   const [, version, traceId = '', spanId = '', flags = '', more] = FORM.exec(text.trim()) ?? [];
   if (version === undefined || (version === '00' && more !== undefined)) return null;
   const isSampled = (Number.parseInt(flags, 16) & SAMPLED) !== 0;
-  // Spans wait for their collector, and must not retain the rest of the text, or of the frame that it is a part of.
+  // Spans are in memory until they are exported, and must not retain the whole header or frame.
   return { traceId: ownString(traceId), spanId: ownString(spanId), isSampled };
 }
 
@@ -208,10 +203,10 @@ export function contextIn(headers: ElementHeaders): TraceContext | null {
 
 const TRACE_BYTES = 16;
 const SPAN_BYTES = 8;
-/** Drawn in one go, since each draw has a fixed cost. */
+/** Random bytes drawn at once, since each draw has a fixed cost. */
 const POOL_BYTES = 4096;
 
-/** Draws the ids of traces and spans. */
+/** Generates the ids of traces and spans. */
 export class TraceIds {
   readonly #pool = Buffer.alloc(POOL_BYTES);
   #at = POOL_BYTES;
@@ -232,7 +227,7 @@ export class TraceIds {
     const from = this.#at;
     this.#at += bytes;
     const id = this.#pool.toString('hex', from, this.#at);
-    // All zeros are not an id.
+    // An id must not consist of zeros.
     return /[^0]/.test(id) ? id : this.#draw(bytes);
   }
 }
