@@ -24,8 +24,8 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'batcher.ts',
-        '    this.#next();\n  }\n\n  /**\n   * What a batch turned out',
-        '    void both?.then(() => this.#next());\n    if (both === null) this.#next();\n  }\n\n  /**\n   * What a batch turned out',
+        '    this.#next();\n  }\n\n  /**\n   * Registers what a reply shows',
+        '    void both?.then(() => this.#next());\n    if (both === null) this.#next();\n  }\n\n  /**\n   * Registers what a reply shows',
       ),
     ],
   },

@@ -14,9 +14,9 @@ import type { RedisContext } from './context.ts';
 import { queueText } from './keys.ts';
 import type { Due, Registry } from './registry.ts';
 
-/** One verb's part of a reply of the library. */
+/** The result of one verb in a reply of the library. */
 export interface Result {
-  /** The queue's tag, with which its ids begin; zeros if it does not exist, as after it was deleted. */
+  /** The queue's tag, with which its ids begin; zeros if the queue does not exist. */
   readonly tag: string;
   readonly text: Buffer;
   /** Stored values of elements, if the verb returns any. */
@@ -24,8 +24,8 @@ export interface Result {
 }
 
 /**
- * A verb of the library (`library/*.lua`): how calls of it become arguments, and its result theirs. Calls that
- * follow each other with the same `join` are executed as one.
+ * A verb of the library (`library/*.lua`): encodes calls as arguments, and decodes its result into a value per call.
+ * Consecutive calls with the same `join` are executed as one.
  */
 export interface Verb<Call, Value> {
   readonly name: string;
@@ -34,7 +34,7 @@ export interface Verb<Call, Value> {
   encode(calls: readonly Call[]): readonly Arg[];
   /** One value per call, in their order; an error for a call that was rejected. */
   decode(result: Result, calls: readonly Call[]): readonly (Value | QuaysideError)[];
-  /** Of a take: the numbers(6) of the elements of a value. */
+  /** For takes: the seqs(6) of the elements in a value. */
   numbersOf?(value: Value): readonly Buffer[];
 }
 
@@ -51,13 +51,13 @@ export function single<Call, Value>(
   };
 }
 
-/** Entries of an outbox for one destination, the oldest first: see `library/outbox.lua`. */
+/** The oldest outbox entries for one destination: see `library/outbox.lua`. */
 interface Prefix {
   /** The full name of the destination, as `queueText` writes it. */
   readonly to: string;
   /** The number of the newest entry; zeros if there is none. */
   readonly last: Buffer;
-  /** None also if the call did not wait for replicas: then they are to be read again. */
+  /** Empty also if the call did not wait for replicas: then the relay has to read them. */
   readonly entries: readonly Buffer[];
 }
 
@@ -67,9 +67,9 @@ interface Died {
   readonly counts: readonly (readonly [group: string, count: number])[];
 }
 
-/** A reply of the library's `run`, taken apart: see `library/session.lua`. */
+/** A decoded reply of the library's `run`: see `library/session.lua`. */
 export interface LibraryReply {
-  /** The server's time of the call. */
+  /** The server's time when it executed the call. */
   readonly now: number;
   readonly tag: string;
   /** The call created the queue. */
@@ -78,49 +78,50 @@ export interface LibraryReply {
   /** Deliveries that went to the dead-letter queue; null: none. */
   readonly died: Died | null;
   readonly outbox: readonly Prefix[];
-  /** The retention that the queue has by options of its own, 0 for none; null if it has no options. */
+  /** The retention of a queue with options of its own, 0 for none; null: it has no options. */
   readonly retentionMs: number | null;
 }
 
-/** What a storage operation says of a call, in addition to the call. */
+/** What a batcher must know of a call besides its arguments. */
 interface CallOptions {
-  /** Calls next to each other with the same are executed as one; not given: this one is alone. */
+  /** Consecutive calls with the same value are executed as one. Default: the call is not joined. */
   readonly join?: string | null;
-  /** Executing it twice has the effect of executing it once. All others are numbered. */
+  /** Executing it twice has the effect of executing it once. Other calls are numbered. */
   readonly isRepeatable?: boolean;
-  /** It changes nothing that its caller must know of: repeatable, and may be in a batch with numbered calls. */
+  /** It changes nothing that its caller depends on: it is repeatable, and may share a batch with numbered calls. */
   readonly isRead?: boolean;
-  /** It stores what needs memory: rejected if the server has none left. */
+  /** It needs memory: a server that is out of memory rejects it. */
   readonly stores?: boolean;
-  /** If changes wait for replicas, this one does. Not given: if it is numbered. */
+  /** Whether it waits for replicas, if changes do. Default: whether it is numbered. */
   readonly waits?: boolean;
   /** It may create its queue. */
   readonly creates?: boolean;
-  /** It moves elements to other queues, and is answered when they are there. */
+  /** It moves elements to other queues, and resolves when they are there. */
   readonly moves?: boolean;
-  /** Queues that must be swept within a time, since leases, elements or retention may end by then. */
+  /** Queues to sweep within a time, because a lease or an element may expire, or retention may apply, by then. */
   readonly dues?: readonly Due[];
   /** Published when it is done. */
   readonly signal?: ReadySignal | null;
-  /** Deliveries that it makes; not given: as many as items. */
+  /** Deliveries that it creates. Default: `items`. */
   readonly deliveries?: number;
-  /** Elements or references, and bytes that it sends. */
+  /** Elements or references that it sends (default: 1), and their bytes (default: 0). */
   readonly items?: number;
   readonly bytes?: number;
-  /** That the page which it returns may have. Takes need none: those of a batch share a bound in the library. */
+  /** Maximum bytes of the page that it returns. Takes need none: the library limits those of a batch together. */
   readonly pageBytes?: number;
-  /** Not given: its time begins now. */
+  /** By the monotonic clock. Default: the timeout of a call from now on. */
   readonly deadlineAt?: number;
 }
 
-/** What batches need in addition. */
+/** What batchers need in addition. */
 interface BatcherContext extends RedisContext {
   readonly registry: Registry;
   /** Publishes signals of stored elements. */
   readonly signaller: RedisSignaller;
   /**
-   * What a reply says of other queues, before its calls are answered. Returns what the calls that move elements wait
-   * for, up to their deadlines. @param awaitedUntil the last of those deadlines; null: there are no such calls
+   * Handles what a reply reports about other queues, before its calls resolve. Returns what the calls that move
+   * elements wait for, up to their deadlines; null: nothing.
+   * @param awaitedUntil the last of those deadlines; null: there are no such calls
    */
   readonly onReply: (
     queue: QueueKey,
@@ -129,14 +130,14 @@ interface BatcherContext extends RedisContext {
   ) => Promise<void> | null;
 }
 
-/** What one batch carries at most, unless a single call is larger: a server with a larger one keeps others waiting. */
+/** Maximum size of a batch, unless a single call is larger. Redis serves nobody else while it executes one. */
 const MAX_DELIVERIES = 1_000;
 const MAX_BYTES = 4 * 1024 * 1024;
 const MAX_PAGE_BYTES = 16 * 1024 * 1024;
-/** A queue that was not used for this long lets the server finish what it popped last. */
+/** If a queue has had no changes for this long, the server is told to finish its last pops. */
 const IDLE_MS = 5_000;
 const SETTLE_AGAIN_MS = 500;
-/** A stop waits for servers no longer than this. */
+/** How long a stop waits for servers. */
 const STOP_MS = 2_000;
 
 const CLIENT_BYTES = 8;
@@ -148,14 +149,14 @@ type OnValue = (value: unknown) => void;
 /** The batchers of all queues in use. */
 export class Batchers {
   readonly context: BatcherContext;
-  /** What names this engine object to the server. */
+  /** Identifies this engine object to the server. */
   readonly client = randomBytes(CLIENT_BYTES);
   readonly #deadlines: DeadlineQueue;
   readonly #batchers = new Map<string, Batcher>();
   readonly #scheduled = new Set<Batcher>();
   #flushing: NodeJS.Immediate | null = null;
   #isStopped = false;
-  /** Numbers of a new batcher start above all that were used, so that a call of an older one stays stale. */
+  /** The highest number used. A new batcher starts above it, so that a late call of a removed batcher is stale. */
   #highest = 0;
 
   constructor(context: BatcherContext) {
@@ -182,13 +183,13 @@ export class Batchers {
     });
   }
 
-  /** Several calls in the time of one, see `engine/calls.ts`. @throws QuaysideError `outcome-unknown` */
+  /** Gives an operation of several calls the timeout of one call. @throws QuaysideError `outcome-unknown` */
   inTime<Value>(value: Promise<Value>): Promise<Value> {
     const late = (): Error => new ExecutionError('outcome-unknown', 'Redis did not answer in time.');
     return inTime(this.context.clock, value, late);
   }
 
-  /** The deadline of a call that is made now, and has so much of its time left. */
+  /** The deadline of a call that is made now, by the monotonic clock. @param leftMs default: the timeout of a call */
   deadline(leftMs?: number): number {
     return this.#deadlines.deadline(leftMs);
   }
@@ -204,7 +205,7 @@ export class Batchers {
     this.context.executor.pending.remove(call.bytes);
   }
 
-  /** Sends the batch of a queue when this turn's calls are all made. */
+  /** Flushes a batcher when all calls of this turn of the event loop have been made. */
   schedule(batcher: Batcher): void {
     if (this.#isStopped) return;
     this.#scheduled.add(batcher);
@@ -224,7 +225,7 @@ export class Batchers {
 
   forget(batcher: Batcher): void {
     const text = queueText(batcher.queue);
-    // Another one may have taken its place. That one must stay: two batchers of one queue would use the same numbers.
+    // Keep a newer batcher of the queue: two batchers of one queue would use the same numbers.
     if (!batcher.isIdle || this.#batchers.get(text) !== batcher) return;
     this.#batchers.delete(text);
     this.#scheduled.delete(batcher);
@@ -232,8 +233,8 @@ export class Batchers {
   }
 
   /**
-   * Before a stop: has the servers undo what calls took whose outcome is unknown, as far as they reply soon. A minute
-   * after the last call of this node, a sweep makes it final.
+   * Before a stop: makes the servers undo takes of unknown outcome, as far as they reply soon. Otherwise the takes
+   * become final in a sweep, a minute after the last call of this node.
    */
   async settle(): Promise<void> {
     const deadlineAt = this.deadline(STOP_MS);
@@ -261,11 +262,11 @@ export class Batchers {
     return batcher;
   }
 
-  /** Why a call would be in vain now; null: it may succeed. */
+  /** Why a call cannot succeed now; null: it may. */
   #rejection(batcher: Batcher): QuaysideError | null {
     if (this.#isStopped) return new ExecutionError('storage-unavailable', 'The engine is stopped.');
     const rejection = this.context.executor.rejection(batcher.slot);
-    // Names come from requests: a batcher that never sent anything must not stay.
+    // Requests name queues, so a batcher that never sent anything must not stay.
     if (rejection !== null && batcher.isUnused) this.forget(batcher);
     return rejection;
   }
@@ -273,46 +274,46 @@ export class Batchers {
 
 /** Calls that are sent as one call of the library. */
 interface Batch {
-  /** Without those that expired before anything was sent: see `encode`. */
+  /** Those that expire before anything is sent are removed: see `dropExpired`. */
   calls: readonly PendingCall[];
   bundles: readonly Bundle[];
-  /** All of its calls are. */
+  /** All of its calls are repeatable. */
   readonly isRepeatable: boolean;
   readonly creates: boolean;
-  /** 0 if it may be repeated. */
+  /** 0 if it is repeatable, or of the list variant. */
   readonly number: number;
   /** The number up to which the outcomes are known. */
   readonly received: number;
-  /** The last one of its calls, by the monotonic clock. */
+  /** The latest deadline of its calls, by the monotonic clock. */
   readonly deadlineAt: number;
   /** Published when it is done. */
   readonly signals: readonly Command[];
   /** Null until it is sent. */
   execution: Execution | null;
-  /** Its calls are settled; what comes later changes nothing here. */
+  /** Its calls are settled; a later reply changes nothing here. */
   isOver: boolean;
 }
 
-/** What the library is called with for a batch, without what differs from attempt to attempt. */
+/** The arguments of a batch that are the same in each attempt. */
 interface EncodedCalls {
   readonly keys: readonly string[];
   readonly args: readonly Arg[];
 }
 
-/** Calls next to each other that one verb serves. */
+/** Consecutive calls that are executed as one verb. */
 interface Bundle {
   readonly verb: AnyVerb;
   readonly calls: PendingCall[];
 }
 
 /**
- * The calls of one queue. One batch is in flight at a time, and what is called until it ends gathers for the next: so
- * calls take effect in the order in which they were made, through whatever reconnections, and batches grow with the
- * load. Reads are in the batches of the numbered calls between which they were made: only a page whose reply was lost
- * may be read after calls that were made later.
+ * Batches the calls of one queue. One batch is in flight at a time, and calls that are made until it ends are collected
+ * for the next. So calls take effect in the order in which they were made, even if connections are lost, and batches
+ * grow with the load. Reads are in the batches of the numbered calls between which they were made; only a page whose
+ * reply was lost may be read after later calls.
  *
- * A batch waits for no other queue. Each call settles by its deadline, and a batch ends with the last deadline
- * of its calls, whatever it waits for: the library rejects it from then on, since a later one has a higher number.
+ * A batch waits for no other queue. Each call settles by its deadline, and a batch ends with the latest deadline of its
+ * calls, whatever it is waiting for: the library then rejects it, because a later batch has a higher number.
  */
 class Batcher {
   readonly queue: QueueKey;
@@ -329,14 +330,14 @@ class Batcher {
   #received: number;
   #inFlight: Batch | null = null;
   /**
-   * What the last numbered batch took for calls that had expired when its reply came, in the form of
-   * `library/session.lua`: the server undoes it with the next numbered batch. Null: nothing.
+   * The deliveries that the last numbered batch took for calls which had expired when its reply arrived, in the form of
+   * `library/session.lua`: the server undoes them with the next numbered batch. Null: none.
    */
   #returned: Buffer | null = null;
-  /** The server keeps what the last batch popped until the next one. */
+  /** The server keeps the elements that the last batch popped until the next one. */
   #keepsPops = false;
   readonly #policyRetentionMs: number;
-  /** By the namespace's policy, or the queue's own as its replies say. */
+  /** That of the namespace's policy, or of the queue's own options, as reported by replies. */
   #retentionMs: number;
   #cancelTimer: CancelTimer | null = null;
 
@@ -362,17 +363,19 @@ class Batcher {
     this.owner.schedule(this);
   }
 
-  /** Sends what waits, unless a batch is in flight. Called once a turn, so that the turn's calls go together. */
+  /**
+   * Sends the waiting calls unless a batch is in flight. Called once per turn, so that the calls of a turn share a
+   * batch.
+   */
   flush(): void {
     if (this.#inFlight !== null) return;
     const calls = this.#gather();
     if (calls.length > 0) this.#send(calls);
-    // Calls that only read put nothing off: while a queue is scanned, what became of a lost take must be settled all
-    // the same.
+    // Reads do not postpone the timer: a lost take must be settled even while the queue is being scanned.
     if (areRepeatable(calls)) this.#rest();
   }
 
-  /** The deadline of a call has passed: it is settled with what is known of it. */
+  /** Rejects a call whose deadline has passed, with the error that fits the state of its batch. */
   expire(call: PendingCall): void {
     const { batch } = call;
     if (batch === null) {
@@ -386,17 +389,17 @@ class Batcher {
     }
   }
 
-  /** Nothing waits, and every outcome is known. */
+  /** No call is waiting or in flight, and every outcome is known. */
   get isIdle(): boolean {
     return this.#waiting.length === 0 && this.#inFlight === null && !this.isUnsettled;
   }
 
-  /** The server must still undo what a batch took, or did not reply to one. */
+  /** A batch had no reply, or the server must still undo deliveries that it took. */
   get isUnsettled(): boolean {
     return this.#number !== this.#received || this.#returned !== null;
   }
 
-  /** Nothing was ever sent, nor waits to be. */
+  /** No numbered batch was ever sent, and nothing is waiting. */
   get isUnused(): boolean {
     return this.isIdle && this.#number === this.#firstNumber;
   }
@@ -406,7 +409,7 @@ class Batcher {
     this.#cancelTimer = null;
   }
 
-  /** @param isPrepared what must be there before has been written, or is not needed */
+  /** @param isPrepared the names and sweep entries that the calls need are registered, or none are needed */
   #send(calls: readonly PendingCall[], isPrepared = false): void {
     const isRepeatable = areRepeatable(calls);
     if (!isRepeatable) this.stop();
@@ -437,11 +440,11 @@ class Batcher {
   }
 
   /**
-   * Before a batch that creates its queue, the name is made known; before one that needs a sweep, the entry by which a
-   * sweep finds the queue. For queues that do not exist nothing is written. Null: nothing is to be done.
+   * Registers the queue's name before a batch that creates the queue, and an entry in a sweep list before a batch that
+   * needs a sweep. Writes nothing for queues that do not exist. Null: there is nothing to do.
    *
-   * Names and entries may be on another server of a cluster. Calls that need neither, those behind the batch included,
-   * wait for that one only until it counts as unreachable.
+   * On a cluster, names and entries may be on another server. Calls that need neither, also those of the following
+   * batches, wait for that server only until it counts as unreachable.
    */
   #prepare(batch: Batch): Promise<void> | null {
     const { registry, topology, clock } = this.#context;
@@ -461,13 +464,13 @@ class Batcher {
     await this.#registerDues(batch, deadlineAt);
   }
 
-  /** Whether something must be written before the call. */
+  /** Whether the call needs its queue's name or a sweep entry to be registered first. */
   #needsPreparation({ options: { creates = false, dues = [] } }: PendingCall): boolean {
     if (dues.length > 0) return true;
     return creates && (this.#retentionMs > 0 || !this.#context.registry.isDeclared(this.queue));
   }
 
-  /** What a list remembers ends by itself. */
+  /** The dedup keys of a list expire in Redis. */
   #tidyLater(): void {
     if (!this.#isList) this.#context.registry.tidyLater(this.queue);
   }
@@ -486,7 +489,7 @@ class Batcher {
     return needed === null ? null : Promise.all(needed).then(() => {}, notPrepared);
   }
 
-  /** The commands that publish the signals of calls, one for all that have the same. */
+  /** The commands that publish the signals of calls, one for each distinct signal. */
   #signalsOf(calls: readonly PendingCall[]): readonly Command[] {
     let counts: Map<ReadySignal, number> | null = null;
     for (const { options, items } of calls) {
@@ -509,13 +512,13 @@ class Batcher {
       slot: this.slot,
       name: 'FCALL',
       args: (master, mayBeDone) => {
-        // One that expired was rejected, and nothing of it may happen any more.
+        // An expired call was rejected, so it must not be executed unless an earlier attempt may have done so.
         const isLess = !mayBeDone && dropExpired(batch);
         if (encoded === null || isLess) encoded = this.#encode(batch);
         const { keys, args } = encoded;
         const stores = batch.calls.some(({ options }) => options.stores === true);
-        // Redis rejects `run`, before anything happens, if it is out of memory; what frees memory or needs little
-        // passes then.
+        // If Redis is out of memory, it rejects `run` before executing it, but not `run_full`, which is for calls that
+        // free memory or need little.
         const name = stores && !mayBeDone ? run : `${run}_full`;
         return [name, keys.length, ...keys, this.#head(batch, master, mayBeDone), ...args];
       },
@@ -539,7 +542,7 @@ class Batcher {
     return { keys, args };
   }
 
-  /** What the server must know of this attempt: see `library/session.lua`. */
+  /** The head of this attempt's arguments: see `library/session.lua`. */
   #head({ number, received }: Batch, master: Master, mayBeDone: boolean): Buffer {
     const { settings, topology } = this.#context;
     const givenTime = settings.givenTime?.now();
@@ -600,8 +603,9 @@ class Batcher {
   }
 
   /**
-   * What a batch turned out to need outside its slot: the name of a queue that lost its data, and perhaps its name with
-   * them; sweeps of a queue that was unknown before, or has a retention of its own.
+   * Registers what a reply shows to be missing outside the queue's slot: the name of a queue that was created again,
+   * because it may have lost its name with its data; sweeps of a queue that was unknown before or has a different
+   * retention.
    */
   #afterwards(batch: Batch, { isNew, tag, retentionMs }: LibraryReply): Promise<void> | null {
     const { registry } = this.#context;
@@ -611,11 +615,10 @@ class Batcher {
     if (tag === '' || (batch.number === 0 && !batch.creates)) return null;
     registry.noteTag(this.queue, tag);
     const isKnown = registry.isDeclared(this.queue);
-    // A repeated reply does not tell that the attempt whose reply was lost created the queue.
+    // A repeated reply does not show whether the lost attempt created the queue.
     const mayBeNew = isNew || batch.execution?.mayBeDone === true;
     if (isKnown && !isOtherRetention && !mayBeNew) return null;
-    // Also if that was done before the batch: another node may have dropped the queue, and removed the name, in
-    // between.
+    // Even if it was registered before the batch: another node may have dropped the queue and its name in between.
     const naming = mayBeNew && batch.creates ? registry.declare([this.queue]) : null;
     if (!isKnown) this.#tidyLater();
     return Promise.all([naming, this.#registerDues(batch, batch.deadlineAt)]).then(
@@ -625,9 +628,9 @@ class Batcher {
   }
 
   /**
-   * A reply that cannot be decoded counts as not received, so that the next batch of the queue makes the server undo
-   * the takes of this one: all of them. What cannot be decoded is postponed in that batch, or it would be taken again
-   * at once.
+   * A reply that cannot be decoded counts as not received, so the next batch of the queue makes the server undo all
+   * takes of this one. That batch also postpones the elements that cannot be decoded, or they would be taken again
+   * immediately.
    */
   #undoUndecodable(batch: Batch, error: unknown): void {
     const elements = error instanceof UndecodableElements ? error.elements : [];
@@ -644,16 +647,16 @@ class Batcher {
   }
 
   /**
-   * If a full server rejected the batch, what stores nothing is sent again without what does; if it could not be
-   * prepared, what needs no preparation without what does. Reads of a failed batch are sent again by themselves: they
-   * fail for no other call.
+   * Rejects the calls of a failed batch, but sends those again that may succeed without the others: if the server was
+   * out of memory, calls that need none; if the preparation failed, calls that need no preparation; else reads, which
+   * must not fail because of other calls.
    */
   #onError(batch: Batch, error: unknown): void {
     if (batch.isOver) return;
     batch.isOver = true;
     const certain = error instanceof ExecutionError && error.certain;
-    // What was not done needs no reply. But while an earlier outcome is unknown, no number may pass it: the server
-    // would take the lost reply for received, and keep for good what it handed out.
+    // A batch that was not executed needs no reply. But `received` must not pass an earlier unknown outcome: the server
+    // would treat its reply as received and make its takes final.
     if (certain && this.#received === batch.number - 1) this.#received = batch.number;
     const isFull = error instanceof ExecutionError && error.code === 'storage-full';
     const now = this.#context.clock.monotonic();
@@ -676,8 +679,8 @@ class Batcher {
   }
 
   /**
-   * Calls from the front, as many as fit; without those that have expired. Of what is not a read, either numbered calls
-   * or repeatable ones: the reply of a relay's step has outbox entries, which a session does not keep.
+   * Removes calls from the front of the queue: as many as fit, without expired ones. Apart from reads, they are either
+   * all numbered or all repeatable: the reply to a relay's step has outbox entries, which a session does not keep.
    */
   #gather(): PendingCall[] {
     const calls: PendingCall[] = [];
@@ -705,8 +708,8 @@ class Batcher {
   }
 
   /**
-   * Nothing that changes the queue waits. A batch without effect of its own makes the server undo what it never
-   * replied, or finish what it popped; then the batcher is forgotten. The session that remains is removed by a sweep.
+   * No change is waiting. After a pause, a batch without other effect makes the server undo takes of unknown outcome,
+   * or finish pops; then the batcher is removed. A sweep removes the session that remains.
    */
   #rest(): void {
     if (this.#cancelTimer !== null) return;
@@ -738,7 +741,7 @@ class PendingCall extends Expiring {
   /** The batch in which it is sent; null before. */
   batch: Batch | null = null;
   isSettled = false;
-  /** The result, while what the caller waits for is not done. */
+  /** The result of a call that is executed but still waits for something else. */
   #result: { readonly value: unknown } | null = null;
   readonly #batcher: Batcher;
   readonly #resolve: OnValue;
@@ -768,7 +771,7 @@ class PendingCall extends Expiring {
     if (this.#settle()) this.#reject(this.options.isRead === true ? unread(error) : error);
   }
 
-  /** It is done and cannot be undone, so this is the result, after `others` or at the deadline. An error is at once. */
+  /** Settles an executed call with its result after `others`, or at the deadline. An error rejects it immediately. */
   settleAfter(others: Promise<void> | null, value: unknown): void {
     if (value instanceof Error) {
       this.reject(value);
@@ -797,23 +800,23 @@ function areRepeatable(calls: readonly PendingCall[]): boolean {
   return calls.every(({ isRepeatable }) => isRepeatable);
 }
 
-/** The reply is that of a session, which keeps no page (`library/session.lua`). */
+/** Whether this is the empty page of a repeated reply: sessions keep no pages (`library/session.lua`). */
 function isUnkeptRead({ calls: [call] }: Bundle, result: Result | undefined): boolean {
   return call?.options.isRead === true && result?.text.length === 0;
 }
 
-/** Why a read failed: it changed nothing, whatever became of the batch. */
+/** The error of a read, whose outcome is never unknown: it changed nothing. */
 function unread(error: unknown): unknown {
   if (!(error instanceof ExecutionError) || error.certain) return error;
   return new ExecutionError('storage-unavailable', 'Redis did not answer in time.');
 }
 
-/** Only a numbered batch has one. */
+/** Only numbered batches have takes. */
 function isTake({ verb }: PendingCall): boolean {
   return verb.name === 'take';
 }
 
-/** Returns whether there was any. */
+/** Removes the expired calls of a batch. Returns whether there were any. */
 function dropExpired(batch: Batch): boolean {
   const left = batch.calls.filter(({ isSettled }) => !isSettled);
   if (left.length === batch.calls.length) return false;
@@ -834,13 +837,13 @@ function bundlesOf(calls: readonly PendingCall[]): Bundle[] {
   return bundles;
 }
 
-/** The values of the calls of a bundle, or why there are none. */
+/** The values of the calls of a bundle, or the error of all of them. */
 interface Decoded {
   readonly values: readonly unknown[];
   readonly error: unknown;
 }
 
-/** What a batch took for calls that have expired: see `library/session.lua`. Null: nothing. */
+/** The deliveries that a batch took for expired calls, in the form of `library/session.lua`. Null: none. */
 function returnedOf(batchNumber: number, decoded: readonly (Bundle & Decoded)[]): Buffer | null {
   const takes = decoded.filter(({ verb }) => verb.numbersOf !== undefined);
   const named: Buffer[] = [];
@@ -870,7 +873,7 @@ function decode({ verb, calls }: Bundle, result: Result | undefined): Decoded {
 
 const NO_SIGNALS: readonly Command[] = [];
 
-/** Whatever became of the preparation: what was to follow it was not sent. */
+/** The preparation of a batch failed, and the batch was not sent. */
 class NotPrepared extends ExecutionError {}
 
 function notPrepared(error: unknown): never {
@@ -902,7 +905,9 @@ function readReply(reply: Reply): LibraryReply {
   };
 }
 
-/** Elements as a list, or packed (MessagePack) if they are small: ioredis takes 0.7 µs for each item of a list. */
+/**
+ * Elements come as a list or, if they are small, packed (MessagePack): ioredis takes 0.7 µs for each item of a list.
+ */
 function readElements(elements: Reply | undefined): readonly (Buffer | null)[] {
   if (Array.isArray(elements)) return elements;
   if (!Buffer.isBuffer(elements)) return NO_ELEMENTS;
@@ -925,8 +930,8 @@ function readElements(elements: Reply | undefined): readonly (Buffer | null)[] {
 }
 
 /**
- * What begins a long array in MessagePack, and how long the beginning is; false; and what begins a string, and of how
- * many bytes its length is. A string of up to 31 bytes has its length in the first byte.
+ * MessagePack: the first byte of a long array and the length of its head; false; the first byte of a string and the
+ * number of bytes of its length. A string of up to 31 bytes has its length in the first byte.
  */
 const ARRAY_HEADS: ReadonlyMap<number, number> = new Map([
   [0xdc, 3],
@@ -964,14 +969,14 @@ function bytes(reply: Reply | undefined): Buffer {
 /** A delivery of a take whose content cannot be decoded. */
 export interface Undecodable {
   readonly id: ElementId;
-  /** The number of its group(2) and its own(6). */
+  /** gid(2) and seq(6). */
   readonly delivery: Buffer;
   readonly cause: unknown;
 }
 
 const POSTPONE_MS = 60_000;
 
-/** Why a take failed that contains elements which this version cannot decode. */
+/** The error of a take that contains elements which this version cannot decode. */
 export class UndecodableElements extends QuaysideError {
   readonly elements: readonly Undecodable[];
 
@@ -989,7 +994,7 @@ const POSTPONE = single<readonly Buffer[], undefined>(
   () => undefined,
 );
 
-/** Settles the client's previous batch, whatever became of it, and returns nothing. */
+/** Does nothing itself: the call settles the node's previous batch. */
 const SETTLE_SESSION = single<undefined, undefined>(
   'settle-session',
   () => [],

@@ -7,8 +7,8 @@ import { slotOf, type Topology } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 
 /**
- * Signals over publish and subscribe; sharded on a cluster, so that a signal visits one server and not all.
- * Subscribers of this node are reached without the server, also while it is away.
+ * Signals over Redis Pub/Sub; sharded on a cluster, so that a signal is sent to one server instead of all. Subscribers
+ * of this engine are called directly, even while the server is unavailable.
  */
 export class RedisSignaller implements Signaller {
   readonly type = 'redis';
@@ -30,9 +30,9 @@ export class RedisSignaller implements Signaller {
   }
 
   /**
-   * What publishes a message. Behind an insert on the same connection other nodes learn of it when this one does, a
-   * round trip earlier. On a cluster the channel may be another server's, which could be quicker than the one that
-   * stores.
+   * The command that publishes a message. On a single server, it is sent behind the insert on the same connection,
+   * which saves a round trip. On a cluster, the channel may be on another server, which could publish before the insert
+   * is done.
    */
   command(topic: string, message: JsonValue): Command {
     const { keys, topology } = this.#context;
@@ -40,7 +40,7 @@ export class RedisSignaller implements Signaller {
     return { name: topology.isCluster ? 'SPUBLISH' : 'PUBLISH', args };
   }
 
-  /** The batch is done whose signal this is. */
+  /** Call this when the batch of the signal has been executed. */
   onStored(command: Command): void {
     if (this.#context.topology.isCluster) this.#publish(command);
     else this.#deliver(command);
@@ -49,7 +49,7 @@ export class RedisSignaller implements Signaller {
   #publish(command: Command): void {
     const { topology } = this.#context;
     const master = topology.masterOf(slotOf(String(command.args[0])));
-    // Not repeated and not waited for: a hint that comes late is worth little.
+    // Neither repeated nor awaited: a late hint is worth little.
     master?.executeLater({ ...command, writes: false }).catch((error) => {
       if (error instanceof ReplyError) topology.refresh();
     });
@@ -63,17 +63,17 @@ export class RedisSignaller implements Signaller {
 
 interface Channel {
   readonly name: string;
-  /** On a cluster: published only to the master of the channel's slot. */
+  /** On a cluster, it is published only on the master of its slot. */
   readonly sharded: boolean;
   readonly onGap: () => void;
-  /** When it is subscribed to again, messages may have been missed. */
+  /** If so, messages may have been missed when it is subscribed to again. */
   wasSubscribed: boolean;
 }
 
 /**
- * The channels that this engine subscribes to, over one connection per master that has any of them. Follows slots
- * when they move, and subscribes again after a lost connection; what was published in between is lost, and
- * `onGap` says so. What this engine publishes itself does not come back to it.
+ * The channels that this engine subscribes to, over one connection for each master that has any of them. Follows moving
+ * slots, and subscribes again after a lost connection; messages in between are lost, which `onGap` reports. The engine
+ * does not receive its own messages.
  */
 export class Channels {
   readonly #topology: Topology;
@@ -105,8 +105,8 @@ export class Channels {
   }
 
   /**
-   * Subscribes to a channel, from about now on. Returns a function that unsubscribes.
-   * @param options.onGap called when it is subscribed to again: messages may have been missed
+   * Subscribes to a channel, within a moment. Returns a function that unsubscribes.
+   * @param options.onGap called when the channel is subscribed to again: messages may have been missed
    */
   subscribe(
     name: string,
@@ -128,17 +128,17 @@ export class Channels {
     };
   }
 
-  /** A message as it is published. */
+  /** The string that is published for a message. */
   textOf(message: JsonValue): string {
     return JSON.stringify([this.#origin, message]);
   }
 
-  /** To subscribers of this engine alone. */
+  /** Delivers a message to the subscribers of this engine only. */
   deliverSoon(name: string, text: string): void {
     this.#topics.deliverSoon(name, text);
   }
 
-  /** Once a turn: with many channels, each pass over all of them takes a while. */
+  /** At most once per turn of the event loop: with many channels, each pass takes a while. */
   #assignSoon(): void {
     if (this.#isAssignDue) return;
     this.#isAssignDue = true;
@@ -148,7 +148,7 @@ export class Channels {
     });
   }
 
-  /** Gives each channel to the subscriber at the master that has it. */
+  /** Assigns each channel to the subscriber at the master that has its slot. */
   #assign(): void {
     if (!this.#isRunning) return;
     const assigned = Map.groupBy(this.#channels.values(), ({ name }) =>
@@ -180,7 +180,7 @@ class Subscriber {
   readonly connection: RedisConnection;
   readonly #topology: Topology;
   #channels: ReadonlySet<Channel> = new Set();
-  /** What the server was asked for on this connection; null while there is none. */
+  /** The channels that were requested on the current connection; null while there is none. */
   #subscribed: ReadonlySet<Channel> | null = null;
 
   constructor(master: Master, topology: Topology, onMessage: (name: string, text: string) => void) {
@@ -198,7 +198,7 @@ class Subscriber {
     });
   }
 
-  /** Subscribes to what is new and unsubscribes from the rest: now, or when it is connected. */
+  /** Subscribes to new channels and unsubscribes from the others: now, or once connected. */
   assign(channels: ReadonlySet<Channel>): void {
     this.#channels = channels;
     if (this.#subscribed === null) return;

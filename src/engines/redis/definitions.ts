@@ -11,8 +11,8 @@ import { type Arg, asString, type Reply } from './client/connection.ts';
 import type { RedisContext } from './context.ts';
 
 /**
- * Definitions in a hash per kind, compared and set in one function, which publishes to a channel per kind. This
- * node's own changes reach its watchers without the channel.
+ * Definitions in a hash per kind. One function compares, sets and publishes to a channel per kind. This engine's own
+ * changes reach its watchers without the channel.
  */
 export function openDefinitions(context: RedisContext, channels: Channels): StoredDefinitions {
   const definitions = new StoredDefinitions(new RedisDefinitions(context, channels), context.log);
@@ -65,7 +65,7 @@ class RedisDefinitions implements DefinitionStore {
     return deleted === 0 ? null : deleted === 1;
   }
 
-  /** Calls a function, which publishes what it changes. Repeated, a `delete` would find nothing. */
+  /** Calls a function that also publishes the change. A `delete` is not repeatable: it would find nothing. */
   #change(name: 'put' | 'delete', kind: DefinitionKind, key: string, args: readonly Arg[]): Promise<Reply> {
     const { executor, keys } = this.#context;
     const publication = [keys.definitionChannel(kind), this.#channels.textOf(key)];

@@ -1,16 +1,16 @@
 import { type ElementContent, type ElementHeaders, type ElementId, NO_HEADERS } from '../../model/element.ts';
 import { argumentSize, EncodedArgs, writeLength, writeLineEnd } from './client/connection.ts';
 
-// How the content of elements and their ids are written: see `library/queue.lua`.
+// The binary form of contents and ids: see `library/queue.lua`.
 
 /**
  * An element's content as one value:
  *
  *   P  length of the content type + 1, or 0 for none (2)  the content type
- *      length of the rest (4)  the rest: JSON of [encoding, header name, value, …], of no bytes if there is none
+ *      length of the metadata (4)  the metadata: JSON of [encoding, header name, value, …], no bytes if there is none
  *      the body
  *
- * The library reads and writes the headers of what it moves: `withHeaders` in `library/settle.lua`.
+ * The library reads and writes the headers of elements that it moves: `withHeaders` in `library/settle.lua`.
  */
 const FORM = 0x50;
 const HEAD_BYTES = 7;
@@ -22,8 +22,8 @@ export function encodeContent(content: ElementContent): Buffer {
 }
 
 /**
- * The contents of many elements, as arguments. They are written into one buffer: a buffer for each, which the command
- * then copied, took a third of the node's processor time for an insert of 64 elements.
+ * Encodes the contents of many elements as arguments, in one buffer: a buffer for each, which the command then copied,
+ * took a third of the node's processor time for an insert of 64 elements.
  */
 export function encodeContents(elements: readonly ElementContent[]): EncodedArgs {
   const heads: Buffer[] = [];
@@ -46,12 +46,12 @@ export function encodeContents(elements: readonly ElementContent[]): EncodedArgs
 }
 
 /**
- * The content type of the last element without encoding and headers, and its head: elements that arrive together mostly
+ * The content type and the head of the last element without encoding and headers: elements that arrive together usually
  * have the same.
  */
 let lastHead = { type: null as string | null, bytes: newHead(NOTHING, 0, NOTHING) };
 
-/** What is in front of the body. */
+/** The part of a content before the body. */
 function headOf({ contentType, contentEncoding, headers }: ElementContent): Buffer {
   const isBare = contentEncoding === null && headers.length === 0;
   if (isBare && lastHead.type === contentType) return lastHead.bytes;
@@ -74,7 +74,7 @@ function newHead(type: Buffer, typeLength: number, rest: Buffer): Buffer {
 
 /**
  * @param at where the content begins in `value`
- * @throws Error if it has another form, as after damage, or one of a newer version
+ * @throws Error if the content is malformed, or has the form of a newer version
  */
 export function decodeContent(value: Buffer, at: number): ElementContent {
   if (value[at] !== FORM) throw new Error(`content begins with byte ${value[at]}, not ${FORM}`);
@@ -88,7 +88,7 @@ export function decodeContent(value: Buffer, at: number): ElementContent {
   return { body: value.subarray(bodyAt), contentType, contentEncoding, headers };
 }
 
-/** The last content type that was read, as bytes and as text: elements of a queue mostly have the same. */
+/** The last content type that was read, as bytes and as a string: elements of a queue usually have the same. */
 let lastType = { bytes: NOTHING, text: '' };
 
 function readType(value: Buffer, from: number, to: number): string {
@@ -116,18 +116,18 @@ function decodeRest(
 }
 
 /**
- * Ids of elements: the tag of the queue (12 hex digits, random when the queue is made), then the element's
- * number (10 digits of base 32). They sort by insertion, and an id of another queue is not found in this one.
+ * Element ids: the tag of the queue (12 hex digits, random when the queue is created), then the element's number (10
+ * digits of base 32). They sort by insertion, and an id of another queue matches no element.
  */
 const ID = /^[0-9a-f]{12}[0-9a-v]{10}$/;
 const TAG_LENGTH = 12;
 const NUMBER_LENGTH = 10;
 const LARGEST_NUMBER = 2 ** 48 - 1;
 
-/** What no queue has for its tag. */
+/** A tag that no queue has. */
 const NO_TAG = '\0'.repeat(TAG_LENGTH);
 
-/** The last two digits of a number, ready made; the digits before them change seldom from id to id. */
+/** The last two digits of a number, precomputed; the digits before them seldom change from id to id. */
 const LAST_DIGITS = Array.from({ length: 1024 }, (_, number) => number.toString(32).padStart(2, '0'));
 let front = { tag: '', high: -1, text: '' };
 
@@ -140,7 +140,7 @@ export function elementId(tag: string, number: number): ElementId {
   return front.text + LAST_DIGITS[low];
 }
 
-/** Writes tag(12) and number(6). A string that is no id of ours gets a tag that no queue has. */
+/** Writes tag(12) and number(6). A malformed id gets a tag that no queue has. */
 export function writeId(id: ElementId, target: Buffer, at: number): void {
   const number = ID.test(id) ? Number.parseInt(id.slice(TAG_LENGTH), 32) : Number.POSITIVE_INFINITY;
   const known = number <= LARGEST_NUMBER;

@@ -1,14 +1,14 @@
-// Where what happens:
-//   storage.ts      the Storage port: what of a call is sent to which queue, and the verbs: how calls become arguments
-//   batcher.ts      gathers the calls of a queue; one batch in flight; sequence numbers; deadlines
-//   client/         sends a batch to the master that has its slot, again until there is a reply; ioredis
-//   library/*.lua   what runs inside Redis; queue.lua describes the keys, session.lua a call and its reply
-//   outbox.ts       brings elements to queues in other slots of a cluster (library/outbox.lua)
-//   registry.ts     names of queues, and which to sweep when; sweeps go by it, and forget unused queues
-//   list.ts         the `list` variant, another Storage
+// Files:
+//   storage.ts      the Storage port, and the encoding of its operations as verbs of the library
+//   batcher.ts      batches the calls of each queue, one batch in flight: sequence numbers, deadlines
+//   client/         sends a batch to the master of its slot, and repeats it until there is a reply; ioredis
+//   library/*.lua   the code that runs inside Redis; queue.lua describes the keys, session.lua a call and its reply
+//   outbox.ts       moves elements to queues in other slots of a cluster (library/outbox.lua)
+//   registry.ts     names of queues, and when to sweep which; the sweeper, which also removes unused queues
+//   list.ts         the Storage port for the `list` variant
 //   definitions, stats, channels: the other ports
-//   settings, policies, keys, encoding: what the URL and the namespaces say; names of keys; elements and ids as bytes
-//   library.ts      joins library/*.lua to the text that servers load; context.ts: what all of these use
+//   settings, policies, keys, encoding: options; policies for the library; key names; contents and ids as bytes
+//   library.ts      joins library/*.lua into the source that servers load; context.ts: what all of these share
 // A take: RedisStorage.take → Batchers.call → Executor.execute → Master.execute → RedisConnection.send → `take` in
 // library/take.lua
 import { BufferedStats } from '../../engine/buffered-stats.ts';
@@ -50,7 +50,7 @@ class RedisEngine implements Engine {
   readonly storage: Storage;
   readonly definitions: Definitions;
   readonly signaller: Signaller;
-  /** Never: a server that is away comes back, and what it lost it lost before it answered. */
+  /** Never resolves: the engine recovers when its server is available again. */
   readonly failed: Promise<Error> = new Promise(() => {});
   readonly stats: BufferedStats;
   readonly #context: RedisContext;
@@ -58,7 +58,7 @@ class RedisEngine implements Engine {
   readonly #batchers: Batchers;
   readonly #outbox: Outbox;
   #isDurabilityLogged = false;
-  /** Why which server is away, as it was said; empty while all can be reached. */
+  /** The failures that were logged, by server and reason; empty while all servers can be reached. */
   readonly #loggedReasons = new Set<string>();
   #starting: Promise<void> | null = null;
   #stopping: Promise<void> | null = null;
@@ -130,7 +130,7 @@ class RedisEngine implements Engine {
     return this.#starting;
   }
 
-  /** What is buffered is flushed, and takes of unknown outcome are undone, as far as the server answers soon. */
+  /** Flushes buffered statistics and undoes takes of unknown outcome, as far as the servers reply soon. */
   stop(): Promise<void> {
     this.#stopping ??= this.#stop();
     return this.#stopping;
@@ -144,7 +144,7 @@ class RedisEngine implements Engine {
     const pings = masters.map((master) => master.execute({ name: 'PING', args: [], writes: false }));
     const isAnswered = (await Promise.allSettled(pings)).every(({ status }) => status === 'fulfilled');
     const key = keys.due;
-    // A cluster whose slot map is being refreshed may serve it elsewhere.
+    // The slot map of a cluster may be outdated, and another server may serve the key.
     if (masters.length === 0 || !isAnswered) await executor.read(key, 'EXISTS', [key], deadlineAt);
   }
 
@@ -168,7 +168,7 @@ class RedisEngine implements Engine {
 
   #startError(error: unknown): Error {
     const why = (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
-    // Some reasons bring a remedy of their own, after a semicolon.
+    // Some reasons end with a hint, after a semicolon.
     const remedy = why.includes('; ') ? '' : "; start Redis there, or correct the namespace's url";
     return new Error(`${this.#context.settings.shown}: ${why}${remedy}`);
   }
@@ -197,7 +197,7 @@ class RedisEngine implements Engine {
     else log.warn(fields, 'Redis has no replica any more: changes are acknowledged without one.');
   }
 
-  /** Says once what the server's settings mean for what was answered. */
+  /** Logs once how durable acknowledged changes are with the server's settings. */
   #onReady({ appendOnly, appendFsync, replicas }: ServerFacts): void {
     const { log, settings } = this.#context;
     const engine = settings.shown;
@@ -226,8 +226,8 @@ class RedisEngine implements Engine {
 }
 
 /**
- * Reads what the promises of the engine need of each master. Loads no functions into them.
- * @throws Error as a start does, if they cannot be used
+ * Checks that each master's settings can keep the engine's promises. Loads no functions.
+ * @throws Error as a start does, if the servers cannot be used
  */
 async function examineMasters({ clock, settings }: RedisContext): Promise<readonly Finding[]> {
   const findings = new Map<string, readonly Finding[]>();
@@ -250,7 +250,7 @@ async function examineMasters({ clock, settings }: RedisContext): Promise<readon
 function findingsOf(facts: ServerFacts, check: string, settings: Settings, here: number): readonly Finding[] {
   return [
     finding(check, 'ok', `it is version ${facts.version}`),
-    // Another one is a reason not to use the server.
+    // Connections to a server with another policy fail.
     finding(check, 'ok', 'its maxmemory-policy is noeviction'),
     appendOnlyFinding(facts, check),
     replicasFinding(facts, check, settings),
@@ -272,7 +272,7 @@ function appendOnlyFinding({ appendOnly, appendFsync }: ServerFacts, check: stri
   return finding(check, 'ok', `it keeps an append-only file; its appendfsync is ${fsync}`);
 }
 
-/** The checks of a start let a server pass that acknowledges nothing for lack of replicas: they may still connect. */
+/** A start accepts a server with fewer replicas than `wait`, which acknowledges no change until they connect. */
 function replicasFinding({ replicas }: ServerFacts, check: string, { wait }: Settings): Finding {
   const connected = `its connected replicas: ${replicas}`;
   if (wait !== null && wait > replicas) {

@@ -8,23 +8,23 @@ interface QueueKeys {
   readonly stats: string;
 }
 
-// What could end a hash tag, separate two names or be taken for an escape.
+// Characters that could end a hash tag, separate two names or begin an escape.
 const SPECIAL = /[%{}/:]/g;
-/** A namespace of such a name would share a key with an engine whose prefix continues with `:queues`. */
+/** The key of such a namespace's names would be `due` or `tidy` of an engine whose prefix ends with `:queues`. */
 const OWN_WORDS = /^(due|tidy)$/;
 
 /**
- * Names of keys. All keys of a queue have its namespace and name as their hash tag, so they share a slot on a
- * cluster. Names are escaped: no name can move a queue to another slot, nor meet another queue's keys.
+ * Names of keys. All keys of a queue have its namespace and name as their hash tag, so they share a slot on a cluster.
+ * Names are escaped: no name can move a queue to another slot or collide with the keys of another queue.
  */
 export class Keys {
   readonly #prefix: string;
-  /** What sets the channels of a database apart: those of a server are the same in all its databases. */
+  /** Distinguishes the channels of a database: all databases of a server share their channels. */
   readonly #mark: string;
-  /** Callers keep a queue's key for all of its calls. */
+  /** A cache by object: callers use one object for all calls of a queue. */
   readonly #queues = new WeakMap<QueueKey, QueueKeys>();
 
-  /** @param prefix what all keys and channels begin with; it has no brace */
+  /** @param prefix the beginning of all keys and channels, without braces */
   constructor(prefix: string, db = 0) {
     this.#prefix = prefix;
     this.#mark = db === 0 ? '' : `@${db}`;
@@ -50,7 +50,7 @@ export class Keys {
     return `${this.#prefix}:{${queueText(queue)}}:k:${key}`;
   }
 
-  /** Exists for a while after a queue of the `list` variant was dropped: its dedup keys from before it are void. */
+  /** Exists for a while after a queue of the `list` variant was dropped: earlier dedup keys are void. */
   listDropped(queue: QueueKey): string {
     return `${this.#prefix}:{${queueText(queue)}}:d`;
   }
@@ -60,7 +60,7 @@ export class Keys {
     return `${this.#prefix}:queues:${escaped(ns).replace(OWN_WORDS, '%$1')}`;
   }
 
-  /** Queues in which a lease or an element may end, or retention begin, by when to sweep. */
+  /** Queues in which a lease or an element may expire, or retention may apply, by when to sweep them. */
   get due(): string {
     return `${this.#prefix}:due`;
   }
@@ -88,10 +88,10 @@ function escaped(name: string): string {
   return name.replace(SPECIAL, (character) => encodeURIComponent(character));
 }
 
-/** Callers keep a queue's key for all of its calls, so its text is made once. */
+/** A cache by object: callers use one object for all calls of a queue. */
 const texts = new WeakMap<QueueKey, string>();
 
-/** A queue's full name as one text without zero bytes. */
+/** A queue's full name as one string without zero bytes: namespace, slash and name, both escaped. */
 export function queueText(queue: QueueKey): string {
   let text = texts.get(queue);
   if (text === undefined) {

@@ -38,8 +38,9 @@ import type { Registry, Sweeper } from './registry.ts';
 const NOTHING = { deliveries: [], nextDueAt: null, next: null };
 
 /**
- * The Storage port on plain lists: the fastest, for elements that are due at once and popped. Calls are never sent
- * twice, so an insert or a pop without a reply is `outcome-unknown`; what such a pop took is lost.
+ * The Storage port on plain Redis lists: the fastest variant, for elements that are due immediately and are popped.
+ * Calls are never sent twice: without a reply, the outcome of an insert or a pop is unknown, and a pop may lose its
+ * elements.
  */
 export class ListStorage implements Storage {
   readonly capabilities: StorageCapabilities = {
@@ -60,7 +61,7 @@ export class ListStorage implements Storage {
   readonly #dedupWindowMs: number;
   readonly #tag = randomBytes(6).toString('hex');
   #numbers = 0;
-  /** By queue: what was popped, cannot be decoded, and could not be put behind the others yet. */
+  /** By queue: popped items that cannot be decoded and could not be put behind the others yet. */
   readonly #unplaced = new Map<string, readonly Damaged[]>();
 
   constructor(batchers: Batchers, sweeper: Sweeper) {
@@ -153,8 +154,8 @@ export class ListStorage implements Storage {
   }
 
   /**
-   * What nobody can be given goes to the left end, so that it keeps nothing else from being popped. What another pop
-   * took with it is not lost if that fails. Returns whether it is done.
+   * Puts items that cannot be decoded at the left end, so that they do not block the others. Does not reject, because
+   * the other items of the pop would be lost. Returns whether it succeeded.
    */
   async #putBehind(queue: QueueKey, found: readonly Damaged[], deadlineAt: number): Promise<boolean> {
     const text = queueText(queue);
@@ -175,7 +176,7 @@ export class ListStorage implements Storage {
       await this.#batchers.call(queue, LPUSH, call, options);
       return true;
     } catch (err) {
-      // Sent again, it might be there twice.
+      // If the outcome is unknown, they are not sent again: they might be stored twice.
       const isCertain = err instanceof ExecutionError && err.certain;
       if (isCertain) this.#unplaced.set(text, [...(this.#unplaced.get(text) ?? []), ...damaged]);
       const fields = { queue: text, ids: damaged.map(({ id }) => id), err };
@@ -231,7 +232,7 @@ export class ListStorage implements Storage {
     return this.#registry.usage(ns, needsBytes);
   }
 
-  /** Dedup keys end by themselves, and there is no lease. */
+  /** Only removes unused queues: Redis expires dedup keys, and there are no leases. */
   async sweep(): Promise<SweepResult> {
     await this.#sweeper.forgetUnused();
     return { affected: [], nextAt: null };
@@ -252,7 +253,7 @@ function notSupported(what: string): QuaysideError {
 
 interface ListItem {
   readonly id: ElementId;
-  /** The Redis key of its dedup key. */
+  /** The Redis key of the element's dedup key; null: it has none. */
   readonly key: string | null;
   readonly fingerprint: string;
   readonly item: Buffer;
@@ -308,9 +309,9 @@ interface PopCall {
 const CUT = 0x31;
 const LEFT = 0x32;
 
-/** An item that is none of ours, or of a newer version. */
+/** An item that is malformed, or of a newer version. */
 interface Damaged {
-  /** As far as it has one. */
+  /** The bytes in the place of the id. */
   readonly id: ElementId;
   readonly item: Buffer;
   readonly cause: unknown;
@@ -318,13 +319,13 @@ interface Damaged {
 
 interface Popped extends TakeResult {
   readonly damaged: readonly Damaged[];
-  /** There is nothing for this call but damaged items. */
+  /** The call gets no element, because of damaged items. */
   readonly isHeldUp: boolean;
 }
 
 /**
- * Pops of several calls are one: the first call gets the first elements, and what is damaged. Those with `maxBytes` are
- * alone.
+ * Joined calls are one pop: the first call gets the first elements, and all damaged items. Calls with `maxBytes` are
+ * not joined.
  */
 const RPOP: Verb<PopCall, Popped> = {
   name: 'rpop',
@@ -383,7 +384,7 @@ const LLEN = single<undefined, { readonly count: number; readonly nextMatureAt: 
   }),
 );
 
-/** Returns how many elements it had. */
+/** Returns how many elements the queue had. */
 const DROP = single<undefined, number>(
   'drop',
   () => [],
@@ -402,7 +403,7 @@ function encodeItem(fields: ElementContent & Pick<Delivery, 'id' | 'matureAt' | 
   return Buffer.concat([head, encodeContent(fields)]);
 }
 
-/** The maturity of the next item; of one that is none of ours and shorter, that of what is due. */
+/** The maturity of the next item; 0 (due) for a malformed one that is too short. */
 function readMoment(text: Buffer, at: number): number {
   return text.length < at + 6 ? 0 : text.readUIntBE(at, 6);
 }

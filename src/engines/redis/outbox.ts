@@ -5,15 +5,15 @@ import type { RedisContext } from './context.ts';
 import { parseQueueText, queueText } from './keys.ts';
 import { noNumberLeft } from './policies.ts';
 
-/** How long a relay that failed waits: the first time, and at most. Each attempt reads the entries again. */
+/** How long a failed relay pauses: the first time, and at most. Each attempt reads the entries again. */
 const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 8_000;
 const NUMBER_BYTES = 7;
 const NO_NUMBER = Buffer.alloc(NUMBER_BYTES);
-/** What an entry begins with: its number and the run of the server that wrote it. */
+/** The head of an entry: its number and the run id of the server that wrote it. */
 const MARK_BYTES = NUMBER_BYTES + 8;
 const NO_MARK = Buffer.alloc(MARK_BYTES);
-/** Applying or acknowledging again changes nothing; what follows on them must not be undone by a failover. */
+/** To apply or acknowledge again changes nothing. A failover must not undo a step on which the next one relies. */
 const REPEATABLE = { isRepeatable: true, waits: true } as const;
 
 interface ApplyCall {
@@ -35,13 +35,12 @@ const ACKNOWLEDGE = single<{ readonly to: string; readonly mark: Buffer }, undef
 );
 
 /**
- * Brings the outbox entries of queues to the queues that they are for: see `library/outbox.lua`. A relay for each
- * source and destination applies the oldest entries at the destination and has the source delete them; the reply to
- * that has those that follow. Whatever breaks in between, what remains is done by a later attempt, of this node or of
- * one that sweeps.
+ * Moves outbox entries to the queues that they are for: see `library/outbox.lua`. A relay for each source and
+ * destination applies the oldest entries at the destination and makes the source delete them; the reply has those that
+ * follow. After a failure, a later attempt of this node, or of one that sweeps, does the rest.
  *
- * Each step is a call of its own of the queue that it concerns. No batch waits for one, so queues that send to
- * each other cannot block each other; only callers wait, up to their deadlines.
+ * Each step is a call of its own to the queue that it concerns. No batch waits for a relay, so queues that send to each
+ * other cannot block each other; only callers wait, up to their deadlines.
  */
 export class Outbox {
   readonly #context: Pick<RedisContext, 'clock' | 'log' | 'dedupWindowMs'>;
@@ -50,7 +49,7 @@ export class Outbox {
   readonly #relays = new Map<string, Relay>();
   #isStopped = false;
 
-  /** @param onArrival elements came to a queue; perhaps nobody waits for their call any more */
+  /** @param onArrival called when elements were stored in a queue, perhaps after their caller has stopped waiting */
   constructor(
     context: Pick<RedisContext, 'clock' | 'log' | 'dedupWindowMs'>,
     batchers: Batchers,
@@ -62,9 +61,9 @@ export class Outbox {
   }
 
   /**
-   * Relays the entries that a reply has or announces. Resolves when those that its outbox holds by now are applied;
-   * null: there are none, or nobody waits.
-   * @param awaitedUntil when those who wait for that stop, by the monotonic clock; null: nobody waits
+   * Relays the entries that a reply contains or announces. Resolves when all entries that are in the outbox now are
+   * applied; null: there are none, or nobody waits.
+   * @param awaitedUntil the deadline of those who wait, by the monotonic clock; null: nobody waits
    */
   onReply(
     source: QueueKey,
@@ -91,7 +90,7 @@ export class Outbox {
     for (const { cancelPause } of this.#relays.values()) cancelPause();
   }
 
-  /** Until the outbox has nothing more for the destination. Never rejects: what fails is tried again later. */
+  /** Relays entries until the outbox has none left for the destination. Never rejects: failed steps are tried again. */
   async #run(key: string, relay: Relay): Promise<void> {
     let mark: Buffer = NO_MARK;
     let pauseMs = FIRST_PAUSE_MS;
@@ -119,7 +118,7 @@ export class Outbox {
     for (const { onApplied } of relay.waiters) onApplied();
   }
 
-  /** Returns the number and run of the last entry that the destination has. */
+  /** Applies entries at the destination. Returns the number and run id of the last one. */
   async #apply({ waiters, to }: Relay, { tag, prefix: { entries } }: Read): Promise<Buffer> {
     const target = parseQueueText(to);
     const bytes = entries.reduce((sum, { length }) => sum + length, 0);
@@ -135,7 +134,7 @@ export class Outbox {
     return mark;
   }
 
-  /** Resolves when the destination has the entries up to this number, unless it is too late for those who wait. */
+  /** Resolves when the destination has the entries up to this number, or never if the deadline passes before. */
   #applied(relay: Relay, number: Buffer, deadlineAt: number): Promise<void> {
     this.#dropLate(relay);
     return new Promise((resolve) => relay.waiters.push({ number, deadlineAt, onApplied: resolve }));
@@ -148,14 +147,14 @@ export class Outbox {
     });
   }
 
-  /** Those whose deadlines have passed hold the calls that they were for, which are settled. */
+  /** Removes waiters whose deadlines have passed: they keep settled calls in memory. */
   #dropLate({ waiters }: Relay): void {
     const now = this.#context.clock.monotonic();
     takeWhile(waiters, ({ deadlineAt }) => deadlineAt <= now);
   }
 }
 
-/** What a reply has of an outbox. */
+/** Entries from a reply of their source, and the tag of that. */
 interface Read {
   readonly tag: string;
   readonly prefix: LibraryReply['outbox'][number];
@@ -165,7 +164,7 @@ interface Relay {
   readonly source: QueueKey;
   /** The full name of the destination. */
   readonly to: string;
-  /** What is to be applied next. */
+  /** The entries to apply next. */
   next: Read | null;
   /** In the order of their numbers and deadlines. */
   readonly waiters: Waiter[];
@@ -178,7 +177,7 @@ interface Waiter {
   readonly onApplied: () => void;
 }
 
-/** Removes the first waiters for which it holds, and returns them. */
+/** Removes the first waiters that satisfy a condition, and returns them. */
 function takeWhile(waiters: Waiter[], holds: (waiter: Waiter) => boolean): Waiter[] {
   const end = waiters.findIndex((waiter) => !holds(waiter));
   return waiters.splice(0, end < 0 ? waiters.length : end);

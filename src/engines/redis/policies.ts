@@ -7,7 +7,7 @@ import type { QueueKey } from '../../model/names.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
 import { queueText } from './keys.ts';
 
-/** What the namespaces' policies mean for a call of the library: see `library/session.lua`. */
+/** Encodes the policies of the namespaces for the library: see `library/session.lua`. */
 export class Policies {
   readonly #namespaces: NamespacePolicies;
 
@@ -15,28 +15,28 @@ export class Policies {
     this.#namespaces = new NamespacePolicies(policies);
   }
 
-  /** What bounds the groups of a queue; null: nothing. */
+  /** The limit of a queue's groups; null: none. */
   groupLimit({ ns }: QueueKey): GroupLimit | null {
     return this.#namespaces.groupLimit(ns);
   }
 
-  /** By the namespace, or its rule for the name; 0: none. */
+  /** The retention in the policy of the namespace, or in its rule for the queue's name, ms; 0: none. */
   retentionMs(queue: QueueKey): number {
     return Math.ceil(this.#namespaces.defaultsOf(queue).retentionMs ?? 0);
   }
 
-  /** The groups of what comes to a dead-letter queue. */
+  /** The groups of dead letters. */
   deadLetterGroups({ ns }: QueueKey): readonly GroupName[] {
     return this.#namespaces.defaultGroups(ns);
   }
 
-  /** Whether failed elements of a namespace go to a queue of this name, by its policy. */
+  /** Whether the policy of the namespace names this queue as a dead-letter queue. */
   isDeadLetterQueue({ ns, name }: QueueKey): boolean {
     return this.#namespaces.rulesOf(ns).some(({ deadLetter }) => deadLetter?.queue === name);
   }
 
   /**
-   * The policy as `library/queue.lua` reads it: a queue's options by default, and what dead letters need in addition.
+   * The policy as `library/queue.lua` reads it: the queue's default options, and what dead letters need in addition.
    */
   encode(queue: QueueKey): string {
     const { deadLetter, retryDelay } = this.#namespaces.defaultsOf(queue);
@@ -60,6 +60,6 @@ export class Policies {
   }
 }
 
-/** No limit but that of the numbers that groups have. */
+/** The error if all group numbers of a queue are in use. */
 export const noNumberLeft = (): QuaysideError =>
   new QuaysideError('too-many-groups', 'The queue has 65,535 consumer groups, which is as many as fit.');

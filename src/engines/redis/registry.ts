@@ -10,13 +10,13 @@ import type { RedisContext } from './context.ts';
 import { type Keys, parseQueueText, queueText } from './keys.ts';
 import type { Settings } from './settings.ts';
 
-/** A queue that must be swept within so long. */
+/** A queue that must be swept within `ms`. */
 export interface Due {
   readonly queue: QueueKey;
   readonly ms: number;
 }
 
-/** An entry of a list of queues to sweep: good for one sweep at or after its moment. */
+/** An entry of a sweep list: good for one sweep at or after its moment. */
 interface Entry {
   readonly member: string;
   readonly queue: QueueKey;
@@ -29,66 +29,65 @@ interface UnusedName {
   readonly usedAt: number;
 }
 
-/** Queues in which something ends, and those that need housekeeping. */
+/** The sweep lists: queues in which something expires, and queues that need housekeeping. */
 type SweepList = 'due' | 'tidy';
 
-/** An entry this close to its moment may be taken by a sweep while a call that relies on it is in flight. */
+/** An entry this close to its moment may be removed by a sweep while a call that relies on it is in flight. */
 const MARGIN_MS = CALL_TIMEOUT_MS + 1_000;
 const TIDY_AFTER_MS = 60_000;
-/** A use is noted if the last one is older: one write an hour for a busy queue. */
+/** A use is recorded if the last recorded one is older than this: one write per hour for a busy queue. */
 const USE_NOTED_MS = 3_600_000;
 /**
- * A queue that was noted as used within this time is certainly known: names are forgotten after a day (`Sweeper`).
- * The rest of the day is for clocks that differ, and for notes that a failover lost.
+ * A queue with a recorded use within this time certainly has its name: names are removed after a day without use
+ * (`Sweeper`). The rest of the day allows for clocks that differ, and for records that a failover lost.
  */
 const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;
-/** What a server's clock shows is estimated between its answers. If it is set back further, all is noted again. */
+/** A server's time is estimated between its replies. If its clock is set back further, all uses are recorded again. */
 const CLOCKS_MS = 60_000;
-/** If there are more queues than this, all are forgotten. */
+/** A map with more queues than this is cleared. */
 const MAX_REMEMBERED = 100_000;
 /**
- * A drop dates the last use back by this, so that a use within the same millisecond differs from it, and keeps the
- * name.
+ * A drop subtracts this from the last use, so that a use in the same millisecond differs from it and keeps the name.
  */
 const DROP_MARK_MS = 0.5;
-/** Queues whose usage is asked for in one go. */
+/** Queues whose usage is queried at a time. */
 const QUEUES_AT_ONCE = 200;
-/** Members of waiting and of reserved deliveries. */
+/** The ranges of the members of waiting and of reserved deliveries. */
 const COUNTED = [
   ['[w', '(x'],
   ['[l', '(m'],
 ] as const;
 /**
- * Redis measures up to this many fields, members or nodes of a key, which takes it 3 ms at most. It takes the rest of a
- * larger key to be of the same size: measuring all of a million takes half a second, in which it serves nothing else.
+ * How many fields, members or nodes of a key Redis measures, in 3 ms at most. For a larger key, it extrapolates: to
+ * measure all of a million takes half a second, in which it serves nobody else.
  */
 const SAMPLES = 10_000;
 
 /**
- * What is stored outside the slots of the queues: their names, and which of them must be swept when.
+ * Stores the names of queues, and when to sweep which, in keys outside the slots of the queues.
  *
- * Entries are good for one sweep, so that they need no lock: the node that sweeps at their moment adds an
- * entry for the next moment that the queue itself names, and only then removes the old one. A reserve makes
- * sure, before it is sent, that there is an entry between now and the end of its lease.
+ * An entry is good for one sweep, so no locks are needed: the node that sweeps at its moment adds an entry for the next
+ * moment, as reported by the queue, and only then removes the old one. Before a reserve is sent, it ensures that there
+ * is an entry between now and the end of its lease.
  */
 export class Registry {
   readonly #executor: Executor;
   readonly #keys: Keys;
   readonly #settings: Settings;
   readonly #dedupWindowMs: number;
-  /** By queue: when it was made known, or noted as used and found known. */
+  /** By queue: when its name was registered, or found registered. */
   readonly #declared = new Map<string, number>();
-  /** By queue: when a use was noted last. */
+  /** By queue: when a use was last recorded. */
   readonly #used = new Map<string, number>();
   /** By queue: the last moment that was registered. */
   readonly #due = new Map<string, number>();
-  /** The same of calls for which `MARGIN_MS` is too long. */
+  /** The same for sweeps that are due within `MARGIN_MS`. */
   readonly #soon = new Map<string, number>();
   readonly #tidy = new Map<string, number>();
-  /** By queue: the tag that it had last. */
+  /** By queue: its last known tag. */
   readonly #tags = new Map<string, string>();
   readonly #written = [this.#declared, this.#used, this.#due, this.#soon, this.#tidy, this.#tags];
-  /** What the clock showed last. */
+  /** The last time that `now` returned without a queue. */
   #seenAt = Number.NEGATIVE_INFINITY;
 
   constructor(context: Pick<RedisContext, 'executor' | 'keys' | 'settings' | 'dedupWindowMs'>) {
@@ -98,11 +97,11 @@ export class Registry {
     this.#dedupWindowMs = context.dedupWindowMs;
   }
 
-  /** The time by which entries are compared; with `queue`, that of the server which has it. */
+  /** The time with which entries are compared, or, with `queue`, the time of the queue's server. */
   now(queue?: QueueKey): number {
     if (queue !== undefined) return this.#timeOf(this.#keys.queue(queue).hash);
     const now = this.#timeOf(this.#keys.due);
-    // While it was ahead, a sweep may have taken entries of moments that are still to come.
+    // The clock was set back. While it was ahead, a sweep may have removed entries whose moments are still to come.
     if (now < this.#seenAt - MARGIN_MS) this.noteLoss();
     this.#seenAt = now;
     return now;
@@ -117,14 +116,13 @@ export class Registry {
   }
 
   /**
-   * A server was restarted or replaced, so what it was given last may be lost: nothing is relied on that was written
-   * before.
+   * A server was restarted or replaced and may have lost the last writes: nothing that was written before is relied on.
    */
   noteLoss(): void {
     for (const map of this.#written) map.clear();
   }
 
-  /** A queue that has another tag than before lost its data, and its name and entries perhaps with them. */
+  /** A queue with another tag than before has lost its data, and perhaps its name and entries as well. */
   noteTag(queue: QueueKey, tag: string): void {
     const text = queueText(queue);
     const before = this.#tags.get(text);
@@ -133,12 +131,12 @@ export class Registry {
     remember(this.#tags, text, tag);
   }
 
-  /** What was written for the queue is not relied on any more. */
+  /** Nothing that was written for the queue is relied on any more. */
   forgetWritten(queue: QueueKey): void {
     for (const map of this.#written) map.delete(queueText(queue));
   }
 
-  /** Makes queues known. @throws ExecutionError */
+  /** Registers the names of queues. @throws ExecutionError */
   async declare(queues: readonly QueueKey[], deadlineAt = this.#executor.deadline()): Promise<void> {
     if (queues.length === 0) return;
     const now = this.now();
@@ -155,12 +153,12 @@ export class Registry {
     }
   }
 
-  /** Notes, at most once an hour, that a known queue is used: so it stays known for a day. Nobody waits for it. */
+  /** Records, at most once an hour, that a queue is used, which keeps its name for a day. Runs in the background. */
   noteUse(queue: QueueKey): void {
     if (!this.#isWithin(this.#used.get(queueText(queue)), USE_NOTED_MS)) this.isKnown(queue).catch(() => {});
   }
 
-  /** Whether the queue's name is known. If so, its use is noted. @throws ExecutionError */
+  /** Whether the queue's name is registered. If so, its use is recorded. @throws ExecutionError */
   async isKnown(queue: QueueKey, deadlineAt = this.#executor.deadline()): Promise<boolean> {
     const text = queueText(queue);
     const now = this.now();
@@ -176,14 +174,14 @@ export class Registry {
     }
   }
 
-  /** The moments are by the server's clock: a name must never look unused that is about to be used. */
+  /** The moments are by the server's clock: a name that is about to be used must never look unused. */
   #use(ns: string, names: readonly string[], creates: boolean, deadlineAt: number): Promise<Reply> {
     const now = Math.floor(this.#settings.givenTime?.now() ?? 0);
     const args = [now, creates ? 1 : '', ...names];
     return this.#executor.call('use', [this.#keys.names(ns)], args, { deadlineAt });
   }
 
-  /** Up to `limit` names that were not used for so long. @throws ExecutionError */
+  /** Up to `limit` names that were not used for `ageMs`. @throws ExecutionError */
   async unused(ns: string, ageMs: number, limit: number): Promise<UnusedName[]> {
     const key = this.#keys.names(ns);
     const args = [key, '-inf', this.now() - ageMs, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES'];
@@ -194,14 +192,14 @@ export class Registry {
     return names;
   }
 
-  /** Deletes what is stored of a queue, unless it is not empty. @throws ExecutionError */
+  /** Deletes a queue; returns false if it is not empty or has declared options. @throws ExecutionError */
   forget(queue: QueueKey): Promise<boolean> {
     return this.#delete(queue, 'forget', []);
   }
 
   /**
-   * Deletes what is stored of a queue that holds no delivery, and then its name, unless it was used since: who stores
-   * something finds it new, and makes its name known again. @throws ExecutionError
+   * Deletes a queue, and then its name unless it was used since; returns false if it has deliveries. A later call that
+   * stores something creates the queue again and registers its name. @throws ExecutionError
    */
   async drop(queue: QueueKey): Promise<boolean> {
     const { ns, name } = queue;
@@ -222,7 +220,7 @@ export class Registry {
     return (await this.#executor.call(by, keys, [this.#dedupWindowMs])) === 1;
   }
 
-  /** Makes a queue unknown, or keeps its name for this much longer, unless it was used since. @throws ExecutionError */
+  /** Removes a name, or with `keepMs` adds this to its last use, unless it was used since. @throws ExecutionError */
   async unname(ns: string, { name, usedAt }: UnusedName, keepMs: number | null): Promise<void> {
     const instead = keepMs === null ? '' : usedAt + keepMs;
     await this.#executor.call('unname', [this.#keys.names(ns)], [name, usedAt, instead]);
@@ -241,8 +239,8 @@ export class Registry {
   }
 
   /**
-   * What the queues of a namespace hold. Memory, unlike a count that is kept, cannot drift: see `library/queue.lua` and
-   * `library/list.lua`. @throws ExecutionError
+   * How much the queues of a namespace store. Bytes are measured, because a stored counter could drift: see
+   * `library/queue.lua` and `library/list.lua`. @throws ExecutionError
    */
   async usage(ns: string, needsBytes: boolean): Promise<Usage> {
     const names = await this.names(ns);
@@ -271,7 +269,7 @@ export class Registry {
     return { elements, bytes: needsBytes ? bytes : null };
   }
 
-  /** Makes sure that the queue is swept by then. Null if there is such an entry already. @throws ExecutionError */
+  /** Ensures that the queue is swept within `ms`. Null if an entry does so already. @throws ExecutionError */
   dueIn(queue: QueueKey, ms: number, deadlineAt: number): Promise<void> | null {
     const now = this.now();
     const text = queueText(queue);
@@ -279,7 +277,7 @@ export class Registry {
     const registered = (isSoon ? this.#soon : this.#due).get(text) ?? 0;
     if (registered > (isSoon ? now : now + MARGIN_MS) && registered <= now + ms) return null;
     if (!isSoon) return this.addDue(queue, now + ms, deadlineAt);
-    // A sweep may take the first entry while the call is in flight; then the second one is left.
+    // A sweep may remove the first entry while the call is in flight; then the second one remains.
     const moments = [now + ms, now + ms + MARGIN_MS];
     return this.#add('due', queue, moments, deadlineAt).then(() => remember(this.#soon, text, now + ms));
   }
@@ -289,7 +287,7 @@ export class Registry {
     remember(this.#due, queueText(queue), at);
   }
 
-  /** Like `dueIn`, for housekeeping: nobody waits for it. */
+  /** Ensures that the queue's housekeeping is done in a minute. Nobody waits for the write. */
   tidyLater(queue: QueueKey): void {
     const now = this.now();
     if ((this.#tidy.get(queueText(queue)) ?? 0) > now) return;
@@ -302,7 +300,7 @@ export class Registry {
   }
 
   /**
-   * Up to `limit` entries between two moments, the earliest first, without the first `skipped`.
+   * Up to `limit` entries between two moments, the earliest first, after the first `skipped`.
    * @throws ExecutionError
    */
   async entries(
@@ -325,7 +323,7 @@ export class Registry {
     await this.#executor.write(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
   }
 
-  /** The moment is part of the member: each entry is its own. @throws ExecutionError */
+  /** The moment is part of the member, so a queue may have several entries. @throws ExecutionError */
   async #add(
     list: SweepList,
     queue: QueueKey,
@@ -347,24 +345,24 @@ function remember<Value>(map: Map<string, Value>, text: string, value: Value): v
   map.set(text, value);
 }
 
-/** Entries that are read at once, and with which a sweep reads no more. */
+/** Entries per read. A sweep that has found as many reads no more. */
 const MAX_QUEUES = 500;
-/** Queues swept in one go when the next moment is sought. */
+/** Queues that are swept at a time to find the next moment. */
 const STEP = 50;
 /** Queues whose server is unavailable are swept again after this long. */
 const AGAIN_MS = 5_000;
 
 const HOUR_MS = 3_600_000;
-/** A queue that is empty, not paused and unused for so long is forgotten. Its use is known to the hour. */
+/** A queue that is empty, not paused and unused for this long is removed. Its last use is known to the hour. */
 const FORGOTTEN_MS = 25 * HOUR_MS;
-/** A queue that is unused and needed all the same is checked again after this long. */
+/** An unused queue that is still needed is checked again after this long. */
 const NEEDED_MS = HOUR_MS;
-/** Between two checks, and names of a namespace that are checked in one. */
+/** Time between two checks for unused queues, and how many names of a namespace one check covers. */
 const REST_MS = 600_000;
 const NAMES_AT_ONCE = 200;
 
 /**
- * Ends leases and does the housekeeping for all queues of the engine, by the registry's lists; forgets unused queues.
+ * Ends leases and does the housekeeping in all queues of the engine, by the registry's lists; removes unused queues.
  */
 export class Sweeper {
   readonly #context: RedisContext;
@@ -372,9 +370,9 @@ export class Sweeper {
   readonly #registry: Registry;
   readonly #definitions: Definitions;
   readonly #namespaces: ReadonlySet<string>;
-  /** Queues that gained elements outside a sweep, until one reports them. */
+  /** Queues that received elements outside a sweep, until a sweep reports them. */
   readonly #affected = new Map<string, QueueKey>();
-  /** When unused queues are looked for again. */
+  /** When to look for unused queues again. */
   #forgetAt = Number.NEGATIVE_INFINITY;
 
   constructor(context: RedisContext, batchers: Batchers, registry: Registry, definitions: Definitions) {
@@ -385,7 +383,7 @@ export class Sweeper {
     this.#namespaces = new Set(context.namespaces.map(({ name }) => name));
   }
 
-  /** The next sweep names this queue. */
+  /** The next sweep reports this queue. */
   noteAffected(queue: QueueKey): void {
     this.#affected.set(queueText(queue), queue);
   }
@@ -420,7 +418,7 @@ export class Sweeper {
     return { affected, nextAt };
   }
 
-  /** The first entries that are due, of namespaces that this engine has. */
+  /** The first entries that are due, of this engine's namespaces. */
   async #dueEntries(list: SweepList, now: number): Promise<Entry[]> {
     const found: Entry[] = [];
     for (let skipped = 0; found.length < MAX_QUEUES; skipped += MAX_QUEUES) {
@@ -433,14 +431,14 @@ export class Sweeper {
 
   /**
    * Engines with other namespaces may share the server and the prefix: those of a node with an older configuration, or
-   * of another URL. Without the policy of a namespace, a sweep would return to its queue, or remove, what should become
-   * a dead letter.
+   * with another URL. A sweep without the policy of a namespace would return or remove deliveries that should be dead
+   * letters.
    */
   #isOwn({ queue }: Entry): boolean {
     return this.#namespaces.has(queue.ns);
   }
 
-  /** An unavailable server of a cluster must not keep the others' leases from ending. */
+  /** Sweeps each queue once. An unavailable server of a cluster must not delay the others' leases. */
   async #sweepAll(entries: readonly Entry[]): Promise<SweptQueues> {
     const queues = new Map(entries.map(({ queue }) => [queueText(queue), queue]));
     const swept = new Map<string, SweptQueue>();
@@ -458,9 +456,10 @@ export class Sweeper {
   }
 
   /**
-   * Before the old entries are removed: a queue that must be swept is in a list at any moment.
-   * @param earliest later than all of those, so that no new entry is one of them: a server whose clock is behind the
-   *   registry's may return a moment that the registry has reached
+   * Adds the next entries of swept queues before their old ones are removed: a queue that must be swept is always
+   * listed.
+   * @param earliest later than all old entries, so that no new entry equals one of them: a server whose clock is behind
+   *   the registry's may report a moment that has already passed there
    */
   async #registerNext(swept: ReadonlyMap<string, SweptQueue>, earliest: number): Promise<void> {
     const adding: Promise<void>[] = [];
@@ -474,8 +473,8 @@ export class Sweeper {
   }
 
   /**
-   * The moment at which the next lease ends. Entries only say not before when: a lease that was settled leaves
-   * its entry, so the queues themselves are swept, in the order of their entries, until none can be earlier.
+   * When the next lease or element expires; null: never. Entries are only lower bounds, as a settled lease leaves its
+   * entry. So queues are swept, in the order of their entries, until no other can be due earlier.
    */
   async #nextAt(now: number, { swept, silent }: SweptQueues): Promise<number | null> {
     let next = silent.size > 0 ? now + AGAIN_MS : Number.POSITIVE_INFINITY;
@@ -500,14 +499,13 @@ export class Sweeper {
   }
 
   /**
-   * Forgets queues that are no longer needed, with their statistics: names must not pile up. One step, if it is time
-   * for one. Never rejects: an unavailable server is asked again at the next.
+   * Removes unused queues with their statistics, so that names do not accumulate: one step, if it is time for one.
+   * Never rejects: an unavailable server is tried again in the next step.
    *
    * The name and the queue may be on two servers, and other nodes insert at any moment. A node inserts only within
-   * twelve hours of a moment at which it made the name known, or noted its use (`Registry.isDeclared`). So what comes
-   * to a queue that was unused for a day either came before it was checked, and then the queue is not empty; or its use
-   * was noted since, and then the name stays. Whatever breaks between two steps, no element is in a queue without a
-   * name.
+   * twelve hours of registering the name, or of recording its use (`Registry.isDeclared`). So if elements arrive in a
+   * queue that was unused for a day, they either arrived before the check, and the queue is not empty; or its use was
+   * recorded since, and the name stays. Whichever step fails, no element is in a queue without a name.
    */
   async forgetUnused(): Promise<void> {
     const now = this.#registry.now();
@@ -526,15 +524,18 @@ export class Sweeper {
 
   async #forget({ name: ns }: NamespacePolicy, unused: UnusedName): Promise<void> {
     const queue = { ns, name: unused.name };
-    // Dead letters come in the same step in which they die: there is no moment before it to make their queue known.
+    // Dead letters are stored in the step in which they die, so their queue's name cannot be registered before.
     const isNeeded = this.#context.policies.isDeadLetterQueue(queue) || (await this.#isConfigured(queue));
-    // What it remembers for a while is removed first.
+    // The sweep removes expired dedup keys, sessions and marks, which keep a queue from being empty.
     if (!isNeeded) await this.#sweepQueue(queue);
     const isForgotten = !isNeeded && (await this.#registry.forget(queue));
     await this.#registry.unname(ns, unused, isForgotten ? null : NEEDED_MS);
   }
 
-  /** A definition that pauses nothing is deleted. One that changes at this moment is a use, which is noted before. */
+  /**
+   * Whether a definition requires the queue. One that pauses nothing is deleted: a node that changes it at this moment
+   * has recorded a use of the queue before.
+   */
   async #isConfigured({ ns, name }: QueueKey): Promise<boolean> {
     const key = queueDefinitionKey({ ns, name });
     if ((await this.#definitions.get('queue-options', key)) !== null) return true;
@@ -552,20 +553,20 @@ interface SweptQueue {
 }
 
 interface SweptQueues {
-  /** By their names. */
+  /** By full name. */
   readonly swept: ReadonlyMap<string, SweptQueue>;
-  /** Those whose server did not reply. */
+  /** Full names of queues whose server did not reply. */
   readonly silent: ReadonlySet<string>;
 }
 
 /** What sweeping one queue found. Moments are by the server's clock; null: never. */
 interface Swept {
-  /** Leases ended, and what they held waits again. */
+  /** Leases have ended, and their deliveries wait again. */
   readonly released: boolean;
-  /** Something can be taken now. */
+  /** A delivery can be taken now. */
   readonly ready: boolean;
   readonly more: boolean;
-  /** When the next lease or element ends, or retention begins. */
+  /** When the next lease or element expires, or retention applies. */
   readonly nextAt: number | null;
   readonly nextTidyAt: number | null;
 }

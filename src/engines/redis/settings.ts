@@ -13,7 +13,7 @@ export interface Login {
   readonly tls: Tls | null;
 }
 
-/** Gives the time to the server's functions instead of the server's clock. For tests. */
+/** Replaces the server's clock in the library's functions. For tests. */
 export class GivenTime {
   readonly now: () => number;
 
@@ -27,12 +27,12 @@ export interface Settings {
   readonly shown: string;
   readonly addresses: readonly Address[];
   readonly login: Login;
-  /** What the server must be; null: as it says itself. */
+  /** Whether the server must be part of a cluster; null: either. */
   readonly cluster: boolean | null;
   /** The name of the master that Sentinels at `addresses` watch; null: no Sentinel. */
   readonly sentinel: { readonly master: string; readonly login: Login } | null;
   readonly prefix: string;
-  /** Replicas that must have a change before it is answered; null: one where the server has any. */
+  /** Replicas that must have a change before it is acknowledged; null: one, if the server has any. */
   readonly wait: number | null;
   readonly variant: Variant;
   readonly givenTime: GivenTime | null;
@@ -68,8 +68,8 @@ const URL_FORM = {
 };
 
 /**
- * The URL's query and the engine's settings as one; settings win.
- * @throws Error that names the setting and the remedy
+ * Merges the parameters of the URL and the engine's settings, which take precedence.
+ * @throws Error that names the setting and how to correct it
  */
 export function readSettings({ url, settings }: EngineOptions): Settings {
   const {
@@ -124,7 +124,7 @@ function sentinelLogin(given: Given, tls: Tls | null): Login {
   };
 }
 
-/** `rediss:` always checks the server's certificate; an authority that this system does not know is named by `ca`. */
+/** `rediss:` always verifies the server's certificate; `ca` names an authority that this system does not trust. */
 function tlsOf(given: Given, hosts: readonly Host[]): Tls {
   const servername = given.string('servername');
   const files = readTlsFiles(given, { ca: 'ca', cert: 'cert', key: 'key' });
@@ -142,15 +142,15 @@ function givenTimeOf(given: Given): GivenTime | null {
 
 /** What connections over TLS have in common. */
 interface Tls {
-  /** Holds a server's name only where the settings give one, which all servers have then. */
+  /** Contains a server name only if the settings give one, which then holds for all servers. */
   readonly options: ConnectionOptions;
   /** The hosts of the URL. */
   readonly hosts: readonly string[];
 }
 
 /**
- * The options for a connection to one host, whose name its certificate must have. Clusters and Sentinels announce
- * addresses that certificates need not have: those of such a server must have the first name in the URL.
+ * The options for a connection to one host, whose name must be in its certificate. Clusters and Sentinels announce IP
+ * addresses, which certificates may lack: the certificate of such a server must have the first host name of the URL.
  */
 export function tlsTo(host: string, { options, hosts }: Tls): ConnectionOptions {
   if (options.servername !== undefined) return options;

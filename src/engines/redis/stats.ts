@@ -4,7 +4,7 @@ import type { QueueKey } from '../../model/names.ts';
 import { type Arg, asString } from './client/connection.ts';
 import type { RedisContext } from './context.ts';
 
-/** Elements come first, and a read may have a write to wait for. */
+/** Shorter than the timeout of other calls: elements have priority, and a read may first wait for a write. */
 const TIMEOUT_MS = 2000;
 
 /** Counters in a hash per queue. */

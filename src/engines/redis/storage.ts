@@ -56,14 +56,14 @@ import { noNumberLeft, type Policies } from './policies.ts';
 import type { Due, Registry, Sweeper } from './registry.ts';
 
 const READ = { isRead: true } as const;
-/** Deliveries that go in one step: a server that removes a million at once answers nothing else until then. */
+/** Deliveries removed per step. Redis serves nobody else while a function runs. */
 const PURGE_STEP = 2_000;
-/** Items that are settled in one step, for the same reason: a thousand that become dead letters take it 80 ms. */
+/** Items settled per call, for the same reason: a thousand that become dead letters take 80 ms. */
 const SETTLE_STEP = 1_000;
-/** Elements of a page by ids that count as a page each in the size of a batch. */
+/** A page by ids counts as a page for each id in the size of a batch, up to this many. */
 const SCANS_AT_ONCE = 8;
 
-/** The Storage port on the function library: what the operations do is in `library/`. */
+/** The Storage port on the function library, which implements the operations: see `library/`. */
 export class RedisStorage implements Storage {
   readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = true;
@@ -94,7 +94,7 @@ export class RedisStorage implements Storage {
     return this.#batchers.inTime(this.#declare(queues, options));
   }
 
-  /** What a queue is declared with is stored in it, hence in a call of each. */
+  /** Options are stored with their queue, so each queue needs a call of its own. */
   async #declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
     await this.#registry.declare(queues);
     if (options === undefined) return;
@@ -123,10 +123,10 @@ export class RedisStorage implements Storage {
     const isEmpty = elements.length === 0;
     if (isEmpty && request === null) return [];
     const room = roomOf(this.#policies, queue);
-    // Before anything is sent: what is rejected creates no queue.
+    // Check before sending: a rejected insert must not create the queue.
     if (room.limit !== null && isBeyond(room.limit, elements)) throw groupsRejected(room);
     const call = insertCall(elements, { windowMs: this.#dedupWindowMs, room, onRepeat, request });
-    // Nothing is stored, and no queue made, by a look at a key.
+    // Looking up a request key stores nothing and does not create the queue.
     if (isEmpty) return this.#batchers.call(queue, INSERT, call, { deadlineAt });
     return this.#batchers.call(queue, INSERT, call, {
       join: 'insert',
@@ -163,14 +163,14 @@ export class RedisStorage implements Storage {
   }
 
   /**
-   * Each item is atomic; up to {@link SETTLE_STEP} of one queue are one call. If some calls fail, all is
-   * `outcome-unknown`.
+   * Each item is atomic; up to {@link SETTLE_STEP} of one queue are one call. If a call fails after another one has
+   * changed something, the outcome of all is unknown. @throws QuaysideError
    */
   async settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     if (items.length === 0) return [];
     const deadlineAt = this.#batchers.deadline(leftMs);
     const room = this.#makeRoom(items, deadlineAt);
-    // Without a reason to wait, the calls are made at once, in their place among other calls.
+    // Do not await when there is nothing to wait for: the calls would lose their place in the order.
     if (room !== null) await room;
     return this.#settle(items, deadlineAt);
   }
@@ -188,14 +188,14 @@ export class RedisStorage implements Storage {
       bytes,
       dues,
     });
-    // A sweep for what expired in the consumer's hands may have been before it was back.
+    // The sweep for an element that has expired since its pop may have run before this undo.
     if (dues.length > 0) this.#sweepSoon(queue);
   }
 
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
     if (options.ids?.length === 0) return Promise.resolve({ deliveries: [], next: null });
     const deadlineAt = this.#batchers.deadline(options.leftMs);
-    // The library ends pages at that many, but not those by ids.
+    // The library limits pages to `SCAN_BYTES`, except those by ids.
     const pageBytes = SCAN_BYTES * Math.min(options.ids?.length ?? 1, SCANS_AT_ONCE);
     return this.#batchers.call(queue, SCAN, options, { ...READ, pageBytes, deadlineAt });
   }
@@ -204,7 +204,7 @@ export class RedisStorage implements Storage {
     return this.#batchers.call(queue, PURGE, states);
   }
 
-  /** After the calls that were made before it. */
+  /** Runs after all calls made earlier. */
   drop(queue: QueueKey): Promise<boolean> {
     return this.#batchers.inTime(this.counts(queue).then(() => this.#registry.drop(queue)));
   }
@@ -270,7 +270,7 @@ export class RedisStorage implements Storage {
     });
   }
 
-  /** Settles the items that the server left when it had copied enough for one batch. */
+  /** Settles the items that the server skipped because the batch had copied enough bytes. */
   async #settleRest(
     items: readonly SettleItem[],
     results: readonly (SettleResult | null)[],
@@ -286,14 +286,14 @@ export class RedisStorage implements Storage {
     return results.map((result) => result ?? (next.next().value as SettleResult));
   }
 
-  /** Only the server knows when what it moved expires: a sweep of the target looks, as soon as there is one. */
+  /** Only the server knows when moved elements expire, so their queues are swept soon. */
   #sweepTargets(items: readonly SettleItem[], results: readonly (SettleResult | null)[]): void {
     for (const [i, { action }] of items.entries()) {
       if (action.kind === 'move' && results[i]?.outcome === 'done') this.#sweepSoon(action.to);
     }
   }
 
-  /** If this fails, there is the entry from before the batch. */
+  /** If this fails, the entry that was added before the batch remains. */
   #sweepSoon(queue: QueueKey): void {
     this.#registry.addDue(queue, this.now(queue)).catch(() => {});
   }
@@ -307,8 +307,8 @@ export class RedisStorage implements Storage {
   }
 
   /**
-   * Groups that are not the default ones must fit before anything is finished: an outbox entry cannot be rejected when
-   * it arrives. Exchanges name none, and so nothing is asked for here. Null: nothing to do.
+   * Creates the groups that are not default ones, before anything is finished: an outbox entry cannot be rejected when
+   * it arrives. Exchanges name no such groups, so they need no call here. Null: nothing to do.
    * @throws QuaysideError `too-many-groups`
    */
   #makeRoom(items: readonly SettleItem[], deadlineAt: number): Promise<unknown> | null {
@@ -350,10 +350,10 @@ function isSame(a: QueueKey, b: QueueKey): boolean {
   return a.name === b.name && a.ns === b.ns;
 }
 
-/** A queue is swept so long after a move to it was sent: later than its deadline, in case its reply is lost. */
+/** When to sweep the target of a move, counted from sending it: after its deadline, in case the reply is lost. */
 const MOVED_SWEEP_MS = 10_000;
 
-/** The error of items in several batches of which some failed: what changed nothing is said only if nothing changed. */
+/** The error of items in several calls, some of which failed: `outcome-unknown` if any call changed something. */
 function inPart(settled: readonly PromiseSettledResult<SettleResult[]>[], cause: unknown): unknown {
   const isChanged = settled.some(
     (each) =>
@@ -369,12 +369,12 @@ function inPart(settled: readonly PromiseSettledResult<SettleResult[]>[], cause:
   });
 }
 
-// The verbs of the library: how calls become arguments, and results theirs.
+// The verbs of the library: how calls are encoded as arguments, and results decoded.
 
-/** The elements of one call, ready to be sent. */
+/** The encoded elements of one call. */
 interface InsertCall {
   readonly contents: EncodedArgs;
-  /** What is sent in addition of each element; null: of all of them nothing is. */
+  /** What is sent for each element in addition to its content; null: nothing for any of them. */
   readonly extras: readonly Extras[] | null;
   readonly windowMs: number;
   readonly room: GroupRoom;
@@ -383,7 +383,7 @@ interface InsertCall {
   readonly request: string;
 }
 
-/** What there is of an element in addition to its content; all empty: nothing. */
+/** An element's fields besides its content; each may be empty. */
 interface Extras {
   readonly timing: Buffer;
   readonly groups: string;
@@ -398,7 +398,7 @@ function extrasOf(element: NewElement): Extras {
   return { timing, groups, dedupKey: dedupKey === null ? '' : keyText(dedupKey, fingerprint) };
 }
 
-/** A key with its fingerprint behind a zero byte, which no key has. */
+/** A key and its fingerprint, separated by a zero byte, which no key contains. */
 function keyText(key: string, fingerprint: string | null | undefined): string {
   return fingerprint ? `${key}\0${fingerprint}` : key;
 }
@@ -422,7 +422,7 @@ const COLUMNS = [
   { code: 'd', of: 'dedupKey' },
 ] as const;
 
-/** Names joined by commas, which no name has; '' on a plain queue. */
+/** Names joined by commas, which no name contains; '' on a plain queue. */
 function groupsText(groups: readonly string[]): string {
   return groups.length === 1 && groups[0] === PLAIN_GROUP ? '' : groups.join(',');
 }
@@ -430,19 +430,19 @@ function groupsText(groups: readonly string[]): string {
 const READY = Buffer.alloc(0);
 const NO_EXTRAS: Extras = { timing: READY, groups: '', dedupKey: '' };
 
-/** See `library/insert.lua`. Fractions of a millisecond round up: never early. */
+/** See `library/insert.lua`. Fractions of a millisecond are rounded up, so that nothing happens early. */
 function encodeTiming({ matureAt, delayMs, tries, expiresAt = null }: NewElement): Buffer {
   if (matureAt === null && delayMs <= 0 && tries === 0 && expiresAt === null) return READY;
   const timing = Buffer.allocUnsafe(22);
   timing.writeUIntBE(matureAt === null ? 0 : Math.max(0, Math.ceil(matureAt)) + 1, 0, 6);
   timing.writeUIntBE(Math.max(0, Math.ceil(delayMs)), 6, 6);
   timing.writeUInt32BE(tries, 12);
-  // 0 stands for never. An expiry in 1970 has passed as well a millisecond later.
+  // 0 means never, so an expiry of 0 becomes 1, which is past as well.
   timing.writeUIntBE(expiresAt === null ? 0 : Math.max(1, Math.ceil(expiresAt)), 16, 6);
   return timing;
 }
 
-/** What `library/insert.lua` returns of an element; a third value is a key that came with other content. */
+/** The outcomes of an element in `library/insert.lua`. */
 const STORED = 0x30;
 const REPEATED = 0x31;
 const MISMATCHED = 0x32;
@@ -451,7 +451,7 @@ const INSERT: Verb<InsertCall, ElementId[]> = {
   name: 'insert',
   encode(calls) {
     const count = calls.reduce((sum, { contents }) => sum + contents.count, 0);
-    // The columns that are sent in addition to the contents: those that any element needs.
+    // The columns that are sent besides the contents: those with a value for any element.
     const columns = COLUMNS.filter(({ of }) =>
       calls.some(({ extras }) => extras?.some((each) => each[of].length > 0)),
     );
@@ -485,7 +485,7 @@ const INSERT: Verb<InsertCall, ElementId[]> = {
           return [];
         }
         if (number === 0) return groupsRejected(room);
-        // Numbers of one call are consecutive.
+        // The numbers of a call's elements are consecutive.
         if (what === REPEATED) for (let place = 0; place < count; place++) onRepeat?.(place, true);
         return consecutiveIds(tag, number, count);
       }
@@ -516,7 +516,7 @@ function consecutiveIds(tag: string, first: number, count: number): ElementId[] 
   return ids;
 }
 
-/** The bound on the groups of a queue. */
+/** The limit of a queue's groups. */
 interface GroupRoom {
   readonly queue: QueueKey;
   readonly limit: GroupLimit | null;
@@ -524,7 +524,7 @@ interface GroupRoom {
   readonly text: string;
 }
 
-/** Why groups do not fit. */
+/** The error if groups do not fit. */
 function groupsRejected({ queue, limit }: GroupRoom): QuaysideError {
   return limit === null ? noNumberLeft() : tooManyGroups(queue.name, limit.max);
 }
@@ -534,7 +534,7 @@ function roomOf(policies: Policies, queue: QueueKey): GroupRoom {
   return { queue, limit, text: limit === null ? '' : `${limit.max},${[...limit.defaults].join(',')},` };
 }
 
-/** Creates groups, all or none. */
+/** Creates groups; rejected if they do not all fit. */
 const ROOM = single<{ readonly room: GroupRoom; readonly groups: string }, undefined>(
   'room',
   ({ room, groups }) => [room.text, groups],
@@ -567,7 +567,7 @@ const [HAS_TOKEN, FROM_WAITING, COUNTS_TRY, IS_MOMENT, HAS_REASON, IS_DEFAULT] =
 const ACTIONS = { finish: 'f', release: 'r', extend: 'e', 'dead-letter': 'd', move: 'm' } as const;
 const WITH_INSERTS = 't';
 
-/** Settles of one batch, in their order: see `library/settle.lua`. Null for items that are to be sent again. */
+/** Settles of one batch, in their order: see `library/settle.lua`. Null for items that must be sent again. */
 const SETTLE: Verb<SettleCall, (SettleResult | null)[]> = {
   name: 'settle',
   encode(calls) {
@@ -646,7 +646,7 @@ function writeItem(item: SettleItem, groups: Map<string, number>, target: Buffer
   target.writeUIntBE(Math.max(0, Math.ceil(value)), at + 3, 6);
 }
 
-/** What follows the items, for those that need it. */
+/** Adds the arguments that some items need in addition. */
 function writeDetails({ action }: SettleItem, { windowMs, retentionMs }: SettleCall, details: Arg[]): void {
   if (action.kind === 'finish' && action.inserts !== undefined) {
     details.push(windowMs, action.inserts.length);
@@ -668,19 +668,19 @@ const STATE_CODES: Readonly<Record<DeliveryState, string>> = {
   reserved: 'r',
 };
 
-/** One step: how many went, and whether there may be more. */
+/** One step of a purge: how many deliveries were removed, and whether there may be more. */
 const PURGE = single<readonly DeliveryState[], PurgeStep>(
   'purge',
   (states) => [states.map((state) => STATE_CODES[state]).join(''), PURGE_STEP],
   ({ text }) => ({ removed: text.readUIntBE(0, 6), isDone: text.readUInt8(6) === 0 }),
 );
 
-/** The last digit has two bits of the token: with any other digit a second text would stand for the same token. */
+/** The last digit has only two bits of the token: any other digit would make a second string for the same token. */
 const TOKEN = /^[A-Za-z0-9_-]{21}[AQgw]$/;
 
 /**
- * The token of a delivery of one take. Its first four bytes are counted up from delivery to delivery, so that one
- * draw of random bits does for a take: all of its reservations belong to one user.
+ * The token of the delivery with this index in a take. The first four bytes are counted up from delivery to delivery,
+ * so a take needs only one draw of random bytes; all its reservations belong to one user.
  */
 function tokenText(first: Buffer, index: number): string {
   if (index === 0) return first.toString('base64url');
@@ -689,7 +689,7 @@ function tokenText(first: Buffer, index: number): string {
   return token.toString('base64url');
 }
 
-/** Writes a token(16). One that is not ours is written as zeros, which match no reservation (`library/settle.lua`). */
+/** Writes a token(16). A malformed one is written as zeros, which match no reservation (`library/settle.lua`). */
 function writeToken(token: string | null, target: Buffer, at: number): void {
   if (token !== null && TOKEN.test(token)) target.write(token, at, TOKEN_BYTES, 'base64url');
   else target.fill(0, at, at + TOKEN_BYTES);
@@ -713,7 +713,7 @@ const TAKE_HEAD = 16;
 /** The members that the deliveries had: `w`, gid(2), maturity(6), seq(6), tries and touched(4). */
 const TAKE_STEP = 19;
 const RESERVED = 0x52;
-/** Pops of which the fields of the elements are given in place of the members: `e`, seq(6). */
+/** Pops whose result has the elements' fields instead of members: `e`, seq(6). */
 const UNTOUCHED_POPS = 0x70;
 const FIELD_BYTES = 7;
 const NEXT_KNOWN = 1;
@@ -735,7 +735,7 @@ function holderOf(calls: readonly TakeCall[]): Buffer {
   return isOne ? holder : Buffer.concat([holder, ...calls.flatMap(eachHolder)]);
 }
 
-/** Each text of a call, its length before it. */
+/** The holders of one call, each with its length(2) before it. */
 function eachHolder({ holders, count }: TakeCall): Buffer[] {
   return Array.from({ length: count }, (_, place) => {
     const text = typeof holders === 'string' ? holders : (holders[place] ?? '');
@@ -746,8 +746,8 @@ function eachHolder({ holders, count }: TakeCall): Buffer[] {
 }
 
 /**
- * Calls of the same group, lease and owner, one after the other: the first gets the first. Those with ids or `maxBytes`
- * are alone.
+ * Calls with the same group, lease and owner are joined: the first call gets the first elements. Calls with ids or
+ * `maxBytes` are not joined.
  */
 const TAKE: Verb<TakeCall, TakeResult> = {
   name: 'take',
@@ -792,21 +792,21 @@ const TAKE: Verb<TakeCall, TakeResult> = {
 interface Taken {
   readonly deliveries: Delivery[];
   /**
-   * The maturity of the first that was gone when the reply was repeated; null: none was. It may wait again, and
-   * what waited behind it was perhaps not looked up: a caller that has too few calls again.
+   * The maturity of the first element that a repeated reply omits; null: none. It may wait again, and elements behind
+   * it may not have been looked up, so a caller that has too few must call again.
    */
   readonly goneFrom: number | null;
 }
 
-/** What is stored with a popped element and not in its delivery. */
+/** Stored data of a popped element that its delivery does not contain. */
 interface Unseen {
   /** When it was inserted, and when it expires. */
   readonly times: Buffer;
-  /** Of the last failed try. */
+  /** The reason of the last failed try. */
   readonly reason: Buffer;
 }
 
-/** For those popped elements that have something which `undo` could not tell. */
+/** Only for popped elements with data that `undo` could not derive. */
 const unseen = new WeakMap<Delivery, Unseen>();
 
 /** See `library/take.lua`. @throws UndecodableElements */
@@ -830,7 +830,7 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
       goneFrom ??= isNamed ? text.readUIntBE(at + 3, 6) : 0;
       continue;
     }
-    // The maturity and the tries of an element that was never reserved are those that are stored with it.
+    // An untouched element has the maturity and the tries that are stored with it.
     const [moments, momentAt] = isNamed ? [text, at + 3] : [value, 0];
     const id = elementId(tag, text.readUIntBE(at + seqAt, 6));
     try {
@@ -853,7 +853,10 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
   return { deliveries, goneFrom };
 }
 
-/** Whether a stored element does not expire, and was inserted at the moment(6) at `at` of `moments`. */
+/**
+ * Whether a stored element does not expire and was inserted at its maturity, which is the moment(6) at `at` in
+ * `moments`.
+ */
 function isUsual(value: Buffer, moments: Buffer, at: number): boolean {
   for (let i = 0; i < 6; i++) if (value[i + 10] !== moments[at + i] || value[i + 16] !== 0) return false;
   return true;
@@ -864,7 +867,7 @@ function expiryOf(delivery: Delivery): number | null {
   return unseen.get(delivery)?.times.readUIntBE(6, 6) || null;
 }
 
-/** Deliveries that this process popped, as arguments. */
+/** The arguments for deliveries that this process popped. */
 function undoArgs(deliveries: readonly Delivery[]): Arg[] {
   return deliveries.flatMap((delivery) => {
     const named = Buffer.alloc(ID_BYTES + ELEMENT_HEAD);
@@ -954,7 +957,7 @@ const SCAN = single<ScanOptions, ScanPage>(
   },
 );
 
-/** Null: a scan continues behind what cannot be decoded; a take logs it. */
+/** Null if the element cannot be decoded: a scan skips it, and a take logs it. */
 function readScanned(
   { tag, text }: Result,
   at: number,
@@ -993,10 +996,10 @@ function readScanned(
   };
 }
 
-/** The largest tries that a member of z can have: a cursor is behind all members of its element. */
+/** The largest tries that a member of z can have, so that a cursor is behind all members of its element. */
 const ANY_TRIES = Buffer.alloc(4, 0xff);
 
-/** The state and the member of z of a delivery in a page, from what the page says of it. */
+/** The cursor of a delivery in a page: its state and its member of z, derived from the page. */
 function cursorAt(text: Buffer, at: number, gid: Buffer): string {
   const seq = text.subarray(at + 17, at + 23);
   const isReserved = STATES[String.fromCharCode(text.readUInt8(at))] === 'reserved';
@@ -1014,7 +1017,7 @@ function decodable(value: Buffer): ElementContent | null {
   }
 }
 
-/** Stores what a queue was declared with. */
+/** Stores the declared options of a queue. */
 const OPTIONS = single<string, undefined>(
   'options',
   (text) => [text],

@@ -6,7 +6,7 @@ import { withTlsHint } from '../../../engine/settings.ts';
 import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import { type Address, type Login, tlsTo } from '../settings.ts';
 
-/** Arguments that are written already, as the protocol has them. Only for calls of functions. */
+/** Arguments that are already encoded for the protocol. Only for calls of functions. */
 export class EncodedArgs {
   readonly count: number;
   readonly bytes: Buffer;
@@ -27,10 +27,12 @@ export interface Command {
   readonly args: readonly Arg[];
 }
 
-/** An error reply of Redis. The driver's own error holds the arguments, hence bodies, so only its message is kept. */
+/**
+ * An error reply of Redis. The driver's error contains the arguments, and so element bodies: only its message is kept.
+ */
 export class ReplyError extends Error {}
 
-/** The connection closed before the reply came. */
+/** The connection closed before the reply arrived. */
 export class CommandLost extends Error {
   /** False if no byte of the command can have arrived. */
   readonly sent: boolean;
@@ -44,17 +46,17 @@ export class CommandLost extends Error {
 export interface ConnectionOptions {
   readonly clock: Clock;
   readonly login: Login;
-  /** Where the server is; asked before each connect, since a Sentinel may name another after a failover. */
+  /** The address of the server. Called before each connect, since a Sentinel may name another one after a failover. */
   readonly locate: () => Promise<Address>;
   /** Prepares a new connection. If it fails, the connection is closed and another one is opened. */
   readonly setUp: (connection: RedisConnection) => Promise<void>;
   /** The connection is set up and in use. */
   readonly onReady?: () => void;
-  /** It was lost or could not be made. The message says why, without credentials. */
+  /** It was lost or could not be opened. The message says why, without credentials. */
   readonly onDown?: (reason: Error) => void;
   /** Every reply that is not an error, once the connection is set up. */
   readonly onReply?: () => void;
-  /** Sends something every two seconds, so that a dead peer is noticed by its silence. Does not reject. */
+  /** Called every two seconds, to send something: a dead peer is detected by its silence. Must not throw. */
   readonly heartbeat?: (connection: RedisConnection) => void;
   /** How long the server may be silent during the first connect. */
   readonly firstConnectMs?: number;
@@ -62,15 +64,13 @@ export interface ConnectionOptions {
 
 /** How long a server may be silent during a connect. */
 export const CONNECT_MS = 2_000;
-/**
- * At a start no call waits, and a node that cannot connect ends: a busy server has more time if no other can be tried.
- */
+/** The same at a start, for the last server to try: no call is waiting yet, and a node that cannot connect exits. */
 export const START_CONNECT_MS = 10_000;
 const FIRST_RETRY_MS = 50;
 const MAX_RETRY_MS = 1_000;
 const TICK_MS = 500;
 const TICKS_PER_HEARTBEAT = 4;
-/** Shorter than the silence after which a server is suspected: one that waits for its replicas is not silent. */
+/** Shorter than `SUSPECT_MS`: a server that waits for its replicas must not count as silent. */
 const WAIT_MS = 700;
 /** A server that owes a reply for this long is sent nothing more until it replies. */
 const SUSPECT_MS = 1_000;
@@ -87,16 +87,16 @@ const CUT_OFF = /ECONNRESET|EPIPE/;
  * a connection closes (`retryStrategy: null`), and the next one is opened here, on the injected clock.
  */
 export class RedisConnection {
-  /** The first connect, or why it failed. */
+  /** Resolves when the first connect has succeeded. @throws Error why it failed */
   readonly ready: Promise<void>;
-  /** Replicas that must have a write on this connection. Set by `setUp`. */
+  /** How many replicas must have a write on this connection. Set by `setUp`. */
   wait = 0;
   readonly #redis: Redis;
   readonly #options: ConnectionOptions;
   readonly #first = Promise.withResolvers<void>();
   #isReady = false;
   #isClosed = false;
-  /** The reply to `WAIT`, and to the one that follows it. */
+  /** The replies to the current `WAIT` and to the next one. */
   #waiting: Promise<Reply> | null = null;
   #waitingNext: Promise<Reply> | null = null;
   /** When the server last sent something, or a connect or a command began to wait for it. */
@@ -132,7 +132,7 @@ export class RedisConnection {
       keepAlive: 10_000,
     });
     this.#redis.on('error', ({ message }: Error) => {
-      // The driver's own error holds the arguments of the command, such as the password.
+      // The driver's error contains the arguments of the command, such as the password.
       this.#reason ??= new Error(message);
     });
     this.#redis.on('ready', () => void this.#setUp());
@@ -161,8 +161,9 @@ export class RedisConnection {
   }
 
   /**
-   * Resolves with how many replicas have all that was sent on this connection. One `WAIT` at a time: behind it the
-   * server executes nothing of this connection, so with a replica that stalls, one for each turn would pile up.
+   * Resolves with how many replicas have all that was sent on this connection. There is one `WAIT` at a time: until it
+   * returns, the server executes nothing else of this connection, so with a stalled replica, one per turn would pile
+   * up.
    * @throws ReplyError, CommandLost
    */
   replicated(): Promise<Reply> {
@@ -174,7 +175,7 @@ export class RedisConnection {
     return this.#waitingNext;
   }
 
-  /** What is sent until `uncork` leaves in one packet. */
+  /** Everything that is sent until `uncork` goes into one packet. */
   cork(): void {
     this.#redis.stream.cork();
   }
@@ -195,11 +196,11 @@ export class RedisConnection {
     const stream: Redis['stream'] | undefined = this.#redis.stream;
     if (stream === undefined || stream.destroyed) return;
     this.#reason ??= reason;
-    // At once: a graceful end would wait for a server that may never answer.
+    // Not gracefully, which would wait for a server that may never reply.
     stream.destroy();
   }
 
-  /** Closes it for good. What was sent before still leaves. */
+  /** Closes the connection permanently. Data that was sent before is still transmitted. */
   close(): void {
     this.#isClosed = true;
     this.#isReady = false;
@@ -217,7 +218,7 @@ export class RedisConnection {
   #sendWait(): Promise<Reply> {
     this.#waitingNext = null;
     this.#waiting = this.send('WAIT', [this.wait, WAIT_MS]).finally(() => {
-      // Those who wait for the next one come first.
+      // If there is a next `WAIT`, it has set `#waiting` already.
       if (this.#waitingNext === null) this.#waiting = null;
     });
     return this.#waiting;
@@ -225,7 +226,7 @@ export class RedisConnection {
 
   #connect(): void {
     this.#noteAlive();
-    // Its outcome comes as an event.
+    // Events report the outcome.
     this.#redis.connect().catch(() => {});
   }
 
@@ -315,8 +316,8 @@ export class RedisConnection {
 }
 
 /**
- * Asks one server one thing, on a connection of its own.
- * @throws Error why it did not answer, without credentials
+ * Sends one command to a server, on a connection of its own.
+ * @throws Error why there was no reply, without credentials
  */
 export async function ask(
   address: Address,
@@ -349,8 +350,8 @@ export function asString(reply: Reply | undefined): string {
 }
 
 /**
- * Opens sockets for ioredis. Its own connectors would do for a fixed address; its Sentinel connector cannot check the
- * certificate of a master that it finds, and waits on timers of its own (ADR 0010).
+ * Opens sockets for ioredis. Its own connectors would suffice for a fixed address, but its Sentinel connector cannot
+ * verify the certificate of the master that it finds, and uses timers of its own (ADR 0010).
  */
 function connectorOf(open: () => Promise<Socket>): new () => AbstractConnector {
   return class extends AbstractConnector {
@@ -366,8 +367,8 @@ function connectorOf(open: () => Promise<Socket>): new () => AbstractConnector {
 }
 
 /**
- * A call of a function, whose many arguments are encoded in one pass. ioredis makes a list of three texts or buffers of
- * each and copies that, which took a seventh of the processor time of an insert.
+ * A call of a function, whose many arguments are encoded in one pass. ioredis creates a list of three strings or
+ * buffers for each argument and copies it, which took a seventh of the processor time of an insert.
  */
 class FunctionCall extends RedisCommand {
   readonly #args: readonly Arg[];
@@ -405,17 +406,17 @@ class FunctionCall extends RedisCommand {
 }
 
 const CALL = 'FCALL';
-/** More than what is around an argument, or a number with it. */
+/** More than the protocol adds to an argument, or than a number takes with that. */
 const FRAME_BYTES = 64;
 const MAX_CHARACTER_BYTES = 3;
 const [DOLLAR, ZERO, CR, LF] = [0x24, 0x30, 0x0d, 0x0a];
 
-/** The most that an argument of this length takes: `$`, its length, and two ends of a line. */
+/** The maximum size of an encoded argument of this length: `$`, its length, and two line ends. */
 export function argumentSize(length: number): number {
   return length + 20;
 }
 
-/** Writes what is in front of an argument of this length. Returns where the argument begins. */
+/** Writes the head of an argument of this length. Returns where the argument begins. */
 export function writeLength(length: number, target: Buffer, at: number): number {
   target[at] = DOLLAR;
   let digits = 1;
@@ -429,7 +430,7 @@ export function writeLength(length: number, target: Buffer, at: number): number 
   return writeLineEnd(target, at + 1 + digits);
 }
 
-/** Returns where the line behind begins. */
+/** Returns the position after the line end. */
 export function writeLineEnd(target: Buffer, at: number): number {
   target[at] = CR;
   target[at + 1] = LF;

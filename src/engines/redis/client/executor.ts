@@ -10,12 +10,12 @@ import { slotOf } from './topology.ts';
 export interface RedisRequest {
   readonly slot: number;
   readonly name: string;
-  /** Made for each attempt. @param mayBeDone an earlier attempt may have been executed */
+  /** Called for each attempt. @param mayBeDone an earlier attempt may have been executed */
   readonly args: (master: Master, mayBeDone: boolean) => readonly Arg[];
   readonly writes: boolean;
   /** Executing it twice has the effect of executing it once: an attempt without a reply is repeated. */
   readonly repeatable: boolean;
-  /** Sent behind it, at each attempt. */
+  /** Sent right behind the command, at each attempt. */
   readonly followers?: readonly Command[];
   /** By the monotonic clock. */
   readonly deadlineAt: number;
@@ -39,17 +39,17 @@ export class ExecutionError extends QuaysideError {
 
 const FIRST_PAUSE_MS = 10;
 const MAX_PAUSE_MS = 200;
-/** So many redirections are followed at once; servers that point at each other are not chased. */
+/** This many redirections are followed without a pause, in case servers redirect to each other. */
 const REDIRECTS_AT_ONCE = 3;
 
 /**
  * Executes requests: sends each to the master that has its slot, follows redirections, and repeats it through lost
- * connections until there is a reply or no time left. Knows of each whether it may have been executed.
+ * connections until there is a reply or no time left. Tracks whether each may have been executed.
  */
 export class Executor {
-  /** The name with which functions of the library begin. */
+  /** The prefix of the names of the library's functions. */
   readonly library: string;
-  /** What waits for replies. */
+  /** The calls that are waiting for replies. */
   readonly pending = new PendingLimit();
   readonly #context: Pick<RedisContext, 'clock' | 'log' | 'settings' | 'topology'>;
   readonly #pausing = new Set<() => void>();
@@ -66,31 +66,32 @@ export class Executor {
     return this.#context.clock.monotonic() + withinMs;
   }
 
-  /** What the clock of the master shows that has the key, as far as we know. */
+  /** The estimated time of the master that has the key. */
   serverTime(key: string): number {
     return this.#context.topology.serverTime(slotOf(key));
   }
 
-  /** Why a request for this slot would be in vain now; null: it may succeed. */
+  /** Why a request for this slot cannot succeed now; null: it may. */
   rejection(slot: number): QuaysideError | null {
     const master = this.#context.topology.masterOf(slot);
     return this.pending.rejection(master?.downMs ?? 0, master?.problem ?? null);
   }
 
-  /** A command on one key that changes nothing. @throws ExecutionError */
+  /** Executes a command on one key that changes nothing. @throws ExecutionError */
   read(key: string, name: string, args: readonly Arg[], deadlineAt = this.deadline()): Promise<Reply> {
     return this.#command(key, name, args, { writes: false, repeatable: true, deadlineAt });
   }
 
-  /** One that changes something, and may be executed twice. @throws ExecutionError */
+  /** Executes a command on one key that changes something, and may be executed twice. @throws ExecutionError */
   write(key: string, name: string, args: readonly Arg[]): Promise<Reply> {
     return this.#command(key, name, args, { writes: true, repeatable: true, deadlineAt: this.deadline() });
   }
 
   /**
-   * Calls a function of the library, by the end of its name.
-   * @param keys of one slot
-   * @param options.repeatable if not, it is never sent twice: without a reply its outcome is unknown
+   * Calls a function of the library.
+   * @param name the end of the function's name
+   * @param keys all in one slot
+   * @param options.repeatable if false, it is never sent twice, and without a reply its outcome is unknown
    * @throws ExecutionError
    */
   call(
@@ -103,13 +104,13 @@ export class Executor {
     return this.#command(keys[0], 'FCALL', call, { writes: true, repeatable, deadlineAt });
   }
 
-  /** Begins to execute a request, which ends by its deadline. */
+  /** Starts to execute a request, which settles by its deadline. */
   execute(request: RedisRequest): Execution {
     const { clock, settings } = this.#context;
     return new Execution(request, clock, settings.shown, (execution) => this.#attempt(execution));
   }
 
-  /** Everything fails from now on. */
+  /** All requests fail from now on. */
   stop(): void {
     this.#isStopped = true;
     this.#wake();
@@ -152,7 +153,7 @@ export class Executor {
   }
 
   /**
-   * Draws the consequences of a failed attempt. Resolves with whether the next one follows at once.
+   * Handles a failed attempt. Resolves with whether the next one follows without a pause.
    * @throws ExecutionError if there must be none
    */
   async #learn(execution: Execution, master: Master, error: unknown): Promise<boolean> {
@@ -172,7 +173,7 @@ export class Executor {
     return false;
   }
 
-  /** None of these errors changed anything, unless it is one that Redis or our functions did not foresee. */
+  /** Handles an error reply. None of the errors that are listed here changed anything. */
   async #learnFromReply(execution: Execution, master: Master, message: string): Promise<boolean> {
     const { topology, log, settings } = this.#context;
     const { shown } = settings;
@@ -184,7 +185,7 @@ export class Executor {
       case 'ASK':
         execution.redirect = topology.redirected(address, master);
         return execution.isRedirectedAtOnce();
-      // By the server's clock it arrived long after it was sent.
+      // By the server's clock, it arrived long after it was sent: our estimate of that clock was wrong.
       case 'LATE':
         master.noteServerTime(Number(second));
         return execution.isRedirectedAtOnce();
@@ -200,13 +201,15 @@ export class Executor {
       case 'MISCONF':
       case 'TRYAGAIN':
         execution.reason = message;
-        // Keys of one moving slot are on two servers. In the other cases the server serves no lease at all.
+        // For TRYAGAIN, the keys of a moving slot are on two servers. In the other cases, the server serves no lease at
+        // all.
         if (code !== 'TRYAGAIN') master.renewContact();
         topology.refresh(master);
         return false;
       case 'OOM':
-        // What may be done is sent again even so, for its reply: batches under a name that a full server runs, others
-        // until there is room. Without pauses those came to 8,000 attempts in a second.
+        // A request that may have been executed is repeated all the same, for its reply: batches by a function that a
+        // full server executes, others until there is memory again. Without pauses, those made 8,000 attempts per
+        // second.
         if (execution.mayBeDone) return false;
         throw new ExecutionError('storage-full', `${shown} is out of memory.`);
       case 'NOAUTH':
@@ -225,7 +228,7 @@ export class Executor {
       );
       return execution.inTime(loading);
     }
-    // `STALE` is none of these: the library sends it to calls that were given up, which are attempted no more.
+    // `STALE` does not occur here: the library returns it for calls that were given up, which are not attempted again.
     log.warn({ engine: shown, reply: message }, 'Redis answered with an error that was not expected');
     const outcome = 'answered with an error; whether it was done is unknown';
     throw new ExecutionError('outcome-unknown', `${shown} ${outcome}.`);
@@ -254,12 +257,12 @@ interface FunctionOptions {
   readonly deadlineAt?: number;
 }
 
-/** One request, and what its attempts have come to. */
+/** One request, and the state of its attempts. */
 export class Execution {
   /** @throws ExecutionError at the deadline, or before */
   readonly done: Promise<Executed>;
   readonly request: RedisRequest;
-  /** Some attempt may have been executed, although no reply says so. */
+  /** An attempt may have been executed, although there was no reply. */
   mayBeDone = false;
   /** Where the next attempt goes instead of the master that has the slot. */
   redirect: Master | null = null;
@@ -317,7 +320,7 @@ export class Execution {
     return this.#redirects <= REDIRECTS_AT_ONCE;
   }
 
-  /** The error of a request that is attempted no further, or waited for no longer. */
+  /** The error of a request that is given up now. */
   failure(): ExecutionError {
     if (!this.mayBeDone && !this.#isOpen) {
       return new ExecutionError('storage-unavailable', `${this.#shown} cannot be used now: ${this.reason}.`);

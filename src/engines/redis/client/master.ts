@@ -14,9 +14,9 @@ import {
 
 /** One command for a master. */
 interface MasterCommand extends Command {
-  /** It changes something: if the master has replicas to wait for, the command counts only with them. */
+  /** It changes something: if changes wait for replicas, it succeeds only if they have it. */
   readonly writes: boolean;
-  /** The slot is moving to this master, which shall serve it already. */
+  /** The slot is moving to this master, which must be told (`ASKING`) to serve it already. */
   readonly asking?: boolean;
   /** Sent right behind it on the same connection. Their replies are ignored. */
   readonly followers?: readonly Command[];
@@ -25,7 +25,7 @@ interface MasterCommand extends Command {
 /** The master executed the command, but too few replicas had it in time. */
 export class NotReplicated extends Error {}
 
-/** What was sent since a turn of the event loop began: in one packet, with one `WAIT` behind it. */
+/** The commands of one turn of the event loop: sent in one packet, with one `WAIT` behind them. */
 interface Turn {
   readonly connection: RedisConnection;
   writes: boolean;
@@ -45,33 +45,36 @@ interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
   /** Null: the master executes none of our functions. */
   readonly library: Library | null;
   readonly settings: Settings;
-  /** It is not one of those with which the node started. */
+  /** It is not one of the masters with which the node started. */
   readonly isSuccessor: boolean;
-  /** What its clock is taken to show now, until it replies for the first time. */
+  /** The estimate of its time now, until its first reply. */
   readonly serverTime: number;
   /**
    * Called at each new connection.
-   * @param isOther the server was restarted, or another one took over: it may have lost what it was given last
+   * @param isOther the server was restarted, or another one took over: it may have lost the last writes
    */
   readonly onReady: (facts: ServerFacts, isOther: boolean) => void;
-  /** Changes wait for no replica any more, as there has been none for a while; or they wait again, as there is one. */
+  /** Changes stopped waiting for replicas, as there has been none for a while, or wait again, as there is one. */
   readonly onReplicas: (areThere: boolean) => void;
 }
 
-/** A server that answered nothing for this long was unavailable: it is asked something every two seconds. */
+/** A server that did not reply for this long was unavailable: a heartbeat is sent every two seconds. */
 const UNAVAILABLE_MS = 3_000;
-/** Leases that end so soon after a server is back could hardly be settled or extended. */
+/** Leases that end this soon after a server is available again could hardly be settled or extended. */
 const GRACE_MS = 5_000;
-/** Heartbeats in a row, two seconds apart, that show no replica: one that only reconnects is back by then. */
+/** Consecutive heartbeats, two seconds apart, without a replica: one that only reconnects is back by then. */
 const HEARTBEATS_WITHOUT_REPLICA = 5;
 const ALWAYS: Contact = { since: 0, excusedUntil: 0 };
 
 /** One master server. */
 export class Master {
-  /** Why a connection was last lost or not made. */
+  /** Why a connection was last lost or could not be opened. */
   problem: Error | null = null;
   readonly #options: MasterOptions;
-  /** Two, so that one works while the other waits for replicas. Commands with an order are never in flight together. */
+  /**
+   * Two, so that one works while the other waits for replicas. Commands whose order matters are never in flight
+   * together.
+   */
   readonly #connections: readonly RedisConnection[];
   #turn: Turn | null = null;
   #later: (() => void)[] = [];
@@ -94,7 +97,7 @@ export class Master {
     this.#connections = [this.#open(), this.#open()];
   }
 
-  /** The first connection, or why it failed. */
+  /** Resolves when the first connection is set up. @throws Error why it failed */
   get ready(): Promise<void> {
     return Promise.race(this.#connections.map(({ ready }) => ready));
   }
@@ -112,18 +115,18 @@ export class Master {
     return { since, excusedUntil: since + GRACE_MS };
   }
 
-  /** Until now the server was unavailable, or could change nothing. */
+  /** Starts a new contact: until now the server was unavailable, or rejected changes. */
   renewContact(): void {
     const { clock, settings } = this.#options;
     this.#contact = { at: clock.monotonic(), givenAt: settings.givenTime?.now() ?? null };
   }
 
-  /** What the server's clock shows now, as far as we know. */
+  /** The estimate of the server's time now. */
   get serverTime(): number {
     return this.#serverTimeAt(this.#options.clock.monotonic());
   }
 
-  /** The server showed this time in a reply. */
+  /** Corrects the estimate by the time in a reply. */
   noteServerTime(now: number): void {
     this.#timeOffset = now - this.#options.clock.monotonic();
   }
@@ -141,7 +144,7 @@ export class Master {
     return replicated(reply, replicas.promise, connection.wait);
   }
 
-  /** The same for a command without hurry: it leaves with the next one, at the end of this turn at the latest. */
+  /** Executes a command that is not urgent: together with the next one, at the latest at the end of this turn. */
   executeLater(command: MasterCommand): Promise<Reply> {
     if (this.#later.length === 0) setImmediate(() => this.#executeLater());
     return new Promise((resolve) => this.#later.push(() => resolve(this.execute(command))));
@@ -166,7 +169,7 @@ export class Master {
     for (const connection of this.#connections) connection.reconnect(new CommandLost(false));
   }
 
-  /** What waits is sent before. */
+  /** Sends waiting commands, then closes the connections. */
   stop(): void {
     this.#executeLater();
     this.#endTurn();
@@ -180,7 +183,8 @@ export class Master {
   #open(): RedisConnection {
     const { clock, locate, library, settings, onReady, onDown } = this.#options;
     const { login, wait } = settings;
-    // If another server may take over, one without replicas may be cut off: what it acknowledged would be lost.
+    // If another server may take over, a master without replicas may be cut off, and what it acknowledged would be
+    // lost.
     const isSingle = ({ isCluster }: ServerFacts): boolean => !isCluster && settings.sentinel === null;
     let facts: ServerFacts;
     let heartbeatsWithout = 0;
@@ -222,7 +226,7 @@ export class Master {
     });
   }
 
-  /** From now on, changes on this connection wait for so many replicas. */
+  /** Sets how many replicas the changes on this connection wait for. */
   #setWait(connection: RedisConnection, wait: number): void {
     if (connection.wait === wait) return;
     connection.wait = wait;
@@ -268,7 +272,7 @@ export class Master {
 
   #noteReply(): void {
     const now = this.#options.clock.monotonic();
-    // What was before the first reply this process cannot know, except of a server that failed.
+    // Nothing is known of the time before the first reply, except that a successor's predecessor failed.
     const { isSuccessor } = this.#options;
     if (this.#repliedAt === null ? isSuccessor : now - this.#repliedAt > UNAVAILABLE_MS) this.renewContact();
     this.#repliedAt = now;
@@ -288,12 +292,12 @@ export interface ServerFacts {
   readonly version: string;
   /** Names the server until it is restarted. */
   readonly runId: string;
-  /** Replicas that follow it. One that is being filled does not yet. */
+  /** Online replicas, without those that are still receiving their first copy. */
   readonly replicas: number;
   readonly isCluster: boolean;
   /** Its clock, ms since 1970. */
   readonly now: number;
-  /** Whether changes reach its disk: `appendonly`, and how often; null if it does not tell. */
+  /** Its `appendonly` and `appendfsync`; null if `CONFIG GET` is not permitted. */
   readonly appendOnly: boolean;
   readonly appendFsync: string | null;
 }
@@ -338,7 +342,7 @@ async function checkServer(
 }
 
 /**
- * Checks what may have changed since, and returns the number of replicas that follow it now.
+ * Checks what may have changed since, and returns the number of online replicas.
  * @throws UnfitRedis, ReplyError, CommandLost
  */
 async function recheckServer(connection: RedisConnection): Promise<number> {
@@ -361,7 +365,7 @@ async function loadLibrary(connection: RedisConnection, library: Library): Promi
   }
 }
 
-/** The driver's own SELECT would continue in database 0 if it failed. */
+/** If the driver selected the database, it would continue in database 0 if that failed. */
 async function selectDatabase(connection: RedisConnection, db: number): Promise<void> {
   try {
     await connection.send('SELECT', [db]);
@@ -402,9 +406,7 @@ function readInfo(reply: Reply): ReadonlyMap<string, string> {
   return new Map(lines.map((line) => line.split(/:(.*)/s, 2) as [string, string]));
 }
 
-/**
- * `connected_slaves` also counts those that are being filled, such as `redis-cli --rdb`, which acknowledges nothing.
- */
+/** Counts online replicas. `connected_slaves` includes those that only receive a copy, such as `redis-cli --rdb`. */
 function replicasIn(info: ReadonlyMap<string, string>): number {
   let online = 0;
   for (const [name, value] of info) if (/^slave\d+$/.test(name) && value.includes('state=online')) online++;

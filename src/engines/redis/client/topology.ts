@@ -9,30 +9,30 @@ interface TopologyOptions {
   /** Null: the masters execute none of our functions. */
   readonly library: Library | null;
   readonly settings: Settings;
-  /** Called at every connection to a master that becomes ready. */
+  /** Called for each connection to a master when it is ready. */
   readonly onReady: (facts: ServerFacts, server: string, isOther: boolean) => void;
   readonly onDown: (server: string, reason: Error) => void;
-  /** Changes wait for no replica any more, as there has been none for a while; or they wait again, as there is one. */
+  /** Changes stopped waiting for replicas, as there has been none for a while, or wait again, as there is one. */
   readonly onReplicas: (server: string, areThere: boolean) => void;
 }
 
-/** Refreshes of the slot map keep this distance, however many replies ask for one. */
+/** The delay of a requested refresh of the slot map, so that many requests cause only one. */
 const REFRESH_AFTER_MS = 200;
 const REFRESH_EVERY_MS = 15_000;
 const ASK_MS = 1_000;
 
 /**
- * Which master has which slot: one master for all, at a fixed address or found by Sentinels, or the masters of a
- * cluster. The slot map comes from any server that answers.
+ * Knows which master has which slot: one master for all, at a fixed address or found by Sentinels, or the masters of a
+ * cluster. The slot map is read from the first server that replies.
  */
 export class Topology {
   /** Whether queues may be stored on different servers, so that no call may touch two of them. */
   isCluster = false;
   readonly #options: TopologyOptions;
   readonly #listeners: (() => void)[] = [];
-  /** By address, in the order in which they are asked for the slot map. */
+  /** By address, in the order in which they are queried for the slot map. */
   readonly #masters = new Map<string, Master>();
-  /** By slot. On one server, all are its own. */
+  /** By slot. Without a cluster, only the first is used. */
   #slots: (Master | undefined)[] = [];
   #isStarted = false;
   #isStopped = false;
@@ -50,7 +50,7 @@ export class Topology {
     if (cluster !== null && cluster !== this.isCluster) {
       throw new Error(`cluster is ${cluster}, but the server is ${this.isCluster ? '' : 'not '}part of one`);
     }
-    // Most clusters refuse the SELECT already; whether one with several databases serves, nobody has tried.
+    // Most clusters reject the SELECT already. Clusters with several databases are untested.
     if (this.isCluster && login.db !== 0) {
       throw new Error(`it is part of a cluster; leave out database ${login.db}, as a cluster is used with 0`);
     }
@@ -77,7 +77,7 @@ export class Topology {
     return this.#slots[this.isCluster ? slot : 0] ?? null;
   }
 
-  /** What the clock of the master that has the slot shows now, as far as we know. */
+  /** The estimated time of the master that has the slot. */
   serverTime(slot: number): number {
     return this.masterOf(slot)?.serverTime ?? this.#serverTime;
   }
@@ -87,21 +87,21 @@ export class Topology {
     return [...this.#masters.values()];
   }
 
-  /** The server that an `ASK` of another one named; without a host, it is on the same one. */
+  /** The server that a redirection by another one names; without a host, it is on the same one. */
   redirected(address: string, by: Master): Master {
     const host = address.startsWith(':') ? parseAddress(this.#addressOf(by) ?? '').host : '';
     return this.#masterAt(`${host}${address}`);
   }
 
-  /** A `MOVED` named the server that has this slot now. */
+  /** Handles a `MOVED`, which names the server that has this slot now. */
   moved(slot: number, address: string, by: Master): void {
     this.#slots[slot] = this.redirected(address, by);
     this.refresh();
   }
 
   /**
-   * Something does not fit the slot map: reads it again, soon.
-   * @param doubted is asked last: it may be cut off from the others, which have replaced it
+   * Something contradicts the slot map: reads it again soon.
+   * @param doubted a server that is queried last: it may be cut off from the others, which have replaced it
    */
   refresh(doubted?: Master): void {
     const address = this.#addressOf(doubted);
@@ -114,18 +114,18 @@ export class Topology {
     this.#refreshAfter(REFRESH_AFTER_MS);
   }
 
-  /** Calls `listener` whenever slots may have moved, or a server is back. */
+  /** Calls `listener` whenever slots may have moved, or a server is available again. */
   onChange(listener: () => void): void {
     this.#listeners.push(listener);
   }
 
-  /** Of a server that has not replied yet: the clocks of a cluster agree, while this machine's may be wrong. */
+  /** For a server that has not replied yet: the clocks of a cluster agree, while this machine's may be wrong. */
   get #serverTime(): number {
     const [any] = this.#masters.values();
     return any?.serverTime ?? this.#options.clock.now();
   }
 
-  /** Null: it is not used any more. */
+  /** Null: it is no longer used. */
   #addressOf(server: Master | undefined): string | null {
     for (const [address, master] of this.#masters) if (master === server) return address;
     return null;
@@ -161,7 +161,7 @@ export class Topology {
     return master;
   }
 
-  /** Where the one master is. @throws Error why no Sentinel knows */
+  /** The address of the only master. @throws Error why no Sentinel knows it */
   async #locate(): Promise<Address> {
     const { sentinel, addresses } = this.#options.settings;
     if (sentinel === null) return addresses[0] as Address;
@@ -196,7 +196,7 @@ export class Topology {
     });
   }
 
-  /** Asks the servers that are known, those of the URL last. @throws Error why none answered */
+  /** Reads the slot map from the known servers, those of the URL last. @throws Error why none replied */
   async #refresh(): Promise<void> {
     const { settings } = this.#options;
     const servers = [...[...this.#masters.keys()].map(parseAddress), ...settings.addresses];
@@ -204,7 +204,7 @@ export class Topology {
     const addresses = await this.#askFirst(servers, settings.login, command, readSlots);
     if (this.#isStopped) return;
     const current = new Set(addresses);
-    // First the new ones, which take over what the others know of the time.
+    // Open new masters first: they inherit the estimate of the time from the others.
     this.#slots = addresses.map((address) => (address === undefined ? undefined : this.#masterAt(address)));
     for (const [address, master] of this.#masters) {
       if (current.has(address)) continue;
@@ -214,7 +214,7 @@ export class Topology {
     this.#changed();
   }
 
-  /** Asks one server after the other until one answers. @throws Error why the last one did not */
+  /** Queries one server after the other until one replies. @throws Error why the last one did not */
   async #askFirst<T>(
     addresses: readonly Address[],
     login: Login,
@@ -243,8 +243,8 @@ export class Topology {
 }
 
 /**
- * @param asked the server that answered: one that does not know its own host means that one
- * @throws Error if it has left its cluster, or joined none: another server may know more
+ * @param asked the server that replied, which an entry without a host means
+ * @throws Error if it belongs to no cluster, or to none any more: another server may know more
  */
 function readSlots(reply: Reply, asked: Address): (string | undefined)[] {
   if (Array.isArray(reply) && reply.length === 0)
@@ -276,11 +276,11 @@ const TABLE = Uint16Array.from({ length: 256 }, (_, byte) => {
   return crc;
 });
 
-/** Slots that were asked for before: the same few keys are named at every call. */
+/** A cache: most calls name the same few keys. */
 const known = new Map<string, number>();
 const MOST_KNOWN = 10_000;
 
-/** The slot of a key: of its hash tag where it has one that is not empty. */
+/** The slot of a key, or of its hash tag if it has one that is not empty. */
 export function slotOf(key: string): number {
   let slot = known.get(key);
   if (slot === undefined) {
