@@ -3,7 +3,7 @@ import { compareTexts } from '../util/compare-texts.ts';
 import type { NewElement } from './element.ts';
 
 /** Headers of tracing, which are ignored: a repeat of the same insert belongs to another span. */
-const OF_TRACING: ReadonlySet<string> = new Set(['traceparent', 'tracestate', 'baggage']);
+const TRACING_HEADERS: ReadonlySet<string> = new Set(['traceparent', 'tracestate', 'baggage']);
 
 /** 128 bits in base64url. */
 const LENGTH = 22;
@@ -19,14 +19,14 @@ type GivenContent = Omit<NewElement, 'dedupKey' | 'fingerprint' | 'expiresAt'>;
  */
 export function contentFingerprint(element: GivenContent, ttlMs: number | null = null): string {
   const hash = createHash('sha256')
-    .update(JSON.stringify(factsOf(element, ttlMs)))
+    .update(JSON.stringify(hashedFields(element, ttlMs)))
     .update('\0');
-  return textOf(hash.update(element.body));
+  return digestOf(hash.update(element.body));
 }
 
 /** 128 bits of a hash of a string: a short name for its content. */
 export function textFingerprint(text: string): string {
-  return textOf(createHash('sha256').update(text));
+  return digestOf(createHash('sha256').update(text));
 }
 
 /** The fingerprint of a request: that of `contentFingerprint`, over all elements in their order. */
@@ -38,14 +38,14 @@ export class RequestFingerprint {
   add(element: GivenContent, ttlMs: number | null): void {
     // In a large request nearly all elements have the same facts, whose serialization costs more than their hash.
     if (this.#last === null || this.#last.ttlMs !== ttlMs || !isAlike(this.#last.element, element)) {
-      this.#last = { element, ttlMs, facts: JSON.stringify(factsOf(element, ttlMs)) };
+      this.#last = { element, ttlMs, facts: JSON.stringify(hashedFields(element, ttlMs)) };
     }
     // The length separates the body from the next element.
     this.#hash.update(`${element.body.byteLength}${this.#last.facts}`).update(element.body);
   }
 
   text(): string {
-    return textOf(this.#hash);
+    return digestOf(this.#hash);
   }
 }
 
@@ -65,17 +65,17 @@ function isAlike(a: GivenContent, b: GivenContent): boolean {
   );
 }
 
-function textOf(hash: Hash): string {
+function digestOf(hash: Hash): string {
   return hash.digest('base64url').slice(0, LENGTH);
 }
 
 /** The hashed facts, except the body. */
-function factsOf(element: GivenContent, ttlMs: number | null): unknown[] {
+function hashedFields(element: GivenContent, ttlMs: number | null): unknown[] {
   const { contentType, contentEncoding, headers, matureAt, delayMs, tries, groups } = element;
   const pairs: [string, string][] = [];
   for (let i = 0; i + 1 < headers.length; i += 2) {
     const [name = '', value = ''] = [headers[i], headers[i + 1]];
-    if (!OF_TRACING.has(name)) pairs.push([name, value]);
+    if (!TRACING_HEADERS.has(name)) pairs.push([name, value]);
   }
   pairs.sort(([a], [b]) => compareTexts(a, b));
   return [contentType, contentEncoding, matureAt, delayMs, tries, [...new Set(groups)].sort(), pairs, ttlMs];

@@ -9,27 +9,27 @@ const POOL_TOKENS = 512;
 /** Generates unguessable lease tokens. */
 export class LeaseTokens {
   #pool = Buffer.alloc(0);
-  #at = 0;
+  #offset = 0;
 
   /** The bytes of a new token: a view of memory that is never reused. */
   bytes(): Buffer {
-    const at = this.#advance();
+    const at = this.#takeOffset();
     return this.#pool.subarray(at, at + TOKEN_BYTES);
   }
 
   /** A new token in the form that clients receive, base64url. */
   text(): string {
-    const at = this.#advance();
+    const at = this.#takeOffset();
     return this.#pool.toString('base64url', at, at + TOKEN_BYTES);
   }
 
-  #advance(): number {
-    if (this.#at === this.#pool.length) {
+  #takeOffset(): number {
+    if (this.#offset === this.#pool.length) {
       this.#pool = randomBytes(TOKEN_BYTES * POOL_TOKENS);
-      this.#at = 0;
+      this.#offset = 0;
     }
-    const at = this.#at;
-    this.#at += TOKEN_BYTES;
+    const at = this.#offset;
+    this.#offset += TOKEN_BYTES;
     return at;
   }
 }

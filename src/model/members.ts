@@ -31,22 +31,22 @@ export function memberPath(path: string, name: string): string {
 
 /** The error for a member with an invalid value; `allowed` continues "must be". */
 export function wrongMember(path: string, value: unknown, allowed: string): QuaysideError {
-  const what = path === '' ? 'The body' : path;
-  if (value === undefined) return invalidParameter(path, `${what} is missing; it must be ${allowed}.`);
-  return invalidParameter(path, `${what} must be ${allowed}, not ${quote(value)}.`);
+  const subject = path === '' ? 'The body' : path;
+  if (value === undefined) return invalidParameter(path, `${subject} is missing; it must be ${allowed}.`);
+  return invalidParameter(path, `${subject} must be ${allowed}, not ${quote(value)}.`);
 }
 
 /**
  * Returns the result of `read`. A QuaysideError that it throws is rethrown with the path of the member, which its own
  * message does not contain.
- * @param lead start of the message
+ * @param prefix start of the message
  */
-export function atMember<T>(path: string, read: () => T, lead = `${path}:`): T {
+export function atMember<T>(path: string, read: () => T, prefix = `${path}:`): T {
   try {
     return read();
   } catch (error) {
     if (!(error instanceof QuaysideError)) throw error;
-    throw error.with({ parameter: path, message: `${lead} ${error.message}` });
+    throw error.with({ parameter: path, message: `${prefix} ${error.message}` });
   }
 }
 
@@ -76,11 +76,11 @@ export function booleanMember(path: string, value: unknown): boolean {
  * @param unit for the message, such as "milliseconds"
  * @throws QuaysideError `invalid-parameter` with the path
  */
-export function wholeMember(path: string, value: unknown, from: number, to: number, unit?: string): number {
-  if (typeof value === 'number' && Number.isInteger(value) && value >= from && value <= to) return value;
+export function wholeMember(path: string, value: unknown, min: number, max: number, unit?: string): number {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= min && value <= max) return value;
   throw wrongMember(
     path,
     value,
-    `${unit === undefined ? '' : `${unit}, `}a whole number from ${from} to ${to}`,
+    `${unit === undefined ? '' : `${unit}, `}a whole number from ${min} to ${max}`,
   );
 }

@@ -22,20 +22,20 @@ const encoder = new TextEncoder();
  * @throws QuaysideError `invalid-name`
  */
 export function checkName(kind: string, name: string, parameter = kind): string {
-  const wrong = wrongIn(name);
-  if (wrong === null) return name;
-  const message = `The ${kind} name ${quote(name)} ${wrong}.`;
+  const problem = problemWith(name);
+  if (problem === null) return name;
+  const message = `The ${kind} name ${quote(name)} ${problem}.`;
   throw new QuaysideError('invalid-name', message, { parameter });
 }
 
 /** What is wrong with a name and how to fix it, to continue a sentence; null if it is valid. */
-function wrongIn(name: string): string | null {
+function problemWith(name: string): string | null {
   if (name === '') return 'is empty. Give 1 to 255 bytes of UTF-8';
   if (CONTROL.test(name)) return 'has a control character. Leave it out';
   if (!name.isWellFormed()) return 'is not well-formed Unicode. Send UTF-8';
   // A UTF-16 code unit is at most 3 bytes of UTF-8, so a short name need not be encoded.
-  const isLong = name.length * 3 > LIMITS.nameBytes && encoder.encode(name).length > LIMITS.nameBytes;
-  return isLong ? `is longer than ${LIMITS.nameBytes} bytes. Shorten it` : null;
+  const isTooLong = name.length * 3 > LIMITS.nameBytes && encoder.encode(name).length > LIMITS.nameBytes;
+  return isTooLong ? `is longer than ${LIMITS.nameBytes} bytes. Shorten it` : null;
 }
 
 /** Whether a string is a valid consumer group name. */

@@ -36,16 +36,16 @@ export type Tids = string | null | readonly (string | null)[];
  * The strings by which an engine stores the holders of reservations that are made together: one for all, or one for
  * each. An empty string stands for no holder.
  */
-export function holderTexts(
+export function holderStrings(
   user: string | null | undefined,
   tids: Tids | undefined,
 ): string | readonly string[] {
-  if (tids === undefined || tids === null || typeof tids === 'string') return holderText(user, tids);
-  return tids.map((tid) => holderText(user, tid));
+  if (tids === undefined || tids === null || typeof tids === 'string') return holderString(user, tids);
+  return tids.map((tid) => holderString(user, tid));
 }
 
 // Tids have no control characters, so the last line feed separates the two.
-function holderText(user: string | null | undefined, tid: string | null | undefined): string {
+function holderString(user: string | null | undefined, tid: string | null | undefined): string {
   if (tid == null) return user == null ? '' : `${user}\n`;
   return `${user ?? ''}\n${tid}`;
 }

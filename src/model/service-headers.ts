@@ -72,18 +72,18 @@ export const SERVICE_HEADERS: ReadonlySet<string> = new Set([
  */
 export function deadLetterHeaders(headers: ElementHeaders, facts: DeadLetterFacts): ElementHeaders {
   const { from, at, tries, id, reason = null } = facts;
-  let isMovedAgain = false;
+  let hasOriginId = false;
   const kept: string[] = [];
   for (let i = 0; i < headers.length; i += 2) {
     const name = headers[i] ?? '';
     if (!MOVE_HEADERS.has(name)) kept.push(name, headers[i + 1] ?? '');
-    if (name === ORIGIN_ID) isMovedAgain = true;
+    if (name === ORIGIN_ID) hasOriginId = true;
   }
-  const moved = new Date(at).toISOString();
-  kept.push(FROM_QUEUE, from, DEAD_LETTER_AT, moved, 'x-dl-tries', String(tries));
-  const why = headerValue(reason ?? '');
-  if (why !== '') kept.push(DEAD_LETTER_REASON, why);
-  if (!isMovedAgain) kept.push(ORIGIN_ID, id);
+  const movedAt = new Date(at).toISOString();
+  kept.push(FROM_QUEUE, from, DEAD_LETTER_AT, movedAt, 'x-dl-tries', String(tries));
+  const deadLetterReason = headerValue(reason ?? '');
+  if (deadLetterReason !== '') kept.push(DEAD_LETTER_REASON, deadLetterReason);
+  if (!hasOriginId) kept.push(ORIGIN_ID, id);
   return kept;
 }
 

@@ -4,7 +4,7 @@ interface BackoffBounds {
 }
 
 /** For work that needs an engine: few attempts while it is unavailable, and a short wait once it is back. */
-const OF_ENGINES: BackoffBounds = { minMs: 100, maxMs: 5_000 };
+const ENGINE_BOUNDS: BackoffBounds = { minMs: 100, maxMs: 5_000 };
 
 /** Exponential backoff with jitter: the delay doubles after each consecutive failure, up to a bound. */
 export class Backoff {
@@ -12,7 +12,7 @@ export class Backoff {
   readonly #bounds: BackoffBounds;
   #ms = 0;
 
-  constructor(random: () => number, bounds = OF_ENGINES) {
+  constructor(random: () => number, bounds = ENGINE_BOUNDS) {
     this.#random = random;
     this.#bounds = bounds;
   }

@@ -23,12 +23,12 @@ export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic: () => performance.now(),
   after(delayMs, run) {
-    let left = Math.max(0, delayMs);
+    let remainingMs = Math.max(0, delayMs);
     let timer: NodeJS.Timeout;
     const arm = (): void => {
-      const step = Math.min(left, LONGEST_TIMEOUT_MS);
-      left -= step;
-      timer = setTimeout(left > 0 ? arm : run, step);
+      const step = Math.min(remainingMs, LONGEST_TIMEOUT_MS);
+      remainingMs -= step;
+      timer = setTimeout(remainingMs > 0 ? arm : run, step);
       timer.unref();
     };
     arm();

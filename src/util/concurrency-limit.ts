@@ -37,7 +37,7 @@ class KeyState {
   /** Total size of the running tasks. */
   running = 0;
   /** Number of running tasks: `running` is 0 if all of them have size 0. */
-  pieces = 0;
+  tasks = 0;
   /** Expired entries remain until they are first in the queue. */
   readonly waiting = new Fifo<PendingEntry>();
   waitingCount = 0;
@@ -65,8 +65,9 @@ export class ConcurrencyLimit {
    */
   run<T>(key: string, work: () => Promise<T>, options: WorkOptions = {}): Promise<T> {
     const { size = 1 } = options;
-    if (!this.#startNow(key, size)) return this.#wait(key, options).then(() => this.#do(key, size, work));
-    return this.#do(key, size, work);
+    if (!this.#startNow(key, size))
+      return this.#wait(key, options).then(() => this.#execute(key, size, work));
+    return this.#execute(key, size, work);
   }
 
   /**
@@ -85,14 +86,14 @@ export class ConcurrencyLimit {
   }
 
   #onceEnd(key: string, size: number): () => void {
-    let isOver = false;
+    let hasEnded = false;
     return () => {
-      if (!isOver) this.#end(key, size);
-      isOver = true;
+      if (!hasEnded) this.#end(key, size);
+      hasEnded = true;
     };
   }
 
-  #do<T>(key: string, size: number, work: () => Promise<T>): Promise<T> {
+  #execute<T>(key: string, size: number, work: () => Promise<T>): Promise<T> {
     const end = (): void => this.#end(key, size);
     let done: Promise<T>;
     try {
@@ -106,10 +107,10 @@ export class ConcurrencyLimit {
 
   #startNow(key: string, size: number): boolean {
     let state = this.#keys.get(key);
-    if (state !== undefined && (state.waitingCount > 0 || !this.#hasPlace(state, size))) return false;
+    if (state !== undefined && (state.waitingCount > 0 || !this.#hasCapacity(state, size))) return false;
     if (state === undefined) {
       state = new KeyState();
-      if (!this.#hasPlace(state, size)) return false;
+      if (!this.#hasCapacity(state, size)) return false;
       this.#keys.set(key, state);
     }
     this.#start(state, size);
@@ -118,11 +119,11 @@ export class ConcurrencyLimit {
 
   #start(state: KeyState, size: number): void {
     state.running += size;
-    state.pieces += 1;
+    state.tasks += 1;
     this.#total += size;
   }
 
-  #hasPlace({ running }: KeyState, size: number): boolean {
+  #hasCapacity({ running }: KeyState, size: number): boolean {
     if (size === 0) return true;
     const { perKey, total = Number.POSITIVE_INFINITY, guaranteed = 0 } = this.#options;
     return running < perKey && (this.#total < total || running < guaranteed);
@@ -148,7 +149,7 @@ export class ConcurrencyLimit {
       cancelTimer = timeout.clock.after(timeout.ms, () => {
         entry.hasExpired = true;
         state.waitingCount -= 1;
-        this.#drop(key, state);
+        this.#prune(key, state);
         reject(rejection());
       });
     }
@@ -160,27 +161,27 @@ export class ConcurrencyLimit {
     this.#total -= size;
     const state = this.#keys.get(key) as KeyState;
     state.running -= size;
-    state.pieces -= 1;
-    this.#drop(key, state);
+    state.tasks -= 1;
+    this.#prune(key, state);
     for (let next = this.#next(); next !== null; next = this.#next()) {
-      const [nextKey, found] = next;
-      const entry = found.waiting.shift() as PendingEntry;
-      found.waitingCount -= 1;
-      this.#start(found, entry.size);
+      const [nextKey, nextState] = next;
+      const entry = nextState.waiting.shift() as PendingEntry;
+      nextState.waitingCount -= 1;
+      this.#start(nextState, entry.size);
       // Moves the key to the end, so that other keys have their turns first.
       this.#waiting.delete(nextKey);
-      this.#waiting.set(nextKey, found);
-      this.#drop(nextKey, found);
+      this.#waiting.set(nextKey, nextState);
+      this.#prune(nextKey, nextState);
       entry.enter();
     }
   }
 
   /** Drops expired entries at the head of the queue, and the state of a key without tasks. */
-  #drop(key: string, state: KeyState): void {
+  #prune(key: string, state: KeyState): void {
     while (state.waiting.first?.hasExpired) state.waiting.shift();
     if (state.waiting.length > 0) return;
     this.#waiting.delete(key);
-    if (state.pieces === 0) this.#keys.delete(key);
+    if (state.tasks === 0) this.#keys.delete(key);
   }
 
   /** Among the keys with the least running work, the first in turn; null if no task may start. */
@@ -188,7 +189,7 @@ export class ConcurrencyLimit {
     let next: [key: string, state: KeyState] | null = null;
     for (const [key, state] of this.#waiting) {
       if (state.running >= (next?.[1].running ?? Number.POSITIVE_INFINITY)) continue;
-      if (this.#hasPlace(state, state.waiting.first?.size ?? 0)) next = [key, state];
+      if (this.#hasCapacity(state, state.waiting.first?.size ?? 0)) next = [key, state];
     }
     return next;
   }

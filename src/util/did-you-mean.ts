@@ -25,9 +25,9 @@ function isOneEdit(a: string, b: string): boolean {
     a.length <= b.length ? [a.toLowerCase(), b.toLowerCase()] : [b.toLowerCase(), a.toLowerCase()];
   let start = 0;
   while (start < short.length && short[start] === long[start]) start += 1;
-  const restShort = short.slice(start);
-  const restLong = long.slice(start);
-  if (restShort.length < restLong.length) return restLong.slice(1) === restShort;
-  const swapped = (restShort[1] ?? '') + (restShort[0] ?? '') + restShort.slice(2);
-  return restShort.slice(1) === restLong.slice(1) || swapped === restLong;
+  const shortTail = short.slice(start);
+  const longTail = long.slice(start);
+  if (shortTail.length < longTail.length) return longTail.slice(1) === shortTail;
+  const swapped = (shortTail[1] ?? '') + (shortTail[0] ?? '') + shortTail.slice(2);
+  return shortTail.slice(1) === longTail.slice(1) || swapped === longTail;
 }

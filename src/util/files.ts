@@ -147,8 +147,8 @@ export async function rewriteFile(path: string, content: string): Promise<void> 
   try {
     const file = await open(draft, 'wx', PRIVATE_MODE);
     try {
-      const own = await file.stat();
-      if (own.uid !== uid || own.gid !== gid) await file.chown(uid, gid);
+      const created = await file.stat();
+      if (created.uid !== uid || created.gid !== gid) await file.chown(uid, gid);
       await file.chmod(mode & 0o777);
       await file.writeFile(content);
       await file.sync();
@@ -200,8 +200,8 @@ export async function whileLocked<T>(
 /** Gives a file that root writes to the owner of the file it replaces or, if there is none, of the folder. */
 async function leaveToOwner(draft: FileHandle, path: string): Promise<void> {
   if (process.getuid?.() !== 0) return;
-  const kept = await stat(path).catch(() => stat(dirname(path)));
-  await draft.chown(kept.uid, kept.gid);
+  const owner = await stat(path).catch(() => stat(dirname(path)));
+  await draft.chown(owner.uid, owner.gid);
 }
 
 /** Makes created and renamed entries of a folder durable; syncing the files themselves does not. */

@@ -12,7 +12,7 @@ const URL_MARK = '://';
 const PARAMETER = /([?&;#])([^=?&;#]*)=([^&;#]*)/g;
 
 /** Deeper than any option is nested; also ends the recursion for a value that contains itself. */
-const DEEPEST = 12;
+const MAX_DEPTH = 12;
 
 /**
  * Masks the user info and the values of secret parameters of a URL. Also handles what `new URL` cannot parse: several
@@ -33,8 +33,8 @@ function maskAfterSlashes(rest: string): string {
   // An `@` after the authority may end a password with a raw `/`, `?` or `#`: nothing after the scheme is safe.
   if (tail.includes('@')) return MASK;
   const at = authority.lastIndexOf('@');
-  const shown = at < 0 ? authority : `${MASK}@${authority.slice(at + 1)}`;
-  return shown + maskParameters(tail);
+  const masked = at < 0 ? authority : `${MASK}@${authority.slice(at + 1)}`;
+  return masked + maskParameters(tail);
 }
 
 /**
@@ -64,15 +64,15 @@ export function maskText(text: string): string {
 function maskRun(text: string): string {
   const delimiter = /["'<>`]/g;
   const afterAt = text.lastIndexOf('@') + 1;
-  let shown = '';
+  let masked = '';
   let from = 0;
   for (;;) {
-    const mark = text.indexOf(URL_MARK, from);
-    if (mark === -1) return shown + text.slice(from);
-    const start = mark + URL_MARK.length;
+    const markAt = text.indexOf(URL_MARK, from);
+    if (markAt === -1) return masked + text.slice(from);
+    const start = markAt + URL_MARK.length;
     delimiter.lastIndex = Math.max(start, afterAt);
     const end = delimiter.exec(text)?.index ?? text.length;
-    shown += text.slice(from, start) + maskAfterSlashes(text.slice(start, end));
+    masked += text.slice(from, start) + maskAfterSlashes(text.slice(start, end));
     from = end;
   }
 }
@@ -83,7 +83,7 @@ export function maskDeep(value: unknown, depth = 0): unknown {
   // A `toJSON` would restore what is masked here.
   if (typeof value === 'function') return undefined;
   if (typeof value !== 'object' || value === null) return value;
-  if (depth >= DEEPEST) return MASK;
+  if (depth >= MAX_DEPTH) return MASK;
   if (Array.isArray(value)) return value.map((item) => maskDeep(item, depth + 1));
   return Object.fromEntries(
     Object.entries(value).map(([name, inner]) => [

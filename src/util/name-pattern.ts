@@ -39,25 +39,25 @@ function specificity(pattern: string): number {
 /** Whether a pattern matches a name. Linear in practice, since only the last `*` is backtracked. */
 export function matches(pattern: string, name: string): boolean {
   if (pattern === ANY_NAME) return true;
-  let [at, from] = [0, 0];
-  let [star, resume] = [-1, 0];
-  while (from < name.length) {
-    if (pattern[at] === ANY_NAME) {
-      star = at;
-      resume = from;
-      at += 1;
-    } else if (pattern[at] === name[from]) {
-      at += 1;
-      from += 1;
-    } else if (star === -1) return false;
+  let [patternAt, nameAt] = [0, 0];
+  let [starAt, retryAt] = [-1, 0];
+  while (nameAt < name.length) {
+    if (pattern[patternAt] === ANY_NAME) {
+      starAt = patternAt;
+      retryAt = nameAt;
+      patternAt += 1;
+    } else if (pattern[patternAt] === name[nameAt]) {
+      patternAt += 1;
+      nameAt += 1;
+    } else if (starAt === -1) return false;
     else {
-      at = star + 1;
-      resume += 1;
-      from = resume;
+      patternAt = starAt + 1;
+      retryAt += 1;
+      nameAt = retryAt;
     }
   }
-  while (pattern[at] === ANY_NAME) at += 1;
-  return at === pattern.length;
+  while (pattern[patternAt] === ANY_NAME) patternAt += 1;
+  return patternAt === pattern.length;
 }
 
 /**

@@ -14,7 +14,7 @@ export function ownString(text: string): string {
 }
 
 /** Encodes a string as UTF-8, in its own memory. */
-export function ownText(text: string): Buffer {
+export function ownUtf8(text: string): Buffer {
   const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text));
   bytes.write(text);
   return bytes;

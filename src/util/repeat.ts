@@ -9,16 +9,16 @@ export function repeat(
   ms: number,
   { clock, random }: { readonly clock: Clock; readonly random: () => number },
 ): () => void {
-  let isOver = false;
+  let isStopped = false;
   let cancel: CancelTimer | null = null;
-  const later = (): void => {
-    if (isOver) return;
+  const scheduleNext = (): void => {
+    if (isStopped) return;
     // Jitter, so that nodes which started at the same moment drift apart.
-    cancel = clock.after(ms * (0.5 + random()), () => void work().then(later));
+    cancel = clock.after(ms * (0.5 + random()), () => void work().then(scheduleNext));
   };
-  later();
+  scheduleNext();
   return () => {
-    isOver = true;
+    isStopped = true;
     cancel?.();
   };
 }

@@ -4,7 +4,7 @@ import { ConcurrencyLimit } from './concurrency-limit.ts';
 /** Concurrent changes of definitions per engine: removing thousands of users must not starve other calls. */
 export const MAX_CHANGES = 32;
 
-interface RetriesParts {
+interface RetriesOptions {
   readonly clock: Clock;
   /** Delay between a failure and the next attempt. */
   readonly delayMs: number;
@@ -16,7 +16,7 @@ interface RetriesParts {
 
 /** Retries work until it succeeds or `stop` is called. */
 export class Retries {
-  readonly #parts: RetriesParts;
+  readonly #options: RetriesOptions;
   /** Names of the work whose last attempt failed. */
   readonly #failing = new Set<string>();
   readonly #timers = new Map<string, CancelTimer>();
@@ -24,10 +24,10 @@ export class Retries {
   readonly #running: ConcurrencyLimit;
   #stopped = false;
 
-  constructor(parts: RetriesParts) {
-    this.#parts = parts;
+  constructor(options: RetriesOptions) {
+    this.#options = options;
     this.#running = new ConcurrencyLimit({
-      perKey: parts.maxAtOnce ?? Number.POSITIVE_INFINITY,
+      perKey: options.maxAtOnce ?? Number.POSITIVE_INFINITY,
       maxWaiting: Number.POSITIVE_INFINITY,
       rejection: () => new Error('any amount of work may wait'),
     });
@@ -45,12 +45,12 @@ export class Retries {
       this.#failing.delete(name);
     } catch (error) {
       if (this.#stopped) return;
-      if (!this.#failing.has(name)) this.#parts.failed(name, error);
+      if (!this.#failing.has(name)) this.#options.failed(name, error);
       this.#failing.add(name);
       this.#cancel(name);
       this.#timers.set(
         name,
-        this.#parts.clock.after(this.#parts.delayMs, () => void this.do(name, work, engine)),
+        this.#options.clock.after(this.#options.delayMs, () => void this.do(name, work, engine)),
       );
     }
   }

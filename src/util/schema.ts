@@ -57,40 +57,47 @@ const EVERY_KEY = '^.*$';
 
 /** Builders, named after JSON Schema's types and keywords. The last parameter adds keywords. */
 export const Type = {
-  String: (more: Keywords = {}): Schema<string> => ({ type: 'string', ...more }),
-  Integer: (more: Keywords = {}): Schema<number> => ({ type: 'integer', ...more }),
-  Number: (more: Keywords = {}): Schema<number> => ({ type: 'number', ...more }),
-  Boolean: (more: Keywords = {}): Schema<boolean> => ({ type: 'boolean', ...more }),
+  String: (keywords: Keywords = {}): Schema<string> => ({ type: 'string', ...keywords }),
+  Integer: (keywords: Keywords = {}): Schema<number> => ({ type: 'integer', ...keywords }),
+  Number: (keywords: Keywords = {}): Schema<number> => ({ type: 'number', ...keywords }),
+  Boolean: (keywords: Keywords = {}): Schema<boolean> => ({ type: 'boolean', ...keywords }),
   Null: (): Schema<null> => ({ type: 'null' }),
-  Unknown: (more: Keywords = {}): Schema<unknown> => ({ ...more }),
-  Literal: <const T extends string | boolean>(value: T, more: Keywords = {}): Schema<T> => ({
+  Unknown: (keywords: Keywords = {}): Schema<unknown> => ({ ...keywords }),
+  Literal: <const T extends string | boolean>(value: T, keywords: Keywords = {}): Schema<T> => ({
     type: typeof value,
     const: value,
-    ...more,
+    ...keywords,
   }),
-  Enum: <const T extends string>(values: readonly T[], more: Keywords = {}): Schema<T> => ({
+  Enum: <const T extends string>(values: readonly T[], keywords: Keywords = {}): Schema<T> => ({
     enum: values,
-    ...more,
+    ...keywords,
   }),
-  Array: <T>(items: Schema<T>, more: Keywords = {}): Schema<T[]> => ({ type: 'array', items, ...more }),
+  Array: <T>(items: Schema<T>, keywords: Keywords = {}): Schema<T[]> => ({
+    type: 'array',
+    items,
+    ...keywords,
+  }),
   /** A map with keys of any name. */
-  Record: <T>(values: Schema<T>, more: Keywords = {}): Schema<Record<string, T>> => ({
+  Record: <T>(values: Schema<T>, keywords: Keywords = {}): Schema<Record<string, T>> => ({
     type: 'object',
     patternProperties: { [EVERY_KEY]: values },
-    ...more,
+    ...keywords,
   }),
-  Object: <P extends Properties>(properties: P, more: Keywords = {}): Schema<ObjectOf<P>> => {
+  Object: <P extends Properties>(properties: P, keywords: Keywords = {}): Schema<ObjectOf<P>> => {
     const required = Object.keys(properties).filter((key) => properties[key]?.[OPTIONAL] !== true);
-    return { type: 'object', ...(required.length > 0 && { required }), properties, ...more };
+    return { type: 'object', ...(required.length > 0 && { required }), properties, ...keywords };
   },
   Optional: <T>(schema: Schema<T>): OptionalSchema<T> => ({ ...schema, [OPTIONAL]: true }),
-  Union: <const S extends readonly Schema[]>(anyOf: S, more: Keywords = {}): Schema<Static<S[number]>> => ({
+  Union: <const S extends readonly Schema[]>(
+    anyOf: S,
+    keywords: Keywords = {},
+  ): Schema<Static<S[number]>> => ({
     anyOf,
-    ...more,
+    ...keywords,
   }),
-  Intersect: <const S extends readonly Schema[]>(allOf: S, more: Keywords = {}): Schema<All<S>> => ({
+  Intersect: <const S extends readonly Schema[]>(allOf: S, keywords: Keywords = {}): Schema<All<S>> => ({
     allOf,
-    ...more,
+    ...keywords,
   }),
 } as const;
 
@@ -103,8 +110,8 @@ export interface SchemaError {
 /** Returns all violations in a value, each once. Below a value of the wrong type nothing is checked. */
 export function schemaErrors(schema: Schema, value: unknown, path: readonly string[] = []): SchemaError[] {
   if (typeof value === 'string') return stringErrors(schema, value, path);
-  const isRight = fitsType(schema, value) && fitsBounds(schema, value);
-  if (!isRight) return [{ path, rule: 'other' }];
+  const isValid = fitsType(schema, value) && fitsBounds(schema, value);
+  if (!isValid) return [{ path, rule: 'other' }];
   if (Array.isArray(value)) {
     const { items = {} } = schema;
     return value.flatMap((item, i) => schemaErrors(items, item, [...path, String(i)]));
@@ -115,8 +122,8 @@ export function schemaErrors(schema: Schema, value: unknown, path: readonly stri
 
 function stringErrors(schema: Schema, value: string, path: readonly string[]): SchemaError[] {
   const { minLength = 0, maxLength = Number.POSITIVE_INFINITY, pattern } = schema;
-  const isRight = fitsType(schema, value) && value.length >= minLength && value.length <= maxLength;
-  if (!isRight) return [{ path, rule: 'other' }];
+  const isValid = fitsType(schema, value) && value.length >= minLength && value.length <= maxLength;
+  if (!isValid) return [{ path, rule: 'other' }];
   return pattern === undefined || new RegExp(pattern, 'u').test(value) ? [] : [{ path, rule: 'pattern' }];
 }
 
@@ -125,15 +132,15 @@ function memberErrors(
   value: Readonly<Record<string, unknown>>,
   path: readonly string[],
 ): SchemaError[] {
-  const [ofMap] = Object.values(patternProperties);
+  const [mapSchema] = Object.values(patternProperties);
   const missing = required.filter((key) => !Object.hasOwn(value, key));
   return [
     ...missing.map((key): SchemaError => ({ path: [...path, key], rule: 'missing' })),
-    ...Object.entries(value).flatMap(([key, inner]): SchemaError[] => {
-      const at = [...path, key];
-      const schema = Object.hasOwn(properties, key) ? properties[key] : ofMap;
-      if (schema !== undefined) return schemaErrors(schema, inner, at);
-      return additionalProperties ? [] : [{ path: at, rule: 'unknown' }];
+    ...Object.entries(value).flatMap(([key, member]): SchemaError[] => {
+      const memberPath = [...path, key];
+      const schema = Object.hasOwn(properties, key) ? properties[key] : mapSchema;
+      if (schema !== undefined) return schemaErrors(schema, member, memberPath);
+      return additionalProperties ? [] : [{ path: memberPath, rule: 'unknown' }];
     }),
   ];
 }

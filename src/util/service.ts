@@ -24,7 +24,7 @@ export class ServiceStack {
   async startAll(services: readonly Service[]): Promise<void> {
     this.#groups.push(services);
     const outcomes = await Promise.allSettled(services.map((service) => service.start()));
-    throwReasons(outcomes, 'Some parts could not be started.');
+    throwFailures(outcomes, 'Some parts could not be started.');
   }
 
   /** Stops all services, the last group first. A failure does not prevent the others from being stopped. */
@@ -33,7 +33,7 @@ export class ServiceStack {
     for (let group = this.#groups.pop(); group !== undefined; group = this.#groups.pop()) {
       outcomes.push(...(await Promise.allSettled(group.toReversed().map((service) => service.stop()))));
     }
-    throwReasons(outcomes, 'Some parts could not be stopped.');
+    throwFailures(outcomes, 'Some parts could not be stopped.');
   }
 }
 
@@ -48,7 +48,7 @@ export function withStartError(service: Service, explain: (error: unknown) => un
   };
 }
 
-function throwReasons(outcomes: readonly PromiseSettledResult<void>[], message: string): void {
+function throwFailures(outcomes: readonly PromiseSettledResult<void>[], message: string): void {
   const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []));
   if (reasons.length > 0) throw reasons.length === 1 ? reasons[0] : new AggregateError(reasons, message);
 }

@@ -32,21 +32,21 @@ export class UserLimit {
   enter(user: string | null, count = 1): void {
     if (this.#closed !== null) throw this.#closed();
     if (user === null) return;
-    const own = this.#byUser.get(user) ?? 0;
+    const held = this.#byUser.get(user) ?? 0;
     const { total, perUser, guaranteed = total / 1000 } = this.#limits;
-    const isGuaranteed = own === 0 || own + count <= guaranteed;
-    if ((this.#total + count > total && !isGuaranteed) || own + count > perUser) {
+    const isGuaranteed = held === 0 || held + count <= guaranteed;
+    if ((this.#total + count > total && !isGuaranteed) || held + count > perUser) {
       throw this.#rejection(this.#limits);
     }
     this.#total += count;
-    this.#byUser.set(user, own + count);
+    this.#byUser.set(user, held + count);
   }
 
   exit(user: string | null, count = 1): void {
     if (user === null) return;
     this.#total -= count;
-    const own = (this.#byUser.get(user) ?? 0) - count;
-    if (own > 0) this.#byUser.set(user, own);
+    const held = (this.#byUser.get(user) ?? 0) - count;
+    if (held > 0) this.#byUser.set(user, held);
     else this.#byUser.delete(user);
   }
 

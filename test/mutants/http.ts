@@ -117,7 +117,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'what two users have not read keeps a third one from taking',
     suite: 'HTTP clients that go away',
-    edits: edit('util/user-limit.ts', 'own === 0 || own + count <= guaranteed', 'false'),
+    edits: edit('util/user-limit.ts', 'held === 0 || held + count <= guaranteed', 'false'),
   },
   {
     name: 'listings of one user run at the same time',

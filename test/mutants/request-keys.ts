@@ -83,7 +83,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
   {
     name: 'headers and parameters do not count for the key of a request',
     suite: 'request keys over HTTP',
-    edits: edit('model/fingerprint.ts', 'facts: JSON.stringify(factsOf(element, ttlMs))', "facts: ''"),
+    edits: edit('model/fingerprint.ts', 'facts: JSON.stringify(hashedFields(element, ttlMs))', "facts: ''"),
   },
   {
     name: 'a request with a key is the insert of an element with that key',

@@ -5,7 +5,7 @@ import { type LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import { deadLetterHeaders } from '../../model/service-headers.ts';
 import { bytesOfText } from '../../util/byte-text.ts';
 import { cutText } from '../../util/cut-text.ts';
-import { ownText } from '../../util/own-bytes.ts';
+import { ownUtf8 } from '../../util/own-bytes.ts';
 
 /**
  * The column `head`: an element without its body. Lines of JSON, which escapes characters that PostgreSQL's text type
@@ -32,7 +32,7 @@ type DecodedHead = Omit<ElementContent, 'body'>;
 export function encodeHead({ contentType, contentEncoding, headers }: DecodedHead): Buffer {
   const head: Head = [contentType, contentEncoding, ...headers];
   const json = JSON.stringify(head);
-  return json.length > KEPT_LENGTH ? Buffer.from(json) : kept(encoded, json, () => ownText(json));
+  return json.length > KEPT_LENGTH ? Buffer.from(json) : kept(encoded, json, () => ownUtf8(json));
 }
 
 /** The line that a move appends to a head; empty if it replaces no headers. */

@@ -4,7 +4,7 @@ import { type GroupLimit, limitedCount, NamespacePolicies } from '../../engine/q
 import { type GroupName, PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { likePattern } from '../../util/name-pattern.ts';
-import { ownBytes, ownText } from '../../util/own-bytes.ts';
+import { ownBytes, ownUtf8 } from '../../util/own-bytes.ts';
 import type { Connection } from './connection.ts';
 import type { DatabaseClock } from './operations.ts';
 import { clampTries, retryArray } from './sql.ts';
@@ -50,7 +50,7 @@ export class Subscription {
     this.id = subscriptionId(queue.key, group);
     this.queue = queue;
     this.group = group;
-    this.groupText = ownText(group);
+    this.groupText = ownUtf8(group);
   }
 
   get idText(): string {
@@ -87,8 +87,8 @@ export class RegisteredQueue {
     this.isStream = namespaces.isStream(key.ns);
     this.limit = namespaces.groupLimit(key.ns);
     this.hasPolicy = deadLetter !== null || retryDelay !== null;
-    this.nsText = ownText(key.ns);
-    this.nameText = ownText(key.name);
+    this.nsText = ownUtf8(key.ns);
+    this.nameText = ownUtf8(key.name);
     this.whole = new Subscription(this, PLAIN_GROUP);
     this.subscriptions.set(PLAIN_GROUP, this.whole);
   }

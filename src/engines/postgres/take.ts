@@ -1,6 +1,6 @@
 import type { TakeOptions, TakeResult } from '../../engine/storage.ts';
 import type { Delivery } from '../../model/element.ts';
-import { holderTexts, ownerNumber, type Tids } from '../../model/owner.ts';
+import { holderStrings, ownerNumber, type Tids } from '../../model/owner.ts';
 import { decodeBody, decodeHead, drawToken, encodeHead, type Token, tokenText } from './content.ts';
 import { type Context, MAX_RETURNED_BYTES, type Operation, type Prepared } from './operations.ts';
 import { REGISTERED, type RegisteredQueue, type Subscription } from './registry.ts';
@@ -53,7 +53,7 @@ interface Request {
   /** The token from which those of its reservations are counted; null for pops. */
   readonly token: Token | null;
   readonly owner: number;
-  /** The stored holder (`holderTexts`) of all reservations; null if each reservation has its own. */
+  /** The stored holder (`holderStrings`) of all reservations; null if each reservation has its own. */
   readonly holder: Buffer | null;
   /** How many holders of other requests precede those of this one. */
   holdersFrom: number;
@@ -249,13 +249,14 @@ let lastHolder: { readonly owner: string | null; readonly bytes: Buffer } | null
 
 /** The stored form of a holder without a tid. */
 function holderBytes(owner: string | null = null): Buffer {
-  if (lastHolder?.owner !== owner) lastHolder = { owner, bytes: textBytes(String(holderTexts(owner, null))) };
+  if (lastHolder?.owner !== owner)
+    lastHolder = { owner, bytes: textBytes(String(holderStrings(owner, null))) };
   return lastHolder.bytes;
 }
 
 /** The stored forms of the holders, one for each delivery wanted. */
 function holdersOf(owner: string | null | undefined, tids: Tids | undefined, count: number): Buffer[] {
-  const texts = holderTexts(owner, tids);
+  const texts = holderStrings(owner, tids);
   if (typeof texts === 'string') return new Array<Buffer>(count).fill(textBytes(texts));
   return Array.from({ length: count }, (_, place) => textBytes(texts[place] ?? ''));
 }

@@ -39,7 +39,7 @@ import {
 import { QuaysideError } from '../../model/errors.ts';
 import { LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { holderTexts, OWNER_BYTES, ownerNumber, readHolder } from '../../model/owner.ts';
+import { holderStrings, OWNER_BYTES, ownerNumber, readHolder } from '../../model/owner.ts';
 import { cutText } from '../../util/cut-text.ts';
 import {
   type Batchers,
@@ -150,7 +150,7 @@ export class RedisStorage implements Storage {
       count,
       leaseMs: lease,
       owner: lease === null ? 0 : ownerNumber(owner),
-      holders: lease === null ? '' : holderTexts(owner, tids),
+      holders: lease === null ? '' : holderStrings(owner, tids),
       ids,
       maxBytes,
     };
@@ -700,7 +700,7 @@ interface TakeCall {
   readonly count: number;
   readonly leaseMs: number | null;
   readonly owner: number;
-  /** See `holderTexts`. */
+  /** See `holderStrings`. */
   readonly holders: string | readonly string[];
   readonly ids: readonly ElementId[] | null;
   readonly maxBytes: number | null;

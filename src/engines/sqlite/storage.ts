@@ -24,7 +24,7 @@ import {
 import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { holderTexts, ownerNumber, readHolder } from '../../model/owner.ts';
+import { holderStrings, ownerNumber, readHolder } from '../../model/owner.ts';
 import { cutText } from '../../util/cut-text.ts';
 import type { WorkerClient } from './client.ts';
 import {
@@ -126,7 +126,7 @@ export class SqliteStorage implements Storage {
     const { group, count, ids, leaseMs, owner, tids, maxBytes, leftMs } = options;
     return this.#client.call(
       () => {
-        const holders = leaseMs === null ? '' : holderTexts(owner, tids);
+        const holders = leaseMs === null ? '' : holderStrings(owner, tids);
         const number = ownerNumber(owner);
         return ['take', nameOf(queue), group, count, ids ?? null, leaseMs, number, holders, maxBytes ?? null];
       },

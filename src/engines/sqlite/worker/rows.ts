@@ -71,7 +71,7 @@ interface Reservations {
   readonly at: number;
   /** The stored form of the tokens, see `tokens.ts`. */
   readonly token: string;
-  /** One string for all, or one for each (see `holderTexts`). */
+  /** One string for all, or one for each (see `holderStrings`). */
   readonly holders: string | readonly string[];
 }
 
