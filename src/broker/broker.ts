@@ -71,7 +71,7 @@ export class Broker implements Service {
       log: options.log,
       channels: () => this.namespaces().map(({ cluster }) => cluster),
     });
-    const parts: Shared = {
+    const shared: Shared = {
       questions: this.questions,
       askWhoWaits: this.questions.register<QueueKey, PendingConsumer>({
         name: 'queue-consumers',
@@ -94,10 +94,10 @@ export class Broker implements Service {
         return `${id}-${this.#tids.toString(36)}`;
       },
     };
-    this.#shared = parts;
+    this.#shared = shared;
     for (const setup of options.namespaces) {
-      const sweeper = this.#sweeperFor(setup.storage, parts);
-      this.#namespaces.set(setup.policy.name, new Namespace(setup, parts, sweeper));
+      const sweeper = this.#sweeperFor(setup.storage, shared);
+      this.#namespaces.set(setup.policy.name, new Namespace(setup, shared, sweeper));
     }
   }
 
@@ -218,20 +218,20 @@ export class Broker implements Service {
    * cannot tell them from shared ones, but find different queues in them on each node.
    */
   #noteNode(node: NodeInfo, log: BrokerLog): void {
-    const own = this.namespaces().filter(({ isShared }) => !isShared);
-    if (this.#hasWarnedOfMixture || own.length === 0) return;
+    const local = this.namespaces().filter(({ isShared }) => !isShared);
+    if (this.#hasWarnedOfMixture || local.length === 0) return;
     this.#hasWarnedOfMixture = true;
-    const names = own.map(({ name }) => name);
+    const names = local.map(({ name }) => name);
     log.warn(
       { event: 'namespaces-apart', namespaces: names, node: { id: node.id, host: node.host, pid: node.pid } },
-      `node ${nodeText(node)} shares namespaces with this one, but not ${names.join(', ')}: each node has queues of its own there`,
+      `node ${nodeText(node)} shares namespaces with this one, but not ${names.join(', ')}: each node has queues of its local there`,
     );
   }
 
-  #sweeperFor(storage: Storage, parts: Shared): LeaseSweeper {
+  #sweeperFor(storage: Storage, shared: Shared): LeaseSweeper {
     let sweeper = this.#sweepers.get(storage);
     if (sweeper === undefined) {
-      sweeper = new LeaseSweeper(storage, parts, (queues) => this.#wake(queues));
+      sweeper = new LeaseSweeper(storage, shared, (queues) => this.#wake(queues));
       this.#sweepers.set(storage, sweeper);
     }
     return sweeper;

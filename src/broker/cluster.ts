@@ -96,7 +96,7 @@ export class Cluster {
   /** Whether elements need no signal: this node has run for `ALL_SEEN_MS`, and no other one is present. */
   isAlone: boolean;
   #timer: CancelTimer | null = null;
-  /** Called for each new peer: ends the wait in `#refuseIfServed` if the peer serves another variant. */
+  /** Called for each new peer: ends the wait in `#checkLiveNodes` if the peer serves another variant. */
   #onPeer: (() => void) | null = null;
   #unsubscribe: (() => void) | null = null;
 
@@ -195,11 +195,11 @@ export class Cluster {
     if (variant === undefined) return;
     // If another node stores its variant at the same moment, this one is checked against it.
     await retryConflicts(async () => {
-      const noted = await definitions.get('namespace', namespace);
-      const before = noted === null ? null : variantIn(noted.value);
+      const stored = await definitions.get('namespace', namespace);
+      const before = stored === null ? null : variantIn(stored.value);
       if (before === variant) return;
-      if (before !== null) await this.#refuseIfServed();
-      await definitions.put('namespace', namespace, { variant }, noted?.version ?? null);
+      if (before !== null) await this.#checkLiveNodes();
+      await definitions.put('namespace', namespace, { variant }, stored?.version ?? null);
       if (before === null) return;
       log.warn(
         { event: 'variant-changed', ns: namespace, before, variant },
@@ -209,20 +209,20 @@ export class Cluster {
   }
 
   /** Waits until every live node has been seen. @throws VariantConflict if one of them serves another variant */
-  async #refuseIfServed(): Promise<void> {
+  async #checkLiveNodes(): Promise<void> {
     const pause = new Pause(this.#options.clock);
-    const over = pause.wait(ALL_SEEN_MS);
+    const waited = pause.wait(ALL_SEEN_MS);
     this.#onPeer = () => {
-      if (this.#other() !== null) pause.end();
+      if (this.#findConflict() !== null) pause.end();
     };
     this.#onPeer();
-    await over;
+    await waited;
     this.#onPeer = null;
-    const other = this.#other();
-    if (other !== null) throw other;
+    const conflict = this.#findConflict();
+    if (conflict !== null) throw conflict;
   }
 
-  #other(): VariantConflict | null {
+  #findConflict(): VariantConflict | null {
     for (const peer of this.peers()) {
       const difference = this.#differencesWith(peer).find(({ option }) => option === VARIANT);
       if (difference !== undefined)
@@ -315,9 +315,9 @@ export class Cluster {
 function isNodeInfo(value: unknown): value is NodeInfo {
   if (!isRecord(value)) return false;
   const { id, host, pid, version, startedAt } = value;
-  const hasTexts = [id, host, version].every((text) => typeof text === 'string');
+  const hasStrings = [id, host, version].every((text) => typeof text === 'string');
   const hasNumbers = typeof pid === 'number' && typeof startedAt === 'number';
-  return hasTexts && hasNumbers && !Number.isNaN(new Date(startedAt).getTime());
+  return hasStrings && hasNumbers && !Number.isNaN(new Date(startedAt).getTime());
 }
 
 /** The option that decides how elements are stored. */

@@ -18,8 +18,8 @@ const ELEMENT_BYTES = 1024;
  * The time that must remain for the engine when the turn comes. With less, the outcome of the call would most likely be
  * unknown, so it is rejected instead.
  */
-const LEFT_MS = 1_000;
-const TIMEOUT_MS = CALL_TIMEOUT_MS - LEFT_MS;
+const MIN_ENGINE_MS = 1_000;
+const TIMEOUT_MS = CALL_TIMEOUT_MS - MIN_ENGINE_MS;
 
 /** Reads that are expected to return no more bytes than this need no turn. */
 export const FREE_BYTES = 16_384;
@@ -54,7 +54,7 @@ export class EngineTurns {
     elements: readonly WeighedContent[],
     store: () => Promise<T>,
   ): Promise<T> {
-    return this.#of(storage).inserts.run(user, store, { size: sizeOf(elements) });
+    return this.#limitsOf(storage).inserts.run(user, store, { size: sizeOf(elements) });
   }
 
   /**
@@ -62,7 +62,7 @@ export class EngineTurns {
    * null if the user has to wait for it.
    */
   tryRead(storage: Storage, user: string, bytes: number): (() => void) | null {
-    return this.#of(storage).reads.tryEnter(user, { size: bytes });
+    return this.#limitsOf(storage).reads.tryEnter(user, { size: bytes });
   }
 
   /**
@@ -70,10 +70,10 @@ export class EngineTurns {
    * with `overloaded` if it does not come within `TIMEOUT_MS`.
    */
   read(storage: Storage, user: string, bytes: number): Promise<() => void> {
-    return this.#of(storage).reads.enter(user, { size: bytes });
+    return this.#limitsOf(storage).reads.enter(user, { size: bytes });
   }
 
-  #of(storage: Storage): Limits {
+  #limitsOf(storage: Storage): Limits {
     let limits = this.#limits.get(storage);
     if (limits === undefined) {
       limits = { inserts: this.#limit(insertRejection), reads: this.#limit(readRejection) };

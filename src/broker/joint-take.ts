@@ -109,7 +109,7 @@ export class JointTake implements Claim {
   #hasTimedOut = false;
   #isCounting = false;
   /** The next count starts no earlier than this, by the monotonic clock. */
-  #restsUntil = 0;
+  #nextCountAt = 0;
   /** Starts a count even if nothing becomes eligible. */
   readonly #counter: EarliestTimer;
   /** The delay after passes that found too few elements. */
@@ -141,7 +141,7 @@ export class JointTake implements Claim {
     if (timeoutMs !== null && timeoutMs > 0) {
       this.#cancelTimeout = namespace.clock.after(timeoutMs, () => this.#timeOut());
     }
-    if (min === 1 || timeoutMs === 0) void this.#lookAround();
+    if (min === 1 || timeoutMs === 0) void this.#runPass();
     else {
       this.#state = 'waiting';
       void this.#count();
@@ -152,7 +152,7 @@ export class JointTake implements Claim {
   leave(): void {
     if (this.#state === 'over') return;
     this.#close();
-    this.#return();
+    this.#returnTaken();
   }
 
   acquire(consumer: Consumer): boolean {
@@ -214,21 +214,21 @@ export class JointTake implements Claim {
    * queue has too few elements, all others are counted at once to skip the empty ones: most of many queues are empty
    * most of the time.
    */
-  async #lookAround(): Promise<void> {
+  async #runPass(): Promise<void> {
     this.#state = 'looking';
     this.#failure = null;
     this.#failed.clear();
-    const [first, ...others] = this.#inOrder();
-    if (first !== undefined) await this.#lookAt(first);
-    if (this.#hasRoom && others.length > 0) {
+    const [first, ...others] = this.#orderedPlaces();
+    if (first !== undefined) await this.#takeFrom(first);
+    if (this.#hasCapacity && others.length > 0) {
       const ready = others.length === 1 ? others : await this.#readyOf(others);
-      for (const place of ready) if (this.#hasRoom) await this.#lookAt(place);
+      for (const place of ready) if (this.#hasCapacity) await this.#takeFrom(place);
     }
     if (!this.#isOver) this.#endPass();
   }
 
   /** Whether the pass should try another queue. */
-  get #hasRoom(): boolean {
+  get #hasCapacity(): boolean {
     return !this.#isOver && !this.#isFull && this.#taken < this.#request.count;
   }
 
@@ -265,7 +265,7 @@ export class JointTake implements Claim {
   }
 
   /** Takes from one queue without waiting. */
-  async #lookAt(place: JointPlace): Promise<void> {
+  async #takeFrom(place: JointPlace): Promise<void> {
     const { source, group } = place;
     const { queue, leaseMs } = source;
     if (this.#failed.has(storageOf(place))) {
@@ -287,7 +287,7 @@ export class JointTake implements Claim {
       isLook: true,
     };
     const consumer = queue.get(request, {
-      // Add synchronously: if the client leaves now, `#return` must find these elements.
+      // Add synchronously: if the client leaves now, `#returnTaken` must find these elements.
       deliver: (first, more) => {
         this.#add(queue, [first, ...more]);
         resolve(null);
@@ -343,52 +343,53 @@ export class JointTake implements Claim {
 
   /** Returns what was taken, since other consumers were faster or an engine failed, and counts again later. */
   #watchAgain(): void {
-    this.#return();
+    this.#returnTaken();
     this.#state = 'waiting';
     this.#backoff.noteFailure();
     const restMs = this.#backoff.delayMs();
-    this.#restsUntil = this.#clock.monotonic() + restMs;
+    this.#nextCountAt = this.#clock.monotonic() + restMs;
     this.#counter.within(restMs);
   }
 
   /** Starts a pass if the engines count enough elements, else waits until there may be enough. */
   async #count(): Promise<void> {
     if (this.#state !== 'waiting' || this.#isCounting) return;
-    const inMs = this.#restsUntil - this.#clock.monotonic();
+    const inMs = this.#nextCountAt - this.#clock.monotonic();
     if (inMs > 0) {
       this.#counter.within(inMs);
       return;
     }
     this.#isCounting = true;
     const eligible = this.#places.map(({ waitQueue }) => waitQueue?.eligible ?? 0);
-    const all = await Promise.all(this.#places.map((place) => countsOf(place).catch(() => null)));
+    const allCounts = await Promise.all(this.#places.map((place) => countsOf(place).catch(() => null)));
     this.#isCounting = false;
     if (this.#state !== 'waiting') return;
     let [ready, scheduled, isUnknown] = [0, 0, false];
-    for (const counts of all) {
+    for (const counts of allCounts) {
       ready += counts?.ready ?? 0;
       scheduled += counts?.scheduled ?? 0;
       isUnknown ||= counts === null;
     }
     const missing = this.#request.min - ready;
     if (missing <= 0) {
-      void this.#lookAround();
+      void this.#runPass();
       return;
     }
-    this.#restsUntil = this.#clock.monotonic() + MIN_COUNT_INTERVAL_MS;
+    this.#nextCountAt = this.#clock.monotonic() + MIN_COUNT_INTERVAL_MS;
     if (isUnknown) this.#counter.within(RECOUNT_MS);
-    else if (scheduled >= missing) this.#counter.within(ready > 0 ? RECOUNT_MS : this.#nextMaturityIn(all));
+    else if (scheduled >= missing)
+      this.#counter.within(ready > 0 ? RECOUNT_MS : this.#nextMaturityIn(allCounts));
     // Scheduled elements may mature without a notification, so they do not count. When the other missing elements have
     // become eligible, at least one queue has this share of them.
-    const part = Math.ceil((scheduled < missing ? missing - scheduled : missing) / this.#places.length);
+    const share = Math.ceil((scheduled < missing ? missing - scheduled : missing) / this.#places.length);
     for (const [index, { waitQueue, consumer }] of this.#places.entries()) {
-      if (consumer !== null) waitQueue?.wakeWhen(consumer, (eligible[index] ?? 0) + part);
+      if (consumer !== null) waitQueue?.wakeWhen(consumer, (eligible[index] ?? 0) + share);
     }
   }
 
-  #nextMaturityIn(all: readonly (GroupCounts | null)[]): number {
+  #nextMaturityIn(allCounts: readonly (GroupCounts | null)[]): number {
     let next = Number.POSITIVE_INFINITY;
-    for (const [index, counts] of all.entries()) {
+    for (const [index, counts] of allCounts.entries()) {
       if (counts?.nextMatureAt == null) continue;
       next = Math.min(next, this.#delayUntil(counts.nextMatureAt, this.#places[index] as JointPlace));
     }
@@ -404,12 +405,12 @@ export class JointTake implements Claim {
   #timeOut(): void {
     this.#hasTimedOut = true;
     if (this.#state !== 'waiting') return;
-    if (this.#request.min > 1) void this.#lookAround();
+    if (this.#request.min > 1) void this.#runPass();
     else if (this.#holder === null) this.#fail(this.#timeoutError());
   }
 
   /** In `fair` order, queues are sorted by `random ** (1 / weight)`, largest first: a weighted random order. */
-  #inOrder(): readonly JointPlace[] {
+  #orderedPlaces(): readonly JointPlace[] {
     if (this.#request.order === 'strict' || this.#places.length === 1) return this.#places;
     const { random } = this.#namespace;
     return this.#places
@@ -426,7 +427,7 @@ export class JointTake implements Claim {
     } catch (error) {
       // How far the sink got is unknown: an element may be delivered twice, but none is lost.
       this.#namespace.log.warn({ err: error }, 'a take from several queues could not be answered');
-      this.#return();
+      this.#returnTaken();
     }
   }
 
@@ -444,12 +445,12 @@ export class JointTake implements Claim {
   #endWith(reason: QuaysideError): void {
     if (this.#isOver) return;
     this.#close();
-    this.#return();
+    this.#returnTaken();
     this.#sink.end(reason);
   }
 
   /** Returns all elements that were taken; no try is counted. */
-  #return(): void {
+  #returnTaken(): void {
     for (const { queue, deliveries } of this.#portions) queue.returnAllUndelivered(deliveries);
     this.#portions = [];
     [this.#taken, this.#bytes, this.#isFull] = [0, 0, false];

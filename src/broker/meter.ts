@@ -159,7 +159,7 @@ export class Meter {
 
   /** Counts the outcome of settlements of one kind. */
   countSettled(item: SettleItem | undefined, outcome: SettleOutcome, times = 1): void {
-    this.count(settleOperation(item), isSettled(outcome) ? 'ok' : REFUSAL_CODES[outcome], times);
+    this.count(settleOperation(item), isSettled(outcome) ? 'ok' : REJECTION_CODES[outcome], times);
   }
 
   /** Records the time of a storage call that started at `startedAt`, by the monotonic clock, and has ended. */
@@ -200,7 +200,7 @@ export function isSettled(outcome: SettleOutcome): outcome is SettledOutcome {
 }
 
 /** The error codes for clients and metrics. */
-const REFUSAL_CODES = {
+const REJECTION_CODES = {
   'lease-lost': 'lease-lost',
   'token-required': 'token-required',
   'not-reserved': 'not-reserved',
@@ -209,15 +209,15 @@ const REFUSAL_CODES = {
 } as const satisfies Record<RejectedOutcome, ErrorCode>;
 
 /** The error of a rejected settlement. @param group where the element was searched; null on a plain queue */
-export function refusalOf(
+export function rejectionOf(
   outcome: RejectedOutcome,
   { id, group }: { readonly id: ElementId; readonly group: GroupName | null },
   { name }: QueueKey,
 ): QuaysideError {
-  return new QuaysideError(REFUSAL_CODES[outcome], sentence(outcome, id, group, name));
+  return new QuaysideError(REJECTION_CODES[outcome], messageOf(outcome, id, group, name));
 }
 
-function sentence(outcome: RejectedOutcome, id: ElementId, group: GroupName | null, queue: string): string {
+function messageOf(outcome: RejectedOutcome, id: ElementId, group: GroupName | null, queue: string): string {
   switch (outcome) {
     case 'lease-lost':
       return `The reservation of ${id} has ended, or the token is of an older one; reserve the element again.`;

@@ -81,12 +81,15 @@ export class Migration {
 
   constructor(source: Namespace, target: Namespace) {
     const { storage, definitions, stats, shown } = target.setup;
-    const own = source.setup;
+    const sourceSetup = source.setup;
     this.#source = source;
     this.to = target.name;
-    this.storage = new MigratingStorage({ from: own.storage, to: storage });
+    this.storage = new MigratingStorage({ from: sourceSetup.storage, to: storage });
     this.definitions = definitions;
-    this.stats = own.shown.stats.url === shown.url ? own.stats : new JointStats(own.stats, stats);
+    this.stats =
+      sourceSetup.shown.stats.url === shown.url
+        ? sourceSetup.stats
+        : new JointStats(sourceSetup.stats, stats);
   }
 
   /** Reads the target of a namespace's migration; null: there is no migration. */
@@ -128,14 +131,14 @@ export class Migration {
         const { key, value } = definition;
         const copy = copies.get(key) ?? null;
         copies.delete(key);
-        const place = `${kind} ${key}`;
-        const text = JSON.stringify(value);
-        if (copy !== null && this.#copied.get(place) === text) continue;
+        const id = `${kind} ${key}`;
+        const json = JSON.stringify(value);
+        if (copy !== null && this.#copied.get(id) === json) continue;
         const queue = queueOfDefinition(key);
         await unlessChanged(this.definitions.put(kind, key, value, copy?.version ?? null));
         if (kind === 'queue') await this.storage.declare([queue]);
         else await this.#source.applyOptions(queue, definition);
-        this.#copied.set(place, text);
+        this.#copied.set(id, json);
       }
       for (const { key, version } of copies.values()) {
         await unlessChanged(this.definitions.delete(kind, key, version));
@@ -163,21 +166,25 @@ export async function checkMigration(source: Namespace, target: Namespace): Prom
       `Namespace ${from} (${source.type}) cannot be moved: other nodes may use its engine at the same time. Only namespaces in a file of SQLite, without a signaller that is shared, can be moved.`,
     );
   }
-  const lacks = (what: string): QuaysideError =>
-    new QuaysideError('invalid-parameter', `Namespace ${from} cannot move to the engine of ${to}: ${what}.`, {
-      parameter: 'to.ns',
-    });
+  const rejected = (reason: string): QuaysideError =>
+    new QuaysideError(
+      'invalid-parameter',
+      `Namespace ${from} cannot move to the engine of ${to}: ${reason}.`,
+      {
+        parameter: 'to.ns',
+      },
+    );
   const next = target.setup;
-  if (next.storage === storage) throw lacks('it is the same engine');
-  if (target.migration !== null) throw lacks('that namespace itself moves to another engine');
-  const kindOf = ({ type }: Namespace): string => type.slice(type.indexOf(':') + 1);
-  if (kindOf(source) !== kindOf(target)) {
-    throw lacks(`their variants differ, ${kindOf(source)} and ${kindOf(target)}`);
+  if (next.storage === storage) throw rejected('it is the same engine');
+  if (target.migration !== null) throw rejected('that namespace itself moves to another engine');
+  const variantOf = ({ type }: Namespace): string => type.slice(type.indexOf(':') + 1);
+  if (variantOf(source) !== variantOf(target)) {
+    throw rejected(`their variants differ, ${variantOf(source)} and ${variantOf(target)}`);
   }
   const [groups, others] = [policy.groups ?? [], next.policy.groups ?? []].map((names) => names.join(', '));
-  if (groups !== others) throw lacks(`their groups differ, ${groups} and ${others}`);
+  if (groups !== others) throw rejected(`their groups differ, ${groups} and ${others}`);
   if ((await next.storage.usage(source.name, false)).elements > 0) {
-    throw lacks(`it has elements of a namespace with the name ${from} already`);
+    throw rejected(`it has elements of a namespace with the name ${from} already`);
   }
 }
 
@@ -189,7 +196,7 @@ interface MigratingStorageOptions {
 }
 
 /** A `nextDueAt` in the past, so that the caller takes again. */
-const LOOK_AGAIN = 0;
+const TAKE_AGAIN = 0;
 /**
  * Keeps an element of the old engine reserved while its copies are stored in the new one: for three times the deadlines
  * of both calls.
@@ -297,9 +304,9 @@ export class MigratingStorage implements Storage {
     { signal = null, onRepeat = null, ...time }: InsertOptions,
   ): Promise<ElementId[]> {
     const notes = [...seen].map(([index, { isSame }]) => ({ index, isSame }));
-    const other = notes.find(({ isSame }) => !isSame);
-    if (other !== undefined) {
-      onRepeat?.(other.index, false);
+    const mismatch = notes.find(({ isSame }) => !isSame);
+    if (mismatch !== undefined) {
+      onRepeat?.(mismatch.index, false);
       return [];
     }
     const places = elements.flatMap((_, index) => (seen.has(index) ? [] : [index]));
@@ -348,44 +355,48 @@ export class MigratingStorage implements Storage {
   }
 
   take(queue: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    return this.#inOrder(this.#from.take(queue, options), (old) => this.#takeRest(queue, options, old));
+    return this.#inOrder(this.#from.take(queue, options), (fromOld) =>
+      this.#takeFromNew(queue, options, fromOld),
+    );
   }
 
-  async #takeRest(queue: QueueKey, options: TakeOptions, old: TakeResult): Promise<TakeResult> {
+  async #takeFromNew(queue: QueueKey, options: TakeOptions, fromOld: TakeResult): Promise<TakeResult> {
     const { count, ids, maxBytes } = options;
-    const { deliveries } = old;
+    const { deliveries } = fromOld;
     const taken = new Set(deliveries.map(({ id }) => id));
-    const left = maxBytes === undefined ? undefined : maxBytes - bytesOf(deliveries);
-    if (deliveries.length === count || old.isCut === true || old.isLeft === true) return old;
-    if (left !== undefined && left <= 0) return { deliveries, nextDueAt: LOOK_AGAIN };
-    let rest: TakeResult;
+    const bytesLeft = maxBytes === undefined ? undefined : maxBytes - bytesOf(deliveries);
+    if (deliveries.length === count || fromOld.isCut === true || fromOld.isLeft === true) return fromOld;
+    if (bytesLeft !== undefined && bytesLeft <= 0) return { deliveries, nextDueAt: TAKE_AGAIN };
+    let fromNew: TakeResult;
     try {
-      rest = await this.#to.take(queue, {
+      fromNew = await this.#to.take(queue, {
         ...options,
         count: count - deliveries.length,
         ...(ids !== undefined && { ids: ids.filter((id) => !taken.has(id)) }),
-        ...(left !== undefined && { maxBytes: left }),
+        ...(bytesLeft !== undefined && { maxBytes: bytesLeft }),
       });
     } catch (error) {
       if (deliveries.length === 0) throw error;
-      if (!isUnknownOutcome(error)) return { deliveries, nextDueAt: LOOK_AGAIN, isLeft: true };
+      if (!isUnknownOutcome(error)) return { deliveries, nextDueAt: TAKE_AGAIN, isLeft: true };
       // Report `outcome-unknown` without elements, so these are returned first. If they certainly could not be, they
       // would be lost: then return them to the caller without an error.
       if (await this.#release(this.#from, queue, deliveries)) throw error;
-      return { deliveries, nextDueAt: LOOK_AGAIN, isLeft: true };
+      return { deliveries, nextDueAt: TAKE_AGAIN, isLeft: true };
     }
-    for (const delivery of rest.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
-    if (left !== undefined && deliveries.length > 0 && bytesOf(rest.deliveries) > left) {
+    for (const delivery of fromNew.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
+    if (bytesLeft !== undefined && deliveries.length > 0 && bytesOf(fromNew.deliveries) > bytesLeft) {
       // A take may exceed `maxBytes` by its first element, which is not the first one of this call.
-      const isReleased = await this.#release(this.#to, queue, rest.deliveries);
-      if (isReleased) return { deliveries, nextDueAt: LOOK_AGAIN, isCut: true };
+      const isReleased = await this.#release(this.#to, queue, fromNew.deliveries);
+      if (isReleased) return { deliveries, nextDueAt: TAKE_AGAIN, isCut: true };
     }
     return {
-      deliveries: [...deliveries, ...rest.deliveries],
+      deliveries: [...deliveries, ...fromNew.deliveries],
       nextDueAt:
-        deliveries.length + rest.deliveries.length === count ? null : earliest(old.nextDueAt, rest.nextDueAt),
-      ...(rest.isCut !== undefined && { isCut: rest.isCut }),
-      ...(rest.isLeft !== undefined && { isLeft: rest.isLeft }),
+        deliveries.length + fromNew.deliveries.length === count
+          ? null
+          : earliest(fromOld.nextDueAt, fromNew.nextDueAt),
+      ...(fromNew.isCut !== undefined && { isCut: fromNew.isCut }),
+      ...(fromNew.isLeft !== undefined && { isLeft: fromNew.isLeft }),
     };
   }
 
@@ -420,20 +431,20 @@ export class MigratingStorage implements Storage {
       : items;
     return this.#inOrder(this.#from.settle(first, time), async (results) => {
       const held = hasCopies ? heldElements(items, results) : [];
-      const places = items.flatMap((_, i) => (results[i]?.outcome === 'not-found' ? [i] : []));
-      const all = [...results];
+      const indices = items.flatMap((_, i) => (results[i]?.outcome === 'not-found' ? [i] : []));
+      const merged = [...results];
       let isChanged = results.some((result, i) => first[i] === items[i] && isChange(result));
       try {
         if (held.length > 0) await this.#insertCopies(held, time);
-        const other = places.map((i) => items[i] as SettleItem);
-        const rest = other.length === 0 ? [] : await this.#to.settle(other, time);
-        for (const [at, i] of places.entries()) all[i] = rest[at] ?? SETTLED['not-found'];
-        isChanged ||= rest.some(isChange);
-        if (held.length > 0) await this.#finish(held, all, time);
+        const forNew = indices.map((i) => items[i] as SettleItem);
+        const fromNew = forNew.length === 0 ? [] : await this.#to.settle(forNew, time);
+        for (const [at, i] of indices.entries()) merged[i] = fromNew[at] ?? SETTLED['not-found'];
+        isChanged ||= fromNew.some(isChange);
+        if (held.length > 0) await this.#finish(held, merged, time);
       } catch (error) {
         throw isChanged ? unknownOutcome(error as Error) : error;
       }
-      return all;
+      return merged;
     });
   }
 
@@ -472,15 +483,15 @@ export class MigratingStorage implements Storage {
   }
 
   async undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
-    const left = deliveries.filter((delivery) => !this.#returned.has(delivery));
+    const pending = deliveries.filter((delivery) => !this.#returned.has(delivery));
     const isNew = (delivery: Delivery): boolean => this.#popped.has(delivery);
     const undone = await Promise.allSettled([
       this.#undo(
         this.#from,
         queue,
-        left.filter((delivery) => !isNew(delivery)),
+        pending.filter((delivery) => !isNew(delivery)),
       ),
-      this.#undo(this.#to, queue, left.filter(isNew)),
+      this.#undo(this.#to, queue, pending.filter(isNew)),
     ]);
     const errors = undone.flatMap((result) => (result.status === 'rejected' ? [result.reason] : []));
     // Prefer an unknown outcome, after which the caller must not repeat the call.
@@ -496,12 +507,12 @@ export class MigratingStorage implements Storage {
   async scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
     const { ids, states, after, limit } = options;
     if (ids !== undefined) {
-      const { deliveries: old } = await this.#from.scan(queue, options);
-      const found = new Set(old.map(({ id }) => id));
-      const left = ids.filter((id) => !found.has(id));
+      const { deliveries: fromOld } = await this.#from.scan(queue, options);
+      const found = new Set(fromOld.map(({ id }) => id));
+      const missing = ids.filter((id) => !found.has(id));
       const { deliveries } =
-        left.length === 0 ? { deliveries: [] } : await this.#to.scan(queue, { ...options, ids: left });
-      return { deliveries: [...old, ...deliveries], next: null };
+        missing.length === 0 ? { deliveries: [] } : await this.#to.scan(queue, { ...options, ids: missing });
+      return { deliveries: [...fromOld, ...deliveries], next: null };
     }
     const parts = DELIVERY_STATES.filter((state) => states.includes(state)).flatMap((state) => [
       { storage: this.#from, state },
@@ -513,8 +524,8 @@ export class MigratingStorage implements Storage {
       const { storage, state } = parts[part] as (typeof parts)[number];
       const left = limit - deliveries.length;
       // After a full page, look one element ahead to find out whether there is a next page.
-      const own = left > 0 ? { limit: left } : { limit: 1, bodies: false };
-      const page = await storage.scan(queue, { ...options, ...own, states: [state], after: inner });
+      const limits = left > 0 ? { limit: left } : { limit: 1, bodies: false };
+      const page = await storage.scan(queue, { ...options, ...limits, states: [state], after: inner });
       if (left === 0 && page.deliveries.length > 0) break;
       if (left === 0) continue;
       for (const delivery of page.deliveries) {
@@ -531,38 +542,41 @@ export class MigratingStorage implements Storage {
   }
 
   purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
-    return this.#inOrder(this.#from.purge(queue, states), async (old) => {
-      if (!old.isDone) return old;
+    return this.#inOrder(this.#from.purge(queue, states), async (fromOld) => {
+      if (!fromOld.isDone) return fromOld;
       const { removed, isDone } = await this.#to.purge(queue, states);
-      return { removed: old.removed + removed, isDone };
+      return { removed: fromOld.removed + removed, isDone };
     });
   }
 
   /** The old engine drops last: it gains no elements, so the count of a moment ago is still valid. */
   drop(queue: QueueKey): Promise<boolean> {
-    return this.#inOrder(this.#from.counts(queue), async (old) => {
-      if (old.ready + old.scheduled + old.reserved > 0) return false;
+    return this.#inOrder(this.#from.counts(queue), async (fromOld) => {
+      if (fromOld.ready + fromOld.scheduled + fromOld.reserved > 0) return false;
       return (await this.#to.drop(queue)) && this.#from.drop(queue);
     });
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
-    return this.#inOrder(this.#from.counts(queue, group), async (old) => {
-      const rest = await this.#to.counts(queue, group);
-      const groups = new Map<GroupName, GroupCounts>(old.groups);
-      for (const [name, counts] of rest.groups) {
+    return this.#inOrder(this.#from.counts(queue, group), async (fromOld) => {
+      const fromNew = await this.#to.counts(queue, group);
+      const groups = new Map<GroupName, GroupCounts>(fromOld.groups);
+      for (const [name, counts] of fromNew.groups) {
         const before = groups.get(name);
         groups.set(name, before === undefined ? counts : sumOf(before, counts));
       }
-      return { ...sumOf(old, rest), groups };
+      return { ...sumOf(fromOld, fromNew), groups };
     });
   }
 
   async usage(ns: string, needsBytes?: boolean): Promise<Usage> {
-    const [old, rest] = await Promise.all([this.#from.usage(ns, needsBytes), this.#to.usage(ns, needsBytes)]);
+    const [fromOld, fromNew] = await Promise.all([
+      this.#from.usage(ns, needsBytes),
+      this.#to.usage(ns, needsBytes),
+    ]);
     return {
-      elements: old.elements + rest.elements,
-      bytes: old.bytes === null || rest.bytes === null ? null : old.bytes + rest.bytes,
+      elements: fromOld.elements + fromNew.elements,
+      bytes: fromOld.bytes === null || fromNew.bytes === null ? null : fromOld.bytes + fromNew.bytes,
     };
   }
 
@@ -574,7 +588,7 @@ export class MigratingStorage implements Storage {
     if (done.length === 0 && failed !== undefined) throw failed.reason;
     return {
       affected: done.flatMap(({ affected }) => affected),
-      nextAt: failed === undefined ? done.map(({ nextAt }) => nextAt).reduce(earliest) : LOOK_AGAIN,
+      nextAt: failed === undefined ? done.map(({ nextAt }) => nextAt).reduce(earliest) : TAKE_AGAIN,
     };
   }
 
@@ -582,12 +596,12 @@ export class MigratingStorage implements Storage {
    * Calls `next` with the result of the old engine, after the `next` of all earlier calls has been called. `next` must
    * start its call to the new engine synchronously.
    */
-  async #inOrder<A, B>(old: Promise<A>, next: (result: A) => Promise<B>): Promise<B> {
+  async #inOrder<A, B>(fromOld: Promise<A>, next: (result: A) => Promise<B>): Promise<B> {
     const before = this.#started;
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#started = promise;
     this.#pending += 1;
-    const [result] = await Promise.allSettled([old, before]);
+    const [result] = await Promise.allSettled([fromOld, before]);
     this.#pending -= 1;
     try {
       if (result.status === 'rejected') throw result.reason;

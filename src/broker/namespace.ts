@@ -136,7 +136,7 @@ export class Namespace {
   #isStopped = false;
   /** Whether the options stored before this node started were declared to the engine. */
   #isDeclared = false;
-  #endRereads: (() => void) | null = null;
+  #stopRereads: (() => void) | null = null;
 
   constructor(setup: NamespaceSetup, shared: Shared, sweeper: LeaseSweeper) {
     const { policy, storage, signaller } = setup;
@@ -165,7 +165,7 @@ export class Namespace {
     const isBounded = setup.maxElements !== null || setup.maxBytes !== null;
     this.capacity = isBounded ? namespaceCapacity(setup, () => this.storage, shared.clock) : null;
     const { deadLetter, retentionMs, retryDelay = null } = policy;
-    const general = {
+    const defaults = {
       leaseMs: setup.leaseMs,
       deadLetter,
       retryDelay,
@@ -173,7 +173,7 @@ export class Namespace {
       ttlMs: null,
       maxElements: null,
     };
-    this.options = new QueueOptionsTable(general, setup.queues ?? []);
+    this.options = new QueueOptionsTable(defaults, setup.queues ?? []);
     this.cluster = new Cluster({
       namespace: this.name,
       signaller,
@@ -232,7 +232,7 @@ export class Namespace {
       );
       if (!this.#isDeclared) await this.#declareStored();
     };
-    if (!this.#isStopped) this.#endRereads = repeat(reread, REREAD_MS, this);
+    if (!this.#isStopped) this.#stopRereads = repeat(reread, REREAD_MS, this);
   }
 
   /**
@@ -244,7 +244,7 @@ export class Namespace {
     await Promise.all(waitQueues.map((waitQueue) => waitQueue.matched()));
     await this.undoneTakes.stop();
     this.#isStopped = true;
-    this.#endRereads?.();
+    this.#stopRereads?.();
     this.#pauseFlags.stop();
     this.#storedOptions.stop();
     this.cluster.stop();
@@ -316,21 +316,21 @@ export class Namespace {
    * @throws QuaysideError `too-many-queues` if it does not exist yet and the namespace has no capacity for it
    */
   queue(name: string): Queue {
-    if (!this.#known.has(name)) this.checkRoom([name]);
+    if (!this.#known.has(name)) this.checkQueueLimit([name]);
     return this.visit(name);
   }
 
   /** @throws QuaysideError `too-many-queues` if the namespace has no capacity for the new ones among these queues */
-  checkRoom(names: readonly string[]): void {
+  checkQueueLimit(names: readonly string[]): void {
     const { maxQueues } = this.setup;
     const unknown = names.filter((name) => !this.#known.has(name));
     if (unknown.length === 0) return;
     const added = new Set(unknown);
     if (this.#known.size + added.size <= maxQueues) return;
-    const what = added.size === 1 ? quote(unknown[0]) : `${added.size} queues`;
+    const newQueues = added.size === 1 ? quote(unknown[0]) : `${added.size} queues`;
     throw new QuaysideError(
       'too-many-queues',
-      `Namespace ${this.name} has ${this.#known.size} queues, and its limit is ${maxQueues}; raise maxQueues to add ${what}.`,
+      `Namespace ${this.name} has ${this.#known.size} queues, and its limit is ${maxQueues}; raise maxQueues to add ${newQueues}.`,
     );
   }
 
@@ -342,10 +342,10 @@ export class Namespace {
     let queue = this.#queues.get(name);
     if (queue !== undefined) return queue;
     // Maps keep this string for long. A copy does not retain the request that the name was cut out of.
-    const own = ownString(name);
-    queue = new Queue(this, { ns: this.name, name: own });
+    const ownName = ownString(name);
+    queue = new Queue(this, { ns: this.name, name: ownName });
     // Clients can invent any number of unknown names, so the handles of these are not kept.
-    if (this.#known.has(name)) this.#queues.set(own, queue);
+    if (this.#known.has(name)) this.#queues.set(ownName, queue);
     return queue;
   }
 
@@ -443,7 +443,7 @@ export class Namespace {
   }
 
   /** Notes the size of elements that are being stored: the next takes may return them. */
-  noteLarge({ name }: QueueKey, elements: readonly NewElement[]): void {
+  noteSizes({ name }: QueueKey, elements: readonly NewElement[]): void {
     let largest = SMALL_BYTES;
     for (const { body } of elements) if (body.byteLength > largest) largest = body.byteLength;
     if (largest > SMALL_BYTES)
@@ -742,9 +742,9 @@ class UndoneTakes {
   readonly #retries: Retries;
   #bytes = 0;
   #count = 0;
-  #made = 0;
+  #lastId = 0;
   /** First tries without an outcome. */
-  readonly #begun = new Set<Promise<void>>();
+  readonly #firstTries = new Set<Promise<void>>();
 
   constructor(host: UndoneTakesHost) {
     this.#host = host;
@@ -769,7 +769,7 @@ class UndoneTakes {
     const mayRepeat = this.#bytes + bytes <= MAX_BYTES;
     this.#bytes += bytes;
     this.#count += popped.length;
-    this.#made += 1;
+    this.#lastId += 1;
     let tries = 0;
     const put = async (): Promise<void> => {
       tries += 1;
@@ -785,8 +785,8 @@ class UndoneTakes {
       this.#bytes -= bytes;
       this.#count -= popped.length;
     };
-    const first = this.#retries.do(String(this.#made), put).finally(() => this.#begun.delete(first));
-    this.#begun.add(first);
+    const first = this.#retries.do(String(this.#lastId), put).finally(() => this.#firstTries.delete(first));
+    this.#firstTries.add(first);
   }
 
   /**
@@ -813,7 +813,7 @@ class UndoneTakes {
 
   /** Stops retrying after each pop was tried at least once. */
   async stop(): Promise<void> {
-    await Promise.all(this.#begun);
+    await Promise.all(this.#firstTries);
     this.#retries.stop();
     if (this.#count === 0) return;
     this.#host.log.warn({ count: this.#count }, 'popped elements may be lost: their engine is unavailable');
@@ -875,11 +875,11 @@ class Capacity {
   readonly #clock: Pick<Clock, 'monotonic'>;
   #starting: Promise<void> | null = null;
   #isStarted = false;
-  #held = NOTHING;
+  #usage = NOTHING;
   /** Inserts that are in flight. */
   #pending = NOTHING;
   /** Inserts admitted since the read in progress began. */
-  #since = NOTHING;
+  #admitted = NOTHING;
   #reading: Promise<void> | null = null;
   /** The duration of the last successful read. */
   #readMs = 0;
@@ -944,9 +944,9 @@ class Capacity {
   #admit<T>(amount: Amount, store: () => Promise<T>): Promise<T> {
     this.#check(amount);
     const stored = store();
-    this.#held = sum(this.#held, amount);
+    this.#usage = sum(this.#usage, amount);
     this.#pending = sum(this.#pending, amount);
-    this.#since = sum(this.#since, amount);
+    this.#admitted = sum(this.#admitted, amount);
     const settled = (): void => {
       this.#pending = {
         elements: this.#pending.elements - amount.elements,
@@ -959,17 +959,17 @@ class Capacity {
 
   #fits({ elements, bytes }: Amount): boolean {
     const { maxElements, maxBytes } = this.#limits;
-    const fits = maxElements === null || this.#held.elements + elements <= maxElements;
-    return fits && (maxBytes === null || this.#held.bytes + bytes <= maxBytes);
+    const fits = maxElements === null || this.#usage.elements + elements <= maxElements;
+    return fits && (maxBytes === null || this.#usage.bytes + bytes <= maxBytes);
   }
 
   #check(amount: Amount): void {
     if (this.#fits(amount)) return;
     const { maxElements, maxBytes } = this.#limits;
-    const isByElements = maxElements !== null && this.#held.elements + amount.elements > maxElements;
+    const isByElements = maxElements !== null && this.#usage.elements + amount.elements > maxElements;
     throw isByElements
-      ? this.#source.full(`${maxElements} elements`, 'maxElements')
-      : this.#source.full(`${maxBytes} bytes`, 'maxBytes');
+      ? this.#source.rejection(`${maxElements} elements`, 'maxElements')
+      : this.#source.rejection(`${maxBytes} bytes`, 'maxBytes');
   }
 
   #read(): Promise<void> {
@@ -983,10 +983,10 @@ class Capacity {
   async #readNow(): Promise<void> {
     const startedAt = this.#clock.monotonic();
     const pending = this.#pending;
-    this.#since = NOTHING;
+    this.#admitted = NOTHING;
     try {
       const { elements, bytes } = await this.#source.read();
-      this.#held = sum({ elements, bytes: bytes ?? 0 }, sum(pending, this.#since));
+      this.#usage = sum({ elements, bytes: bytes ?? 0 }, sum(pending, this.#admitted));
       this.#readMs = this.#clock.monotonic() - startedAt;
     } finally {
       const now = this.#clock.monotonic();
@@ -1007,7 +1007,7 @@ interface CapacitySource {
   /** Whether inserts wait for a read in progress. Otherwise they use the one before, unless it seems full. */
   readonly waitsForRead: boolean;
   /** The error of a rejected insert. @param limit in words */
-  full(limit: string, option: string): QuaysideError;
+  rejection(limit: string, option: string): QuaysideError;
 }
 
 /** @param storage returns that of the namespace, which changes if a migration starts */
@@ -1021,7 +1021,7 @@ function namespaceCapacity(
     read: () => storage().usage(policy.name, maxBytes !== null),
     fullRefreshMs: REFRESH_MS,
     waitsForRead: false,
-    full: (limit, option) =>
+    rejection: (limit, option) =>
       new QuaysideError(
         'namespace-full',
         `Namespace ${quote(policy.name)} holds as much as it may (${limit}). Consume elements, or raise ${option}.`,
@@ -1049,7 +1049,7 @@ function queueCapacity(
     },
     fullRefreshMs: FULL_REFRESH_MS,
     waitsForRead: true,
-    full: (limit, option) =>
+    rejection: (limit, option) =>
       new QuaysideError(
         'queue-full',
         `Queue ${quote(key.name)} holds as much as it may (${limit}). Consume elements, or raise ${option} of its options.`,

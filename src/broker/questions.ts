@@ -127,11 +127,11 @@ export class Questions {
     this.#questions.set(name, question as unknown as Question<object, object>);
     const { self } = this.#options;
     return async (params, within) => {
-      const elsewhere = this.#askOthers({ name, params }, question.maxBytes, within);
-      const here = await question.reply(params, self);
-      const { replies, missing, failures } = await elsewhere;
+      const asking = this.#askOthers({ name, params }, question.maxBytes, within);
+      const ownReply = await question.reply(params, self);
+      const { replies, missing, failures } = await asking;
       const others = [...replies].map(([node, reply]) => ({ node, ...(reply as ReplyRows<Row>) }));
-      return { nodes: [{ node: self, ...here }, ...others], missing, failures };
+      return { nodes: [{ node: self, ...ownReply }, ...others], missing, failures };
     };
   }
 
@@ -279,7 +279,7 @@ function maxPartsOf(maxBytes: number): number {
 /** The parts of one message, which may arrive in any order. */
 class PartialMessage {
   readonly #maxParts: number;
-  readonly #texts = new Map<number, string>();
+  readonly #parts = new Map<number, string>();
 
   constructor(maxParts: number) {
     this.#maxParts = maxParts;
@@ -291,9 +291,9 @@ class PartialMessage {
    */
   add({ at, of, text }: MessagePart): object | null {
     if (of > this.#maxParts || at < 0 || at >= of) return null;
-    this.#texts.set(at, text);
-    if (this.#texts.size < of) return null;
-    const bytes = Array.from({ length: of }, (_, i) => Buffer.from(this.#texts.get(i) ?? '', 'base64'));
+    this.#parts.set(at, text);
+    if (this.#parts.size < of) return null;
+    const bytes = Array.from({ length: of }, (_, i) => Buffer.from(this.#parts.get(i) ?? '', 'base64'));
     try {
       const message: unknown = JSON.parse(Buffer.concat(bytes).toString());
       return typeof message === 'object' ? message : null;

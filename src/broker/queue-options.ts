@@ -81,7 +81,7 @@ const MAX_SECONDS = LIMITS.delayMs / 1000;
  * override the namespace's.
  */
 export class QueueOptionsTable {
-  readonly #general: QueueSettings;
+  readonly #defaults: QueueSettings;
   /** The most specific first. */
   readonly #rules: readonly QueueRule<OwnOptions>[];
   readonly #stored = new Map<string, OwnOptions>();
@@ -89,16 +89,16 @@ export class QueueOptionsTable {
   /** Changes with the stored options. Handles cache their settings by it. */
   version = 0;
 
-  constructor(general: QueueSettings, rules: readonly QueueRule<OwnOptions>[]) {
-    this.#general = general;
+  constructor(defaults: QueueSettings, rules: readonly QueueRule<OwnOptions>[]) {
+    this.#defaults = defaults;
     this.#rules = bySpecificity(rules);
   }
 
   settingsOf(name: string): QueueSettings {
     const stored = this.#stored.get(name);
     const rule = ruleFor(this.#rules, name);
-    if (stored === undefined && rule === undefined) return this.#general;
-    return { ...this.#general, ...rule?.options, ...stored };
+    if (stored === undefined && rule === undefined) return this.#defaults;
+    return { ...this.#defaults, ...rule?.options, ...stored };
   }
 
   /** The names of all dead-letter queues, each once. Cached until options change: every metrics scrape reads them. */
@@ -108,7 +108,7 @@ export class QueueOptionsTable {
   }
 
   #findDeadLetterQueues(): string[] {
-    const all = [this.#general, ...this.#rules.map(({ options }) => options), ...this.#stored.values()];
+    const all = [this.#defaults, ...this.#rules.map(({ options }) => options), ...this.#stored.values()];
     return [...new Set(all.flatMap(({ deadLetter }) => (deadLetter == null ? [] : [deadLetter.queue])))];
   }
 
@@ -128,9 +128,9 @@ export class QueueOptionsTable {
   record(name: string): OptionsRecord {
     const stored = showOptions(this.#stored.get(name) ?? {});
     const rule = ruleFor(this.#rules, name);
-    const ofRule = showOptions(rule?.options ?? {});
+    const ruleOptions = showOptions(rule?.options ?? {});
     const sourceOf = (option: OptionName): OptionSource =>
-      stored[option] !== undefined ? 'stored' : ofRule[option] !== undefined ? 'pattern' : 'namespace';
+      stored[option] !== undefined ? 'stored' : ruleOptions[option] !== undefined ? 'pattern' : 'namespace';
     return {
       stored,
       pattern: rule?.pattern ?? null,
@@ -152,19 +152,19 @@ export function parseOptions(value: unknown): OwnOptions {
   const { lease, deadLetter, retryDelay, retention, ttl, maxElements } = members;
   return {
     ...(lease !== undefined && { leaseMs: seconds(lease, 'lease', '') }),
-    ...(deadLetter !== undefined && { deadLetter: orNone(deadLetter, parseDeadLetter) }),
-    ...(retryDelay !== undefined && { retryDelay: orNone(retryDelay, parseRetryDelay) }),
-    ...(retention !== undefined && { retentionMs: orNone(retention, (it) => seconds(it, 'retention')) }),
-    ...(ttl !== undefined && { ttlMs: orNone(ttl, (it) => seconds(it, 'ttl')) }),
+    ...(deadLetter !== undefined && { deadLetter: orNull(deadLetter, parseDeadLetter) }),
+    ...(retryDelay !== undefined && { retryDelay: orNull(retryDelay, parseRetryDelay) }),
+    ...(retention !== undefined && { retentionMs: orNull(retention, (it) => seconds(it, 'retention')) }),
+    ...(ttl !== undefined && { ttlMs: orNull(ttl, (it) => seconds(it, 'ttl')) }),
     ...(maxElements !== undefined && {
-      maxElements: orNone(maxElements, elementCount),
+      maxElements: orNull(maxElements, elementCount),
     }),
   };
 }
 
 const OR_NULL = ', or null';
 
-function orNone<T>(value: unknown, parse: (value: unknown) => T): T | null {
+function orNull<T>(value: unknown, parse: (value: unknown) => T): T | null {
   return value === null ? null : parse(value);
 }
 
@@ -181,8 +181,8 @@ export function parseRetryDelay(value: unknown): RetryDelay {
   const known = ['first', 'factor', 'max', 'jitter'];
   const { first, ...rest } = membersOf(value, 'retryDelay', known);
   const firstMs = seconds(first, 'retryDelay.first', '');
-  const longest = Math.max(RETRY_DEFAULTS.max, firstMs / 1000);
-  const { factor, max, jitter } = { ...RETRY_DEFAULTS, max: longest, ...rest };
+  const defaultMax = Math.max(RETRY_DEFAULTS.max, firstMs / 1000);
+  const { factor, max, jitter } = { ...RETRY_DEFAULTS, max: defaultMax, ...rest };
   const maxMs = seconds(max, 'retryDelay.max', '');
   if (maxMs < firstMs) {
     throw wrongMember('retryDelay.max', max, `at least retryDelay.first, which is ${firstMs / 1000}`);

@@ -21,15 +21,15 @@ export interface QueueFollower {
 /** The time between rounds without a follower: rates and charts need samples this often. */
 const RESTING_MS = 10_000;
 /** Unchanged queues read per round without a follower. All 10,000 queues then take 200 s. */
-const RESTING_IN_TURN = 500;
+const RESTING_PER_ROUND = 500;
 /** The minimum time between rounds with a follower. */
 const LIVE_MS = 500;
 /**
  * With a follower, how often unchanged queues are read, and how many: other nodes may have consumed from them. All
  * 10,000 queues then take 200 s.
  */
-const LIVE_TURN_MS = 2_000;
-const LIVE_IN_TURN = 100;
+const LIVE_CYCLE_MS = 2_000;
+const LIVE_PER_ROUND = 100;
 /** Changed queues read per round; the others wait for the next round. */
 const MAX_CHANGED = 1_000;
 /** Queues read concurrently: enough to fill an engine's batch, few enough not to delay other calls. */
@@ -81,8 +81,8 @@ class NamespacePoll {
   /** Counts calls of `follow`: a round that began before the last one does not end the filling of its follower. */
   #follows = 0;
   /** Names that remain to be read in the present cycle through all queues; the next one is last. */
-  #turn: string[] = [];
-  #turnAt = Number.NEGATIVE_INFINITY;
+  #cycle: string[] = [];
+  #cycleAt = Number.NEGATIVE_INFINITY;
   /** When the next round may begin. */
   #readyAt = 0;
   /** When the next element of a queue matures, by the monotonic clock. */
@@ -129,7 +129,7 @@ class NamespacePoll {
     this.#follower = follower;
     this.#isFilling = follower !== null;
     this.#follows += 1;
-    this.#turn = [];
+    this.#cycle = [];
     this.#namespace.activity.follow(follower === null ? null : () => this.#onChange());
     if (follower === null) this.#dueAt.clear();
     if (this.#isStopped || this.#reading !== null) return;
@@ -154,10 +154,10 @@ class NamespacePoll {
     const follows = this.#follows;
     this.#hasFollowerFailed = false;
     for (const name of this.#due(startedAt)) if (!changed.has(name)) changed.set(name, startedAt);
-    const names = [...new Set([...changed.keys(), ...this.#inTurn(startedAt)])];
+    const names = [...new Set([...changed.keys(), ...this.#nextOfCycle(startedAt)])];
     const unread = await this.#readAll(names, changed);
     for (const name of unread) if (changed.has(name)) activity.note(name);
-    const isDone = this.#turn.length === 0 || unread.length === names.length;
+    const isDone = this.#cycle.length === 0 || unread.length === names.length;
     if (this.#isFilling && isDone && this.#follows === follows) this.#filled();
     if (names.length > 0) this.#notify((follower) => follower.onRound(this.#namespace));
     if (!this.#hasFollowerFailed) this.#followerFailures.worked();
@@ -191,7 +191,7 @@ class NamespacePoll {
   }
 
   #nextDueIn(now: number): number {
-    let next = this.#turnAt + LIVE_TURN_MS;
+    let next = this.#cycleAt + LIVE_CYCLE_MS;
     for (const at of this.#dueAt.values()) if (at < next) next = at;
     return Math.max(0, next - now);
   }
@@ -210,23 +210,23 @@ class NamespacePoll {
   }
 
   /** Removes and returns the next queues of the cycle. */
-  #inTurn(now: number): string[] {
+  #nextOfCycle(now: number): string[] {
     const isLive = this.#follower !== null;
-    if (isLive && !this.#isFilling && now < this.#turnAt + LIVE_TURN_MS) return [];
-    if (this.#turn.length === 0) this.#startTurn();
-    this.#turnAt = now;
-    const count = this.#isFilling ? MAX_CHANGED : isLive ? LIVE_IN_TURN : RESTING_IN_TURN;
-    return this.#turn.splice(-count);
+    if (isLive && !this.#isFilling && now < this.#cycleAt + LIVE_CYCLE_MS) return [];
+    if (this.#cycle.length === 0) this.#startCycle();
+    this.#cycleAt = now;
+    const count = this.#isFilling ? MAX_CHANGED : isLive ? LIVE_PER_ROUND : RESTING_PER_ROUND;
+    return this.#cycle.splice(-count);
   }
 
-  #startTurn(): void {
+  #startCycle(): void {
     const { knownNames, activity } = this.#namespace;
     for (const name of activity.forgetUnknown(knownNames)) {
       this.#dueAt.delete(name);
       this.#notify((follower) => follower.onGone(this.#namespace, name));
     }
     for (const name of this.#failed.keys()) if (!knownNames.has(name)) this.#failed.delete(name);
-    this.#turn = [...knownNames];
+    this.#cycle = [...knownNames];
   }
 
   /**
@@ -246,10 +246,10 @@ class NamespacePoll {
     again.sort((a, b) => (this.#failed.get(a) ?? 0) - (this.#failed.get(b) ?? 0));
     const sorted = [...fresh, ...again];
     for (let from = 0; from < sorted.length && !this.#isStopped; from += READ_AT_ONCE) {
-      const some = sorted.slice(from, from + READ_AT_ONCE);
-      await Promise.all(some.map((name) => this.#read(name, changed.get(name) ?? null)));
-      const failed = some.filter((name) => this.#failed.has(name));
-      if (failed.length === some.length) return [...unread, ...sorted.slice(from)];
+      const batch = sorted.slice(from, from + READ_AT_ONCE);
+      await Promise.all(batch.map((name) => this.#read(name, changed.get(name) ?? null)));
+      const failed = batch.filter((name) => this.#failed.has(name));
+      if (failed.length === batch.length) return [...unread, ...sorted.slice(from)];
       unread.push(...failed);
     }
     return unread;

@@ -44,7 +44,7 @@ import {
 import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
 import { momentIn, untilGiven } from './engine-time.ts';
 import { FREE_BYTES } from './engine-turns.ts';
-import { isSettled, refusalOf, takeOperation } from './meter.ts';
+import { isSettled, rejectionOf, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkOptions, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
 import { areAllSeen, isFull } from './seen-keys.ts';
@@ -145,7 +145,7 @@ export class Queue {
    * @throws QuaysideError `invalid-parameter` if groups are given and the namespace has none
    */
   groups(given: readonly GroupName[] | null): readonly GroupName[] {
-    if (given !== null && !this.namespace.isStream) throw this.#noGroups('groups', given.join(','));
+    if (given !== null && !this.namespace.isStream) throw this.#groupsNotSupported('groups', given.join(','));
     return given ?? this.namespace.defaultGroups;
   }
 
@@ -196,7 +196,7 @@ export class Queue {
       : admit;
     const stored = namespace.inTurn(user, elements, begin);
     namespace.noteStoring(this.key, stored);
-    namespace.noteLarge(this.key, elements);
+    namespace.noteSizes(this.key, elements);
     if (isSent) this.#wakeFor(elements);
     // It is sent in a later turn, after a wait.
     else this.#wakeAfter(elements, stored);
@@ -265,7 +265,7 @@ export class Queue {
       targets = byTarget(moves);
     }
     const items = moves.map(({ from = this, finish, inserts }) =>
-      from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(storedIn) }),
+      from.item(finish, inserts.length === 0 ? FINISH : { kind: 'finish', inserts: inserts.map(toInsert) }),
     );
     // All these queues share the present engine. Read `storage` before any wait: a migration may start during it.
     const leftMs = this.#timeLeft();
@@ -274,21 +274,21 @@ export class Queue {
       isSent = true;
       return storage.settle(items, { leftMs: leftMs() });
     };
-    const coming = moves.flatMap(({ inserts }) => inserts.map(({ element }) => element));
-    const transferring = namespace.inTurn(user, coming, () =>
+    const inserted = moves.flatMap(({ inserts }) => inserts.map(({ element }) => element));
+    const transferring = namespace.inTurn(user, inserted, () =>
       isBounded ? this.#admitMoves(moves, settle) : settle(),
     );
     for (const [queue, elements] of targets) {
       queue.namespace.noteStoring(queue.key, transferring);
-      queue.namespace.noteLarge(queue.key, elements);
+      queue.namespace.noteSizes(queue.key, elements);
       if (storage.ordersTransfers && isSent) queue.#wakeFor(elements);
       else queue.#wakeAfter(elements, transferring);
     }
     const results = await meter.observe('commit', transferring);
-    for (const [queue, places] of Map.groupBy(moves.keys(), (i) => moves[i]?.from ?? this)) {
+    for (const [queue, indices] of Map.groupBy(moves.keys(), (i) => moves[i]?.from ?? this)) {
       queue.#noteSettled(
-        places.map((i) => items[i] as SettleItem),
-        places.map((i) => results[i] ?? SETTLED['not-found']),
+        indices.map((i) => items[i] as SettleItem),
+        indices.map((i) => results[i] ?? SETTLED['not-found']),
       );
     }
     const done = moves.filter((_, i) => results[i]?.outcome === 'done');
@@ -305,20 +305,20 @@ export class Queue {
     for (const ns of new Set(moves.flatMap(({ inserts }) => inserts.map(({ queue }) => queue.namespace)))) {
       const { capacity } = ns;
       if (capacity === null) continue;
-      const coming = moves.flatMap(({ inserts }) =>
+      const arriving = moves.flatMap(({ inserts }) =>
         inserts.filter(({ queue }) => queue.namespace === ns).map(({ element }) => element),
       );
-      const going = moves.filter(({ from = this }) => from.namespace === ns).length;
+      const leaving = moves.filter(({ from = this }) => from.namespace === ns).length;
       const inner = call;
-      call = () => capacity.admit(coming, inner, { leaving: going });
+      call = () => capacity.admit(arriving, inner, { leaving });
     }
-    for (const [queue, coming] of byTarget(moves)) {
+    for (const [queue, arriving] of byTarget(moves)) {
       const bound = queue.namespace.capacityOf(queue);
       if (bound === null) continue;
       const { ns, name } = queue.key;
-      const going = moves.filter(({ from = this }) => from.key.ns === ns && from.key.name === name).length;
+      const leaving = moves.filter(({ from = this }) => from.key.ns === ns && from.key.name === name).length;
       const inner = call;
-      call = () => bound.admit(coming, inner, { leaving: going });
+      call = () => bound.admit(arriving, inner, { leaving });
     }
     return call();
   }
@@ -376,7 +376,7 @@ export class Queue {
    */
   groupOf(given: GroupName | null): GroupName {
     const { isStream, defaultGroup } = this.namespace;
-    if (given !== null && given !== PLAIN_GROUP && !isStream) throw this.#noGroups('group', given);
+    if (given !== null && given !== PLAIN_GROUP && !isStream) throw this.#groupsNotSupported('group', given);
     return given ?? defaultGroup;
   }
 
@@ -490,10 +490,10 @@ export class Queue {
     items: readonly SettleItem[],
     after: Promise<unknown> | null = null,
   ): Promise<readonly SettleResult[]> {
-    const same = (results: readonly SettleResult[]): readonly SettleResult[] => results;
-    if (after === null) return this.#settle(items, same);
+    const identity = (results: readonly SettleResult[]): readonly SettleResult[] => results;
+    if (after === null) return this.#settle(items, identity);
     const leftMs = this.#timeLeft();
-    return after.then(() => this.#settle(items, same, { leftMs: leftMs() }));
+    return after.then(() => this.#settle(items, identity, { leftMs: leftMs() }));
   }
 
   /** Extends a lease to `leaseMs` from now (null: the queue's lease) and returns its end. @throws as `settle` */
@@ -520,7 +520,7 @@ export class Queue {
       const { outcome } = result;
       if (isSettled(outcome)) return result;
       const { isStream, defaultGroup } = this.namespace;
-      throw refusalOf(outcome, { id: item.id, group: group ?? (isStream ? defaultGroup : null) }, this.key);
+      throw rejectionOf(outcome, { id: item.id, group: group ?? (isStream ? defaultGroup : null) }, this.key);
     });
   }
 
@@ -636,10 +636,10 @@ export class Queue {
     const { namespace, key } = this;
     const options = { ...given, group: this.groupOf(given.group) };
     const { ids, limit, bodies } = options;
-    const each = bodies ? namespace.expectedBytes(key) : 0;
+    const elementBytes = bodies ? namespace.expectedBytes(key) : 0;
     const bytes = Math.min(
-      each * (ids?.length ?? limit),
-      ids === undefined ? Math.max(each, SCAN_BYTES) : LIMITS.takeBytes,
+      elementBytes * (ids?.length ?? limit),
+      ids === undefined ? Math.max(elementBytes, SCAN_BYTES) : LIMITS.takeBytes,
     );
     if (user === null || bytes <= FREE_BYTES) return namespace.storage.scan(key, options);
     const leftMs = this.#timeLeft();
@@ -740,7 +740,7 @@ export class Queue {
     }
   }
 
-  #noGroups(parameter: string, given: string): QuaysideError {
+  #groupsNotSupported(parameter: string, given: string): QuaysideError {
     return invalidParameter(
       parameter,
       `${parameter} ${quote(given)} cannot be used: namespace ${this.namespace.name} has plain queues. Leave ${parameter} out, or use a stream namespace.`,
@@ -829,7 +829,7 @@ function isAlike({ action, group, from }: SettleItem, other: SettleItem | undefi
   return other.action === action || (action.kind === 'finish' && other.action.kind === 'finish');
 }
 
-function storedIn({ queue, element }: QueueMove['inserts'][number]): {
+function toInsert({ queue, element }: QueueMove['inserts'][number]): {
   queue: QueueKey;
   element: NewElement;
 } {
@@ -915,7 +915,7 @@ function queueRecord(
       },
       stats: { type: stats.type, opts: { url: stats.url, coll: stats.coll } },
     },
-    stats: group === null ? total(counters, isStream) : (counters.get(group) ?? zeroCounters()),
+    stats: group === null ? statsRecord(counters, isStream) : (counters.get(group) ?? zeroCounters()),
     paused,
     ...shownSizes(counts),
     ...(isStream && group === null && { groups: byGroup(counts.groups, shownSizes) }),
@@ -955,19 +955,19 @@ export function oldestReadyMs(
  */
 function sumOf(counters: ReadonlyMap<GroupName, Counters>): Counters {
   const sum = zeroCounters();
-  for (const [group, own] of counters) {
+  for (const [group, groupCounters] of counters) {
     for (const name of COUNTER_NAMES) {
-      if (name !== 'put' || group === PLAIN_GROUP) sum[name] += own[name];
+      if (name !== 'put' || group === PLAIN_GROUP) sum[name] += groupCounters[name];
     }
   }
   return sum;
 }
 
-function total(counters: ReadonlyMap<GroupName, Counters>, isStream: boolean): QueueRecord['stats'] {
+function statsRecord(counters: ReadonlyMap<GroupName, Counters>, isStream: boolean): QueueRecord['stats'] {
   const sum = sumOf(counters);
   if (!isStream) return sum;
   const named = new Map([...counters].filter(([group]) => group !== PLAIN_GROUP));
-  return { ...sum, groups: byGroup(named, (own) => own) };
+  return { ...sum, groups: byGroup(named, (groupCounters) => groupCounters) };
 }
 
 /** The counts under the names of the spec. */

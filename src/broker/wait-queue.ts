@@ -309,7 +309,7 @@ export class WaitQueue {
     for (const consumer of this.#waiting) {
       if (requested >= count) break;
       if (requested > 0 && requested + consumer.count > MAX_PER_MATCH) break;
-      const isShared = take !== undefined && take.maxBytes === null && fits(consumer, take);
+      const isShared = take !== undefined && take.maxBytes === null && isCompatible(consumer, take);
       if (!isShared && takes.length === MAX_TAKES) break;
       const { leaseMs, owner } = consumer.request;
       let turn: TakeTurn | null = null;
@@ -326,9 +326,9 @@ export class WaitQueue {
       if (take === undefined || !isShared) {
         const { maxBytes } = consumer;
         const tids = leaseMs === null ? null : consumer.request.tid;
-        const of = leaseMs === null ? null : owner;
+        const takeOwner = leaseMs === null ? null : owner;
         const user = bytes > FREE_BYTES ? owner : undefined;
-        take = { leaseMs, owner: of, tids, consumers: [], count: 0, maxBytes, user, turn };
+        take = { leaseMs, owner: takeOwner, tids, consumers: [], count: 0, maxBytes, user, turn };
         takes.push(take);
       }
       if (take.leaseMs !== null) noteTid(take, consumer);
@@ -343,8 +343,9 @@ export class WaitQueue {
   }
 
   /** The expected bytes of a take with this first consumer, which other consumers may join, up to `count` elements. */
-  #bytesOf({ count: own, maxBytes }: Consumer, eachBytes: number, count: number): number {
-    const elements = maxBytes === null ? Math.min(Math.max(own, count), own * this.#waiting.size) : own;
+  #bytesOf({ count: requested, maxBytes }: Consumer, eachBytes: number, count: number): number {
+    const elements =
+      maxBytes === null ? Math.min(Math.max(requested, count), requested * this.#waiting.size) : requested;
     return Math.min(elements * eachBytes, maxBytes ?? LIMITS.takeBytes);
   }
 
@@ -386,7 +387,7 @@ export class WaitQueue {
       if (isCut) for (const consumer of take.consumers) consumer.isCut = true;
       if (deliveries.length < take.count) {
         isShort = true;
-        this.#dueAt = nextDueAt === null ? null : this.#reachable(nextDueAt, match.wallAt);
+        this.#dueAt = nextDueAt === null ? null : this.#toLocalDueAt(nextDueAt, match.wallAt);
       }
       this.#serve(take, deliveries);
     }
@@ -428,7 +429,7 @@ export class WaitQueue {
     }
     while (served < deliveries.length) {
       const { first } = this.#waiting;
-      if (first === null || !fits(first, take)) break;
+      if (first === null || !isCompatible(first, take)) break;
       if (take.leaseMs !== null && first.request.tid !== take.tids) break;
       this.#waiting.remove(first);
       served += this.#deliver(first, deliveries, served);
@@ -540,7 +541,7 @@ export class WaitQueue {
    * Converts a due time to this node's clock. The known time of the engine's clock may be slightly ahead. So if an
    * element seemed due before the match began, look again a little later, not immediately in a loop.
    */
-  #reachable(dueAt: number, matchedAt: number): number {
+  #toLocalDueAt(dueAt: number, matchedAt: number): number {
     const at = toLocal(dueAt, this.#ns, this.#queue.key);
     return at > matchedAt ? at : this.#ns.clock.now() + CLOCK_SKEW_RETRY_MS;
   }
@@ -627,7 +628,7 @@ class ConsumerList {
  * Whether elements of a take may be delivered to the consumer: a reservation belongs to the user who requested it, and
  * a consumer bounded by bytes needs a take of its own.
  */
-function fits({ request, maxBytes }: Consumer, { leaseMs, owner, user }: SharedTake): boolean {
+function isCompatible({ request, maxBytes }: Consumer, { leaseMs, owner, user }: SharedTake): boolean {
   if (maxBytes !== null || request.leaseMs !== leaseMs) return false;
   return (leaseMs === null || request.owner === owner) && (user === undefined || request.owner === user);
 }

@@ -200,7 +200,7 @@ export function checkQueueLimits(
   { broker }: Pick<ExchangeContext, 'broker'>,
 ): void {
   for (const [ns, queues] of Map.groupBy([src, ...dst], (one) => one.ns)) {
-    broker.namespace(ns).checkRoom(queues.map(({ queue }) => queue));
+    broker.namespace(ns).checkQueueLimit(queues.map(({ queue }) => queue));
   }
 }
 

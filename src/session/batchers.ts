@@ -1,4 +1,4 @@
-import { isSettled, refusalOf } from '../broker/meter.ts';
+import { isSettled, rejectionOf } from '../broker/meter.ts';
 import type { Queue, SettleAction, SettleItem, SettleOutcome } from '../broker/queue.ts';
 import type { NewElement } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
@@ -237,7 +237,7 @@ export class SettleBatcher<Reply> {
     let error: Error | null = null;
     const note = ({ id, group }: SettleItem, outcome: SettleOutcome): void => {
       if (!isSettled(outcome)) {
-        error ??= refusalOf(outcome, { id, group: queue.namespace.isStream ? group : null }, queue.key);
+        error ??= rejectionOf(outcome, { id, group: queue.namespace.isStream ? group : null }, queue.key);
       }
       settled += 1;
       const frame = frames[ended];

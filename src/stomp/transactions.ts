@@ -1,5 +1,5 @@
 import { delayUntil } from '../broker/engine-time.ts';
-import { isSettled, type RejectedOutcome, refusalOf } from '../broker/meter.ts';
+import { isSettled, type RejectedOutcome, rejectionOf } from '../broker/meter.ts';
 import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import { contentBytes, type NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
@@ -325,5 +325,5 @@ function byQueue(settlements: readonly Settlement[]): Map<Queue, Settlement[]> {
 }
 
 function refused(outcome: RejectedOutcome, { outstanding, subscription }: Settlement): QuaysideError {
-  return refusalOf(outcome, { id: outstanding.id, group: null }, subscription.queue.key);
+  return rejectionOf(outcome, { id: outstanding.id, group: null }, subscription.queue.key);
 }

@@ -347,8 +347,8 @@ export const ACCESS: readonly Mutant[] = [
     edits: [
       {
         file: 'src/broker/namespace.ts',
-        search: 'const own = ownString(name);',
-        replace: 'const own = name;',
+        search: 'const ownName = ownString(name);',
+        replace: 'const ownName = name;',
       },
     ],
   },

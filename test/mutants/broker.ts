@@ -88,7 +88,7 @@ export const BROKER: readonly Mutant[] = [
     suite: 'joint takes',
     edits: edit(
       'broker/joint-take.ts',
-      'this.#close();\n    this.#return();\n  }\n\n  acquire',
+      'this.#close();\n    this.#returnTaken();\n  }\n\n  acquire',
       'this.#close();\n  }\n\n  acquire',
     ),
   },
@@ -196,8 +196,8 @@ export const BROKER: readonly Mutant[] = [
     suite: 'options of queues',
     edits: edit(
       'broker/queue-options.ts',
-      '{ ...this.#general, ...rule?.options, ...stored }',
-      '{ ...stored, ...rule?.options, ...this.#general }',
+      '{ ...this.#defaults, ...rule?.options, ...stored }',
+      '{ ...stored, ...rule?.options, ...this.#defaults }',
     ),
   },
   {

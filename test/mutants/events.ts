@@ -109,7 +109,7 @@ export const EVENTS: readonly Mutant[] = [
     suite: 'watched queues',
     edits: edit(
       'broker/queue-watch.ts',
-      'if (failed.length === some.length) return',
+      'if (failed.length === batch.length) return',
       'if (failed.length > 0) return',
     ),
   },

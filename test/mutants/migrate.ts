@@ -34,8 +34,8 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
-      'if (deliveries.length === count || old.isCut === true || old.isLeft === true) return old;',
-      'if (deliveries.length > 0 || old.isCut === true || old.isLeft === true) return old;',
+      'if (deliveries.length === count || fromOld.isCut === true || fromOld.isLeft === true) return fromOld;',
+      'if (deliveries.length > 0 || fromOld.isCut === true || fromOld.isLeft === true) return fromOld;',
     ),
   },
   {
@@ -43,7 +43,7 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
-      `    for (const delivery of rest.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
+      `    for (const delivery of fromNew.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
 `,
       '',
     ),
@@ -62,7 +62,7 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
-      'const isReleased = await this.#release(this.#to, queue, rest.deliveries);',
+      'const isReleased = await this.#release(this.#to, queue, fromNew.deliveries);',
       'const isReleased = true;',
     ),
   },
@@ -125,14 +125,18 @@ export const MIGRATE: readonly Mutant[] = [
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
-      '      if (old.ready + old.scheduled + old.reserved > 0) return false;\n',
+      '      if (fromOld.ready + fromOld.scheduled + fromOld.reserved > 0) return false;\n',
       '',
     ),
   },
   {
     name: 'what the old engine holds does not count',
     suite: 'migrations',
-    edits: edit('broker/migration.ts', 'elements: old.elements + rest.elements,', 'elements: rest.elements,'),
+    edits: edit(
+      'broker/migration.ts',
+      'elements: fromOld.elements + fromNew.elements,',
+      'elements: fromNew.elements,',
+    ),
   },
   {
     name: 'options that are set while a namespace moves do not hold in the old engine',

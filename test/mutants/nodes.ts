@@ -14,7 +14,7 @@ export const NODES: readonly Mutant[] = [
   {
     name: 'another variant starts without waiting for the nodes that are alive',
     suite: 'agreement of nodes',
-    edits: edit('broker/cluster.ts', 'if (before !== null) await this.#refuseIfServed();', ''),
+    edits: edit('broker/cluster.ts', 'if (before !== null) await this.#checkLiveNodes();', ''),
   },
   {
     name: 'every user is shown the files of all engines',
@@ -61,8 +61,8 @@ export const NODES: readonly Mutant[] = [
     suite: 'questions between nodes',
     edits: edit(
       'broker/questions.ts',
-      'this.#texts.set(at, text);',
-      'this.#texts.set(this.#texts.size, text);',
+      'this.#parts.set(at, text);',
+      'this.#parts.set(this.#parts.size, text);',
     ),
   },
   {

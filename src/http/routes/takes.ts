@@ -183,7 +183,7 @@ export const takeRoutes: readonly Route[] = [
       const { tid, group } = query;
       const leaseMs = leaseIn(call.queue, query);
       const timeoutMs = query.to ?? preferredWait(call.head);
-      if (timeoutMs !== 0) call.namespace.checkRoom([call.queue.key.name]);
+      if (timeoutMs !== 0) call.namespace.checkQueueLimit([call.queue.key.name]);
       const request = { group, leaseMs, timeoutMs, tid, owner: call.user.name, from: call };
       new Take(call, null).waitIn(call.queue, request);
     },
@@ -289,7 +289,7 @@ function merged<O extends object>(query: Readonly<O>, body: Readonly<O>): O {
 /** Checks that a waiting call may create its queues. @throws QuaysideError `too-many-queues` */
 function checkRoom(sources: readonly TakeSource[]): void {
   for (const [namespace, own] of Map.groupBy(sources, ({ queue }) => queue.namespace)) {
-    namespace.checkRoom(own.map(({ queue }) => queue.key.name));
+    namespace.checkQueueLimit(own.map(({ queue }) => queue.key.name));
   }
 }
 
