@@ -27,8 +27,8 @@ it('A link to PostgreSQL says goodbye when it is stopped, and has forgotten its 
   let back = Promise.withResolvers<void>();
   const link = new Link(readSettings(options), 'main', options, {
     prepare: async () => {},
-    lost: () => {},
-    back: () => back.resolve(),
+    onLost: () => {},
+    onReconnected: () => back.resolve(),
   });
   await link.start();
   for (let round = 0; round < 3; round++) {
@@ -237,5 +237,8 @@ function connectionOf(
   const settings = readSettings({ ...options, settings: {}, log: SILENT });
   const [host] = settings.hosts;
   assert.ok(host);
-  return new Connection(settings, host, 'main', { clock, events: { lost, notified: () => {} } });
+  return new Connection(settings, host, 'main', {
+    clock,
+    events: { onLost: lost, onNotification: () => {} },
+  });
 }

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import {
   CounterWatermark,
   type Place,
-  type Probed,
+  type ProbeResult,
   Watermark,
 } from '../../src/engines/postgres/watermark.ts';
 
@@ -12,16 +12,16 @@ const NOW = 1_000_000;
 const MINUTE_MS = 60_000;
 
 /** What a probe finds that has had to step over very much. */
-function costly(first: Place | null, costMs = 10): Probed {
+function costly(first: Place | null, costMs = 10): ProbeResult {
   return { first, now: NOW, pendingMs: 0, costMs, pages: 1000 };
 }
 
 /** Probes from where the watermark wants it at `nowMs`. */
-function probe(watermark: Watermark, nowMs: number, found: Probed | null): void {
-  watermark.took(1000);
+function probe(watermark: Watermark, nowMs: number, found: ProbeResult | null): void {
+  watermark.onTaken(1000);
   const from = watermark.probeFrom(nowMs);
   assert.notEqual(from, null, 'a probe is due');
-  if (from !== null) watermark.probing(from, nowMs)(found);
+  if (from !== null) watermark.startProbe(from, nowMs)(found);
 }
 
 describe('The low watermark of waiting deliveries', () => {
@@ -79,10 +79,10 @@ describe('The low watermark of waiting deliveries', () => {
 
   it('is not raised by a probe over what was stored while it ran', () => {
     const watermark = new Watermark();
-    watermark.took(1000);
+    watermark.onTaken(1000);
     const from = watermark.probeFrom(0);
     assert.deepEqual(from, FRONT);
-    const done = watermark.probing(from ?? FRONT, 0);
+    const done = watermark.startProbe(from ?? FRONT, 0);
     watermark.lower(NOW - 90_000);
     done(costly({ dueAt: NOW - 50_000, seq: 7 }));
     assert.deepEqual(watermark.place, { dueAt: NOW - 90_000, seq: 0 });
@@ -91,21 +91,21 @@ describe('The low watermark of waiting deliveries', () => {
   it('is at the front while something is returned whose maturity is not known, and then no lower than that', () => {
     const watermark = new Watermark();
     probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }));
-    watermark.returning();
+    watermark.startReturn();
     assert.deepEqual(watermark.place, FRONT);
-    watermark.returned();
+    watermark.endReturn();
     watermark.lower(NOW - 60_000);
     assert.deepEqual(watermark.place, { dueAt: NOW - 60_000, seq: 0 });
   });
 
   it('is not raised over what is returned while a probe runs', () => {
     const watermark = new Watermark();
-    watermark.took(1000);
-    const done = watermark.probing(watermark.probeFrom(0) ?? FRONT, 0);
-    watermark.returning();
+    watermark.onTaken(1000);
+    const done = watermark.startProbe(watermark.probeFrom(0) ?? FRONT, 0);
+    watermark.startReturn();
     done(costly({ dueAt: NOW - 50_000, seq: 7 }));
     assert.deepEqual(watermark.place, FRONT);
-    watermark.returned();
+    watermark.endReturn();
     watermark.lower(NOW - 60_000);
     assert.deepEqual(watermark.place, { dueAt: NOW - 60_000, seq: 0 });
   });
@@ -113,8 +113,8 @@ describe('The low watermark of waiting deliveries', () => {
   it('is at the front until the next probe if nobody knows whether something was returned', () => {
     const watermark = new Watermark();
     probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }));
-    watermark.returning();
-    watermark.returnFailed();
+    watermark.startReturn();
+    watermark.onReturnFailed();
     assert.deepEqual(watermark.place, FRONT);
     probe(watermark, 1000, costly({ dueAt: NOW - 40_000, seq: 8 }));
     assert.deepEqual(watermark.place, { dueAt: NOW - 40_000, seq: 8 });
@@ -123,7 +123,7 @@ describe('The low watermark of waiting deliveries', () => {
   it('is looked past from the front again after a pause of twenty times what that costs', () => {
     const watermark = new Watermark();
     probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }, 100));
-    watermark.took(1000);
+    watermark.onTaken(1000);
     assert.deepEqual(watermark.probeFrom(1000), { dueAt: NOW - 50_000, seq: 7 });
     assert.deepEqual(watermark.probeFrom(2000), FRONT);
     assert.equal(watermark.fullProbeInMs(1500), 500);
@@ -131,14 +131,14 @@ describe('The low watermark of waiting deliveries', () => {
 
   it('is not probed for a queue that hardly moves', () => {
     const watermark = new Watermark();
-    watermark.took(10);
+    watermark.onTaken(10);
     assert.equal(watermark.probeFrom(10_000), null);
   });
 
   it('waits longer after a probe that failed', () => {
     const watermark = new Watermark();
     probe(watermark, 0, null);
-    watermark.took(1000);
+    watermark.onTaken(1000);
     assert.equal(watermark.probeFrom(300), null);
     assert.deepEqual(watermark.probeFrom(10_000), FRONT);
   });
@@ -147,43 +147,43 @@ describe('The low watermark of waiting deliveries', () => {
 describe('The low watermark of the rows of counts', () => {
   it('is not moved by one read, since rows with smaller numbers may not be committed yet', () => {
     const watermark = new CounterWatermark();
-    watermark.read(500, 0);
+    watermark.onRead(500, 0);
     assert.equal(watermark.from, 0);
-    watermark.read(700, MINUTE_MS - 1);
+    watermark.onRead(700, MINUTE_MS - 1);
     assert.equal(watermark.from, 0);
   });
 
   it('is what a read found, when a later one has seen nothing before it', () => {
     const watermark = new CounterWatermark();
-    watermark.read(500, 0);
-    watermark.read(700, MINUTE_MS);
+    watermark.onRead(500, 0);
+    watermark.onRead(700, MINUTE_MS);
     assert.equal(watermark.from, 500);
-    watermark.read(null, 2 * MINUTE_MS);
+    watermark.onRead(null, 2 * MINUTE_MS);
     assert.equal(watermark.from, 700);
   });
 
   it('waits for a read that began a minute later, if reads take long', () => {
     const watermark = new CounterWatermark();
-    watermark.read(500, 0);
-    watermark.read(700, MINUTE_MS, MINUTE_MS - 1);
+    watermark.onRead(500, 0);
+    watermark.onRead(700, MINUTE_MS, MINUTE_MS - 1);
     assert.equal(watermark.from, 0);
-    watermark.read(700, MINUTE_MS + 1, MINUTE_MS);
+    watermark.onRead(700, MINUTE_MS + 1, MINUTE_MS);
     assert.equal(watermark.from, 500);
   });
 
   it('waits again if a smaller number came late', () => {
     const watermark = new CounterWatermark();
-    watermark.read(500, 0);
-    watermark.read(490, MINUTE_MS);
+    watermark.onRead(500, 0);
+    watermark.onRead(490, MINUTE_MS);
     assert.equal(watermark.from, 0);
-    watermark.read(510, 2 * MINUTE_MS);
+    watermark.onRead(510, 2 * MINUTE_MS);
     assert.equal(watermark.from, 490);
   });
 
   it('stays if reads find nothing', () => {
     const watermark = new CounterWatermark();
-    watermark.read(null, 0);
-    watermark.read(null, 2 * MINUTE_MS);
+    watermark.onRead(null, 0);
+    watermark.onRead(null, 2 * MINUTE_MS);
     assert.equal(watermark.from, 0);
   });
 });

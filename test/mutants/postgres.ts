@@ -27,7 +27,7 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'batcher.ts',
-        'for (const queue of queues) from = Math.max(from, this.#latestAbout.get(queue) ?? 0);',
+        'for (const queue of queues) from = Math.max(from, this.#lastByQueue.get(queue) ?? 0);',
         '',
       ),
     ],
@@ -36,7 +36,11 @@ export const POSTGRES: readonly Mutant[] = [
     name: 'elements that one settlement stores are ordered by what their statements can store',
     suite: 'postgres order',
     edits: [
-      inPostgres('settle.ts', 'finishing.has(one.operation) ? { ...one, operation: together } : one', 'one'),
+      inPostgres(
+        'settle.ts',
+        'finishing.has(item.operation) ? { ...item, operation: common } : item',
+        'item',
+      ),
     ],
   },
   {
@@ -46,14 +50,14 @@ export const POSTGRES: readonly Mutant[] = [
       inPostgres(
         'batcher.ts',
         'if (call === undefined || calls.length > 1) return;',
-        'if (call === undefined) return;\n    for (const other of calls.slice(1)) other.fail(internal(error));',
+        'if (call === undefined) return;\n    for (const other of calls.slice(1)) other.fail(internalError(error));',
       ),
     ],
   },
   {
     name: 'statements whose BEGIN failed count as a transaction that was rolled back',
     suite: 'postgres faults',
-    edits: [inPostgres('connection.ts', "if (begun?.status === 'rejected') {", 'if (begun === undefined) {')],
+    edits: [inPostgres('connection.ts', "if (begin?.status === 'rejected') {", 'if (begin === undefined) {')],
   },
   {
     name: 'a transaction whose COMMIT was cancelled stays aborted',
@@ -246,13 +250,17 @@ export const POSTGRES: readonly Mutant[] = [
     name: 'what was returned makes takes begin at the front of the index',
     suite: 'postgres dead entries',
     edits: [
-      inPostgres('watermark.ts', 'returned(): void {\n    this.#isReturning = false;', 'returned(): void {'),
+      inPostgres(
+        'watermark.ts',
+        'endReturn(): void {\n    this.#isReturning = false;',
+        'endReturn(): void {',
+      ),
     ],
   },
   {
     name: 'a take of the same batch begins after what is returned',
     suite: 'postgres dead entries',
-    edits: [inPostgres('settle.ts', 'watermark.returning();', '{}')],
+    edits: [inPostgres('settle.ts', 'watermark.startReturn();', '{}')],
   },
   {
     name: 'what was moved is before where takes begin',
@@ -265,7 +273,7 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'storage.ts',
-        'cause.isTimeout) this.#context.prober.asked(subscription);',
+        'cause.isTimeout) this.#context.prober.requestProbe(subscription);',
         'cause.isTimeout) {}',
       ),
     ],
@@ -307,7 +315,7 @@ export const POSTGRES: readonly Mutant[] = [
     suite: 'postgres races',
     edits: [
       // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
-      inPostgres('insert.ts', 'settled && `(u.id IN (${stored})) IS TRUE`', "settled && 'true'"),
+      inPostgres('insert.ts', 'settled && `(u.id IN (${storedIds})) IS TRUE`', "settled && 'true'"),
     ],
   },
   {
@@ -349,7 +357,7 @@ export const POSTGRES: readonly Mutant[] = [
       inPostgres(
         'housekeeping.ts',
         // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
-        'FROM dedup d WHERE d.seen_at <= ${NOW_ONCE} -',
+        'FROM dedup d WHERE d.seen_at <= ${NOW_BOUND} -',
         'FROM t CROSS JOIN dedup d WHERE d.seen_at <= t.now -',
       ),
     ],
@@ -367,7 +375,9 @@ export const POSTGRES: readonly Mutant[] = [
   {
     name: 'as many bytes expire at once as there are',
     suite: 'postgres housekeeping',
-    edits: [inPostgres('expire.ts', 'const BYTES_PER_ROW = 8192;', 'const BYTES_PER_ROW = 8192 * 1024;')],
+    edits: [
+      inPostgres('expire.ts', 'const MEAN_BYTES_PER_ROW = 8192;', 'const MEAN_BYTES_PER_ROW = 8192 * 1024;'),
+    ],
   },
   {
     name: 'a step of a purge has no bound on bytes',
@@ -375,7 +385,7 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'queues.ts',
-        'Math.floor(BYTES_AT_ONCE / statements)',
+        'Math.floor(MAX_STATEMENT_BYTES / statements)',
         'Math.floor(Number.MAX_SAFE_INTEGER / statements)',
       ),
     ],
@@ -386,15 +396,15 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'housekeeping.ts',
-        "firstBytes('x', 'l')",
-        "firstBytes('x', 'l', String(Number.MAX_SAFE_INTEGER))",
+        "limitBytes('x', 'l')",
+        "limitBytes('x', 'l', String(Number.MAX_SAFE_INTEGER))",
       ),
     ],
   },
   {
     name: 'a commit has no bound on bytes',
     suite: 'postgres large settlements',
-    edits: [inPostgres('settle.ts', "[firstBytes('f', 'r'), finished('f')]", "[finished('r')]")],
+    edits: [inPostgres('settle.ts', "[limitBytes('f', 'r'), finished('f')]", "[finished('r')]")],
   },
   {
     name: 'a commit with inserts is finished in part in a later transaction',
@@ -407,7 +417,7 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'settle.ts',
-        "firstBytes('going', '(SELECT * FROM x WHERE goes)')",
+        "limitBytes('going', '(SELECT * FROM x WHERE goes)')",
         "'going AS (SELECT * FROM x WHERE goes)'",
       ),
     ],

@@ -4,7 +4,7 @@ import { LeaseSweeper } from '../../src/broker/sweeper.ts';
 import { BufferedStats } from '../../src/engine/buffered-stats.ts';
 import { unavailable } from '../../src/engine/calls.ts';
 import type { Storage } from '../../src/engine/storage.ts';
-import type { Link, Side } from '../../src/engines/postgres/link.ts';
+import type { AuxiliaryConnection, Link } from '../../src/engines/postgres/link.ts';
 import { PostgresSignaller } from '../../src/engines/postgres/signaller.ts';
 import { FakeClock } from '../support/clock.ts';
 
@@ -76,9 +76,9 @@ describe('While an engine is away', () => {
 
   it('the signaller of PostgreSQL says so once, and once that it sends again', async () => {
     const world = new AwayWorld();
-    const side = { ask: () => world.call([]) } as unknown as Side;
-    const host = { side, listener: {} as Link, channel: 'c', clock: world.clock, log: world.log };
-    const signaller = new PostgresSignaller(host);
+    const auxiliary = { query: () => world.call([]) } as unknown as AuxiliaryConnection;
+    const options = { auxiliary, listener: {} as Link, channel: 'c', clock: world.clock, log: world.log };
+    const signaller = new PostgresSignaller(options);
     assert.ok((await world.goThrough(() => signaller.publish('topic', 'x'))) > 10);
     await signaller.stop();
     assert.deepEqual(world.said, [

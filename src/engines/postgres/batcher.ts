@@ -30,7 +30,7 @@ const ONE_ROW: CallSize = { bytes: 0, rows: 1 };
 const NO_USES: readonly GroupUse[] = [];
 
 /** The longest time of a batch that fails on one lock: the server's limit, and the work before and after it. */
-const LOCKED_BATCH_MS = LOCK_TIMEOUT_MS * 1.25;
+const MAX_LOCKED_BATCH_MS = LOCK_TIMEOUT_MS * 1.25;
 /** Limits of one batch. A larger call runs in its own batch. */
 const BATCH_BYTES = 8 * 1024 * 1024;
 const BATCH_ROWS = 5000;
@@ -54,7 +54,7 @@ interface Entry {
   result: unknown;
 }
 
-interface PlacedCall {
+interface CallOptions {
   readonly size: CallSize;
   readonly deadlineAt: number;
   /** The call resolves with the result of its only item, not with an array. */
@@ -74,7 +74,7 @@ class Call extends Expiring {
   attempts = 0;
   /** Some items are done, and others, which another node changed at the same moment, have to be repeated. */
   isPartlyApplied = false;
-  readonly #all: readonly Entry[];
+  readonly #allEntries: readonly Entry[];
   readonly #batcher: Batcher;
   readonly #isSingle: boolean;
   /** Resolves with the results in order; if `isSingle`, with the only result. */
@@ -83,7 +83,7 @@ class Call extends Expiring {
   constructor(
     batcher: Batcher,
     items: readonly Item<unknown, unknown>[],
-    { size, deadlineAt, isSingle }: PlacedCall,
+    { size, deadlineAt, isSingle }: CallOptions,
   ) {
     super();
     this.#isSingle = isSingle;
@@ -92,14 +92,14 @@ class Call extends Expiring {
     this.deadlineAt = deadlineAt;
     this.changes = items.some(({ operation }) => operation.changes);
     this.stores = items.some(({ operation }) => operation.stores === true);
-    this.#all = items.map(({ operation, item, queues }) => ({
+    this.#allEntries = items.map(({ operation, item, queues }) => ({
       call: this,
       item,
       queues,
       operation,
       result: undefined,
     }));
-    this.entries = this.#all;
+    this.entries = this.#allEntries;
   }
 
   get outcome(): Promise<unknown> {
@@ -109,15 +109,17 @@ class Call extends Expiring {
   /** Called when all entries have results. Entries with the result {@link RETRY} become pending again. */
   succeed(): void {
     if (this.isSettled) return;
-    const again = this.entries.filter(({ result }) => result === RETRY);
-    if (again.length === 0) {
+    const repeated = this.entries.filter(({ result }) => result === RETRY);
+    if (repeated.length === 0) {
       this.#settle();
-      this.#outcome.resolve(this.#isSingle ? this.#all[0]?.result : this.#all.map(({ result }) => result));
+      this.#outcome.resolve(
+        this.#isSingle ? this.#allEntries[0]?.result : this.#allEntries.map(({ result }) => result),
+      );
       return;
     }
-    this.isPartlyApplied ||= this.changes && again.length < this.entries.length;
-    for (const entry of again) entry.operation = entry.operation.onRace ?? entry.operation;
-    this.entries = again;
+    this.isPartlyApplied ||= this.changes && repeated.length < this.entries.length;
+    for (const entry of repeated) entry.operation = entry.operation.retryWith ?? entry.operation;
+    this.entries = repeated;
   }
 
   fail(error: Error): void {
@@ -137,7 +139,7 @@ class Call extends Expiring {
 }
 
 /** Entries that share a statement. */
-class Group {
+class StatementGroup {
   readonly operation: AnyOperation;
   readonly entries: Entry[] = [];
   readonly streams = new Set<RegisteredQueue>();
@@ -147,7 +149,7 @@ class Group {
     this.operation = operation;
   }
 
-  takes(item: unknown, keys: readonly string[]): boolean {
+  accepts(item: unknown, keys: readonly string[]): boolean {
     const { operation } = this;
     if (operation.isSingle === true) return this.entries.length === 0;
     for (const key of keys) {
@@ -172,9 +174,9 @@ class Group {
  */
 class Batch {
   readonly calls: readonly Call[];
-  readonly #groups: Group[] = [];
-  readonly #latestOf = new Map<AnyOperation, number>();
-  readonly #latestAbout = new Map<RegisteredQueue, number>();
+  readonly #groups: StatementGroup[] = [];
+  readonly #lastByOperation = new Map<AnyOperation, number>();
+  readonly #lastByQueue = new Map<RegisteredQueue, number>();
   readonly #prepared: readonly Prepared<unknown>[];
   readonly #lock: Query | null;
 
@@ -204,13 +206,13 @@ class Batch {
   /** Decides by the rows of the statements whether to commit; null: always commit. */
   get mayCommit(): ((results: readonly (readonly Row[])[]) => boolean) | null {
     const mayCommit = this.#prepared[0]?.mayCommit;
-    return mayCommit === undefined ? null : (results) => mayCommit(results[this.#first] ?? []);
+    return mayCommit === undefined ? null : (results) => mayCommit(results[this.#firstIndex] ?? []);
   }
 
   /** Distributes the rows of the statements to the calls. */
   settle(rows: readonly (readonly Row[])[]): void {
     for (const [index, { entries }] of this.#groups.entries()) {
-      const results = this.#prepared[index]?.read(rows[this.#first + index] ?? []) ?? [];
+      const results = this.#prepared[index]?.read(rows[this.#firstIndex + index] ?? []) ?? [];
       for (const [place, entry] of entries.entries()) entry.result = results[place];
     }
     for (const call of this.calls) call.succeed();
@@ -218,51 +220,51 @@ class Batch {
 
   /** The only call in the statement at this index of {@link queries}; null: several calls share it. */
   callOf(query: number | null): Call | null {
-    const entries = (query === null ? undefined : this.#groups[query - this.#first]?.entries) ?? [];
+    const entries = (query === null ? undefined : this.#groups[query - this.#firstIndex]?.entries) ?? [];
     const call = entries[0]?.call ?? null;
     return entries.every((entry) => entry.call === call) ? call : null;
   }
 
   /** The index of the first group's statement. */
-  get #first(): number {
+  get #firstIndex(): number {
     return this.#lock === null ? 0 : 1;
   }
 
   #placeAll(entries: readonly Entry[]): void {
     const [first] = entries;
     if (first !== undefined && entries.length === 1) {
-      this.#place(first, keysOf(first), this.#from(first.queues));
+      this.#place(first, keysOf(first), this.#earliestGroup(first.queues));
       return;
     }
-    const froms = entries.map(({ queues }) => this.#from(queues));
+    const earliest = entries.map(({ queues }) => this.#earliestGroup(queues));
     const byKey = new Map<string, number>();
     for (const [index, entry] of entries.entries()) {
       const keys = keysOf(entry);
-      const from = keys.reduce((least, key) => Math.max(least, byKey.get(key) ?? 0), froms[index] ?? 0);
+      const from = keys.reduce((least, key) => Math.max(least, byKey.get(key) ?? 0), earliest[index] ?? 0);
       const at = this.#place(entry, keys, from);
       for (const key of keys) byKey.set(key, at);
     }
   }
 
-  #from(queues: readonly RegisteredQueue[]): number {
+  #earliestGroup(queues: readonly RegisteredQueue[]): number {
     let from = 0;
-    for (const queue of queues) from = Math.max(from, this.#latestAbout.get(queue) ?? 0);
+    for (const queue of queues) from = Math.max(from, this.#lastByQueue.get(queue) ?? 0);
     return from;
   }
 
   /** Puts an entry into a group whose index is at least `from`. Returns the index. */
   #place(entry: Entry, keys: readonly string[], from: number): number {
     const { operation, item } = entry;
-    let at = this.#latestOf.get(operation) ?? -1;
+    let at = this.#lastByOperation.get(operation) ?? -1;
     let group = at < from ? undefined : this.#groups[at];
-    if (group === undefined || !group.takes(item, keys)) {
-      group = new Group(operation);
+    if (group === undefined || !group.accepts(item, keys)) {
+      group = new StatementGroup(operation);
       at = this.#groups.push(group) - 1;
-      this.#latestOf.set(operation, at);
+      this.#lastByOperation.set(operation, at);
     }
     group.add(entry, keys);
     for (const queue of entry.queues)
-      this.#latestAbout.set(queue, Math.max(at, this.#latestAbout.get(queue) ?? 0));
+      this.#lastByQueue.set(queue, Math.max(at, this.#lastByQueue.get(queue) ?? 0));
     return at;
   }
 }
@@ -321,14 +323,14 @@ export class Batcher {
   ): Promise<R> {
     const deadlineAt = this.#deadlines.deadline(leftMs);
     const items = [{ operation, item, queues: queue === null ? [] : [queue] }];
-    return this.#call(items, { size, deadlineAt, isSingle: true }) as Promise<R>;
+    return this.#enqueue(items, { size, deadlineAt, isSingle: true }) as Promise<R>;
   }
 
   /** Runs several items. Returns their results in order. @throws as `submit` */
   submitAll<I, R>(items: readonly Item<I, R>[], size: CallSize, leftMs?: number): Promise<R[]> {
     if (items.length === 0) return Promise.resolve([]);
     const options = { size, deadlineAt: this.#deadlines.deadline(leftMs), isSingle: false };
-    return this.#call(items as readonly Item<unknown, unknown>[], options) as Promise<R[]>;
+    return this.#enqueue(items as readonly Item<unknown, unknown>[], options) as Promise<R[]>;
   }
 
   /** Gives several calls the timeout of one, see `engine/calls.ts`. @throws QuaysideError `outcome-unknown` */
@@ -348,7 +350,7 @@ export class Batcher {
     this.#cancelFailFast ??= this.#options.clock.after(UNREACHABLE_MS, () => {
       this.#cancelFailFast = null;
       for (const call of [...this.#pending]) call.fail(unavailable(NOT_REACHABLE, NO_REPLY));
-      this.#onRest();
+      this.#checkIdle();
     });
   }
 
@@ -369,7 +371,7 @@ export class Batcher {
     call.fail(isSent ? unknownOutcome(NO_REPLY) : unavailable(NOT_REACHABLE, NO_REPLY));
     this.#dropSettled();
     this.#options.link.dropIfSilent();
-    this.#onRest();
+    this.#checkIdle();
   }
 
   onSettled(call: Call): void {
@@ -377,10 +379,10 @@ export class Batcher {
     this.#limit.remove(call.size.bytes);
   }
 
-  #call(items: readonly Item<unknown, unknown>[], options: PlacedCall): Promise<unknown> {
+  #enqueue(items: readonly Item<unknown, unknown>[], options: CallOptions): Promise<unknown> {
     const error = this.#stopped
       ? unavailable(NOT_REACHABLE, STOPPED)
-      : this.#limit.rejection(this.#options.link.awayMs);
+      : this.#limit.rejection(this.#options.link.downMs);
     if (error !== null) return Promise.reject(error);
     const call = new Call(this, items, options);
     this.#limit.add(options.size.bytes);
@@ -409,10 +411,10 @@ export class Batcher {
       if (connection === null || calls.length === 0) break;
       await this.#runBatch(connection, calls);
       // Callers react to their results with new calls; those made before the next turn share the next batch.
-      await turn();
+      await nextTurn();
     }
     this.#isRunning = false;
-    this.#onRest();
+    this.#checkIdle();
   }
 
   /** Removes and returns as many pending calls as fit into a batch. */
@@ -424,7 +426,7 @@ export class Batcher {
       if (call === undefined || call.isSettled) continue;
       bytes += call.size.bytes;
       rows += call.size.rows;
-      returned += call.size.returned ?? 0;
+      returned += call.size.returnedBytes ?? 0;
       const isTooMuch = bytes > BATCH_BYTES || rows > BATCH_ROWS || returned > MAX_RETURNED_BYTES;
       const isAlone = call.attempts > 0 || call.size.isAlone === true;
       if (calls.length > 0 && (isTooMuch || isAlone)) break;
@@ -444,12 +446,12 @@ export class Batcher {
     this.#sent = calls;
     let batch: Batch | null = null;
     try {
-      await this.#rejectGroups(connection, calls);
+      await this.#rejectExcessGroups(connection, calls);
       // The call may have timed out in the meantime: it must not take an element then.
-      const inTime = calls.filter(({ isSettled }) => !isSettled);
-      if (inTime.length === 0) return;
+      const active = calls.filter(({ isSettled }) => !isSettled);
+      if (active.length === 0) return;
       const expired = expirer.isDue ? expirer.run(connection) : null;
-      batch = new Batch(inTime, clock.monotonic());
+      batch = new Batch(active, clock.monotonic());
       this.#mayBeApplied = true;
       const committed = connection.transact(batch.queries, batch.mayCommit);
       const rows = await committed.finally(() => expired);
@@ -460,7 +462,7 @@ export class Batcher {
     } finally {
       this.#sent = [];
       this.#mayBeApplied = false;
-      this.#repeat(calls);
+      this.#requeue(calls);
     }
   }
 
@@ -473,11 +475,11 @@ export class Batcher {
       this.#options.link.drop('it did not reply');
       return;
     }
-    const slow = error instanceof Refused && error.isTimeout ? batch?.callOf(error.query) : null;
+    const timedOut = error instanceof Refused && error.isTimeout ? batch?.callOf(error.query) : null;
     // A repetition would most likely take as long, and the other calls would wait for it.
-    if (slow != null) this.#reject(slow, error as Refused);
+    if (timedOut != null) this.#reject(timedOut, error as Refused);
     else this.#onRejected(calls, error);
-    if (error instanceof Refused && error.isLocked) this.#rejectLate(calls, error);
+    if (error instanceof Refused && error.isLockTimeout) this.#rejectLate(calls, error);
   }
 
   /**
@@ -485,8 +487,8 @@ export class Batcher {
    * that nothing was changed.
    */
   #rejectLate(calls: readonly Call[], error: Refused): void {
-    const latest = this.#options.clock.monotonic() + LOCKED_BATCH_MS;
-    for (const call of calls) if (call.deadlineAt <= latest) this.#reject(call, error);
+    const earliestRetryEnd = this.#options.clock.monotonic() + MAX_LOCKED_BATCH_MS;
+    for (const call of calls) if (call.deadlineAt <= earliestRetryEnd) this.#reject(call, error);
   }
 
   /** A batch was rolled back: its calls run again, each in its own batch. */
@@ -494,18 +496,18 @@ export class Batcher {
     for (const call of calls) call.attempts += 1;
     const [call] = calls;
     if (call === undefined || calls.length > 1) return;
-    if (!(error instanceof Refused)) call.fail(internal(error));
-    else if (call.attempts >= MAX_ATTEMPTS || !error.isWorthRetry) this.#reject(call, error);
+    if (!(error instanceof Refused)) call.fail(internalError(error));
+    else if (call.attempts >= MAX_ATTEMPTS || !error.isRetryable) this.#reject(call, error);
   }
 
   /** Puts unsettled calls back before all later ones. */
-  #repeat(calls: readonly Call[]): void {
-    const again = calls.filter(({ isSettled }) => !isSettled);
-    if (again.length > 0) this.#pending = [...again, ...this.#pending];
+  #requeue(calls: readonly Call[]): void {
+    const unsettled = calls.filter(({ isSettled }) => !isSettled);
+    if (unsettled.length > 0) this.#pending = [...unsettled, ...this.#pending];
   }
 
   /** Rejects calls that would create more groups than a queue may have, before anything is sent. */
-  async #rejectGroups(connection: Connection, calls: readonly Call[]): Promise<void> {
+  async #rejectExcessGroups(connection: Connection, calls: readonly Call[]): Promise<void> {
     const limited = calls.filter(({ size, isPartlyApplied }) => size.uses !== undefined && !isPartlyApplied);
     if (limited.length === 0) return;
     const uses = limited.map(({ size }) => size.uses ?? NO_USES);
@@ -519,7 +521,7 @@ export class Batcher {
       batch.settle(rows);
     } catch (error) {
       // The rows could not be read. The batch is committed, so the error must not claim that nothing happened.
-      for (const call of batch.calls) call.fail(internal(error));
+      for (const call of batch.calls) call.fail(internalError(error));
     }
   }
 
@@ -528,7 +530,7 @@ export class Batcher {
     if (error.isReadOnly) this.#options.link.drop('it became read-only');
   }
 
-  #onRest(): void {
+  #checkIdle(): void {
     if (this.#isRunning) return;
     this.#dropSettled();
     if (this.#pending.length === 0) this.#onIdle?.();
@@ -539,8 +541,8 @@ export class Batcher {
    * of them at each timeout took 12 s for 10,000 calls.
    */
   #dropSettled(): void {
-    const kept = this.#pending.findIndex(({ isSettled }) => !isSettled);
-    if (kept !== 0) this.#pending.splice(0, kept < 0 ? this.#pending.length : kept);
+    const firstPending = this.#pending.findIndex(({ isSettled }) => !isSettled);
+    if (firstPending !== 0) this.#pending.splice(0, firstPending < 0 ? this.#pending.length : firstPending);
   }
 }
 
@@ -552,8 +554,8 @@ function lockStatement(mode: '' | '_shared'): Statement {
   };
 }
 
-const ALONE = lockStatement('');
-const SHARED = lockStatement('_shared');
+const LOCK_EXCLUSIVE = lockStatement('');
+const LOCK_SHARED = lockStatement('_shared');
 
 /**
  * The locks that a batch takes first, so that nodes that finish elements of the same streams cannot deadlock;
@@ -569,15 +571,15 @@ function lockStreams(locked: readonly ReadonlySet<RegisteredQueue>[]): Query | n
   for (const queues of locked) for (const { whole } of queues) ids.add(whole.id.readInt32BE(4));
   if (ids.size === 0) return null;
   const sorted = [...ids].sort((a, b) => a - b);
-  return { statement: locked.length > 1 ? ALONE : SHARED, values: [int4Array(sorted)] };
+  return { statement: locked.length > 1 ? LOCK_EXCLUSIVE : LOCK_SHARED, values: [int4Array(sorted)] };
 }
 
 /** The error for a bug of the engine, or for invalid values of the caller. */
-function internal(error: unknown): QuaysideError {
+function internalError(error: unknown): QuaysideError {
   return new QuaysideError('internal', 'The engine failed.', { cause: error });
 }
 
-function turn(): Promise<void> {
+function nextTurn(): Promise<void> {
   return new Promise((resolve) => {
     setImmediate(resolve);
   });

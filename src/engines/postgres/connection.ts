@@ -17,7 +17,7 @@ const AS_TEXT = { getTypeParser: () => asText } as unknown as pg.CustomTypesConf
  * Ends a session as the login user: an administrator may have set a role for its sessions (`ALTER ROLE … SET role`)
  * that must not end them.
  */
-const END_SESSION: Statement = {
+const TERMINATE_SESSION: Statement = {
   name: 'end session',
   text: `SELECT set_config('role', 'none', true), pg_terminate_backend(pid, 1000) FROM pg_stat_activity
     WHERE application_name = $1 AND usename = session_user`,
@@ -26,7 +26,7 @@ const END_SESSION: Statement = {
 const ALIVE: Statement = { name: 'alive', text: 'SELECT 1' };
 
 /** The oldest supported PostgreSQL, as in `server_version_num`. */
-const OLDEST_VERSION = 140_000;
+const MIN_VERSION = 140_000;
 
 /**
  * The server cancels a statement after this time. A call may time out earlier, since its statement waits for others.
@@ -97,7 +97,7 @@ const SESSION_CHECK: Statement = {
 /** Checks that the engine can use the server. @throws UnfitServer */
 function checkSession(row: Row): void {
   const version = number(row, 0);
-  if (version < OLDEST_VERSION) {
+  if (version < MIN_VERSION) {
     throw new UnfitServer(`it is PostgreSQL ${Math.floor(version / 10_000)}; use 14 or later`);
   }
   if (text(row, 1) !== 'UTF8') {
@@ -167,8 +167,8 @@ export async function examineServer(
 
 interface ConnectionEvents {
   /** The connection ended. Called once, and never after `close`. */
-  readonly lost: (reason: Error) => void;
-  readonly notified: (channel: string, payload: string) => void;
+  readonly onLost: (reason: Error) => void;
+  readonly onNotification: (channel: string, payload: string) => void;
 }
 
 /**
@@ -183,7 +183,7 @@ export class Connection {
   readonly #settings: Settings;
   readonly #client: pg.Client;
   readonly #clock: Clock;
-  #lost: ((reason: Error) => void) | null;
+  #onLost: ((reason: Error) => void) | null;
   /** Statements without a reply. */
   #pending = 0;
   /** When the last reply arrived, or the first of the pending statements was sent. */
@@ -199,7 +199,7 @@ export class Connection {
     this.#settings = settings;
     this.#clock = clock;
     this.name = `quayside ${role} ${randomBytes(6).toString('hex')}`;
-    this.#lost = events.lost;
+    this.#onLost = events.onLost;
     this.#client = new pg.Client({
       host,
       port,
@@ -213,14 +213,14 @@ export class Connection {
       pipeline: true,
       types: AS_TEXT,
     });
-    this.#client.on('error', (error) => this.#lose(error));
-    this.#client.on('end', () => this.#lose(new Error('the server closed the connection')));
-    this.#client.on('notification', ({ channel, payload = '' }) => events.notified(channel, payload));
+    this.#client.on('error', (error) => this.#reportLost(error));
+    this.#client.on('end', () => this.#reportLost(new Error('the server closed the connection')));
+    this.#client.on('notification', ({ channel, payload = '' }) => events.onNotification(channel, payload));
   }
 
   /** Whether it has not ended. */
   get isOpen(): boolean {
-    return this.#lost !== null;
+    return this.#onLost !== null;
   }
 
   /** How long the server has sent no reply although statements are pending, ms. */
@@ -294,14 +294,14 @@ export class Connection {
       this.run('BEGIN').then(() => []),
       ...queries.map(({ statement, values }) => this.query(statement, values)),
     ];
-    const committed = mayCommit === null ? this.run('COMMIT') : null;
+    const commit = mayCommit === null ? this.run('COMMIT') : null;
     // Awaited below, after the replies of the statements.
-    committed?.catch(() => {});
+    commit?.catch(() => {});
     stream.uncork();
-    const [begun, ...results] = await Promise.allSettled(sent);
-    if (begun?.status === 'rejected') {
-      await this.#rolledBack(committed);
-      return this.#withoutTransaction(begun.reason, results, mayCommit);
+    const [begin, ...results] = await Promise.allSettled(sent);
+    if (begin?.status === 'rejected') {
+      await this.#rolledBack(commit);
+      return this.#withoutTransaction(begin.reason, results, mayCommit);
     }
     const rows: (readonly Row[])[] = [];
     for (const [query, result] of results.entries()) {
@@ -309,19 +309,19 @@ export class Connection {
         rows.push(result.value);
         continue;
       }
-      await this.#rolledBack(committed);
+      await this.#rolledBack(commit);
       // After a rejected statement nothing can be committed any more, even if the connection is lost.
       if (result.reason instanceof Refused) result.reason.query = query;
       throw result.reason;
     }
-    let mayEnd: boolean | undefined;
+    let shouldCommit: boolean | undefined;
     try {
-      mayEnd = mayCommit?.(rows);
+      shouldCommit = mayCommit?.(rows);
     } catch (error) {
       await this.#rolledBack(null);
       throw error;
     }
-    await this.#confirmed(committed ?? this.run(mayEnd === true ? 'COMMIT' : 'ROLLBACK'));
+    await this.#confirmed(commit ?? this.run(shouldCommit === true ? 'COMMIT' : 'ROLLBACK'));
     return rows;
   }
 
@@ -331,7 +331,7 @@ export class Connection {
    */
   async endSession(name: string): Promise<void> {
     try {
-      await this.query(END_SESSION, [name]);
+      await this.query(TERMINATE_SESSION, [name]);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
     }
@@ -340,13 +340,13 @@ export class Connection {
   /** Closes the socket immediately. Pending statements are rejected with `ConnectionLost`. */
   destroy(reason = new ConnectionLost('The connection was closed.')): void {
     const { stream } = this.#client.connection;
-    this.#lose(reason);
+    this.#reportLost(reason);
     stream.destroy();
   }
 
   /** Closes the connection after pending statements. Resolves when the socket is closed. */
   async close(): Promise<void> {
-    this.#lost = null;
+    this.#onLost = null;
     await this.#client.end();
   }
 
@@ -426,10 +426,10 @@ export class Connection {
     this.#repliedAt = this.#clock.monotonic();
   }
 
-  #lose(reason: Error): void {
-    const lost = this.#lost;
-    this.#lost = null;
-    lost?.(reason);
+  #reportLost(reason: Error): void {
+    const onLost = this.#onLost;
+    this.#onLost = null;
+    onLost?.(reason);
   }
 }
 
@@ -458,8 +458,8 @@ export class Refused extends Error {
     this.code = code;
   }
 
-  get isWorthRetry(): boolean {
-    return WORTH_A_RETRY.has(this.code);
+  get isRetryable(): boolean {
+    return RETRYABLE.has(this.code);
   }
 
   get isTimeout(): boolean {
@@ -467,8 +467,8 @@ export class Refused extends Error {
   }
 
   /** Whether another session held a lock that the statement needs for longer than `LOCK_TIMEOUT_MS`. */
-  get isLocked(): boolean {
-    return this.code === LOCKED;
+  get isLockTimeout(): boolean {
+    return this.code === LOCK_TIMEOUT;
   }
 
   /** Whether the server became read-only, since another one is the primary now: this connection is useless. */
@@ -483,16 +483,16 @@ const READ_ONLY = '25006';
  * Errors after which a retry may succeed: deadlock, serialization failure, and a unique violation, for example if two
  * nodes create the same queue at the same moment.
  */
-const WORTH_A_RETRY = new Set(['40P01', '40001', '23505']);
+const RETRYABLE = new Set(['40P01', '40001', '23505']);
 /** A statement waited too long for a lock. */
-const LOCKED = '55P03';
-const TIMEOUTS = new Set(['57014', LOCKED]);
+const LOCK_TIMEOUT = '55P03';
+const TIMEOUTS = new Set(['57014', LOCK_TIMEOUT]);
 /** Errors after which the server closes the connection: shutdown, crash, dropped database, idle too long. */
-const ENDS_CONNECTION = /^(?:57P0[1-5]|25P03|08...)$/;
+const CLOSES_CONNECTION = /^(?:57P0[1-5]|25P03|08...)$/;
 
 /** Converts an error of the driver. Values of statements are left out of the message. */
 function fromDriver(error: unknown): ConnectionLost | Refused {
-  if (error instanceof pg.DatabaseError && error.code !== undefined && !ENDS_CONNECTION.test(error.code)) {
+  if (error instanceof pg.DatabaseError && error.code !== undefined && !CLOSES_CONNECTION.test(error.code)) {
     return new Refused(error.code, describe(error).message);
   }
   return new ConnectionLost('The connection to PostgreSQL ended.', error);

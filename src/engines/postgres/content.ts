@@ -20,19 +20,21 @@ type Line =
   | readonly ['h', ...changes: (string | null)[]];
 
 /** Elements of a queue mostly have the same head, so a few heads are cached in both forms. */
-const KEPT_HEADS = 256;
+const MAX_CACHED_HEADS = 256;
 /** Longer heads are rarely equal, and not worth the memory. */
-const KEPT_LENGTH = 200;
+const MAX_CACHED_LENGTH = 200;
 
-const encoded = new Map<string, Buffer>();
-const decoded = new Map<string, DecodedHead>();
+const encodedHeads = new Map<string, Buffer>();
+const decodedHeads = new Map<string, DecodedHead>();
 
 type DecodedHead = Omit<ElementContent, 'body'>;
 
 export function encodeHead({ contentType, contentEncoding, headers }: DecodedHead): Buffer {
   const head: Head = [contentType, contentEncoding, ...headers];
   const json = JSON.stringify(head);
-  return json.length > KEPT_LENGTH ? Buffer.from(json) : kept(encoded, json, () => ownUtf8(json));
+  return json.length > MAX_CACHED_LENGTH
+    ? Buffer.from(json)
+    : getOrCreate(encodedHeads, json, () => ownUtf8(json));
 }
 
 /** The line that a move appends to a head; empty if it replaces no headers. */
@@ -44,24 +46,26 @@ export function encodeChanges(headers: readonly (string | null)[]): Buffer {
 export function decodeHead(text: string, ids: Ids): DecodedHead {
   const end = text.indexOf('\n');
   if (end < 0)
-    return text.length > KEPT_LENGTH ? decodeFirst(text) : kept(decoded, text, () => decodeFirst(text));
-  const { headers, ...types } = decodeFirst(text.slice(0, end));
+    return text.length > MAX_CACHED_LENGTH
+      ? decodeFirstLine(text)
+      : getOrCreate(decodedHeads, text, () => decodeFirstLine(text));
+  const { headers, ...types } = decodeFirstLine(text.slice(0, end));
   const lines = text
     .slice(end + 1)
     .split('\n')
     .map((line) => JSON.parse(line) as Line);
-  return { ...types, headers: lines.reduce((before, line) => applied(before, line, ids), headers) };
+  return { ...types, headers: lines.reduce((before, line) => applyLine(before, line, ids), headers) };
 }
 
-function decodeFirst(json: string): DecodedHead {
+function decodeFirstLine(json: string): DecodedHead {
   const [contentType, contentEncoding, ...headers] = JSON.parse(json) as Head;
   return { contentType, contentEncoding, headers };
 }
 
-function applied(headers: ElementHeaders, line: Line, ids: Ids): ElementHeaders {
+function applyLine(headers: ElementHeaders, line: Line, ids: Ids): ElementHeaders {
   if (line[0] === 'd') {
     const [, queue, at, tries, seq, reason] = line;
-    return deadLetterHeaders(headers, { from: bytesOfText(queue), at, tries, id: ids.text(seq), reason });
+    return deadLetterHeaders(headers, { from: bytesOfText(queue), at, tries, id: ids.format(seq), reason });
   }
   const [, ...changes] = line;
   return withChanges(headers, changes);
@@ -77,11 +81,11 @@ export function encodeReason(reason: string | null | undefined): Buffer | null {
   return reason == null ? null : Buffer.from(JSON.stringify(cutText(reason, MAX_REASON_BYTES)));
 }
 
-function kept<T>(cache: Map<string, T>, key: string, create: () => T): T {
+function getOrCreate<T>(cache: Map<string, T>, key: string, create: () => T): T {
   let value = cache.get(key);
   if (value === undefined) {
     value = create();
-    if (cache.size >= KEPT_HEADS) cache.clear();
+    if (cache.size >= MAX_CACHED_HEADS) cache.clear();
     cache.set(key, value);
   }
   return value;
@@ -100,7 +104,7 @@ export class Ids {
     this.#tag = tag;
   }
 
-  text(seq: number): string {
+  format(seq: number): string {
     const digits = seq.toString(36);
     return this.#tag + digits.length.toString(36) + digits;
   }
@@ -108,7 +112,7 @@ export class Ids {
   /** The sequence number of an id, or null if this store cannot have issued that id. */
   parse(text: string): number | null {
     const seq = Number.parseInt(text.slice(this.#tag.length + 1), 36);
-    return Number.isSafeInteger(seq) && seq > 0 && this.text(seq) === text ? seq : null;
+    return Number.isSafeInteger(seq) && seq > 0 && this.format(seq) === text ? seq : null;
   }
 }
 
@@ -132,7 +136,7 @@ export function drawToken(tokens: LeaseTokens): Token {
 }
 
 /** @param secret in hexadecimal digits */
-export function tokenText(number: number, secret: string): string {
+export function formatToken(number: number, secret: string): string {
   return `${number.toString(36)}-${secret}`;
 }
 

@@ -6,7 +6,7 @@ import {
 } from '../../engine/definitions.ts';
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Signaller } from '../../engine/signaller.ts';
-import type { Side } from './link.ts';
+import type { AuxiliaryConnection } from './link.ts';
 import { type Row, type Statement, text } from './statement.ts';
 
 const GET: Statement = {
@@ -40,16 +40,20 @@ const DELETE: Statement = {
 const TOPIC = '.definitions';
 
 /** Stores definitions in the table `definition`. Changes are signaled to all nodes, including this one. */
-export function openDefinitions(side: Side, signaller: Signaller, log: EngineLog): StoredDefinitions {
+export function openDefinitions(
+  auxiliary: AuxiliaryConnection,
+  signaller: Signaller,
+  log: EngineLog,
+): StoredDefinitions {
   const store: DefinitionStore = {
     get: async (kind, key) => {
-      const [row] = await side.ask({ statement: GET, values: [kind, key] });
+      const [row] = await auxiliary.query({ statement: GET, values: [kind, key] });
       return row === undefined ? null : stored(row);
     },
-    list: async (kind) => (await side.ask({ statement: LIST, values: [kind] })).map(stored),
+    list: async (kind) => (await auxiliary.query({ statement: LIST, values: [kind] })).map(stored),
     put: async (kind, key, value, expected) => {
       const values = [kind, key, value];
-      const [row] = await side.change(
+      const [row] = await auxiliary.change(
         expected === 'any'
           ? { statement: PUT_ANY, values }
           : expected === null
@@ -60,8 +64,11 @@ export function openDefinitions(side: Side, signaller: Signaller, log: EngineLog
     },
     delete: async (kind, key, expected) => {
       const isAny = expected === 'any';
-      const [gone] = await side.change({ statement: DELETE, values: [kind, key, isAny ? null : expected] });
-      return gone !== undefined || (isAny ? false : null);
+      const [deleted] = await auxiliary.change({
+        statement: DELETE,
+        values: [kind, key, isAny ? null : expected],
+      });
+      return deleted !== undefined || (isAny ? false : null);
     },
   };
   const definitions = new StoredDefinitions(store, log, ({ kind, key }) =>

@@ -6,13 +6,13 @@ import { type Connection, ConnectionLost } from './connection.ts';
 import { FullReads } from './full-reads.ts';
 import type { Context } from './operations.ts';
 import {
+  addCounts,
   CONTENT_BYTES,
   copyMoved,
-  count,
-  deadLine,
+  deadLetterLine,
   lockStreamsOf,
   NOW,
-  NOW_ONCE,
+  NOW_BOUND,
   policyOf,
   retryDelay,
   withList,
@@ -23,36 +23,41 @@ import { type Place, START } from './watermark.ts';
 /** How many leases, and how many elements, one statement expires. If there are more, the next batch continues. */
 const MAX_ROWS = 1000;
 /** Average bytes per row that one statement may move: 8 MiB of leases and 8 MiB of elements. */
-const BYTES_PER_ROW = 8192;
+const MEAN_BYTES_PER_ROW = 8192;
 /** After a failure nothing is expired for this long, doubled with each further failure. */
 const FIRST_PAUSE_MS = 1000;
 const MAX_PAUSE_MS = 60_000;
 /** Whatever ended this long before the last pass is deleted or expired by now; full passes find exceptions. */
-const LOOK_BACK_MS = 10_000;
+const PASS_OVERLAP_MS = 10_000;
 /** The minimum time between two full passes. */
-const FULL_LOOK_EVERY_MS = 1000;
+const FULL_PASS_EVERY_MS = 1000;
 /** If another node has locked a stream, the next pass retries its elements after this long. */
-const LOCKED_FOR_MS = 50;
+const RETRY_LOCKED_MS = 50;
 
 /**
  * The first rows of one index after a place, locked. The limit precedes the join with the policies, so that rows of
  * namespaces that this node does not have are stepped over once, and not locked by every statement.
  */
-function found(name: string, moment: string, where: string, [fromMoment, fromSeq]: [string, string]): string {
+function dueRows(
+  name: string,
+  moment: string,
+  where: string,
+  [fromMoment, fromSeq]: [string, string],
+): string {
   return `${name} AS MATERIALIZED (SELECT d.*, ${name === 'xl'} AS is_lease,
       sum(d.bytes) OVER (ORDER BY d.moment, d.seq) - d.bytes AS before FROM (
     SELECT d.ctid AS tid, ${moment} AS moment, d.seq, d.subscription, d.tries, d.bytes, d.expires_at, d.head IS NULL AS is_shared
     FROM delivery d
-    WHERE (${moment}, d.seq) > (${fromMoment}::bigint, ${fromSeq}::bigint) AND ${moment} <= ${NOW_ONCE} AND ${where}
+    WHERE (${moment}, d.seq) > (${fromMoment}::bigint, ${fromSeq}::bigint) AND ${moment} <= ${NOW_BOUND} AND ${where}
     ORDER BY ${moment}, d.seq LIMIT $5::int FOR UPDATE OF d SKIP LOCKED) d)`;
 }
 
 /** Returns the place where the next statement continues; no row if this one has seen everything. */
-function last(of: 'xl' | 'xe'): string {
-  const fits = `d.before < ${BYTES_PER_ROW}::bigint * $5::int`;
-  return `SELECT '${of}', NULL, NULL, NULL, d.moment, d.seq, NULL FROM (SELECT d.moment, d.seq FROM ${of} d WHERE ${fits}
+function continuation(entry: 'xl' | 'xe'): string {
+  const fits = `d.before < ${MEAN_BYTES_PER_ROW}::bigint * $5::int`;
+  return `SELECT '${entry}', NULL, NULL, NULL, d.moment, d.seq, NULL FROM (SELECT d.moment, d.seq FROM ${entry} d WHERE ${fits}
       ORDER BY d.moment DESC, d.seq DESC LIMIT 1) d
-    WHERE (SELECT count(*) FROM ${of}) >= $5::int OR EXISTS (SELECT FROM ${of} d WHERE NOT ${fits})`;
+    WHERE (SELECT count(*) FROM ${entry}) >= $5::int OR EXISTS (SELECT FROM ${entry} d WHERE NOT ${fits})`;
 }
 
 /**
@@ -65,12 +70,12 @@ const EXPIRE: Statement = {
   name: 'expire',
   text: `${withList(
     NOW,
-    found('xl', 'd.lease_until', 'd.lease_until IS NOT NULL', ['$1', '$2']),
-    found('xe', 'd.expires_at', 'd.expires_at IS NOT NULL AND d.lease_until IS NULL', ['$3', '$4']),
+    dueRows('xl', 'd.lease_until', 'd.lease_until IS NOT NULL', ['$1', '$2']),
+    dueRows('xe', 'd.expires_at', 'd.expires_at IS NOT NULL AND d.lease_until IS NULL', ['$3', '$4']),
     `v AS MATERIALIZED (SELECT v.*, v.dies OR v.expires_at <= t.now AS goes FROM t CROSS JOIN (
       SELECT w.*, y.*, w.is_lease AND y.target IS NOT NULL AND w.tries + 1 >= y.max_tries AS dies
       FROM (SELECT * FROM xl UNION ALL SELECT * FROM xe) w CROSS JOIN ${policyOf('w.subscription', 6)} y
-      WHERE w.before < ${BYTES_PER_ROW}::bigint * $5::int) v)`,
+      WHERE w.before < ${MEAN_BYTES_PER_ROW}::bigint * $5::int) v)`,
     lockStreamsOf('v WHERE v.is_shared AND v.goes'),
     `x AS MATERIALIZED (SELECT v.*, row_number() OVER () AS ord,
         to_json(CASE WHEN v.dies THEN '${LEASE_EXPIRED}' ELSE '${EXPIRED}' END)::text AS reason
@@ -79,33 +84,33 @@ const EXPIRE: Statement = {
         due_at = d.lease_until + coalesce(${retryDelay('x.retry', 'd.tries + 1', 'd.seq')}, 0),
         reason = to_json('${LEASE_EXPIRED}'::text)::text
       FROM x WHERE d.ctid = x.tid AND x.goes IS NOT TRUE RETURNING d.subscription, d.due_at, x.ns, x.name, x.grp)`,
-    count('sc', 's', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' }),
+    addCounts('sc', 's', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' }),
     `moved AS (DELETE FROM delivery d USING x, t WHERE d.ctid = x.tid AND x.goes
       RETURNING x.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, d.body, ${CONTENT_BYTES}, x.name, x.grp,
         x.ns AS to_ns, x.target AS to_name, CASE WHEN x.target IS NOT NULL THEN x.dead_groups END AS to_groups, t.now AS to_due,
         0 AS to_tries, NULL::bigint AS to_expires, x.reason AS to_reason,
-        ${deadLine('x.name', 'd.tries + x.is_lease::int', 'd.seq', 'x.reason')} AS line)`,
+        ${deadLetterLine('x.name', 'd.tries + x.is_lease::int', 'd.seq', 'x.reason')} AS line)`,
     ...copyMoved(),
   )}
   SELECT 'stays', ns, name, grp, count(*), min(due_at), NULL FROM s GROUP BY ns, name, grp
   UNION ALL SELECT 'moved', to_ns, name, grp, count(*), NULL, to_name FROM moved WHERE to_name IS NOT NULL GROUP BY to_ns, name, grp, to_name
-  UNION ALL ${last('xl')} UNION ALL ${last('xe')}
+  UNION ALL ${continuation('xl')} UNION ALL ${continuation('xe')}
   UNION ALL SELECT 'next', NULL, NULL, NULL, t.now, least(
-      CASE WHEN EXISTS (SELECT FROM locked WHERE NOT is_locked) THEN t.now + ${LOCKED_FOR_MS} END,
+      CASE WHEN EXISTS (SELECT FROM locked WHERE NOT is_locked) THEN t.now + ${RETRY_LOCKED_MS} END,
       (SELECT d.lease_until FROM delivery d WHERE d.lease_until > t.now ORDER BY d.lease_until, d.seq LIMIT 1),
       (SELECT d.expires_at FROM delivery d WHERE d.expires_at > t.now AND d.lease_until IS NULL ORDER BY d.expires_at, d.seq LIMIT 1)),
     EXISTS (SELECT FROM locked WHERE NOT is_locked)::text FROM t`,
 };
 
 /** Where a statement begins in each of the two indexes. */
-interface Looks {
+interface PassPlaces {
   readonly leases: Place;
   readonly elements: Place;
 }
 
 type ExpirerContext = Omit<Context, 'expirer'>;
 
-const FULL: Looks = { leases: START, elements: START };
+const FROM_START: PassPlaces = { leases: START, elements: START };
 
 /**
  * Expires leases and elements before a batch, if this node knows of any that are due; otherwise it costs one comparison
@@ -120,12 +125,12 @@ export class Expirer {
   /** The earliest known expiry, never too late for anything that this node stored itself. */
   #nextAt = Number.POSITIVE_INFINITY;
   /** Whether a pass is due in any case, since other nodes may have stored leases or elements that are due. */
-  #isLookDue = true;
+  #isPassDue = true;
   /** If a pass needs several statements: where the next one begins. */
-  #pass: Looks | null = null;
+  #continueAt: PassPlaces | null = null;
   #isFull = true;
-  #wantsFull = true;
-  #passedAt = Number.NEGATIVE_INFINITY;
+  #isFullRequested = true;
+  #lastPassAt = Number.NEGATIVE_INFINITY;
   readonly #fullPasses = new FullReads();
   /** How long the statements of the current pass have taken. */
   #costMs = 0;
@@ -155,7 +160,7 @@ export class Expirer {
   /** When it has to run next, by the database's clock; null: nothing expires. */
   get nextAt(): number | null {
     const { clock, monotonic } = this.#context;
-    const nextAt = this.#isLookDue ? Math.floor(clock.now) : this.#nextAt;
+    const nextAt = this.#isPassDue ? Math.floor(clock.now) : this.#nextAt;
     if (nextAt === Number.POSITIVE_INFINITY) return null;
     const pauseMs = this.#pauseUntil - monotonic();
     return pauseMs > 0 ? Math.ceil(Math.max(nextAt, clock.now + pauseMs)) : nextAt;
@@ -167,33 +172,33 @@ export class Expirer {
   }
 
   get isDue(): boolean {
-    return (this.#isLookDue || this.#nextAt <= this.#context.clock.now) && !this.isPaused;
+    return (this.#isPassDue || this.#nextAt <= this.#context.clock.now) && !this.isPaused;
   }
 
   /** Requests a pass now, and a full one unless full passes are costly. */
-  lookSoon(): void {
-    this.#wantsFull = true;
-    this.#isLookDue = true;
+  requestPass(): void {
+    this.#isFullRequested = true;
+    this.#isPassDue = true;
   }
 
   /** The store may be another one: discards everything known about it. */
   reset(): void {
     this.#nextAt = Number.POSITIVE_INFINITY;
-    this.#isLookDue = true;
-    this.#pass = null;
-    this.#fullPasses.forget();
+    this.#isPassDue = true;
+    this.#continueAt = null;
+    this.#fullPasses.reset();
   }
 
   /** Sends one statement before it returns. Never rejects. */
   async run(connection: Connection): Promise<void> {
     const { registry, monotonic } = this.#context;
-    const [from, sentAt, knownAt] = [this.#begin(), monotonic(), this.#nextAt];
+    const [from, sentAt, knownAt] = [this.#nextPlaces(), monotonic(), this.#nextAt];
     // The following batch must see everything that is known to become eligible here; the reply lowers the watermarks
     // for everything else. Lowering them to the front would make takes step over all dead entries after each sweep.
     registry.lowerWatermarks(knownAt);
     // The reply will not include expiries that are added from now on.
     this.#nextAt = Number.POSITIVE_INFINITY;
-    this.#isLookDue = false;
+    this.#isPassDue = false;
     const places = [from.leases, from.elements].flatMap(({ dueAt, seq }) => [String(dueAt), String(seq)]);
     try {
       const rows = await connection.query(EXPIRE, [...places, String(this.#maxRows), ...registry.policies]);
@@ -206,7 +211,7 @@ export class Expirer {
       // When the next connection is ready, it calls `reset`.
       if (error instanceof ConnectionLost) return;
       this.#nextAt = Math.min(this.#nextAt, knownAt);
-      this.#isLookDue = true;
+      this.#isPassDue = true;
       this.#pauseMs = Math.min(Math.max(this.#pauseMs * 2, FIRST_PAUSE_MS), MAX_PAUSE_MS);
       this.#pauseUntil = monotonic() + this.#pauseMs;
       // The statement may have timed out because of too many rows.
@@ -215,20 +220,23 @@ export class Expirer {
     }
   }
 
-  #begin(): Looks {
-    if (this.#pass !== null) return this.#pass;
+  #nextPlaces(): PassPlaces {
+    if (this.#continueAt !== null) return this.#continueAt;
     const now = this.#context.monotonic();
-    const isOld = this.#fullPasses.agoMs(now) >= FULL_LOOK_EVERY_MS;
-    this.#isFull = this.#fullPasses.isDue(now) && (this.#wantsFull || isOld);
-    this.#wantsFull &&= !this.#isFull;
-    const from = { dueAt: Math.floor(Math.min(this.#passedAt - LOOK_BACK_MS, this.#addedAt - 1)), seq: 0 };
+    const isOld = this.#fullPasses.sinceMs(now) >= FULL_PASS_EVERY_MS;
+    this.#isFull = this.#fullPasses.isDue(now) && (this.#isFullRequested || isOld);
+    this.#isFullRequested &&= !this.#isFull;
+    const from = {
+      dueAt: Math.floor(Math.min(this.#lastPassAt - PASS_OVERLAP_MS, this.#addedAt - 1)),
+      seq: 0,
+    };
     this.#addedAt = Number.POSITIVE_INFINITY;
     this.#costMs = 0;
-    return this.#isFull ? FULL : { leases: from, elements: from };
+    return this.#isFull ? FROM_START : { leases: from, elements: from };
   }
 
   #read(rows: readonly Row[]): void {
-    const { clock, registry, monotonic, onAffected, onDied } = this.#context;
+    const { clock, registry, monotonic, onAffected, onDeadLetters } = this.#context;
     const more = new Map<string, Place>();
     for (const row of rows) {
       const kind = text(row, 0);
@@ -236,16 +244,16 @@ export class Expirer {
         more.set(kind, { dueAt: number(row, 4), seq: number(row, 5) });
       } else if (kind === 'next') {
         const now = number(row, 4);
-        clock.see(now);
-        const done = { dueAt: now - LOOK_BACK_MS, seq: 0 };
-        this.#pass =
-          more.size === 0 ? null : { leases: more.get('xl') ?? done, elements: more.get('xe') ?? done };
+        clock.update(now);
+        const seenAll = { dueAt: now - PASS_OVERLAP_MS, seq: 0 };
+        this.#continueAt =
+          more.size === 0 ? null : { leases: more.get('xl') ?? seenAll, elements: more.get('xe') ?? seenAll };
         const nextAt = more.size === 0 ? (numberOrNull(row, 5) ?? Number.POSITIVE_INFINITY) : now;
         this.#nextAt = Math.min(this.#nextAt, this.#addedAt, nextAt);
-        if (row[6] === 'true') this.#wantsFull = true;
+        if (row[6] === 'true') this.#isFullRequested = true;
         if (more.size > 0) continue;
-        this.#passedAt = now;
-        if (this.#isFull) this.#fullPasses.ended(monotonic(), this.#costMs);
+        this.#lastPassAt = now;
+        if (this.#isFull) this.#fullPasses.onEnded(monotonic(), this.#costMs);
       } else {
         const key: QueueKey = { ns: text(row, 1), name: text(row, 2) };
         const group = text(row, 3);
@@ -254,7 +262,7 @@ export class Expirer {
           registry.queue(key).subscriptions.get(group)?.watermark.lower(number(row, 5));
           continue;
         }
-        onDied(key, group, text(row, 6), number(row, 4));
+        onDeadLetters(key, group, text(row, 6), number(row, 4));
         onAffected({ ns: key.ns, name: text(row, 6) });
       }
     }

@@ -7,19 +7,19 @@ import { LogOnChange } from '../../util/log-on-change.ts';
 import { likePattern } from '../../util/name-pattern.ts';
 import { quote } from '../../util/quote.ts';
 import { FullReads } from './full-reads.ts';
-import type { Side } from './link.ts';
+import type { AuxiliaryConnection } from './link.ts';
 import type { DatabaseClock } from './operations.ts';
 import type { Subscription } from './registry.ts';
 import {
+  addCounts,
   CONTENT_BYTES,
-  count,
-  finishShared,
-  firstBytes,
+  DELETED_WAITING,
+  finishStreamElements,
+  limitBytes,
   lockStreamsOf,
   NOW,
-  NOW_ONCE,
+  NOW_BOUND,
   STEP_BITS,
-  WENT_WAITING,
   withList,
 } from './sql.ts';
 import {
@@ -36,10 +36,10 @@ import {
 import type { CounterWatermark } from './watermark.ts';
 
 /** How many rows one statement deletes or examines. */
-const AT_ONCE = 1000;
+const MAX_ROWS = 1000;
 
 /**
- * Deletes unreserved deliveries of streams that are past the retention of their queue. Returns {@link AT_ONCE} if more
+ * Deletes unreserved deliveries of streams that are past the retention of their queue. Returns {@link MAX_ROWS} if more
  * are left.
  */
 const APPLY_RETENTION: Statement = {
@@ -52,38 +52,38 @@ const APPLY_RETENTION: Statement = {
       JOIN subscription s ON s.queue = q.id CROSS JOIN LATERAL (
         SELECT ctid AS tid, bytes FROM delivery WHERE subscription = s.id AND head IS NULL
           AND inserted_at <= t.now - coalesce(q.retention, n.retention) AND lease_until IS NULL
-        ORDER BY inserted_at LIMIT ${AT_ONCE} FOR UPDATE SKIP LOCKED) d
+        ORDER BY inserted_at LIMIT ${MAX_ROWS} FOR UPDATE SKIP LOCKED) d
       WHERE q.ns = ANY ($1::text[]) AND q.grp = '' AND coalesce(q.retention, n.retention) > 0
-      LIMIT ${AT_ONCE})`,
-    firstBytes('x', 'l'),
+      LIMIT ${MAX_ROWS})`,
+    limitBytes('x', 'l'),
     lockStreamsOf('x'),
     `g AS (DELETE FROM delivery d USING x
       WHERE d.ctid = x.tid AND d.lease_until IS NULL AND (x.queue IN (SELECT queue FROM locked WHERE is_locked)) IS TRUE
       RETURNING d.seq, d.subscription, d.due_at, d.head, ${CONTENT_BYTES})`,
-    finishShared('g'),
-    count('gc', 'g', WENT_WAITING),
-  )} SELECT CASE WHEN (SELECT count(*) FROM x) < count(*) THEN ${AT_ONCE} ELSE count(*) END FROM l`,
+    finishStreamElements('g'),
+    addCounts('gc', 'g', DELETED_WAITING),
+  )} SELECT CASE WHEN (SELECT count(*) FROM x) < count(*) THEN ${MAX_ROWS} ELSE count(*) END FROM l`,
 };
 
-const FORGET_KEYS: Statement = {
+const DELETE_OLD_KEYS: Statement = {
   name: 'forget keys',
   text: `${withList(
     NOW,
-    `x AS MATERIALIZED (SELECT d.ctid AS tid FROM dedup d WHERE d.seen_at <= ${NOW_ONCE} - $1::bigint
-      ORDER BY d.seen_at LIMIT ${AT_ONCE} FOR UPDATE OF d SKIP LOCKED)`,
+    `x AS MATERIALIZED (SELECT d.ctid AS tid FROM dedup d WHERE d.seen_at <= ${NOW_BOUND} - $1::bigint
+      ORDER BY d.seen_at LIMIT ${MAX_ROWS} FOR UPDATE OF d SKIP LOCKED)`,
     'g AS (DELETE FROM dedup d USING x WHERE d.ctid = x.tid)',
   )} SELECT count(*) FROM x`,
 };
 
 /** How many rows of `counter` one statement reads, and the statements of one run; the next run continues there. */
-const SUMMED_AT_ONCE = 20_000;
-const SUMS_AT_ONCE = 10;
+const MAX_SUMMED_ROWS = 20_000;
+const MAX_SUMS_PER_RUN = 10;
 /**
  * If the ids of rows are further apart, the next pass rewrites the older rows, even if there is nothing to sum up, so
  * that the rows of idle queues do not keep the watermark behind all dead rows. Stepping over this many takes a tenth of
  * a second.
  */
-const RENEWED_AFTER = 500_000;
+const MAX_ID_SPAN = 500_000;
 /**
  * How many passes share the steps of due time if one pass over all is not enough. If deliveries mature at more steps
  * than half of the rows that one statement reads, about four months, no statement sees many rows of one step, and rows
@@ -105,7 +105,7 @@ const SUM_COUNTS: Statement = {
     `p AS MATERIALIZED (SELECT y.ctid AS tid, y.subscription, y.id, CASE WHEN y.step >= t.now >> ${STEP_BITS} THEN y.step ELSE 0 END AS step
       FROM t CROSS JOIN counter y WHERE (y.subscription, y.id) > ($1::bigint, $2::bigint) AND y.id >= $3::bigint
         AND ($5::int IS NULL OR y.step & ${PARTS - 1} = $5::int)
-      ORDER BY y.subscription, y.id LIMIT ${SUMMED_AT_ONCE})`,
+      ORDER BY y.subscription, y.id LIMIT ${MAX_SUMMED_ROWS})`,
     'f AS MATERIALIZED (SELECT subscription FROM p GROUP BY 1 HAVING count(*) > 64 + 2 * count(DISTINCT step) OR min(id) < $4::bigint)',
     `x AS MATERIALIZED (SELECT y.ctid AS tid, p.step AS due_step FROM p JOIN counter y ON y.ctid = p.tid
       WHERE (p.subscription IN (SELECT subscription FROM f)) IS TRUE FOR UPDATE OF y SKIP LOCKED)`,
@@ -117,7 +117,7 @@ const SUM_COUNTS: Statement = {
       HAVING sum(waiting) <> 0 OR sum(reserved) <> 0 OR sum(bytes) <> 0)`,
   )} SELECT (SELECT count(*) FROM p), p.subscription, p.id, (SELECT min(id) FROM p), (SELECT max(id) FROM p),
     EXISTS (SELECT FROM p WHERE (subscription IN (SELECT subscription FROM f)) IS NOT TRUE
-      GROUP BY subscription HAVING count(*) > ${SUMMED_AT_ONCE / 2})
+      GROUP BY subscription HAVING count(*) > ${MAX_SUMMED_ROWS / 2})
   FROM p ORDER BY p.subscription DESC, p.id DESC LIMIT 1`,
 };
 
@@ -130,7 +130,7 @@ interface Pass {
   /** Which part of the steps it reads; null: all. */
   readonly part: number | null;
   /** Rows with smaller ids are rewritten. */
-  readonly renewBelow: number;
+  readonly rewriteBelow: number;
   /** The row after which the next statement begins. */
   place: readonly [subscription: string, id: string];
   /** The smallest and the largest id of a row so far. */
@@ -146,7 +146,7 @@ const SUM_FROM_START = [String(-(2n ** 63n)), '0'] as const;
 
 /** After how many batches of this node the rows are summed up: in any case, or with the next sweep. */
 const BATCHES_BETWEEN_SUMS = 2000;
-const BATCHES_WORTH_A_SUM = 200;
+const MIN_BATCHES_BEFORE_SUM = 200;
 
 /**
  * A subscription that holds nothing gets a mark, `idle_from`. A transaction that stores something for it removes the
@@ -155,8 +155,8 @@ const BATCHES_WORTH_A_SUM = 200;
  * But a transaction that began before the mark may store something without removing it; without the row, its deliveries
  * would belong to no queue. Such transactions last seconds, and marks minutes, unless the clock is set forward. So the
  * row is kept while a transaction with a smaller number than that of the mark runs. One with a larger number may have
- * begun before the mark, too ({@link STORING}), but could do harm only if the clock is set forward in those seconds. A
- * drop, which does not wait that long, checks locks instead.
+ * begun before the mark, too ({@link WRITING_TRANSACTIONS}), but could do harm only if the clock is set forward in
+ * those seconds. A drop, which does not wait that long, checks locks instead.
  */
 const GROUP_UNUSED_MS = 15 * 60_000;
 const QUEUE_UNUSED_MS = 24 * 3_600_000;
@@ -175,7 +175,7 @@ const IS_PAUSED = `value LIKE '%"paused":true%'`;
 const definitionKey = (of: string): string => `array_to_json(ARRAY[${of}.ns, ${of}.name])::text`;
 
 /** Whether a queue `q` holds deliveries, by its counter deltas. */
-const HOLDS = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s JOIN counter y ON y.subscription = s.id
+const HOLDS_DELIVERIES = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s JOIN counter y ON y.subscription = s.id
   WHERE s.queue = q.id), 0) <> 0`;
 
 /**
@@ -183,37 +183,37 @@ const HOLDS = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s 
  * that it sees uses that were committed after the snapshot. A row that another node has locked is left for the next
  * pass.
  */
-function forgetUnused(of: 'groups' | 'queues'): Statement {
+function deleteUnused(kind: 'groups' | 'queues'): Statement {
   const isUsed =
-    of === 'groups'
+    kind === 'groups'
       ? `EXISTS (SELECT FROM delivery d WHERE d.subscription = q.id AND d.lease_until IS NULL)
         OR EXISTS (SELECT FROM delivery d WHERE d.subscription = q.id AND d.head IS NULL AND d.lease_until IS NOT NULL)`
       : `q.has_options
-        OR ${HOLDS}
+        OR ${HOLDS_DELIVERIES}
         OR EXISTS (SELECT FROM dedup d WHERE d.queue = q.id)
         OR EXISTS (SELECT FROM definition f WHERE f.kind = 'queue' AND f.key = ${definitionKey('q')} AND f.${IS_PAUSED})`;
-  const which =
-    of === 'groups'
+  const scope =
+    kind === 'groups'
       ? `q.grp <> '' AND NOT EXISTS (SELECT FROM unnest($3::text[], $4::text[]) AS g(ns, grp) WHERE g.ns = q.ns AND g.grp = q.grp)`
       : "q.grp = ''";
   return {
-    name: `forget unused ${of}`,
+    name: `forget unused ${kind}`,
     text: `${withList(
       NOW,
       `x AS MATERIALIZED (SELECT q.id, ${isUsed} AS is_used FROM subscription q
-        WHERE q.id > $1::bigint AND q.ns = ANY ($2::text[]) AND ${which} ORDER BY q.id LIMIT ${AT_ONCE})`,
+        WHERE q.id > $1::bigint AND q.ns = ANY ($2::text[]) AND ${scope} ORDER BY q.id LIMIT ${MAX_ROWS})`,
       `c AS MATERIALIZED (SELECT q.id, q.ns, q.name, x.is_used, q.idle_from FROM t CROSS JOIN x JOIN subscription q ON q.id = x.id
         WHERE CASE WHEN x.is_used THEN q.idle_from IS NOT NULL
           WHEN q.idle_from < 0 THEN abs(t.now + q.idle_from / ${MARKS_PER_MS}) > ${DROP_MARK_MS}
-          ELSE q.idle_from IS NULL OR (q.idle_from <= t.now - ${of === 'groups' ? GROUP_UNUSED_MS : QUEUE_UNUSED_MS}
+          ELSE q.idle_from IS NULL OR (q.idle_from <= t.now - ${kind === 'groups' ? GROUP_UNUSED_MS : QUEUE_UNUSED_MS}
             AND age(q.xmin) > age(pg_snapshot_xmin(pg_current_snapshot())::xid)) END
         ORDER BY q.id FOR UPDATE OF q SKIP LOCKED)`,
       `m AS (UPDATE subscription q SET idle_from = CASE WHEN NOT c.is_used THEN t.now END FROM c, t
         WHERE q.id = c.id AND (c.is_used OR c.idle_from IS NULL OR c.idle_from < 0))`,
       `g AS (DELETE FROM subscription q USING c
-        WHERE q.${of === 'groups' ? 'id' : 'queue'} = c.id AND NOT c.is_used AND c.idle_from >= 0 RETURNING q.id, q.ns, q.name)`,
+        WHERE q.${kind === 'groups' ? 'id' : 'queue'} = c.id AND NOT c.is_used AND c.idle_from >= 0 RETURNING q.id, q.ns, q.name)`,
       'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
-      of === 'queues' &&
+      kind === 'queues' &&
         `gs AS (DELETE FROM stats s USING g WHERE s.ns = g.ns AND s.queue = g.name),
         gd AS (DELETE FROM definition f USING g WHERE f.kind = 'queue' AND f.key = ${definitionKey('g')} AND NOT f.${IS_PAUSED})`,
     )} SELECT count(*), (SELECT id FROM x ORDER BY id DESC LIMIT 1) FROM x`,
@@ -249,7 +249,7 @@ const UNMARK: Statement = {
  * is committed. But it locks the registry before it takes its snapshot, and keeps the lock until others see what it
  * stored.
  */
-const STORING: Statement = {
+const WRITING_TRANSACTIONS: Statement = {
   name: 'storing',
   text: `SELECT array_agg(DISTINCT l.virtualtransaction)::text FROM pg_locks l
     WHERE l.locktype = 'relation' AND l.relation = 'subscription'::regclass AND l.mode = 'RowExclusiveLock'
@@ -265,12 +265,12 @@ const DROP: Statement = {
   name: 'drop',
   text: `${withList(
     `c AS MATERIALIZED (SELECT q.id, q.ns, q.name FROM subscription q
-      WHERE q.id = $1::bigint AND q.idle_from = $2::bigint AND NOT (${HOLDS}) FOR UPDATE OF q)`,
+      WHERE q.id = $1::bigint AND q.idle_from = $2::bigint AND NOT (${HOLDS_DELIVERIES}) FOR UPDATE OF q)`,
     'g AS (DELETE FROM subscription q USING c WHERE q.queue = c.id RETURNING q.id)',
     'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
     'gk AS (DELETE FROM dedup d USING c WHERE d.queue = c.id)',
     'gs AS (DELETE FROM stats s USING c WHERE s.ns = c.ns AND s.queue = c.name)',
-  )} SELECT (SELECT count(*) FROM c), EXISTS (SELECT FROM subscription q WHERE q.id = $1::bigint AND ${HOLDS})`,
+  )} SELECT (SELECT count(*) FROM c), EXISTS (SELECT FROM subscription q WHERE q.id = $1::bigint AND ${HOLDS_DELIVERIES})`,
 };
 
 /** How long a drop waits for older transactions, and how often it checks whether they still run. */
@@ -285,8 +285,8 @@ const NOTE_USE: Statement = {
     UPDATE subscription s SET idle_from = NULL FROM x WHERE s.id = x.id`,
 };
 
-/** Repeatedly visits all rows with a statement, {@link AT_ONCE} at a time, with a pause after each full pass. */
-class Rounds {
+/** Repeatedly visits all rows with a statement, {@link MAX_ROWS} at a time, with a pause after each full pass. */
+class PagedPasses {
   readonly #statement: Statement;
   readonly #values: readonly Parameter[];
   readonly #everyMs: number;
@@ -301,14 +301,14 @@ class Rounds {
   }
 
   /** Runs one step if it is due. @throws QuaysideError as the Storage port says */
-  async run(side: Side, clock: DatabaseClock): Promise<void> {
+  async run(auxiliary: AuxiliaryConnection, clock: DatabaseClock): Promise<void> {
     if (clock.isWithin(this.#doneAt, this.#everyMs)) return;
     const { now } = clock;
-    const [row = []] = await side.change({
+    const [row = []] = await auxiliary.change({
       statement: this.#statement,
       values: [this.#after, ...this.#values],
     });
-    const hasMore = number(row, 0) >= AT_ONCE;
+    const hasMore = number(row, 0) >= MAX_ROWS;
     this.#after = hasMore ? text(row, 1) : '0';
     if (!hasMore) this.#doneAt = now;
   }
@@ -319,13 +319,13 @@ class Rounds {
  * one node (`SKIP LOCKED`).
  */
 export class Housekeeping {
-  readonly #side: Side;
+  readonly #auxiliary: AuxiliaryConnection;
   readonly #clock: Clock;
   readonly #databaseClock: DatabaseClock;
-  readonly #counted: CounterWatermark;
+  readonly #counterWatermark: CounterWatermark;
   readonly #retention: Query | null;
-  readonly #forgetKeys: Query;
-  readonly #rounds: readonly Rounds[];
+  readonly #deleteOldKeys: Query;
+  readonly #pagedPasses: readonly PagedPasses[];
   readonly #used = new Set<Subscription>();
   readonly #failures: LogOnChange;
   #batches = 0;
@@ -336,7 +336,7 @@ export class Housekeeping {
   /** The pass in progress. */
   #pass: Pass | null = null;
   /** The values for the next pass. */
-  #renewBelow = 0;
+  #rewriteBelow = 0;
   #part: number | null = null;
   /** The smallest number of rows of a pass over all steps since the last passes over parts. */
   #fewestRows = 0;
@@ -344,26 +344,26 @@ export class Housekeeping {
   readonly #fullPasses = new FullReads();
 
   constructor(
-    side: Side,
+    auxiliary: AuxiliaryConnection,
     policies: readonly NamespacePolicy[],
     {
       dedupWindowMs,
       clock,
       databaseClock,
-      counted,
+      counterWatermark,
       log,
     }: {
       readonly dedupWindowMs: number;
       readonly clock: Clock;
       readonly databaseClock: DatabaseClock;
-      readonly counted: CounterWatermark;
+      readonly counterWatermark: CounterWatermark;
       readonly log: EngineLog;
     },
   ) {
-    this.#side = side;
+    this.#auxiliary = auxiliary;
     this.#clock = clock;
     this.#databaseClock = databaseClock;
-    this.#counted = counted;
+    this.#counterWatermark = counterWatermark;
     this.#failures = new LogOnChange({
       failed: (err) =>
         log.warn({ err }, 'A step of housekeeping failed. It is repeated with the next sweep.'),
@@ -387,15 +387,15 @@ export class Housekeeping {
               int8Array(rules.map(({ retentionMs }) => retentionMs)),
             ],
           };
-    this.#forgetKeys = { statement: FORGET_KEYS, values: [String(dedupWindowMs)] };
+    this.#deleteOldKeys = { statement: DELETE_OLD_KEYS, values: [String(dedupWindowMs)] };
     const groups = [
       names(streams),
       names(defaults),
       textArray(defaults.map(({ group }) => Buffer.from(group))),
     ];
-    this.#rounds = [
-      ...(streams.length === 0 ? [] : [new Rounds(forgetUnused('groups'), groups, GROUPS_EVERY_MS)]),
-      new Rounds(forgetUnused('queues'), [names(policies)], QUEUES_EVERY_MS),
+    this.#pagedPasses = [
+      ...(streams.length === 0 ? [] : [new PagedPasses(deleteUnused('groups'), groups, GROUPS_EVERY_MS)]),
+      new PagedPasses(deleteUnused('queues'), [names(policies)], QUEUES_EVERY_MS),
     ];
   }
 
@@ -405,15 +405,15 @@ export class Housekeeping {
    */
   async run(): Promise<boolean> {
     const steps = await Promise.allSettled([
-      this.#retention === null ? 0 : this.#count(this.#retention),
-      this.#count(this.#forgetKeys),
-      this.#batches < BATCHES_WORTH_A_SUM ? 0 : this.#sum(),
-      ...this.#rounds.map((rounds) => rounds.run(this.#side, this.#databaseClock)),
+      this.#retention === null ? 0 : this.#runCounting(this.#retention),
+      this.#runCounting(this.#deleteOldKeys),
+      this.#batches < MIN_BATCHES_BEFORE_SUM ? 0 : this.#sum(),
+      ...this.#pagedPasses.map((rounds) => rounds.run(this.#auxiliary, this.#databaseClock)),
     ]);
     const failed = steps.find((step) => step.status === 'rejected');
     if (failed === undefined) this.#failures.worked();
     else this.#failures.failed(failed.reason);
-    return steps.some((step) => step.status === 'fulfilled' && Number(step.value) >= AT_ONCE);
+    return steps.some((step) => step.status === 'fulfilled' && Number(step.value) >= MAX_ROWS);
   }
 
   /**
@@ -425,7 +425,7 @@ export class Housekeeping {
       setImmediate(() => {
         const ids = idArray([...this.#used].flatMap(({ id, queue }) => [id, queue.whole.id]));
         this.#used.clear();
-        this.#side.change({ statement: NOTE_USE, values: [ids] }).catch(() => {});
+        this.#auxiliary.change({ statement: NOTE_USE, values: [ids] }).catch(() => {});
       });
     }
     this.#used.add(subscription);
@@ -436,43 +436,46 @@ export class Housekeeping {
    * @throws QuaysideError `storage-unavailable` if older transactions keep running
    */
   async drop(key: QueueKey, queue: string): Promise<boolean> {
-    const before = this.#databaseClock.now + DROP_WAIT_MS;
+    const deadlineAt = this.#databaseClock.now + DROP_WAIT_MS;
     for (;;) {
-      const [marked] = await this.#side.change({ statement: MARK_FOR_DROP, values: [queue] });
+      const [marked] = await this.#auxiliary.change({ statement: MARK_FOR_DROP, values: [queue] });
       if (marked === undefined) return true;
       const values = [queue, text(marked, 0)];
       let isDropped = false;
       try {
-        await this.#olderEnded(key, before);
+        await this.#waitForOlder(key, deadlineAt);
         // A separate statement: its snapshot includes what those transactions stored.
-        const [row = []] = await this.#side.change({ statement: DROP, values });
+        const [row = []] = await this.#auxiliary.change({ statement: DROP, values });
         isDropped = number(row, 0) === 1;
         if (isDropped) return true;
         if (flag(row, 1)) return false;
         // It was used in the meantime, but is empty: it is marked again.
-        this.#checkTime(before, `Queue ${quote(key.name)} cannot be dropped while it is used. Try again.`);
+        this.#checkTime(
+          deadlineAt,
+          `Queue ${quote(key.name)} cannot be dropped while it is used. Try again.`,
+        );
       } finally {
         // If that fails as well, the next pass over unused queues finds the old mark.
-        if (!isDropped) await this.#side.change({ statement: UNMARK, values }).catch(() => {});
+        if (!isDropped) await this.#auxiliary.change({ statement: UNMARK, values }).catch(() => {});
       }
     }
   }
 
   /** Resolves when all transactions have ended that may store something without seeing the mark that was just set. */
-  async #olderEnded({ name }: QueueKey, before: number): Promise<void> {
+  async #waitForOlder({ name }: QueueKey, deadlineAt: number): Promise<void> {
     for (let older: string | null = null; ; ) {
-      const [row = []] = await this.#side.change({ statement: STORING, values: [older] });
+      const [row = []] = await this.#auxiliary.change({ statement: WRITING_TRANSACTIONS, values: [older] });
       older = row[0] ?? null;
       if (older === null) return;
       const message = `Queue ${quote(name)} cannot be dropped while long transactions run in its database. Try again.`;
-      this.#checkTime(before, message);
-      await this.#waitToDrop();
+      this.#checkTime(deadlineAt, message);
+      await this.#waitBeforeCheck();
     }
   }
 
   /** @throws QuaysideError `storage-unavailable` with this message if no time is left */
-  #checkTime(before: number, message: string): void {
-    if (this.#isStopped || this.#databaseClock.now >= before)
+  #checkTime(deadlineAt: number, message: string): void {
+    if (this.#isStopped || this.#databaseClock.now >= deadlineAt)
       throw new QuaysideError('storage-unavailable', message);
   }
 
@@ -482,7 +485,7 @@ export class Housekeeping {
     for (const end of [...this.#waits]) end();
   }
 
-  #waitToDrop(): Promise<void> {
+  #waitBeforeCheck(): Promise<void> {
     return new Promise((resolve) => {
       const end = (): void => {
         cancel();
@@ -511,14 +514,14 @@ export class Housekeeping {
   }
 
   async #sumAll(): Promise<void> {
-    for (let sums = 0; sums < SUMS_AT_ONCE; sums++) {
+    for (let sums = 0; sums < MAX_SUMS_PER_RUN; sums++) {
       this.#pass ??= this.#startPass();
       const pass = this.#pass;
       const sentAt = this.#clock.monotonic();
       try {
         const part = pass.part === null ? null : String(pass.part);
-        const values = [...pass.place, String(pass.from), String(pass.renewBelow), part];
-        const [row] = await this.#side.change({ statement: SUM_COUNTS, values });
+        const values = [...pass.place, String(pass.from), String(pass.rewriteBelow), part];
+        const [row] = await this.#auxiliary.change({ statement: SUM_COUNTS, values });
         pass.costMs += this.#clock.monotonic() - sentAt;
         if (row !== undefined) {
           pass.place = [text(row, 1), text(row, 2)];
@@ -526,14 +529,14 @@ export class Housekeeping {
           pass.last = Math.max(pass.last, number(row, 4));
           pass.isScattered ||= flag(row, 5);
           pass.rows += number(row, 0);
-          if (number(row, 0) >= SUMMED_AT_ONCE) continue;
+          if (number(row, 0) >= MAX_SUMMED_ROWS) continue;
         }
       } catch (error) {
         // The statement may have timed out: the next pass is a short one.
         this.#pass = null;
         this.#part = null;
         const now = this.#clock.monotonic();
-        if (pass.isFull) this.#fullPasses.failed(now, now - sentAt);
+        if (pass.isFull) this.#fullPasses.onFailed(now, now - sentAt);
         throw error;
       }
       this.#endPass(pass);
@@ -547,9 +550,9 @@ export class Housekeeping {
     return {
       startedAt,
       isFull,
-      from: isFull ? 0 : this.#counted.from,
+      from: isFull ? 0 : this.#counterWatermark.from,
       part: this.#part,
-      renewBelow: this.#part === null ? this.#renewBelow : 0,
+      rewriteBelow: this.#part === null ? this.#rewriteBelow : 0,
       place: SUM_FROM_START,
       first: null,
       last: 0,
@@ -561,14 +564,14 @@ export class Housekeeping {
 
   #endPass(pass: Pass): void {
     this.#pass = null;
-    if (pass.isFull) this.#fullPasses.ended(this.#clock.monotonic(), pass.costMs);
+    if (pass.isFull) this.#fullPasses.onEnded(this.#clock.monotonic(), pass.costMs);
     if (pass.part !== null) {
       this.#part = pass.part + 1 < PARTS ? pass.part + 1 : null;
       return;
     }
     const { startedAt, first, last, rows, isScattered } = pass;
-    this.#counted.read(first, this.#clock.monotonic(), startedAt);
-    this.#renewBelow = first !== null && last - first > RENEWED_AFTER ? last : 0;
+    this.#counterWatermark.onRead(first, this.#clock.monotonic(), startedAt);
+    this.#rewriteBelow = first !== null && last - first > MAX_ID_SPAN ? last : 0;
     // Rows left after passes over all parts cannot be summed up further. Other such passes are worth it when there are
     // twice as many.
     this.#fewestRows = Math.min(this.#fewestRows, rows);
@@ -577,8 +580,8 @@ export class Housekeeping {
     this.#fewestRows = Number.POSITIVE_INFINITY;
   }
 
-  async #count(query: Query): Promise<number> {
-    const [row] = await this.#side.change(query);
+  async #runCounting(query: Query): Promise<number> {
+    const [row] = await this.#auxiliary.change(query);
     return number(row ?? [], 0);
   }
 }

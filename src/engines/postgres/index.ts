@@ -21,7 +21,7 @@ import { Ids } from './content.ts';
 import { openDefinitions } from './definitions.ts';
 import { Expirer } from './expire.ts';
 import { Housekeeping } from './housekeeping.ts';
-import { Link, Side } from './link.ts';
+import { AuxiliaryConnection, Link } from './link.ts';
 import { type Context, DatabaseClock } from './operations.ts';
 import { PING } from './queues.ts';
 import { Registry } from './registry.ts';
@@ -51,10 +51,10 @@ class PostgresEngine implements Engine {
 
   readonly #options: EngineOptions;
   readonly #settings: Settings;
-  readonly #main: Link;
-  readonly #second: Link;
-  readonly #listener: Link;
-  readonly #side: Side;
+  readonly #mainLink: Link;
+  readonly #auxiliaryLink: Link;
+  readonly #listenerLink: Link;
+  readonly #auxiliary: AuxiliaryConnection;
   readonly #batcher: Batcher;
   readonly #housekeeping: Housekeeping;
   readonly #context: Context;
@@ -66,34 +66,40 @@ class PostgresEngine implements Engine {
     this.url = options.url;
     this.#options = options;
     this.#settings = readSettings(options);
-    this.#main = new Link(this.#settings, 'main', options, {
+    this.#mainLink = new Link(this.#settings, 'main', options, {
       prepare: (connection) => this.#prepareMain(connection),
-      lost: () => this.#batcher.onLost(),
-      back: () => this.#batcher.resume(),
+      onLost: () => this.#batcher.onLost(),
+      onReconnected: () => this.#batcher.resume(),
     });
-    this.#second = new Link(this.#settings, 'second', options, {
-      back: () => this.#side.resume(),
+    this.#auxiliaryLink = new Link(this.#settings, 'second', options, {
+      onReconnected: () => this.#auxiliary.resume(),
     });
-    const side = new Side(this.#second, clock);
-    this.#side = side;
+    const auxiliary = new AuxiliaryConnection(this.#auxiliaryLink, clock);
+    this.#auxiliary = auxiliary;
     const channel = `${this.#settings.schema}_signals`;
-    this.#listener = new Link(this.#settings, 'listener', options, {
+    this.#listenerLink = new Link(this.#settings, 'listener', options, {
       prepare: (connection) => connection.run(`LISTEN ${channel}`),
-      back: () => this.definitions.notifyMissed(),
-      notified: (_channel, payload) => this.signaller.notified(payload),
+      onReconnected: () => this.definitions.notifyMissed(),
+      onNotification: (_channel, payload) => this.signaller.receive(payload),
     });
-    this.signaller = new PostgresSignaller({ side, listener: this.#listener, channel, clock, log });
-    this.stats = new BufferedStats(new PostgresCounters(side), clock, log);
-    this.definitions = openDefinitions(side, this.signaller, log);
+    this.signaller = new PostgresSignaller({
+      auxiliary,
+      listener: this.#listenerLink,
+      channel,
+      clock,
+      log,
+    });
+    this.stats = new BufferedStats(new PostgresCounters(auxiliary), clock, log);
+    this.definitions = openDefinitions(auxiliary, this.signaller, log);
 
     const databaseClock = new DatabaseClock(clock);
     const registry = new Registry(namespaces, databaseClock);
-    const { counted } = registry;
-    this.#housekeeping = new Housekeeping(side, namespaces, {
+    const { counterWatermark } = registry;
+    this.#housekeeping = new Housekeeping(auxiliary, namespaces, {
       dedupWindowMs,
       clock,
       databaseClock,
-      counted,
+      counterWatermark,
       log,
     });
     const context = {
@@ -101,11 +107,11 @@ class PostgresEngine implements Engine {
       tokens: new LeaseTokens(),
       registry,
       clock: databaseClock,
-      prober: new Prober(side, clock, log),
+      prober: new Prober(auxiliary, clock, log),
       dedupWindow: String(dedupWindowMs),
       monotonic: () => clock.monotonic(),
       onAffected: (queue: QueueKey) => void this.#affected.set(JSON.stringify([queue.ns, queue.name]), queue),
-      onDied: (queue: QueueKey, group: GroupName, to: string, count: number) => {
+      onDeadLetters: (queue: QueueKey, group: GroupName, to: string, count: number) => {
         const target = { queue: { ns: queue.ns, name: to }, groups: registry.defaultGroups(queue) };
         countDeadLetters(this.stats, { queue, group }, target, count);
       },
@@ -113,7 +119,7 @@ class PostgresEngine implements Engine {
     this.#context = { ...context, expirer: new Expirer(context, log) };
     this.#batcher = new Batcher({
       clock,
-      link: this.#main,
+      link: this.#mainLink,
       registry,
       expirer: this.#context.expirer,
       onBatch: () => this.#housekeeping.noteBatch(),
@@ -121,7 +127,7 @@ class PostgresEngine implements Engine {
     this.storage = new PostgresStorage(this.#context, {
       batcher: this.#batcher,
       housekeeping: this.#housekeeping,
-      side,
+      auxiliary,
       clock,
       takeAffected: () => this.#takeAffected(),
     });
@@ -130,8 +136,8 @@ class PostgresEngine implements Engine {
   async start(): Promise<void> {
     try {
       // The main connection creates the schema that the others use.
-      await this.#main.start();
-      await Promise.all([this.#second.start(), this.#listener.start()]);
+      await this.#mainLink.start();
+      await Promise.all([this.#auxiliaryLink.start(), this.#listenerLink.start()]);
     } catch (error) {
       await this.stop();
       throw error;
@@ -140,7 +146,7 @@ class PostgresEngine implements Engine {
   }
 
   stop(): Promise<void> {
-    this.#stopped ??= this.#stop();
+    this.#stopped ??= this.#stopOnce();
     return this.#stopped;
   }
 
@@ -164,22 +170,22 @@ class PostgresEngine implements Engine {
     }
   }
 
-  async #stop(): Promise<void> {
+  async #stopOnce(): Promise<void> {
     this.#housekeeping.stop();
     await this.#batcher.stop();
     await this.signaller.stop();
-    await this.stats.stop(this.#second.connection !== null);
-    await Promise.all([this.#main.stop(), this.#side.stop(), this.#listener.stop()]);
+    await this.stats.stop(this.#auxiliaryLink.connection !== null);
+    await Promise.all([this.#mainLink.stop(), this.#auxiliary.stop(), this.#listenerLink.stop()]);
   }
 
   /** After a failover or a restore, the store may be another one: discards what this node remembers about it. */
   async #prepareMain(connection: Connection): Promise<void> {
     const { ids, clock, expirer, registry } = this.#context;
     expirer.reset();
-    registry.forgetPlaces();
+    registry.reset();
     ids.setTag(await prepareSchema(connection, this.#settings));
     const [row = []] = await connection.query(PING, []);
-    clock.see(number(row, 0));
+    clock.update(number(row, 0));
   }
 
   #takeAffected(): QueueKey[] {

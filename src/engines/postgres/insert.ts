@@ -7,16 +7,24 @@ import type { Expirer } from './expire.ts';
 import type { Context, Operation, Prepared } from './operations.ts';
 import { REGISTERED, type RegisteredQueue, type Registry, type Subscription } from './registry.ts';
 import {
-  CAME_WAITING,
+  addCounts,
+  addElementCounts,
   CONTENT_BYTES,
-  count,
-  countElements,
   elementColumns,
   NOW,
   register,
+  STORED_WAITING,
   withList,
 } from './sql.ts';
-import { Columns, everyKind, number, type Parameter, type Row, type Statement, text } from './statement.ts';
+import {
+  Columns,
+  number,
+  type Parameter,
+  type Row,
+  type Statement,
+  text,
+  variantsByFlags,
+} from './statement.ts';
 
 /** Rarer features that elements of a statement use. Each costs something, so each has its own statement. */
 export interface ElementKinds {
@@ -40,10 +48,10 @@ interface NewRow {
   readonly dueAt: number | null;
   readonly key: Buffer | null;
   /** The number of the settlement with which it is stored, from 1; 0: none. */
-  readonly settled: number;
+  readonly settlement: number;
 }
 
-const columnsFor = everyKind((shared: boolean, keyed: boolean): Columns<NewRow> => {
+const columnsFor = variantsByFlags((shared: boolean, keyed: boolean): Columns<NewRow> => {
   const columns = new Columns<NewRow>();
   if (shared) {
     columns.text('subscriptions', ({ subscriptions }) =>
@@ -88,13 +96,13 @@ export class NewElements {
   add(
     queue: RegisteredQueue,
     element: NewElement,
-    settled = 0,
+    settlement = 0,
   ): { readonly at: number; readonly isFirst: boolean } {
     const { dedupKey, groups, matureAt } = element;
     const key = dedupKey === null ? null : hash('sha256', dedupKey, 'buffer');
     const at = this.#rows.length;
     if (key !== null) {
-      const name = keyName(queue, `\\x${key.toString('hex')}`);
+      const name = queueAndKey(queue, `\\x${key.toString('hex')}`);
       const earlier = this.#byKey.get(name);
       if (earlier !== undefined) return { at: earlier, isFirst: false };
       this.#byKey.set(name, at);
@@ -102,7 +110,7 @@ export class NewElements {
     const dueAt = matureAt === null ? null : Math.ceil(matureAt);
     const subscriptions = this.#subscriptionsOf(queue, groups, dueAt ?? Number.POSITIVE_INFINITY);
     if (element.expiresAt != null) this.#expirer.add(element.expiresAt);
-    this.#rows.push({ queue, element, subscriptions, dueAt, key, settled });
+    this.#rows.push({ queue, element, subscriptions, dueAt, key, settlement });
     return { at, isFirst: true };
   }
 
@@ -116,22 +124,22 @@ export class NewElements {
     for (const [{ watermark }, dueAt] of this.#subscriptions) watermark.lower(Math.min(dueAt, now));
   }
 
-  /** The parameters of {@link storing}, without those of its `settled`. */
+  /** The parameters of {@link storeElements}, without those of its `settled`. */
   values(): Parameter[] {
     return [...REGISTERED.values([...this.#subscriptions.keys()]), ...this.#columns.values(this.#rows)];
   }
 
   /** For each element the number of its settlement. */
   get settled(): number[] {
-    return this.#rows.map(({ settled }) => settled);
+    return this.#rows.map(({ settlement }) => settlement);
   }
 
   #subscriptionsOf(queue: RegisteredQueue, groups: NewElement['groups'], dueAt: number): Subscription[] {
     const [first] = groups;
-    const named = groups.length === 1 && first !== undefined ? groups : new Set(groups);
+    const distinctGroups = groups.length === 1 && first !== undefined ? groups : new Set(groups);
     const subscriptions: Subscription[] = [];
     if (!this.#subscriptions.has(queue.whole)) this.#subscriptions.set(queue.whole, Number.POSITIVE_INFINITY);
-    for (const group of named) {
+    for (const group of distinctGroups) {
       const subscription = this.#registry.subscription(queue, group);
       subscriptions.push(subscription);
       const earliest = this.#subscriptions.get(subscription);
@@ -143,7 +151,7 @@ export class NewElements {
 }
 
 /** Combines the id of a queue with the hash of a key, in PostgreSQL's text format. */
-function keyName(queue: RegisteredQueue, key: string): string {
+function queueAndKey(queue: RegisteredQueue, key: string): string {
   return `${queue.whole.idText} ${key}`;
 }
 
@@ -154,24 +162,24 @@ function keyName(queue: RegisteredQueue, key: string): string {
  * @param settled for elements that are stored with settlements: the array of the settlements' numbers, and the entry
  *   with those that are done
  */
-export function storing(
+export function storeElements(
   kinds: ElementKinds,
   { first, window, settled }: { first: number; window: string; settled?: { array: string; done: string } },
 ): string[] {
   const columns = columnsFor(kinds.shared, kinds.keyed);
   const elements = `i AS MATERIALIZED (SELECT nextval('element_seq') AS seq, u.* FROM ${columns.from('u', first + REGISTERED.count)}`;
-  const where = settled
+  const whereSettled = settled
     ? ` WHERE ((${settled.array})[u.ord::int] IN (SELECT s.ord FROM ${settled.done} s)) IS TRUE`
     : '';
   // Elements that are not stored, as their delivery was not finished, must not create a subscription.
-  const stored = kinds.shared
+  const storedIds = kinds.shared
     ? 'SELECT i.queue FROM i UNION ALL SELECT l.id FROM i CROSS JOIN LATERAL unnest(i.subscriptions::bigint[]) AS l(id)'
     : 'SELECT i.subscription FROM i';
   return [
-    `${elements}${where})`,
-    register('reg', REGISTERED.from('u', first), settled && `(u.id IN (${stored})) IS TRUE`),
-    ...(kinds.keyed ? checkingKeys(window) : []),
-    ...storingNew(kinds.shared, kinds.keyed ? 'n' : 'i'),
+    `${elements}${whereSettled})`,
+    register('reg', REGISTERED.from('u', first), settled && `(u.id IN (${storedIds})) IS TRUE`),
+    ...(kinds.keyed ? storeKeys(window) : []),
+    ...storeDeliveries(kinds.shared, kinds.keyed ? 'n' : 'i'),
   ];
 }
 
@@ -179,7 +187,7 @@ export function storing(
  * A stored key within the window keeps its element and its age. The row is written anyway: only then does PostgreSQL
  * wait for another node's insert of the same key and return its element.
  */
-function checkingKeys(window: string): string[] {
+function storeKeys(window: string): string[] {
   const isOld = `x.seen_at <= excluded.seen_at - ${window}::bigint`;
   return [
     `q AS (INSERT INTO dedup AS x (queue, key, seq, seen_at, fingerprint)
@@ -194,7 +202,7 @@ function checkingKeys(window: string): string[] {
   ];
 }
 
-function storingNew(shared: boolean, from: string): string[] {
+function storeDeliveries(shared: boolean, from: string): string[] {
   const content = (column: string): string =>
     shared ? `CASE WHEN NOT n.in_stream THEN n.${column} END` : `n.${column}`;
   return [
@@ -208,10 +216,10 @@ function storingNew(shared: boolean, from: string): string[] {
           `e AS (INSERT INTO element AS e (seq, queue, remaining, head, body)
             SELECT n.seq, n.queue, cardinality(n.subscriptions::bigint[]), n.head, n.body
             FROM ${from} n WHERE n.in_stream RETURNING ${elementColumns('e')})`,
-          countElements('ec', 'e', ''),
+          addElementCounts('ec', 'e', ''),
         ]
       : []),
-    count('dc', 'd', CAME_WAITING),
+    addCounts('dc', 'd', STORED_WAITING),
   ];
 }
 
@@ -220,7 +228,7 @@ interface InsertItem {
   readonly elements: readonly NewElement[];
   readonly onRepeat: OnRepeat | null;
   /** The item runs in its own batch, which is rolled back if a key was seen with other content. */
-  readonly isWhole: boolean;
+  readonly isAllOrNone: boolean;
 }
 
 type InsertOperation = Operation<InsertItem, ElementId[]>;
@@ -233,12 +241,12 @@ export function insertOperations(context: Context): (kinds: ElementKinds) => Ins
     const name = `insert${kinds.shared ? ' shared' : ''}${kinds.keyed ? ' keyed' : ''}`;
     const statement: Statement = {
       name,
-      text: `${withList(NOW, ...storing(kinds, { first: 1, window: context.dedupWindow }))} ${ids} ${kinds.keyed ? keys : ''}`,
+      text: `${withList(NOW, ...storeElements(kinds, { first: 1, window: context.dedupWindow }))} ${ids} ${kinds.keyed ? keys : ''}`,
     };
     const prepare = (items: readonly InsertItem[]) => prepareInsert(context, kinds, items);
     return { statement, changes: true, stores: true, prepare };
   };
-  const operations = everyKind((shared: boolean, keyed: boolean) => operation({ shared, keyed }));
+  const operations = variantsByFlags((shared: boolean, keyed: boolean) => operation({ shared, keyed }));
   return ({ shared, keyed }) => operations(shared, keyed);
 }
 
@@ -264,27 +272,27 @@ function prepareInsert(
       }),
     );
   };
-  let last: { readonly rows: readonly Row[]; readonly outcomes: InsertOutcome[][] } | null = null;
+  let cached: { readonly rows: readonly Row[]; readonly outcomes: InsertOutcome[][] } | null = null;
   const outcomesOf = (rows: readonly Row[]): InsertOutcome[][] => {
-    if (last?.rows !== rows) last = { rows, outcomes: outcomes(rows) };
-    return last.outcomes;
+    if (cached?.rows !== rows) cached = { rows, outcomes: outcomes(rows) };
+    return cached.outcomes;
   };
-  const isWhole = (results: readonly InsertOutcome[]): boolean =>
+  const isStored = (results: readonly InsertOutcome[]): boolean =>
     results.every(({ repeats }) => repeats !== 'other');
   return {
     values: stored.values(),
-    ...(items[0]?.isWhole === true && {
-      mayCommit: (rows: readonly Row[]) => outcomesOf(rows).every(isWhole),
+    ...(items[0]?.isAllOrNone === true && {
+      mayCommit: (rows: readonly Row[]) => outcomesOf(rows).every(isStored),
     }),
     read: (rows) => {
       const now = number(rows[0] ?? [], 3);
       stored.onStored(now);
-      context.clock.see(now);
+      context.clock.update(now);
       return outcomesOf(rows).map((results, item) => {
         for (const [index, { repeats }] of results.entries()) {
           if (repeats !== null) items[item]?.onRepeat?.(index, repeats === 'same');
         }
-        return isWhole(results) ? results.map(({ seq }) => context.ids.text(seq)) : [];
+        return isStored(results) ? results.map(({ seq }) => context.ids.format(seq)) : [];
       });
     },
   };

@@ -45,10 +45,10 @@ interface LinkEvents {
    */
   readonly prepare?: (connection: Connection) => Promise<void>;
   /** A ready connection was lost. */
-  readonly lost?: (reason: Error) => void;
+  readonly onLost?: (reason: Error) => void;
   /** A connection is ready again. Not called for the first one. */
-  readonly back?: () => void;
-  readonly notified?: (channel: string, payload: string) => void;
+  readonly onReconnected?: () => void;
+  readonly onNotification?: (channel: string, payload: string) => void;
 }
 
 /**
@@ -63,7 +63,7 @@ export class Link {
   readonly #log: EngineLog;
   readonly #events: LinkEvents;
   #connection: Connection | null = null;
-  #awaySince: number | null = null;
+  #downSince: number | null = null;
   #attempts = 0;
   /** The name of the last connection that was ready. */
   #predecessor: string | null = null;
@@ -75,7 +75,7 @@ export class Link {
   /** Settles when no attempt is in progress. */
   #retrying: Promise<void> = Promise.resolve();
   /** The connection of the attempt in progress. */
-  #opening: Connection | null = null;
+  #openingConnection: Connection | null = null;
   #isStopped = false;
 
   constructor(
@@ -97,8 +97,8 @@ export class Link {
   }
 
   /** For how long there has been no connection, ms; 0 while there is one. */
-  get awayMs(): number {
-    return this.#awaySince === null ? 0 : this.#clock.monotonic() - this.#awaySince;
+  get downMs(): number {
+    return this.#downSince === null ? 0 : this.#clock.monotonic() - this.#downSince;
   }
 
   /**
@@ -108,9 +108,9 @@ export class Link {
   async start(): Promise<void> {
     const reasons: string[] = [];
     let isWrongStore = false;
-    for (let left = this.#settings.hosts.length; left > 0; left -= 1) {
+    for (let triesLeft = this.#settings.hosts.length; triesLeft > 0; triesLeft -= 1) {
       try {
-        await this.#open(left > 1 ? OPEN_TIMEOUT_MS : START_TIMEOUT_MS, null);
+        await this.#open(triesLeft > 1 ? OPEN_TIMEOUT_MS : START_TIMEOUT_MS, null);
         return;
       } catch (error) {
         reasons.push(withTlsHint(reasonOf(error), TLS_SETTINGS));
@@ -154,7 +154,7 @@ export class Link {
     this.#isStopped = true;
     this.#cancelRetry?.();
     this.#cancelSilence?.();
-    this.#opening?.destroy();
+    this.#openingConnection?.destroy();
     await this.#retrying;
     const connection = this.#connection;
     this.#connection = null;
@@ -179,11 +179,11 @@ export class Link {
     const connection = new Connection(this.#settings, host, this.#role, {
       clock: this.#clock,
       events: {
-        notified: this.#events.notified ?? ignore,
-        lost: (reason) => this.#onLost(connection, reason),
+        onNotification: this.#events.onNotification ?? ignore,
+        onLost: (reason) => this.#onLost(connection, reason),
       },
     });
-    this.#opening = connection;
+    this.#openingConnection = connection;
     try {
       await this.#within(openMs, connection, connection.open());
       await this.#within(prepareMs, connection, this.#prepare(connection));
@@ -195,7 +195,7 @@ export class Link {
       connection.destroy();
       throw error;
     } finally {
-      this.#opening = null;
+      this.#openingConnection = null;
     }
   }
 
@@ -228,12 +228,12 @@ export class Link {
     if (this.#connection !== connection || this.#isStopped) return;
     this.#connection = null;
     this.#cancelSilence?.();
-    this.#awaySince = this.#clock.monotonic();
+    this.#downSince = this.#clock.monotonic();
     this.#log.warn(
       { server: this.#settings.maskedUrl, role: this.#role, reason: reason.message },
       'PostgreSQL is unavailable',
     );
-    this.#events.lost?.(reason);
+    this.#events.onLost?.(reason);
     this.#retryAfter(0);
   }
 
@@ -255,11 +255,11 @@ export class Link {
       this.#retryAfter(this.#backoff.delayMs());
       return;
     }
-    this.#awaySince = null;
+    this.#downSince = null;
     this.#backoff.reset();
     this.#reasons.clear();
     this.#log.info({ server: this.#settings.maskedUrl, role: this.#role }, 'PostgreSQL is available again');
-    this.#events.back?.();
+    this.#events.onReconnected?.();
   }
 
   /**
@@ -294,7 +294,7 @@ function reasonOf(error: unknown): string {
 function ignore(): void {}
 
 /** Limit of pending calls on the auxiliary connection. Each is small, so a count bounds their memory. */
-const MAX_CALLS = 5000;
+const MAX_PENDING_CALLS = 5000;
 
 const NO_CONNECTION = new ConnectionLost('There is no connection.');
 const NO_REPLY = new ConnectionLost('No reply in time.');
@@ -304,13 +304,13 @@ const NO_REPLY = new ConnectionLost('No reply in time.');
  * definitions, statistics, signals, housekeeping. Each query is its own transaction; queries are executed in the order
  * in which they are sent.
  */
-export class Side {
+export class AuxiliaryConnection {
   readonly #link: Link;
   readonly #deadlines: DeadlineQueue;
   /** The number of pending calls. */
-  #calls = 0;
+  #pendingCalls = 0;
   /** Calls made without a connection wait for this. */
-  #connected: PromiseWithResolvers<Connection> | null = null;
+  #nextConnection: PromiseWithResolvers<Connection> | null = null;
   #stopped = false;
 
   constructor(link: Link, clock: Clock) {
@@ -319,7 +319,7 @@ export class Side {
   }
 
   /** Runs a query that changes nothing. @throws QuaysideError `storage-unavailable` */
-  ask(query: Query): Promise<Row[]> {
+  query(query: Query): Promise<Row[]> {
     return this.#run(query, false);
   }
 
@@ -332,20 +332,20 @@ export class Side {
   resume(): void {
     const { connection } = this.#link;
     if (connection === null) return;
-    this.#connected?.resolve(connection);
-    this.#connected = null;
+    this.#nextConnection?.resolve(connection);
+    this.#nextConnection = null;
   }
 
   /** Rejects calls that wait for a connection, and closes the connection after all others. */
   async stop(): Promise<void> {
     this.#stopped = true;
-    this.#connected?.reject(NO_CONNECTION);
+    this.#nextConnection?.reject(NO_CONNECTION);
     await this.#link.stop();
     this.#deadlines.stop();
   }
 
-  async #run({ statement, values }: Query, changes: boolean): Promise<Row[]> {
-    if (this.#stopped || isUnreachable(this.#link.awayMs) || this.#calls >= MAX_CALLS)
+  async #run({ statement, values }: Query, isChange: boolean): Promise<Row[]> {
+    if (this.#stopped || isUnreachable(this.#link.downMs) || this.#pendingCalls >= MAX_PENDING_CALLS)
       throw unavailable(NOT_REACHABLE, NO_CONNECTION);
     let isSent = false;
     const late = Promise.withResolvers<never>();
@@ -353,9 +353,10 @@ export class Side {
       late.reject(NO_REPLY);
       if (isSent) this.#link.dropIfSilent();
     });
-    this.#calls += 1;
+    this.#pendingCalls += 1;
     try {
-      const connection = this.#link.connection ?? (await Promise.race([this.#connection(), late.promise]));
+      const connection =
+        this.#link.connection ?? (await Promise.race([this.#waitForConnection(), late.promise]));
       isSent = true;
       return await Promise.race([connection.query(statement, values), late.promise]);
     } catch (error) {
@@ -363,16 +364,16 @@ export class Side {
         if (error.isReadOnly) this.#link.drop('it became read-only');
         throw refusedError(error, false);
       }
-      throw isSent && changes ? unknownOutcome(error as Error) : unavailable(NOT_REACHABLE, error as Error);
+      throw isSent && isChange ? unknownOutcome(error as Error) : unavailable(NOT_REACHABLE, error as Error);
     } finally {
       endDeadline();
-      this.#calls -= 1;
+      this.#pendingCalls -= 1;
     }
   }
 
   /** Resolves with the next connection. */
-  #connection(): Promise<Connection> {
-    this.#connected ??= Promise.withResolvers();
-    return this.#connected.promise;
+  #waitForConnection(): Promise<Connection> {
+    this.#nextConnection ??= Promise.withResolvers();
+    return this.#nextConnection.promise;
   }
 }

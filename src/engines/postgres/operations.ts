@@ -29,7 +29,7 @@ export interface Operation<I, R> {
   /** Whether each item needs its own statement. */
   readonly isSingle?: boolean;
   /** The operation for repeating an item with the result {@link RETRY}; not given: this one. */
-  readonly onRace?: Operation<I, R>;
+  readonly retryWith?: Operation<I, R>;
   /**
    * Returns the parameters of the statement for some items, and a function that reads its rows.
    * @param leftMs time until the first of their calls times out
@@ -57,7 +57,7 @@ export interface CallSize {
   readonly bytes: number;
   readonly rows: number;
   /** How many bytes may be returned by a statement that no other call shares. */
-  readonly returned?: number;
+  readonly returnedBytes?: number;
   /** The groups for which it stores something. */
   readonly uses?: readonly GroupUse[];
   /** The call runs in its own batch. */
@@ -86,7 +86,7 @@ export interface Context {
   /** Called when a queue gained eligible elements. */
   readonly onAffected: (queue: QueueKey) => void;
   /** Called when elements of a group became dead letters. @param to the name of the dead-letter queue */
-  readonly onDied: (queue: QueueKey, group: GroupName, to: string, count: number) => void;
+  readonly onDeadLetters: (queue: QueueKey, group: GroupName, to: string, count: number) => void;
 }
 
 /**
@@ -95,21 +95,21 @@ export interface Context {
  */
 export class DatabaseClock {
   readonly #clock: Clock;
-  #seen = Number.NEGATIVE_INFINITY;
-  #seenAt = 0;
+  #reading = Number.NEGATIVE_INFINITY;
+  #readAt = 0;
 
   constructor(clock: Clock) {
     this.#clock = clock;
   }
 
-  see(now: number): void {
-    this.#seen = now;
-    this.#seenAt = this.#clock.monotonic();
+  update(now: number): void {
+    this.#reading = now;
+    this.#readAt = this.#clock.monotonic();
   }
 
   /** The estimated time, ms since 1970; -Infinity before the first reading. */
   get now(): number {
-    return this.#seen + this.#clock.monotonic() - this.#seenAt;
+    return this.#reading + this.#clock.monotonic() - this.#readAt;
   }
 
   /** Whether less than `withinMs` have passed since a past reading; false if the clock was set back since. */

@@ -10,19 +10,19 @@ import { DELIVERY_STATES, type DeliveryState, type GroupName } from '../../model
 import type { Context, Operation } from './operations.ts';
 import { REGISTERED, type RegisteredQueue, type Subscription } from './registry.ts';
 import {
-  BYTES_AT_ONCE,
+  addCounts,
   CONTENT_BYTES,
   clampTries,
-  count,
-  finishShared,
-  firstBytes,
+  DELETED_ANY,
+  finishStreamElements,
+  limitBytes,
+  MAX_STATEMENT_BYTES,
   NOW,
   retryArray,
   STEP_BITS,
-  WENT_EITHER,
   withList,
 } from './sql.ts';
-import { Columns, number, numberOrNull, placeOf, type Row, type Statement, text } from './statement.ts';
+import { Columns, number, numberOrNull, type Row, rowIndex, type Statement, text } from './statement.ts';
 
 // Operations on whole queues: declarations, names, usage, purges, counts.
 
@@ -76,8 +76,8 @@ const DECLARE_OPTIONS: Statement = {
     retention = excluded.retention, retry = excluded.retry, has_options = excluded.has_options`,
 };
 
-function declareOperation(sets: boolean): Operation<DeclareItem, void> {
-  const statement = sets ? DECLARE_OPTIONS : DECLARE;
+function declareOperation(setsOptions: boolean): Operation<DeclareItem, void> {
+  const statement = setsOptions ? DECLARE_OPTIONS : DECLARE;
   return {
     statement,
     changes: true,
@@ -130,7 +130,7 @@ function usageOperation({ registry }: Context): Operation<string, Usage> {
     changes: false,
     isSingle: true,
     prepare: ([ns = '']) => ({
-      values: [ns, String(registry.counted.from)],
+      values: [ns, String(registry.counterWatermark.from)],
       read: ([row = []]) => [{ elements: number(row, 0), bytes: number(row, 1) }],
     }),
   };
@@ -149,7 +149,7 @@ const PING_OPERATION: Operation<null, number> = {
 };
 
 /** How many deliveries one step of a purge removes at most: about a tenth of a second, for which other calls wait. */
-const PURGED_AT_ONCE = 10_000;
+const MAX_PURGED = 10_000;
 
 interface PurgeItem {
   readonly queue: RegisteredQueue;
@@ -171,11 +171,11 @@ function purgeStatement(state: DeliveryState | 'waiting'): Statement {
       `l AS MATERIALIZED (SELECT x.tid, x.bytes FROM t CROSS JOIN subscription s CROSS JOIN LATERAL (
         SELECT d.ctid AS tid, d.bytes FROM delivery d WHERE d.subscription = s.id AND ${where}
         LIMIT $2::int FOR UPDATE SKIP LOCKED) x WHERE s.queue = $1::bigint LIMIT $2::int)`,
-      firstBytes('f', 'l', '$3::bigint'),
+      limitBytes('f', 'l', '$3::bigint'),
       `g AS (DELETE FROM delivery d USING f WHERE d.ctid = f.tid
         RETURNING d.seq, d.subscription, d.due_at, d.lease_until, d.head, ${CONTENT_BYTES})`,
-      finishShared('g'),
-      count('gc', 'g', WENT_EITHER),
+      finishStreamElements('g'),
+      addCounts('gc', 'g', DELETED_ANY),
     )} SELECT (SELECT count(*) FROM l), (SELECT count(*) FROM g)`,
   };
 }
@@ -192,8 +192,8 @@ function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Purg
         prepare: ([item]) => {
           if (item === undefined) throw new Error('a purge has a queue');
           const { queue, statements } = item;
-          const rows = Math.floor(PURGED_AT_ONCE / statements);
-          const bytes = Math.floor(BYTES_AT_ONCE / statements);
+          const rows = Math.floor(MAX_PURGED / statements);
+          const bytes = Math.floor(MAX_STATEMENT_BYTES / statements);
           return {
             values: [queue.whole.idText, String(rows), String(bytes)],
             read: ([row = []]) => {
@@ -210,11 +210,11 @@ function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Purg
 }
 
 /** The watermarks from which reads of a subscription begin. */
-const PLACES = new Columns<Subscription>()
+const READ_PLACES = new Columns<Subscription>()
   .id('id', ({ id }) => id)
   .bigint('from_due', ({ watermark }) => watermark.place.dueAt)
   .bigint('from_seq', ({ watermark }) => watermark.place.seq)
-  .bigint('from_id', ({ counted }) => counted.from);
+  .bigint('from_id', ({ counterWatermark }) => counterWatermark.from);
 
 /**
  * How many deliveries one statement counts row by row at most: about a quarter of a second on an idle machine. Those
@@ -243,7 +243,7 @@ function countsOf(subscriptions: string): string {
 
 const COUNTS: Statement = {
   name: 'counts',
-  text: `${withList(NOW)} ${countsOf(`(SELECT p.*, NULL AS grp FROM ${PLACES.from('p')}) l`)}`,
+  text: `${withList(NOW)} ${countsOf(`(SELECT p.*, NULL AS grp FROM ${READ_PLACES.from('p')}) l`)}`,
 };
 
 /**
@@ -252,16 +252,16 @@ const COUNTS: Statement = {
  * nothing ready among the scheduled ones; all others are ready. So a deep stream costs no more than a shallow one,
  * unless many of its elements are scheduled.
  */
-const QUEUE = `$${PLACES.count + 1}::bigint`;
+const QUEUE = `$${READ_PLACES.count + 1}::bigint`;
 const STREAM_COUNTS: Statement = {
   name: 'counts of a stream',
   text: `${withList(
     NOW,
     `l AS MATERIALIZED (SELECT s.id, s.grp, coalesce(p.from_due, ${Number.MIN_SAFE_INTEGER}) AS from_due, coalesce(p.from_seq, 0) AS from_seq,
         coalesce(p.from_id, 0) AS from_id, coalesce(p.ord, -1) AS ord
-      FROM subscription s LEFT JOIN ${PLACES.from('p')} ON p.id = s.id WHERE s.queue = ${QUEUE} AND s.grp <> '')`,
+      FROM subscription s LEFT JOIN ${READ_PLACES.from('p')} ON p.id = s.id WHERE s.queue = ${QUEUE} AND s.grp <> '')`,
     `a AS MATERIALIZED (SELECT coalesce(sum(waiting), 0) AS elements, min(id) AS first FROM counter
-      WHERE subscription = -${QUEUE} AND id >= $${PLACES.count + 2}::bigint)`,
+      WHERE subscription = -${QUEUE} AND id >= $${READ_PLACES.count + 2}::bigint)`,
     `r AS MATERIALIZED (SELECT count(*) AS elements FROM (
         SELECT DISTINCT d.seq FROM (SELECT d.seq FROM l
           JOIN delivery d ON d.subscription = l.id AND d.head IS NULL AND d.lease_until IS NOT NULL LIMIT ${MAX_COUNTED_IN_STREAM}) d) x
@@ -294,8 +294,8 @@ function noteRead(
   sentAt: number,
 ): void {
   const now = monotonic();
-  subscription.counted.read(numberOrNull(row, 4), now);
-  if (now - sentAt > SLOW_MS) prober.asked(subscription);
+  subscription.counterWatermark.onRead(numberOrNull(row, 4), now);
+  if (now - sentAt > SLOW_MS) prober.requestProbe(subscription);
 }
 
 /** Returns the counts of one group. */
@@ -306,13 +306,13 @@ function countsOperation(context: Context): Operation<Subscription, GroupCounts>
     prepare: (items) => {
       const sentAt = context.monotonic();
       return {
-        values: PLACES.values(items),
+        values: READ_PLACES.values(items),
         read: (rows) => {
           const results: GroupCounts[] = items.map(() => NO_COUNTS);
           for (const row of rows) {
-            const subscription = items[placeOf(row)];
+            const subscription = items[rowIndex(row)];
             if (subscription === undefined) continue;
-            results[placeOf(row)] = readCounts(row);
+            results[rowIndex(row)] = readCounts(row);
             noteRead(context, subscription, row, sentAt);
           }
           return results;
@@ -332,7 +332,11 @@ function streamCountsOperation(context: Context): Operation<RegisteredQueue, Que
       if (queue === undefined) throw new Error('a count has a queue');
       const sentAt = context.monotonic();
       const known = [...queue.subscriptions.values()];
-      const values = [...PLACES.values(known), queue.whole.idText, String(queue.countedElements.from)];
+      const values = [
+        ...READ_PLACES.values(known),
+        queue.whole.idText,
+        String(queue.elementCounterWatermark.from),
+      ];
       return {
         values,
         read: (rows) => {
@@ -342,10 +346,10 @@ function streamCountsOperation(context: Context): Operation<RegisteredQueue, Que
             const counts = readCounts(row);
             if (row[6] == null) {
               elements = counts;
-              queue.countedElements.read(numberOrNull(row, 4), context.monotonic());
+              queue.elementCounterWatermark.onRead(numberOrNull(row, 4), context.monotonic());
               continue;
             }
-            const subscription = known[placeOf(row)];
+            const subscription = known[rowIndex(row)];
             if (subscription !== undefined) noteRead(context, subscription, row, sentAt);
             if (counts.ready + counts.scheduled + counts.reserved === 0) continue;
             groups.set(text(row, 6), counts);

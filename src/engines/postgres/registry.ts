@@ -40,10 +40,10 @@ export class Subscription {
   readonly group: GroupName;
   readonly groupText: Buffer;
   readonly watermark = new Watermark();
-  readonly counted = new CounterWatermark();
+  readonly counterWatermark = new CounterWatermark();
   /** When a take was last noted in the registry, by the database's clock. */
   notedAt = Number.NEGATIVE_INFINITY;
-  usedIn = 0;
+  usedInEpoch = 0;
   #idText: string | null = null;
 
   constructor(queue: RegisteredQueue, group: GroupName) {
@@ -70,7 +70,7 @@ export class RegisteredQueue {
   readonly whole: Subscription;
   readonly subscriptions = new Map<GroupName, Subscription>();
   /** The watermark for counts of a stream's elements. */
-  readonly countedElements = new CounterWatermark();
+  readonly elementCounterWatermark = new CounterWatermark();
   /** The groups in the registry, only read for a stream with a limit, and when, by the database's clock. */
   groups: ReadonlySet<GroupName> = new Set();
   groupsReadAt = Number.NEGATIVE_INFINITY;
@@ -103,14 +103,14 @@ export const REGISTERED = new Columns<Subscription>()
   .text('grp', ({ groupText }) => groupText);
 
 /** Objects that were not used while this many were created are evicted: their names come from requests. */
-const FORGET_AFTER = 10_000;
+const EVICT_AFTER = 10_000;
 /**
  * How long the groups of a queue are remembered. Must be shorter than the time after which an unused group is deleted
  * (`housekeeping.ts`).
  */
-const REMEMBERED_MS = 5 * 60_000;
+const GROUPS_CACHED_MS = 5 * 60_000;
 /** How long a queue that has reached its limit is not read again, so that rejections cost no read. */
-const FULL_MS = 1000;
+const FULL_CACHED_MS = 1000;
 /** How often takes are noted; a subscription is deleted no sooner than three times this after its last note. */
 const NOTE_EVERY_MS = 5 * 60_000;
 
@@ -132,7 +132,7 @@ export class Registry {
   readonly #namespaces: NamespacePolicies;
   readonly #queues = new Map<string, Map<string, RegisteredQueue>>();
   /** The watermark for counts of all subscriptions together; housekeeping raises it. */
-  readonly counted = new CounterWatermark();
+  readonly counterWatermark = new CounterWatermark();
   /** The parameters of `policyOf` in `sql.ts`. */
   readonly policies: readonly Parameter[];
   #created = 0;
@@ -177,7 +177,7 @@ export class Registry {
       queue.subscriptions.set(group, subscription);
       this.#noteCreated();
     }
-    subscription.usedIn = this.#epoch;
+    subscription.usedInEpoch = this.#epoch;
     return subscription;
   }
 
@@ -195,15 +195,15 @@ export class Registry {
   }
 
   /** The store may be another one: discards everything that refers to its rows. */
-  forgetPlaces(): void {
-    this.counted.reset();
+  reset(): void {
+    this.counterWatermark.reset();
     for (const inNamespace of this.#queues.values()) {
       for (const queue of inNamespace.values()) {
         queue.groupsReadAt = Number.NEGATIVE_INFINITY;
-        queue.countedElements.reset();
+        queue.elementCounterWatermark.reset();
         for (const subscription of queue.subscriptions.values()) {
           subscription.notedAt = Number.NEGATIVE_INFINITY;
-          subscription.counted.reset();
+          subscription.counterWatermark.reset();
           subscription.watermark.reset();
         }
       }
@@ -211,7 +211,7 @@ export class Registry {
   }
 
   /** Whether a take is to be noted now, so that housekeeping keeps queue and group; not again for a while. */
-  isToBeNoted(subscription: Subscription): boolean {
+  startNote(subscription: Subscription): boolean {
     if (this.#clock.isWithin(subscription.notedAt, NOTE_EVERY_MS)) return false;
     subscription.notedAt = this.#clock.now;
     return true;
@@ -227,31 +227,31 @@ export class Registry {
     calls: readonly (readonly GroupUse[])[],
   ): Promise<(RegisteredQueue | null)[]> {
     const unread = new Set<RegisteredQueue>();
-    for (const uses of calls) for (const use of uses) if (this.#isToBeRead(use)) unread.add(use.queue);
+    for (const uses of calls) for (const use of uses) if (this.#needsRead(use)) unread.add(use.queue);
     if (unread.size > 0) await this.#readGroups(connection, [...unread]);
-    const coming = new Map<RegisteredQueue, Set<GroupName>>();
+    const accepted = new Map<RegisteredQueue, Set<GroupName>>();
     return calls.map((uses) => {
       const added = new Map<RegisteredQueue, Set<GroupName>>();
       for (const use of uses) {
         const { queue } = use;
-        const fresh = newGroups(use);
-        if (queue.limit === null || fresh.length === 0) continue;
-        const all = added.get(queue) ?? new Set(coming.get(queue));
-        for (const group of fresh) all.add(group);
+        const missing = newGroups(use);
+        if (queue.limit === null || missing.length === 0) continue;
+        const all = added.get(queue) ?? new Set(accepted.get(queue));
+        for (const group of missing) all.add(group);
         added.set(queue, all);
         if (limitedCount(queue.limit, queue.groups) + all.size > queue.limit.max) return queue;
       }
-      for (const [queue, groups] of added) coming.set(queue, groups);
+      for (const [queue, groups] of added) accepted.set(queue, groups);
       return null;
     });
   }
 
-  #isToBeRead(use: GroupUse): boolean {
+  #needsRead(use: GroupUse): boolean {
     const { queue } = use;
     if (queue.limit === null || use.groups.every((group) => queue.limit?.defaults.has(group))) return false;
-    if (!this.#clock.isWithin(queue.groupsReadAt, REMEMBERED_MS)) return true;
+    if (!this.#clock.isWithin(queue.groupsReadAt, GROUPS_CACHED_MS)) return true;
     const isFull = limitedCount(queue.limit, queue.groups) >= queue.limit.max;
-    return newGroups(use).length > 0 && !(isFull && this.#clock.isWithin(queue.groupsReadAt, FULL_MS));
+    return newGroups(use).length > 0 && !(isFull && this.#clock.isWithin(queue.groupsReadAt, FULL_CACHED_MS));
   }
 
   async #readGroups(connection: Connection, queues: readonly RegisteredQueue[]): Promise<void> {
@@ -272,13 +272,13 @@ export class Registry {
    */
   #noteCreated(): void {
     this.#created += 1;
-    if (this.#created < FORGET_AFTER) return;
+    if (this.#created < EVICT_AFTER) return;
     this.#created = 0;
     for (const inNamespace of this.#queues.values()) {
       for (const [name, queue] of inNamespace) {
         if (queue.usedIn < this.#epoch) inNamespace.delete(name);
-        for (const [group, { usedIn }] of queue.subscriptions) {
-          if (usedIn < this.#epoch && group !== PLAIN_GROUP) queue.subscriptions.delete(group);
+        for (const [group, { usedInEpoch }] of queue.subscriptions) {
+          if (usedInEpoch < this.#epoch && group !== PLAIN_GROUP) queue.subscriptions.delete(group);
         }
       }
     }

@@ -7,7 +7,6 @@ import { type Context, MAX_RETURNED_BYTES, type Operation } from './operations.t
 import type { Subscription } from './registry.ts';
 import { NOW, withList } from './sql.ts';
 import {
-  everyKind,
   int4Array,
   int8Array,
   number,
@@ -15,6 +14,7 @@ import {
   type Row,
   type Statement,
   text,
+  variantsByFlags,
 } from './statement.ts';
 
 interface ScanItem extends ScanOptions {
@@ -80,12 +80,12 @@ export function scanOperations(context: Context): (item: ScanItem) => ScanOperat
       isSingle: true,
       prepare: ([item]) => {
         if (item === undefined) throw new Error('a scan has an item');
-        const froms = scanStarts(item.states, item.after, (id) => context.ids.parse(id));
+        const starts = scanStarts(item.states, item.after, (id) => context.ids.parse(id));
         const values = [
           item.subscription.idText,
-          int4Array(froms.map(({ state }) => DELIVERY_STATES.indexOf(state))),
-          int8Array(froms.map(({ moment }) => moment)),
-          int8Array(froms.map(({ seq }) => seq)),
+          int4Array(starts.map(({ state }) => DELIVERY_STATES.indexOf(state))),
+          int8Array(starts.map(({ moment }) => moment)),
+          int8Array(starts.map(({ seq }) => seq)),
           String(item.limit),
           ...(item.seqs === null ? [] : [int8Array(item.seqs)]),
         ];
@@ -93,7 +93,7 @@ export function scanOperations(context: Context): (item: ScanItem) => ScanOperat
       },
     };
   };
-  const operations = everyKind(operation);
+  const operations = variantsByFlags(operation);
   return ({ bodies, seqs }) => operations(bodies, seqs !== null);
 }
 
@@ -107,7 +107,7 @@ function readPage(
   const deliveries = rows.map((row): ScannedDelivery => {
     const until = numberOrNull(row, 5);
     return {
-      id: ids.text(number(row, 2)),
+      id: ids.format(number(row, 2)),
       group: subscription.group,
       tries: number(row, 4),
       matureAt: number(row, 3),
@@ -133,5 +133,5 @@ function stateOf(row: Row): DeliveryState {
 }
 
 function cursorOf(ids: Context['ids'], row: Row): string {
-  return scanCursor(stateOf(row), text(row, 1), ids.text(number(row, 2)));
+  return scanCursor(stateOf(row), text(row, 1), ids.format(number(row, 2)));
 }

@@ -40,14 +40,14 @@ const NAMES = [
   'schema',
   'synchronousCommit',
 ] as const;
-type Given = EngineSettings<(typeof NAMES)[number]>;
+type GivenSettings = EngineSettings<(typeof NAMES)[number]>;
 const SCHEMA_NAME = /^[a-z_][a-z0-9_]{0,39}$/;
 
 /** @throws Error that names the setting and what is allowed */
 export function readSettings({ url, settings }: EngineOptions): Settings {
-  const { username, password, path, parameters, maskedUrl, hosts: named } = parseServerUrl(url, URL_FORM);
-  const given: Given = new EngineSettings(maskedUrl, NAMES, parameters, settings);
-  const hosts = hostsOf(given, named, maskedUrl);
+  const { username, password, path, parameters, maskedUrl, hosts: urlHosts } = parseServerUrl(url, URL_FORM);
+  const given: GivenSettings = new EngineSettings(maskedUrl, NAMES, parameters, settings);
+  const hosts = hostsOf(given, urlHosts, maskedUrl);
   const schema = given.string('schema') ?? 'quayside';
   if (!SCHEMA_NAME.test(schema)) {
     throw given.error(
@@ -68,12 +68,12 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
 }
 
 /** The parameters `host` and `port` replace those of the URL, as in libpq: a folder in `host` names a Unix socket. */
-function hostsOf(given: Given, named: readonly Host[], maskedUrl: string): readonly Host[] {
+function hostsOf(given: GivenSettings, urlHosts: readonly Host[], maskedUrl: string): readonly Host[] {
   const { defaultPort } = URL_FORM;
   const port = parsePort(given.string('port') ?? '', defaultPort, maskedUrl);
   const host = given.string('host');
-  if (host !== null) return host.split(',').map((each) => ({ host: each, port }));
-  return named.map((each) => (each.port === defaultPort ? { ...each, port } : each));
+  if (host !== null) return host.split(',').map((name) => ({ host: name, port }));
+  return urlHosts.map((host) => (host.port === defaultPort ? { ...host, port } : host));
 }
 
 /**
@@ -81,7 +81,7 @@ function hostsOf(given: Given, named: readonly Host[], maskedUrl: string): reado
  * show a valid certificate for its name (`verify-full`). `allow` and `prefer` are rejected: they let an attacker in the
  * middle force the connection, and the password, to plain text.
  */
-function readTls(given: Given, hosts: readonly Host[]): ConnectionOptions | false {
+function readTls(given: GivenSettings, hosts: readonly Host[]): ConnectionOptions | false {
   const mode = given.oneOf('sslmode', SSL_MODES) ?? (hosts.every(isLocal) ? 'disable' : 'verify-full');
   if (mode === 'disable') return false;
   return {

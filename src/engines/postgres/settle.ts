@@ -1,22 +1,22 @@
 import { SETTLED, type SettleItem, type SettleResult } from '../../engine/storage.ts';
 import { ownerNumber } from '../../model/owner.ts';
 import { encodeChanges, encodeReason, parseToken, type Token } from './content.ts';
-import { type ElementKinds, kindsOf, NewElements, storing } from './insert.ts';
+import { type ElementKinds, kindsOf, NewElements, storeElements } from './insert.ts';
 import { type Context, type Item, type Operation, type Prepared, RETRY } from './operations.ts';
 import type { RegisteredQueue, Subscription } from './registry.ts';
 import {
-  BYTES_AT_ONCE,
+  addCounts,
   CONTENT_BYTES,
   copyMoved,
-  count,
-  deadLine,
-  finishShared,
-  firstBytes,
+  DELETED_ANY,
+  DELETED_WAITING,
+  deadLetterLine,
+  finishStreamElements,
+  limitBytes,
+  MAX_STATEMENT_BYTES,
   NOW,
   policyOf,
   retryDelay,
-  WENT_EITHER,
-  WENT_WAITING,
   withList,
 } from './sql.ts';
 import {
@@ -26,8 +26,8 @@ import {
   int4Array,
   number,
   numberOrNull,
-  placeOf,
   type Row,
+  rowIndex,
   type Statement,
   textArrayLiteral,
 } from './statement.ts';
@@ -90,7 +90,7 @@ function finished(from: string): string {
  * The result of a settling statement: for each reference whose delivery it changed (entry `g`) a detail, for each other
  * one the present state of the delivery.
  */
-function outcomes(detail: string): string {
+function selectOutcomes(detail: string): string {
   return `SELECT g.ord, true, ${detail}, NULL::bigint, NULL::bigint, NULL::bool FROM g
     UNION ALL
     SELECT r.ord, false, d.seq, d.token, d.lease_until - t.now, ${IS_HOLDER} FROM t CROSS JOIN r
@@ -101,7 +101,7 @@ function outcomes(detail: string): string {
  * The outcome for a delivery that was not changed. If the item fits its state, another node changed it at the same
  * moment, or the statement had to bound what it finishes or moves: then the item is retried.
  */
-function rejection(row: Row, { item, isWaiting, token }: Ref): Settled {
+function rejectedOutcome(row: Row, { item, isWaiting, token }: Ref): Settled {
   const [seq, storedToken, leftMs] = [numberOrNull(row, 2), numberOrNull(row, 3), numberOrNull(row, 4)];
   if (seq === null) return SETTLED['not-found'];
   const { kind } = item.action;
@@ -116,7 +116,7 @@ function rejection(row: Row, { item, isWaiting, token }: Ref): Settled {
   return isHolder ? RETRY : SETTLED['token-required'];
 }
 
-/** Reads {@link outcomes}. */
+/** Reads {@link selectOutcomes}. */
 function readOutcomes(
   items: readonly Ref[],
   rows: readonly Row[],
@@ -124,9 +124,9 @@ function readOutcomes(
 ): Settled[] {
   const results: Settled[] = [];
   for (const row of rows) {
-    const place = placeOf(row);
+    const place = rowIndex(row);
     const ref = items[place];
-    if (ref !== undefined) results[place] = flag(row, 1) ? done(row, ref) : rejection(row, ref);
+    if (ref !== undefined) results[place] = flag(row, 1) ? done(row, ref) : rejectedOutcome(row, ref);
   }
   return results;
 }
@@ -154,12 +154,19 @@ const isDone = (): SettleResult => SETTLED.done;
 function finishOperation(context: Context, shared: boolean, kinds: ElementKinds | null): SettleOperation {
   const columns = refColumns();
   const settled = { array: `$${columns.count + 1}::int[]`, done: 'g' };
-  const stored = kinds && storing(kinds, { first: columns.count + 2, window: context.dedupWindow, settled });
-  const deleted = kinds === null ? [firstBytes('f', 'r'), finished('f')] : [finished('r')];
-  const parts = [NOW, refs(columns), ...deleted, shared && finishShared('g'), count('gc', 'g', WENT_EITHER)];
+  const stored =
+    kinds && storeElements(kinds, { first: columns.count + 2, window: context.dedupWindow, settled });
+  const deleted = kinds === null ? [limitBytes('f', 'r'), finished('f')] : [finished('r')];
+  const parts = [
+    NOW,
+    refs(columns),
+    ...deleted,
+    shared && finishStreamElements('g'),
+    addCounts('gc', 'g', DELETED_ANY),
+  ];
   const statement = {
     name: `${kinds === null ? 'finish' : 'transfer'}${shared ? ' shared' : ''}`,
-    text: `${withList(...parts, ...(stored ?? []))} ${outcomes(kinds === null ? 'NULL::bigint' : '(SELECT now FROM t)')}`,
+    text: `${withList(...parts, ...(stored ?? []))} ${selectOutcomes(kinds === null ? 'NULL::bigint' : '(SELECT now FROM t)')}`,
   };
   const prepare = (items: readonly Ref[]): Prepared<SettleResult> => {
     const elements = kinds && new NewElements(kinds, context);
@@ -202,7 +209,7 @@ function extendOperation({ expirer }: Context): SettleOperation {
     WHERE NOT r.waiting AND ${MAY_CHANGE} RETURNING r.ord, d.lease_until)`;
   const statement = {
     name: 'extend',
-    text: `${withList(NOW, refs(columns), changed)} ${outcomes('g.lease_until')}`,
+    text: `${withList(NOW, refs(columns), changed)} ${selectOutcomes('g.lease_until')}`,
   };
   return settleOperation(statement, false, (items) => ({
     values: columns.values(items),
@@ -230,7 +237,7 @@ function releaseColumns(): Columns<Ref> {
     .bigint('due', ({ item: { action } }) =>
       action.kind === 'release' && action.dueAt != null ? Math.ceil(action.dueAt) : null,
     )
-    .bool('counts', counts)
+    .bool('counts', countsTry)
     .bool(
       'by_default',
       ({ item: { action } }) =>
@@ -239,7 +246,7 @@ function releaseColumns(): Columns<Ref> {
     .text('reason', ({ item: { action } }) => encodeReason('reason' in action ? action.reason : null));
 }
 
-function counts({ item: { action } }: Ref): boolean {
+function countsTry({ item: { action } }: Ref): boolean {
   return 'countTry' in action && action.countTry;
 }
 
@@ -248,32 +255,32 @@ function counts({ item: { action } }: Ref): boolean {
  * queue has no such policy: the short form of {@link changeOperation}. If another node has declared options for one of
  * the queues, its items change nothing, and are repeated with the long form.
  */
-function releaseOperation(context: Context, onRace: SettleOperation): SettleOperation {
+function releaseOperation(context: Context, retryWith: SettleOperation): SettleOperation {
   const columns = releaseColumns().id('queue', ({ queue }) => queue.whole.id);
   const mayDie = `b AS MATERIALIZED (SELECT s.id FROM subscription s WHERE s.id = ANY ($${columns.count + 1}::bigint[]) AND (s.max_tries > 0 OR cardinality(s.retry) > 0))`;
   const changed = `g AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = ${dueAt()}, tries = d.tries + r.counts::int,
       reason = CASE WHEN r.counts THEN r.reason ELSE d.reason END FROM r, t
     WHERE ${MAY_CHANGE} AND (r.counts AND r.queue IN (SELECT b.id FROM b)) IS NOT TRUE RETURNING r.ord, d.subscription, d.due_at)`;
-  const counted = count('gc', 'g', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' });
+  const counted = addCounts('gc', 'g', { waiting: 'count(*)', reserved: '-count(*)', bytes: '0' });
   const statement = {
     name: 'release',
-    text: `${withList(NOW, refs(columns), mayDie, changed, counted)} ${outcomes('g.due_at')}`,
+    text: `${withList(NOW, refs(columns), mayDie, changed, counted)} ${selectOutcomes('g.due_at')}`,
   };
   const prepare = (items: readonly Ref[]): Prepared<SettleResult> => {
     expectReturns(items, context);
-    const counting = new Set(items.filter(counts).map(({ queue }) => queue.whole.id));
+    const counting = new Set(items.filter(countsTry).map(({ queue }) => queue.whole.id));
     return {
       values: [...columns.values(items), idArray([...counting])],
       read: (rows) => {
         const results = readReturns(items, rows, context, isDone);
         for (const [place, ref] of items.entries()) {
-          if (results[place] === RETRY && counts(ref)) ref.queue.hasPolicy = true;
+          if (results[place] === RETRY && countsTry(ref)) ref.queue.hasPolicy = true;
         }
         return results;
       },
     };
   };
-  return { ...settleOperation(statement, false, prepare), onRace };
+  return { ...settleOperation(statement, false, prepare), retryWith };
 }
 
 /**
@@ -284,12 +291,12 @@ function expectReturns(items: readonly Ref[], context: Context): void {
   for (const ref of items) {
     const { action } = ref.item;
     if (action.kind === 'release' && action.dueAt != null) ref.subscription.watermark.lower(action.dueAt);
-    else for (const { watermark } of returnsTo(ref, context)) watermark.returning();
+    else for (const { watermark } of returnTargets(ref, context)) watermark.startReturn();
   }
 }
 
 /** The subscriptions in which a settlement may make elements wait with an old maturity. */
-function returnsTo(
+function returnTargets(
   { item: { action }, subscription, isWaiting }: Ref,
   { registry }: Context,
 ): Subscription[] {
@@ -300,17 +307,17 @@ function returnsTo(
   return !isWaiting && 'countTry' in action && !action.countTry ? [subscription] : [];
 }
 
-/** Reads {@link outcomes} whose detail is the maturity of a delivery that waits again. */
+/** Reads {@link selectOutcomes} whose detail is the maturity of a delivery that waits again. */
 function readReturns(
   items: readonly Ref[],
   rows: readonly Row[],
   context: Context,
   done: (row: Row, ref: Ref) => SettleResult,
 ): Settled[] {
-  for (const ref of items) for (const { watermark } of returnsTo(ref, context)) watermark.returned();
+  for (const ref of items) for (const { watermark } of returnTargets(ref, context)) watermark.endReturn();
   return readOutcomes(items, rows, (row, ref) => {
     const dueAt = number(row, 2);
-    const to = ref.item.action.kind === 'move' ? returnsTo(ref, context) : [ref.subscription];
+    const to = ref.item.action.kind === 'move' ? returnTargets(ref, context) : [ref.subscription];
     for (const { watermark } of to) watermark.lower(dueAt);
     return done(row, ref);
   });
@@ -340,7 +347,7 @@ function changeOperation(context: Context): SettleOperation {
       CASE WHEN x.to_name IS NULL THEN 0 ELSE coalesce(x.to_tries, x.tries) END AS to_tries,
       CASE WHEN x.to_name IS NOT NULL THEN d.expires_at END AS to_expires,
       CASE WHEN x.to_name IS NULL THEN x.reason END AS to_reason,
-      CASE WHEN x.to_name IS NULL THEN ${deadLine('x.name', tries, 'd.seq', 'x.reason')} ELSE x.line END AS line)`;
+      CASE WHEN x.to_name IS NULL THEN ${deadLetterLine('x.name', tries, 'd.seq', 'x.reason')} ELSE x.line END AS line)`;
   const locked = `x AS MATERIALIZED (SELECT d.new_tid, r.*, d.due_at AS old_due, d.lease_until IS NULL AS was_waiting, d.tries,
       y.ns, y.name, y.target, y.dead_groups,
       coalesce(CASE WHEN r.by_default THEN t.now + ${retryDelay('y.retry', 'd.tries + 1', 'd.seq')} END, ${dueAt('r.dies')}) AS new_due,
@@ -351,7 +358,7 @@ function changeOperation(context: Context): SettleOperation {
   const stays = `s AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = x.new_due, tries = ${tries},
       reason = CASE WHEN x.counts THEN x.reason ELSE d.reason END
     FROM x WHERE d.ctid = x.new_tid AND x.goes IS NOT TRUE RETURNING x.ord, d.subscription, d.due_at, x.old_due, x.was_waiting)`;
-  const counted = count(
+  const counted = addCounts(
     'sc',
     `(SELECT subscription, due_at, 1 AS waiting, (NOT was_waiting)::int AS released FROM s
       UNION ALL SELECT subscription, old_due, -1, 0 FROM s WHERE was_waiting) v`,
@@ -365,13 +372,13 @@ function changeOperation(context: Context): SettleOperation {
       locked,
       stays,
       counted,
-      firstBytes('going', '(SELECT * FROM x WHERE goes)'),
+      limitBytes('going', '(SELECT * FROM x WHERE goes)'),
       moved,
       ...copyMoved(),
       'g AS (SELECT ord, due_at, NULL AS died_in FROM s UNION ALL SELECT ord, to_due, died_in FROM moved)',
     )}
     SELECT g.ord, true, g.due_at, NULL::bigint, NULL::bigint, NULL::bool, g.died_in FROM g
-    UNION ALL SELECT r.*, NULL FROM (${outcomes('NULL::bigint')}) r(ord, is_done) WHERE NOT r.is_done`,
+    UNION ALL SELECT r.*, NULL FROM (${selectOutcomes('NULL::bigint')}) r(ord, is_done) WHERE NOT r.is_done`,
   };
   return settleOperation(statement, true, (items) => {
     expectReturns(items, context);
@@ -381,7 +388,7 @@ function changeOperation(context: Context): SettleOperation {
         return readReturns(items, rows, context, (row, { subscription }) => {
           const diedIn = row[6] ?? null;
           if (diedIn === null) return SETTLED.done;
-          context.onDied(subscription.queue.key, subscription.group, diedIn, 1);
+          context.onDeadLetters(subscription.queue.key, subscription.group, diedIn, 1);
           context.onAffected({ ns: subscription.queue.key.ns, name: diedIn });
           return SETTLED['dead-lettered'];
         });
@@ -417,11 +424,11 @@ function removeOperation(): Operation<Removal, SettleResult> {
         JOIN delivery d ON d.seq = r.seq JOIN subscription s ON s.id = d.subscription AND s.queue = r.queue
         ORDER BY d.seq, d.subscription FOR UPDATE OF d)`,
       `h AS MATERIALIZED (SELECT f.*, bool_or(f.lease_until IS NOT NULL) OVER w AS held,
-        sum(f.bytes) OVER (ORDER BY f.ord) - sum(f.bytes) OVER w < ${BYTES_AT_ONCE} AS fits FROM f WINDOW w AS (PARTITION BY f.ord))`,
+        sum(f.bytes) OVER (ORDER BY f.ord) - sum(f.bytes) OVER w < ${MAX_STATEMENT_BYTES} AS fits FROM f WINDOW w AS (PARTITION BY f.ord))`,
       `g AS (DELETE FROM delivery d USING h WHERE d.seq = h.seq AND d.subscription = h.subscription AND NOT h.held AND h.fits
         RETURNING d.seq, d.subscription, d.due_at, d.head, ${CONTENT_BYTES})`,
-      finishShared('g'),
-      count('gc', 'g', WENT_WAITING),
+      finishStreamElements('g'),
+      addCounts('gc', 'g', DELETED_WAITING),
     )} SELECT DISTINCT h.ord, h.held, h.fits FROM h`,
   };
   return {
@@ -435,7 +442,7 @@ function removeOperation(): Operation<Removal, SettleResult> {
         const found: Settled[] = [];
         for (const row of rows) {
           const done = flag(row, 2) ? SETTLED.done : RETRY;
-          found[placeOf(row)] = flag(row, 1) ? SETTLED.reserved : done;
+          found[rowIndex(row)] = flag(row, 1) ? SETTLED.reserved : done;
         }
         return items.map((_, place) => found[place] ?? SETTLED['not-found']);
       },
@@ -466,7 +473,7 @@ export function settlements(
     const { item, queue, isWaiting } = ref;
     const { action } = item;
     if (action.kind === 'extend') return extend;
-    if (action.kind === 'release' && !isWaiting && !(counts(ref) && queue.hasPolicy)) return release;
+    if (action.kind === 'release' && !isWaiting && !(countsTry(ref) && queue.hasPolicy)) return release;
     if (action.kind !== 'finish') return change;
     const inserts = action.inserts ?? [];
     if (inserts.length === 0) return queue.isStream ? finishInStream : finish;
@@ -499,13 +506,13 @@ export function settlements(
     return { operation: operationFor(ref), item: ref, queues: [queue, ...to] } as Item<unknown, SettleResult>;
   };
   return (items) => {
-    const each = items.map(toItem);
-    const has = (wanted: SettleOperation): boolean => each.some(({ operation }) => operation === wanted);
-    if (!has(transfer) && !has(transferAny)) return each;
+    const allItems = items.map(toItem);
+    const has = (wanted: SettleOperation): boolean => allItems.some(({ operation }) => operation === wanted);
+    if (!has(transfer) && !has(transferAny)) return allItems;
     // All items of a call that store or finish use one statement. With two, the elements of one would be stored before
     // those of the other, not in the order of the call; and a statement that only finishes may defer a part to a later
     // batch.
-    const together = has(transferAny) || has(finishInStream) ? transferAny : transfer;
-    return each.map((one) => (finishing.has(one.operation) ? { ...one, operation: together } : one));
+    const common = has(transferAny) || has(finishInStream) ? transferAny : transfer;
+    return allItems.map((item) => (finishing.has(item.operation) ? { ...item, operation: common } : item));
   };
 }

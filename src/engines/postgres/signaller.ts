@@ -4,7 +4,7 @@ import type { EngineLog } from '../../engine/engine.ts';
 import { type Listener, type Signaller, Topics } from '../../engine/signaller.ts';
 import type { CancelTimer, Clock } from '../../util/clock.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
-import type { Link, Side } from './link.ts';
+import type { AuxiliaryConnection, Link } from './link.ts';
 import type { Statement } from './statement.ts';
 
 /** The content of one notification. */
@@ -21,16 +21,16 @@ const NOTIFY: Statement = { name: 'notify', text: 'SELECT pg_notify($1, $2)' };
 /** PostgreSQL limits a notification to less than 8000 bytes. */
 const PAYLOAD_BYTES = 7800;
 /** After a notification, signals are gathered for this long, so that a busy node sends at most 200 a second. */
-const GAP_MS = 5;
+const GATHER_MS = 5;
 /** How many signals are kept while PostgreSQL is unavailable; they are hints, so more are not worth their memory. */
-const MAX_WAITING = 10_000;
+const MAX_PENDING = 10_000;
 /** How long sending the last signals, such as that this node stops, may delay `stop`. */
-const LAST_SEND_MS = 1000;
+const FINAL_SEND_MS = 1000;
 const PROBE_EVERY_MS = 15_000;
 const PROBE_TIMEOUT_MS = 5000;
 
-interface SignallerHost {
-  readonly side: Side;
+interface SignallerOptions {
+  readonly auxiliary: AuxiliaryConnection;
   /** The listening connection. */
   readonly listener: Link;
   /** The name of the channel that the nodes of a schema share. */
@@ -49,12 +49,12 @@ interface SignallerHost {
  */
 export class PostgresSignaller implements Signaller {
   readonly type = 'postgres';
-  readonly #host: SignallerHost;
+  readonly #options: SignallerOptions;
   readonly #failures: LogOnChange;
   readonly #node = randomBytes(6).toString('base64url');
   readonly #topics: Topics<JsonValue>;
   /** By topic and message as JSON, which removes duplicates. */
-  #waiting = new Map<string, readonly [string, JsonValue]>();
+  #pending = new Map<string, readonly [string, JsonValue]>();
   #isSending = false;
   #cancelSend: CancelTimer | null = null;
   #sentAt = Number.NEGATIVE_INFINITY;
@@ -63,12 +63,12 @@ export class PostgresSignaller implements Signaller {
   #cancelProbe: CancelTimer | null = null;
   #stopped = false;
 
-  constructor(host: SignallerHost) {
-    this.#host = host;
-    this.#topics = new Topics(host.log);
+  constructor(options: SignallerOptions) {
+    this.#options = options;
+    this.#topics = new Topics(options.log);
     this.#failures = new LogOnChange({
-      failed: (err) => host.log.info({ err }, 'signals to other nodes are lost'),
-      worksAgain: () => host.log.info({}, 'signals to other nodes are sent again'),
+      failed: (err) => options.log.info({ err }, 'signals to other nodes are lost'),
+      worksAgain: () => options.log.info({}, 'signals to other nodes are sent again'),
     });
   }
 
@@ -81,16 +81,16 @@ export class PostgresSignaller implements Signaller {
     this.#stopped = true;
     this.#cancelSend?.();
     this.#cancelProbe?.();
-    const late = Promise.withResolvers<void>();
-    const cancel = this.#host.clock.after(LAST_SEND_MS, late.resolve);
-    await Promise.race([this.#send(), late.promise]);
+    const timeout = Promise.withResolvers<void>();
+    const cancel = this.#options.clock.after(FINAL_SEND_MS, timeout.resolve);
+    await Promise.race([this.#send(), timeout.promise]);
     cancel();
   }
 
   publish(topic: string, message: JsonValue): void {
     this.#topics.deliverSoon(topic, message);
-    if (this.#waiting.size >= MAX_WAITING || this.#stopped) return;
-    this.#waiting.set(JSON.stringify([topic, message]), [topic, message]);
+    if (this.#pending.size >= MAX_PENDING || this.#stopped) return;
+    this.#pending.set(JSON.stringify([topic, message]), [topic, message]);
     this.#scheduleSend();
   }
 
@@ -99,10 +99,13 @@ export class PostgresSignaller implements Signaller {
   }
 
   /** Handles a notification that arrived on the listening connection. */
-  notified(payload: string): void {
+  receive(payload: string): void {
     const parsed = readPayload(payload);
     if (parsed === null)
-      this.#host.log.warn({ channel: this.#host.channel }, 'a notification that is none of ours was ignored');
+      this.#options.log.warn(
+        { channel: this.#options.channel },
+        'a notification that is none of ours was ignored',
+      );
     else if (parsed.from === this.#node)
       this.#receivedProbe = Math.max(this.#receivedProbe, parsed.probe ?? 0);
     else for (const [topic, message] of parsed.signals) this.#topics.deliver(topic, message);
@@ -110,8 +113,8 @@ export class PostgresSignaller implements Signaller {
 
   #scheduleSend(): void {
     if (this.#isSending || this.#cancelSend !== null) return;
-    const { clock } = this.#host;
-    const waitMs = this.#sentAt + GAP_MS - clock.monotonic();
+    const { clock } = this.#options;
+    const waitMs = this.#sentAt + GATHER_MS - clock.monotonic();
     if (waitMs <= 0) {
       // After the current turn of the event loop, so that its further signals are included.
       this.#isSending = true;
@@ -126,10 +129,10 @@ export class PostgresSignaller implements Signaller {
   }
 
   async #send(): Promise<void> {
-    const waiting = this.#waiting;
-    this.#waiting = new Map();
-    this.#sentAt = this.#host.clock.monotonic();
-    const payloads = this.#payloads(waiting);
+    const pending = this.#pending;
+    this.#pending = new Map();
+    this.#sentAt = this.#options.clock.monotonic();
+    const payloads = this.#payloads(pending);
     try {
       await Promise.all(payloads.map((payload) => this.#notify(payload)));
       if (payloads.length > 0) this.#failures.worked();
@@ -137,18 +140,21 @@ export class PostgresSignaller implements Signaller {
       this.#failures.failed(error);
     }
     this.#isSending = false;
-    if (this.#waiting.size > 0 && !this.#stopped) this.#scheduleSend();
+    if (this.#pending.size > 0 && !this.#stopped) this.#scheduleSend();
   }
 
   /** Packs signals into as few notifications as possible. A signal that is too long for one is omitted. */
-  #payloads(waiting: ReadonlyMap<string, readonly [string, JsonValue]>): Payload[] {
+  #payloads(pending: ReadonlyMap<string, readonly [string, JsonValue]>): Payload[] {
     const payloads: Payload[] = [];
     let signals: (readonly [string, JsonValue])[] = [];
     let bytes = 0;
-    for (const [json, signal] of waiting) {
+    for (const [json, signal] of pending) {
       const length = Buffer.byteLength(json) + 1;
       if (length > PAYLOAD_BYTES) {
-        this.#host.log.warn({ topic: signal[0], bytes: length }, 'a signal is too long for a notification');
+        this.#options.log.warn(
+          { topic: signal[0], bytes: length },
+          'a signal is too long for a notification',
+        );
         continue;
       }
       if (bytes + length > PAYLOAD_BYTES) {
@@ -164,15 +170,18 @@ export class PostgresSignaller implements Signaller {
   }
 
   async #notify(payload: Payload): Promise<void> {
-    await this.#host.side.ask({ statement: NOTIFY, values: [this.#host.channel, JSON.stringify(payload)] });
+    await this.#options.auxiliary.query({
+      statement: NOTIFY,
+      values: [this.#options.channel, JSON.stringify(payload)],
+    });
   }
 
   #probeAfter(delayMs: number): void {
-    this.#cancelProbe = this.#host.clock.after(delayMs, () => this.#sendProbe());
+    this.#cancelProbe = this.#options.clock.after(delayMs, () => this.#sendProbe());
   }
 
   #sendProbe(): void {
-    const { listener, clock } = this.#host;
+    const { listener, clock } = this.#options;
     const { connection } = listener;
     const probe = ++this.#probe;
     // If it cannot be sent, the sending connection is down, and nothing is known about the listening one.

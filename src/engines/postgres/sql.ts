@@ -24,7 +24,7 @@ export const NOW = 't AS MATERIALIZED (SELECT now_ms() AS now)';
  * The same as a bound of an index scan: with a join with `t`, PostgreSQL may compare the time with each row up to the
  * end of the index.
  */
-export const NOW_ONCE = '(SELECT now FROM t)';
+export const NOW_BOUND = '(SELECT now FROM t)';
 
 /** Due times are counted in steps of 2^20 ms. */
 export const STEP_BITS = 20;
@@ -33,8 +33,8 @@ export const STEP_BITS = 20;
 export const CONTENT_BYTES = 'CASE WHEN d.head IS NULL THEN 0 ELSE d.bytes END AS content_bytes';
 
 /** Deltas of bytes for deliveries that were stored or deleted: sums over {@link CONTENT_BYTES}. */
-const CAME = 'sum(content_bytes)';
-const WENT = '-sum(content_bytes)';
+const BYTES_STORED = 'sum(content_bytes)';
+const BYTES_DELETED = '-sum(content_bytes)';
 
 interface Deltas {
   readonly waiting: string;
@@ -42,41 +42,41 @@ interface Deltas {
   readonly bytes: string;
 }
 
-export const CAME_WAITING: Deltas = { waiting: 'count(*)', reserved: '0', bytes: CAME };
-export const WENT_WAITING: Deltas = { waiting: '-count(*)', reserved: '0', bytes: WENT };
+export const STORED_WAITING: Deltas = { waiting: 'count(*)', reserved: '0', bytes: BYTES_STORED };
+export const DELETED_WAITING: Deltas = { waiting: '-count(*)', reserved: '0', bytes: BYTES_DELETED };
 /** For deleted deliveries that were waiting or reserved, with a column lease_until. */
-export const WENT_EITHER: Deltas = {
+export const DELETED_ANY: Deltas = {
   waiting: '-count(*) FILTER (WHERE lease_until IS NULL)',
   reserved: '-count(*) FILTER (WHERE lease_until IS NOT NULL)',
-  bytes: WENT,
+  bytes: BYTES_DELETED,
 };
 
 /** How many bytes a statement deletes or copies at most: a fraction of a second of its 3 s, while others wait. */
-export const BYTES_AT_ONCE = 8 * 1024 * 1024;
+export const MAX_STATEMENT_BYTES = 8 * 1024 * 1024;
 
 /**
  * The entry `name`: the first rows of `from` (with a column bytes) up to a total of `maxBytes`, at least one.
  * PostgreSQL stores and deletes a large body in many pieces, about 10 ms per MiB, so limiting rows alone does not bound
  * the time of a statement.
  */
-export function firstBytes(name: string, from: string, maxBytes = String(BYTES_AT_ONCE)): string {
+export function limitBytes(name: string, from: string, maxBytes = String(MAX_STATEMENT_BYTES)): string {
   return `${name} AS MATERIALIZED (SELECT * FROM (SELECT f.*, sum(f.bytes) OVER (ROWS UNBOUNDED PRECEDING) - f.bytes AS before
     FROM ${from} f) f WHERE f.before < ${maxBytes})`;
 }
 
 /** Inserts counter deltas. `from` has columns subscription and due_at; the deltas are aggregates over it. */
-export function count(name: string, from: string, { waiting, reserved, bytes }: Deltas): string {
+export function addCounts(name: string, from: string, { waiting, reserved, bytes }: Deltas): string {
   return `${name} AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)
     SELECT subscription, due_at >> ${STEP_BITS}, ${waiting}, ${reserved}, ${bytes} FROM ${from} GROUP BY 1, 2)`;
 }
 
-/** The columns of `element` that {@link countElements} needs. */
+/** The columns of `element` that {@link addElementCounts} needs. */
 export function elementColumns(alias: string): string {
   return `${alias}.queue, octet_length(${alias}.head) + octet_length(${alias}.body) AS content_bytes`;
 }
 
 /** Inserts counter deltas for elements of streams that were stored or deleted. `from` has {@link elementColumns}. */
-export function countElements(name: string, from: string, sign: '' | '-'): string {
+export function addElementCounts(name: string, from: string, sign: '' | '-'): string {
   return `${name} AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)
     SELECT -queue, 0, ${sign}count(*), 0, ${sign}sum(content_bytes) FROM ${from} GROUP BY queue)`;
 }
@@ -87,7 +87,7 @@ export function countElements(name: string, from: string, sign: '' | '-'): strin
  * an element concurrently, the second one sees the remaining count of the first. No entry joins `element` by its
  * number, see {@link contentOf}.
  */
-export function finishShared(from: string): string {
+export function finishStreamElements(from: string): string {
   return `sg AS MATERIALIZED (SELECT seq, count(*)::int AS gone FROM ${from} WHERE head IS NULL GROUP BY seq),
   sl AS MATERIALIZED (SELECT e.seq, e.remaining - o.gone AS remaining, o.gone FROM (SELECT * FROM sg ORDER BY seq) o
     CROSS JOIN LATERAL (SELECT seq, remaining FROM element WHERE seq = o.seq LIMIT 1 FOR UPDATE) e),
@@ -95,7 +95,7 @@ export function finishShared(from: string): string {
   su AS (UPDATE element e SET remaining = e.remaining - CASE WHEN e.seq = ANY (ARRAY(SELECT seq FROM sl WHERE gone > 1))
       THEN (SELECT gone FROM sl WHERE sl.seq = e.seq) ELSE 1 END
     WHERE e.seq = ANY (ARRAY(SELECT seq FROM sl WHERE remaining > 0))),
-  ${countElements('sec', 'sd', '-')}`;
+  ${addElementCounts('sec', 'sd', '-')}`;
 }
 
 /**
@@ -175,7 +175,7 @@ function stepsToMax({ firstMs, factor, maxMs }: RetryDelay): number {
 }
 
 /** The line that a dead letter adds to the head of its element, see `content.ts`. */
-export function deadLine(queue: string, tries: string, seq: string, reason: string): string {
+export function deadLetterLine(queue: string, tries: string, seq: string, reason: string): string {
   return `E'\\n' || concat('["d",', to_json(${queue}), ',', t.now, ',', ${tries}, ',', ${seq}, ',', coalesce(${reason}, 'null'), ']')`;
 }
 
@@ -198,17 +198,17 @@ export function copyMoved(): string[] {
         CASE WHEN NOT c.in_stream THEN c.head END, CASE WHEN NOT c.in_stream THEN c.body END
       FROM c CROSS JOIN t CROSS JOIN LATERAL unnest(c.groups) AS g(grp)
       RETURNING d.subscription, d.due_at, ${CONTENT_BYTES})`,
-    count('cc', 'cd', CAME_WAITING),
+    addCounts('cc', 'cd', STORED_WAITING),
     `ce AS (INSERT INTO element AS e (seq, queue, remaining, head, body)
       SELECT c.seq, c.queue, cardinality(c.groups), c.head, c.body FROM c WHERE c.in_stream RETURNING ${elementColumns('e')})`,
-    countElements('cec', 'ce', ''),
+    addElementCounts('cec', 'ce', ''),
     register(
       'cr',
       `(SELECT DISTINCT subscription_id(c.to_ns, c.to_name, g.grp) AS id, c.queue, c.to_ns AS ns, c.to_name AS name, g.grp
         FROM c CROSS JOIN LATERAL unnest(c.groups || ''::text) AS g(grp)) u`,
     ),
-    finishShared('moved'),
-    count('mc', 'moved', WENT_EITHER),
+    finishStreamElements('moved'),
+    addCounts('mc', 'moved', DELETED_ANY),
   ];
 }
 

@@ -26,35 +26,35 @@ interface Column<T> {
   readonly encode: (rows: readonly T[]) => Parameter;
 }
 
-type Of<T, V> = (row: T) => V;
+type ValueOf<T, V> = (row: T) => V;
 
 /** Describes the rows that are passed to a statement, as columns in the order of its parameters. */
 export class Columns<T> {
   readonly #columns: Column<T>[] = [];
 
   /** A 63-bit id, see `registry.ts`. */
-  id(name: string, of: Of<T, Buffer>): this {
+  id(name: string, of: ValueOf<T, Buffer>): this {
     return this.#add(name, 'bigint', (rows) => idArray(rows.map(of)));
   }
 
-  bigint(name: string, of: Of<T, number | null>): this {
+  bigint(name: string, of: ValueOf<T, number | null>): this {
     return this.#add(name, 'bigint', (rows) => int8Array(rows.map(of)));
   }
 
-  int(name: string, of: Of<T, number | null>): this {
+  int(name: string, of: ValueOf<T, number | null>): this {
     return this.#add(name, 'int', (rows) => int4Array(rows.map(of)));
   }
 
-  bool(name: string, of: Of<T, boolean>): this {
+  bool(name: string, of: ValueOf<T, boolean>): this {
     return this.#add(name, 'bool', (rows) => boolArray(rows.map(of)));
   }
 
   /** A text column; values are UTF-8 bytes. */
-  text(name: string, of: Of<T, Uint8Array | null>): this {
+  text(name: string, of: ValueOf<T, Uint8Array | null>): this {
     return this.#add(name, 'text', (rows) => textArray(rows.map(of)));
   }
 
-  bytea(name: string, of: Of<T, Uint8Array | null>): this {
+  bytea(name: string, of: ValueOf<T, Uint8Array | null>): this {
     return this.#add(name, 'bytea', (rows) => byteaArray(rows.map(of)));
   }
 
@@ -86,7 +86,9 @@ export class Columns<T> {
  * Caches variants by boolean properties, each created on first use. Statements have variants because a statement that
  * does less costs less. Returns a function that returns the variant for some properties.
  */
-export function everyKind<F extends readonly boolean[], T>(create: (...flags: F) => T): (...flags: F) => T {
+export function variantsByFlags<F extends readonly boolean[], T>(
+  create: (...flags: F) => T,
+): (...flags: F) => T {
   const variants: T[] = [];
   return (...flags) => {
     let bits = 0;
@@ -97,7 +99,7 @@ export function everyKind<F extends readonly boolean[], T>(create: (...flags: F)
 }
 
 /** The index of the input row that a result row refers to by its first column. */
-export function placeOf(row: Row): number {
+export function rowIndex(row: Row): number {
   return number(row, 0) - 1;
 }
 

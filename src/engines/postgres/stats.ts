@@ -2,13 +2,13 @@ import type { CounterDeltas, CounterStore, OnStoredCounters } from '../../engine
 import { COUNTER_NAMES, MAX_COUNTED_GROUPS, zeroCounters } from '../../engine/stats.ts';
 import { PLAIN_GROUP } from '../../model/element.ts';
 import type { QueueKey } from '../../model/names.ts';
-import type { Side } from './link.ts';
+import type { AuxiliaryConnection } from './link.ts';
 import { int8Array, number, type Query, type Statement, text, textArray } from './statement.ts';
 
 const COLUMNS = COUNTER_NAMES.join(', ');
 
 /** Sorted, so that two nodes that count the same queues cannot deadlock. */
-const ADD: Statement = {
+const ADD_COUNTERS: Statement = {
   name: 'add stats',
   text: `INSERT INTO stats AS s (ns, queue, grp, ${COLUMNS})
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], ${COUNTER_NAMES.map((_, index) => `$${index + 4}::bigint[]`).join(', ')})
@@ -16,14 +16,14 @@ const ADD: Statement = {
     ON CONFLICT (ns, queue, grp) DO UPDATE SET ${COUNTER_NAMES.map((name) => `${name} = s.${name} + excluded.${name}`).join(', ')}`,
 };
 
-const READ: Statement = {
+const READ_COUNTERS: Statement = {
   name: 'stats',
   text: `SELECT u.ord, s.grp, ${COLUMNS} FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u(ns, name, ord)
     JOIN stats s ON s.ns = u.ns AND s.queue = u.name`,
 };
 
 /** Deletes the groups with the lowest counts of queues with too many groups; skips rows that are being updated. */
-const FORGET_LEAST: Statement = {
+const DELETE_LEAST_COUNTED: Statement = {
   name: 'forget stats',
   text: `WITH x AS MATERIALIZED (SELECT s.ns, s.queue, s.grp, row_number() OVER (
         PARTITION BY s.ns, s.queue ORDER BY ${COUNTER_NAMES.join(' + ')} DESC, s.grp) AS place
@@ -36,30 +36,30 @@ const FORGET_LEAST: Statement = {
 /** Stores counters in the table `stats` on the auxiliary connection, which keeps the order of calls. */
 export class PostgresCounters implements CounterStore {
   readonly isOrdered = true;
-  readonly #side: Side;
+  readonly #auxiliary: AuxiliaryConnection;
   /** Queues whose groups were counted since the last check for too many groups, and the number of such counts. */
   readonly #streams = new Map<string, QueueKey>();
   #counted = 0;
 
-  constructor(side: Side) {
-    this.#side = side;
+  constructor(auxiliary: AuxiliaryConnection) {
+    this.#auxiliary = auxiliary;
   }
 
   async write(deltas: readonly CounterDeltas[]): Promise<void> {
-    await this.#side.change(addQuery(deltas));
-    await this.#forgetLeast(deltas);
+    await this.#auxiliary.change(addQuery(deltas));
+    await this.#deleteLeastCounted(deltas);
   }
 
-  async read(queues: readonly QueueKey[], found: OnStoredCounters): Promise<void> {
-    for (const row of await this.#side.ask({ statement: READ, values: columnsOf(queues) })) {
+  async read(queues: readonly QueueKey[], onFound: OnStoredCounters): Promise<void> {
+    for (const row of await this.#auxiliary.query({ statement: READ_COUNTERS, values: columnsOf(queues) })) {
       const counters = zeroCounters();
       for (const [index, name] of COUNTER_NAMES.entries()) counters[name] = number(row, index + 2);
-      found(number(row, 0) - 1, text(row, 1), counters);
+      onFound(number(row, 0) - 1, text(row, 1), counters);
     }
   }
 
   /** Runs only after so many counts of groups that a queue may have too many, not every second. */
-  async #forgetLeast(deltas: readonly CounterDeltas[]): Promise<void> {
+  async #deleteLeastCounted(deltas: readonly CounterDeltas[]): Promise<void> {
     for (const { queue, groups } of deltas) {
       const counted = groups.has(PLAIN_GROUP) ? groups.size - 1 : groups.size;
       if (counted === 0) continue;
@@ -71,7 +71,9 @@ export class PostgresCounters implements CounterStore {
     this.#streams.clear();
     this.#counted = 0;
     // Too many groups do no harm for a while, and a failure here must not make the caller write its counts again.
-    await this.#side.change({ statement: FORGET_LEAST, values: columnsOf(queues) }).catch(() => {});
+    await this.#auxiliary
+      .change({ statement: DELETE_LEAST_COUNTED, values: columnsOf(queues) })
+      .catch(() => {});
   }
 }
 
@@ -80,7 +82,7 @@ function addQuery(deltas: readonly CounterDeltas[]): Query {
     [...groups].map(([group, counters]) => ({ queue, group, counters })),
   );
   return {
-    statement: ADD,
+    statement: ADD_COUNTERS,
     values: [
       ...columnsOf(rows.map(({ queue }) => queue)),
       textArray(rows.map(({ group }) => Buffer.from(group))),

@@ -34,7 +34,7 @@ import type { Batcher } from './batcher.ts';
 import { Refused } from './connection.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import { insertOperations, kindsOf } from './insert.ts';
-import type { Side } from './link.ts';
+import type { AuxiliaryConnection } from './link.ts';
 import { type CallSize, type Context, MAX_RETURNED_BYTES } from './operations.ts';
 import { queueOperations } from './queues.ts';
 import type { GroupUse, Subscription } from './registry.ts';
@@ -48,7 +48,7 @@ const ROW_BYTES = 100;
 /** Assumed upper bound of a body whose size is not known yet. */
 const BODY_BYTES = 1024 * 1024;
 /** For a statement that may change many rows: no other call should share its batch. */
-const A_BATCH: CallSize = { bytes: 0, rows: 1, isAlone: true };
+const OWN_BATCH: CallSize = { bytes: 0, rows: 1, isAlone: true };
 
 function operationsOf(context: Context) {
   return {
@@ -82,13 +82,13 @@ export class PostgresStorage implements Storage {
     {
       batcher,
       housekeeping,
-      side,
+      auxiliary,
       clock,
       takeAffected,
     }: {
       batcher: Batcher;
       housekeeping: Housekeeping;
-      side: Side;
+      auxiliary: AuxiliaryConnection;
       clock: Clock;
       takeAffected: () => QueueKey[];
     },
@@ -98,7 +98,7 @@ export class PostgresStorage implements Storage {
     this.#housekeeping = housekeeping;
     this.#takeAffected = takeAffected;
     this.#operations = operationsOf(context);
-    this.#streamCounter = new StreamCounter(side, clock, this.#operations.streamCounts);
+    this.#streamCounter = new StreamCounter(auxiliary, clock, this.#operations.streamCounts);
   }
 
   now(): number {
@@ -136,22 +136,22 @@ export class PostgresStorage implements Storage {
     leftMs: number | undefined,
   ): Promise<ElementId[]> {
     const queue = this.#context.registry.queue(key);
-    const isWhole = hasFingerprints(elements);
-    const size = { bytes: weigh(elements), rows: elements.length, isAlone: isWhole };
-    const uses = queue.limit === null ? size : { ...size, uses: [{ queue, groups: groupsOf(elements) }] };
+    const isAllOrNone = hasFingerprints(elements);
+    const size = { bytes: bytesOf(elements), rows: elements.length, isAlone: isAllOrNone };
+    const fullSize = queue.limit === null ? size : { ...size, uses: [{ queue, groups: groupsOf(elements) }] };
     return this.#batcher.submit(
       this.#operations.insert(kindsOf(queue, elements)),
-      { queue, elements, onRepeat, isWhole },
+      { queue, elements, onRepeat, isAllOrNone },
       queue,
-      uses,
+      fullSize,
       leftMs,
     );
   }
 
   take(key: QueueKey, options: TakeOptions): Promise<TakeResult> {
-    const item = this.#itemOf(key, options);
+    const item = this.#toItem(key, options);
     const { subscription } = item;
-    if (this.#context.registry.isToBeNoted(subscription)) this.#housekeeping.noteUse(subscription);
+    if (this.#context.registry.startNote(subscription)) this.#housekeeping.noteUse(subscription);
     const size = { bytes: 0, rows: options.count };
     const taken = this.#batcher.submit(
       this.#operations.take(item),
@@ -159,10 +159,13 @@ export class PostgresStorage implements Storage {
       subscription.queue,
       item.seqs === null && options.maxBytes === undefined
         ? size
-        : { ...size, returned: Math.min(options.count * BODY_BYTES, options.maxBytes ?? MAX_RETURNED_BYTES) },
+        : {
+            ...size,
+            returnedBytes: Math.min(options.count * BODY_BYTES, options.maxBytes ?? MAX_RETURNED_BYTES),
+          },
       options.leftMs,
     );
-    return taken.catch((error) => this.#readFailed(subscription, error));
+    return taken.catch((error) => this.#onReadFailed(subscription, error));
   }
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
@@ -170,23 +173,23 @@ export class PostgresStorage implements Storage {
     let [bytes, rows] = [items.length * ROW_BYTES, items.length];
     const uses: GroupUse[] = [];
     for (const { action } of items) {
-      const use = (key: QueueKey, groups: readonly GroupName[]): void => {
+      const addUse = (key: QueueKey, groups: readonly GroupName[]): void => {
         const queue = registry.queue(key);
         if (queue.limit !== null) uses.push({ queue, groups });
       };
-      if (action.kind === 'move') use(action.to, action.groups);
+      if (action.kind === 'move') addUse(action.to, action.groups);
       for (const { queue, element } of (action.kind === 'finish' && action.inserts) || []) {
-        use(queue, element.groups);
-        bytes += weigh([element]);
+        addUse(queue, element.groups);
+        bytes += bytesOf([element]);
         rows += 1;
       }
     }
     const size = { bytes, rows, ...(uses.length === 0 ? {} : { uses }) };
-    const parts = this.#operations.settlements(items);
-    return this.#batcher.submitAll(parts, size, leftMs).catch((error) => {
-      for (const { queues } of parts) {
+    const settleItems = this.#operations.settlements(items);
+    return this.#batcher.submitAll(settleItems, size, leftMs).catch((error) => {
+      for (const { queues } of settleItems) {
         for (const { subscriptions } of queues)
-          for (const { watermark } of subscriptions.values()) watermark.returnFailed();
+          for (const { watermark } of subscriptions.values()) watermark.onReturnFailed();
       }
       throw error;
     });
@@ -194,12 +197,12 @@ export class PostgresStorage implements Storage {
 
   async undoTake(key: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
     const queue = this.#context.registry.queue(key);
-    const size = { bytes: weigh(deliveries), rows: deliveries.length };
+    const size = { bytes: bytesOf(deliveries), rows: deliveries.length };
     await this.#batcher.submit(this.#operations.undo(queue), { queue, deliveries }, queue, size);
   }
 
   scan(key: QueueKey, options: ScanOptions): Promise<ScanPage> {
-    const item = this.#itemOf(key, options);
+    const item = this.#toItem(key, options);
     const returned = item.seqs === null ? SCAN_BYTES : MAX_RETURNED_BYTES;
     const size = { bytes: 0, rows: options.limit, returned: options.bodies ? returned : 0 };
     const { queue } = item.subscription;
@@ -212,18 +215,22 @@ export class PostgresStorage implements Storage {
    */
   async purge(key: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
     const queue = this.#context.registry.queue(key);
-    const isWaiting = states.includes('ready') && states.includes('scheduled');
-    const all = ['waiting', 'reserved', 'waiting'] as const;
-    const steps = !isWaiting ? [...new Set(states)] : states.includes('reserved') ? all : all.slice(0, 1);
+    const includesWaiting = states.includes('ready') && states.includes('scheduled');
+    const allSteps = ['waiting', 'reserved', 'waiting'] as const;
+    const steps = !includesWaiting
+      ? [...new Set(states)]
+      : states.includes('reserved')
+        ? allSteps
+        : allSteps.slice(0, 1);
     const items = steps.map((state) => ({
       operation: this.#operations.purge(state),
       item: { queue, statements: steps.length },
       queues: [queue],
     }));
-    const done = await this.#batcher.submitAll(items, A_BATCH);
+    const results = await this.#batcher.submitAll(items, OWN_BATCH);
     return {
-      removed: done.reduce((sum, { removed }) => sum + removed, 0),
-      isDone: done.every(({ isDone }) => isDone),
+      removed: results.reduce((sum, { removed }) => sum + removed, 0),
+      isDone: results.every(({ isDone }) => isDone),
     };
   }
 
@@ -249,7 +256,7 @@ export class PostgresStorage implements Storage {
     const subscription = group === undefined ? queue.whole : registry.subscription(queue, group);
     const counts = await this.#batcher
       .submit(this.#operations.counts, subscription, queue)
-      .catch((error) => this.#readFailed(subscription, error));
+      .catch((error) => this.#onReadFailed(subscription, error));
     return { ...counts, groups: new Map() };
   }
 
@@ -259,7 +266,7 @@ export class PostgresStorage implements Storage {
 
   async sweep(): Promise<SweepResult> {
     const { clock, expirer } = this.#context;
-    expirer.lookSoon();
+    expirer.requestPass();
     await this.ping();
     const hasMore = await this.#housekeeping.run();
     return { affected: this.#takeAffected(), nextAt: hasMore ? Math.floor(clock.now) : expirer.nextAt };
@@ -267,18 +274,18 @@ export class PostgresStorage implements Storage {
 
   /** Updates this node's estimate of the database's clock. */
   async ping(): Promise<void> {
-    this.#context.clock.see(await this.#batcher.submit(this.#operations.ping, null, null));
+    this.#context.clock.update(await this.#batcher.submit(this.#operations.ping, null, null));
   }
 
   /** Asks for a probe after a timeout: stepping over many dead entries may have caused it, and would again. */
-  #readFailed(subscription: Subscription, error: unknown): never {
+  #onReadFailed(subscription: Subscription, error: unknown): never {
     const { cause } = error as Error;
-    if (cause instanceof Refused && cause.isTimeout) this.#context.prober.asked(subscription);
+    if (cause instanceof Refused && cause.isTimeout) this.#context.prober.requestProbe(subscription);
     throw error;
   }
 
   /** Adds the subscription, and as `seqs` the sequence numbers of ids that this store may have issued; null: no ids. */
-  #itemOf<O extends TakeOptions | ScanOptions>(key: QueueKey, options: O) {
+  #toItem<O extends TakeOptions | ScanOptions>(key: QueueKey, options: O) {
     const { ids, registry } = this.#context;
     const seqs = options.ids?.map((id) => ids.parse(id)).filter((seq) => seq !== null);
     return {
@@ -307,7 +314,7 @@ function hasFingerprints(elements: readonly NewElement[]): boolean {
   );
 }
 
-function weigh(elements: readonly ElementContent[]): number {
+function bytesOf(elements: readonly ElementContent[]): number {
   let bytes = 0;
   for (const element of elements) bytes += ROW_BYTES + contentBytes(element);
   return bytes;

@@ -1,33 +1,33 @@
 import type { TakeOptions, TakeResult } from '../../engine/storage.ts';
 import type { Delivery } from '../../model/element.ts';
 import { holderStrings, ownerNumber, type Tids } from '../../model/owner.ts';
-import { decodeBody, decodeHead, drawToken, encodeHead, type Token, tokenText } from './content.ts';
+import { decodeBody, decodeHead, drawToken, encodeHead, formatToken, type Token } from './content.ts';
 import { type Context, MAX_RETURNED_BYTES, type Operation, type Prepared } from './operations.ts';
 import { REGISTERED, type RegisteredQueue, type Subscription } from './registry.ts';
 import {
-  CAME_WAITING,
+  addCounts,
+  addElementCounts,
   CONTENT_BYTES,
   contentOf,
-  count,
-  countElements,
+  DELETED_WAITING,
   elementColumns,
-  finishShared,
+  finishStreamElements,
   NOW,
   register,
-  WENT_WAITING,
+  STORED_WAITING,
   withList,
 } from './sql.ts';
 import {
   Columns,
-  everyKind,
   int8Array,
   number,
   numberOrNull,
-  placeOf,
   type Row,
+  rowIndex,
   type Statement,
   text,
   textArray,
+  variantsByFlags,
 } from './statement.ts';
 
 interface TakeItem extends TakeOptions {
@@ -44,7 +44,7 @@ interface Popped extends Delivery {
 }
 
 /** If another node has locked the waiting deliveries, a take is repeated after this long. */
-const LOCKED_FOR_MS = 50;
+const RETRY_LOCKED_MS = 50;
 
 /** A request for deliveries of one subscription, shared by items that are alike: they divide what is found in order. */
 interface Request {
@@ -56,7 +56,7 @@ interface Request {
   /** The stored holder (`holderStrings`) of all reservations; null if each reservation has its own. */
   readonly holder: Buffer | null;
   /** How many holders of other requests precede those of this one. */
-  holdersFrom: number;
+  holderOffset: number;
   count: number;
 }
 
@@ -75,7 +75,7 @@ const RESERVES = popColumns()
   .bytea('secret', ({ token }) => token?.secret ?? null)
   .bigint('owner', ({ owner }) => owner)
   .text('holder', ({ holder }) => holder)
-  .int('holders_from', ({ holdersFrom }) => holdersFrom);
+  .int('holders_from', ({ holderOffset }) => holderOffset);
 
 /** The number of a delivery within its request, from 1. */
 const NTH = 'row_number() OVER (PARTITION BY p.ord ORDER BY p.due_at, p.seq)';
@@ -107,11 +107,11 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
     ...(isNamed ? ['text[]'] : []),
   ];
   const parameters = types.map((type, index) => `$${columns.count + 1 + index}::${type}`);
-  const [until, stepsOver] = parameters;
+  const [until, skipsExpired] = parameters;
   const [maxBytes, ids] = [parameters[2], parameters[bounded ? 3 : 2]];
   const requests = columns.from('r');
   const waiting = 'subscription = r.subscription AND lease_until IS NULL';
-  const where = `${waiting} AND due_at <= t.now AND (NOT ${stepsOver} OR expires_at IS NULL OR expires_at > t.now)`;
+  const where = `${waiting} AND due_at <= t.now AND (NOT ${skipsExpired} OR expires_at IS NULL OR expires_at > t.now)`;
   const from = '(due_at, seq) >= (r.from_due, r.from_seq)';
   const found = 'ctid AS tid, due_at, seq, bytes, expires_at, expires_at <= t.now AS is_expired';
   // A lookup per id: a join might read the whole index of waiting deliveries for its order.
@@ -129,8 +129,8 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
   const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
   // A due delivery that was not picked is locked by another node, which may leave it there. One that was picked but not
   // taken has changed since the snapshot: another node took and returned it.
-  const next = `CASE WHEN (SELECT count(*) FROM g WHERE g.ord = r.ord) < r.n THEN
-      (SELECT greatest(due_at, t.now + ${LOCKED_FOR_MS} * (due_at <= t.now)::int) FROM delivery
+  const nextDueSql = `CASE WHEN (SELECT count(*) FROM g WHERE g.ord = r.ord) < r.n THEN
+      (SELECT greatest(due_at, t.now + ${RETRY_LOCKED_MS} * (due_at <= t.now)::int) FROM delivery
       WHERE ${waiting} AND ${from} AND (ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE
       ORDER BY delivery.due_at, seq LIMIT 1) END`;
   return {
@@ -146,13 +146,17 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
               reserved_at = k.now, holder = ${isNamed ? `(${parameters.at(-1)})[k.holders_from + k.nth]` : 'k.holder'}
             FROM k WHERE ${chosen} RETURNING ${taken})`
         : `g AS (DELETE FROM delivery d USING k WHERE ${chosen} RETURNING ${taken}, ${CONTENT_BYTES})`,
-      shared && !reserves && finishShared('g'),
-      count('gc', 'g', reserves ? { waiting: '-count(*)', reserved: 'count(*)', bytes: '0' } : WENT_WAITING),
+      shared && !reserves && finishStreamElements('g'),
+      addCounts(
+        'gc',
+        'g',
+        reserves ? { waiting: '-count(*)', reserved: 'count(*)', bytes: '0' } : DELETED_WAITING,
+      ),
     )}
     SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, g.token, g.expires_at, ${content}, ${reserves ? 'NULL' : 'g.reason'}
     FROM g ${shared ? contentOf('g') : ''}
     UNION ALL
-    SELECT r.ord, ${byIds ? 'NULL' : next}, NULL, NULL, t.now, (SELECT max(k.before${bounded ? ' + k.bytes) FILTER (WHERE k.before > 0' : ''}) FROM k)::bigint,
+    SELECT r.ord, ${byIds ? 'NULL' : nextDueSql}, NULL, NULL, t.now, (SELECT max(k.before${bounded ? ' + k.bytes) FILTER (WHERE k.before > 0' : ''}) FROM k)::bigint,
       (SELECT min(p.expires_at) FROM picked p WHERE p.is_expired), NULL, NULL, NULL
     FROM t CROSS JOIN ${requests} ORDER BY 1, 2, 3`,
   };
@@ -174,7 +178,7 @@ export function takeOperations(context: Context): (item: TakeItem) => TakeOperat
       prepare: (items, leftMs) => prepareTake(context, kind, items, leftMs),
     };
   };
-  const operations = everyKind(
+  const operations = variantsByFlags(
     (reserves: boolean, isNamed: boolean, shared: boolean, byIds: boolean, bounded: boolean) =>
       operation({ reserves, isNamed, shared, byIds, bounded }),
   );
@@ -205,8 +209,8 @@ function prepareTake(
     if (at === undefined) {
       const token = reserves ? drawToken(context.tokens) : null;
       const holder = isNamed ? null : holderBytes(owner);
-      const facts = { subscription, leaseMs: leaseMs ?? 0, token, owner: ownerNumber(owner), holder };
-      at = requests.push({ ...facts, holdersFrom: 0, count: 0 }) - 1;
+      const base = { subscription, leaseMs: leaseMs ?? 0, token, owner: ownerNumber(owner), holder };
+      at = requests.push({ ...base, holderOffset: 0, count: 0 }) - 1;
       holders.push([]);
       bySubscription.set(subscription, at);
     }
@@ -216,7 +220,7 @@ function prepareTake(
     request.count += wanted;
     return { at, from, to: request.count };
   });
-  if (isNamed) setPlaces(requests);
+  if (isNamed) setHolderOffsets(requests);
   // A server that was frozen or slow may execute a take when its caller has timed out. So the statement returns nothing
   // once the first of its calls has timed out by the database's clock.
   const { now } = context.clock;
@@ -236,9 +240,9 @@ function prepareTake(
         const result = taken[at] as TakeResult;
         const { deliveries, nextDueAt, isLeft = false } = result;
         if (deliveries.length <= to - from && from === 0) return result;
-        const own = deliveries.slice(from, to);
-        const isShort = own.length < to - from;
-        return { deliveries: own, nextDueAt: isShort ? nextDueAt : null, isLeft: isShort && isLeft };
+        const share = deliveries.slice(from, to);
+        const isShort = share.length < to - from;
+        return { deliveries: share, nextDueAt: isShort ? nextDueAt : null, isLeft: isShort && isLeft };
       });
     },
   };
@@ -250,26 +254,26 @@ let lastHolder: { readonly owner: string | null; readonly bytes: Buffer } | null
 /** The stored form of a holder without a tid. */
 function holderBytes(owner: string | null = null): Buffer {
   if (lastHolder?.owner !== owner)
-    lastHolder = { owner, bytes: textBytes(String(holderStrings(owner, null))) };
+    lastHolder = { owner, bytes: encodeHolder(String(holderStrings(owner, null))) };
   return lastHolder.bytes;
 }
 
 /** The stored forms of the holders, one for each delivery wanted. */
 function holdersOf(owner: string | null | undefined, tids: Tids | undefined, count: number): Buffer[] {
-  const texts = holderStrings(owner, tids);
-  if (typeof texts === 'string') return new Array<Buffer>(count).fill(textBytes(texts));
-  return Array.from({ length: count }, (_, place) => textBytes(texts[place] ?? ''));
+  const holders = holderStrings(owner, tids);
+  if (typeof holders === 'string') return new Array<Buffer>(count).fill(encodeHolder(holders));
+  return Array.from({ length: count }, (_, place) => encodeHolder(holders[place] ?? ''));
 }
 
 /** PostgreSQL cannot store NUL in a text. */
-function textBytes(text: string): Buffer {
+function encodeHolder(text: string): Buffer {
   return Buffer.from(text.replaceAll('\0', ''));
 }
 
-function setPlaces(requests: readonly Request[]): void {
+function setHolderOffsets(requests: readonly Request[]): void {
   let from = 0;
   for (const request of requests) {
-    request.holdersFrom = from;
+    request.holderOffset = from;
     from += request.count;
   }
 }
@@ -285,7 +289,7 @@ function readTaken(
   let deliveries: Popped[] = [];
   const results: TakeResult[] = [];
   for (const row of rows) {
-    const place = placeOf(row);
+    const place = rowIndex(row);
     const { subscription, count: wanted } = requests[place] as Request;
     if (row[2] !== null) {
       const leaseUntil = numberOrNull(row, 4);
@@ -294,14 +298,14 @@ function readTaken(
       const { contentType, contentEncoding, headers } = decodeHead(text(row, 7), ids);
       // Field by field: spreading the head took 5 % of the node's processor time for a take.
       const delivery: Popped = {
-        id: ids.text(number(row, 2)),
+        id: ids.format(number(row, 2)),
         group: subscription.group,
         tries: number(row, 3),
         matureAt: number(row, 1),
         lease:
           leaseUntil === null
             ? null
-            : { token: tokenText(number(row, 5), secrets[place] ?? ''), until: leaseUntil },
+            : { token: formatToken(number(row, 5), secrets[place] ?? ''), until: leaseUntil },
         contentType,
         contentEncoding,
         headers,
@@ -318,21 +322,21 @@ function readTaken(
       continue;
     }
     const now = number(row, 4);
-    clock.see(now);
-    prober.took(subscription, deliveries.length);
+    clock.update(now);
+    prober.onTaken(subscription, deliveries.length);
     const [bytes, expiredAt] = [numberOrNull(row, 5) ?? 0, numberOrNull(row, 6)];
-    const wasCut = maxBytes === null ? bytes >= MAX_RETURNED_BYTES : bytes > maxBytes;
+    const hitBound = maxBytes === null ? bytes >= MAX_RETURNED_BYTES : bytes > maxBytes;
     if (expiredAt !== null) expirer.add(expiredAt);
     // `now > until`: if the database's clock was set forward, the limit was wrong; the next take has the right one.
-    const isEarly = wasCut || expiredAt !== null || now > until;
+    const endedEarly = hitBound || expiredAt !== null || now > until;
     const isShort = deliveries.length < wanted;
-    const isCut = wasCut && maxBytes !== null;
-    const next = isEarly ? now : prober.lookAgainAt(subscription, now, numberOrNull(row, 1));
+    const isCut = hitBound && maxBytes !== null;
+    const next = endedEarly ? now : prober.retryAt(subscription, now, numberOrNull(row, 1));
     results[place] = {
       deliveries,
       nextDueAt: byIds || !isShort ? null : next,
       isCut,
-      isLeft: isEarly && isShort && !isCut,
+      isLeft: endedEarly && isShort && !isCut,
     };
     deliveries = [];
   }
@@ -385,8 +389,8 @@ function undoStatement(shared: boolean): Statement {
         ON CONFLICT (seq) DO UPDATE SET remaining = x.remaining + excluded.remaining
         RETURNING ${elementColumns('x')}, x.xmax = 0 AS is_new),
       n AS (SELECT queue, content_bytes FROM e WHERE is_new),
-      ${countElements('ec', 'n', '')}`,
-      count('dc', 'd', CAME_WAITING),
+      ${addElementCounts('ec', 'n', '')}`,
+      addCounts('dc', 'd', STORED_WAITING),
     )} SELECT count(*) FROM d`,
   };
 }
@@ -396,19 +400,19 @@ export function undoOperations(context: Context): (queue: RegisteredQueue) => Op
     const statement = undoStatement(shared);
     const prepare = (items: readonly UndoItem[]) => {
       const restored = items.flatMap(({ queue, deliveries }) =>
-        deliveries.map((delivery) => restoredFrom(context, queue, delivery)),
+        deliveries.map((delivery) => toRestored(context, queue, delivery)),
       );
-      const lower = (): void => {
+      const lowerWatermarks = (): void => {
         for (const { subscription, delivery } of restored) subscription.watermark.lower(delivery.matureAt);
       };
-      lower();
+      lowerWatermarks();
       const registered = new Set(
         restored.flatMap(({ subscription }) => [subscription.queue.whole, subscription]),
       );
       return {
         values: [...REGISTERED.values([...registered]), ...RESTORED.values(restored)],
         read: () => {
-          lower();
+          lowerWatermarks();
           return items.map(() => undefined);
         },
       };
@@ -419,11 +423,7 @@ export function undoOperations(context: Context): (queue: RegisteredQueue) => Op
   return ({ isStream }) => (isStream ? stream : plain);
 }
 
-function restoredFrom(
-  { ids, registry, expirer }: Context,
-  queue: RegisteredQueue,
-  delivery: Popped,
-): Restored {
+function toRestored({ ids, registry, expirer }: Context, queue: RegisteredQueue, delivery: Popped): Restored {
   const seq = ids.parse(delivery.id);
   if (seq === null)
     throw new Error(`undo of a take of an element that this engine never popped: ${delivery.id}`);

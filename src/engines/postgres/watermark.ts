@@ -1,7 +1,7 @@
 import type { EngineLog } from '../../engine/engine.ts';
 import type { Clock } from '../../util/clock.ts';
 import { FullReads } from './full-reads.ts';
-import type { Side } from './link.ts';
+import type { AuxiliaryConnection } from './link.ts';
 import type { Subscription } from './registry.ts';
 import { flag, number, numberOrNull, type Row, type Statement } from './statement.ts';
 
@@ -15,7 +15,7 @@ export interface Place {
 export const START: Place = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
 
 /** How many deliveries must be taken between two probes: a queue that hardly moves leaves no dead entries. */
-const TAKEN_BETWEEN_PROBES = 500;
+const MIN_TAKEN_BETWEEN_PROBES = 500;
 const PROBE_EVERY_MS = 250;
 /** Below this many pages (about half a millisecond), a probe from the start sets no watermark, which is inexact. */
 const CHEAP_PAGES = 64;
@@ -63,17 +63,17 @@ export class Watermark {
   }
 
   /** A batch is sent that may return deliveries to their old places, which only the database knows. */
-  returning(): void {
+  startReturn(): void {
     this.#isReturning = true;
   }
 
   /** That batch is done. The caller then lowers the watermark to the returned deliveries. */
-  returned(): void {
+  endReturn(): void {
     this.#isReturning = false;
   }
 
   /** A call failed. If it returns deliveries, it may have been applied. */
-  returnFailed(): void {
+  onReturnFailed(): void {
     if (this.#isReturning) this.reset();
   }
 
@@ -84,14 +84,14 @@ export class Watermark {
     this.#place = dueAt > START.dueAt ? { dueAt, seq: 0 } : START;
   }
 
-  took(count: number): void {
+  onTaken(count: number): void {
     this.#taken += count;
   }
 
   /** The place from which to probe now, or null if a probe is not worth it yet. @param nowMs by the monotonic clock */
   probeFrom(nowMs: number): Place | null {
     if (nowMs - this.#probedAt < PROBE_EVERY_MS) return null;
-    const isBusy = this.#taken >= TAKEN_BETWEEN_PROBES;
+    const isBusy = this.#taken >= MIN_TAKEN_BETWEEN_PROBES;
     if (this.#fullProbes.isDue(nowMs)) return this.isSet || isBusy ? START : null;
     return this.isSet && isBusy ? this.#place : null;
   }
@@ -102,23 +102,23 @@ export class Watermark {
   }
 
   /** Begins a probe. Returns the function to call with its result; null: it failed. */
-  probing(from: Place, nowMs: number): (found: Probed | null) => void {
+  startProbe(from: Place, nowMs: number): (found: ProbeResult | null) => void {
     this.#lowest = Number.POSITIVE_INFINITY;
     const isFull = from === START;
     this.#taken = 0;
     this.#probedAt = nowMs;
     return (probed) => {
-      if (isFull && probed === null) this.#fullProbes.failed(nowMs, PROBE_EVERY_MS);
+      if (isFull && probed === null) this.#fullProbes.onFailed(nowMs, PROBE_EVERY_MS);
       if (probed === null) return;
-      if (isFull) this.#fullProbes.ended(nowMs, probed.costMs);
-      this.#place = isFull && probed.pages < CHEAP_PAGES ? START : placeAt(probed);
+      if (isFull) this.#fullProbes.onEnded(nowMs, probed.costMs);
+      this.#place = isFull && probed.pages < CHEAP_PAGES ? START : watermarkAfter(probed);
       this.lower(this.#lowest);
     };
   }
 }
 
 /** The result of a probe. */
-export interface Probed {
+export interface ProbeResult {
   /** The first waiting delivery; null if none waits. */
   readonly first: Place | null;
   /** The database's clock. */
@@ -130,7 +130,7 @@ export interface Probed {
   readonly pages: number;
 }
 
-function placeAt({ first, now, pendingMs }: Probed): Place {
+function watermarkAfter({ first, now, pendingMs }: ProbeResult): Place {
   // The server's times have fractions of milliseconds; the column that they are compared with is an integer.
   const latest = Math.floor(now - pendingMs - MARGIN_MS);
   return first !== null && first.dueAt < latest ? first : { dueAt: latest, seq: 0 };
@@ -168,7 +168,7 @@ export class CounterWatermark {
    * @param first the first id; null if it found no row
    * @param startedMs when it began, if it took several statements
    */
-  read(first: number | null, nowMs: number, startedMs = nowMs): void {
+  onRead(first: number | null, nowMs: number, startedMs = nowMs): void {
     const candidate = this.#candidate;
     if (candidate !== null && startedMs - candidate.foundAt < SETTLED_AFTER_MS) return;
     if (candidate !== null && (first === null || first >= candidate.first)) this.#from = candidate.first;
@@ -214,21 +214,21 @@ const MAX_PROBES = 2;
  * deliveries begin.
  */
 export class Prober {
-  readonly #side: Side;
+  readonly #auxiliary: AuxiliaryConnection;
   readonly #clock: Clock;
   readonly #log: EngineLog;
   readonly #probing = new Set<Subscription>();
   readonly #waiting = new Set<Subscription>();
 
-  constructor(side: Side, clock: Clock, log: EngineLog) {
-    this.#side = side;
+  constructor(auxiliary: AuxiliaryConnection, clock: Clock, log: EngineLog) {
+    this.#auxiliary = auxiliary;
     this.#clock = clock;
     this.#log = log;
   }
 
   /** A take returned `count` deliveries. */
-  took(subscription: Subscription, count: number): void {
-    subscription.watermark.took(count);
+  onTaken(subscription: Subscription, count: number): void {
+    subscription.watermark.onTaken(count);
     if (this.#probing.has(subscription)) return;
     if (subscription.watermark.probeFrom(this.#clock.monotonic()) !== null) this.#waiting.add(subscription);
     this.#probeNext();
@@ -238,15 +238,15 @@ export class Prober {
    * A read was slow or timed out, perhaps because it began at the front: a probe is worth it even if this node takes
    * nothing.
    */
-  asked(subscription: Subscription): void {
-    this.took(subscription, TAKEN_BETWEEN_PROBES);
+  requestProbe(subscription: Subscription): void {
+    this.onTaken(subscription, MIN_TAKEN_BETWEEN_PROBES);
   }
 
   /**
    * When to repeat a take that found too few deliveries: at the next known maturity, or earlier, when the next full
    * probe will have found deliveries that another node returned before the watermark.
    */
-  lookAgainAt({ watermark }: Subscription, now: number, nextDueAt: number | null): number | null {
+  retryAt({ watermark }: Subscription, now: number, nextDueAt: number | null): number | null {
     if (!watermark.isSet) return nextDueAt;
     const again = now + watermark.fullProbeInMs(this.#clock.monotonic());
     return nextDueAt === null ? again : Math.min(nextDueAt, again);
@@ -262,17 +262,17 @@ export class Prober {
       this.#probeNext();
       return;
     }
-    const done = subscription.watermark.probing(from, now);
+    const endProbe = subscription.watermark.startProbe(from, now);
     this.#probing.add(subscription);
     const values = [subscription.idText, String(from.dueAt), String(from.seq)];
     Promise.all([
-      this.#side.ask({ statement: OLDEST_BATCH, values: [] }),
-      this.#side.ask({ statement: PROBE, values }),
+      this.#auxiliary.query({ statement: OLDEST_BATCH, values: [] }),
+      this.#auxiliary.query({ statement: PROBE, values }),
     ])
       .then(
-        ([[oldest = []], [row = []]]) => done(readProbe(oldest, row)),
+        ([[oldest = []], [row = []]]) => endProbe(readProbe(oldest, row)),
         (error: unknown) => {
-          done(null);
+          endProbe(null);
           this.#log.info(
             { err: error, queue: subscription.queue.key },
             'reading the front of a queue failed',
@@ -286,7 +286,7 @@ export class Prober {
   }
 }
 
-function readProbe(oldest: Row, row: Row): Probed {
+function readProbe(oldest: Row, row: Row): ProbeResult {
   const dueAt = numberOrNull(row, 0);
   const first = dueAt === null ? null : { dueAt, seq: number(row, 1) };
   const pendingMs = Math.max(number(row, 5) - number(oldest, 0), flag(oldest, 1) ? MAX_BATCH_MS : 0);
