@@ -36,7 +36,7 @@ export function historyOf({ headers }: Pick<ElementContent, 'headers'>): History
  * Turns a verdict that the destination cannot store into a rejection. A copy with a future maturity needs a destination
  * that supports it. If it does not, the selector is wrong, and another try would fail, too.
  */
-export function keepable(
+export function storableVerdict(
   verdict: SelectorVerdict,
   { name, capabilities }: Pick<Namespace, 'name' | 'capabilities'>,
   now: number,
@@ -132,8 +132,8 @@ function printable(error: string): string {
 function withHeader(headers: readonly string[], name: string, value: string): string[] {
   const changed: string[] = [];
   for (let i = 0; i < headers.length; i += 2) {
-    const [own, kept] = [headers[i], headers[i + 1]];
-    if (own !== undefined && own !== name) changed.push(own, kept ?? '');
+    const [key, content] = [headers[i], headers[i + 1]];
+    if (key !== undefined && key !== name) changed.push(key, content ?? '');
   }
   changed.push(name, value);
   return changed;

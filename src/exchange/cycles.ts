@@ -49,12 +49,12 @@ export class ExchangeGraph {
     const numbers = new Map<string, Map<string, number>>();
     const successors: number[][] = [];
     const numberOf = ({ ns, queue }: DeclaredQueue): number => {
-      const own = numbers.get(ns) ?? new Map<string, number>();
-      if (own.size === 0) numbers.set(ns, own);
-      let number = own.get(queue);
+      const byQueue = numbers.get(ns) ?? new Map<string, number>();
+      if (byQueue.size === 0) numbers.set(ns, byQueue);
+      let number = byQueue.get(queue);
       if (number === undefined) {
         number = successors.length;
-        own.set(queue, number);
+        byQueue.set(queue, number);
         successors.push([]);
         this.#into.push([]);
       }
@@ -157,50 +157,50 @@ function loopOf(key: string, destination: number, back: ReadonlyMap<number, Step
 function componentsOf(successors: readonly (readonly number[])[]): Int32Array {
   const component = new Int32Array(successors.length).fill(-1);
   /** Tarjan's index: the order in which nodes were visited, from 1; 0 if not visited yet. */
-  const met = new Int32Array(successors.length);
+  const visitedAt = new Int32Array(successors.length);
   /** Tarjan's lowlink: the lowest index known to be reachable within the component. */
-  const earliest = new Int32Array(successors.length);
-  const looked = new Int32Array(successors.length);
+  const lowlink = new Int32Array(successors.length);
+  const nextSuccessor = new Int32Array(successors.length);
   /** Visited nodes that have no component yet. */
-  const open: number[] = [];
+  const unassigned: number[] = [];
   const path: number[] = [];
-  let clock = 0;
+  let visits = 0;
   let found = 0;
-  const meet = (node: number): void => {
-    clock += 1;
-    met[node] = clock;
-    earliest[node] = clock;
-    open.push(node);
+  const visit = (node: number): void => {
+    visits += 1;
+    visitedAt[node] = visits;
+    lowlink[node] = visits;
+    unassigned.push(node);
     path.push(node);
   };
-  const improve = (node: number, seen: number | undefined): void => {
-    earliest[node] = Math.min(at(earliest, node), seen ?? Infinity);
+  const lower = (node: number, seen: number | undefined): void => {
+    lowlink[node] = Math.min(valueAt(lowlink, node), seen ?? Infinity);
   };
   const leave = (node: number): void => {
     path.pop();
     const before = path.at(-1);
-    if (before !== undefined) improve(before, earliest[node]);
-    if (earliest[node] !== met[node]) return;
-    for (let member = open.pop(); member !== undefined; member = open.pop()) {
+    if (before !== undefined) lower(before, lowlink[node]);
+    if (lowlink[node] !== visitedAt[node]) return;
+    for (let member = unassigned.pop(); member !== undefined; member = unassigned.pop()) {
       component[member] = found;
       if (member === node) break;
     }
     found += 1;
   };
   for (let root = 0; root < successors.length; root += 1) {
-    if (met[root] !== 0) continue;
-    meet(root);
+    if (visitedAt[root] !== 0) continue;
+    visit(root);
     for (let node = path.at(-1); node !== undefined; node = path.at(-1)) {
-      const next = successors[node]?.[at(looked, node)];
-      looked[node] = at(looked, node) + 1;
+      const next = successors[node]?.[valueAt(nextSuccessor, node)];
+      nextSuccessor[node] = valueAt(nextSuccessor, node) + 1;
       if (next === undefined) leave(node);
-      else if (met[next] === 0) meet(next);
-      else if (component[next] === -1) improve(node, met[next]);
+      else if (visitedAt[next] === 0) visit(next);
+      else if (component[next] === -1) lower(node, visitedAt[next]);
     }
   }
   return component;
 }
 
-function at(numbers: Int32Array, index: number): number {
+function valueAt(numbers: Int32Array, index: number): number {
   return numbers[index] ?? 0;
 }

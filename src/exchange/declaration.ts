@@ -239,7 +239,7 @@ export interface Caller {
 export const NODE: Caller = { name: '', maySee: () => true, maySeeBodies: () => true };
 
 /** A character that names from clients cannot contain. */
-const MARK = '\u001f';
+const SEPARATOR = '\u001f';
 
 /**
  * The key of an exchange whose id is taken by one that its creator may not see. Ids are unique on the whole server, but
@@ -247,12 +247,12 @@ const MARK = '\u001f';
  * namespace of its source. For most exchanges id and key are equal.
  */
 export function scopedKey(id: string, namespace: string): string {
-  return id + MARK + namespace;
+  return id + SEPARATOR + namespace;
 }
 
 /** The id that the creator of an exchange gave. */
 export function idOf(key: string): string {
-  const end = key.indexOf(MARK);
+  const end = key.indexOf(SEPARATOR);
   return end < 0 ? key : key.slice(0, end);
 }
 
@@ -265,7 +265,7 @@ export function idsOf(keys: readonly string[]): Map<string, string> {
   const byId = new Map<string, string>();
   for (const key of keys) {
     let id = idOf(key);
-    if (byId.has(id)) id = `${id}@${key.slice(id.length + MARK.length)}`;
+    if (byId.has(id)) id = `${id}@${key.slice(id.length + SEPARATOR.length)}`;
     while (byId.has(id)) id += '@';
     byId.set(id, key);
   }

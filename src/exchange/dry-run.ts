@@ -13,9 +13,9 @@ import {
   copiesBack,
   copyOf,
   historyOf,
-  keepable,
   NO_ROUTE,
   type Returning,
+  storableVerdict,
   TOO_MANY_HOPS,
 } from './copies.ts';
 import type { Caller, Declaration } from './declaration.ts';
@@ -116,7 +116,7 @@ export async function dryRun(
     const shownBytes = Math.floor(SHOWN_BYTES / answer.verdicts.length);
     const now = clock.now();
     const verdicts = dst.map(({ ns }, i) =>
-      keepable(answer.verdicts[i] as SelectorVerdict, broker.namespace(ns), now),
+      storableVerdict(answer.verdicts[i] as SelectorVerdict, broker.namespace(ns), now),
     );
     const accepted = [...verdicts.keys()].filter((i) => verdicts[i]?.accepted);
     const back = copiesBack(copies, accepted, { returning, maxCopies });
@@ -134,7 +134,7 @@ export async function dryRun(
 }
 
 function linesOf(logs: readonly DestinationLogLine[], destination: number): string[] {
-  return logs.filter(([own]) => own === destination).map(([, text]) => text);
+  return logs.filter(([index]) => index === destination).map(([, text]) => text);
 }
 
 function verdictRecord(
@@ -205,10 +205,10 @@ export function parseSample(request: unknown, now: number): DryRunRequest {
     declaration,
     sample: {
       id: elementId(id),
-      body: Buffer.from(isText ? payload : written(payload)),
+      body: Buffer.from(isText ? payload : serialize(payload)),
       contentType: content_type ?? (isText ? 'text/plain; charset=utf-8' : 'application/json'),
       contentEncoding: null,
-      headers: checkHeaders(pairs(hdrs), SERVICE_HEADERS),
+      headers: checkHeaders(headerPairs(hdrs), SERVICE_HEADERS),
       tries: wholeMember('msg.tries', tries, 0, LIMITS.tries),
       matureAt: mature === undefined ? now : Math.round(seconds(mature) * 1000),
     },
@@ -216,7 +216,7 @@ export function parseSample(request: unknown, now: number): DryRunRequest {
 }
 
 /** Serializing fails only for values nested deeper than the stack, which parsing accepts. */
-function written(payload: unknown): string {
+function serialize(payload: unknown): string {
   try {
     return JSON.stringify(payload);
   } catch {
@@ -229,7 +229,7 @@ function elementId(value: unknown): string {
   throw wrongMember('msg.id', value, `a string of 1 to ${LIMITS.idLength} characters`);
 }
 
-function pairs(hdrs: unknown): string[] {
+function headerPairs(hdrs: unknown): string[] {
   if (hdrs === undefined) return [];
   return Object.entries(membersOf(hdrs, 'msg.hdrs', null)).flatMap(([name, value]) => {
     const path = memberPath('msg.hdrs', name);

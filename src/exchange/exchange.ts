@@ -22,9 +22,9 @@ import {
   copyOf,
   type History,
   historyOf,
-  keepable,
   NO_ROUTE,
   type Returning,
+  storableVerdict,
   TOO_MANY_HOPS,
   unroutable,
 } from './copies.ts';
@@ -215,13 +215,16 @@ export class Exchange {
  * possible with the same selector; each old one is continued once.
  */
 function continued({ declaration, counters }: Exchange, { dst }: Declaration): ExchangeCounters {
-  const left = new Set(declaration.dst.keys());
+  const unclaimed = new Set(declaration.dst.keys());
   const before = dst.map(({ ns, queue, selector }) => {
-    const same = [...left].filter(
+    const candidates = [...unclaimed].filter(
       (i) => declaration.dst[i]?.ns === ns && declaration.dst[i]?.queue === queue,
     );
-    const i = same.find((each) => declaration.dst[each]?.selector === selector) ?? same[0] ?? null;
-    if (i !== null) left.delete(i);
+    const i =
+      candidates.find((candidate) => declaration.dst[candidate]?.selector === selector) ??
+      candidates[0] ??
+      null;
+    if (i !== null) unclaimed.delete(i);
     return i;
   });
   return continuedCounters(counters, before);
@@ -322,9 +325,9 @@ class Loop {
   /** Elements that were taken and are not settled, with the wall time of the take, ms. */
   readonly #inFlight = new Map<ElementId, number>();
   /** Moving average of the bytes of an element. */
-  #bytesEach = USUAL_BYTES;
+  #meanBytes = USUAL_BYTES;
   /** Moving average of the bytes that selectors write per element, for all copies together. */
-  #writtenEach = 0;
+  #meanWritten = 0;
   /** Resolves when the selectors have run for every batch taken so far. */
   #decided: Promise<void> = Promise.resolve();
   /** Resolves when every batch taken so far was sent to be stored. */
@@ -332,7 +335,7 @@ class Loop {
   /** Batches that are not settled yet. */
   readonly #open = new Set<Promise<void>>();
   /** Stops waiting for the selectors; null while they do not run. */
-  #giveUp: (() => void) | null = null;
+  #stopWaiting: (() => void) | null = null;
   /** Ends the wait for a batch, with the delivered elements. */
   #endWait: ((batch: Delivery[]) => void) | null = null;
   /** The delay before the next batch after a failed one. */
@@ -375,7 +378,7 @@ class Loop {
       this.#pause.end();
       this.#onCapacity?.();
       // The selectors of a thousand exchanges may take longer than a shutdown is allowed to.
-      this.#giveUp?.();
+      this.#stopWaiting?.();
     }
     await this.#run;
     this.#state = 'idle';
@@ -404,14 +407,14 @@ class Loop {
   #firstPart(batch: readonly Delivery[]): { readonly part: readonly Delivery[]; readonly bytes: number } {
     let [bytes, ownBytes, count] = [0, 0, 0];
     for (const delivery of batch) {
-      const own = OWN_BYTES + contentBytes(delivery);
-      const more = own * this.#options.copies + this.#writtenEach;
+      const size = OWN_BYTES + contentBytes(delivery);
+      const more = size * this.#options.copies + this.#meanWritten;
       if (count > 0 && bytes + more > BATCH_BYTES) break;
       bytes += more;
-      ownBytes += own;
+      ownBytes += size;
       count += 1;
     }
-    this.#bytesEach = (this.#bytesEach + ownBytes / count) / 2;
+    this.#meanBytes = (this.#meanBytes + ownBytes / count) / 2;
     return { part: count === batch.length ? batch : batch.slice(0, count), bytes };
   }
 
@@ -420,7 +423,7 @@ class Loop {
     // After a failure, one element is enough to test whether the destination is available again.
     if (this.#backoff.isActive) return 1;
     const { window, copies } = this.#options;
-    const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#bytesEach * copies + this.#writtenEach)));
+    const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#meanBytes * copies + this.#meanWritten)));
     return Math.min(MAX_BATCH, window - this.#inFlight.size, byBytes);
   }
 
@@ -463,13 +466,13 @@ class Loop {
     for (let rest = batch; rest.length > 0; ) {
       const { part, bytes } = this.#firstPart(rest);
       const inFlight = await inFlightLimit.enter(owner, bytes);
-      const undecided = await this.#pass(part, inFlight);
+      const undecided = await this.#decidePart(part, inFlight);
       rest = [...undecided, ...rest.slice(part.length)];
     }
   }
 
   /** Runs the selectors for a part, and starts to store it. Returns the elements for which they did not run. */
-  async #pass(batch: readonly Delivery[], inFlight: BatchInFlight): Promise<readonly Delivery[]> {
+  async #decidePart(batch: readonly Delivery[], inFlight: BatchInFlight): Promise<readonly Delivery[]> {
     const decision = this.#state === 'stopping' ? null : await this.#runSelectors(batch);
     const undecided = decision?.undecided ?? [];
     const part = undecided.length === 0 ? batch : batch.filter((delivery) => !undecided.includes(delivery));
@@ -492,7 +495,7 @@ class Loop {
   async #runSelectors(batch: readonly Delivery[]): Promise<Decision | null> {
     const { promise: stopped, resolve } = Promise.withResolvers<null>();
     let isReturned = false;
-    this.#giveUp = () => {
+    this.#stopWaiting = () => {
       isReturned = true;
       resolve(null);
     };
@@ -503,15 +506,15 @@ class Loop {
       this.#backoff.noteFailure();
       return null;
     } finally {
-      this.#giveUp = null;
+      this.#stopWaiting = null;
     }
   }
 
   /** Counts the bytes that selectors wrote for a part in addition to what `#firstPart` expected. */
   #noteWritten(bytes: number, elements: number, inFlight: BatchInFlight): void {
-    const unforeseen = bytes - elements * this.#writtenEach;
+    const unforeseen = bytes - elements * this.#meanWritten;
     if (unforeseen > 0) inFlight.grow(unforeseen);
-    this.#writtenEach = (this.#writtenEach + bytes / elements) / 2;
+    this.#meanWritten = (this.#meanWritten + bytes / elements) / 2;
   }
 
   /**
@@ -703,20 +706,21 @@ class Forwarder {
         this.#overruns.passed(delivery.id);
         plans.push(this.#plan(delivery, histories[i] as History, answer.verdicts, returning));
       } else if (answer.outcome === 'overrun') {
-        if (this.#gaveUp(delivery, answer)) plans.push(this.#unroutable(delivery, 'no-route', answer.error));
+        if (this.#isLastTry(delivery, answer))
+          plans.push(this.#unroutable(delivery, 'no-route', answer.error));
         else requeued.push(delivery);
       } else notEvaluated.push(delivery);
     }
     this.#options.sightings.add(plans, batch.length - toEvaluate.length);
     const store = async (): Promise<boolean> => {
       if (notEvaluated.length > 0) route.source.returnAllUndelivered(notEvaluated);
-      return this.#carryOut(plans, requeued);
+      return this.#execute(plans, requeued);
     };
     return { store, written, undecided };
   }
 
   /** Counts an overrun. Returns whether it was the element's last try. */
-  #gaveUp({ id }: Delivery, { error, inPayload }: OverrunAnswer): boolean {
+  #isLastTry({ id }: Delivery, { error, inPayload }: OverrunAnswer): boolean {
     const { isLast, mustStop } = this.#overruns.failed(id, inPayload);
     if (mustStop) this.#options.onRepeatedOverruns(error);
     return isLast;
@@ -730,11 +734,11 @@ class Forwarder {
   ): Plan {
     const { route, clock } = this.#options;
     const accepted: { readonly destination: number; readonly verdict: SelectorVerdict }[] = [];
-    for (const [destination, asked] of verdicts.entries()) {
+    for (const [destination, given] of verdicts.entries()) {
       const target = route.destinations[destination];
       if (target === undefined) continue;
-      const isTimed = asked.matureAt !== null || asked.delayMs !== null;
-      const verdict = isTimed ? keepable(asked, target.namespace, clock.now()) : asked;
+      const isTimed = given.matureAt !== null || given.delayMs !== null;
+      const verdict = isTimed ? storableVerdict(given, target.namespace, clock.now()) : given;
       if (verdict.accepted) accepted.push({ destination, verdict });
       else this.#noteRejection(destination, verdict);
     }
@@ -742,23 +746,23 @@ class Forwarder {
     const destinations = accepted.map(({ destination }) => destination);
     const back = copiesBack(copies, destinations, { returning, maxCopies: route.maxCopies });
     if (back.isTooMany) return this.#unroutable(delivery, 'too-many-hops');
-    const own: Copy[] = [];
+    const planned: Copy[] = [];
     for (const { destination, verdict } of accepted) {
       const { queue } = route.destinations[destination] as ExchangeRoute['destinations'][number];
       const history = { hops, copies: returning?.[destination] ? back.count : copies };
       const element = copyOf(delivery, verdict, history, queue.namespace.defaultGroups);
-      own.push({ queue, element, destination });
+      planned.push({ queue, element, destination });
     }
-    return { delivery, copies: own, unroutable: null };
+    return { delivery, copies: planned, unroutable: null };
   }
 
   #noteRejection(destination: number, { error, place }: SelectorVerdict): void {
     const { route, counters, errors, clock, log } = this.#options;
-    const own = counters.destinations[destination];
-    if (own === undefined) return;
-    if (error === null) own.skipped += 1;
+    const counter = counters.destinations[destination];
+    if (counter === undefined) return;
+    if (error === null) counter.skipped += 1;
     else {
-      own.failed += 1;
+      counter.failed += 1;
       errors.add(destination, error, clock.now(), place);
       if (!this.#isLogged(`selector of destination ${destination}`)) return;
       log.warn({ exchange: route.key, destination, error }, 'a selector failed');
@@ -784,7 +788,7 @@ class Forwarder {
   }
 
   /** Makes all calls that are possible now before the first `await`, so that batches keep their order. */
-  async #carryOut(plans: readonly Plan[], requeued: readonly Delivery[]): Promise<boolean> {
+  async #execute(plans: readonly Plan[], requeued: readonly Delivery[]): Promise<boolean> {
     // Count the try: the element itself may cause the overrun, and then belongs in the dead-letter queue.
     const requeuing = requeued.length === 0 ? null : this.#requeue(requeued, true);
     const isRemote = this.#remoteDestinations();
@@ -917,8 +921,8 @@ class Forwarder {
     const known = error instanceof QuaysideError ? error : null;
     const message = known === null ? 'internal' : `${known.code}: ${known.message}`;
     for (const { destination } of copies) {
-      const own = destination === null ? undefined : counters.destinations[destination];
-      if (own !== undefined) own.failed += 1;
+      const counter = destination === null ? undefined : counters.destinations[destination];
+      if (counter !== undefined) counter.failed += 1;
     }
     for (const destination of new Set(copies.map((copy) => copy.destination))) {
       if (destination !== null) errors.add(destination, message, clock.now());
@@ -946,8 +950,8 @@ class Forwarder {
     if (unroutable === 'no-route') counters.totals.noRoute += 1;
     if (unroutable === 'too-many-hops') counters.totals.tooManyHops += 1;
     for (const { destination } of copies) {
-      const own = destination === null ? undefined : counters.destinations[destination];
-      if (own !== undefined) own.matched += 1;
+      const counter = destination === null ? undefined : counters.destinations[destination];
+      if (counter !== undefined) counter.matched += 1;
     }
   }
 }
@@ -967,11 +971,11 @@ async function storeWhatFits<T>(
     return { items: [], error: null };
   } catch (error) {
     if (!isFull(error) || items.length === 1) return { items, error };
-    const half = items.length >> 1;
-    const first = await storeWhatFits(items.slice(0, half), store);
-    const rest = items.slice(half);
-    if (first.items.length === 0) return storeWhatFits(rest, store);
-    return { items: [...first.items, ...rest], error: first.error };
+    const middle = items.length >> 1;
+    const first = await storeWhatFits(items.slice(0, middle), store);
+    const secondHalf = items.slice(middle);
+    if (first.items.length === 0) return storeWhatFits(secondHalf, store);
+    return { items: [...first.items, ...secondHalf], error: first.error };
   }
 }
 

@@ -417,7 +417,7 @@ export class Exchanges implements Service {
         definition: await definitions.get('exchange', key),
       })),
     );
-    const own = stored.find(({ definitions }) => definitions === home)?.definition ?? null;
+    const current = stored.find(({ definitions }) => definitions === home)?.definition ?? null;
     const others = stored.flatMap(({ definitions, definition }) =>
       definition === null || declares(definition, declaration) ? [] : [{ definitions, definition }],
     );
@@ -425,11 +425,11 @@ export class Exchanges implements Service {
       const { log } = this.#options;
       log.warn({ exchange: key }, 'the configuration file replaces a stored exchange of this id');
     }
-    if (own === null || !declares(own, declaration) || toStored(own.value).owner !== NODE.name) {
-      const before = own ?? others[0]?.definition;
+    if (current === null || !declares(current, declaration) || toStored(current.value).owner !== NODE.name) {
+      const before = current ?? others[0]?.definition;
       const { stopped, lastError } = before === undefined ? NEVER_CHANGED : toStored(before.value);
       const value = toValue({ declaration, owner: NODE.name, stopped, lastError });
-      await home.put('exchange', key, value, own?.version ?? null);
+      await home.put('exchange', key, value, current?.version ?? null);
     }
     for (const { definitions, definition } of others) {
       // Two engines may share a store. Then it has the new definition already, which this version does not delete.
@@ -680,11 +680,11 @@ class ExchangeRegistry {
   checkLimit(key: string, ns: string): void {
     const { maxExchanges } = this.#context.broker.namespace(ns);
     const all = [...this.#created, ...[...this.#registered.values()].map(({ exchange }) => exchange)];
-    const own = new Set(all.filter((one) => one.declaration.src.ns === ns).map((one) => one.key));
-    if (own.size < maxExchanges) return;
+    const keys = new Set(all.filter((one) => one.declaration.src.ns === ns).map((one) => one.key));
+    if (keys.size < maxExchanges) return;
     throw new QuaysideError(
       'too-many-exchanges',
-      `Namespace ${ns} has ${own.size} exchanges, its limit is ${maxExchanges}; raise maxExchanges to add ${quote(idOf(key))}.`,
+      `Namespace ${ns} has ${keys.size} exchanges, its limit is ${maxExchanges}; raise maxExchanges to add ${quote(idOf(key))}.`,
     );
   }
 
@@ -824,10 +824,10 @@ class ExchangeRegistry {
       if (stopped !== true) exchange.start();
       return;
     }
-    const was = registered.state.stopped === true;
+    const wasStopped = registered.state.stopped === true;
     registered.state = { stopped, lastError };
-    if (stopped === true && !was) this.#stopLoops(registered.exchange);
-    else if (stopped !== true && was) registered.exchange.start();
+    if (stopped === true && !wasStopped) this.#stopLoops(registered.exchange);
+    else if (stopped !== true && wasStopped) registered.exchange.start();
   }
 
   #create(key: string, setup: ExchangeSetup): Exchange {
@@ -932,7 +932,7 @@ async function storeStopsOfUnowned(
 ): Promise<void> {
   for (const definitions of stores) {
     for (const { key, value, version } of await definitions.list('exchange')) {
-      const stored = readable(value);
+      const stored = parseOrNull(value);
       const lastError = stored === null || stored.stopped === true ? null : lostOwner(stored, owners);
       if (stored === null || lastError === null) continue;
       log.warn({ exchange: key, lastError }, 'an exchange was stopped: its owner may not run it any more');
@@ -943,7 +943,7 @@ async function storeStopsOfUnowned(
   }
 }
 
-function readable(value: JsonValue): StoredExchange | null {
+function parseOrNull(value: JsonValue): StoredExchange | null {
   try {
     return toStored(value);
   } catch {

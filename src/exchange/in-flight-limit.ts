@@ -27,7 +27,7 @@ export class InFlightLimit {
   readonly #maxCounted: number;
   /** Bytes in flight by owner, without owners that have none. */
   readonly #byOwner = new Map<string, number>();
-  #all = 0;
+  #total = 0;
   #hasLarge = false;
   readonly #waiting: WaitingBatch[] = [];
 
@@ -77,16 +77,16 @@ export class InFlightLimit {
       this.#hasLarge = true;
       return true;
     }
-    const own = this.#byOwner.get(owner) ?? 0;
-    const hasRoom = own === 0 || own + bytes <= (this.#bytes - (this.#all - own)) / 2;
-    if (hasRoom) this.#count(owner, bytes);
-    return hasRoom;
+    const ownerBytes = this.#byOwner.get(owner) ?? 0;
+    const fits = ownerBytes === 0 || ownerBytes + bytes <= (this.#bytes - (this.#total - ownerBytes)) / 2;
+    if (fits) this.#count(owner, bytes);
+    return fits;
   }
 
   #count(owner: string, bytes: number): void {
-    this.#all += bytes;
-    const own = (this.#byOwner.get(owner) ?? 0) + bytes;
-    if (own > 0) this.#byOwner.set(owner, own);
+    this.#total += bytes;
+    const ownerBytes = (this.#byOwner.get(owner) ?? 0) + bytes;
+    if (ownerBytes > 0) this.#byOwner.set(owner, ownerBytes);
     else this.#byOwner.delete(owner);
   }
 }

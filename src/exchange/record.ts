@@ -97,7 +97,7 @@ export function exchangeRecord(
       too_many_hops: totals.tooManyHops,
       put_back: totals.requeued,
       selector_ms: Math.round(totals.selectorMs),
-      dst: counters.destinations.map((own, i) => (isSeen[i] ? own : NOTHING)),
+      dst: counters.destinations.map((counts, i) => (isSeen[i] ? counts : NOTHING)),
     },
     errors: exchange.errors
       .list(caller.maySeeBodies(src.ns))

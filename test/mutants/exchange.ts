@@ -139,6 +139,10 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'a slow user holds all bytes that may be in flight',
     suite: 'bytes in flight',
-    edits: edit('exchange/in-flight-limit.ts', 'const hasRoom = own === 0 || own', 'const hasRoom = own'),
+    edits: edit(
+      'exchange/in-flight-limit.ts',
+      'const fits = ownerBytes === 0 || ownerBytes',
+      'const fits = ownerBytes',
+    ),
   },
 ];
