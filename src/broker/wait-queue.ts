@@ -366,7 +366,7 @@ export class WaitQueue {
     const match = this.#inFlight;
     if (match === null) return;
     let isShort = false;
-    let isLeft = false;
+    let hasLeft = false;
     let failure: QuaysideError | null = null;
     for (const [i, take] of match.takes.entries()) {
       const outcome = outcomes[i];
@@ -381,8 +381,8 @@ export class WaitQueue {
         }
         continue;
       }
-      const { deliveries, nextDueAt, isCut = false } = outcome.value;
-      isLeft ||= outcome.value.isLeft === true;
+      const { deliveries, nextDueAt, isCut = false, isLeft = false } = outcome.value;
+      hasLeft ||= isCut || isLeft;
       this.#ns.noteTaken(this.#queue.key, meanBytes(deliveries));
       if (isCut) for (const consumer of take.consumers) consumer.isCut = true;
       if (deliveries.length < take.count) {
@@ -400,8 +400,8 @@ export class WaitQueue {
     }
     this.#inFlight = null;
     let more = this.#matchAgain + (isShort ? 0 : match.beyond);
-    if (isLeft || (this.#dueAt !== null && this.#dueAt <= this.#ns.clock.now())) {
-      // An unknown number of elements matured during the match, too late for its takes.
+    if (hasLeft || (this.#dueAt !== null && this.#dueAt <= this.#ns.clock.now())) {
+      // An unknown number of elements is left, or matured during the match, too late for its takes.
       this.#dueAt = null;
       more = MANY;
     }

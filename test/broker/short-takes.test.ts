@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import type { GetRequest } from '../../src/broker/consumer.ts';
 import type { Queue } from '../../src/broker/queue.ts';
 import type { Delivery } from '../../src/model/element.ts';
+import { LIMITS } from '../../src/model/limits.ts';
 import { MAIN_ENGINES } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement, newElements } from '../support/elements.ts';
@@ -36,6 +38,19 @@ describe('gets with timeout 0 that share a take', { timeout: 300_000 }, () => {
       });
     });
 
+    it(`get what a take of ${kind.name} left since its bytes were used up`, async () => {
+      await onQueue(async (queue) => {
+        for (let i = 0; i < 4; i += 1) await queue.insert([newElement({ body: Buffer.alloc(MIB, i) })]);
+        // The second and the third one wait for the first take; the second fills a match of its own.
+        const bounded = { count: LIMITS.takeCount, maxBytes: MIB };
+        const got = await Promise.all([get(queue), get(queue, bounded), get(queue)]);
+        assert.deepEqual(
+          got.map(({ body }) => body[0]),
+          [0, 1, 2],
+        );
+      });
+    });
+
     it(`get what is behind more expired elements than a take of ${kind.name} ends`, async () => {
       await onQueue(async (queue, now) => {
         const expired = Array.from({ length: 1000 }, () => newElement({ body: '', expiresAt: now() - 1 }));
@@ -48,7 +63,7 @@ describe('gets with timeout 0 that share a take', { timeout: 300_000 }, () => {
   }
 });
 
-function get(queue: Queue): Promise<Delivery> {
-  const request = { group: null, leaseMs: null, timeoutMs: 0, tid: null, owner: null };
+function get(queue: Queue, bounds: Pick<GetRequest, 'count' | 'maxBytes'> = {}): Promise<Delivery> {
+  const request = { group: null, leaseMs: null, timeoutMs: 0, tid: null, owner: null, ...bounds };
   return new Promise((deliver, end) => queue.get(request, { deliver, end }));
 }
