@@ -25,7 +25,7 @@ export const REDIS: readonly Mutant[] = [
       inRedis(
         'batcher.ts',
         '    this.#next();\n  }\n\n  /**\n   * Registers what a reply shows',
-        '    void both?.then(() => this.#next());\n    if (both === null) this.#next();\n  }\n\n  /**\n   * Registers what a reply shows',
+        '    void registeredAndMoved?.then(() => this.#next());\n    if (registeredAndMoved === null) this.#next();\n  }\n\n  /**\n   * Registers what a reply shows',
       ),
     ],
   },
@@ -87,7 +87,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a call is answered before what it moved has arrived',
     suite: 'redis batches',
-    edits: [inRedis('outbox.ts', 'Buffer.compare(each.number, number) <= 0', 'each.number !== number')],
+    edits: [inRedis('outbox.ts', 'Buffer.compare(waiter.number, number) <= 0', 'waiter.number !== number')],
   },
   {
     name: 'an outbox entry that is sent again is applied again',
@@ -363,8 +363,8 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'registry.ts',
-        'this.#registry.addDue(queue, Math.max(nextAt, earliest))',
-        'this.#registry.addDue(queue, nextAt)',
+        'this.#registry.addSweep(queue, Math.max(nextAt, earliest))',
+        'this.#registry.addSweep(queue, nextAt)',
       ),
     ],
   },
@@ -382,7 +382,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a sweep does not return a queue whose lease it ended while it looked for the next one',
     suite: 'redis upkeep',
-    edits: [inRedis('registry.ts', 'if (each.released) this.noteAffected(queue);', '')],
+    edits: [inRedis('registry.ts', 'if (result.released) this.noteAffected(queue);', '')],
   },
   {
     name: 'an entry for a sweep counts although the sweep may be before the reserve',
@@ -392,7 +392,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'entries for sweeps count although the server was restarted since and has lost them',
     suite: 'redis upkeep',
-    edits: [inRedis('index.ts', 'if (isOther) registry.noteLoss();', '')],
+    edits: [inRedis('index.ts', 'if (mayHaveLostWrites) registry.noteLoss();', '')],
   },
   {
     name: 'entries for sweeps count although the server was emptied since',
@@ -405,7 +405,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/groups.lua',
-        "    if q ~= call.home and not firstMember(q.z, 'r') then registerDue(q.text, call.now + retention) end\n",
+        "    if q ~= call.home and not firstMember(q.z, 'r') then registerSweep(q.name, call.now + retention) end\n",
         '',
       ),
     ],
@@ -547,7 +547,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'library/list.lua',
-        'while #items < limit and (left > 0 or most) and not isCut do',
+        'while #items < limit and (left > 0 or maxBytes) and not isCut do',
         'while #items < limit and not isCut do',
       ),
     ],

@@ -12,7 +12,7 @@ import type { Master } from './client/master.ts';
 import { slotOf } from './client/topology.ts';
 import type { RedisContext } from './context.ts';
 import { queueText } from './keys.ts';
-import type { Due, Registry } from './registry.ts';
+import type { Registry, SweepRequest } from './registry.ts';
 
 /** The result of one verb in a reply of the library. */
 export interface Result {
@@ -99,7 +99,7 @@ interface CallOptions {
   /** It moves elements to other queues, and resolves when they are there. */
   readonly moves?: boolean;
   /** Queues to sweep within a time, because a lease or an element may expire, or retention may apply, by then. */
-  readonly dues?: readonly Due[];
+  readonly sweeps?: readonly SweepRequest[];
   /** Published when it is done. */
   readonly signal?: ReadySignal | null;
   /** Deliveries that it creates. Default: `items`. */
@@ -213,7 +213,7 @@ export class Batchers {
       this.#flushing = null;
       const ready = [...this.#scheduled];
       this.#scheduled.clear();
-      for (const each of ready) each.flush();
+      for (const batcher of ready) batcher.flush();
     });
   }
 
@@ -372,7 +372,7 @@ class Batcher {
     const calls = this.#gather();
     if (calls.length > 0) this.#send(calls);
     // Reads do not postpone the timer: a lost take must be settled even while the queue is being scanned.
-    if (areRepeatable(calls)) this.#rest();
+    if (areRepeatable(calls)) this.#settleLater();
   }
 
   /** Rejects a call whose deadline has passed, with the error that fits the state of its batch. */
@@ -453,7 +453,7 @@ class Batcher {
     if (!registry.isDeclared(this.queue)) return this.#prepareUnknown(batch, deadlineAt).catch(notPrepared);
     this.#tidyLater();
     registry.noteUse(this.queue);
-    return this.#registerDues(batch, deadlineAt);
+    return this.#registerSweeps(batch, deadlineAt);
   }
 
   async #prepareUnknown(batch: Batch, deadlineAt: number): Promise<void> {
@@ -461,12 +461,12 @@ class Batcher {
     if (batch.creates) await registry.declare([this.queue], deadlineAt);
     else if (!(await registry.isKnown(this.queue, deadlineAt))) return;
     this.#tidyLater();
-    await this.#registerDues(batch, deadlineAt);
+    await this.#registerSweeps(batch, deadlineAt);
   }
 
   /** Whether the call needs its queue's name or a sweep entry to be registered first. */
-  #needsPreparation({ options: { creates = false, dues = [] } }: PendingCall): boolean {
-    if (dues.length > 0) return true;
+  #needsPreparation({ options: { creates = false, sweeps = [] } }: PendingCall): boolean {
+    if (sweeps.length > 0) return true;
     return creates && (this.#retentionMs > 0 || !this.#context.registry.isDeclared(this.queue));
   }
 
@@ -475,16 +475,16 @@ class Batcher {
     if (!this.#isList) this.#context.registry.tidyLater(this.queue);
   }
 
-  #registerDues({ calls }: Batch, deadlineAt: number): Promise<void> | null {
+  #registerSweeps({ calls }: Batch, deadlineAt: number): Promise<void> | null {
     const { registry } = this.#context;
     let needed: Promise<void>[] | null = null;
     const register = (queue: QueueKey, ms: number): void => {
-      const registering = registry.dueIn(queue, ms, deadlineAt);
+      const registering = registry.requireSweep(queue, ms, deadlineAt);
       if (registering !== null) needed = [...(needed ?? []), registering];
     };
     for (const { options } of calls) {
       if (options.creates === true && this.#retentionMs > 0) register(this.queue, this.#retentionMs);
-      for (const { queue, ms } of options.dues ?? []) register(queue, ms);
+      for (const { queue, ms } of options.sweeps ?? []) register(queue, ms);
     }
     return needed === null ? null : Promise.all(needed).then(() => {}, notPrepared);
   }
@@ -513,8 +513,8 @@ class Batcher {
       name: 'FCALL',
       args: (master, mayBeDone) => {
         // An expired call was rejected, so it must not be executed unless an earlier attempt may have done so.
-        const isLess = !mayBeDone && dropExpired(batch);
-        if (encoded === null || isLess) encoded = this.#encode(batch);
+        const hasDropped = !mayBeDone && dropExpired(batch);
+        if (encoded === null || hasDropped) encoded = this.#encode(batch);
         const { keys, args } = encoded;
         const stores = batch.calls.some(({ options }) => options.stores === true);
         // If Redis is out of memory, it rejects `run` before executing it, but not `run_full`, which is for calls that
@@ -534,10 +534,10 @@ class Batcher {
     const args: Arg[] = [this.#policy];
     let keys = this.#keys;
     for (const { verb, calls } of bundles) {
-      const own = calls.map((call) => call.args);
-      if (verb.keys !== undefined) keys = [...keys, ...verb.keys(own)];
+      const callArgs = calls.map((call) => call.args);
+      if (verb.keys !== undefined) keys = [...keys, ...verb.keys(callArgs)];
       args.push(verb.name);
-      for (const arg of verb.encode(own)) args.push(arg);
+      for (const arg of verb.encode(callArgs)) args.push(arg);
     }
     return { keys, args };
   }
@@ -573,11 +573,11 @@ class Batcher {
     for (const signal of batch.signals) signaller.onStored(signal);
     if (batch.isOver) return;
     batch.isOver = true;
-    const again: PendingCall[] = [];
+    const retried: PendingCall[] = [];
     const decoded = batch.bundles.flatMap((bundle, i) => {
       const result = read.results[i];
-      if (!isUnkeptRead(bundle, result)) return [{ ...bundle, ...decode(bundle, result) }];
-      again.push(...bundle.calls);
+      if (!isMissingPage(bundle, result)) return [{ ...bundle, ...decode(bundle, result) }];
+      retried.push(...bundle.calls);
       return [];
     });
     const failed = decoded.find(({ error }) => error !== null);
@@ -586,19 +586,19 @@ class Batcher {
     if (batch.number > 0) {
       this.#keepsPops = batch.calls.some(isTake);
       this.#returned = failed === undefined ? returnedOf(batch.number, decoded) : null;
-      if (this.#returned !== null) this.#waiting.push(this.#ownCall(SETTLE_SESSION, undefined));
+      if (this.#returned !== null) this.#waiting.push(this.#internalCall(SETTLE_SESSION, undefined));
     }
-    const registered = this.#afterwards(batch, read);
+    const registered = this.#registerMissing(batch, read);
     const last = batch.calls.findLast(({ options }) => options.moves === true);
     const moved = onReply(this.queue, read, last?.deadlineAt ?? null);
-    const both = moved === null ? registered : Promise.all([registered, moved]).then(() => {});
+    const registeredAndMoved = moved === null ? registered : Promise.all([registered, moved]).then(() => {});
     for (const { calls, values, error } of decoded) {
       for (const [at, call] of calls.entries()) {
-        call.settleAfter(call.options.moves === true ? both : registered, error ?? values[at]);
+        call.settleAfter(call.options.moves === true ? registeredAndMoved : registered, error ?? values[at]);
       }
     }
-    for (const call of again) call.batch = null;
-    this.#waiting.unshift(...again);
+    for (const call of retried) call.batch = null;
+    this.#waiting.unshift(...retried);
     this.#next();
   }
 
@@ -607,7 +607,7 @@ class Batcher {
    * because it may have lost its name with its data; sweeps of a queue that was unknown before or has a different
    * retention.
    */
-  #afterwards(batch: Batch, { isNew, tag, retentionMs }: LibraryReply): Promise<void> | null {
+  #registerMissing(batch: Batch, { isNew, tag, retentionMs }: LibraryReply): Promise<void> | null {
     const { registry } = this.#context;
     const current = retentionMs ?? this.#policyRetentionMs;
     const isOtherRetention = current !== this.#retentionMs;
@@ -621,7 +621,7 @@ class Batcher {
     // Even if it was registered before the batch: another node may have dropped the queue and its name in between.
     const naming = mayBeNew && batch.creates ? registry.declare([this.queue]) : null;
     if (!isKnown) this.#tidyLater();
-    return Promise.all([naming, this.#registerDues(batch, batch.deadlineAt)]).then(
+    return Promise.all([naming, this.#registerSweeps(batch, batch.deadlineAt)]).then(
       () => {},
       () => registry.forgetWritten(this.queue),
     );
@@ -643,7 +643,7 @@ class Batcher {
     if (batch.number === 0) return;
     for (const call of batch.calls) if (isTake(call)) call.reject(error);
     const deliveries = elements.map(({ delivery }) => delivery);
-    if (deliveries.length > 0) this.#waiting.unshift(this.#ownCall(POSTPONE, deliveries));
+    if (deliveries.length > 0) this.#waiting.unshift(this.#internalCall(POSTPONE, deliveries));
   }
 
   /**
@@ -660,7 +660,7 @@ class Batcher {
     if (certain && this.#received === batch.number - 1) this.#received = batch.number;
     const isFull = error instanceof ExecutionError && error.code === 'storage-full';
     const now = this.#context.clock.monotonic();
-    const rest = batch.calls.filter((call) => {
+    const retried = batch.calls.filter((call) => {
       const { isSettled, options, deadlineAt } = call;
       if (isSettled) return false;
       if (isFull) return options.stores !== true;
@@ -668,8 +668,8 @@ class Batcher {
       if (error instanceof NotPrepared) return !this.#needsPreparation(call);
       return options.isRead === true && !batch.isRepeatable;
     });
-    for (const call of batch.calls) if (!rest.includes(call)) call.reject(error);
-    if (rest.length > 0) this.#send(rest, true);
+    for (const call of batch.calls) if (!retried.includes(call)) call.reject(error);
+    if (retried.length > 0) this.#send(retried, true);
     else this.#next();
   }
 
@@ -688,7 +688,7 @@ class Batcher {
     let deliveries = 0;
     let bytes = 0;
     let pageBytes = 0;
-    let used = 0;
+    let removed = 0;
     for (const call of this.#waiting) {
       if (!call.isSettled) {
         deliveries += call.options.deliveries ?? call.items;
@@ -701,9 +701,9 @@ class Batcher {
         if (!isRead) isRepeatable = call.isRepeatable;
         calls.push(call);
       }
-      used++;
+      removed++;
     }
-    this.#waiting.splice(0, used);
+    this.#waiting.splice(0, removed);
     return calls;
   }
 
@@ -711,17 +711,17 @@ class Batcher {
    * No change is waiting. After a pause, a batch without other effect makes the server undo takes of unknown outcome,
    * or finish pops; then the batcher is removed. A sweep removes the session that remains.
    */
-  #rest(): void {
+  #settleLater(): void {
     if (this.#cancelTimer !== null) return;
     const isUnsettled = this.isUnsettled;
     this.#cancelTimer = this.#context.clock.after(isUnsettled ? SETTLE_AGAIN_MS : IDLE_MS, () => {
       this.#cancelTimer = null;
-      if (isUnsettled || this.#keepsPops) this.enqueue(this.#ownCall(SETTLE_SESSION, undefined));
+      if (isUnsettled || this.#keepsPops) this.enqueue(this.#internalCall(SETTLE_SESSION, undefined));
       else this.owner.forget(this);
     });
   }
 
-  #ownCall<Call>(verb: Verb<Call, undefined>, args: Call): PendingCall {
+  #internalCall<Call>(verb: Verb<Call, undefined>, args: Call): PendingCall {
     const done = (): void => {};
     const call = new PendingCall(this, verb as AnyVerb, args, {}, done, done);
     this.owner.add(call);
@@ -768,7 +768,7 @@ class PendingCall extends Expiring {
   }
 
   reject(error: unknown): void {
-    if (this.#settle()) this.#reject(this.options.isRead === true ? unread(error) : error);
+    if (this.#settle()) this.#reject(this.options.isRead === true ? readError(error) : error);
   }
 
   /** Settles an executed call with its result after `others`, or at the deadline. An error rejects it immediately. */
@@ -801,12 +801,12 @@ function areRepeatable(calls: readonly PendingCall[]): boolean {
 }
 
 /** Whether this is the empty page of a repeated reply: sessions keep no pages (`library/session.lua`). */
-function isUnkeptRead({ calls: [call] }: Bundle, result: Result | undefined): boolean {
+function isMissingPage({ calls: [call] }: Bundle, result: Result | undefined): boolean {
   return call?.options.isRead === true && result?.text.length === 0;
 }
 
 /** The error of a read, whose outcome is never unknown: it changed nothing. */
-function unread(error: unknown): unknown {
+function readError(error: unknown): unknown {
   if (!(error instanceof ExecutionError) || error.certain) return error;
   return new ExecutionError('storage-unavailable', 'Redis did not answer in time.');
 }
@@ -818,10 +818,10 @@ function isTake({ verb }: PendingCall): boolean {
 
 /** Removes the expired calls of a batch. Returns whether there were any. */
 function dropExpired(batch: Batch): boolean {
-  const left = batch.calls.filter(({ isSettled }) => !isSettled);
-  if (left.length === batch.calls.length) return false;
-  batch.calls = left;
-  batch.bundles = bundlesOf(left);
+  const remaining = batch.calls.filter(({ isSettled }) => !isSettled);
+  if (remaining.length === batch.calls.length) return false;
+  batch.calls = remaining;
+  batch.bundles = bundlesOf(remaining);
   return true;
 }
 
@@ -846,19 +846,19 @@ interface Decoded {
 /** The deliveries that a batch took for expired calls, in the form of `library/session.lua`. Null: none. */
 function returnedOf(batchNumber: number, decoded: readonly (Bundle & Decoded)[]): Buffer | null {
   const takes = decoded.filter(({ verb }) => verb.numbersOf !== undefined);
-  const named: Buffer[] = [];
+  const references: Buffer[] = [];
   for (const [index, { verb, calls, values }] of takes.entries()) {
     for (const [at, call] of calls.entries()) {
       if (!call.isSettled) continue;
       const place = Buffer.alloc(2);
       place.writeUInt16BE(index + 1);
-      for (const number of verb.numbersOf?.(values[at]) ?? []) named.push(place, number);
+      for (const number of verb.numbersOf?.(values[at]) ?? []) references.push(place, number);
     }
   }
-  if (named.length === 0) return null;
+  if (references.length === 0) return null;
   const number = Buffer.alloc(6);
   number.writeUIntBE(batchNumber, 0, 6);
-  return Buffer.concat([number, ...named]);
+  return Buffer.concat([number, ...references]);
 }
 
 function decode({ verb, calls }: Bundle, result: Result | undefined): Decoded {
@@ -877,30 +877,30 @@ const NO_SIGNALS: readonly Command[] = [];
 class NotPrepared extends ExecutionError {}
 
 function notPrepared(error: unknown): never {
-  const why = error instanceof Error ? error.message : String(error);
-  throw new NotPrepared('storage-unavailable', why);
+  const message = error instanceof Error ? error.message : String(error);
+  throw new NotPrepared('storage-unavailable', message);
 }
 
 const NO_ELEMENTS: readonly (Buffer | null)[] = [];
 const TAG_OF_NONE = '0'.repeat(12);
 
 function readReply(reply: Reply): LibraryReply {
-  const [now, tag, isNew, texts, elements, died, outbox, options] = list(reply);
-  const tagText = bytes(tag).toString('latin1');
+  const [now, tag, isNew, texts, elements, died, outbox, options] = asArray(reply);
+  const tagText = asBuffer(tag).toString('latin1');
   const resultTag = tagText === '' ? TAG_OF_NONE : tagText;
-  const elementLists = list(elements);
-  const [retentionMs] = list(options);
+  const elementLists = asArray(elements);
+  const [retentionMs] = asArray(options);
   return {
     now: Number(now),
     tag: tagText,
     isNew: isNew === 1,
-    results: list(texts).map((text, i) => ({
+    results: asArray(texts).map((text, i) => ({
       tag: resultTag,
-      text: bytes(text),
+      text: asBuffer(text),
       elements: readElements(elementLists[i]),
     })),
-    died: readDied(list(died)),
-    outbox: list(outbox).map(readPrefix),
+    died: readDied(asArray(died)),
+    outbox: asArray(outbox).map(readPrefix),
     retentionMs: retentionMs === undefined ? null : Number(retentionMs),
   };
 }
@@ -947,21 +947,21 @@ const STRING_WIDTHS: ReadonlyMap<number, number> = new Map([
 function readDied([to, ...flat]: readonly Reply[]): Died | null {
   if (to === undefined) return null;
   const counts: [string, number][] = [];
-  for (let i = 0; i < flat.length; i += 2) counts.push([bytes(flat[i]).toString(), Number(flat[i + 1])]);
-  return { to: bytes(to).toString(), counts };
+  for (let i = 0; i < flat.length; i += 2) counts.push([asBuffer(flat[i]).toString(), Number(flat[i + 1])]);
+  return { to: asBuffer(to).toString(), counts };
 }
 
 function readPrefix(prefix: Reply): Prefix {
-  const [to, last, ...entries] = list(prefix).map(bytes);
-  return { to: bytes(to).toString(), last: bytes(last), entries };
+  const [to, last, ...entries] = asArray(prefix).map(asBuffer);
+  return { to: asBuffer(to).toString(), last: asBuffer(last), entries };
 }
 
-function list(reply: Reply | undefined): readonly Reply[] {
+function asArray(reply: Reply | undefined): readonly Reply[] {
   if (Array.isArray(reply)) return reply;
   throw new Error('a reply of the library has the wrong form');
 }
 
-function bytes(reply: Reply | undefined): Buffer {
+function asBuffer(reply: Reply | undefined): Buffer {
   if (Buffer.isBuffer(reply)) return reply;
   throw new Error('a reply of the library has the wrong form');
 }

@@ -36,7 +36,7 @@ export class RedisSignaller implements Signaller {
    */
   command(topic: string, message: JsonValue): Command {
     const { keys, topology } = this.#context;
-    const args = [keys.signalChannel(topic), this.#channels.textOf(message)];
+    const args = [keys.signalChannel(topic), this.#channels.encode(message)];
     return { name: topology.isCluster ? 'SPUBLISH' : 'PUBLISH', args };
   }
 
@@ -81,7 +81,7 @@ export class Channels {
   readonly #channels = new Map<string, Channel>();
   readonly #subscribers = new Map<Master, Subscriber>();
   readonly #origin = randomBytes(8).toString('hex');
-  readonly #ownFront = JSON.stringify([this.#origin]).slice(0, -1);
+  readonly #ownPrefix = JSON.stringify([this.#origin]).slice(0, -1);
   #isRunning = false;
   #isAssignDue = false;
 
@@ -129,7 +129,7 @@ export class Channels {
   }
 
   /** The string that is published for a message. */
-  textOf(message: JsonValue): string {
+  encode(message: JsonValue): string {
     return JSON.stringify([this.#origin, message]);
   }
 
@@ -171,7 +171,7 @@ export class Channels {
   }
 
   #onMessage(name: string, text: string): void {
-    if (!text.startsWith(this.#ownFront)) this.#topics.deliver(name, text);
+    if (!text.startsWith(this.#ownPrefix)) this.#topics.deliver(name, text);
   }
 }
 

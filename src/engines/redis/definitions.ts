@@ -68,7 +68,7 @@ class RedisDefinitions implements DefinitionStore {
   /** Calls a function that also publishes the change. A `delete` is not repeatable: it would find nothing. */
   #change(name: 'put' | 'delete', kind: DefinitionKind, key: string, args: readonly Arg[]): Promise<Reply> {
     const { executor, keys } = this.#context;
-    const publication = [keys.definitionChannel(kind), this.#channels.textOf(key)];
+    const publication = [keys.definitionChannel(kind), this.#channels.encode(key)];
     const options = { repeatable: name === 'put' };
     return executor.call(name, [keys.definitions(kind)], [key, ...args, ...publication], options);
   }

@@ -56,19 +56,19 @@ function headOf({ contentType, contentEncoding, headers }: ElementContent): Buff
   const isBare = contentEncoding === null && headers.length === 0;
   if (isBare && lastHead.type === contentType) return lastHead.bytes;
   const type = contentType === null ? NOTHING : Buffer.from(contentType);
-  const rest = isBare ? NOTHING : Buffer.from(JSON.stringify([contentEncoding, ...headers]));
-  const bytes = newHead(type, contentType === null ? 0 : type.length + 1, rest);
+  const metadata = isBare ? NOTHING : Buffer.from(JSON.stringify([contentEncoding, ...headers]));
+  const bytes = newHead(type, contentType === null ? 0 : type.length + 1, metadata);
   if (isBare) lastHead = { type: contentType, bytes };
   return bytes;
 }
 
-function newHead(type: Buffer, typeLength: number, rest: Buffer): Buffer {
-  const head = Buffer.alloc(HEAD_BYTES + type.length + rest.length);
+function newHead(type: Buffer, typeLength: number, metadata: Buffer): Buffer {
+  const head = Buffer.alloc(HEAD_BYTES + type.length + metadata.length);
   head.writeUInt8(FORM, 0);
   head.writeUInt16BE(typeLength, 1);
   head.set(type, 3);
-  head.writeUInt32BE(rest.length, 3 + type.length);
-  head.set(rest, HEAD_BYTES + type.length);
+  head.writeUInt32BE(metadata.length, 3 + type.length);
+  head.set(metadata, HEAD_BYTES + type.length);
   return head;
 }
 
@@ -79,12 +79,12 @@ function newHead(type: Buffer, typeLength: number, rest: Buffer): Buffer {
 export function decodeContent(value: Buffer, at: number): ElementContent {
   if (value[at] !== FORM) throw new Error(`content begins with byte ${value[at]}, not ${FORM}`);
   const typeLength = value.readUInt16BE(at + 1);
-  const restAt = at + 3 + Math.max(0, typeLength - 1);
-  const bodyAt = restAt + 4 + value.readUInt32BE(restAt);
+  const metadataAt = at + 3 + Math.max(0, typeLength - 1);
+  const bodyAt = metadataAt + 4 + value.readUInt32BE(metadataAt);
   if (bodyAt > value.length)
     throw new Error(`content ends at byte ${value.length}, before its body at ${bodyAt}`);
-  const contentType = typeLength === 0 ? null : readType(value, at + 3, restAt);
-  const { contentEncoding, headers } = decodeRest(value, restAt + 4, bodyAt);
+  const contentType = typeLength === 0 ? null : readType(value, at + 3, metadataAt);
+  const { contentEncoding, headers } = decodeMetadata(value, metadataAt + 4, bodyAt);
   return { body: value.subarray(bodyAt), contentType, contentEncoding, headers };
 }
 
@@ -102,7 +102,7 @@ function readType(value: Buffer, from: number, to: number): string {
   return read;
 }
 
-function decodeRest(
+function decodeMetadata(
   value: Buffer,
   from: number,
   to: number,
@@ -127,17 +127,17 @@ const LARGEST_NUMBER = 2 ** 48 - 1;
 /** A tag that no queue has. */
 const NO_TAG = '\0'.repeat(TAG_LENGTH);
 
-/** The last two digits of a number, precomputed; the digits before them seldom change from id to id. */
+/** The last two digits of a number, precomputed; the tag and the digits before them seldom change from id to id. */
 const LAST_DIGITS = Array.from({ length: 1024 }, (_, number) => number.toString(32).padStart(2, '0'));
-let front = { tag: '', high: -1, text: '' };
+let lastPrefix = { tag: '', high: -1, text: '' };
 
 export function elementId(tag: string, number: number): ElementId {
   const low = number % 1024;
   const high = (number - low) / 1024;
-  if (front.high !== high || front.tag !== tag) {
-    front = { tag, high, text: tag + high.toString(32).padStart(NUMBER_LENGTH - 2, '0') };
+  if (lastPrefix.high !== high || lastPrefix.tag !== tag) {
+    lastPrefix = { tag, high, text: tag + high.toString(32).padStart(NUMBER_LENGTH - 2, '0') };
   }
-  return front.text + LAST_DIGITS[low];
+  return lastPrefix.text + LAST_DIGITS[low];
 }
 
 /** Writes tag(12) and number(6). A malformed id gets a tag that no queue has. */

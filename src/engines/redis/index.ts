@@ -59,7 +59,7 @@ class RedisEngine implements Engine {
   readonly #outbox: Outbox;
   #isDurabilityLogged = false;
   /** The failures that were logged, by server and reason; empty while all servers can be reached. */
-  readonly #loggedReasons = new Set<string>();
+  readonly #loggedFailures = new Set<string>();
   #starting: Promise<void> | null = null;
   #stopping: Promise<void> | null = null;
 
@@ -73,12 +73,12 @@ class RedisEngine implements Engine {
       clock,
       library,
       settings,
-      onReady: (facts, _server, isOther) => {
-        if (isOther) registry.noteLoss();
+      onReady: (facts, _server, mayHaveLostWrites) => {
+        if (mayHaveLostWrites) registry.noteLoss();
         this.#onReady(facts);
       },
       onDown: (server, reason) => this.#onDown(server, reason),
-      onReplicas: (server, areThere) => this.#onReplicas(server, areThere),
+      onReplicas: (server, hasReplicas) => this.#onReplicas(server, hasReplicas),
     });
     const context: RedisContext = {
       clock,
@@ -142,10 +142,10 @@ class RedisEngine implements Engine {
     const masters = topology.masters();
     const deadlineAt = executor.deadline();
     const pings = masters.map((master) => master.execute({ name: 'PING', args: [], writes: false }));
-    const isAnswered = (await Promise.allSettled(pings)).every(({ status }) => status === 'fulfilled');
+    const haveReplied = (await Promise.allSettled(pings)).every(({ status }) => status === 'fulfilled');
     const key = keys.due;
     // The slot map of a cluster may be outdated, and another server may serve the key.
-    if (masters.length === 0 || !isAnswered) await executor.read(key, 'EXISTS', [key], deadlineAt);
+    if (masters.length === 0 || !haveReplied) await executor.read(key, 'EXISTS', [key], deadlineAt);
   }
 
   async examine(): Promise<readonly Finding[]> {
@@ -167,10 +167,10 @@ class RedisEngine implements Engine {
   }
 
   #startError(error: unknown): Error {
-    const why = (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
+    const reason = (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
     // Some reasons end with a hint, after a semicolon.
-    const remedy = why.includes('; ') ? '' : "; start Redis there, or correct the namespace's url";
-    return new Error(`${this.#context.settings.shown}: ${why}${remedy}`);
+    const hint = reason.includes('; ') ? '' : "; start Redis there, or correct the namespace's url";
+    return new Error(`${this.#context.settings.shown}: ${reason}${hint}`);
   }
 
   async #stop(): Promise<void> {
@@ -184,16 +184,17 @@ class RedisEngine implements Engine {
 
   #onDown(server: string, { message }: Error): void {
     const { log, settings } = this.#context;
-    const why = `${server}: ${message}`;
-    if (this.#loggedReasons.has(why) || this.#stopping !== null) return;
-    this.#loggedReasons.add(why);
+    const failure = `${server}: ${message}`;
+    if (this.#loggedFailures.has(failure) || this.#stopping !== null) return;
+    this.#loggedFailures.add(failure);
     log.warn({ engine: settings.shown, server, reason: message }, 'Redis cannot be reached');
   }
 
-  #onReplicas(server: string, areThere: boolean): void {
+  #onReplicas(server: string, hasReplicas: boolean): void {
     const { log, settings } = this.#context;
     const fields = { engine: settings.shown, server };
-    if (areThere) log.info(fields, 'Redis has a replica again: changes are acknowledged when it has them.');
+    if (hasReplicas)
+      log.info(fields, 'Redis has a replica again: changes are acknowledged when it has them.');
     else log.warn(fields, 'Redis has no replica any more: changes are acknowledged without one.');
   }
 
@@ -201,8 +202,8 @@ class RedisEngine implements Engine {
   #onReady({ appendOnly, appendFsync, replicas }: ServerFacts): void {
     const { log, settings } = this.#context;
     const engine = settings.shown;
-    if (this.#loggedReasons.size > 0) {
-      this.#loggedReasons.clear();
+    if (this.#loggedFailures.size > 0) {
+      this.#loggedFailures.clear();
       log.info({ engine }, 'Redis can be reached again');
     }
     if (this.#isDurabilityLogged) return;
@@ -247,14 +248,19 @@ async function examineMasters({ clock, settings }: RedisContext): Promise<readon
   return [...findings.values()].flat();
 }
 
-function findingsOf(facts: ServerFacts, check: string, settings: Settings, here: number): readonly Finding[] {
+function findingsOf(
+  facts: ServerFacts,
+  check: string,
+  settings: Settings,
+  localTime: number,
+): readonly Finding[] {
   return [
     finding(check, 'ok', `it is version ${facts.version}`),
     // Connections to a server with another policy fail.
     finding(check, 'ok', 'its maxmemory-policy is noeviction'),
     appendOnlyFinding(facts, check),
     replicasFinding(facts, check, settings),
-    clockFinding(check, facts.now, here),
+    clockFinding(check, facts.now, localTime),
   ];
 }
 

@@ -11,7 +11,7 @@ interface QueueKeys {
 // Characters that could end a hash tag, separate two names or begin an escape.
 const SPECIAL = /[%{}/:]/g;
 /** The key of such a namespace's names would be `due` or `tidy` of an engine whose prefix ends with `:queues`. */
-const OWN_WORDS = /^(due|tidy)$/;
+const RESERVED_NAMES = /^(due|tidy)$/;
 
 /**
  * Names of keys. All keys of a queue have its namespace and name as their hash tag, so they share a slot on a cluster.
@@ -20,14 +20,14 @@ const OWN_WORDS = /^(due|tidy)$/;
 export class Keys {
   readonly #prefix: string;
   /** Distinguishes the channels of a database: all databases of a server share their channels. */
-  readonly #mark: string;
+  readonly #channelSuffix: string;
   /** A cache by object: callers use one object for all calls of a queue. */
   readonly #queues = new WeakMap<QueueKey, QueueKeys>();
 
   /** @param prefix the beginning of all keys and channels, without braces */
   constructor(prefix: string, db = 0) {
     this.#prefix = prefix;
-    this.#mark = db === 0 ? '' : `@${db}`;
+    this.#channelSuffix = db === 0 ? '' : `@${db}`;
   }
 
   queue(queue: QueueKey): QueueKeys {
@@ -57,7 +57,7 @@ export class Keys {
 
   /** Names of the known queues of a namespace, by when they were last used. */
   names(ns: string): string {
-    return `${this.#prefix}:queues:${escaped(ns).replace(OWN_WORDS, '%$1')}`;
+    return `${this.#prefix}:queues:${escaped(ns).replace(RESERVED_NAMES, '%$1')}`;
   }
 
   /** Queues in which a lease or an element may expire, or retention may apply, by when to sweep them. */
@@ -76,11 +76,11 @@ export class Keys {
 
   /** The channel on which changed definitions are published. */
   definitionChannel(kind: DefinitionKind): string {
-    return `${this.#prefix}:changed${this.#mark}:${kind}`;
+    return `${this.#prefix}:changed${this.#channelSuffix}:${kind}`;
   }
 
   signalChannel(topic: string): string {
-    return `${this.#prefix}:signal${this.#mark}:${escaped(topic)}`;
+    return `${this.#prefix}:signal${this.#channelSuffix}:${escaped(topic)}`;
   }
 }
 
@@ -89,14 +89,14 @@ function escaped(name: string): string {
 }
 
 /** A cache by object: callers use one object for all calls of a queue. */
-const texts = new WeakMap<QueueKey, string>();
+const fullNames = new WeakMap<QueueKey, string>();
 
 /** A queue's full name as one string without zero bytes: namespace, slash and name, both escaped. */
 export function queueText(queue: QueueKey): string {
-  let text = texts.get(queue);
+  let text = fullNames.get(queue);
   if (text === undefined) {
     text = `${escaped(queue.ns)}/${escaped(queue.name)}`;
-    texts.set(queue, text);
+    fullNames.set(queue, text);
   }
   return text;
 }

@@ -94,8 +94,8 @@ export class ListStorage implements Storage {
     if (request === null) return this.#insert(queue, elements, options);
     if (elements.length > 0) return this.#insert(queue, withRequestKeys(elements, request), options);
     const probing = {
-      insert: (of: QueueKey, probes: readonly NewElement[], given: InsertOptions = {}) =>
-        this.#insert(of, probes, { ...options, ...given }, false),
+      insert: (probed: QueueKey, probes: readonly NewElement[], given: InsertOptions = {}) =>
+        this.#insert(probed, probes, { ...options, ...given }, false),
     };
     if (await isRequestSeen(probing, queue, request)) options.onRepeat?.(0, true);
     return [];
@@ -135,13 +135,13 @@ export class ListStorage implements Storage {
     if (group !== PLAIN_GROUP) return NOTHING;
     const call = { count, maxBytes: maxBytes ?? null };
     const deadlineAt = this.#batchers.deadline(leftMs);
-    const { damaged, isHeldUp, ...taken } = await this.#batchers.call(queue, RPOP, call, {
+    const { damaged, isBlocked, ...taken } = await this.#batchers.call(queue, RPOP, call, {
       join: maxBytes === undefined ? 'rpop' : null,
       items: count,
       deadlineAt,
     });
     const isPutBehind = await this.#putBehind(queue, damaged, deadlineAt);
-    if (!isHeldUp) return taken;
+    if (!isBlocked) return taken;
     const message = 'An element at the front of the list cannot be decoded';
     if (isPutBehind) {
       const done = 'it was put behind the others';
@@ -213,8 +213,8 @@ export class ListStorage implements Storage {
   }
 
   async purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
-    const isMeant = states === undefined || states.includes('ready');
-    const removed = isMeant ? await this.#batchers.call(queue, DROP, undefined) : 0;
+    const includesReady = states === undefined || states.includes('ready');
+    const removed = includesReady ? await this.#batchers.call(queue, DROP, undefined) : 0;
     return { removed, isDone: true };
   }
 
@@ -287,10 +287,10 @@ const LPUSH: Verb<PushCall, ElementId[]> = {
     return calls.map(({ items, onRepeat }) => {
       let isMismatched = false;
       const ids = items.map(({ id, fingerprint }, index) => {
-        const kept = elements[next++]?.toString('latin1') ?? '';
-        const first = kept.slice(0, ID_LENGTH);
-        if (kept === '') return id;
-        const isSame = isSameContent(kept.slice(ID_LENGTH), fingerprint);
+        const stored = elements[next++]?.toString('latin1') ?? '';
+        const first = stored.slice(0, ID_LENGTH);
+        if (stored === '') return id;
+        const isSame = isSameContent(stored.slice(ID_LENGTH), fingerprint);
         if (isSame && first === id) return id;
         isMismatched ||= !isSame;
         onRepeat?.(index, isSame);
@@ -320,7 +320,7 @@ interface Damaged {
 interface Popped extends TakeResult {
   readonly damaged: readonly Damaged[];
   /** The call gets no element, because of damaged items. */
-  readonly isHeldUp: boolean;
+  readonly isBlocked: boolean;
 }
 
 /**
@@ -338,7 +338,7 @@ const RPOP: Verb<PopCall, Popped> = {
       return {
         deliveries,
         damaged: i === 0 ? damaged : [],
-        isHeldUp: deliveries.length === 0 && damaged.length > 0,
+        isBlocked: deliveries.length === 0 && damaged.length > 0,
         nextDueAt: deliveries.length < count ? nextDueAt : null,
         isCut: text.at(-1) === CUT,
         isLeft: text.at(-1) === LEFT,

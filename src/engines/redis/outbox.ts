@@ -119,7 +119,7 @@ export class Outbox {
   }
 
   /** Applies entries at the destination. Returns the number and run id of the last one. */
-  async #apply({ waiters, to }: Relay, { tag, prefix: { entries } }: Read): Promise<Buffer> {
+  async #apply({ waiters, to }: Relay, { tag, prefix: { entries } }: RelayedEntries): Promise<Buffer> {
     const target = parseQueueText(to);
     const bytes = entries.reduce((sum, { length }) => sum + length, 0);
     const options = { ...REPEATABLE, creates: true, stores: true, bytes };
@@ -128,7 +128,7 @@ export class Outbox {
     const mark = entries.at(-1)?.subarray(0, MARK_BYTES) ?? NO_MARK;
     const number = mark.subarray(0, NUMBER_BYTES);
     this.#onArrival(target);
-    for (const { onApplied } of takeWhile(waiters, (each) => Buffer.compare(each.number, number) <= 0)) {
+    for (const { onApplied } of takeWhile(waiters, (waiter) => Buffer.compare(waiter.number, number) <= 0)) {
       onApplied();
     }
     return mark;
@@ -155,7 +155,7 @@ export class Outbox {
 }
 
 /** Entries from a reply of their source, and the tag of that. */
-interface Read {
+interface RelayedEntries {
   readonly tag: string;
   readonly prefix: LibraryReply['outbox'][number];
 }
@@ -165,7 +165,7 @@ interface Relay {
   /** The full name of the destination. */
   readonly to: string;
   /** The entries to apply next. */
-  next: Read | null;
+  next: RelayedEntries | null;
   /** In the order of their numbers and deadlines. */
   readonly waiters: Waiter[];
   cancelPause: CancelTimer;
@@ -178,7 +178,7 @@ interface Waiter {
 }
 
 /** Removes the first waiters that satisfy a condition, and returns them. */
-function takeWhile(waiters: Waiter[], holds: (waiter: Waiter) => boolean): Waiter[] {
-  const end = waiters.findIndex((waiter) => !holds(waiter));
+function takeWhile(waiters: Waiter[], condition: (waiter: Waiter) => boolean): Waiter[] {
+  const end = waiters.findIndex((waiter) => !condition(waiter));
   return waiters.splice(0, end < 0 ? waiters.length : end);
 }

@@ -11,7 +11,7 @@ import { type Keys, parseQueueText, queueText } from './keys.ts';
 import type { Settings } from './settings.ts';
 
 /** A queue that must be swept within `ms`. */
-export interface Due {
+export interface SweepRequest {
   readonly queue: QueueKey;
   readonly ms: number;
 }
@@ -43,7 +43,7 @@ const USE_NOTED_MS = 3_600_000;
  */
 const SURELY_KNOWN_MS = 12 * USE_NOTED_MS;
 /** A server's time is estimated between its replies. If its clock is set back further, all uses are recorded again. */
-const CLOCKS_MS = 60_000;
+const CLOCK_TOLERANCE_MS = 60_000;
 /** A map with more queues than this is cleared. */
 const MAX_REMEMBERED = 100_000;
 /**
@@ -142,8 +142,8 @@ export class Registry {
     const now = this.now();
     const byNamespace = Map.groupBy(queues, ({ ns }) => ns);
     await Promise.all(
-      Array.from(byNamespace, ([ns, of]) => {
-        const names = of.map(({ name }) => name);
+      Array.from(byNamespace, ([ns, group]) => {
+        const names = group.map(({ name }) => name);
         return this.#use(ns, names, true, deadlineAt);
       }),
     );
@@ -207,28 +207,29 @@ export class Registry {
     const score = await this.#executor.read(key, 'ZSCORE', [key, name]);
     const usedAt = score === null ? null : Number(asString(score));
     if (usedAt !== null) await this.unname(ns, { name, usedAt }, -DROP_MARK_MS);
-    const isKeyed = usedAt !== null && this.#settings.variant === 'list' && this.#dedupWindowMs > 0;
-    if (!(await this.#delete(queue, 'drop', isKeyed ? [this.#keys.listDropped(queue)] : []))) return false;
+    const hasDedupKeys = usedAt !== null && this.#settings.variant === 'list' && this.#dedupWindowMs > 0;
+    if (!(await this.#delete(queue, 'drop', hasDedupKeys ? [this.#keys.listDropped(queue)] : [])))
+      return false;
     this.forgetWritten(queue);
     if (usedAt !== null) await this.unname(ns, { name, usedAt: usedAt - DROP_MARK_MS }, null);
     return true;
   }
 
-  async #delete(queue: QueueKey, by: 'forget' | 'drop', more: readonly string[]): Promise<boolean> {
+  async #delete(queue: QueueKey, name: 'forget' | 'drop', extraKeys: readonly string[]): Promise<boolean> {
     const { hash, order, stats } = this.#keys.queue(queue);
-    const keys = [hash, order, stats, this.#keys.list(queue), ...more] as const;
-    return (await this.#executor.call(by, keys, [this.#dedupWindowMs])) === 1;
+    const keys = [hash, order, stats, this.#keys.list(queue), ...extraKeys] as const;
+    return (await this.#executor.call(name, keys, [this.#dedupWindowMs])) === 1;
   }
 
   /** Removes a name, or with `keepMs` adds this to its last use, unless it was used since. @throws ExecutionError */
   async unname(ns: string, { name, usedAt }: UnusedName, keepMs: number | null): Promise<void> {
-    const instead = keepMs === null ? '' : usedAt + keepMs;
-    await this.#executor.call('unname', [this.#keys.names(ns)], [name, usedAt, instead]);
+    const newUse = keepMs === null ? '' : usedAt + keepMs;
+    await this.#executor.call('unname', [this.#keys.names(ns)], [name, usedAt, newUse]);
   }
 
   #isWithin(moment: number | undefined, ms: number): boolean {
     const now = this.now();
-    return moment !== undefined && moment <= now + CLOCKS_MS && now < moment + ms;
+    return moment !== undefined && moment <= now + CLOCK_TOLERANCE_MS && now < moment + ms;
   }
 
   /** @throws ExecutionError */
@@ -245,7 +246,7 @@ export class Registry {
   async usage(ns: string, needsBytes: boolean): Promise<Usage> {
     const names = await this.names(ns);
     const isList = this.#settings.variant === 'list';
-    const ask = (key: string, name: string, ...args: (string | number)[]): Promise<Reply> =>
+    const query = (key: string, name: string, ...args: (string | number)[]): Promise<Reply> =>
       this.#executor.read(key, name, args);
     let elements = 0;
     let bytes = 0;
@@ -255,11 +256,11 @@ export class Registry {
       for (const name of names.slice(from, from + QUEUES_AT_ONCE)) {
         const { hash, order } = this.#keys.queue({ ns, name });
         const list = this.#keys.list({ ns, name });
-        if (isList) counting.push(ask(list, 'LLEN', list));
-        else for (const [low, high] of COUNTED) counting.push(ask(order, 'ZLEXCOUNT', order, low, high));
+        if (isList) counting.push(query(list, 'LLEN', list));
+        else for (const [low, high] of COUNTED) counting.push(query(order, 'ZLEXCOUNT', order, low, high));
         if (!needsBytes) continue;
         for (const key of isList ? [list] : [hash, order]) {
-          measuring.push(ask(key, 'MEMORY', 'USAGE', key, 'SAMPLES', SAMPLES));
+          measuring.push(query(key, 'MEMORY', 'USAGE', key, 'SAMPLES', SAMPLES));
         }
       }
       const [counts, sizes] = await Promise.all([Promise.all(counting), Promise.all(measuring)]);
@@ -270,19 +271,19 @@ export class Registry {
   }
 
   /** Ensures that the queue is swept within `ms`. Null if an entry does so already. @throws ExecutionError */
-  dueIn(queue: QueueKey, ms: number, deadlineAt: number): Promise<void> | null {
+  requireSweep(queue: QueueKey, ms: number, deadlineAt: number): Promise<void> | null {
     const now = this.now();
     const text = queueText(queue);
     const isSoon = ms <= MARGIN_MS;
     const registered = (isSoon ? this.#soon : this.#due).get(text) ?? 0;
     if (registered > (isSoon ? now : now + MARGIN_MS) && registered <= now + ms) return null;
-    if (!isSoon) return this.addDue(queue, now + ms, deadlineAt);
+    if (!isSoon) return this.addSweep(queue, now + ms, deadlineAt);
     // A sweep may remove the first entry while the call is in flight; then the second one remains.
     const moments = [now + ms, now + ms + MARGIN_MS];
     return this.#add('due', queue, moments, deadlineAt).then(() => remember(this.#soon, text, now + ms));
   }
 
-  async addDue(queue: QueueKey, at: number, deadlineAt?: number): Promise<void> {
+  async addSweep(queue: QueueKey, at: number, deadlineAt?: number): Promise<void> {
     await this.#add('due', queue, [at], deadlineAt);
     remember(this.#due, queueText(queue), at);
   }
@@ -348,9 +349,9 @@ function remember<Value>(map: Map<string, Value>, text: string, value: Value): v
 /** Entries per read. A sweep that has found as many reads no more. */
 const MAX_QUEUES = 500;
 /** Queues that are swept at a time to find the next moment. */
-const STEP = 50;
+const QUEUES_PER_STEP = 50;
 /** Queues whose server is unavailable are swept again after this long. */
-const AGAIN_MS = 5_000;
+const RETRY_MS = 5_000;
 
 const HOUR_MS = 3_600_000;
 /** A queue that is empty, not paused and unused for this long is removed. Its last use is known to the hour. */
@@ -358,7 +359,7 @@ const FORGOTTEN_MS = 25 * HOUR_MS;
 /** An unused queue that is still needed is checked again after this long. */
 const NEEDED_MS = HOUR_MS;
 /** Time between two checks for unused queues, and how many names of a namespace one check covers. */
-const REST_MS = 600_000;
+const CHECK_INTERVAL_MS = 600_000;
 const NAMES_AT_ONCE = 200;
 
 /**
@@ -402,11 +403,11 @@ export class Sweeper {
     for (const [text, { queue, found }] of swept) {
       if (found.released || (found.ready && dueTexts.has(text))) this.noteAffected(queue);
     }
-    const again = now + AGAIN_MS;
+    const retryAt = now + RETRY_MS;
     await Promise.all([
       this.#registerNext(swept, now + 1),
-      ...due.filter(isSilent).map(({ queue }) => this.#registry.addDue(queue, again)),
-      ...tidy.filter(isSilent).map(({ queue }) => this.#registry.addTidy(queue, again)),
+      ...due.filter(isSilent).map(({ queue }) => this.#registry.addSweep(queue, retryAt)),
+      ...tidy.filter(isSilent).map(({ queue }) => this.#registry.addTidy(queue, retryAt)),
     ]);
     await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
     await this.forgetUnused();
@@ -466,7 +467,7 @@ export class Sweeper {
     for (const { queue, found } of swept.values()) {
       const { nextTidyAt } = found;
       const nextAt = found.more ? earliest : found.nextAt;
-      if (nextAt !== null) adding.push(this.#registry.addDue(queue, Math.max(nextAt, earliest)));
+      if (nextAt !== null) adding.push(this.#registry.addSweep(queue, Math.max(nextAt, earliest)));
       if (nextTidyAt !== null) adding.push(this.#registry.addTidy(queue, Math.max(nextTidyAt, earliest)));
     }
     await Promise.all(adding);
@@ -477,19 +478,19 @@ export class Sweeper {
    * entry. So queues are swept, in the order of their entries, until no other can be due earlier.
    */
   async #nextAt(now: number, { swept, silent }: SweptQueues): Promise<number | null> {
-    let next = silent.size > 0 ? now + AGAIN_MS : Number.POSITIVE_INFINITY;
+    let next = silent.size > 0 ? now + RETRY_MS : Number.POSITIVE_INFINITY;
     for (const { found } of swept.values()) next = Math.min(next, found.nextAt ?? next);
     const later = await this.#registry.entries('due', `(${now}`, '+inf', MAX_QUEUES);
-    const asked = new Set([...swept.keys(), ...silent]);
-    for (let from = 0; from < later.length; from += STEP) {
-      const step = later.slice(from, from + STEP);
+    const checked = new Set([...swept.keys(), ...silent]);
+    for (let from = 0; from < later.length; from += QUEUES_PER_STEP) {
+      const step = later.slice(from, from + QUEUES_PER_STEP);
       if ((step[0]?.at ?? 0) >= next) break;
-      const others = step.filter((entry) => this.#isOwn(entry) && !asked.has(queueText(entry.queue)));
+      const others = step.filter((entry) => this.#isOwn(entry) && !checked.has(queueText(entry.queue)));
       const found = await this.#sweepAll(others);
-      for (const text of [...found.swept.keys(), ...found.silent]) asked.add(text);
-      for (const { queue, found: each } of found.swept.values()) {
-        if (each.released) this.noteAffected(queue);
-        next = Math.min(next, each.more ? now : (each.nextAt ?? next));
+      for (const text of [...found.swept.keys(), ...found.silent]) checked.add(text);
+      for (const { queue, found: result } of found.swept.values()) {
+        if (result.released) this.noteAffected(queue);
+        next = Math.min(next, result.more ? now : (result.nextAt ?? next));
       }
       for (const { queue, at } of step) if (found.silent.has(queueText(queue))) next = Math.min(next, at);
     }
@@ -509,8 +510,8 @@ export class Sweeper {
    */
   async forgetUnused(): Promise<void> {
     const now = this.#registry.now();
-    if (now < this.#forgetAt && now >= this.#forgetAt - REST_MS) return;
-    this.#forgetAt = now + REST_MS;
+    if (now < this.#forgetAt && now >= this.#forgetAt - CHECK_INTERVAL_MS) return;
+    this.#forgetAt = now + CHECK_INTERVAL_MS;
     const steps = this.#context.namespaces.map((policy) => this.#forgetIn(policy).catch(() => false));
     if ((await Promise.all(steps)).includes(true)) this.#forgetAt = now;
   }

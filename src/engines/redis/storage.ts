@@ -53,7 +53,7 @@ import type { Arg, EncodedArgs } from './client/connection.ts';
 import { decodeContent, elementId, encodeContent, encodeContents, ID_BYTES, writeId } from './encoding.ts';
 import { queueText } from './keys.ts';
 import { noNumberLeft, type Policies } from './policies.ts';
-import type { Due, Registry, Sweeper } from './registry.ts';
+import type { Registry, Sweeper, SweepRequest } from './registry.ts';
 
 const READ = { isRead: true } as const;
 /** Deliveries removed per step. Redis serves nobody else while a function runs. */
@@ -122,10 +122,10 @@ export class RedisStorage implements Storage {
     const deadlineAt = this.#batchers.deadline(leftMs);
     const isEmpty = elements.length === 0;
     if (isEmpty && request === null) return [];
-    const room = roomOf(this.#policies, queue);
+    const capacity = capacityOf(this.#policies, queue);
     // Check before sending: a rejected insert must not create the queue.
-    if (room.limit !== null && isBeyond(room.limit, elements)) throw groupsRejected(room);
-    const call = insertCall(elements, { windowMs: this.#dedupWindowMs, room, onRepeat, request });
+    if (capacity.limit !== null && isBeyond(capacity.limit, elements)) throw groupsRejected(capacity);
+    const call = insertCall(elements, { windowMs: this.#dedupWindowMs, capacity, onRepeat, request });
     // Looking up a request key stores nothing and does not create the queue.
     if (isEmpty) return this.#batchers.call(queue, INSERT, call, { deadlineAt });
     return this.#batchers.call(queue, INSERT, call, {
@@ -136,7 +136,7 @@ export class RedisStorage implements Storage {
       items: elements.length,
       deliveries: elements.reduce((sum, { groups }) => sum + groups.length, 0),
       bytes: call.contents.bytes.length,
-      dues: this.#expiries(queue, elements),
+      sweeps: this.#expirySweeps(queue, elements),
       deadlineAt,
     });
   }
@@ -158,7 +158,7 @@ export class RedisStorage implements Storage {
       join: ids === null && maxBytes === null ? `take ${lease} ${call.owner} ${group}` : null,
       items: count,
       deadlineAt: this.#batchers.deadline(leftMs),
-      ...(lease === null ? {} : { dues: [{ queue, ms: lease }] }),
+      ...(lease === null ? {} : { sweeps: [{ queue, ms: lease }] }),
     });
   }
 
@@ -169,9 +169,9 @@ export class RedisStorage implements Storage {
   async settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     if (items.length === 0) return [];
     const deadlineAt = this.#batchers.deadline(leftMs);
-    const room = this.#makeRoom(items, deadlineAt);
+    const creating = this.#createGroups(items, deadlineAt);
     // Do not await when there is nothing to wait for: the calls would lose their place in the order.
-    if (room !== null) await room;
+    if (creating !== null) await creating;
     return this.#settle(items, deadlineAt);
   }
 
@@ -180,16 +180,16 @@ export class RedisStorage implements Storage {
     const args = undoArgs(deliveries);
     const bytes = deliveries.reduce((sum, { body }) => sum + body.length, 0);
     const expiries = deliveries.map((delivery) => ({ expiresAt: expiryOf(delivery) }));
-    const dues = this.#expiries(queue, expiries);
+    const sweeps = this.#expirySweeps(queue, expiries);
     await this.#batchers.call(queue, UNDO, args, {
       join: 'undo',
       creates: true,
       items: deliveries.length,
       bytes,
-      dues,
+      sweeps,
     });
     // The sweep for an element that has expired since its pop may have run before this undo.
-    if (dues.length > 0) this.#sweepSoon(queue);
+    if (sweeps.length > 0) this.#sweepSoon(queue);
   }
 
   scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
@@ -228,14 +228,14 @@ export class RedisStorage implements Storage {
     if (isOneQueue && items.length <= SETTLE_STEP) return this.#settleQueue(items, deadlineAt);
     const byQueue = Map.groupBy(items, ({ queue }) => queueText(queue));
     const steps = [...byQueue.values()].flatMap(stepsOf);
-    const settled = await Promise.allSettled(steps.map((own) => this.#settleQueue(own, deadlineAt)));
+    const settled = await Promise.allSettled(steps.map((step) => this.#settleQueue(step, deadlineAt)));
     const failed = settled.find((each) => each.status === 'rejected');
-    if (failed !== undefined) throw inPart(settled, failed.reason);
+    if (failed !== undefined) throw partialFailure(settled, failed.reason);
     const results = new Map<SettleItem, SettleResult>();
-    for (const [i, own] of steps.entries()) {
-      const each = settled[i];
-      if (each?.status !== 'fulfilled') continue;
-      for (const [at, item] of own.entries()) results.set(item, each.value[at] as SettleResult);
+    for (const [i, step] of steps.entries()) {
+      const result = settled[i];
+      if (result?.status !== 'fulfilled') continue;
+      for (const [at, item] of step.entries()) results.set(item, result.value[at] as SettleResult);
     }
     return items.map((item) => results.get(item) as SettleResult);
   }
@@ -243,13 +243,13 @@ export class RedisStorage implements Storage {
   #settleQueue(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
     const policies = this.#policies;
     const queue = (items[0] as SettleItem).queue;
-    const dues: Due[] = [];
+    const sweeps: SweepRequest[] = [];
     let bytes = 0;
     let stores = false;
     let moves = false;
     for (const { action } of items) {
-      if (action.kind === 'extend') dues.push({ queue, ms: action.leaseMs });
-      if (action.kind === 'move') dues.push({ queue: action.to, ms: MOVED_SWEEP_MS });
+      if (action.kind === 'extend') sweeps.push({ queue, ms: action.leaseMs });
+      if (action.kind === 'move') sweeps.push({ queue: action.to, ms: MOVED_SWEEP_MS });
       if (action.kind !== 'finish' && action.kind !== 'extend') moves = true;
       if (action.kind === 'move') stores = true;
       if (action.kind !== 'finish' || action.inserts === undefined) continue;
@@ -257,10 +257,10 @@ export class RedisStorage implements Storage {
       for (const { queue: to, element } of action.inserts) {
         stores = true;
         bytes += element.body.length;
-        dues.push(...this.#expiries(to, [element]));
+        sweeps.push(...this.#expirySweeps(to, [element]));
       }
     }
-    const options = { join: 'settle', items: items.length, bytes, stores, moves, dues, deadlineAt };
+    const options = { join: 'settle', items: items.length, bytes, stores, moves, sweeps, deadlineAt };
     const retentionMs = (to: QueueKey): number => policies.retentionMs(to);
     const call = { items, windowMs: this.#dedupWindowMs, retentionMs };
     return this.#batchers.call(queue, SETTLE, call, options).then((results) => {
@@ -281,7 +281,7 @@ export class RedisStorage implements Storage {
     const rest = this.#settleQueue(left, deadlineAt);
     const settled = await Promise.allSettled([first, rest]);
     const [, later] = settled;
-    if (later.status === 'rejected') throw inPart(settled, later.reason);
+    if (later.status === 'rejected') throw partialFailure(settled, later.reason);
     const next = later.value.values();
     return results.map((result) => result ?? (next.next().value as SettleResult));
   }
@@ -295,11 +295,11 @@ export class RedisStorage implements Storage {
 
   /** If this fails, the entry that was added before the batch remains. */
   #sweepSoon(queue: QueueKey): void {
-    this.#registry.addDue(queue, this.now(queue)).catch(() => {});
+    this.#registry.addSweep(queue, this.now(queue)).catch(() => {});
   }
 
   /** When to sweep a queue for the first of these elements that expires. */
-  #expiries(queue: QueueKey, elements: readonly Pick<NewElement, 'expiresAt'>[]): Due[] {
+  #expirySweeps(queue: QueueKey, elements: readonly Pick<NewElement, 'expiresAt'>[]): SweepRequest[] {
     let first = Number.POSITIVE_INFINITY;
     for (const { expiresAt } of elements) first = Math.min(first, expiresAt ?? first);
     if (first === Number.POSITIVE_INFINITY) return [];
@@ -311,16 +311,16 @@ export class RedisStorage implements Storage {
    * it arrives. Exchanges name no such groups, so they need no call here. Null: nothing to do.
    * @throws QuaysideError `too-many-groups`
    */
-  #makeRoom(items: readonly SettleItem[], deadlineAt: number): Promise<unknown> | null {
-    let targets: Map<string, { readonly room: GroupRoom; readonly groups: Set<GroupName> }> | null = null;
+  #createGroups(items: readonly SettleItem[], deadlineAt: number): Promise<unknown> | null {
+    let targets: GroupTargets | null = null;
     const add = (queue: QueueKey, element: Pick<NewElement, 'groups'>): void => {
-      const room = roomOf(this.#policies, queue);
-      const named = room.limit === null ? [] : [...limitedGroups(room.limit, [element])];
+      const capacity = capacityOf(this.#policies, queue);
+      const named = capacity.limit === null ? [] : [...limitedGroups(capacity.limit, [element])];
       if (named.length === 0) return;
       targets ??= new Map();
       const groups = targets.get(queueText(queue))?.groups ?? new Set();
       for (const group of named) groups.add(group);
-      targets.set(queueText(queue), { room, groups });
+      targets.set(queueText(queue), { capacity, groups });
     };
     for (const { action } of items) {
       if (action.kind === 'move') add(action.to, action);
@@ -328,14 +328,18 @@ export class RedisStorage implements Storage {
       for (const { queue, element } of action.inserts) add(queue, element);
     }
     if (targets === null) return null;
-    const needed = [...(targets as Map<string, { room: GroupRoom; groups: Set<GroupName> }>).values()];
-    for (const { room, groups } of needed) {
-      if (room.limit !== null && groups.size > room.limit.max) throw groupsRejected(room);
+    const needed = [...(targets as GroupTargets).values()];
+    for (const { capacity, groups } of needed) {
+      if (capacity.limit !== null && groups.size > capacity.limit.max) throw groupsRejected(capacity);
     }
     return Promise.all(
-      needed.map(({ room, groups }) => {
-        const call = { room, groups: [...groups].join(',') };
-        return this.#batchers.call(room.queue, ROOM, call, { stores: true, creates: true, deadlineAt });
+      needed.map(({ capacity, groups }) => {
+        const call = { capacity, groups: [...groups].join(',') };
+        return this.#batchers.call(capacity.queue, CREATE_GROUPS, call, {
+          stores: true,
+          creates: true,
+          deadlineAt,
+        });
       }),
     );
   }
@@ -354,7 +358,7 @@ function isSame(a: QueueKey, b: QueueKey): boolean {
 const MOVED_SWEEP_MS = 10_000;
 
 /** The error of items in several calls, some of which failed: `outcome-unknown` if any call changed something. */
-function inPart(settled: readonly PromiseSettledResult<SettleResult[]>[], cause: unknown): unknown {
+function partialFailure(settled: readonly PromiseSettledResult<SettleResult[]>[], cause: unknown): unknown {
   const isChanged = settled.some(
     (each) =>
       each.status === 'fulfilled' &&
@@ -377,7 +381,7 @@ interface InsertCall {
   /** What is sent for each element in addition to its content; null: nothing for any of them. */
   readonly extras: readonly Extras[] | null;
   readonly windowMs: number;
-  readonly room: GroupRoom;
+  readonly capacity: GroupCapacity;
   readonly onRepeat: OnRepeat | null;
   /** The key of the whole call with its fingerprint, as a {@link keyText}; '' for none. */
   readonly request: string;
@@ -405,7 +409,10 @@ function keyText(key: string, fingerprint: string | null | undefined): string {
 
 function insertCall(
   elements: readonly NewElement[],
-  { request, ...rest }: Pick<InsertCall, 'windowMs' | 'room' | 'onRepeat'> & { request: RequestKey | null },
+  {
+    request,
+    ...rest
+  }: Pick<InsertCall, 'windowMs' | 'capacity' | 'onRepeat'> & { request: RequestKey | null },
 ): InsertCall {
   const extras = elements.map(extrasOf);
   return {
@@ -417,9 +424,9 @@ function insertCall(
 }
 
 const COLUMNS = [
-  { code: 't', of: 'timing' },
-  { code: 'g', of: 'groups' },
-  { code: 'd', of: 'dedupKey' },
+  { code: 't', field: 'timing' },
+  { code: 'g', field: 'groups' },
+  { code: 'd', field: 'dedupKey' },
 ] as const;
 
 /** Names joined by commas, which no name contains; '' on a plain queue. */
@@ -452,21 +459,21 @@ const INSERT: Verb<InsertCall, ElementId[]> = {
   encode(calls) {
     const count = calls.reduce((sum, { contents }) => sum + contents.count, 0);
     // The columns that are sent besides the contents: those with a value for any element.
-    const columns = COLUMNS.filter(({ of }) =>
-      calls.some(({ extras }) => extras?.some((each) => each[of].length > 0)),
+    const columns = COLUMNS.filter(({ field }) =>
+      calls.some(({ extras }) => extras?.some((each) => each[field].length > 0)),
     );
     const hasRequests = calls.some(({ request }) => request !== '');
     const codes = `${columns.map(({ code }) => code).join('')}${hasRequests ? 'r' : ''}`;
     const args: Arg[] = [count, codes, calls[0]?.windowMs ?? 0];
-    if (columns.some(({ of }) => of === 'groups')) args.push(calls[0]?.room.text ?? '');
-    if (hasRequests || columns.some(({ of }) => of !== 'timing')) {
+    if (columns.some(({ field }) => field === 'groups')) args.push(calls[0]?.capacity.encoded ?? '');
+    if (hasRequests || columns.some(({ field }) => field !== 'timing')) {
       args.push(calls.map(({ contents }) => contents.count).join(','));
     }
     if (hasRequests) for (const { request } of calls) args.push(request);
     for (const { contents } of calls) args.push(contents);
-    for (const { of } of columns) {
+    for (const { field } of columns) {
       for (const { contents, extras } of calls) {
-        for (let i = 0; i < contents.count; i++) args.push((extras?.[i] ?? NO_EXTRAS)[of]);
+        for (let i = 0; i < contents.count; i++) args.push((extras?.[i] ?? NO_EXTRAS)[field]);
       }
     }
     return args;
@@ -474,19 +481,19 @@ const INSERT: Verb<InsertCall, ElementId[]> = {
   decode({ tag, text }, calls) {
     const first = text.readUIntBE(0, 6);
     let index = 0;
-    return calls.map(({ contents: { count }, room, onRepeat, request }) => {
+    return calls.map(({ contents: { count }, capacity, onRepeat, request }) => {
       if (request !== '') {
         const at = 6 + 7 * index;
         index++;
         const number = text.readUIntBE(at, 6);
-        const what = text.readUInt8(at + 6);
-        if (count === 0 || what === MISMATCHED) {
-          if (what !== STORED) onRepeat?.(0, what === REPEATED);
+        const outcome = text.readUInt8(at + 6);
+        if (count === 0 || outcome === MISMATCHED) {
+          if (outcome !== STORED) onRepeat?.(0, outcome === REPEATED);
           return [];
         }
-        if (number === 0) return groupsRejected(room);
+        if (number === 0) return groupsRejected(capacity);
         // The numbers of a call's elements are consecutive.
-        if (what === REPEATED) for (let place = 0; place < count; place++) onRepeat?.(place, true);
+        if (outcome === REPEATED) for (let place = 0; place < count; place++) onRepeat?.(place, true);
         return consecutiveIds(tag, number, count);
       }
       if (text.length === 6) {
@@ -498,14 +505,14 @@ const INSERT: Verb<InsertCall, ElementId[]> = {
       for (let place = 0; place < count; place++) {
         const at = 6 + 7 * index;
         const number = text.readUIntBE(at, 6);
-        const what = text.readUInt8(at + 6);
-        if (what !== STORED) onRepeat?.(place, what === REPEATED);
-        isMismatched ||= what === MISMATCHED;
+        const outcome = text.readUInt8(at + 6);
+        if (outcome !== STORED) onRepeat?.(place, outcome === REPEATED);
+        isMismatched ||= outcome === MISMATCHED;
         index++;
         if (number !== 0) ids.push(elementId(tag, number));
       }
       if (isMismatched) return [];
-      return ids.length < count ? groupsRejected(room) : ids;
+      return ids.length < count ? groupsRejected(capacity) : ids;
     });
   },
 };
@@ -517,28 +524,31 @@ function consecutiveIds(tag: string, first: number, count: number): ElementId[] 
 }
 
 /** The limit of a queue's groups. */
-interface GroupRoom {
+interface GroupCapacity {
   readonly queue: QueueKey;
   readonly limit: GroupLimit | null;
   /** The limit as `library/groups.lua` reads it. */
-  readonly text: string;
+  readonly encoded: string;
 }
 
+/** By the full names of queues: their limits, and the groups that they must have. */
+type GroupTargets = Map<string, { readonly capacity: GroupCapacity; readonly groups: Set<GroupName> }>;
+
 /** The error if groups do not fit. */
-function groupsRejected({ queue, limit }: GroupRoom): QuaysideError {
+function groupsRejected({ queue, limit }: GroupCapacity): QuaysideError {
   return limit === null ? noNumberLeft() : tooManyGroups(queue.name, limit.max);
 }
 
-function roomOf(policies: Policies, queue: QueueKey): GroupRoom {
+function capacityOf(policies: Policies, queue: QueueKey): GroupCapacity {
   const limit = policies.groupLimit(queue);
-  return { queue, limit, text: limit === null ? '' : `${limit.max},${[...limit.defaults].join(',')},` };
+  return { queue, limit, encoded: limit === null ? '' : `${limit.max},${[...limit.defaults].join(',')},` };
 }
 
 /** Creates groups; rejected if they do not all fit. */
-const ROOM = single<{ readonly room: GroupRoom; readonly groups: string }, undefined>(
-  'room',
-  ({ room, groups }) => [room.text, groups],
-  ({ text }, { room }) => (text.length > 0 ? groupsRejected(room) : undefined),
+const CREATE_GROUPS = single<{ readonly capacity: GroupCapacity; readonly groups: string }, undefined>(
+  'create-groups',
+  ({ capacity, groups }) => [capacity.encoded, groups],
+  ({ text }, { capacity }) => (text.length > 0 ? groupsRejected(capacity) : undefined),
 );
 
 /** Items of one queue. */
@@ -559,7 +569,7 @@ const OUTCOMES: readonly SettleOutcome[] = [
   'reserved',
   'token-required',
 ];
-const NO_ROOM = 0x21;
+const NO_CAPACITY = 0x21;
 const LATER = 0x37;
 
 const ITEM_BYTES = ID_BYTES + 1 + TOKEN_BYTES + OWNER_BYTES + 2 + 1 + 6;
@@ -598,7 +608,7 @@ const SETTLE: Verb<SettleCall, (SettleResult | null)[]> = {
         const digit = text[index++] ?? 0;
         if (digit === LATER) return null;
         const outcome = OUTCOMES[digit - 0x30] ?? 'not-found';
-        isRejected ||= digit === NO_ROOM;
+        isRejected ||= digit === NO_CAPACITY;
         isChanged ||= outcome === 'done' || outcome === 'dead-lettered';
         if (outcome !== 'done' || action.kind !== 'extend') return SETTLED[outcome];
         momentAt += 6;
@@ -732,11 +742,11 @@ function holderOf(calls: readonly TakeCall[]): Buffer {
   holder.set(tokens.bytes());
   holder.writeUIntBE(owner, TOKEN_BYTES, OWNER_BYTES);
   holder.write(texts, head);
-  return isOne ? holder : Buffer.concat([holder, ...calls.flatMap(eachHolder)]);
+  return isOne ? holder : Buffer.concat([holder, ...calls.flatMap(encodeHolders)]);
 }
 
 /** The holders of one call, each with its length(2) before it. */
-function eachHolder({ holders, count }: TakeCall): Buffer[] {
+function encodeHolders({ holders, count }: TakeCall): Buffer[] {
   return Array.from({ length: count }, (_, place) => {
     const text = typeof holders === 'string' ? holders : (holders[place] ?? '');
     const bytes = Buffer.from(`\0\0${text}`);
@@ -767,20 +777,20 @@ const TAKE: Verb<TakeCall, TakeResult> = {
     ];
   },
   decode(result, calls) {
-    const { deliveries, goneFrom } = readTaken(result, calls[0]?.group ?? '');
+    const { deliveries, firstMissingAt } = readTaken(result, calls[0]?.group ?? '');
     const { text } = result;
     const flags = text.readUInt8(9);
     const isLeft = (flags & LEFT) !== 0;
-    const next = goneFrom ?? ((flags & NEXT_KNOWN) !== 0 ? text.readUIntBE(10, 6) : null);
+    const next = firstMissingAt ?? ((flags & NEXT_KNOWN) !== 0 ? text.readUIntBE(10, 6) : null);
     if (calls.length === 1) {
       const isEnough = deliveries.length >= (calls[0]?.count ?? 0) || calls[0]?.ids != null;
       return [{ deliveries, nextDueAt: isEnough ? null : next, isCut: (flags & CUT) !== 0, isLeft }];
     }
     let from = 0;
     return calls.map(({ count }) => {
-      const own = deliveries.slice(from, from + count);
-      from += own.length;
-      return { deliveries: own, nextDueAt: own.length < count ? next : null, isLeft };
+      const share = deliveries.slice(from, from + count);
+      from += share.length;
+      return { deliveries: share, nextDueAt: share.length < count ? next : null, isLeft };
     });
   },
   numbersOf({ deliveries }) {
@@ -795,11 +805,11 @@ interface Taken {
    * The maturity of the first element that a repeated reply omits; null: none. It may wait again, and elements behind
    * it may not have been looked up, so a caller that has too few must call again.
    */
-  readonly goneFrom: number | null;
+  readonly firstMissingAt: number | null;
 }
 
 /** Stored data of a popped element that its delivery does not contain. */
-interface Unseen {
+interface UndoData {
   /** When it was inserted, and when it expires. */
   readonly times: Buffer;
   /** The reason of the last failed try. */
@@ -807,7 +817,7 @@ interface Unseen {
 }
 
 /** Only for popped elements with data that `undo` could not derive. */
-const unseen = new WeakMap<Delivery, Unseen>();
+const undoData = new WeakMap<Delivery, UndoData>();
 
 /** See `library/take.lua`. @throws UndecodableElements */
 function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
@@ -816,9 +826,9 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
   const token = text.subarray(text.length - TOKEN_BYTES);
   const deliveries: Delivery[] = [];
   const undecodable: Undecodable[] = [];
-  let goneFrom: number | null = null;
-  const isNamed = text[0] !== UNTOUCHED_POPS;
-  const [step, seqAt] = isNamed ? [TAKE_STEP, 9] : [FIELD_BYTES, 1];
+  let firstMissingAt: number | null = null;
+  const hasMembers = text[0] !== UNTOUCHED_POPS;
+  const [step, seqAt] = hasMembers ? [TAKE_STEP, 9] : [FIELD_BYTES, 1];
   const count = Math.floor((text.length - TAKE_HEAD) / step);
   let reasonAt = count;
   for (let i = 0; i < count; i++) {
@@ -827,21 +837,21 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
     const isTouched = elements.length > count && ((text[at + step - 1] ?? 0) & 1) === 1;
     const reason = (isTouched ? elements[reasonAt++] : null) ?? NO_REASON;
     if (value === null) {
-      goneFrom ??= isNamed ? text.readUIntBE(at + 3, 6) : 0;
+      firstMissingAt ??= hasMembers ? text.readUIntBE(at + 3, 6) : 0;
       continue;
     }
     // An untouched element has the maturity and the tries that are stored with it.
-    const [moments, momentAt] = isNamed ? [text, at + 3] : [value, 0];
+    const [moments, momentAt] = hasMembers ? [text, at + 3] : [value, 0];
     const id = elementId(tag, text.readUIntBE(at + seqAt, 6));
     try {
       const { body, contentType, contentEncoding, headers } = decodeContent(value, ELEMENT_HEAD);
       const lease = isReserved ? { token: tokenText(token, i), until } : null;
       const matureAt = moments.readUIntBE(momentAt, 6);
-      const tries = isNamed ? text.readUInt32BE(at + 15) >>> 1 : value.readUInt32BE(6);
+      const tries = hasMembers ? text.readUInt32BE(at + 15) >>> 1 : value.readUInt32BE(6);
       const delivery = { id, group, tries, matureAt, lease, body, contentType, contentEncoding, headers };
       deliveries.push(delivery);
-      if (!isReserved && (reason.length > 0 || !isUsual(value, moments, momentAt))) {
-        unseen.set(delivery, { times: value.subarray(10, 22), reason });
+      if (!isReserved && (reason.length > 0 || !hasDefaultTimes(value, moments, momentAt))) {
+        undoData.set(delivery, { times: value.subarray(10, 22), reason });
       }
     } catch (cause) {
       const seq = text.subarray(at + seqAt, at + seqAt + 6);
@@ -850,41 +860,41 @@ function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
   }
   const [first] = undecodable;
   if (first !== undefined) throw new UndecodableElements(first, undecodable);
-  return { deliveries, goneFrom };
+  return { deliveries, firstMissingAt };
 }
 
 /**
  * Whether a stored element does not expire and was inserted at its maturity, which is the moment(6) at `at` in
  * `moments`.
  */
-function isUsual(value: Buffer, moments: Buffer, at: number): boolean {
+function hasDefaultTimes(value: Buffer, moments: Buffer, at: number): boolean {
   for (let i = 0; i < 6; i++) if (value[i + 10] !== moments[at + i] || value[i + 16] !== 0) return false;
   return true;
 }
 
 /** When a popped delivery expires; null if it does not. */
 function expiryOf(delivery: Delivery): number | null {
-  return unseen.get(delivery)?.times.readUIntBE(6, 6) || null;
+  return undoData.get(delivery)?.times.readUIntBE(6, 6) || null;
 }
 
 /** The arguments for deliveries that this process popped. */
 function undoArgs(deliveries: readonly Delivery[]): Arg[] {
   return deliveries.flatMap((delivery) => {
-    const named = Buffer.alloc(ID_BYTES + ELEMENT_HEAD);
-    writeId(delivery.id, named, 0);
-    named.writeUIntBE(delivery.matureAt, ID_BYTES, 6);
-    named.writeUInt32BE(delivery.tries, ID_BYTES + 6);
-    named.writeUIntBE(delivery.matureAt, ID_BYTES + 10, 6);
-    const { times, reason = NO_REASON } = unseen.get(delivery) ?? {};
-    if (times !== undefined) named.set(times, ID_BYTES + 10);
-    return [delivery.group, named, encodeContent(delivery), reason];
+    const head = Buffer.alloc(ID_BYTES + ELEMENT_HEAD);
+    writeId(delivery.id, head, 0);
+    head.writeUIntBE(delivery.matureAt, ID_BYTES, 6);
+    head.writeUInt32BE(delivery.tries, ID_BYTES + 6);
+    head.writeUIntBE(delivery.matureAt, ID_BYTES + 10, 6);
+    const { times, reason = NO_REASON } = undoData.get(delivery) ?? {};
+    if (times !== undefined) head.set(times, ID_BYTES + 10);
+    return [delivery.group, head, encodeContent(delivery), reason];
   });
 }
 
 const UNDO: Verb<readonly Arg[], undefined> = {
   name: 'undo',
   encode: (calls) => [calls.flat().length / 4, ...calls.flat()],
-  decode: ({ text }, calls) => calls.map(() => (text[0] === NO_ROOM ? noNumberLeft() : undefined)),
+  decode: ({ text }, calls) => calls.map(() => (text[0] === NO_CAPACITY ? noNumberLeft() : undefined)),
 };
 
 function encodeIds(ids: readonly ElementId[]): Buffer {
@@ -965,7 +975,7 @@ function readScanned(
   gid: Buffer,
   { group, bodies, ids }: ScanOptions,
 ): ScannedDelivery | null {
-  const content = value === null ? null : decodable(value);
+  const content = value === null ? null : tryDecode(value);
   if (value === null || content === null) return null;
   const state = STATES[String.fromCharCode(text.readUInt8(at))] ?? 'ready';
   const reasonAt = at + SCANNED_BYTES;
@@ -1009,7 +1019,7 @@ function cursorAt(text: Buffer, at: number, gid: Buffer): string {
   return Buffer.concat(parts).toString('base64url');
 }
 
-function decodable(value: Buffer): ElementContent | null {
+function tryDecode(value: Buffer): ElementContent | null {
   try {
     return decodeContent(value, ELEMENT_HEAD);
   } catch {

@@ -157,7 +157,7 @@ export class RedisConnection {
     if (redis.status !== 'ready' || !redis.stream.writable) return Promise.reject(new CommandLost(false));
     if (redis.commandQueue.length === 0) this.#noteAlive();
     const command = name === CALL ? new FunctionCall(args) : new RedisCommand(name, args as Buffer[]);
-    return (redis.sendCommand(command) as Promise<Reply>).then(this.#onReply, throwOwn);
+    return (redis.sendCommand(command) as Promise<Reply>).then(this.#onReply, throwOwnError);
   }
 
   /**
@@ -239,7 +239,7 @@ export class RedisConnection {
         ? connectTcp(address)
         : connectTls({ ...address, ...tlsTo(address.host, login.tls) });
     socket.on('error', (error) => {
-      error.message = this.#explained(error.message);
+      error.message = this.#withHint(error.message);
     });
     socket.on('data', () => this.#noteAlive());
     this.#noteAlive();
@@ -288,7 +288,7 @@ export class RedisConnection {
    * A server that gets TLS where it expects commands waits for the end of a line; one that gets commands where it
    * expects TLS resets the connection.
    */
-  #explained(message: string): string {
+  #withHint(message: string): string {
     const isTls = this.#options.login.tls !== null;
     if (isTls && (message === SILENT || CUT_OFF.test(message))) {
       return `${message}; if this port does not use TLS, write redis: for rediss:`;
@@ -309,7 +309,7 @@ export class RedisConnection {
     const { heartbeat } = this.#options;
     this.#ticks++;
     if (this.#silentMs > (this.#isReady ? SILENCE_MS : this.#connectMs))
-      this.reconnect(new Error(this.#explained(SILENT)));
+      this.reconnect(new Error(this.#withHint(SILENT)));
     else if (this.#isReady && this.#ticks % TICKS_PER_HEARTBEAT === 0) heartbeat?.(this);
     this.#tick();
   }
@@ -319,7 +319,7 @@ export class RedisConnection {
  * Sends one command to a server, on a connection of its own.
  * @throws Error why there was no reply, without credentials
  */
-export async function ask(
+export async function query(
   address: Address,
   login: Login,
   clock: Clock,
@@ -437,7 +437,7 @@ export function writeLineEnd(target: Buffer, at: number): number {
   return at + 2;
 }
 
-function throwOwn(error: Error): never {
+function throwOwnError(error: Error): never {
   if (error.name === 'ReplyError') throw new ReplyError(error.message);
   throw new CommandLost(true);
 }

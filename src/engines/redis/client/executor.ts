@@ -40,7 +40,7 @@ export class ExecutionError extends QuaysideError {
 const FIRST_PAUSE_MS = 10;
 const MAX_PAUSE_MS = 200;
 /** This many redirections are followed without a pause, in case servers redirect to each other. */
-const REDIRECTS_AT_ONCE = 3;
+const MAX_QUICK_REDIRECTS = 3;
 
 /**
  * Executes requests: sends each to the master that has its slot, follows redirections, and repeats it through lost
@@ -74,7 +74,7 @@ export class Executor {
   /** Why a request for this slot cannot succeed now; null: it may. */
   rejection(slot: number): QuaysideError | null {
     const master = this.#context.topology.masterOf(slot);
-    return this.pending.rejection(master?.downMs ?? 0, master?.problem ?? null);
+    return this.pending.rejection(master?.downMs ?? 0, master?.lastError ?? null);
   }
 
   /** Executes a command on one key that changes nothing. @throws ExecutionError */
@@ -138,7 +138,7 @@ export class Executor {
       const master = redirect ?? topology.masterOf(slot);
       execution.redirect = null;
       if (master === null || master.downMs > 0) {
-        execution.reason = master?.problem?.message ?? execution.reason;
+        execution.reason = master?.lastError?.message ?? execution.reason;
         await this.#pause(execution);
         continue;
       }
@@ -146,7 +146,7 @@ export class Executor {
       try {
         return { reply: await execution.send(master.execute(command)), master };
       } catch (error) {
-        if (!(await this.#learn(execution, master, error))) await this.#pause(execution);
+        if (!(await this.#handleFailure(execution, master, error))) await this.#pause(execution);
       }
     }
     throw execution.failure();
@@ -156,15 +156,15 @@ export class Executor {
    * Handles a failed attempt. Resolves with whether the next one follows without a pause.
    * @throws ExecutionError if there must be none
    */
-  async #learn(execution: Execution, master: Master, error: unknown): Promise<boolean> {
+  async #handleFailure(execution: Execution, master: Master, error: unknown): Promise<boolean> {
     const { writes, repeatable } = execution.request;
-    if (error instanceof ReplyError) return this.#learnFromReply(execution, master, error.message);
+    if (error instanceof ReplyError) return this.#handleErrorReply(execution, master, error.message);
     if (error instanceof NotReplicated) {
-      const why = 'did not reach a replica in time; whether it lasts is unknown';
+      const reason = 'did not reach a replica in time; whether it lasts is unknown';
       const hint = 'If its master has no replica, connect one, or set wait to 0.';
       throw new ExecutionError(
         'outcome-unknown',
-        `The change on ${this.#context.settings.shown} ${why}. ${hint}`,
+        `The change on ${this.#context.settings.shown} ${reason}. ${hint}`,
       );
     }
     if (!(error instanceof CommandLost)) throw error;
@@ -174,21 +174,21 @@ export class Executor {
   }
 
   /** Handles an error reply. None of the errors that are listed here changed anything. */
-  async #learnFromReply(execution: Execution, master: Master, message: string): Promise<boolean> {
+  async #handleErrorReply(execution: Execution, master: Master, message: string): Promise<boolean> {
     const { topology, log, settings } = this.#context;
     const { shown } = settings;
     const [code, second = '', address = ''] = message.split(' ');
     switch (code) {
       case 'MOVED':
         topology.moved(execution.request.slot, address, master);
-        return execution.isRedirectedAtOnce();
+        return execution.mayRedirectNow();
       case 'ASK':
         execution.redirect = topology.redirected(address, master);
-        return execution.isRedirectedAtOnce();
+        return execution.mayRedirectNow();
       // By the server's clock, it arrived long after it was sent: our estimate of that clock was wrong.
       case 'LATE':
         master.noteServerTime(Number(second));
-        return execution.isRedirectedAtOnce();
+        return execution.mayRedirectNow();
       case 'READONLY':
         master.reconnect();
         topology.refresh();
@@ -271,7 +271,7 @@ export class Execution {
   readonly #shown: string;
   readonly #expired = Promise.withResolvers<never>();
   /** A write was sent and has no outcome yet. */
-  #isOpen = false;
+  #isWriteInFlight = false;
   #pauseMs = FIRST_PAUSE_MS;
   #redirects = 0;
 
@@ -301,11 +301,11 @@ export class Execution {
 
   /** @throws ExecutionError at the deadline */
   async send(reply: Promise<Reply>): Promise<Reply> {
-    this.#isOpen = this.request.writes;
+    this.#isWriteInFlight = this.request.writes;
     try {
       return await this.inTime(reply);
     } finally {
-      this.#isOpen = false;
+      this.#isWriteInFlight = false;
     }
   }
 
@@ -315,14 +315,14 @@ export class Execution {
     return pauseMs;
   }
 
-  isRedirectedAtOnce(): boolean {
+  mayRedirectNow(): boolean {
     this.#redirects++;
-    return this.#redirects <= REDIRECTS_AT_ONCE;
+    return this.#redirects <= MAX_QUICK_REDIRECTS;
   }
 
   /** The error of a request that is given up now. */
   failure(): ExecutionError {
-    if (!this.mayBeDone && !this.#isOpen) {
+    if (!this.mayBeDone && !this.#isWriteInFlight) {
       return new ExecutionError('storage-unavailable', `${this.#shown} cannot be used now: ${this.reason}.`);
     }
     return new ExecutionError(

@@ -51,11 +51,11 @@ interface MasterOptions extends Pick<ConnectionOptions, 'clock' | 'locate'> {
   readonly serverTime: number;
   /**
    * Called at each new connection.
-   * @param isOther the server was restarted, or another one took over: it may have lost the last writes
+   * @param mayHaveLostWrites the server was restarted, or another one took over: it may have lost the last writes
    */
-  readonly onReady: (facts: ServerFacts, isOther: boolean) => void;
+  readonly onReady: (facts: ServerFacts, mayHaveLostWrites: boolean) => void;
   /** Changes stopped waiting for replicas, as there has been none for a while, or wait again, as there is one. */
-  readonly onReplicas: (areThere: boolean) => void;
+  readonly onReplicas: (hasReplicas: boolean) => void;
 }
 
 /** A server that did not reply for this long was unavailable: a heartbeat is sent every two seconds. */
@@ -69,7 +69,7 @@ const ALWAYS: Contact = { since: 0, excusedUntil: 0 };
 /** One master server. */
 export class Master {
   /** Why a connection was last lost or could not be opened. */
-  problem: Error | null = null;
+  lastError: Error | null = null;
   readonly #options: MasterOptions;
   /**
    * Two, so that one works while the other waits for replicas. Commands whose order matters are never in flight
@@ -77,7 +77,7 @@ export class Master {
    */
   readonly #connections: readonly RedisConnection[];
   #turn: Turn | null = null;
-  #later: (() => void)[] = [];
+  #deferred: (() => void)[] = [];
   /** Since when nothing can be sent, by the monotonic clock; null while something can. */
   #downSince: number | null;
   /** When it last replied, by the monotonic clock. */
@@ -146,8 +146,8 @@ export class Master {
 
   /** Executes a command that is not urgent: together with the next one, at the latest at the end of this turn. */
   executeLater(command: MasterCommand): Promise<Reply> {
-    if (this.#later.length === 0) setImmediate(() => this.#executeLater());
-    return new Promise((resolve) => this.#later.push(() => resolve(this.execute(command))));
+    if (this.#deferred.length === 0) setImmediate(() => this.#executeLater());
+    return new Promise((resolve) => this.#deferred.push(() => resolve(this.execute(command))));
   }
 
   /** Loads our functions again, after the server replied that it has none. @throws ReplyError, CommandLost */
@@ -200,12 +200,12 @@ export class Master {
         this.noteServerTime(facts.now);
       },
       onReady: () => {
-        const isOther = facts.runId !== this.#runId;
+        const mayHaveLostWrites = facts.runId !== this.#runId;
         this.#runId = facts.runId;
-        onReady(facts, isOther);
+        onReady(facts, mayHaveLostWrites);
       },
       onDown: (reason) => {
-        this.problem = reason;
+        this.lastError = reason;
         onDown(reason);
       },
       onReply: () => this.#noteReply(),
@@ -240,7 +240,7 @@ export class Master {
   }
 
   #executeLater(): void {
-    for (const execute of this.#later.splice(0)) execute();
+    for (const execute of this.#deferred.splice(0)) execute();
   }
 
   #openTurn(): Turn | null {

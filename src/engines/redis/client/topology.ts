@@ -1,7 +1,7 @@
 import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import type { Library } from '../library.ts';
 import type { Address, Login, Settings } from '../settings.ts';
-import { ask, asString, type Command, type Reply, START_CONNECT_MS } from './connection.ts';
+import { asString, type Command, query, type Reply, START_CONNECT_MS } from './connection.ts';
 import { Master, type ServerFacts } from './master.ts';
 
 interface TopologyOptions {
@@ -10,16 +10,16 @@ interface TopologyOptions {
   readonly library: Library | null;
   readonly settings: Settings;
   /** Called for each connection to a master when it is ready. */
-  readonly onReady: (facts: ServerFacts, server: string, isOther: boolean) => void;
+  readonly onReady: (facts: ServerFacts, server: string, mayHaveLostWrites: boolean) => void;
   readonly onDown: (server: string, reason: Error) => void;
   /** Changes stopped waiting for replicas, as there has been none for a while, or wait again, as there is one. */
-  readonly onReplicas: (server: string, areThere: boolean) => void;
+  readonly onReplicas: (server: string, hasReplicas: boolean) => void;
 }
 
 /** The delay of a requested refresh of the slot map, so that many requests cause only one. */
 const REFRESH_AFTER_MS = 200;
 const REFRESH_EVERY_MS = 15_000;
-const ASK_MS = 1_000;
+const QUERY_MS = 1_000;
 
 /**
  * Knows which master has which slot: one master for all, at a fixed address or found by Sentinels, or the masters of a
@@ -46,7 +46,7 @@ export class Topology {
   /** Resolves when every slot can be served. @throws Error that says what is missing, perhaps with a hint */
   async start(): Promise<void> {
     const { cluster, sentinel, login, shown } = this.#options.settings;
-    this.isCluster = sentinel === null && (await this.#leadsToCluster());
+    this.isCluster = sentinel === null && (await this.#isPartOfCluster());
     if (cluster !== null && cluster !== this.isCluster) {
       throw new Error(`cluster is ${cluster}, but the server is ${this.isCluster ? '' : 'not '}part of one`);
     }
@@ -121,8 +121,8 @@ export class Topology {
 
   /** For a server that has not replied yet: the clocks of a cluster agree, while this machine's may be wrong. */
   get #serverTime(): number {
-    const [any] = this.#masters.values();
-    return any?.serverTime ?? this.#options.clock.now();
+    const [first] = this.#masters.values();
+    return first?.serverTime ?? this.#options.clock.now();
   }
 
   /** Null: it is no longer used. */
@@ -146,15 +146,15 @@ export class Topology {
       locate,
       isSuccessor: this.#isStarted,
       serverTime: this.#serverTime,
-      onReady: (facts, isOther) => {
-        onReady(facts, address, isOther);
+      onReady: (facts, mayHaveLostWrites) => {
+        onReady(facts, address, mayHaveLostWrites);
         this.#changed();
       },
       onDown: (reason) => {
         onDown(address, reason);
         this.refresh();
       },
-      onReplicas: (areThere) => onReplicas(address, areThere),
+      onReplicas: (hasReplicas) => onReplicas(address, hasReplicas),
     });
     this.#masters.set(address, master);
     if (this.#isStopped) master.stop();
@@ -167,16 +167,16 @@ export class Topology {
     if (sentinel === null) return addresses[0] as Address;
     const { master, login } = sentinel;
     const command = { name: 'SENTINEL', args: ['get-master-addr-by-name', master] };
-    return this.#askFirst(addresses, login, command, (reply) => {
+    return this.#queryFirst(addresses, login, command, (reply) => {
       if (!Array.isArray(reply)) throw new Error(`the Sentinel knows no master "${master}"`);
       return { host: asString(reply[0]), port: Number(asString(reply[1])) };
     });
   }
 
-  #leadsToCluster(): Promise<boolean> {
+  #isPartOfCluster(): Promise<boolean> {
     const { addresses, login } = this.#options.settings;
     const command = { name: 'INFO', args: ['cluster'] };
-    return this.#askFirst(addresses, login, command, (reply) =>
+    return this.#queryFirst(addresses, login, command, (reply) =>
       asString(reply).includes('cluster_enabled:1'),
     );
   }
@@ -201,7 +201,7 @@ export class Topology {
     const { settings } = this.#options;
     const servers = [...[...this.#masters.keys()].map(parseAddress), ...settings.addresses];
     const command = { name: 'CLUSTER', args: ['SLOTS'] };
-    const addresses = await this.#askFirst(servers, settings.login, command, readSlots);
+    const addresses = await this.#queryFirst(servers, settings.login, command, readSlots);
     if (this.#isStopped) return;
     const current = new Set(addresses);
     // Open new masters first: they inherit the estimate of the time from the others.
@@ -215,30 +215,30 @@ export class Topology {
   }
 
   /** Queries one server after the other until one replies. @throws Error why the last one did not */
-  async #askFirst<T>(
+  async #queryFirst<T>(
     addresses: readonly Address[],
     login: Login,
     command: Command,
     read: (reply: Reply, address: Address) => T,
   ): Promise<T> {
-    let problem: unknown;
+    let lastError: unknown;
     for (const [i, address] of addresses.entries()) {
-      const isLastHope = !this.#isStarted && i === addresses.length - 1;
+      const isLastAtStart = !this.#isStarted && i === addresses.length - 1;
       try {
-        const reply = await ask(
+        const reply = await query(
           address,
           login,
           this.#options.clock,
           command,
-          isLastHope ? START_CONNECT_MS : ASK_MS,
+          isLastAtStart ? START_CONNECT_MS : QUERY_MS,
         );
         return read(reply, address);
       } catch (error) {
-        const which = addresses.length > 1 ? `${address.host}:${address.port}: ` : '';
-        problem = new Error(`${which}${(error as Error).message}`);
+        const prefix = addresses.length > 1 ? `${address.host}:${address.port}: ` : '';
+        lastError = new Error(`${prefix}${(error as Error).message}`);
       }
     }
-    throw problem;
+    throw lastError;
   }
 }
 
@@ -277,16 +277,16 @@ const TABLE = Uint16Array.from({ length: 256 }, (_, byte) => {
 });
 
 /** A cache: most calls name the same few keys. */
-const known = new Map<string, number>();
-const MOST_KNOWN = 10_000;
+const slotCache = new Map<string, number>();
+const MAX_CACHED = 10_000;
 
 /** The slot of a key, or of its hash tag if it has one that is not empty. */
 export function slotOf(key: string): number {
-  let slot = known.get(key);
+  let slot = slotCache.get(key);
   if (slot === undefined) {
     slot = computeSlot(key);
-    if (known.size >= MOST_KNOWN) known.clear();
-    known.set(key, slot);
+    if (slotCache.size >= MAX_CACHED) slotCache.clear();
+    slotCache.set(key, slot);
   }
   return slot;
 }

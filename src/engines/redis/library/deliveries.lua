@@ -12,12 +12,12 @@ local RECORD = 58
 
 -- The part of a waiting delivery's member that is the same for all groups of an element. touched: the delivery has a
 -- record.
-function behindGroup(maturity, seq, tries, touched)
+function memberTail(maturity, seq, tries, touched)
   return six(maturity) .. seq .. pack('>I4', tries * 2 + (touched and 1 or 0))
 end
 
 function waitingMember(gid, maturity, seq, tries, touched)
-  return 'w' .. gid .. behindGroup(maturity, seq, tries, touched)
+  return 'w' .. gid .. memberTail(maturity, seq, tries, touched)
 end
 
 function leaseMember(gid, ends, seq)

@@ -141,8 +141,8 @@ function createGroups(q, names, limit)
   return gids
 end
 
--- room <limit> <groups>: creates these groups; returns '', or NO_CAPACITY if they do not fit.
-verbs.room = function(q, args, at)
+-- create-groups <limit> <groups>: creates these groups; returns '', or NO_CAPACITY if they do not fit.
+verbs['create-groups'] = function(q, args, at)
   createQueue(q)
   return createGroups(q, args[at + 1], args[at]) and '' or NO_CAPACITY, at + 2
 end
@@ -267,7 +267,7 @@ function newElement(q, seq, gids, maturity, tries, expiresAt)
     age = AGING
     -- A call of the queue itself has registered the sweep before (batcher.ts). A queue with an aging element is
     -- registered.
-    if q ~= call.home and not firstMember(q.z, 'r') then registerDue(q.text, call.now + retention) end
+    if q ~= call.home and not firstMember(q.z, 'r') then registerSweep(q.name, call.now + retention) end
     add(q, ageMember(call.now, seq))
   end
   local behind = pack('>I1I6', WAITING, maturity)

@@ -32,7 +32,7 @@ function put(q, maturity, tries, expiresAt, gids, content)
   local seq = six(q.seq)
   storeElement(q, seq, pack('>I6I4I6', maturity, tries, call.now) .. expiresAt .. content)
   if gids then
-    local behind = behindGroup(maturity, seq, tries, false)
+    local behind = memberTail(maturity, seq, tries, false)
     for _, gid in ipairs(gids) do add(q, 'w' .. gid .. behind) end
     newElement(q, seq, gids, maturity, tries, expiresAt)
   else
@@ -258,9 +258,9 @@ verbs.insert = function(q, args, at)
     else
       for i = from, upTo do
         local element = elements[i]
-        local seq, what = six(0), element.isMismatched and MISMATCHED or STORED
-        if not element.isRejected then seq, what = putOnce(q, element, window) end
-        numbers[#numbers + 1] = seq .. what
+        local seq, outcome = six(0), element.isMismatched and MISMATCHED or STORED
+        if not element.isRejected then seq, outcome = putOnce(q, element, window) end
+        numbers[#numbers + 1] = seq .. outcome
       end
     end
     from, nextCall = upTo + 1, nextCall + 1

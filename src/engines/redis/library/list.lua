@@ -104,15 +104,15 @@ local function nextStep(count, bytes, left)
 end
 
 -- Reads up to `limit` items from the right, after `skip`, until `left` bytes are used up. Returns the items and the
--- bytes left. With `most`, no item after the first may exceed `left`, and whether one would have is returned as well.
-local function readItems(q, skip, limit, left, most)
+-- bytes left. With `maxBytes`, no item after the first may exceed `left`, and whether one would have is returned as well.
+local function readItems(q, skip, limit, left, maxBytes)
   local items, isCut, step = {}, left <= 0, 1
-  while #items < limit and (left > 0 or most) and not isCut do
+  while #items < limit and (left > 0 or maxBytes) and not isCut do
     local seen, before = skip + #items, left
     local range = db('LRANGE', q.list, -seen - math.min(limit - #items, step), -seen - 1)
     if #range == 0 then break end
     for i = #range, 1, -1 do
-      isCut = most and #items > 0 and #range[i] > left
+      isCut = maxBytes and #items > 0 and #range[i] > left
       if isCut then break end
       items[#items + 1] = range[i]
       left = left - #range[i]
@@ -135,10 +135,10 @@ function removeTaken(q)
 end
 
 verbs.rpop = function(q, args, at)
-  local count, most = tonumber(args[at]), tonumber(args[at + 1])
-  local largest = most or LARGEST_REPLY
+  local count, maxBytes = tonumber(args[at]), tonumber(args[at + 1])
+  local largest = maxBytes or LARGEST_REPLY
   local capacity = math.min(largest, call.capacity)
-  local items, left, isCut = readItems(q, q.taken, count, capacity, most)
+  local items, left, isCut = readItems(q, q.taken, count, capacity, maxBytes)
   q.taken = q.taken + #items
   call.capacity = call.capacity - (capacity - left)
   local next = #items < count and db('LINDEX', q.list, -q.taken - 1)

@@ -83,8 +83,8 @@ end
 
 -- Returns where the metadata and the body of a content begin in `value`, if the content begins at `at` (encoding.ts).
 function partsOf(value, at)
-  local restAt = at + 3 + math.max(0, unpackAt('>I2', value, at + 1) - 1)
-  return restAt, restAt + 4 + unpackAt('>I4', value, restAt)
+  local metadataAt = at + 3 + math.max(0, unpackAt('>I2', value, at + 1) - 1)
+  return metadataAt, metadataAt + 4 + unpackAt('>I4', value, metadataAt)
 end
 
 -- More arguments than this may overflow Lua's stack.
@@ -156,7 +156,7 @@ function openQueue(h, z)
     session = head[5],
     hasReasons = head[6],
     hasFronts = head[7],
-    gone = {}, added = {}, stored = {}, deleted = {},
+    removed = {}, added = {}, stored = {}, deleted = {},
   }
   q.storedSeq = q.seq
   return q
@@ -169,13 +169,13 @@ function queueNamed(text)
   if q or call.isCluster then return q end
   local base = call.base .. text .. '}:'
   q = openQueue(base .. 'h', base .. 'z')
-  q.text = text
+  q.name = text
   call.opened[text] = q
   return q
 end
 
 -- Adds a queue to the sweep list, in the same step as the change that needs the sweep; see registry.ts.
-function registerDue(text, at)
+function registerSweep(text, at)
   local moment = string.format('%.0f', at)
   db('ZADD', sub(call.base, 1, -2) .. 'due', moment, moment .. ':' .. text)
 end
@@ -196,13 +196,13 @@ function createQueue(q)
   q.isNew = true
   db('HSET', q.h, 'm', q.tag)
   db('ZADD', q.z, 0, '~')
-  if q ~= call.home then registerName(q.text) end
+  if q ~= call.home then registerName(q.name) end
 end
 
 function flush(q)
-  if #q.gone > 0 then
-    spreadCall('ZREM', q.z, q.gone)
-    q.gone = {}
+  if #q.removed > 0 then
+    spreadCall('ZREM', q.z, q.removed)
+    q.removed = {}
   end
   if #q.added > 0 then
     spreadCall('ZADD', q.z, q.added)
@@ -232,7 +232,7 @@ function store(q, field, value)
 end
 
 function remove(q, member)
-  q.gone[#q.gone + 1] = member
+  q.removed[#q.removed + 1] = member
 end
 
 function delete(q, field)
@@ -324,7 +324,7 @@ function deadLetterPolicy(q)
   if q ~= call.home then return nil end
   local policy, options = policyOf(q)
   local to = options.d or policy.d
-  if to == 0 or to[1] == q.text then return nil end
+  if to == 0 or to[1] == q.name then return nil end
   return to[1], to[2], policy, to[3]
 end
 

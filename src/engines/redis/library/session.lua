@@ -54,9 +54,9 @@ end
 
 function takesOf(session)
   local results, takes = readSession(session)
-  local texts = {}
-  for i, at in ipairs(takes) do texts[i] = results[at] end
-  return texts
+  local taken = {}
+  for i, at in ipairs(takes) do taken[i] = results[at] end
+  return taken
 end
 
 local function readTime(given)
@@ -98,9 +98,9 @@ local function openHome(keys)
   local brace = string.find(keys[1], '{', 1, true)
   call.base = sub(keys[1], 1, brace)
   local q = openQueue(keys[1], keys[2])
-  q.text = sub(keys[1], brace + 1, -4)
+  q.name = sub(keys[1], brace + 1, -4)
   call.home = q
-  call.opened[q.text] = q
+  call.opened[q.name] = q
   return q
 end
 
@@ -145,14 +145,14 @@ local function writeSession(q, results, takes)
     add(q, 'c' .. six(listedAt) .. call.node)
   end
   local head = pack('>I6I6I6', call.number, call.now, listedAt)
-  local written = nil
+  local destinations = nil
   for to in pairs(call.outbox) do
-    written = written or {}
-    written[#written + 1] = to
+    destinations = destinations or {}
+    destinations[#destinations + 1] = to
   end
-  local isOne = #results == 1 and not written
+  local isOne = #results == 1 and not destinations
   store(q, 'c' .. call.node, isOne and head .. (takes[1] and TAKE or OTHER) .. results[1]
-    or head .. cmsgpack.pack({ results, takes, written }))
+    or head .. cmsgpack.pack({ results, takes, destinations }))
 end
 
 -- The dead letters of the call: their queue, then for each group its name and their number.
@@ -177,11 +177,11 @@ end
 -- Repeats the reply of the session. The session is written again, so that `WAIT` covers all that was written before it.
 local function repeatReply(q)
   db('HSET', q.h, 'c' .. call.node, q.session)
-  local results, takes, written = readSession(q.session)
+  local results, takes, destinations = readSession(q.session)
   local elements = {}
   for i = 1, #results do elements[i] = 0 end
-  for _, at in ipairs(takes) do elements[at] = takenAgain(q, results[at]) end
-  for _, to in ipairs(written or {}) do call.wanted[to] = ONLY_NAMED end
+  for _, at in ipairs(takes) do elements[at] = rereadTake(q, results[at]) end
+  for _, to in ipairs(destinations or {}) do call.wanted[to] = ONLY_NAMED end
   return replyOf(results, elements)
 end
 
@@ -207,7 +207,7 @@ local function run(keys, args)
     createQueue(q)
     writeSession(q, kept, takes)
   end
-  for _, each in pairs(call.opened) do saveQueue(each) end
+  for _, opened in pairs(call.opened) do saveQueue(opened) end
   return replyOf(results, elements)
 end
 
@@ -217,7 +217,7 @@ local function runList(keys, args)
   if rejection then return rejection end
   call.home = {
     tag = '', list = keys[1], keys = keys, nextKey = 2, taken = 0,
-    gone = {}, added = {}, stored = {}, deleted = {},
+    removed = {}, added = {}, stored = {}, deleted = {},
   }
   local results, elements = runVerbs(call.home, args)
   removeTaken(call.home)

@@ -21,14 +21,15 @@ local ITEM = 50
 -- Changes headers of a content. patch: names and values, false to remove a header. defaults: set only if absent.
 local function withHeaders(content, patch, defaults)
   assert(byte(content) == 80)
-  local restAt, bodyAt = partsOf(content, 1)
+  local metadataAt, bodyAt = partsOf(content, 1)
   assert(bodyAt <= #content + 1)
-  local rest = bodyAt > restAt + 4 and cjson.decode(sub(content, restAt + 4, bodyAt - 1)) or { cjson.null }
-  local replaced, found, kept = {}, {}, { rest[1] }
+  local metadata = bodyAt > metadataAt + 4 and cjson.decode(sub(content, metadataAt + 4, bodyAt - 1)) or { cjson.null }
+  local replaced, found, kept = {}, {}, { metadata[1] }
   for i = 1, #patch, 2 do replaced[patch[i]] = true end
-  for i = 2, #rest, 2 do
-    found[rest[i]] = true
-    if not replaced[rest[i]] then kept[#kept + 1], kept[#kept + 2] = rest[i], rest[i + 1] end
+  for i = 2, #metadata, 2 do
+    local name = metadata[i]
+    found[name] = true
+    if not replaced[name] then kept[#kept + 1], kept[#kept + 2] = name, metadata[i + 1] end
   end
   for i = 1, #patch, 2 do
     if patch[i + 1] then kept[#kept + 1], kept[#kept + 2] = patch[i], patch[i + 1] end
@@ -37,7 +38,7 @@ local function withHeaders(content, patch, defaults)
     if not found[defaults[i]] then kept[#kept + 1], kept[#kept + 2] = defaults[i], defaults[i + 1] end
   end
   local text = cjson.encode(kept)
-  return sub(content, 1, restAt - 1) .. pack('>I4', #text) .. text .. sub(content, bodyAt)
+  return sub(content, 1, metadataAt - 1) .. pack('>I4', #text) .. text .. sub(content, bodyAt)
 end
 
 -- The content of a stored element with changed headers. Malformed content is returned unchanged.
@@ -117,10 +118,10 @@ end
 
 -- Sets the same headers as `deadLetterHeaders` in model/service-headers.ts.
 local function deadLetterContent(q, seq, from, tries, reason)
-  local why = headerValue(reason)
+  local headerReason = headerValue(reason)
   return contentWith(q, seq, {
     'x-dl-from-queue', from, 'x-dl-at', isoTime(call.now), 'x-dl-tries', tostring(tries),
-    'x-dl-reason', why ~= '' and why,
+    'x-dl-reason', headerReason ~= '' and headerReason,
   }, { 'x-ks-origin-id', idOf(q, seq) })
 end
 
@@ -173,8 +174,8 @@ end
 local function removeElement(q, seq)
   local element = readElement(q, seq)
   if not element then
-    local d, why = findWaiting(q, { gid = PLAIN, seq = seq })
-    if not d then return why end
+    local d, outcome = findWaiting(q, { gid = PLAIN, seq = seq })
+    if not d then return outcome end
     removeDelivery(q, PLAIN, seq, d)
     return DONE
   end
@@ -291,9 +292,9 @@ local function settleOne(q, item, items, text)
   if item.gid == '' or item.tag ~= q.tag then return NOT_FOUND end
   local isWaiting = bit.band(item.flags, 2) > 0
   if item.gid == 'all' then return removeElement(q, item.seq) end
-  local d, why
-  if isWaiting then d, why = findWaiting(q, item) else d, why = findReserved(q, item, text) end
-  if not d then return why end
+  local d, outcome
+  if isWaiting then d, outcome = findWaiting(q, item) else d, outcome = findReserved(q, item, text) end
+  if not d then return outcome end
   return action.run(q, item, d, items)
 end
 
@@ -312,8 +313,8 @@ local function commitPlain(q, text, at, seq, record, field)
   local token, ends = sub(text, at + 19, at + 34), sub(record, 27, 32)
   if token ~= sub(record, 11, 26) or token == NO_TOKEN or ends == NEVER or sub(text, at, at + 11) ~= q.tag then return false end
   if call.copied >= MAX_COPIED then return false end
-  local gone, deleted = q.gone, q.deleted
-  gone[#gone + 1] = LEASE .. ends .. seq
+  local removed, deleted = q.removed, q.deleted
+  removed[#removed + 1] = LEASE .. ends .. seq
   local count = #deleted
   deleted[count + 1], deleted[count + 2] = field, 'e' .. seq
   if q.hasFronts then deleted[count + 3] = 'f' .. seq end

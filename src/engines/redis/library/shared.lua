@@ -9,7 +9,7 @@ local PLAIN, HEAD, LAST, MAX_ARGUMENTS
 local DONE, DEAD_LETTERED, NOT_FOUND, NOT_RESERVED, LEASE_LOST, RESERVED, TOKEN_REQUIRED, LATER, NO_CAPACITY
 local six, fromSix, partsOf, spreadCall, fieldValues, membersBetween, firstMember, isEarlier, rangeOf
 local LARGE, withoutBody, storeElement, deleteElement, readFront, readFronts
-local openQueue, queueNamed, registerDue, createQueue, saveQueue
+local openQueue, queueNamed, registerSweep, createQueue, saveQueue
 local add, remove, store, delete, flush, flushIfLarge, noteExpiry
 local retentionOf, deadLetterPolicy, retryDelay
 
@@ -20,7 +20,7 @@ local readElement, stateOf, groupsIn, elementMember, writeElement, changeGroup, 
 
 -- deliveries.lua
 local NO_TOKEN, NOBODY, MAX_COPIED
-local behindGroup, waitingMember, leaseMember, memberOf, readRecord, recordText, reasonIn, findDelivery, isReservedUntil
+local memberTail, waitingMember, leaseMember, memberOf, readRecord, recordText, reasonIn, findDelivery, isReservedUntil
 local release, finish, removeDelivery, removeWaiting, failTry, endLeases, endAllLeases, expireElements
 
 -- insert.lua
@@ -32,7 +32,7 @@ local addToOutbox, writeEntries, nameDestinations, wantedEntries
 
 -- take.lua
 local PAGE, LARGEST_REPLY, TAKE_HEAD
-local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity, eachId, finishPops, undoTake, undoPart, takenAgain
+local isTouched, readElementsAt, removeFirst, unlistExpiries, firstMaturity, eachId, finishPops, undoTake, undoPart, rereadTake
 
 -- settle.lua
 local moveToDeadLetters

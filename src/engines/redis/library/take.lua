@@ -33,38 +33,38 @@ function isTouched(member)
   return byte(member, 19) % 2 == 1
 end
 
-local function isTooLarge(size, left, most)
-  return size > left and (left <= 0 or most and left < most)
+local function isTooLarge(size, left, maxBytes)
+  return size > left and (left <= 0 or maxBytes and left < maxBytes)
 end
 
 -- The index of the last element that fits. Before large elements are read, their sizes are queried: to read a megabyte
 -- takes 4 ms.
-local function lastFitting(q, fields, from, upTo, left, most)
+local function lastFitting(q, fields, from, upTo, left, maxBytes)
   for i = from, upTo do
     local size = db('HSTRLEN', q.h, fields[i])
-    if isTooLarge(size, left, most) then return i - 1 end
+    if isTooLarge(size, left, maxBytes) then return i - 1 end
     left = left - size
   end
   return upTo
 end
 
 -- Reads the elements of these members, as many as fit. Returns the elements, the bytes left, whether some did not fit,
--- the fields, and whether all are untouched. bounds.left: the bytes available; bounds.most: if given, no element after
+-- the fields, and whether all are untouched. bounds.left: the bytes available; bounds.maxBytes: if given, no element after
 -- the first may exceed them, otherwise the last one may; bounds.isFront: fronts suffice; bounds.isPlainPop: check
 -- whether no delivery has a record, and all elements exist and have no front.
 function readElementsAt(q, members, bounds)
-  local left, most, areUntouched = bounds.left, bounds.most, bounds.isPlainPop
+  local left, maxBytes, areUntouched = bounds.left, bounds.maxBytes, bounds.isPlainPop
   local values, fields, from, count = {}, {}, 1, #members
   while from <= count do
     local upTo, offset = math.min(from + PAGE - 1, count), from - 1
     for i = from, upTo do fields[i] = 'e' .. sub(members[i], 10, 15) end
-    if q.hasFronts and not bounds.isFront then upTo = lastFitting(q, fields, from, upTo, left, most) end
+    if q.hasFronts and not bounds.isFront then upTo = lastFitting(q, fields, from, upTo, left, maxBytes) end
     if left <= 0 or upTo < from then return values, left, true, fields, areUntouched end
     local page = bounds.isFront and readFronts(q, fields, from, upTo) or db('HMGET', q.h, spread(fields, from, upTo))
     for i = from, upTo do
       local value = page[i - offset]
       local size = value and #value or 0
-      if isTooLarge(size, left, most) then return values, left, true, fields, areUntouched end
+      if isTooLarge(size, left, maxBytes) then return values, left, true, fields, areUntouched end
       if areUntouched then areUntouched = size <= LARGE and size >= HEAD and byte(members[i], 19) % 2 == 0 end
       left = left - size
       values[i] = value
@@ -159,22 +159,22 @@ local function nothingTaken()
   return { members = {}, values = {}, bytes = 0 }
 end
 
--- Takes the deliveries of these members, as many as fit, and removes the others from the list. areNeighbours: the
--- members are adjacent in z. Returns the members, their elements, the bytes of these, whether `most` (isCut) or the
+-- Takes the deliveries of these members, as many as fit, and removes the others from the list. areAdjacent: the
+-- members are adjacent in z. Returns the members, their elements, the bytes of these, whether `maxBytes` (isCut) or the
 -- capacity of the call (isLeft) ended the take, and the fields of an untouched pop.
-local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
-  local largest = most or LARGEST_REPLY
+local function takeMembers(q, gid, members, areAdjacent, ends, holder, maxBytes)
+  local largest = maxBytes or LARGEST_REPLY
   local capacity, isPlainPop = math.min(largest, call.capacity), gid == PLAIN and ends == 0
   if #members == 0 or capacity <= 0 then
     local none = nothingTaken()
     none.isLeft = #members > 0
     return none
   end
-  local bounds = { left = capacity, most = most and capacity, isPlainPop = isPlainPop }
+  local bounds = { left = capacity, maxBytes = maxBytes and capacity, isPlainPop = isPlainPop }
   local values, left, isCut, fields, areUntouched = readElementsAt(q, members, bounds)
   call.capacity = call.capacity - (capacity - left)
   for i = #members, #values + 1, -1 do members[i], fields[i] = nil, nil end
-  if areNeighbours then removeFirst(q, members, #members) else spreadCall('ZREM', q.z, members) end
+  if areAdjacent then removeFirst(q, members, #members) else spreadCall('ZREM', q.z, members) end
   if gid ~= PLAIN then
     local state = ends > 0 and HELD or POPPED
     for i = 1, #values do
@@ -186,7 +186,8 @@ local function takeMembers(q, gid, members, areNeighbours, ends, holder, most)
   end
   if ends > 0 then reserve(q, gid, members, values, ends, holder) end
   return {
-    members = members, values = values, bytes = capacity - left, isCut = isCut and most == capacity, isLeft = isCut and most ~= capacity,
+    members = members, values = values, bytes = capacity - left,
+    isCut = isCut and maxBytes == capacity, isLeft = isCut and maxBytes ~= capacity,
     fields = areUntouched and fields or nil,
   }
 end
@@ -197,9 +198,9 @@ function firstMaturity(q, gid)
   return first and fromSix(first, 4)
 end
 
-local function takeFirst(q, gid, count, ends, holder, most)
+local function takeFirst(q, gid, count, ends, holder, maxBytes)
   local members = membersBetween(q.z, '[w' .. gid, '(w' .. gid .. six(call.now + 1), count)
-  return takeMembers(q, gid, members, true, ends, holder, most)
+  return takeMembers(q, gid, members, true, ends, holder, maxBytes)
 end
 
 -- Calls `each` once with the seq of each id in a list that is one of this queue.
@@ -214,7 +215,7 @@ function eachId(q, ids, each)
   end
 end
 
-local function takeByIds(q, gid, ids, count, ends, holder, most)
+local function takeByIds(q, gid, ids, count, ends, holder, maxBytes)
   local members = {}
   eachId(q, ids, function(seq)
     local d = findDelivery(q, gid, seq)
@@ -224,24 +225,24 @@ local function takeByIds(q, gid, ids, count, ends, holder, most)
   end)
   table.sort(members, isEarlier)
   for i = #members, count + 1, -1 do members[i] = nil end
-  return takeMembers(q, gid, members, false, ends, holder, most)
+  return takeMembers(q, gid, members, false, ends, holder, maxBytes)
 end
 
 verbs.take = function(q, args, at)
   local group, count, lease = args[at], tonumber(args[at + 1]), tonumber(args[at + 2])
-  local gid, holder, ids, most = findGroup(q, group), args[at + 3], args[at + 4], tonumber(args[at + 5])
+  local gid, holder, ids, maxBytes = findGroup(q, group), args[at + 3], args[at + 4], tonumber(args[at + 5])
   local ends = lease > 0 and call.now + lease or 0
   local taken, next = nothingTaken(), nil
   if gid and q.tag ~= '' then
     endLeases(q, gid)
     local mayExpireMore = expireElements(q)
     if ids ~= '' then
-      taken = takeByIds(q, gid, ids, count, ends, holder, most)
+      taken = takeByIds(q, gid, ids, count, ends, holder, maxBytes)
     elseif mayExpireMore then
       -- More elements have expired than one call removes: the caller must call again immediately.
       next, taken.isLeft = call.now, true
     else
-      taken = takeFirst(q, gid, count, ends, holder, most)
+      taken = takeFirst(q, gid, count, ends, holder, maxBytes)
       if #taken.members < count then next = firstMaturity(q, gid) end
     end
   end
@@ -263,11 +264,11 @@ end
 -- Calls `each` for each delivery of a take with its member, or false for an untouched pop, its seq, and its index from
 -- 0.
 local function eachTaken(taken, each)
-  local isNamed, index = byte(taken) ~= UNTOUCHED_POPS, 0
-  local step, seqAt = isNamed and TAKE_STEP or FIELD, isNamed and 9 or 1
+  local hasMembers, index = byte(taken) ~= UNTOUCHED_POPS, 0
+  local step, seqAt = hasMembers and TAKE_STEP or FIELD, hasMembers and 9 or 1
   -- The token at the end is shorter than a step.
   for at = TAKE_HEAD + 1, #taken - step + 1, step do
-    each(isNamed and sub(taken, at, at + step - 1), sub(taken, at + seqAt, at + seqAt + 5), index)
+    each(hasMembers and sub(taken, at, at + step - 1), sub(taken, at + seqAt, at + seqAt + 5), index)
     index = index + 1
   end
 end
@@ -354,7 +355,7 @@ end
 
 -- The elements of a take whose reply is repeated; false for one that the node no longer holds: its lease may have
 -- ended, or somebody else may have settled or removed it.
-function takenAgain(q, taken)
+function rereadTake(q, taken)
   local gid, members, fields, records = sub(taken, 2, 3), {}, {}, {}
   eachTaken(taken, function(member, seq, index)
     members[index + 1], fields[index + 1], records[index + 1] = member, 'e' .. seq, 'd' .. gid .. seq
@@ -402,10 +403,10 @@ verbs.undo = function(q, args, at)
   local behind = at + 1 + 4 * count
   createQueue(q)
   for i = at + 1, behind - 1, 4 do
-    local gid, named, content, reason = createGroup(q, args[i]), args[i + 1], args[i + 2], args[i + 3]
+    local gid, idAndHead, content, reason = createGroup(q, args[i]), args[i + 1], args[i + 2], args[i + 3]
     if not gid then return NO_CAPACITY, behind end
-    local seq, head = sub(named, 13, 18), sub(named, 19)
-    if sub(named, 1, 12) ~= q.tag then
+    local seq, head = sub(idAndHead, 13, 18), sub(idAndHead, 19)
+    if sub(idAndHead, 1, 12) ~= q.tag then
       -- The queue has lost its data since the pop: the element is inserted again.
       local maturity, tries, _, expiresAt = unpackAt('>I6I4I6c6', head)
       put(q, maturity, tries, expiresAt, gid ~= PLAIN and { gid } or nil, content)
