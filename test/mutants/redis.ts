@@ -348,7 +348,7 @@ export const REDIS: readonly Mutant[] = [
       inRedis(
         'batcher.ts',
         'if (deliveries.length > 0) this.#waiting',
-        'if (members.length < 0) this.#waiting',
+        'if (deliveries.length < 0) this.#waiting',
       ),
     ],
   },
