@@ -61,7 +61,7 @@ export class AmqpConnection
   readonly #saslLogin: SaslLogin;
   readonly #endpoint: ConnectionEndpoint;
   /** Sessions whose links may send more deliveries. */
-  readonly #withRoom = new Set<SessionEndpoint>();
+  readonly #sessionsWithCapacity = new Set<SessionEndpoint>();
   /** Bytes of messages that wait for the windows of sessions. */
   #queuedBytes = 0;
   #phase: Phase = 'sasl-header';
@@ -115,7 +115,7 @@ export class AmqpConnection
       this.endByServer(error);
       return;
     }
-    if (link instanceof OutgoingLink && !this.isEnding) link.noteSent();
+    if (link instanceof OutgoingLink && !this.isEnding) link.markSeen();
     link.stop(true);
     link.endpoint.detach(wireError(error));
   }
@@ -129,11 +129,12 @@ export class AmqpConnection
   }
 
   override endTurn(): void {
-    if (this.#withRoom.size > 0) {
+    if (this.#sessionsWithCapacity.size > 0) {
       for (const link of this.links) {
-        if (!(link instanceof IncomingLink) && this.#withRoom.has(link.endpoint.session)) this.planFill(link);
+        if (!(link instanceof IncomingLink) && this.#sessionsWithCapacity.has(link.endpoint.session))
+          this.planFill(link);
       }
-      this.#withRoom.clear();
+      this.#sessionsWithCapacity.clear();
     }
     super.endTurn();
     this.#endpoint.flush();
@@ -192,8 +193,8 @@ export class AmqpConnection
     }
   }
 
-  onRoom(session: SessionEndpoint): void {
-    this.#withRoom.add(session);
+  onSessionCapacity(session: SessionEndpoint): void {
+    this.#sessionsWithCapacity.add(session);
     this.planFlush();
   }
 
@@ -291,7 +292,7 @@ export class AmqpConnection
     endpoint.receive(splitter.bytes, splitter.start, splitter.end);
     if (endpoint.effort > MAX_EFFORT) {
       endpoint.effort = 0;
-      this.waitATurn();
+      this.yieldToOthers();
     }
     return true;
   }

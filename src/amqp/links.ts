@@ -10,7 +10,7 @@ import type { Destination } from '../session/client-session.ts';
 import type { RightHolder } from '../session/consumer.ts';
 import { PushConsumer } from '../session/push-consumer.ts';
 import { QueueBrowser } from '../session/queue-browser.ts';
-import { groupOf, milliseconds } from '../session/values.ts';
+import { parseGroup, parseMilliseconds } from '../session/values.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { maskUrl } from '../util/mask.ts';
 import { quote, quoteBytes } from '../util/quote.ts';
@@ -49,7 +49,7 @@ export function openLink(connection: AmqpConnection, endpoint: Endpoint): Sessio
 }
 
 /** Credit is replenished when this many messages were settled. */
-const REPLENISHED = AMQP_LIMITS.credit / 4;
+const MIN_REPLENISH = AMQP_LIMITS.credit / 4;
 
 /** The reply to a message of a client, pending until the engine has stored it. */
 export interface PendingInsertReply {
@@ -72,7 +72,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
   /** Null if each message names its own. */
   readonly #address: string | null;
   /** Messages that were settled since credit was last granted. */
-  #settled = 0;
+  #settledCount = 0;
   #isStopped = false;
 
   /** @throws QuaysideError if the target is not valid, or the user lacks the right to write there */
@@ -148,7 +148,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
       );
     }
     const sent = elementOf(bytes);
-    const { namespace, queue } = known ?? this.#named(sent.to ?? '');
+    const { namespace, queue } = known ?? this.#findNamed(sent.to ?? '');
     if (sent.body.length > bodyLimit) {
       throw tooLarge(`The body has ${sent.body.length} bytes. Allowed: at most ${bodyLimit}.`);
     }
@@ -160,17 +160,17 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
   }
 
   /** The queue that a message names in `to`. */
-  #named(address: string): Destination {
+  #findNamed(address: string): Destination {
     checkTarget(address);
     return this.#connection.destinations.find(address, 'write');
   }
 
   #replenish(count: number): void {
     if (this.#isStopped) return;
-    this.#settled += count;
-    if (this.#settled < REPLENISHED) return;
-    this.endpoint.grant(this.#settled);
-    this.#settled = 0;
+    this.#settledCount += count;
+    if (this.#settledCount < MIN_REPLENISH) return;
+    this.endpoint.grant(this.#settledCount);
+    this.#settledCount = 0;
   }
 }
 
@@ -222,7 +222,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
    * Call if the link ends but not its connection: deliveries in the writer are still sent, since ids must not have
    * gaps.
    */
-  noteSent(): void {
+  markSeen(): void {
     for (const [delivery, one] of this.outstanding) one.isSeen ||= delivery.isWritten;
   }
 
@@ -259,15 +259,15 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     this.#isDraining = false;
     this.endDrain();
     // The client reduced its credit: the pending take could return too many elements.
-    if (this.asked > this.free) this.leaveWaitQueue();
+    if (this.requested > this.free) this.leaveWaitQueue();
   }
 
   onDisposition(delivery: SentDelivery, state: AmqpDeliveryState, isSettled: boolean): void {
-    const one = this.outstanding.get(delivery);
-    if (one === undefined) return;
-    const action = this.#actionFor(state, isSettled, one.tries);
+    const tracked = this.outstanding.get(delivery);
+    if (tracked === undefined) return;
+    const action = this.#actionFor(state, isSettled, tracked.tries);
     if (action === null) return;
-    const settled = [one];
+    const settled = [tracked];
     this.forget(settled);
     const reply = isSettled ? this.#settledReply : { link: this, delivery };
     this.session.settles.add(this.queue, settled, action, reply, 0);
@@ -323,19 +323,19 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
       case DESCRIBED.accepted:
         return FINISH;
       case DESCRIBED.rejected:
-        return { ...failed(delayAfter(tries)), reason: state.reason };
+        return { ...failedTry(delayAfter(tries)), reason: state.reason };
       case DESCRIBED.released:
         return { kind: 'release', delayMs: 0, countTry: false };
       case DESCRIBED.modified:
-        if (!state.isUndeliverable) return { ...failed(0), countTry: state.isFailed };
+        if (!state.isUndeliverable) return { ...failedTry(0), countTry: state.isFailed };
         if (this.#hasDeadLetterQueue) {
           return { kind: 'dead-letter', countTry: state.isFailed, reason: null };
         }
         // Delayed, since the next consumer could be this one again.
-        return { ...failed(delayAfter(tries)), countTry: state.isFailed };
+        return { ...failedTry(delayAfter(tries)), countTry: state.isFailed };
       default:
         // The client settled it without an outcome, which counts as a failed try.
-        return isSettled ? failed(0) : null;
+        return isSettled ? failedTry(0) : null;
     }
   }
 }
@@ -343,7 +343,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
 /**
  * A rollback with a failed try. AMQP's outcomes carry no delay, so the queue's retry delay, if set, overrides this one.
  */
-function failed(delayMs: number): ReleaseAction {
+function failedTry(delayMs: number): ReleaseAction {
   return { kind: 'release', delayMs, isDefaultDelay: true, countTry: true };
 }
 
@@ -385,7 +385,7 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
 
   /** Each flow of the client checks for new elements. */
   onFlow(): void {
-    this.lookAgain();
+    this.refresh();
   }
 
   onDisposition(delivery: SentDelivery, _state: AmqpDeliveryState, isSettled: boolean): void {
@@ -480,7 +480,7 @@ function readGroup(filter: Buffer | null): string | null {
     }
     if (group !== null)
       throw notSupported('filter', `The filter ${GROUP_FILTER} is given twice. Allowed: once.`);
-    group = groupOf(GROUP_FILTER, reader.bare().text);
+    group = parseGroup(GROUP_FILTER, reader.bare().text);
   }
   return group;
 }
@@ -500,7 +500,7 @@ interface QueueAddress {
 }
 
 const ADDRESS_OPTIONS: readonly string[] = ['group', 'lease'];
-const FORM = /^(?:\/(?:q|queue)\/)?([^/?]+)\/([^/?]+)(?:\?(.*))?$/;
+const ADDRESS = /^(?:\/(?:q|queue)\/)?([^/?]+)\/([^/?]+)(?:\?(.*))?$/;
 /** Some clients turn every address into a URL. Its host is that of the connection, and is ignored. */
 const AUTHORITY = /^amqps?:\/\/[^/?#]*/i;
 
@@ -510,15 +510,15 @@ const AUTHORITY = /^amqps?:\/\/[^/?#]*/i;
  * @throws QuaysideError `invalid-name`, `invalid-parameter`
  */
 export function parseAddress(text: string): QueueAddress {
-  const [, ns, name, options] = FORM.exec(withoutAuthority(text)) ?? [];
+  const [, ns, name, options] = ADDRESS.exec(withoutAuthority(text)) ?? [];
   if (ns === undefined || name === undefined) {
-    throw invalid(
+    throw invalidAddress(
       `The address ${quote(maskUrl(text))} names no queue. Write <namespace>/<queue>, with a / or ? within a name as %2F or %3F.`,
     );
   }
   return {
-    ns: checkName('namespace', decoded(ns)),
-    name: checkName('queue', decoded(name)),
+    ns: checkName('namespace', decodePart(ns)),
+    name: checkName('queue', decodePart(name)),
     ...readOptions(options ?? ''),
   };
 }
@@ -542,24 +542,24 @@ function readOptions(text: string): { group: string | null; leaseMs: number | nu
     }
     if (options.has(name))
       throw invalidParameter('address', `The option ${name} of an address is given twice. Allowed: once.`);
-    options.set(name, decoded(values.join('=')));
+    options.set(name, decodePart(values.join('=')));
   }
   const group = options.get('group') ?? null;
   return {
-    group: group === null ? null : groupOf('group', Buffer.from(group).toString('latin1')),
-    leaseMs: milliseconds('lease', options.get('lease') ?? null, 1, null),
+    group: group === null ? null : parseGroup('group', Buffer.from(group).toString('latin1')),
+    leaseMs: parseMilliseconds('lease', options.get('lease') ?? null, 1, null),
   };
 }
 
-function decoded(part: string): string {
+function decodePart(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {
-    throw invalid(`${quote(part)} in the address is not percent-encoded UTF-8. Write % as %25.`);
+    throw invalidAddress(`${quote(part)} in the address is not percent-encoded UTF-8. Write % as %25.`);
   }
 }
 
-function invalid(message: string): QuaysideError {
+function invalidAddress(message: string): QuaysideError {
   return new QuaysideError('invalid-name', message, { parameter: 'address' });
 }
 

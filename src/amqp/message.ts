@@ -4,16 +4,23 @@ import { QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { EXCHANGE_NAME, HOP_COUNT, ORIGIN_ID } from '../model/service-headers.ts';
-import { groupsOf, milliseconds, moment, sentValue, textOf, whole } from '../session/values.ts';
+import {
+  decodeText,
+  encodeValue,
+  parseGroups,
+  parseInteger,
+  parseMilliseconds,
+  parseMoment,
+} from '../session/values.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { CODE } from './core/codes.ts';
 import { Writer } from './core/writer.ts';
 import {
-  broken,
   isSimpleType,
-  listsIn,
+  malformedMessage,
   type SimpleType,
   type SimpleValue,
+  splitLists,
   ValueReader,
   valueEnd,
   writeSimple,
@@ -40,11 +47,11 @@ export const PROPERTY_FIELDS = [
 type PropertyField = (typeof PROPERTY_FIELDS)[number];
 
 /** Indexes of some of these fields. */
-const FIELD_AT = {
-  to: placeOf('to'),
-  contentType: placeOf('content-type'),
-  contentEncoding: placeOf('content-encoding'),
-  absoluteExpiryTime: placeOf('absolute-expiry-time'),
+const FIELD_INDEX = {
+  to: indexOfField('to'),
+  contentType: indexOfField('content-type'),
+  contentEncoding: indexOfField('content-encoding'),
+  absoluteExpiryTime: indexOfField('absolute-expiry-time'),
 } as const;
 
 /**
@@ -53,7 +60,7 @@ const FIELD_AT = {
  */
 const WITHOUT_EXPIRY: ReadonlySet<string> = new Set([ORIGIN_ID, HOP_COUNT, EXCHANGE_NAME]);
 
-function placeOf(field: PropertyField): number {
+function indexOfField(field: PropertyField): number {
   return PROPERTY_FIELDS.indexOf(field);
 }
 
@@ -88,7 +95,7 @@ interface Message {
 type PropertyFields = readonly (SimpleValue | null)[];
 
 /** Numeric descriptors of the sections, by their symbols. */
-const BY_SYMBOL: Readonly<Record<string, number>> = {
+const SECTION_BY_SYMBOL: Readonly<Record<string, number>> = {
   'amqp:header:list': 0x70,
   'amqp:delivery-annotations:map': 0x71,
   'amqp:message-annotations:map': 0x72,
@@ -101,21 +108,21 @@ const BY_SYMBOL: Readonly<Record<string, number>> = {
 };
 
 /** Sections with a lower descriptor occur at most once. */
-const FIRST_OF_BODY = 0x75;
+const FIRST_BODY_SECTION = 0x75;
 /** Indexes of fields of the header section (messaging, 3.2.1). */
-const TTL_AT = 2;
-const DELIVERY_COUNT_AT = 4;
+const TTL_INDEX = 2;
+const DELIVERY_COUNT_INDEX = 4;
 /** More sections than any client writes. */
 const MAX_SECTIONS = 4096;
 /** Maximum entries of a map: those that can be element headers, and a few that are not stored. */
-const MAX_NAMES = LIMITS.headerCount + 16;
+const MAX_MAP_ENTRIES = LIMITS.headerCount + 16;
 
 /**
  * Decodes a message of format 0 (messaging, 3.2). Joins its data sections, and the lists of its sequences.
  * @throws QuaysideError `malformed-request`; `not-supported` for compound values outside of the body
  */
 function readMessage(bytes: Buffer): Message {
-  if (bytes.length === 0) throw broken('it is empty');
+  if (bytes.length === 0) throw malformedMessage('it is empty');
   const reader = new ValueReader(bytes);
   const draft: Draft = {
     form: 'data',
@@ -130,7 +137,7 @@ function readMessage(bytes: Buffer): Message {
     applicationProperties: NONE,
   };
   for (let sections = 0; !reader.isAtEnd; sections++) {
-    if (sections >= MAX_SECTIONS) throw broken('it has too many sections');
+    if (sections >= MAX_SECTIONS) throw malformedMessage('it has too many sections');
     readSection(reader, draft);
   }
   if (draft.parts !== null) draft.body = Buffer.concat(draft.parts);
@@ -151,10 +158,10 @@ const EMPTY = Buffer.alloc(0);
 
 function readSection(reader: ValueReader, draft: Draft): void {
   const descriptor = reader.descriptor();
-  const code = typeof descriptor === 'number' ? descriptor : BY_SYMBOL[descriptor];
-  if (code !== undefined && code < FIRST_OF_BODY) {
-    const bit = 1 << (FIRST_OF_BODY - code);
-    if ((draft.seen & bit) !== 0) throw broken('a section comes twice');
+  const code = typeof descriptor === 'number' ? descriptor : SECTION_BY_SYMBOL[descriptor];
+  if (code !== undefined && code < FIRST_BODY_SECTION) {
+    const bit = 1 << (FIRST_BODY_SECTION - code);
+    if ((draft.seen & bit) !== 0) throw malformedMessage('a section comes twice');
     draft.seen |= bit;
   }
   switch (code) {
@@ -172,13 +179,13 @@ function readSection(reader: ValueReader, draft: Draft): void {
       return;
     case 0x75: {
       const data = reader.bytesOrNull();
-      if (data?.form !== 'binary') throw broken('a data section is not binary');
+      if (data?.form !== 'binary') throw malformedMessage('a data section is not binary');
       addBody(draft, 'data', data.body);
       return;
     }
     case 0x76: {
       const list = reader.encoded();
-      if (listsIn(list, 1) === null) throw broken('a sequence is not a list');
+      if (splitLists(list, 1) === null) throw malformedMessage('a sequence is not a list');
       addBody(draft, 'sequence', list);
       return;
     }
@@ -191,7 +198,7 @@ function readSection(reader: ValueReader, draft: Draft): void {
       reader.encoded();
       return;
     default:
-      throw broken('a section is unknown');
+      throw malformedMessage('a section is unknown');
   }
 }
 
@@ -203,7 +210,7 @@ function addBody(draft: Draft, form: BodyForm, part: Buffer): void {
   } else if (form === draft.form && (form === 'data' || form === 'sequence')) {
     draft.parts ??= [draft.body];
     draft.parts.push(part);
-  } else throw broken('it has two bodies');
+  } else throw malformedMessage('it has two bodies');
 }
 
 function readHeader(reader: ValueReader, draft: Draft): void {
@@ -212,8 +219,8 @@ function readHeader(reader: ValueReader, draft: Draft): void {
   for (let at = 0; at < count; at++) {
     const value = reader.simple();
     if (value.type !== 'uint') continue;
-    if (at === TTL_AT) draft.ttlMs = Number(value.text);
-    else if (at === DELIVERY_COUNT_AT) draft.deliveryCount = Number(value.text);
+    if (at === TTL_INDEX) draft.ttlMs = Number(value.text);
+    else if (at === DELIVERY_COUNT_INDEX) draft.deliveryCount = Number(value.text);
   }
   reader.close();
 }
@@ -221,7 +228,7 @@ function readHeader(reader: ValueReader, draft: Draft): void {
 function readProperties(reader: ValueReader): PropertyFields {
   const count = reader.open('list');
   if (count === null) return NONE;
-  if (count > PROPERTY_FIELDS.length) throw broken('its properties have too many fields');
+  if (count > PROPERTY_FIELDS.length) throw malformedMessage('its properties have too many fields');
   const properties: (SimpleValue | null)[] = [];
   for (let at = 0; at < count; at++) {
     const value = reader.simple();
@@ -235,20 +242,20 @@ function readProperties(reader: ValueReader): PropertyFields {
 function readMap(reader: ValueReader, names: 'string' | 'symbol'): NamedValue[] {
   const count = reader.open('map');
   if (count === null) return [];
-  if (count % 2 !== 0) throw broken('a map has a name without a value');
-  if (count > 2 * MAX_NAMES) throw tooManyNames(count / 2);
+  if (count % 2 !== 0) throw malformedMessage('a map has a name without a value');
+  if (count > 2 * MAX_MAP_ENTRIES) throw tooManyEntries(count / 2);
   const values: NamedValue[] = [];
   for (let at = 0; at < count; at += 2) {
     const name = reader.simple();
-    if (name.type !== names) throw broken(`a name is no ${names}`);
+    if (name.type !== names) throw malformedMessage(`a name is no ${names}`);
     values.push({ name: name.text, value: reader.simple() });
   }
   reader.close();
   return values;
 }
 
-function tooManyNames(count: number): QuaysideError {
-  const message = `A map of the message has ${count} values. Allowed: ${LIMITS.headerCount} element headers, and at most ${MAX_NAMES} values.`;
+function tooManyEntries(count: number): QuaysideError {
+  const message = `A map of the message has ${count} values. Allowed: ${LIMITS.headerCount} element headers, and at most ${MAX_MAP_ENTRIES} values.`;
   return new QuaysideError('invalid-header', message);
 }
 
@@ -275,13 +282,13 @@ export const ANNOTATION_PREFIX = 'x-amqp-annotation-';
 /** Application properties whose names are taken already. */
 export const PROPERTY_PREFIX = 'x-amqp-property-';
 /** The prefix of all of these names. */
-export const OWN_PREFIX = 'x-amqp-';
+export const AMQP_PREFIX = 'x-amqp-';
 
 /** Annotations of sent messages that do not come from the element's headers. */
 export const ID_ANNOTATION = 'x-opt-ks-id';
 export const MATURE_ANNOTATION = 'x-opt-ks-mature';
 export const GROUP_ANNOTATION = 'x-opt-ks-group';
-export const SHOWN_ANNOTATIONS: ReadonlySet<string> = new Set([
+export const SENT_ANNOTATIONS: ReadonlySet<string> = new Set([
   ID_ANNOTATION,
   MATURE_ANNOTATION,
   GROUP_ANNOTATION,
@@ -302,12 +309,12 @@ export const DELTA_T_PROPERTY = 'x-delta-t';
  */
 export const HEADER_FIELDS: ReadonlyMap<string, number> = new Map(
   PROPERTY_FIELDS.map((field, at): [string, number] => [field, at]).filter(
-    ([, at]) => at !== FIELD_AT.contentType && at !== FIELD_AT.contentEncoding,
+    ([, at]) => at !== FIELD_INDEX.contentType && at !== FIELD_INDEX.contentEncoding,
   ),
 );
 
 /** The element that a message describes. Groups are null if the message names none. */
-type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
+type ReceivedElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
   readonly groups: readonly string[] | null;
   /** Time to live from its arrival, ms; null: not given. */
   readonly ttlMs: number | null;
@@ -321,41 +328,41 @@ type SentElement = Omit<NewElement, 'groups' | 'dedupKey' | 'expiresAt'> & {
  * Converts an encoded message to an element (docs/protocols/amqp.md, "Messages").
  * @throws QuaysideError `malformed-request`, `not-supported`, `invalid-header`, `invalid-parameter`
  */
-export function elementOf(bytes: Buffer): SentElement {
+export function elementOf(bytes: Buffer): ReceivedElement {
   const message = readMessage(bytes);
   const { properties, deliveryCount, ttlMs } = message;
   const draft = new HeaderDraft();
-  const given: MeantValues = { time: null, delay: null, groups: null, nextT: null, deltaT: null };
-  addAnnotations(message, draft, given);
+  const directives: Directives = { time: null, delay: null, groups: null, nextT: null, deltaT: null };
+  addAnnotations(message, draft, directives);
   addFields(message, draft);
-  addApplicationProperties(message, draft, given);
+  addApplicationProperties(message, draft, directives);
   if (message.form !== 'data') draft.add(BODY_HEADER, { type: 'string', text: message.form });
-  const contentType = properties[FIELD_AT.contentType]?.text ?? null;
-  const contentEncoding = properties[FIELD_AT.contentEncoding]?.text ?? null;
+  const contentType = properties[FIELD_INDEX.contentType]?.text ?? null;
+  const contentEncoding = properties[FIELD_INDEX.contentEncoding]?.text ?? null;
   return {
     body: message.body,
     contentType: checkContentHeader('content-type', contentType),
     contentEncoding: checkContentHeader('content-encoding', contentEncoding),
     headers: checkHeaders(draft.finish()),
     matureAt:
-      given.time === null
-        ? moment(NEXT_T_PROPERTY, given.nextT)
-        : moment(DELIVERY_TIME_ANNOTATION, given.time),
+      directives.time === null
+        ? parseMoment(NEXT_T_PROPERTY, directives.nextT)
+        : parseMoment(DELIVERY_TIME_ANNOTATION, directives.time),
     delayMs:
-      given.delay === null
-        ? milliseconds(DELTA_T_PROPERTY, given.deltaT, 0, 0)
-        : milliseconds(DELIVERY_DELAY_ANNOTATION, given.delay, 0, 0),
-    tries: deliveryCount === 0 ? 0 : triesOf(deliveryCount),
+      directives.delay === null
+        ? parseMilliseconds(DELTA_T_PROPERTY, directives.deltaT, 0, 0)
+        : parseMilliseconds(DELIVERY_DELAY_ANNOTATION, directives.delay, 0, 0),
+    tries: deliveryCount === 0 ? 0 : parseTries(deliveryCount),
     // 0 means no expiry; so does an `absolute-expiry-time` beyond any maturity (see `expiryOf`).
     ttlMs: ttlMs === 0 ? null : ttlMs,
-    expiresAt: expiryOf(properties[FIELD_AT.absoluteExpiryTime]),
-    to: addressIn(properties[FIELD_AT.to]),
-    groups: groupsOf(GROUPS_PROPERTY, given.groups),
+    expiresAt: parseExpiry(properties[FIELD_INDEX.absoluteExpiryTime]),
+    to: addressIn(properties[FIELD_INDEX.to]),
+    groups: parseGroups(GROUPS_PROPERTY, directives.groups),
   };
 }
 
 /** Values of annotations and application properties that have a meaning; null: not given. */
-interface MeantValues {
+interface Directives {
   time: string | null;
   delay: string | null;
   groups: string | null;
@@ -376,14 +383,14 @@ class HeaderDraft {
   readonly #types: string[] = [];
 
   /** @throws QuaysideError `invalid-header` if the name is taken */
-  add(name: string, { type, text }: SimpleValue, usual: SimpleType = 'string'): void {
+  add(name: string, { type, text }: SimpleValue, defaultType: SimpleType = 'string'): void {
     const lower = name.toLowerCase();
     if (this.#has(lower)) {
       const message = `The message has ${quoteBytes(lower)} twice; names of headers differ in more than the case of letters.`;
       throw new QuaysideError('invalid-header', message, { parameter: lower });
     }
     this.#flat.push(lower, text);
-    if (type !== usual) this.#types.push(`${name}=${type}`);
+    if (type !== defaultType) this.#types.push(`${name}=${type}`);
     else if (name !== lower) this.#types.push(name);
   }
 
@@ -399,11 +406,11 @@ class HeaderDraft {
   }
 }
 
-function addAnnotations({ annotations }: Message, draft: HeaderDraft, given: MeantValues): void {
+function addAnnotations({ annotations }: Message, draft: HeaderDraft, directives: Directives): void {
   for (const { name, value } of annotations) {
-    if (name === DELIVERY_TIME_ANNOTATION) given.time = textOrNull(value);
-    else if (name === DELIVERY_DELAY_ANNOTATION) given.delay = textOrNull(value);
-    else if (!SHOWN_ANNOTATIONS.has(name)) draft.add(ANNOTATION_PREFIX + name, value);
+    if (name === DELIVERY_TIME_ANNOTATION) directives.time = textOrNull(value);
+    else if (name === DELIVERY_DELAY_ANNOTATION) directives.delay = textOrNull(value);
+    else if (!SENT_ANNOTATIONS.has(name)) draft.add(ANNOTATION_PREFIX + name, value);
   }
 }
 
@@ -412,20 +419,20 @@ function addFields({ properties }: Message, draft: HeaderDraft): void {
     const value = properties[at] ?? null;
     const field = PROPERTY_FIELDS[at] ?? '';
     if (value === null || !HEADER_FIELDS.has(field)) continue;
-    draft.add(field, field === 'user-id' ? shownUser(value) : value, FIELD_TYPES[field]);
+    draft.add(field, field === 'user-id' ? readUserId(value) : value, FIELD_TYPES[field]);
   }
 }
 
 function addApplicationProperties(
   { applicationProperties }: Message,
   draft: HeaderDraft,
-  given: MeantValues,
+  directives: Directives,
 ): void {
   for (const { name, value } of applicationProperties) {
-    if (name === GROUPS_PROPERTY) given.groups = textOrNull(value);
-    else if (name === NEXT_T_PROPERTY) given.nextT = textOrNull(value);
-    else if (name === DELTA_T_PROPERTY) given.deltaT = textOrNull(value);
-    else draft.add(isTaken(name) ? PROPERTY_PREFIX + name : name, value);
+    if (name === GROUPS_PROPERTY) directives.groups = textOrNull(value);
+    else if (name === NEXT_T_PROPERTY) directives.nextT = textOrNull(value);
+    else if (name === DELTA_T_PROPERTY) directives.deltaT = textOrNull(value);
+    else draft.add(isReserved(name) ? PROPERTY_PREFIX + name : name, value);
   }
 }
 
@@ -434,31 +441,31 @@ function textOrNull({ type, text }: SimpleValue): string | null {
   return type === 'null' ? null : text;
 }
 
-function isTaken(name: NamedValue['name']): boolean {
+function isReserved(name: NamedValue['name']): boolean {
   const lower = name.toLowerCase();
-  return HEADER_FIELDS.has(lower) || lower.startsWith(OWN_PREFIX);
+  return HEADER_FIELDS.has(lower) || lower.startsWith(AMQP_PREFIX);
 }
 
-function triesOf(deliveryCount: number): number {
-  return whole('delivery-count', String(deliveryCount), { to: LIMITS.tries, unit: 'a count' }, 0);
+function parseTries(deliveryCount: number): number {
+  return parseInteger('delivery-count', String(deliveryCount), { to: LIMITS.tries, unit: 'a count' }, 0);
 }
 
-function expiryOf(value: SimpleValue | null | undefined): number | null {
+function parseExpiry(value: SimpleValue | null | undefined): number | null {
   const at = value?.type === 'timestamp' ? Number(value.text) : 0;
   return at === 0 || at > LIMITS.matureAt ? null : Math.max(0, at);
 }
 
 function addressIn(value: SimpleValue | null | undefined): string | null {
-  return value?.type === 'string' ? textOf('to', value.text) : null;
+  return value?.type === 'string' ? decodeText('to', value.text) : null;
 }
 
-const PLAIN = /^[!-~](?:[ -~]*[!-~])?$/;
+const PRINTABLE = /^[!-~](?:[ -~]*[!-~])?$/;
 
 /** Stores a binary `user-id` as text if its bytes are printable ASCII. */
-function shownUser(value: SimpleValue): SimpleValue {
+function readUserId(value: SimpleValue): SimpleValue {
   if (value.type !== 'binary') return value;
   const text = Buffer.from(value.text, 'base64').toString('latin1');
-  return PLAIN.test(text) ? { type: 'string', text } : value;
+  return PRINTABLE.test(text) ? { type: 'string', text } : value;
 }
 
 /** An element header to be sent: its AMQP name, its bytes, and its original AMQP type. */
@@ -469,7 +476,7 @@ interface SentHeader {
 }
 
 /** Element headers, sorted by the section that they are written to. */
-interface Sorted {
+interface SortedHeaders {
   readonly annotations: readonly SentHeader[];
   /** By index, without content type and encoding. */
   readonly fields: readonly (SentHeader | undefined)[];
@@ -480,7 +487,7 @@ interface Sorted {
   readonly neverExpires: boolean;
 }
 
-const NO_HEADERS: Sorted = {
+const NO_HEADERS: SortedHeaders = {
   annotations: [],
   fields: [],
   properties: [],
@@ -499,11 +506,11 @@ const writer = new Writer();
 export function messageOf(delivery: Delivery, group: string | null, headroom = 0): Buffer {
   const { headers, body } = delivery;
   writer.reset();
-  const sorted = headers.length === 0 ? NO_HEADERS : sort(headers);
+  const sorted = headers.length === 0 ? NO_HEADERS : sortHeaders(headers);
   writeHeader(delivery.tries);
   writeAnnotations(delivery, group, sorted.annotations);
-  const unfit = writeProperties(delivery, sorted);
-  writeApplicationProperties(sorted.properties, unfit);
+  const invalidFields = writeProperties(delivery, sorted);
+  writeApplicationProperties(sorted.properties, invalidFields);
   return writer.finish(headroom, writeBody(sorted.form, body));
 }
 
@@ -543,39 +550,39 @@ function writeAnnotations(
 /** Writes the properties section. Returns the values that are not valid for their fields; null if there are none. */
 function writeProperties(
   { contentType, contentEncoding }: Delivery,
-  { fields, neverExpires }: Sorted,
+  { fields, neverExpires }: SortedHeaders,
 ): SentHeader[] | null {
-  let unfit: SentHeader[] | null = null;
+  let invalidFields: SentHeader[] | null = null;
   let count = fields.length;
-  if (contentType !== null) count = Math.max(count, FIELD_AT.contentType + 1);
-  if (contentEncoding !== null) count = Math.max(count, FIELD_AT.contentEncoding + 1);
+  if (contentType !== null) count = Math.max(count, FIELD_INDEX.contentType + 1);
+  if (contentEncoding !== null) count = Math.max(count, FIELD_INDEX.contentEncoding + 1);
   const start = writer.begin(0x73, 'list');
   for (let at = 0; at < count; at++) {
     const sent = fields[at];
     let text = sent?.text ?? null;
-    if (at === FIELD_AT.contentType) text = contentType;
-    else if (at === FIELD_AT.contentEncoding) text = contentEncoding;
+    if (at === FIELD_INDEX.contentType) text = contentType;
+    else if (at === FIELD_INDEX.contentEncoding) text = contentEncoding;
     // An element that never expires may have the expiry of its original, and clients would discard it as expired.
-    const isPast = neverExpires && at === FIELD_AT.absoluteExpiryTime;
+    const isPast = neverExpires && at === FIELD_INDEX.absoluteExpiryTime;
     if (text !== null && !isPast && writeField(at, sent?.type ?? 'string', text)) continue;
     writer.null();
     const name = PROPERTY_FIELDS[at] ?? '';
-    if (text !== null) unfit = [...(unfit ?? []), { name, text, type: 'string' }];
+    if (text !== null) invalidFields = [...(invalidFields ?? []), { name, text, type: 'string' }];
   }
   writer.end(start, count);
-  return unfit;
+  return invalidFields;
 }
 
 /** Values that are not valid for their fields become application properties of the same names. */
 function writeApplicationProperties(
   properties: readonly SentHeader[],
-  unfit: readonly SentHeader[] | null,
+  invalidFields: readonly SentHeader[] | null,
 ): void {
   const start = writer.begin(0x74, 'map');
   let count = properties.length;
   for (const sent of properties) writeProperty(sent);
-  for (const sent of unfit ?? []) {
-    if (isIn(properties, sent.name)) continue;
+  for (const sent of invalidFields ?? []) {
+    if (hasName(properties, sent.name)) continue;
     writeProperty(sent);
     count += 1;
   }
@@ -590,7 +597,7 @@ function writeField(at: number, type: SimpleType, text: string): boolean {
     case 'correlation-id':
       return (
         (ID_TYPES.has(type) && writeSimple(writer, type, text)) ||
-        writeSimple(writer, 'string', sentValue(text))
+        writeSimple(writer, 'string', encodeValue(text))
       );
     case 'user-id':
       if (type === 'binary' && writeSimple(writer, 'binary', text)) return true;
@@ -605,7 +612,7 @@ function writeField(at: number, type: SimpleType, text: string): boolean {
     case 'group-sequence':
       return writeSimple(writer, 'uint', text);
     default:
-      return writeSimple(writer, 'string', sentValue(text));
+      return writeSimple(writer, 'string', encodeValue(text));
   }
 }
 
@@ -615,7 +622,7 @@ function writeProperty(sent: SentHeader): void {
 }
 
 function writeValue({ type, text }: SentHeader): void {
-  if (type === 'string' || !writeSimple(writer, type, text)) writer.string(sentValue(text));
+  if (type === 'string' || !writeSimple(writer, type, text)) writer.string(encodeValue(text));
 }
 
 /** Writes the body in its original form, or as data if it is not valid in that form. Returns the bytes that follow. */
@@ -631,7 +638,7 @@ function writeBody(form: string | null, body: Uint8Array): Uint8Array | null {
       writer.section(0x77);
       return bytes;
     }
-    const lists = form === 'sequence' ? listsIn(bytes, MAX_SECTIONS) : null;
+    const lists = form === 'sequence' ? splitLists(bytes, MAX_SECTIONS) : null;
     if (lists !== null) {
       const last = lists.pop() ?? null;
       for (const list of lists) {
@@ -648,12 +655,12 @@ function writeBody(form: string | null, body: Uint8Array): Uint8Array | null {
   return body;
 }
 
-function sort(headers: readonly string[]): Sorted {
+function sortHeaders(headers: readonly string[]): SortedHeaders {
   const annotations: SentHeader[] = [];
   const fields: (SentHeader | undefined)[] = [];
   const properties: SentHeader[] = [];
   let form: string | null = null;
-  const spelt = spellings(headers);
+  const types = parseTypes(headers);
   let neverExpires = false;
   for (let i = 0; i + 1 < headers.length; i += 2) {
     const header = headers[i] as string;
@@ -661,7 +668,7 @@ function sort(headers: readonly string[]): Sorted {
     if (header === BODY_HEADER) form = text;
     if (WITHOUT_EXPIRY.has(header)) neverExpires = true;
     if (header === BODY_HEADER || header === TYPES_HEADER) continue;
-    const { name, type } = spelt?.get(header) ?? { name: header, type: 'string' };
+    const { name, type } = types?.get(header) ?? { name: header, type: 'string' };
     const at = HEADER_FIELDS.get(name);
     if (at !== undefined) {
       while (fields.length < at) fields.push(undefined);
@@ -669,17 +676,17 @@ function sort(headers: readonly string[]): Sorted {
     } else if (name.startsWith(ANNOTATION_PREFIX)) {
       const bare = name.slice(ANNOTATION_PREFIX.length);
       // Skipped: another protocol can set such a header, and most clients use the last value of a repeated key.
-      if (!SHOWN_ANNOTATIONS.has(bare)) annotations.push({ name: bare, text, type });
+      if (!SENT_ANNOTATIONS.has(bare)) annotations.push({ name: bare, text, type });
     } else {
       const bare = name.startsWith(PROPERTY_PREFIX) ? name.slice(PROPERTY_PREFIX.length) : name;
-      const property = { name: isTaken(bare) ? bare : name, text, type };
-      if (!name.startsWith(OWN_PREFIX) || !isIn(properties, property.name)) properties.push(property);
+      const property = { name: isReserved(bare) ? bare : name, text, type };
+      if (!name.startsWith(AMQP_PREFIX) || !hasName(properties, property.name)) properties.push(property);
     }
   }
   return { annotations, fields, properties, form, neverExpires };
 }
 
-function isIn(properties: readonly SentHeader[], name: string): boolean {
+function hasName(properties: readonly SentHeader[], name: string): boolean {
   return properties.some((sent) => sent.name === name);
 }
 
@@ -690,15 +697,15 @@ interface Spelling {
 }
 
 /** Parses {@link TYPES_HEADER}. Invalid entries are ignored, since any client can set the header. */
-function spellings(headers: readonly string[]): ReadonlyMap<string, Spelling> | null {
-  let spelt: Map<string, Spelling> | null = null;
+function parseTypes(headers: readonly string[]): ReadonlyMap<string, Spelling> | null {
+  let types: Map<string, Spelling> | null = null;
   for (let at = 0; at + 1 < headers.length; at += 2) {
     if (headers[at] !== TYPES_HEADER) continue;
-    spelt ??= new Map();
+    types ??= new Map();
     for (const entry of (headers[at + 1] as string).split(', ')) {
       const [name = '', type = 'string'] = entry.split('=');
-      if (isSimpleType(type)) spelt.set(name.toLowerCase(), { name, type });
+      if (isSimpleType(type)) types.set(name.toLowerCase(), { name, type });
     }
   }
-  return spelt;
+  return types;
 }

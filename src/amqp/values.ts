@@ -34,7 +34,7 @@ export class ValueReader {
 
   /** Reads the descriptor of a section: a number or a symbol. */
   descriptor(): number | string {
-    if (this.unsigned(1) !== CODE.described) throw broken('a section has no descriptor');
+    if (this.unsigned(1) !== CODE.described) throw malformedMessage('a section has no descriptor');
     // Fast path: almost all clients use this encoding.
     if (this.#bytes[this.#at] === CODE.smallUlong) {
       this.#at += 1;
@@ -46,7 +46,7 @@ export class ValueReader {
 
   /** Reads a value of a simple type. @throws QuaysideError `not-supported` if it is a list, map, array or described */
   simple(): SimpleValue {
-    const read = SIMPLE[this.#bytes[this.#at] ?? 0];
+    const read = READERS[this.#bytes[this.#at] ?? 0];
     if (read === undefined) {
       this.encoded();
       throw new QuaysideError(
@@ -77,10 +77,10 @@ export class ValueReader {
     const isEmpty = kind === 'list' && code === CODE.list0;
     const isShort = code === (kind === 'list' ? CODE.list8 : CODE.map8);
     if (!isEmpty && !isShort && code !== (kind === 'list' ? CODE.list32 : CODE.map32))
-      throw broken(`a section is no ${kind}`);
+      throw malformedMessage(`a section is no ${kind}`);
     const size = isEmpty ? 0 : this.unsigned(isShort ? 1 : 4);
     const end = this.#at + size;
-    if (end > this.#end) throw broken(`a ${kind} ends behind its message`);
+    if (end > this.#end) throw malformedMessage(`a ${kind} ends behind its message`);
     const count = isEmpty ? 0 : this.unsigned(isShort ? 1 : 4);
     this.#outerEnd = this.#end;
     this.#end = end;
@@ -89,7 +89,7 @@ export class ValueReader {
 
   /** Closes the open list or map after all its values were read. */
   close(): void {
-    if (this.#at !== this.#end) throw broken('a list or map is not as long as its values');
+    if (this.#at !== this.#end) throw malformedMessage('a list or map is not as long as its values');
     this.#end = this.#outerEnd;
   }
 
@@ -106,7 +106,8 @@ export class ValueReader {
   /** Reads a value of any type, still encoded. */
   encoded(): Buffer {
     const end = valueEnd(this.#bytes, this.#at);
-    if (end === null || end > this.#end) throw broken('a value is not well-formed, or is nested too deeply');
+    if (end === null || end > this.#end)
+      throw malformedMessage('a value is not well-formed, or is nested too deeply');
     return this.#take(end - this.#at);
   }
 
@@ -129,7 +130,7 @@ export class ValueReader {
   /** Skips `length` bytes, and returns the position of the first. */
   #skip(length: number): number {
     const from = this.#at;
-    if (from + length > this.#end) throw broken('a value ends behind its message');
+    if (from + length > this.#end) throw malformedMessage('a value ends behind its message');
     this.#at = from + length;
     return from;
   }
@@ -139,9 +140,9 @@ export class ValueReader {
    * nesting.
    */
   #descriptor(): SimpleValue {
-    const value = SIMPLE[this.unsigned(1)]?.(this);
+    const value = READERS[this.unsigned(1)]?.(this);
     if (value?.type === 'ulong' || value?.type === 'symbol') return value;
-    throw broken('a descriptor is neither ulong nor symbol');
+    throw malformedMessage('a descriptor is neither ulong nor symbol');
   }
 }
 
@@ -166,7 +167,7 @@ const base64: ReadText = (bytes, from, to) => bytes.toString('base64', from, to)
 const latin1: ReadText = (bytes, from, to) => bytes.toString('latin1', from, to);
 const signed64: ReadText = (bytes, from) => String(bytes.readBigInt64BE(from));
 
-const SIMPLE: Readonly<Record<number, ReadValue>> = {
+const READERS: Readonly<Record<number, ReadValue>> = {
   64: constant('null', ''),
   65: constant('boolean', 'true'),
   66: constant('boolean', 'false'),
@@ -183,12 +184,12 @@ const SIMPLE: Readonly<Record<number, ReadValue>> = {
   97: fixed('short', 2, (bytes, from) => String(bytes.readInt16BE(from))),
   112: fixed('uint', 4, (bytes, from) => String(bytes.readUInt32BE(from))),
   113: fixed('int', 4, (bytes, from) => String(bytes.readInt32BE(from))),
-  114: fixed('float', 4, (bytes, from) => number(bytes.readFloatBE(from))),
+  114: fixed('float', 4, (bytes, from) => formatNumber(bytes.readFloatBE(from))),
   115: fixed('char', 4, char),
   116: fixed('decimal32', 4, hexOf),
   128: fixed('ulong', 8, (bytes, from) => String(bytes.readBigUInt64BE(from))),
   129: fixed('long', 8, signed64),
-  130: fixed('double', 8, (bytes, from) => number(bytes.readDoubleBE(from))),
+  130: fixed('double', 8, (bytes, from) => formatNumber(bytes.readDoubleBE(from))),
   131: fixed('timestamp', 8, signed64),
   132: fixed('decimal64', 8, hexOf),
   148: fixed('decimal128', 16, hexOf),
@@ -208,17 +209,17 @@ function isScalar(value: number): boolean {
 
 function char(bytes: Buffer, from: number): string {
   const value = bytes.readUInt32BE(from);
-  if (!isScalar(value)) throw broken('a char is no Unicode scalar value');
+  if (!isScalar(value)) throw malformedMessage('a char is no Unicode scalar value');
   return String(value);
 }
 
 function symbol(bytes: Buffer, from: number, to: number): string {
   const text = latin1(bytes, from, to);
-  if (!isAscii(text)) throw broken('a symbol is not ASCII');
+  if (!isAscii(text)) throw malformedMessage('a symbol is not ASCII');
   return text;
 }
 
-function number(value: number): string {
+function formatNumber(value: number): string {
   return Object.is(value, -0) ? '-0' : String(value);
 }
 
@@ -230,12 +231,13 @@ function uuid(bytes: Buffer, from: number, to: number): string {
 /** One character per byte. A string above the limit of all headers is not checked, since it is rejected later. */
 function utf8(bytes: Buffer, from: number, to: number): string {
   const text = latin1(bytes, from, to);
-  if (text.length <= LIMITS.headerBytes && textOfBytes(text) === null) throw broken('a string is not UTF-8');
+  if (text.length <= LIMITS.headerBytes && textOfBytes(text) === null)
+    throw malformedMessage('a string is not UTF-8');
   return text;
 }
 
 /** The error for a message with an invalid encoding. */
-export function broken(what: string): QuaysideError {
+export function malformedMessage(what: string): QuaysideError {
   return new QuaysideError('malformed-request', `The message cannot be read: ${what}.`);
 }
 
@@ -267,12 +269,12 @@ const hex =
     form.test(text) &&
     writer.fixed(code, width, (bytes, at) => bytes.write(text.replaceAll('-', ''), at, 'hex'));
 /** Turns the result of a write that cannot fail into true. */
-const done = (_written: undefined): true => true;
+const alwaysTrue = (_written: undefined): true => true;
 
-const WRITE = {
-  null: (writer, text) => text === '' && done(void writer.null()),
+const WRITERS = {
+  null: (writer, text) => text === '' && alwaysTrue(void writer.null()),
   boolean: (writer, text) =>
-    (text === 'true' || text === 'false') && done(void writer.boolean(text === 'true')),
+    (text === 'true' || text === 'false') && alwaysTrue(void writer.boolean(text === 'true')),
   ubyte: whole(0x50, 1, (bytes, value, at) => bytes.writeUInt8(value, at)),
   ushort: whole(0x60, 2, (bytes, value, at) => bytes.writeUInt16BE(value, at)),
   uint: whole(0x70, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at)),
@@ -292,21 +294,21 @@ const WRITE = {
     whole(0x73, 4, (bytes, value, at) => bytes.writeUInt32BE(value, at))(writer, text),
   timestamp: whole64(0x83, (bytes, value, at) => bytes.writeBigInt64BE(value, at)),
   uuid: hex(0x98, 16, UUID),
-  binary: (writer, text) => BASE64.test(text) && done(void writer.binary(text, 'base64')),
-  string: (writer, text) => done(void writer.string(text)),
-  symbol: (writer, text) => isAscii(text) && done(void writer.symbol(text)),
+  binary: (writer, text) => BASE64.test(text) && alwaysTrue(void writer.binary(text, 'base64')),
+  string: (writer, text) => alwaysTrue(void writer.string(text)),
+  symbol: (writer, text) => isAscii(text) && alwaysTrue(void writer.symbol(text)),
 } satisfies Readonly<Record<string, Write>>;
 
 /** The simple types of AMQP (types, 1.6). */
-export type SimpleType = keyof typeof WRITE;
+export type SimpleType = keyof typeof WRITERS;
 
 /** Writes a value of a type from its text. @returns false, with nothing written, if the text is not of that type */
 export function writeSimple(writer: Writer, type: SimpleType, text: string): boolean {
-  return writer.attempt(WRITE[type], text);
+  return writer.attempt(WRITERS[type], text);
 }
 
 export function isSimpleType(name: string): name is SimpleType {
-  return Object.hasOwn(WRITE, name);
+  return Object.hasOwn(WRITERS, name);
 }
 
 /** Values in bodies may be nested deeper than those in frames, and their number is limited only by their bytes. */
@@ -324,7 +326,7 @@ export function valueEnd(bytes: Buffer, at: number): number | null {
 }
 
 /** Splits concatenated encoded lists; null if the bytes are anything else, or more than `max` lists. */
-export function listsIn(bytes: Buffer, max: number): Buffer[] | null {
+export function splitLists(bytes: Buffer, max: number): Buffer[] | null {
   const lists: Buffer[] = [];
   for (let at = 0; at < bytes.length; ) {
     if (lists.length >= max) return null;

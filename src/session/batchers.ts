@@ -20,14 +20,14 @@ interface InsertBatch<Reply> {
 }
 
 /** Errors of an insert that stored nothing although some of its elements would fit. */
-const PARTIAL: ReadonlySet<ErrorCode> = new Set(['queue-full', 'namespace-full', 'too-many-groups']);
+const SPLITTABLE: ReadonlySet<ErrorCode> = new Set(['queue-full', 'namespace-full', 'too-many-groups']);
 
 /**
- * Bodies are copied if the buffers that they are views of exceed this many times the bodies' bytes plus `LITTLE_BYTES`.
- * This bounds the memory of inserts that wait for a stalled engine.
+ * Bodies are copied if the buffers that they are views of exceed this many times the bodies' bytes plus
+ * `MAX_OVERHEAD_BYTES`. This bounds the memory of inserts that wait for a stalled engine.
  */
-const MAX_OVERHEAD = 4;
-const LITTLE_BYTES = 4096;
+const MAX_OVERHEAD_FACTOR = 4;
+const MAX_OVERHEAD_BYTES = 4096;
 
 /**
  * Collects the elements that arrive in one turn of the event loop, so that each queue gets one insert, or several if
@@ -103,7 +103,7 @@ export class InsertBatcher<Reply> {
     const { work } = this.#session;
     const count = elements.length;
     // Not within the function below, which would retain the original buffers until the insert has an outcome.
-    const owned = withOwnBodies(elements);
+    const owned = withCopiedBodies(elements);
     work.begin(count, bytes);
     this.track((onSent) => this.#store(queue, owned, replies, onSent))
       .catch((error: unknown) => this.#session.fail(error))
@@ -125,14 +125,14 @@ export class InsertBatcher<Reply> {
       await queue.insert(elements, { user: this.#session.owner, onSent });
     } catch (error) {
       const code = error instanceof QuaysideError ? error.code : null;
-      if (code === null || !PARTIAL.has(code) || elements.length === 1) {
+      if (code === null || !SPLITTABLE.has(code) || elements.length === 1) {
         const mayContinue = this.#session.notInserted(replies, error);
         // `too-many-groups` depends on the element; a full queue or namespace rejects the next one, too.
         return mayContinue && code === 'too-many-groups';
       }
       const half = elements.length >> 1;
-      const isDone = await this.#store(queue, elements.slice(0, half), replies.slice(0, half));
-      if (isDone) return this.#store(queue, elements.slice(half), replies.slice(half));
+      const mayContinue = await this.#store(queue, elements.slice(0, half), replies.slice(0, half));
+      if (mayContinue) return this.#store(queue, elements.slice(half), replies.slice(half));
       this.#session.notInserted(replies.slice(half), error);
       return false;
     }
@@ -142,7 +142,7 @@ export class InsertBatcher<Reply> {
 }
 
 /** Copies the bodies into one buffer if those that they were read into are much larger; else returns `elements`. */
-function withOwnBodies(elements: readonly NewElement[]): readonly NewElement[] {
+function withCopiedBodies(elements: readonly NewElement[]): readonly NewElement[] {
   let bytes = 0;
   let retained = 0;
   let last: ArrayBufferLike | null = null;
@@ -152,14 +152,14 @@ function withOwnBodies(elements: readonly NewElement[]): readonly NewElement[] {
     if (body.buffer !== last) retained += body.buffer.byteLength;
     last = body.buffer;
   }
-  if (retained <= MAX_OVERHEAD * bytes + LITTLE_BYTES) return elements;
-  const own = Buffer.allocUnsafeSlow(bytes);
-  let at = 0;
+  if (retained <= MAX_OVERHEAD_FACTOR * bytes + MAX_OVERHEAD_BYTES) return elements;
+  const copy = Buffer.allocUnsafeSlow(bytes);
+  let offset = 0;
   return elements.map((element) => {
-    const from = at;
-    own.set(element.body, from);
-    at += element.body.byteLength;
-    return { ...element, body: own.subarray(from, at) };
+    const from = offset;
+    copy.set(element.body, from);
+    offset += element.body.byteLength;
+    return { ...element, body: copy.subarray(from, offset) };
   });
 }
 
@@ -203,9 +203,9 @@ export class SettleBatcher<Reply> {
       batch = { outstanding: [], items: [], frames: [], bytes: 0 };
       batches.set(queue, batch);
     }
-    for (const one of settled) {
-      batch.outstanding.push(one);
-      batch.items.push(queue.item(one, action));
+    for (const delivery of settled) {
+      batch.outstanding.push(delivery);
+      batch.items.push(queue.item(delivery, action));
     }
     batch.bytes += bytes;
     const last = batch.frames.at(-1);
@@ -232,34 +232,34 @@ export class SettleBatcher<Reply> {
     const session = this.#session;
     const { work } = session;
     const count = items.length;
-    let ended = 0;
-    let settled = 0;
+    let framesDone = 0;
+    let itemsDone = 0;
     let error: Error | null = null;
-    const note = ({ id, group }: SettleItem, outcome: SettleOutcome): void => {
+    const onOutcome = ({ id, group }: SettleItem, outcome: SettleOutcome): void => {
       if (!isSettled(outcome)) {
         error ??= rejectionOf(outcome, { id, group: queue.namespace.isStream ? group : null }, queue.key);
       }
-      settled += 1;
-      const frame = frames[ended];
-      if (frame === undefined || settled < frame.end) return;
+      itemsDone += 1;
+      const frame = frames[framesDone];
+      if (frame === undefined || itemsDone < frame.end) return;
       if (error !== null) session.notSettled([frame.reply], error);
       else session.settled(frame.reply);
-      ended += 1;
+      framesDone += 1;
       error = null;
     };
     work.begin(count, bytes);
     try {
       // Earlier inserts go first: a client that stores a result and then commits its source element loses neither if
       // the server fails in between.
-      await settleInSteps(queue, items, note, session.inserts.allSent());
+      await settleInSteps(queue, items, onOutcome, session.inserts.allSent());
     } catch (failure) {
       session.notSettled(
-        frames.slice(ended).map(({ reply }) => reply),
+        frames.slice(framesDone).map(({ reply }) => reply),
         failure,
       );
       // Only after `notSettled`, which may end the session: its own consumers would receive the elements again.
-      const left = outstanding.slice(isCertain(failure) ? settled : settled + MAX_SETTLED);
-      if (left.length > 0) await returnOutstanding(queue, left, true, session);
+      const unsettled = outstanding.slice(isCertain(failure) ? itemsDone : itemsDone + MAX_SETTLED);
+      if (unsettled.length > 0) await returnOutstanding(queue, unsettled, true, session);
     } finally {
       work.end(count, bytes);
     }

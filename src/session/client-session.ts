@@ -246,11 +246,11 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
 
   /**
    * Continues with the user's current rights, or ends if the user is gone.
-   * @param of does nothing if the session's user is not in this set; null: renews any user
+   * @param affected does nothing if the session's user is not in this set; null: renews any user
    */
-  renewUser(renew: RenewUser, of: ReadonlySet<User> | null): void {
+  renewUser(renew: RenewUser, affected: ReadonlySet<User> | null): void {
     if (this.#state !== 'open' || this.#user === null) return;
-    if (of?.has(this.#user) === false) return;
+    if (affected?.has(this.#user) === false) return;
     const user = renew(this.#user);
     if (user === null) {
       this.fail(loginLost());
@@ -375,7 +375,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   }
 
   /** Serves other clients before the next frame. */
-  protected waitATurn(): void {
+  protected yieldToOthers(): void {
     this.setPause(PAUSE.turn, true);
     setImmediate(() => this.setPause(PAUSE.turn, false));
   }
@@ -507,7 +507,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#isAdvancing = true;
     try {
       for (let frames = 1; this.#pauses === 0 && !this.isEnding && this.readFrame(); frames++) {
-        if (frames === MAX_TURN_FRAMES) this.waitATurn();
+        if (frames === MAX_TURN_FRAMES) this.yieldToOthers();
       }
     } catch (error) {
       this.fail(error);
@@ -559,14 +559,14 @@ export interface Destination {
 type ParseDestination = (text: string) => { readonly ns: string; readonly name: string };
 
 /** The cache is cleared when it holds this many destinations. */
-const REMEMBERED = 100;
+const MAX_CACHED = 100;
 
 /** Looks up queues by destination, with a cache, and checks the user's right each time. */
 class Destinations {
   readonly #broker: Broker;
   readonly #user: User;
   readonly #parse: ParseDestination;
-  readonly #found = new Map<string, Destination>();
+  readonly #cache = new Map<string, Destination>();
 
   constructor(broker: Broker, user: User, parse: ParseDestination) {
     this.#broker = broker;
@@ -575,24 +575,24 @@ class Destinations {
   }
 
   /** @throws QuaysideError `invalid-name`, `namespace-not-found`, `forbidden`, `too-many-queues` */
-  find(text: string, right: Right): Destination {
-    const known = this.#found.get(text);
-    if (known !== undefined) {
-      const { namespace, queue } = known;
+  find(destination: string, right: Right): Destination {
+    const cached = this.#cache.get(destination);
+    if (cached !== undefined) {
+      const { namespace, queue } = cached;
       this.check(right, namespace.name);
       // If the queue was dropped since, it counts against the limit of queues again.
       if (right !== 'browse' && !namespace.knownNames.has(queue.key.name)) namespace.queue(queue.key.name);
-      return known;
+      return cached;
     }
-    const { ns, name } = this.#parse(text);
+    const { ns, name } = this.#parse(destination);
     const namespace = this.#broker.namespace(ns);
     this.check(right, ns);
     // Browsing creates no queue, so the limit of queues does not apply.
     if (right === 'browse') return { namespace, queue: namespace.visit(name) };
-    const destination = { namespace, queue: namespace.queue(name) };
-    if (this.#found.size >= REMEMBERED) this.#found.clear();
-    this.#found.set(ownString(text), destination);
-    return destination;
+    const found = { namespace, queue: namespace.queue(name) };
+    if (this.#cache.size >= MAX_CACHED) this.#cache.clear();
+    this.#cache.set(ownString(destination), found);
+    return found;
   }
 
   /** Whether the user may see bodies when browsing the namespace; see `User.maySeeBodies`. */
@@ -611,10 +611,10 @@ class Destinations {
  * 1,000 idle STOMP sessions take 2.1 % of a processor, and AMQP connections 1.5 %; with 0.5 they took 2.6 to 3.1 %, and
  * 3.3 %.
  */
-const BEAT_PACE = 0.75;
+const SEND_FRACTION = 0.75;
 
 /** A connection is considered dead after this many intervals of silence. */
-const GRACE = 2;
+const MAX_SILENT_INTERVALS = 2;
 
 interface HeartBeatOptions {
   readonly clock: Clock;
@@ -640,7 +640,7 @@ class HeartBeat {
     this.#options = options;
     this.#receivedAt = options.clock.monotonic();
     if (options.sendMs > 0) this.#planSend();
-    if (options.receiveMs > 0) this.#planReceive(options.receiveMs * GRACE);
+    if (options.receiveMs > 0) this.#planReceive(options.receiveMs * MAX_SILENT_INTERVALS);
   }
 
   /** Call when bytes arrive. */
@@ -661,7 +661,7 @@ class HeartBeat {
 
   #planSend(): void {
     const { clock, sendMs, send } = this.#options;
-    this.#cancelSend = clock.after(sendMs * BEAT_PACE, () => {
+    this.#cancelSend = clock.after(sendMs * SEND_FRACTION, () => {
       this.#planSend();
       send();
     });
@@ -672,17 +672,17 @@ class HeartBeat {
       if (!this.#isLate()) return;
       // If the whole process was stalled, timers run before the bytes that arrived in that time are read: check again
       // after reading.
-      const secondLook = setImmediate(() => {
+      const recheck = setImmediate(() => {
         if (this.#isLate()) this.#options.onSilence();
       });
-      this.#cancelReceive = () => clearImmediate(secondLook);
+      this.#cancelReceive = () => clearImmediate(recheck);
     });
   }
 
   /** Whether the client has been silent for too long. If not, plans the next check. */
   #isLate(): boolean {
     const { clock, receiveMs } = this.#options;
-    const graceMs = receiveMs * GRACE;
+    const graceMs = receiveMs * MAX_SILENT_INTERVALS;
     const leftMs = this.#isPaused ? graceMs : this.#receivedAt + graceMs - clock.monotonic();
     if (leftMs > 0) this.#planReceive(leftMs);
     return leftMs <= 0;

@@ -93,7 +93,7 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   }
 
   /** How many elements fit into the writer's capacity by the size estimate, at least one. */
-  protected get fitting(): number {
+  protected get fittingCount(): number {
     return Math.max(1, Math.floor(this.session.writer.capacity / this.#estimateBytes));
   }
 
@@ -103,7 +103,7 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
   }
 
   /** Updates the size estimate: `count` elements had `bytes` in total. */
-  protected learnSize(bytes: number, count: number): void {
+  protected updateSizeEstimate(bytes: number, count: number): void {
     this.#estimateBytes = Math.max(bytes / count, this.#estimateBytes / 4);
   }
 }

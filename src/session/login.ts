@@ -14,18 +14,18 @@ export interface Credentials {
  * Checks a login as HTTP does, with the same limits on failures. It is converted to Basic credentials, for which the
  * authenticator recognizes a recent login without computing a password hash: when a node restarts, a thousand clients
  * reconnect together.
- * @param need the error message if the credentials cannot belong to any user
+ * @param message the error message if the credentials cannot belong to any user
  * @throws QuaysideError `unauthorized`, `too-many-attempts`, `overloaded`
  */
 export async function authenticate(
   authenticator: Authenticator,
   { login, passcode }: Credentials,
   address: string,
-  need: string,
+  message: string,
 ): Promise<User> {
   // Basic credentials end the name at the first colon; no user's name has one.
   if (login === '' || login.includes(':') || textOfBytes(login) === null || textOfBytes(passcode) === null) {
-    throw new QuaysideError('unauthorized', need);
+    throw new QuaysideError('unauthorized', message);
   }
   const basic = `Basic ${Buffer.from(`${login}:${passcode}`, 'latin1').toString('base64')}`;
   return authenticator.recall(basic) ?? authenticator.login(basic, address);
@@ -63,22 +63,22 @@ export type ClientCertificate =
  */
 export function readClientCertificate(socket: object): ClientCertificate {
   if (!(socket instanceof TLSSocket))
-    return none('it needs a TLS connection to the listener of its protocol');
+    return missing('it needs a TLS connection to the listener of its protocol');
   const { authorized, authorizationError } = socket;
   // `authorized` alone is true for a session that was resumed without a certificate.
   const { subject } = (socket.getPeerCertificate() ?? {}) as Partial<PeerCertificate>;
-  if (subject === undefined) return none('the client sent none, or was not asked for one (tls.clientCa)');
-  if (!authorized) return failed(`the client's was not accepted (${authorizationError})`);
+  if (subject === undefined) return missing('the client sent none, or was not asked for one (tls.clientCa)');
+  if (!authorized) return rejected(`the client's was not accepted (${authorizationError})`);
   const name: unknown = subject.CN;
   if (typeof name !== 'string')
-    return failed("the subject of the client's does not have one common name (CN)");
+    return rejected("the subject of the client's does not have one common name (CN)");
   return { name };
 }
 
-function none(error: string): ClientCertificate {
+function missing(error: string): ClientCertificate {
   return { name: null, error, isSent: false };
 }
 
-function failed(error: string): ClientCertificate {
+function rejected(error: string): ClientCertificate {
   return { name: null, error, isSent: true };
 }

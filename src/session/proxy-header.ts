@@ -32,15 +32,15 @@ export function readProxyHeader(socket: Socket, clock: Clock, done: (result: Hea
   const finish = (result: HeaderResult): void => {
     cancel();
     socket.off('readable', read);
-    socket.off('end', ended);
-    socket.off('close', ended);
+    socket.off('end', onEnd);
+    socket.off('close', onEnd);
     if ('error' in result) socket.destroy();
     done(result);
   };
   const read = (): void => {
     fixed ??= socket.read(FIXED_BYTES) as Buffer | null;
     if (fixed === null) return;
-    const error = wrongWith(fixed);
+    const error = headerError(fixed);
     if (error !== null) {
       finish({ error });
       return;
@@ -52,12 +52,12 @@ export function readProxyHeader(socket: Socket, clock: Clock, done: (result: Hea
       rest.length < length ? truncated(fixed.length + rest.length) : { address: addressIn(fixed, rest) },
     );
   };
-  const ended = (): void => finish({ error: 'the connection ended' });
+  const onEnd = (): void => finish({ error: 'the connection ended' });
   const cancel = clock.after(HEADER_MS, () => finish({ error: `no whole header within ${HEADER_MS} ms` }));
   // Ignored: `close` follows every error.
   socket.on('error', () => {});
-  socket.on('end', ended);
-  socket.on('close', ended);
+  socket.on('end', onEnd);
+  socket.on('close', onEnd);
   socket.on('readable', read);
 }
 
@@ -67,7 +67,7 @@ function truncated(bytes: number): { readonly error: string } {
 }
 
 /** @param fixed shorter than the fixed part if the connection ended within it */
-function wrongWith(fixed: Buffer): string | null {
+function headerError(fixed: Buffer): string | null {
   if (!fixed.subarray(0, SIGNATURE.length).equals(SIGNATURE)) return 'no signature of version 2';
   if (fixed.length < FIXED_BYTES) return truncated(fixed.length).error;
   const [command = 0, family = 0] = fixed.subarray(12);

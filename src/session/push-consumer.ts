@@ -23,7 +23,7 @@ export interface PushConsumerOptions extends ConsumerOptions {
  * Windows of at least this size are filled in halves, so that the engine takes one half while the client works on the
  * other. Measured with a window of 256 and a client that acknowledges immediately: 20 µs per element instead of 26.
  */
-const HALVED_FROM = 64;
+const MIN_HALVED_WINDOW = 64;
 /** If fewer than `minTake` places are free, the consumer waits this long for more before it takes. */
 const TOP_UP_MS = 5;
 /** Delay before a consumer retries a take after a transient error, ms. */
@@ -32,7 +32,7 @@ export const RETRY_MS = 1000;
  * Transient errors, during which a waiting consumer just keeps waiting. A draining one retries after them: otherwise
  * its client would take the queue for empty, or its link would end.
  */
-const PASSING: ReadonlySet<ErrorCode> = new Set(['storage-unavailable', 'overloaded']);
+const TRANSIENT: ReadonlySet<ErrorCode> = new Set(['storage-unavailable', 'overloaded']);
 /** Lease checks per lease length; with 4, each lease is extended while at least half of it is left. */
 const LEASE_CHECKS = 4;
 
@@ -67,7 +67,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   /** Set while the consumer drains. */
   #onDrained: (() => void) | null = null;
   /** About how many bytes of the pending take will be sent. */
-  #takeBytes = 0;
+  #maxTakeBytes = 0;
   #unwritten = 0;
   #window = 0;
 
@@ -105,7 +105,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   }
 
   /** How many elements the pending take asks for; 0 if there is none. */
-  get asked(): number {
+  get requested(): number {
     return this.#consumer?.count ?? 0;
   }
 
@@ -130,7 +130,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
   override fill(): void {
     const { free, minTake } = this;
     if (free <= 0 && this.#consumer === null) {
-      if (this.isUsedUp) this.#drained();
+      if (this.isUsedUp) this.#finishDrain();
     } else if (free >= minTake) this.#take();
     else if (this.#consumer === null && !this.isStopped) {
       this.#cancelTopUp ??= this.session.clock.after(TOP_UP_MS, () => {
@@ -178,9 +178,9 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     this.#cancelRetry?.();
     this.#cancelTopUp?.();
     this.#cancelLeaseCheck?.();
-    const left = [...this.outstanding.values()];
-    this.forget(left);
-    return left.length === 0 ? null : returnOutstanding(this.queue, left, countTries, this.session);
+    const unsettled = [...this.outstanding.values()];
+    this.forget(unsettled);
+    return unsettled.length === 0 ? null : returnOutstanding(this.queue, unsettled, countTries, this.session);
   }
 
   deliver(first: Delivery, more: readonly Delivery[]): void {
@@ -193,22 +193,22 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     let bytes = this.send(first);
     let sent = 0;
     for (const delivery of more) {
-      if (bytes >= this.#takeBytes) break;
+      if (bytes >= this.#maxTakeBytes) break;
       bytes += this.send(delivery);
       sent += 1;
     }
     if (sent < more.length) bytes += this.#returnUndelivered(more.slice(sent));
-    this.learnSize(bytes, 1 + more.length);
+    this.updateSizeEstimate(bytes, 1 + more.length);
     this.fill();
   }
 
   end(reason: QuaysideError): void {
     this.#consumer = null;
-    if (reason.code === 'pop-timeout') this.#drained();
+    if (reason.code === 'pop-timeout') this.#finishDrain();
     // Elements may have been taken although the reply was lost: reserved ones return when their leases expire, popped
     // ones are lost.
     else if (reason.code === 'outcome-unknown') this.fill();
-    else if (this.#onDrained !== null && PASSING.has(reason.code)) this.#fillLater();
+    else if (this.#onDrained !== null && TRANSIENT.has(reason.code)) this.#fillLater();
     else this.fail(reason);
   }
 
@@ -258,13 +258,13 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     const { window, free } = this;
     const { writer, isFull } = this.session;
     if (free <= 0 || writer.capacity <= 0 || isFull) return 0;
-    const max = window < HALVED_FROM ? window : Math.min(MAX_TAKE, Math.ceil(window / 2));
-    return Math.min(max, free, this.fitting);
+    const max = window < MIN_HALVED_WINDOW ? window : Math.min(MAX_TAKE, Math.ceil(window / 2));
+    return Math.min(max, free, this.fittingCount);
   }
 
   #join(count: number): void {
     const { owner, origin } = this.session;
-    this.#takeBytes = this.maxBytes;
+    this.#maxTakeBytes = this.maxBytes;
     const timeoutMs = this.#onDrained === null ? null : 0;
     const { leaseMs, group } = this;
     const consumer = this.queue.get(
@@ -283,7 +283,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     return bytes;
   }
 
-  #drained(): void {
+  #finishDrain(): void {
     const then = this.#onDrained;
     this.#onDrained = null;
     then?.();
@@ -301,16 +301,16 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
 
   async #extendOldLeases(leaseMs: number): Promise<void> {
     const now = this.session.clock.monotonic();
-    const old = [...this.outstanding.values()].filter(
+    const expiring = [...this.outstanding.values()].filter(
       ({ leasedAt }) => now - leasedAt >= leaseMs / LEASE_CHECKS,
     );
-    if (old.length === 0) return;
+    if (expiring.length === 0) return;
     const action = { kind: 'extend', leaseMs } as const;
-    const items = old.map((one) => this.queue.item(one, action));
+    const items = expiring.map((one) => this.queue.item(one, action));
     let settled = 0;
     try {
       await settleInSteps(this.queue, items, (_item, outcome) => {
-        const one = old[settled];
+        const one = expiring[settled];
         settled += 1;
         if (one !== undefined && outcome === 'done') one.leasedAt = now;
       });

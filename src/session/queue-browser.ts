@@ -13,7 +13,7 @@ const STATES: readonly DeliveryState[] = ['ready'];
  * Shows the ready elements of a queue to a client in delivery order, and changes nothing: a STOMP subscription with
  * `browser:true`, or an AMQP link whose source has the distribution mode `copy`. It reads one page at a time, while the
  * client has capacity and no other browser of the session is reading. At the end of the queue it stops until
- * `lookAgain` is called.
+ * `refresh` is called.
  *
  * A protocol implements `free`, how many elements the client accepts now, and `show`, which writes one.
  */
@@ -25,8 +25,8 @@ export abstract class QueueBrowser<
   #cursor: string | null = null;
   #isReading = false;
   #isAtEnd = false;
-  /** `lookAgain` was called during the read of a page, which may miss newer elements: read again after it. */
-  #looksAgain = false;
+  /** `refresh` was called during the read of a page, which may miss newer elements: read again after it. */
+  #isRefreshDue = false;
 
   /**
    * Writes an element. Its write needs no observer, since the element stays in its queue.
@@ -47,7 +47,7 @@ export abstract class QueueBrowser<
     }
     if (!pageTurns.isNext(this) || writer.capacity <= 0 || isFull) return;
     pageTurns.startPage(this);
-    void this.#read(Math.min(this.free, MAX_TAKE, this.fitting), this.maxBytes);
+    void this.#read(Math.min(this.free, MAX_TAKE, this.fittingCount), this.maxBytes);
   }
 
   override describe(): SessionConsumerInfo {
@@ -55,9 +55,9 @@ export abstract class QueueBrowser<
   }
 
   /** Checks for new elements after those already shown. */
-  lookAgain(): void {
+  refresh(): void {
     this.#isAtEnd = false;
-    this.#looksAgain = this.#isReading;
+    this.#isRefreshDue = this.#isReading;
     this.fill();
   }
 
@@ -97,12 +97,12 @@ export abstract class QueueBrowser<
       this.#cursor = delivery.cursor;
     }
     if (this.isStopped) return;
-    if (shown > 0) this.learnSize(bytes, shown);
+    if (shown > 0) this.updateSizeEstimate(bytes, shown);
     if (shown === deliveries.length) {
-      if (next === null) this.#isAtEnd = !this.#looksAgain;
+      if (next === null) this.#isAtEnd = !this.#isRefreshDue;
       else this.#cursor = next;
     }
-    this.#looksAgain = false;
+    this.#isRefreshDue = false;
     this.fill();
   }
 }

@@ -116,7 +116,7 @@ export class SessionServer implements Service {
   /** All sockets, including those in a TLS handshake and those given to `accept`. */
   readonly #sockets = new Set<ClientSocket>();
   /** Addresses of clients behind trusted proxies, by the address and port of the proxy's connection. */
-  readonly #behindProxies = new Map<string, string>();
+  readonly #proxiedAddresses = new Map<string, string>();
   readonly #sessions = new Set<ClientSession>();
   readonly #startedAt: string;
   readonly #lineLimits: LineLimits;
@@ -196,10 +196,10 @@ export class SessionServer implements Service {
   /**
    * Call when users were reloaded or API tokens have ended. A session whose user is gone ends; of the others, consumers
    * and links end that need a right which their user has lost.
-   * @param of only the sessions of these users; null: all sessions
+   * @param affected only the sessions of these users; null: all sessions
    */
-  renewUsers(renew: RenewUser, of: ReadonlySet<User> | null = null): void {
-    for (const session of this.#sessions) session.renewUser(renew, of);
+  renewUsers(renew: RenewUser, affected: ReadonlySet<User> | null = null): void {
+    for (const session of this.#sessions) session.renewUser(renew, affected);
   }
 
   /** @throws QuaysideError `shutting-down`, or `overloaded` if `maxSockets` are open */
@@ -217,7 +217,7 @@ export class SessionServer implements Service {
   accept(socket: ClientSocket, address: string): void {
     this.#sockets.add(socket);
     socket.on('close', () => this.#sockets.delete(socket));
-    this.#begin(socket, address);
+    this.#startSession(socket, address);
   }
 
   /** Not the listener's own limit, which does not count connections that `accept` added. */
@@ -243,7 +243,7 @@ export class SessionServer implements Service {
     const peer = peerOf(socket);
     socket.on('close', () => {
       this.#sockets.delete(socket);
-      this.#behindProxies.delete(peer);
+      this.#proxiedAddresses.delete(peer);
     });
     const { remoteAddress: proxy = '' } = socket;
     const { options, clock, log } = this.#parts;
@@ -261,7 +261,7 @@ export class SessionServer implements Service {
         );
         return;
       }
-      if (result.address !== null) this.#behindProxies.set(peer, result.address);
+      if (result.address !== null) this.#proxiedAddresses.set(peer, result.address);
       this.#handshake(socket);
     });
   }
@@ -282,10 +282,10 @@ export class SessionServer implements Service {
     socket.allowHalfOpen = true;
     socket.setNoDelay(true);
     socket.setKeepAlive(true, TCP_KEEP_ALIVE_MS);
-    this.#begin(socket, this.#behindProxies.get(peerOf(socket)) ?? socket.remoteAddress ?? '');
+    this.#startSession(socket, this.#proxiedAddresses.get(peerOf(socket)) ?? socket.remoteAddress ?? '');
   }
 
-  #begin(socket: ClientSocket, address: string): void {
+  #startSession(socket: ClientSocket, address: string): void {
     this.counts.connections += 1;
     const id = `${this.#startedAt}-${this.counts.connections.toString(36)}`;
     const session = this.#openSession(socket, {
@@ -309,21 +309,21 @@ export class SessionServer implements Service {
 
   async #stop(): Promise<void> {
     const { clock, options, log } = this.#parts;
-    const late = Promise.withResolvers<void>();
+    const timedOut = Promise.withResolvers<void>();
     const cancelDeadline = clock.after(options.drainMs, () => {
       log.warn(
         { connections: this.#sessions.size },
         `${this.#protocol} sessions were cut: they took too long to end`,
       );
       for (const socket of this.#sockets) socket.destroy();
-      late.resolve();
+      timedOut.resolve();
     });
     const closed = new Promise<void>((resolve) => {
       this.#server.close(() => resolve());
     });
     const ended = [...this.#sessions].map(({ done }) => done);
     for (const session of this.#sessions) session.endByServer(shuttingDown());
-    await Promise.race([Promise.all(ended), late.promise]);
+    await Promise.race([Promise.all(ended), timedOut.promise]);
     // Sockets that are still open have no session: their TLS handshake or PROXY header is incomplete.
     for (const socket of this.#sockets) socket.destroy();
     await closed;

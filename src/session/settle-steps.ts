@@ -16,7 +16,7 @@ export const MAX_SETTLED = 1000;
 
 /**
  * Settles any number of elements in sequential calls of at most `MAX_SETTLED`.
- * @param note called with the outcome of each element
+ * @param onOutcome called with the outcome of each element
  * @param after the first call waits for this promise
  * @throws what `Queue.settleAll` throws. Of the elements that were not noted, the first `MAX_SETTLED` may be settled
  * unless the error `isCertain`; the others are not settled.
@@ -24,12 +24,12 @@ export const MAX_SETTLED = 1000;
 export async function settleInSteps(
   queue: Queue,
   items: readonly SettleItem[],
-  note: (item: SettleItem, outcome: SettleOutcome) => void,
+  onOutcome: (item: SettleItem, outcome: SettleOutcome) => void,
   after: Promise<unknown> | null = null,
 ): Promise<void> {
   for (let from = 0; from < items.length; from += MAX_SETTLED) {
     const step = items.length <= MAX_SETTLED ? items : items.slice(from, from + MAX_SETTLED);
     const results = await queue.settleAll(step, from === 0 ? after : null);
-    for (const [i, item] of step.entries()) note(item, results[i]?.outcome ?? 'not-found');
+    for (const [i, item] of step.entries()) onOutcome(item, results[i]?.outcome ?? 'not-found');
   }
 }

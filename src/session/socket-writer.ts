@@ -180,7 +180,7 @@ export class SocketWriter {
   #write(chunk: Chunk): boolean {
     const socket = this.#socket;
     this.#writing = chunk;
-    const parts = joined(chunk.frames);
+    const parts = joinParts(chunk.frames);
     if (parts.length > 1) socket.cork();
     for (const [i, part] of parts.entries()) {
       const isLast = i === parts.length - 1;
@@ -221,9 +221,9 @@ export class SocketWriter {
   /** A large body is one write: while the kernel takes more of it, however slowly, the client is reading. */
   #planStallCheck(): void {
     const { clock, stallTimeoutMs, onStall } = this.#options;
-    const left = untaken(this.#socket);
+    const before = unsentBytes(this.#socket);
     this.#cancelStall = clock.after(stallTimeoutMs, () => {
-      if (untaken(this.#socket) === left) onStall();
+      if (unsentBytes(this.#socket) === before) onStall();
       else this.#planStallCheck();
     });
   }
@@ -241,30 +241,30 @@ export class SocketWriter {
  * each retains more than its bytes: the client's frame that its strings are parts of, or the pool of small buffers.
  */
 function withoutOverhead(frames: readonly WrittenFrame[]): WrittenFrame[] {
-  const all: WrittenFrame[] = [];
+  const joined: WrittenFrame[] = [];
   let run: WrittenPart[] = [];
   const endRun = (): void => {
-    if (run.length > 0) all.push({ parts: [ownBytesOf(run)], observer: null });
+    if (run.length > 0) joined.push({ parts: [concatParts(run)], observer: null });
     run = [];
   };
   for (const frame of frames) {
     if (frame.observer === null) run.push(...frame.parts);
     else {
       endRun();
-      all.push(frame);
+      joined.push(frame);
     }
   }
   endRun();
-  return all;
+  return joined;
 }
 
-function ownBytesOf(parts: readonly WrittenPart[]): Buffer {
+function concatParts(parts: readonly WrittenPart[]): Buffer {
   const bytes = Buffer.allocUnsafeSlow(lengthOf({ parts }));
-  let at = 0;
+  let offset = 0;
   for (const part of parts) {
-    if (typeof part === 'string') bytes.write(part, at, 'latin1');
-    else bytes.set(part, at);
-    at += part.length;
+    if (typeof part === 'string') bytes.write(part, offset, 'latin1');
+    else bytes.set(part, offset);
+    offset += part.length;
   }
   return bytes;
 }
@@ -278,7 +278,7 @@ function lengthOf({ parts }: Pick<WrittenFrame, 'parts'>): number {
 /**
  * Joins adjacent strings, and adjacent small buffers. Larger buffers are written without a copy.
  */
-function joined(frames: readonly WrittenFrame[]): readonly WrittenPart[] {
+function joinParts(frames: readonly WrittenFrame[]): readonly WrittenPart[] {
   const written: WrittenPart[] = [];
   let text = '';
   let small: Buffer[] = [];
@@ -308,7 +308,7 @@ interface Handle {
 }
 
 /** Bytes that were written but not taken by the kernel; undefined if the socket has no handle. */
-function untaken(socket: ClientSocket): number | undefined {
+function unsentBytes(socket: ClientSocket): number | undefined {
   const { _handle: handle } = (socket.transport ?? socket) as { readonly _handle?: Handle | null };
   return (handle?._parent ?? handle)?.writeQueueSize;
 }

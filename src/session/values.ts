@@ -19,7 +19,7 @@ interface Range {
 }
 
 /** Parses a whole number. @throws QuaysideError `invalid-parameter` */
-export function whole<T>(
+export function parseInteger<T>(
   name: string,
   value: string | null,
   { from = 0, to, unit }: Range,
@@ -35,27 +35,32 @@ export function whole<T>(
 }
 
 /** Parses a duration in ms, such as `x-delta-t` or `x-lease`. @throws QuaysideError `invalid-parameter` */
-export function milliseconds<T>(name: string, value: string | null, from: number, fallback: T): number | T {
-  return whole(name, value, { from, to: LIMITS.delayMs, unit: 'milliseconds' }, fallback);
+export function parseMilliseconds<T>(
+  name: string,
+  value: string | null,
+  from: number,
+  fallback: T,
+): number | T {
+  return parseInteger(name, value, { from, to: LIMITS.delayMs, unit: 'milliseconds' }, fallback);
 }
 
 /** Parses a moment in ms since 1970, such as `x-next-t`. @throws QuaysideError `invalid-parameter` */
-export function moment(name: string, value: string | null): number | null {
-  return whole(name, value, { to: LIMITS.matureAt, unit: 'unix time in milliseconds' }, null);
+export function parseMoment(name: string, value: string | null): number | null {
+  return parseInteger(name, value, { to: LIMITS.matureAt, unit: 'unix time in milliseconds' }, null);
 }
 
 /** Parses one consumer group. @throws QuaysideError `invalid-parameter` */
-export function groupOf(name: string, value: string | null): GroupName | null {
-  return value === null ? null : ownString(checkGroup(name, textOf(name, value).trim()));
+export function parseGroup(name: string, value: string | null): GroupName | null {
+  return value === null ? null : ownString(checkGroup(name, decodeText(name, value).trim()));
 }
 
 /** Parses comma-separated consumer groups, without duplicates. @throws QuaysideError `invalid-parameter` */
-export function groupsOf(name: string, value: string | null): readonly GroupName[] | null {
-  return value === null ? null : checkGroups(name, textOf(name, value)).map(ownString);
+export function parseGroups(name: string, value: string | null): readonly GroupName[] | null {
+  return value === null ? null : checkGroups(name, decodeText(name, value)).map(ownString);
 }
 
 /** Decodes a header value. @throws QuaysideError `invalid-parameter` if it is not UTF-8 */
-export function textOf(name: string, value: string): string {
+export function decodeText(name: string, value: string): string {
   const text = textOfBytes(value);
   if (text !== null) return text;
   throw invalidParameter(name, `Invalid ${name} ${quoteBytes(value)}. Allowed: text in UTF-8.`);
@@ -65,6 +70,6 @@ export function textOf(name: string, value: string): string {
  * Encodes a stored header value, one character per byte, for protocols whose strings are UTF-8. Bytes that arrived over
  * HTTP and are not UTF-8 are treated as ISO 8859-1.
  */
-export function sentValue(bytes: string): string {
+export function encodeValue(bytes: string): string {
   return textOfBytes(bytes) === null ? bytesOfText(bytes) : bytes;
 }

@@ -25,16 +25,16 @@ interface WebSocketOptions {
 const LOGIN_OVERHEAD = 8;
 /**
  * Each fragment of a message retains everything that was read together with it, including control frames. So the bytes
- * received for one message are limited to this many times the largest message plus `SLACK_BYTES`. `PARTS` limits its
- * fragments, and the chunks of an incomplete one.
+ * received for one message are limited to this many times the largest message plus `SLACK_BYTES`. `MAX_PARTS` limits
+ * its fragments, and the chunks of an incomplete one.
  */
 const MESSAGE_OVERHEAD = 2;
 const SLACK_BYTES = 64 * 1024;
 /**
- * Maximum fragments of a message, and chunks of a fragment: `PARTS`, or more if the largest message has more than
+ * Maximum fragments of a message, and chunks of a fragment: `MAX_PARTS`, or more if the largest message has more than
  * `PART_BYTES` for each.
  */
-const PARTS = 16 * 1024;
+const MAX_PARTS = 16 * 1024;
 const PART_BYTES = 256;
 /** Header size of a client's control frame, and the size of the longest such frame. */
 const CONTROL_HEAD_BYTES = 6;
@@ -57,7 +57,7 @@ export class WebSocketListener implements UpgradeHandler {
   constructor(server: SessionServer, options: WebSocketOptions) {
     this.#server = server;
     this.#options = options;
-    const maxParts = Math.max(PARTS, Math.ceil(options.maxMessageBytes / PART_BYTES));
+    const maxParts = Math.max(MAX_PARTS, Math.ceil(options.maxMessageBytes / PART_BYTES));
     this.#webSockets = new WebSocketServer({
       noServer: true,
       clientTracking: false,
@@ -68,7 +68,7 @@ export class WebSocketListener implements UpgradeHandler {
       maxPayload: options.maxMessageBytes,
       maxFragments: maxParts,
       maxBufferedChunks: maxParts,
-      handleProtocols: (offered) => this.#choose(offered) ?? false,
+      handleProtocols: (offered) => this.#chooseSubprotocol(offered) ?? false,
     });
   }
 
@@ -76,7 +76,7 @@ export class WebSocketListener implements UpgradeHandler {
   check(rawHeaders: readonly string[]): void {
     const offer = headersOf(rawHeaders)['sec-websocket-protocol'] ?? '';
     const offered = new Set(offer.split(',').map((name) => name.trim()));
-    if (this.#choose(offered) === undefined) {
+    if (this.#chooseSubprotocol(offered) === undefined) {
       const { subprotocols } = this.#options;
       throw new QuaysideError(
         'invalid-parameter',
@@ -96,7 +96,7 @@ export class WebSocketListener implements UpgradeHandler {
     });
   }
 
-  #choose(offered: ReadonlySet<string>): string | undefined {
+  #chooseSubprotocol(offered: ReadonlySet<string>): string | undefined {
     return this.#options.subprotocols.find((name) => offered.has(name));
   }
 }
@@ -199,7 +199,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
   #countBytes(bytes: number): void {
     if (this.#loginBytes !== null) {
       this.#loginBytes -= bytes;
-      if (this.#loginBytes < 0) this.#tooMany('before the login');
+      if (this.#loginBytes < 0) this.#closeTooBig('before the login');
     }
     if (this.#hasEnded) {
       this.#hasEnded = false;
@@ -213,10 +213,10 @@ class WebSocketStream extends Duplex implements ClientSocket {
       this.#bytes = Math.max(0, this.#bytes - this.#controlBytes);
       this.#controlBytes = 0;
     }
-    if (this.#bytes > this.#maxBytes) this.#tooMany('for one message');
+    if (this.#bytes > this.#maxBytes) this.#closeTooBig('for one message');
   }
 
-  #tooMany(when: string): void {
+  #closeTooBig(when: string): void {
     this.#webSocket.close(TOO_BIG, `Too many bytes came ${when}.`);
     this.destroy();
   }

@@ -72,14 +72,14 @@ function escapeHeader({ escapes }: HeadRules, text: string): string {
   return text.replace(EACH_TO_ESCAPE, (character) => escapes.get(character) ?? character);
 }
 
-const SEQUENCE = /\\([\s\S]?)/g;
-const MEANINGS: Readonly<Record<string, string>> = { '\\': '\\', n: '\n', r: '\r', c: ':' };
+const ESCAPE_SEQUENCE = /\\([\s\S]?)/g;
+const UNESCAPED: Readonly<Record<string, string>> = { '\\': '\\', n: '\n', r: '\r', c: ':' };
 
 /** Unescapes a header name or value. @throws QuaysideError `malformed-request` for a sequence that is not defined */
 function unescapeHeader({ escapes }: HeadRules, text: string): string {
   if (escapes.size === 0 || !text.includes('\\')) return text;
-  return text.replace(SEQUENCE, (sequence: string, character: string) => {
-    const meaning = MEANINGS[character];
+  return text.replace(ESCAPE_SEQUENCE, (sequence: string, character: string) => {
+    const meaning = UNESCAPED[character];
     if (meaning !== undefined && escapes.has(meaning)) return meaning;
     throw malformed(
       `Undefined escape sequence ${quoteBytes(sequence)} in a header. Allowed: ${[...escapes.values()].join(' ')}`,
@@ -123,7 +123,7 @@ interface FrameHead {
 const NO_HEAD: FrameHead = { command: '', headers: [] };
 
 /** The only frame of a client that may have a body. */
-const WITH_BODY = 'SEND';
+const BODY_COMMAND = 'SEND';
 
 /**
  * Splits a client's bytes into frames, however they are chunked: `push` the bytes, then call `next` until it returns
@@ -139,7 +139,7 @@ export class FrameParser {
   #state: 'between' | 'head' | 'body' = 'between';
   #input: Buffer = NOTHING;
   /** Position of the first byte that was not read yet. */
-  #at = 0;
+  #position = 0;
   /** How many bytes from `#at` on were searched for the blank line. */
   #searched = 0;
   /** All bytes of the head so far, ORed: above 0x7f if it is not ASCII. */
@@ -162,9 +162,9 @@ export class FrameParser {
   }
 
   push(bytes: Buffer): void {
-    const rest = this.#input.length - this.#at;
-    this.#input = rest === 0 ? bytes : Buffer.concat([this.#input.subarray(this.#at), bytes]);
-    this.#at = 0;
+    const rest = this.#input.length - this.#position;
+    this.#input = rest === 0 ? bytes : Buffer.concat([this.#input.subarray(this.#position), bytes]);
+    this.#position = 0;
   }
 
   /** The next whole frame, or null. @throws QuaysideError `malformed-request`, `headers-too-large`, `body-too-large` */
@@ -176,11 +176,11 @@ export class FrameParser {
 
   #skipLineEnds(): boolean {
     const input = this.#input;
-    for (; this.#at < input.length; this.#at++) {
-      const byte = input[this.#at] as number;
+    for (; this.#position < input.length; this.#position++) {
+      const byte = input[this.#position] as number;
       if (byte === LF || (byte === CR && this.rules.crlf)) continue;
       if (byte < 0x41 || byte > 0x5a)
-        throw noCommand(input.toString('latin1', this.#at, shownEnd(input, this.#at)));
+        throw invalidCommand(input.toString('latin1', this.#position, previewEnd(input, this.#position)));
       this.#state = 'head';
       this.#searched = 0;
       this.#bits = 0;
@@ -194,14 +194,14 @@ export class FrameParser {
   #release(at: number): void {
     const rest = this.#input.subarray(at);
     this.#input = 2 * rest.length < this.#input.buffer.byteLength ? ownBytes(rest) : rest;
-    this.#at = 0;
+    this.#position = 0;
   }
 
   /** Searches for the blank line at the end of the head. */
   #readHead(): boolean {
     const input = this.#input;
     const { crlf } = this.rules;
-    let at = this.#at + this.#searched;
+    let at = this.#position + this.#searched;
     for (; at < input.length; at++) {
       const byte = input[at] as number;
       this.#bits |= byte;
@@ -215,21 +215,21 @@ export class FrameParser {
       if (afterNext === LF) return this.#endHead(at, at + 3);
       if (afterNext === undefined) break;
     }
-    this.#searched = at - this.#at;
+    this.#searched = at - this.#position;
     this.#checkHeadLength(input.length);
-    this.#release(this.#at);
+    this.#release(this.#position);
     return false;
   }
 
   #endHead(end: number, bodyAt: number): true {
     this.#checkHeadLength(end);
     const input = this.#input;
-    if (this.#bits > 0x7f && this.rules.utf8 && !isUtf8(input.subarray(this.#at, end))) {
+    if (this.#bits > 0x7f && this.rules.utf8 && !isUtf8(input.subarray(this.#position, end))) {
       throw malformed('Command and headers are not UTF-8, which STOMP 1.1 and 1.2 need.');
     }
-    this.#head = parseHead(input.toString('latin1', this.#at, end), this.rules, this.#limits.headers);
-    this.#headBytes = end - this.#at;
-    this.#at = bodyAt;
+    this.#head = parseHead(input.toString('latin1', this.#position, end), this.rules, this.#limits.headers);
+    this.#headBytes = end - this.#position;
+    this.#position = bodyAt;
     this.#state = 'body';
     this.#bodyLength = this.#readLength();
     return true;
@@ -237,7 +237,7 @@ export class FrameParser {
 
   #checkHeadLength(end: number): void {
     const { headBytes } = this.#limits;
-    if (end - this.#at <= headBytes) return;
+    if (end - this.#position <= headBytes) return;
     throw new QuaysideError(
       'headers-too-large',
       `Command and headers of a frame have more than the ${headBytes} bytes that are allowed.`,
@@ -261,9 +261,9 @@ export class FrameParser {
   #checkBodyLength(length: number): void {
     const { command } = this.#head;
     const { bodyBytes } = this.#limits;
-    if (length === 0 || (command === WITH_BODY && length <= bodyBytes)) return;
-    if (command !== WITH_BODY) {
-      throw malformed(`The ${command} frame has a body. Only ${WITH_BODY} may have one.`);
+    if (length === 0 || (command === BODY_COMMAND && length <= bodyBytes)) return;
+    if (command !== BODY_COMMAND) {
+      throw malformed(`The ${command} frame has a body. Only ${BODY_COMMAND} may have one.`);
     }
     throw new QuaysideError(
       'body-too-large',
@@ -277,45 +277,45 @@ export class FrameParser {
 
   #readCounted(length: number): StompFrame | null {
     const missing = length + 1 - (this.#body?.length ?? 0);
-    const end = this.#at + missing;
+    const end = this.#position + missing;
     if (this.#input.length < end) {
-      this.#keep(this.#input.length);
+      this.#appendBody(this.#input.length);
       return null;
     }
     if (this.#input[end - 1] !== NUL) {
       throw malformed(`No NUL follows the ${length} bytes of the body that content-length announces.`);
     }
-    return this.#frame(end - 1);
+    return this.#completeFrame(end - 1);
   }
 
   #readUpToNul(): StompFrame | null {
-    const nulAt = this.#input.indexOf(NUL, this.#at);
+    const nulAt = this.#input.indexOf(NUL, this.#position);
     const end = nulAt < 0 ? this.#input.length : nulAt;
-    this.#checkBodyLength((this.#body?.length ?? 0) + end - this.#at);
-    if (nulAt >= 0) return this.#frame(end);
-    this.#keep(end);
+    this.#checkBodyLength((this.#body?.length ?? 0) + end - this.#position);
+    if (nulAt >= 0) return this.#completeFrame(end);
+    this.#appendBody(end);
     return null;
   }
 
   /** Keeps the input up to `end` as a part of a body that continues in the next chunk. */
-  #keep(end: number): void {
-    const piece = this.#input.subarray(this.#at, end);
+  #appendBody(end: number): void {
+    const piece = this.#input.subarray(this.#position, end);
     if (this.#body !== null) this.#body.append(piece);
     else if (piece.length > 0) this.#body = new GrowingBytes(piece);
     this.#input = NOTHING;
-    this.#at = 0;
+    this.#position = 0;
   }
 
   /** Completes the frame. @param end position of the final NUL */
-  #frame(end: number): StompFrame {
+  #completeFrame(end: number): StompFrame {
     const { command, headers } = this.#head;
-    let body = end === this.#at ? NOTHING : this.#input.subarray(this.#at, end);
+    let body = end === this.#position ? NOTHING : this.#input.subarray(this.#position, end);
     if (this.#body !== null) {
       this.#body.append(body);
       body = this.#body.bytes;
       this.#body = null;
     }
-    this.#at = end + 1;
+    this.#position = end + 1;
     this.#state = 'between';
     this.#head = NO_HEAD;
     return { command, headers, body, bytes: this.#headBytes + body.byteLength };
@@ -326,7 +326,7 @@ export class FrameParser {
  * The end of the line that starts at `at`, or of the received part; at most 100 bytes later, enough for an error
  * message.
  */
-function shownEnd(input: Buffer, at: number): number {
+function previewEnd(input: Buffer, at: number): number {
   const end = input.subarray(at, at + 100).findIndex((byte) => byte === LF || byte === CR);
   return end < 0 ? at + 100 : at + end;
 }
@@ -337,8 +337,8 @@ function shownEnd(input: Buffer, at: number): number {
  */
 function parseHead(text: string, rules: HeadRules, maxHeaders: number): FrameHead {
   const commandEnd = lineEnd(text, 0);
-  const command = line(text, 0, commandEnd, rules);
-  if (!COMMAND.test(command)) throw noCommand(command);
+  const command = lineAt(text, 0, commandEnd, rules);
+  if (!COMMAND.test(command)) throw invalidCommand(command);
   const headers: string[] = [];
   for (let from = commandEnd + 1; from <= text.length; ) {
     const end = lineEnd(text, from);
@@ -348,21 +348,21 @@ function parseHead(text: string, rules: HeadRules, maxHeaders: number): FrameHea
         `The ${command} frame has more headers than the ${maxHeaders} that are allowed.`,
       );
     }
-    addHeader(headers, line(text, from, end, rules), rules);
+    addHeader(headers, lineAt(text, from, end, rules), rules);
     from = end + 1;
   }
   return { command, headers };
 }
 
 /** The error for a wrong command, mostly from a client of another protocol. */
-function noCommand(start: string): QuaysideError {
+function invalidCommand(start: string): QuaysideError {
   return malformed(
     `${quoteBytes(start)} is no STOMP command. A frame starts with one in capital letters, such as SEND.`,
   );
 }
 
 /** Quotes a line for an error message, unless it may contain a password. */
-function shown(text: string): string {
+function quoteLine(text: string): string {
   return /pass/i.test(text) ? 'of a password' : quoteBytes(text);
 }
 
@@ -374,25 +374,25 @@ function lineEnd(text: string, from: number): number {
   return at < 0 ? text.length : at;
 }
 
-function line(text: string, from: number, end: number, { crlf }: HeadRules): string {
+function lineAt(text: string, from: number, end: number, { crlf }: HeadRules): string {
   if (!crlf) return text.slice(from, end);
   const bare = text.slice(from, text[end - 1] === '\r' ? end - 1 : end);
   if (bare.includes('\r'))
-    throw malformed(`The line ${shown(bare)} has a CR in the middle. Allowed: a CR before an LF.`);
+    throw malformed(`The line ${quoteLine(bare)} has a CR in the middle. Allowed: a CR before an LF.`);
   return bare;
 }
 
 function addHeader(headers: string[], text: string, rules: HeadRules): void {
   const colon = text.indexOf(':');
-  if (colon < 1) throw malformed(`The header line ${shown(text)} is not name:value.`);
+  if (colon < 1) throw malformed(`The header line ${quoteLine(text)} is not name:value.`);
   const value = unescapeHeader(rules, text.slice(colon + 1));
-  headers.push(unescapeHeader(rules, text.slice(0, colon)), rules.trims ? trimmed(value) : value);
+  headers.push(unescapeHeader(rules, text.slice(0, colon)), rules.trims ? trimSpaces(value) : value);
 }
 
 /**
  * Removes the spaces around a value. Not `trim`, which would also remove a byte A0 that is part of a UTF-8 character.
  */
-export function trimmed(value: string): string {
+export function trimSpaces(value: string): string {
   let from = 0;
   let end = value.length;
   while (value[from] === ' ') from += 1;

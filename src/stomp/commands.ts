@@ -7,12 +7,12 @@ import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../mode
 import { LIMITS } from '../model/limits.ts';
 import type { Destination } from '../session/client-session.ts';
 import type { Outstanding } from '../session/push-consumer.ts';
-import { groupsOf, milliseconds, moment, textOf, whole } from '../session/values.ts';
+import { decodeText, parseGroups, parseInteger, parseMilliseconds, parseMoment } from '../session/values.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { headerOf, type StompFrame, VERSIONS, type Version } from './codec.ts';
-import { HeaderSpelling, needed, OWN_HEADERS } from './headers.ts';
+import { HeaderSpelling, PROTOCOL_HEADERS, requireHeader } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
 import type { StompSubscription } from './subscriptions.ts';
@@ -47,40 +47,40 @@ export const COMMANDS_OF: ReadonlyMap<Version, ReadonlyMap<string, StompCommand>
 );
 
 function begin(session: StompSession, frame: StompFrame): void {
-  session.transactions.begin(transactionIn(frame), session.owner);
+  session.transactions.begin(transactionIdOf(frame), session.owner);
   session.confirm(headerOf(frame.headers, 'receipt'));
 }
 
 function commit(session: StompSession, frame: StompFrame): void {
-  const transaction = session.transactions.end(transactionIn(frame));
+  const transaction = session.transactions.end(transactionIdOf(frame));
   // The user may have lost the right since the SENDs.
   for (const ns of transaction.targets) session.destinations.check('write', ns);
   void session.commit(transaction, headerOf(frame.headers, 'receipt'));
 }
 
 function abort(session: StompSession, frame: StompFrame): void {
-  session.transactions.end(transactionIn(frame)).abort();
+  session.transactions.end(transactionIdOf(frame)).abort();
   session.confirm(headerOf(frame.headers, 'receipt'));
 }
 
-function transactionIn(frame: StompFrame): string {
-  return needed(frame.command, 'transaction', headerOf(frame.headers, 'transaction'));
+function transactionIdOf(frame: StompFrame): string {
+  return requireHeader(frame.command, 'transaction', headerOf(frame.headers, 'transaction'));
 }
 
 /** Headers of a forwarded MESSAGE are ignored: a client may send them with its SEND. */
 const SEND_SPELLING = new HeaderSpelling(
   ['x-ks-groups', 'x-ks-ttl', 'x-next-t', 'x-delta-t', 'x-tries'],
-  OWN_HEADERS,
+  PROTOCOL_HEADERS,
 );
 /** Extension headers whose spelling is checked: all but element headers, whose names the client chooses. */
-const CHECKED = /^x-(?!ks-hdr-)/i;
+const SPELLING_CHECKED = /^x-(?!ks-hdr-)/i;
 
 /** SEND: inserts one element into one queue, now or when its transaction is committed. */
 function send(session: StompSession, { headers, body, bytes }: StompFrame): void {
-  const own = elementHeaders(headers);
-  const name = needed('SEND', 'destination', headerOf(headers, 'destination'));
+  const stored = elementHeaders(headers);
+  const name = requireHeader('SEND', 'destination', headerOf(headers, 'destination'));
   const destination = session.destinations.find(name, 'write');
-  const element = elementOf(headers, own, body, destination);
+  const element = elementOf(headers, stored, body, destination);
   const receipt = headerOf(headers, 'receipt');
   const transaction = headerOf(headers, 'transaction');
   if (transaction === null) {
@@ -93,33 +93,33 @@ function send(session: StompSession, { headers, body, bytes }: StompFrame): void
 
 function elementOf(
   headers: StompFrame['headers'],
-  own: readonly string[] | null,
+  stored: readonly string[] | null,
   body: Buffer,
   destination: Destination,
 ): NewElement {
   const { namespace, queue } = destination;
-  const matureAt = moment('x-next-t', headerOf(headers, 'x-next-t'));
-  const delayMs = milliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, 0);
-  const expiresAt = expiryOf(headers, destination);
+  const matureAt = parseMoment('x-next-t', headerOf(headers, 'x-next-t'));
+  const delayMs = parseMilliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, 0);
+  const expiresAt = parseExpiry(headers, destination);
   needsFor(namespace, { matureAt, delayMs, expiresAt });
   return {
     body,
     contentType: checkContentHeader('content-type', headerOf(headers, 'content-type')),
     contentEncoding: checkContentHeader('content-encoding', headerOf(headers, 'content-encoding')),
-    headers: own === null ? NO_HEADERS : checkHeaders(own),
+    headers: stored === null ? NO_HEADERS : checkHeaders(stored),
     matureAt,
     delayMs,
-    tries: whole('x-tries', headerOf(headers, 'x-tries'), { to: LIMITS.tries, unit: 'a count' }, 0),
-    groups: queue.groups(groupsOf('x-ks-groups', headerOf(headers, 'x-ks-groups'))),
+    tries: parseInteger('x-tries', headerOf(headers, 'x-tries'), { to: LIMITS.tries, unit: 'a count' }, 0),
+    groups: queue.groups(parseGroups('x-ks-groups', headerOf(headers, 'x-ks-groups'))),
     dedupKey: null,
     expiresAt,
   };
 }
 
 /** `x-ks-ttl` overrides `expires`, which depends on the client's clock. `expires:0` means never. */
-function expiryOf(headers: StompFrame['headers'], { namespace, queue }: Destination): number | null {
-  const ttlMs = milliseconds('x-ks-ttl', headerOf(headers, 'x-ks-ttl'), 1, null);
-  const expiresAt = moment('expires', headerOf(headers, 'expires')) || null;
+function parseExpiry(headers: StompFrame['headers'], { namespace, queue }: Destination): number | null {
+  const ttlMs = parseMilliseconds('x-ks-ttl', headerOf(headers, 'x-ks-ttl'), 1, null);
+  const expiresAt = parseMoment('expires', headerOf(headers, 'expires')) || null;
   return ttlMs === null ? expiresAt : momentIn(ttlMs, namespace, queue.key);
 }
 
@@ -128,17 +128,17 @@ function expiryOf(headers: StompFrame['headers'], { namespace, queue }: Destinat
  * of repeated ones. Null if there are none.
  */
 function elementHeaders(headers: StompFrame['headers']): string[] | null {
-  let own: string[] | null = null;
+  let stored: string[] | null = null;
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const name = headers[at] as string;
-    if (OWN_HEADERS.has(name)) continue;
-    if (CHECKED.test(name)) SEND_SPELLING.check(name);
-    const kept = elementHeaderName(name);
-    if (kept === null || (own !== null && headerOf(own, kept) !== null)) continue;
-    own ??= [];
-    own.push(kept, headers[at + 1] as string);
+    if (PROTOCOL_HEADERS.has(name)) continue;
+    if (SPELLING_CHECKED.test(name)) SEND_SPELLING.check(name);
+    const storedName = elementHeaderName(name);
+    if (storedName === null || (stored !== null && headerOf(stored, storedName) !== null)) continue;
+    stored ??= [];
+    stored.push(storedName, headers[at + 1] as string);
   }
-  return own;
+  return stored;
 }
 
 /**
@@ -147,7 +147,7 @@ function elementHeaders(headers: StompFrame['headers']): string[] | null {
  */
 function elementHeaderName(name: string): string | null {
   const lower = name.toLowerCase();
-  if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return OWN_HEADERS.has(lower) ? null : lower;
+  if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return PROTOCOL_HEADERS.has(lower) ? null : lower;
   return lower.length === ELEMENT_HEADER_PREFIX.length ? null : lower.slice(ELEMENT_HEADER_PREFIX.length);
 }
 
@@ -160,11 +160,11 @@ const SETTLE_SPELLING = new HeaderSpelling(['x-ks-group', 'x-ks-reason', 'x-next
 function settle(session: StompSession, { command, headers, bytes }: StompFrame): void {
   for (let at = 0; at < headers.length; at += 2) {
     const name = headers[at] as string;
-    if (CHECKED.test(name)) SETTLE_SPELLING.check(name);
+    if (SPELLING_CHECKED.test(name)) SETTLE_SPELLING.check(name);
   }
-  const { subscription, settled } = find(session, command, headers);
-  const nextAt = command === 'ACK' ? null : moment('x-next-t', headerOf(headers, 'x-next-t'));
-  const action = command === 'ACK' ? FINISH : releaseOf(subscription, headers, nextAt);
+  const { subscription, settled } = findSettled(session, command, headers);
+  const nextAt = command === 'ACK' ? null : parseMoment('x-next-t', headerOf(headers, 'x-next-t'));
+  const action = command === 'ACK' ? FINISH : parseRelease(subscription, headers, nextAt);
   const receipt = headerOf(headers, 'receipt');
   const transaction = headerOf(headers, 'transaction');
   if (transaction !== null) {
@@ -178,29 +178,29 @@ function settle(session: StompSession, { command, headers, bytes }: StompFrame):
 }
 
 /** The elements that an ACK or NACK settles: one, or in mode `client` all up to that one. */
-function find(
+function findSettled(
   session: StompSession,
   command: string,
   headers: StompFrame['headers'],
 ): { subscription: StompSubscription; settled: Outstanding<string>[] } {
   const name = session.version === '1.2' ? 'id' : 'message-id';
-  const id = needed(command, name, headerOf(headers, name));
+  const id = requireHeader(command, name, headerOf(headers, name));
   // In 1.2, the id starts with the number of the subscription.
   const key = session.version === '1.2' ? id.slice(id.indexOf('-') + 1) : id;
   const group = headerOf(headers, 'x-ks-group');
-  for (const subscription of candidates(session, command, headers, id)) {
+  for (const subscription of candidateSubscriptions(session, command, headers, id)) {
     const settled = subscription.select(key);
-    if (settled.length > 0 && fits(group, subscription)) return { subscription, settled };
+    if (settled.length > 0 && matchesGroup(group, subscription)) return { subscription, settled };
   }
-  const about = group === null ? '' : ` for group ${quoteBytes(group)}`;
+  const suffix = group === null ? '' : ` for group ${quoteBytes(group)}`;
   throw new QuaysideError(
     'element-not-found',
-    `This session holds no unacknowledged message ${quoteBytes(id)}${about}.`,
+    `This session holds no unacknowledged message ${quoteBytes(id)}${suffix}.`,
   );
 }
 
 /** The subscriptions that may hold the element, by the rules of the session's version. */
-function candidates(
+function candidateSubscriptions(
   session: StompSession,
   command: string,
   headers: StompFrame['headers'],
@@ -212,25 +212,25 @@ function candidates(
   if (version === '1.0' && given === null) return subscriptions.consuming();
   const named =
     version === '1.2'
-      ? subscriptions.numbered(id.slice(0, Math.max(0, id.indexOf('-'))))
-      : subscriptions.find(needed(command, 'subscription', given));
+      ? subscriptions.findByNumber(id.slice(0, Math.max(0, id.indexOf('-'))))
+      : subscriptions.find(requireHeader(command, 'subscription', given));
   return named === undefined ? [] : [named];
 }
 
 /**
  * A given group must be that of the subscription (spec 4.3), trimmed as in SUBSCRIBE; null matches any subscription.
  */
-function fits(group: string | null, subscription: StompSubscription): boolean {
+function matchesGroup(group: string | null, subscription: StompSubscription): boolean {
   return group === null || textOfBytes(group)?.trim() === subscription.group;
 }
 
 /** @param nextAt a moment of the engine's clock; null: `x-delta-t`, or the default delay, applies */
-function releaseOf(
+function parseRelease(
   { namespace, queue }: StompSubscription,
   headers: readonly string[],
   nextAt: number | null,
 ): ReleaseAction {
-  const delayMs = milliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, null);
+  const delayMs = parseMilliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, null);
   const reason = headerOf(headers, 'x-ks-reason');
   if (reason !== null) {
     needsExpiry(namespace, 'reasons');
@@ -246,6 +246,6 @@ function releaseOf(
     isDefaultDelay: nextAt === null && delayMs === null,
     countTry: true,
     // A copy, since a transaction may keep it until its COMMIT.
-    reason: reason === null ? null : ownString(textOf('x-ks-reason', reason)),
+    reason: reason === null ? null : ownString(decodeText('x-ks-reason', reason)),
   };
 }

@@ -11,60 +11,60 @@ interface StompError {
   readonly retry: boolean;
 }
 
-const WRONG: StompError = { retry: false };
-const LATER: StompError = { retry: true };
+const FINAL: StompError = { retry: false };
+const RETRYABLE: StompError = { retry: true };
 
 /** Every error code on this wire; `docs/protocols/stomp.md` lists those that can occur. */
 export const STOMP_ERRORS = {
-  'malformed-request': WRONG,
-  'headers-too-large': WRONG,
-  'request-timeout': LATER,
-  'expectation-failed': WRONG,
-  'invalid-parameter': WRONG,
-  'invalid-name': WRONG,
-  'invalid-header': WRONG,
-  'invalid-body': WRONG,
-  'body-too-large': WRONG,
-  'not-supported': WRONG,
-  'method-not-allowed': WRONG,
-  'route-not-found': WRONG,
-  unauthorized: WRONG,
-  'token-expired': WRONG,
-  'too-many-attempts': LATER,
-  forbidden: WRONG,
-  'forbidden-origin': WRONG,
-  'namespace-not-found': WRONG,
-  'element-not-found': WRONG,
-  'not-reserved': WRONG,
-  'lease-lost': WRONG,
-  'token-required': WRONG,
-  'element-reserved': WRONG,
-  'idempotency-mismatch': WRONG,
-  'exchange-not-found': WRONG,
-  'exchange-exists': WRONG,
-  'operation-not-found': WRONG,
-  'token-not-found': WRONG,
-  'queue-in-use': WRONG,
-  'definition-conflict': LATER,
-  'precondition-failed': WRONG,
-  'backup-conflict': WRONG,
-  'pop-cancelled': WRONG,
-  'pop-timeout': LATER,
-  'too-many-consumers': LATER,
-  'too-many-queues': WRONG,
-  'namespace-full': LATER,
-  'queue-full': LATER,
-  'too-many-groups': WRONG,
-  'too-many-exchanges': WRONG,
-  'too-many-tokens': WRONG,
-  'too-many-subscribers': LATER,
-  overloaded: LATER,
-  'shutting-down': LATER,
-  'storage-full': LATER,
-  'storage-unavailable': LATER,
+  'malformed-request': FINAL,
+  'headers-too-large': FINAL,
+  'request-timeout': RETRYABLE,
+  'expectation-failed': FINAL,
+  'invalid-parameter': FINAL,
+  'invalid-name': FINAL,
+  'invalid-header': FINAL,
+  'invalid-body': FINAL,
+  'body-too-large': FINAL,
+  'not-supported': FINAL,
+  'method-not-allowed': FINAL,
+  'route-not-found': FINAL,
+  unauthorized: FINAL,
+  'token-expired': FINAL,
+  'too-many-attempts': RETRYABLE,
+  forbidden: FINAL,
+  'forbidden-origin': FINAL,
+  'namespace-not-found': FINAL,
+  'element-not-found': FINAL,
+  'not-reserved': FINAL,
+  'lease-lost': FINAL,
+  'token-required': FINAL,
+  'element-reserved': FINAL,
+  'idempotency-mismatch': FINAL,
+  'exchange-not-found': FINAL,
+  'exchange-exists': FINAL,
+  'operation-not-found': FINAL,
+  'token-not-found': FINAL,
+  'queue-in-use': FINAL,
+  'definition-conflict': RETRYABLE,
+  'precondition-failed': FINAL,
+  'backup-conflict': FINAL,
+  'pop-cancelled': FINAL,
+  'pop-timeout': RETRYABLE,
+  'too-many-consumers': RETRYABLE,
+  'too-many-queues': FINAL,
+  'namespace-full': RETRYABLE,
+  'queue-full': RETRYABLE,
+  'too-many-groups': FINAL,
+  'too-many-exchanges': FINAL,
+  'too-many-tokens': FINAL,
+  'too-many-subscribers': RETRYABLE,
+  overloaded: RETRYABLE,
+  'shutting-down': RETRYABLE,
+  'storage-full': RETRYABLE,
+  'storage-unavailable': RETRYABLE,
   // The frame may have taken effect; if it is sent again, it may take effect twice.
-  'outcome-unknown': WRONG,
-  internal: LATER,
+  'outcome-unknown': FINAL,
+  internal: RETRYABLE,
 } as const satisfies Record<ErrorCode, StompError>;
 
 /** A limit of one session. It is not retryable: the same frames would exceed it again. */
@@ -89,8 +89,8 @@ export function errorFrame(rules: HeadRules, error: QuaysideError, subject: Erro
   const { code, details } = error;
   const { receipt = null, subscription = null, versions } = subject;
   const body = bytesOfText(error.message);
-  const isLasting = error instanceof SessionLimitError;
-  const headers = ['message', code, 'x-ks-retry', STOMP_ERRORS[code].retry && !isLasting ? 'true' : 'false'];
+  const canRetry = STOMP_ERRORS[code].retry && !(error instanceof SessionLimitError);
+  const headers = ['message', code, 'x-ks-retry', String(canRetry)];
   if (details.retryAfterMs !== undefined) {
     headers.push('x-ks-retry-after', String(Math.ceil(details.retryAfterMs)));
   }

@@ -7,7 +7,7 @@ import { malformed } from './codec.ts';
  * Headers that have a meaning in SEND or MESSAGE. STOMP requires that receivers of the message get every other header
  * of a SEND: each is stored as an element header, and MESSAGE has it with and without the prefix.
  */
-export const OWN_HEADERS: ReadonlySet<string> = new Set([
+export const PROTOCOL_HEADERS: ReadonlySet<string> = new Set([
   'destination',
   'content-type',
   'content-length',
@@ -70,7 +70,7 @@ export class HeaderSpelling {
 const MAX_LISTED = 8;
 
 /** The error message for an unknown id; it lists the existing ones. */
-export function unknown(kind: string, id: string, existing: Iterable<string>): string {
+export function unknownIdMessage(kind: string, id: string, existing: Iterable<string>): string {
   const ids = [...existing];
   const listed = ids.slice(0, MAX_LISTED).map(quoteBytes).join(', ');
   const more = ids.length > MAX_LISTED ? `, and ${ids.length - MAX_LISTED} more` : '';
@@ -78,7 +78,7 @@ export function unknown(kind: string, id: string, existing: Iterable<string>): s
 }
 
 /** The value of a required header. @throws QuaysideError `malformed-request` if it is missing or empty */
-export function needed(command: string, name: string, value: string | null): string {
+export function requireHeader(command: string, name: string, value: string | null): string {
   if (value !== null && value !== '') return value;
   const wrong = value === null ? 'is missing' : 'is empty';
   throw malformed(`The header ${name} of ${command} ${wrong}.`, name);

@@ -21,7 +21,7 @@ import {
   malformed,
   RULES,
   type StompFrame,
-  trimmed,
+  trimSpaces,
   VERSIONS,
   type Version,
 } from './codec.ts';
@@ -127,7 +127,8 @@ export class StompSession extends ClientSession<string, string> {
     } catch (error) {
       // End the session before elements return: its own consumers would receive them again.
       this.fail(error, { receipt });
-      for (const [queue, left] of transaction.left) await returnOutstanding(queue, left, true, this);
+      for (const [queue, unsettled] of transaction.unsettled)
+        await returnOutstanding(queue, unsettled, true, this);
     } finally {
       this.work.end(frames + 1, bytes);
       // A concurrent COMMIT that only stores, or only settles, has set no pause and must not clear it.
@@ -199,11 +200,11 @@ export class StompSession extends ClientSession<string, string> {
   async #authenticate(request: ConnectRequest): Promise<User> {
     const { authenticator } = this.#parts;
     const { address } = this.origin;
-    const isNameless = request.login === '' && request.passcode === '';
+    const hasNoCredentials = request.login === '' && request.passcode === '';
     const hasCertificate = this.#certificate.name !== null || this.#certificate.isSent;
-    if (isNameless && hasCertificate) return loginCertified(authenticator, this.#certificate, address);
-    const need = 'CONNECT needs the login and passcode of a user.';
-    return authenticate(authenticator, request, address, need);
+    if (hasNoCredentials && hasCertificate) return loginCertified(authenticator, this.#certificate, address);
+    const message = 'CONNECT needs the login and passcode of a user.';
+    return authenticate(authenticator, request, address, message);
   }
 
   #open(version: Version, { canSendMs, wantsMs }: ConnectRequest): void {
@@ -251,14 +252,14 @@ interface ConnectRequest extends Credentials {
   readonly wantsMs: number;
 }
 
-const BEATS = /^([0-9]{1,15}),([0-9]{1,15})$/;
+const HEART_BEAT = /^([0-9]{1,15}),([0-9]{1,15})$/;
 
 /** @throws QuaysideError `malformed-request` */
 function readConnect({ headers }: StompFrame): ConnectRequest {
   const accepted = headerOf(headers, 'accept-version');
-  const version = accepted === null ? '1.0' : highestCommon(accepted);
+  const version = accepted === null ? '1.0' : highestCommonVersion(accepted);
   const wanted = headerOf(headers, 'heart-beat') ?? '0,0';
-  const beats = BEATS.exec(wanted);
+  const beats = HEART_BEAT.exec(wanted);
   if (beats === null) {
     throw malformed(
       `Invalid heart-beat ${quoteBytes(wanted)}. Allowed: two whole numbers of milliseconds, such as 0,10000.`,
@@ -266,7 +267,8 @@ function readConnect({ headers }: StompFrame): ConnectRequest {
     );
   }
   // `CONNECT_RULES` do not trim, since the version is known only after this frame; 1.0 trims.
-  const text = (value: string | null): string => (version === '1.0' ? trimmed(value ?? '') : (value ?? ''));
+  const text = (value: string | null): string =>
+    version === '1.0' ? trimSpaces(value ?? '') : (value ?? '');
   return {
     version,
     login: text(headerOf(headers, 'login')),
@@ -276,35 +278,37 @@ function readConnect({ headers }: StompFrame): ConnectRequest {
   };
 }
 
-function highestCommon(accepted: string): Version | null {
+function highestCommonVersion(accepted: string): Version | null {
   const named = accepted.split(',').map((version) => version.trim());
   return VERSIONS.findLast((version) => named.includes(version)) ?? null;
 }
 
-const FORM = /^\/(?:q|queue)\/([^/]+)\/([^/]+)$/;
+const DESTINATION = /^\/(?:q|queue)\/([^/]+)\/([^/]+)$/;
 
 /** The names of `/q/<namespace>/<queue>`, each percent-decoded. @throws QuaysideError `invalid-name` */
 function parseDestination(bytes: string): { ns: string; name: string } {
-  const [, ns, name] = FORM.exec(bytes) ?? [];
+  const [, ns, name] = DESTINATION.exec(bytes) ?? [];
   if (ns === undefined || name === undefined) {
-    throw invalid(
+    throw invalidDestination(
       `The destination ${quoteBytes(bytes)} names no queue. Write /q/<namespace>/<queue>, with a / within a name as %2F.`,
     );
   }
-  return { ns: checkName('namespace', decoded(ns)), name: checkName('queue', decoded(name)) };
+  return { ns: checkName('namespace', decodePart(ns)), name: checkName('queue', decodePart(name)) };
 }
 
-function decoded(part: string): string {
+function decodePart(part: string): string {
   const text = textOfBytes(part);
   try {
     if (text !== null) return decodeURIComponent(text);
   } catch {
     // Throws below, as for bytes that are not UTF-8.
   }
-  throw invalid(`${quoteBytes(part)} in the destination is not percent-encoded UTF-8. Write % as %25.`);
+  throw invalidDestination(
+    `${quoteBytes(part)} in the destination is not percent-encoded UTF-8. Write % as %25.`,
+  );
 }
 
-function invalid(message: string): QuaysideError {
+function invalidDestination(message: string): QuaysideError {
   return new QuaysideError('invalid-name', message, { parameter: 'destination' });
 }
 

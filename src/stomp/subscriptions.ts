@@ -6,12 +6,12 @@ import { type ConsumerOptions, MAX_TAKE } from '../session/consumer.ts';
 import { Outstanding, PushConsumer, type PushConsumerOptions } from '../session/push-consumer.ts';
 import { QueueBrowser } from '../session/queue-browser.ts';
 import { UNOBSERVED } from '../session/socket-writer.ts';
-import { groupOf, milliseconds, sentValue, whole } from '../session/values.ts';
+import { encodeValue, parseGroup, parseInteger, parseMilliseconds } from '../session/values.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { type HeadRules, headerLine, headerOf, malformed, type StompFrame } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
-import { HeaderSpelling, needed, OWN_HEADERS, unknown } from './headers.ts';
+import { HeaderSpelling, PROTOCOL_HEADERS, requireHeader, unknownIdMessage } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
 
@@ -31,8 +31,8 @@ const SPELLING = new HeaderSpelling(
  * All spellings of the header `browser`, since a client that wants to browse must not consume: ActiveMQ and Apollo read
  * `browser:true`, and ActiveMQ also reads `activemq.browser:true`.
  */
-const BROWSER = /^(?:.*[.-])?browser$/i;
-const NO = /^\s*(?:0|false|no|off)\s*$/i;
+const BROWSER_HEADER = /^(?:.*[.-])?browser$/i;
+const FALSE_VALUE = /^\s*(?:0|false|no|off)\s*$/i;
 
 /** The subscriptions of one session. */
 export class Subscriptions {
@@ -41,7 +41,7 @@ export class Subscriptions {
   readonly #byId = new Map<string, StompSubscription | BrowsingSubscription>();
   /** Consuming subscriptions, by the number that `ack` headers start with. */
   readonly #byNumber = new Map<string, StompSubscription>();
-  #numbers = 0;
+  #lastNumber = 0;
 
   constructor(session: StompSession) {
     this.#session = session;
@@ -51,14 +51,14 @@ export class Subscriptions {
   subscribe({ headers }: StompFrame): void {
     const session = this.#session;
     const get = (name: string): string | null => headerOf(headers, name);
-    const destination = ownString(needed('SUBSCRIBE', 'destination', get('destination')));
+    const destination = ownString(requireHeader('SUBSCRIBE', 'destination', get('destination')));
     // In 1.0, a subscription without an id is identified by its destination.
-    const name = session.version === '1.0' ? get('id') : needed('SUBSCRIBE', 'id', get('id'));
+    const name = session.version === '1.0' ? get('id') : requireHeader('SUBSCRIBE', 'id', get('id'));
     const id = name === null ? null : ownString(name);
     let browses = false;
     for (let at = 0; at + 1 < headers.length; at += 2) {
       const name = headers[at] as string;
-      if (BROWSER.test(name)) browses ||= !NO.test(headers[at + 1] as string);
+      if (BROWSER_HEADER.test(name)) browses ||= !FALSE_VALUE.test(headers[at + 1] as string);
       else SPELLING.check(name);
     }
     const selector = get('selector');
@@ -69,10 +69,10 @@ export class Subscriptions {
         { parameter: 'selector' },
       );
     }
-    whole('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
+    parseInteger('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
     const { namespace, queue } = session.destinations.find(destination, browses ? 'browse' : 'read');
     const mode = readMode(get('ack'));
-    const group = groupOf('x-ks-group', get('x-ks-group'));
+    const group = parseGroup('x-ks-group', get('x-ks-group'));
     const window = readWindow(get);
     const leaseMs = readLease(mode, get('x-lease'));
     const common = { id, destination, namespace, queue, group };
@@ -84,8 +84,8 @@ export class Subscriptions {
       subscription.fill();
     } else {
       const options = { ...common, mode, isPop: mode === 'auto', window, leaseMs };
-      this.#numbers += 1;
-      const subscription = new StompSubscription(session, this.#numbers.toString(36), options);
+      this.#lastNumber += 1;
+      const subscription = new StompSubscription(session, this.#lastNumber.toString(36), options);
       this.#byId.set(key, subscription);
       this.#byNumber.set(subscription.number, subscription);
       subscription.start();
@@ -99,7 +99,7 @@ export class Subscriptions {
     const id = headerOf(headers, 'id');
     const key = session.version === '1.0' ? (id ?? headerOf(headers, 'destination')) : id;
     const name = session.version === '1.0' ? 'id or destination' : 'id';
-    const closing = this.#close(needed('UNSUBSCRIBE', name, key));
+    const closing = this.#close(requireHeader('UNSUBSCRIBE', name, key));
     void session.confirmAfter(closing, headerOf(headers, 'receipt'));
   }
 
@@ -109,7 +109,7 @@ export class Subscriptions {
     return found instanceof StompSubscription ? found : undefined;
   }
 
-  numbered(number: string): StompSubscription | undefined {
+  findByNumber(number: string): StompSubscription | undefined {
     return this.#byNumber.get(number);
   }
 
@@ -122,7 +122,7 @@ export class Subscriptions {
   #close(key: string): Promise<unknown> {
     const subscription = this.#byId.get(key);
     if (subscription === undefined) {
-      throw malformed(unknown('subscription', key, this.#byId.keys()), 'id');
+      throw malformed(unknownIdMessage('subscription', key, this.#byId.keys()), 'id');
     }
     this.#byId.delete(key);
     if (subscription instanceof StompSubscription) this.#byNumber.delete(subscription.number);
@@ -156,7 +156,7 @@ function readMode(value: string | null): AckMode {
 function readWindow(get: (name: string) => string | null): number {
   const { window, defaultWindow } = STOMP_LIMITS;
   const name = get('x-wsize') === null ? 'prefetch-count' : 'x-wsize';
-  return whole(name, get(name), { from: 1, to: window, unit: 'a count of elements' }, defaultWindow);
+  return parseInteger(name, get(name), { from: 1, to: window, unit: 'a count of elements' }, defaultWindow);
 }
 
 function readLease(mode: AckMode, value: string | null): number | null {
@@ -166,7 +166,7 @@ function readLease(mode: AckMode, value: string | null): number | null {
       `x-lease is ${quoteBytes(value)}, but ack:auto has no lease. Allowed with client and client-individual.`,
     );
   }
-  return milliseconds('x-lease', value, 1, null);
+  return parseMilliseconds('x-lease', value, 1, null);
 }
 
 /** How a client names its subscription: its own bytes, one character each. */
@@ -192,7 +192,7 @@ export class StompSubscription extends PushConsumer<StompSession, string> {
   readonly number: string;
   readonly #heads: MessageHeads;
   readonly #byElement = new Map<ElementId, Outstanding<string>>();
-  #sent = 0;
+  #sentCount = 0;
 
   constructor(session: StompSession, number: string, options: SubscriptionOptions) {
     super(session, options);
@@ -234,8 +234,8 @@ export class StompSubscription extends PushConsumer<StompSession, string> {
 
   protected override send(delivery: Delivery): number {
     const { writer, acksByHeader } = this.session;
-    this.#sent += 1;
-    const key = acksByHeader ? this.#sent.toString(36) : delivery.id;
+    this.#sentCount += 1;
+    const key = acksByHeader ? this.#sentCount.toString(36) : delivery.id;
     // If the element's lease expired and it is sent again, only the new delivery can be settled.
     const older = this.#byElement.get(delivery.id);
     if (older !== undefined) this.forget([older]);
@@ -317,21 +317,21 @@ class MessageHeads {
   ): string {
     const rules = this.#rules;
     let head = `${this.#start}message-id:${id}\ncontent-length:${body.byteLength}\nx-tries:${tries}\n`;
-    head += `x-mature:${escapedTime(rules, matureAt)}\n`;
+    head += `x-mature:${formatTime(rules, matureAt)}\n`;
     if (ack !== null) head += `ack:${ack}\n`;
     head += this.#groupLine;
     if (contentType !== this.#contentType) {
       this.#contentType = contentType;
       this.#contentTypeLine =
-        contentType === null ? '' : headerLine(rules, 'content-type', sentValue(contentType));
+        contentType === null ? '' : headerLine(rules, 'content-type', encodeValue(contentType));
     }
     head += this.#contentTypeLine;
-    if (contentEncoding !== null) head += headerLine(rules, 'content-encoding', sentValue(contentEncoding));
+    if (contentEncoding !== null) head += headerLine(rules, 'content-encoding', encodeValue(contentEncoding));
     for (let at = 0; at + 1 < headers.length; at += 2) {
       const name = headers[at] as string;
-      const value = sentValue(headers[at + 1] as string);
+      const value = encodeValue(headers[at + 1] as string);
       head += headerLine(rules, ELEMENT_HEADER_PREFIX + name, value);
-      if (isFree(name)) head += headerLine(rules, name, value);
+      if (keepsPlainName(name)) head += headerLine(rules, name, value);
     }
     return `${head}\n`;
   }
@@ -346,8 +346,8 @@ class MessageHeads {
  * Whether MESSAGE may have an element header under its plain name, because the name has no meaning there. A producer's
  * header `browser` must not end a browse.
  */
-function isFree(name: string): boolean {
-  return !OWN_HEADERS.has(name) && name !== 'browser' && !name.startsWith(ELEMENT_HEADER_PREFIX);
+function keepsPlainName(name: string): boolean {
+  return !PROTOCOL_HEADERS.has(name) && name !== 'browser' && !name.startsWith(ELEMENT_HEADER_PREFIX);
 }
 
 let lastAt = Number.NaN;
@@ -355,7 +355,7 @@ let lastTime = '';
 let lastEscaped = '';
 
 /** Formats a maturity; caches the last one, since elements that were inserted together mature together. */
-function escapedTime(rules: HeadRules, at: number): string {
+function formatTime(rules: HeadRules, at: number): string {
   if (at !== lastAt) {
     lastAt = at;
     lastTime = new Date(at).toISOString();

@@ -10,7 +10,7 @@ import { ownBytes, ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
-import { unknown } from './headers.ts';
+import { unknownIdMessage } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSubscription } from './subscriptions.ts';
 
@@ -44,7 +44,7 @@ export class Transactions {
   find(id: string): Transaction {
     const transaction = this.#open.get(id);
     if (transaction === undefined) {
-      throw malformed(unknown('open transaction', id, this.#open.keys()), 'transaction');
+      throw malformed(unknownIdMessage('open transaction', id, this.#open.keys()), 'transaction');
     }
     return transaction;
   }
@@ -62,7 +62,7 @@ export class Transactions {
   }
 
   /** @throws QuaysideError `overloaded` if the open transactions may not grow by this much */
-  checkRoom(moreFrames: number, moreBytes: number): void {
+  checkCapacity(moreFrames: number, moreBytes: number): void {
     const { transactionFrames } = STOMP_LIMITS;
     let frames = moreFrames;
     let bytes = moreBytes;
@@ -108,17 +108,17 @@ export class Transaction {
   /** How many elements the transaction stores and settles. */
   frames = 0;
   bytes = 0;
-  readonly #all: Transactions;
+  readonly #transactions: Transactions;
   readonly #user: string;
   /** SENDs for which no engine call was started yet. */
   readonly #sends = new Set<Send>();
   readonly #settlements: Settlement[] = [];
-  readonly #left = new Set<Settlement>();
+  readonly #unsettled = new Set<Settlement>();
   /** Whether anything was stored or settled. */
   #hasEffect = false;
 
   constructor(all: Transactions, user: string) {
-    this.#all = all;
+    this.#transactions = all;
     this.#user = user;
   }
 
@@ -166,12 +166,12 @@ export class Transaction {
   async commit(inserts: SessionInserts): Promise<void> {
     for (const one of this.#settlements) {
       one.subscription.forget([one.outstanding]);
-      this.#left.add(one);
+      this.#unsettled.add(one);
     }
     try {
       if (this.#settlements.length > 0) {
         await inserts.allSent();
-        await this.#confirmHeld();
+        await this.#confirmLeases();
       }
       await this.#store(
         [...this.#sends].filter(({ queue }) => !this.#isAcknowledgedIn(queue)),
@@ -180,20 +180,20 @@ export class Transaction {
       await this.#acknowledge(inserts);
       await this.#rollBack();
     } catch (error) {
-      throw this.#hasEffect && isCertain(error) ? doneInPart(error) : error;
+      throw this.#hasEffect && isCertain(error) ? partlyDone(error) : error;
     }
   }
 
   /** After `commit` failed: elements that are certainly not settled, and that no subscription tracks any more. */
-  get left(): ReadonlyMap<Queue, readonly Outstanding[]> {
-    const left = byQueue(this.#settlements.filter((one) => this.#left.has(one)));
+  get unsettled(): ReadonlyMap<Queue, readonly Outstanding[]> {
+    const grouped = byQueue(this.#settlements.filter((one) => this.#unsettled.has(one)));
     return new Map(
-      [...left].map(([queue, settlements]) => [queue, settlements.map(({ outstanding }) => outstanding)]),
+      [...grouped].map(([queue, settlements]) => [queue, settlements.map(({ outstanding }) => outstanding)]),
     );
   }
 
-  async #confirmHeld(): Promise<void> {
-    await allEnded(
+  async #confirmLeases(): Promise<void> {
+    await waitForAll(
       [...byQueue(this.#settlements)].map(async ([queue, settlements]) => {
         const items = settlements.map(({ subscription, outstanding }) =>
           queue.item(outstanding, { kind: 'extend', leaseMs: subscription.leaseMs ?? 0 }),
@@ -201,7 +201,7 @@ export class Transaction {
         const results = await queue.settleAll(items);
         for (const [i, settlement] of settlements.entries()) {
           const outcome = results[i]?.outcome ?? 'not-found';
-          if (!isSettled(outcome)) throw refused(outcome, settlement);
+          if (!isSettled(outcome)) throw settlementError(outcome, settlement);
         }
       }),
     );
@@ -209,7 +209,7 @@ export class Transaction {
 
   async #store(sends: readonly Send[], inserts: SessionInserts): Promise<void> {
     for (const send of sends) this.#sends.delete(send);
-    await allEnded(
+    await waitForAll(
       [...Map.groupBy(sends, ({ queue }) => queue)].map(async ([queue, batch]) => {
         const elements = batch.map(({ element }) => element);
         await inserts.track((onSent) => queue.insert(elements, { user: this.#user, onSent }));
@@ -264,27 +264,27 @@ export class Transaction {
     settlements: readonly Settlement[],
     settling: Promise<readonly SettleResult[]>,
   ): Promise<void> {
-    let refusal: QuaysideError | null = null;
+    let rejection: QuaysideError | null = null;
     try {
       const results = await settling;
       for (const [i, settlement] of settlements.entries()) {
         const outcome = results[i]?.outcome ?? 'not-found';
-        this.#left.delete(settlement);
+        this.#unsettled.delete(settlement);
         if (isSettled(outcome)) this.#hasEffect = true;
-        else refusal ??= refused(outcome, settlement);
+        else rejection ??= settlementError(outcome, settlement);
       }
     } catch (error) {
       // Elements that may be settled are not returned, but left to their leases: they would be delivered again although
       // the elements that replace them may be stored.
-      if (!isCertain(error)) for (const one of settlements) this.#left.delete(one);
+      if (!isCertain(error)) for (const one of settlements) this.#unsettled.delete(one);
       throw error;
     }
-    if (refusal !== null) throw refusal;
+    if (rejection !== null) throw rejection;
   }
 
   /** @throws QuaysideError `overloaded` */
   #grow(frames: number, bytes: number): void {
-    this.#all.checkRoom(frames, bytes);
+    this.#transactions.checkCapacity(frames, bytes);
     this.frames += frames;
     this.bytes += bytes;
   }
@@ -294,13 +294,13 @@ export class Transaction {
  * Waits for all calls.
  * @throws the error of one of them, preferably one that leaves the outcome unknown
  */
-async function allEnded(calls: readonly Promise<void>[]): Promise<void> {
+async function waitForAll(calls: readonly Promise<void>[]): Promise<void> {
   const ended = await Promise.allSettled(calls);
   const failures = ended.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []));
   if (failures.length > 0) throw failures.find((failure) => !isCertain(failure)) ?? failures[0];
 }
 
-function doneInPart(cause: QuaysideError): QuaysideError {
+function partlyDone(cause: QuaysideError): QuaysideError {
   return new QuaysideError(
     'outcome-unknown',
     `A part of the transaction took effect, and then: ${cause.message}`,
@@ -324,6 +324,6 @@ function byQueue(settlements: readonly Settlement[]): Map<Queue, Settlement[]> {
   return Map.groupBy(settlements, ({ subscription }) => subscription.queue);
 }
 
-function refused(outcome: RejectedOutcome, { outstanding, subscription }: Settlement): QuaysideError {
+function settlementError(outcome: RejectedOutcome, { outstanding, subscription }: Settlement): QuaysideError {
   return rejectionOf(outcome, { id: outstanding.id, group: null }, subscription.queue.key);
 }

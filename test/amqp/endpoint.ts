@@ -165,7 +165,7 @@ export class EndpointDriver implements ConnectionHost {
     );
   }
 
-  onRoom(): void {}
+  onSessionCapacity(): void {}
 
   onQueued(): void {}
 

@@ -111,7 +111,7 @@ describe('The fields of a list', () => {
     assert.ok(fields.isAbsent);
     fields.symbols('g');
     assert.equal(fields.skip(), at);
-    assert.throws(() => fields.neededUint('h'), /h is missing/);
+    assert.throws(() => fields.requiredUint('h'), /h is missing/);
   });
 
   it('are returned as what their types hold', () => {

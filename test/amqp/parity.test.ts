@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import rhea, { type Message } from 'rhea';
-import { HEADER_FIELDS, OWN_PREFIX, PROPERTY_PREFIX } from '../../src/amqp/message.ts';
+import { AMQP_PREFIX, HEADER_FIELDS, PROPERTY_PREFIX } from '../../src/amqp/message.ts';
 import type { Harness } from '../http/harness.ts';
 import { addressOf, ParityNode } from '../session/parity-node.ts';
 import type { StompClient } from '../stomp/client.ts';
@@ -249,5 +249,5 @@ function textIn(answer: Answer, name: string): string | undefined {
 
 /** Under which name an application property is kept: those of fields, such as `to`, are taken. */
 function keptName(name: string): string {
-  return HEADER_FIELDS.has(name) || name.startsWith(OWN_PREFIX) ? `${PROPERTY_PREFIX}${name}` : name;
+  return HEADER_FIELDS.has(name) || name.startsWith(AMQP_PREFIX) ? `${PROPERTY_PREFIX}${name}` : name;
 }

@@ -23,14 +23,14 @@ export const AMQP: readonly Mutant[] = [
     suite: 'model through AMQP',
     edits: edit(
       'links.ts',
-      '{ ...failed(delayAfter(tries)), reason: state.reason }',
-      '{ ...failed(0), reason: state.reason }',
+      '{ ...failedTry(delayAfter(tries)), reason: state.reason }',
+      '{ ...failedTry(0), reason: state.reason }',
     ),
   },
   {
     name: 'a delivery that is settled without an outcome stays with its client',
     suite: 'model through AMQP',
-    edits: edit('links.ts', 'return isSettled ? failed(0) : null;', 'return null;'),
+    edits: edit('links.ts', 'return isSettled ? failedTry(0) : null;', 'return null;'),
   },
   {
     name: 'a link that ends forgets what the client holds',
@@ -56,14 +56,14 @@ export const AMQP: readonly Mutant[] = [
     suite: 'AMQP credit',
     edits: shared(
       'push-consumer.ts',
-      'if (this.#onDrained !== null && PASSING',
-      'if (PASSING.size === 0 && PASSING',
+      'if (this.#onDrained !== null && TRANSIENT',
+      'if (TRANSIENT.size === 0 && TRANSIENT',
     ),
   },
   {
     name: 'what is still sent to a client whose link the server ends counts no failed try',
     suite: 'AMQP credit',
-    edits: edit('connection.ts', 'if (link instanceof OutgoingLink && !this.isEnding) link.noteSent();', ''),
+    edits: edit('connection.ts', 'if (link instanceof OutgoingLink && !this.isEnding) link.markSeen();', ''),
   },
   {
     name: 'a consumer that was answered at once is taken for one that waits',
@@ -86,7 +86,7 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'credit is granted once and never again',
     suite: 'AMQP sending',
-    edits: edit('links.ts', 'this.endpoint.grant(this.#settled);', ''),
+    edits: edit('links.ts', 'this.endpoint.grant(this.#settledCount);', ''),
   },
   {
     name: 'an old disposition settles the delivery that took its place',
@@ -168,12 +168,12 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'a header of an element forges an annotation of the server',
     suite: 'AMQP elements',
-    edits: edit('message.ts', 'if (!SHOWN_ANNOTATIONS.has(bare)) annotations.push', 'annotations.push'),
+    edits: edit('message.ts', 'if (!SENT_ANNOTATIONS.has(bare)) annotations.push', 'annotations.push'),
   },
   {
     name: 'types of application properties are not kept',
     suite: 'AMQP elements',
-    edits: edit('message.ts', 'if (type !== usual) this.#types.push', 'if (false) this.#types.push'),
+    edits: edit('message.ts', 'if (type !== defaultType) this.#types.push', 'if (false) this.#types.push'),
   },
   {
     name: 'the outcomes of a client that has closed its half of the connection are not sent',

@@ -17,12 +17,16 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a SUBSCRIBE that asks to browse pops',
     suite: 'STOMP browsing',
-    edits: edit('subscriptions.ts', 'browses ||= !NO.test(headers[at + 1] as string);', 'browses ||= false;'),
+    edits: edit(
+      'subscriptions.ts',
+      'browses ||= !FALSE_VALUE.test(headers[at + 1] as string);',
+      'browses ||= false;',
+    ),
   },
   {
     name: 'a misspelt header of SEND is passed on, and has no effect',
     suite: 'STOMP slips',
-    edits: edit('commands.ts', 'if (CHECKED.test(name)) SEND_SPELLING.check(name);', ''),
+    edits: edit('commands.ts', 'if (SPELLING_CHECKED.test(name)) SEND_SPELLING.check(name);', ''),
   },
   {
     name: 'a misspelt ack of SUBSCRIBE has no effect, so that it pops',
@@ -71,7 +75,7 @@ export const STOMP: readonly Mutant[] = [
     suite: 'model through STOMP',
     edits: shared(
       'push-consumer.ts',
-      'return left.length === 0 ? null : returnOutstanding(this.queue, left, countTries, this.session);',
+      'return unsettled.length === 0 ? null : returnOutstanding(this.queue, unsettled, countTries, this.session);',
       'return null;',
     ),
   },
@@ -83,7 +87,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a COMMIT does not look whether the client still holds what it acknowledges',
     suite: 'model through STOMP',
-    edits: edit('transactions.ts', 'await this.#confirmHeld();', ''),
+    edits: edit('transactions.ts', 'await this.#confirmLeases();', ''),
   },
   {
     name: 'an ABORT leaves claimed what the transaction acknowledged',
@@ -102,7 +106,11 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a session does not renew the leases of what its client holds',
     suite: 'STOMP subscriptions',
-    edits: shared('push-consumer.ts', 'if (old.length === 0) return;', 'if (old.length >= 0) return;'),
+    edits: shared(
+      'push-consumer.ts',
+      'if (expiring.length === 0) return;',
+      'if (expiring.length >= 0) return;',
+    ),
   },
   {
     name: 'a popped element that the client never saw is lost',
@@ -126,7 +134,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a WebSocket message may be kept for a client that is not logged in',
     suite: 'WebSocket',
-    edits: shared('websocket.ts', "if (this.#loginBytes < 0) this.#tooMany('before the login');", ''),
+    edits: shared('websocket.ts', "if (this.#loginBytes < 0) this.#closeTooBig('before the login');", ''),
   },
   {
     name: 'WebSockets do not count among the connections of STOMP',
@@ -210,7 +218,11 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'fragments of a WebSocket message may have any number of control frames between them',
     suite: 'WebSocket',
-    edits: shared('websocket.ts', "if (this.#bytes > this.#maxBytes) this.#tooMany('for one message');", ''),
+    edits: shared(
+      'websocket.ts',
+      "if (this.#bytes > this.#maxBytes) this.#closeTooBig('for one message');",
+      '',
+    ),
   },
   {
     name: 'control frames between WebSocket messages count for the next one',

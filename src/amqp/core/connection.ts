@@ -66,7 +66,7 @@ export interface ConnectionHost {
   /** The client attached a link: `accept` or `refuse` it. */
   onAttach(endpoint: Endpoint): void;
   /** Links of this session may send more deliveries. */
-  onRoom(session: SessionEndpoint): void;
+  onSessionCapacity(session: SessionEndpoint): void;
   /** The bytes of messages that wait for session windows changed by `bytes`, which may be negative. */
   onQueued(bytes: number): void;
   /** The client closed the connection: `close` has to be called. */
@@ -189,25 +189,25 @@ export class ConnectionEndpoint {
   #performative(type: number, channel: number, bytes: Buffer, end: number): void {
     switch (type) {
       case PERFORMATIVE.transfer:
-        this.#transfer(this.#session(channel), bytes, end);
+        this.#transfer(this.#sessionOn(channel), bytes, end);
         break;
       case PERFORMATIVE.disposition:
-        this.#disposition(this.#session(channel), end);
+        this.#disposition(this.#sessionOn(channel), end);
         break;
       case PERFORMATIVE.flow:
-        this.#flow(this.#session(channel), end);
+        this.#flow(this.#sessionOn(channel), end);
         break;
       case PERFORMATIVE.attach:
-        this.#attach(this.#session(channel), end);
+        this.#attach(this.#sessionOn(channel), end);
         break;
       case PERFORMATIVE.detach:
-        this.#detach(this.#session(channel), end);
+        this.#detach(this.#sessionOn(channel), end);
         break;
       case PERFORMATIVE.begin:
         this.#begin(channel, end);
         break;
       case PERFORMATIVE.end:
-        this.#end(this.#session(channel), end);
+        this.#end(this.#sessionOn(channel), end);
         break;
       case PERFORMATIVE.open:
         this.#open(channel, end);
@@ -241,7 +241,7 @@ export class ConnectionEndpoint {
     }
     fields.symbols('outgoing-locales');
     fields.symbols('incoming-locales');
-    this.#extensions();
+    this.#skipExtensions();
     this.#finish(end);
     this.peerFrameBytes = frameBytes === ABSENT ? MAX_PEER_FRAME_BYTES : frameBytes;
     this.#peerChannels = (channelMax === ABSENT ? AMQP_LIMITS.channelMax : channelMax) + 1;
@@ -276,7 +276,7 @@ export class ConnectionEndpoint {
   }
 
   #close(end: number): void {
-    this.#error();
+    this.#skipError();
     this.#finish(end);
     this.isPeerClosed = true;
     this.host.onClose();
@@ -293,11 +293,11 @@ export class ConnectionEndpoint {
     if (fields.ushort('remote-channel') !== ABSENT) {
       throw invalidField('remote-channel answers a session that this server did not begin.');
     }
-    const nextIncomingId = fields.neededUint('next-outgoing-id');
-    const remoteWindow = fields.neededUint('incoming-window');
-    fields.neededUint('outgoing-window');
+    const nextIncomingId = fields.requiredUint('next-outgoing-id');
+    const remoteWindow = fields.requiredUint('incoming-window');
+    fields.requiredUint('outgoing-window');
     const handleMax = fields.uint('handle-max');
-    this.#extensions();
+    this.#skipExtensions();
     this.#finish(end);
     const free = this.#ownChannels.indexOf(false);
     const ownChannel = free === -1 ? this.#ownChannels.length : free;
@@ -318,15 +318,15 @@ export class ConnectionEndpoint {
   }
 
   #end(session: SessionEndpoint, end: number): void {
-    this.#error();
+    this.#skipError();
     this.#finish(end);
-    for (const endpoint of session.endpoints) if (endpoint !== undefined) this.#over(endpoint);
+    for (const endpoint of session.endpoints) if (endpoint !== undefined) this.#endLink(endpoint);
     session.end();
     this.#sessions[session.peerChannel] = undefined;
     this.#ownChannels[session.channel] = false;
   }
 
-  #session(channel: number): SessionEndpoint {
+  #sessionOn(channel: number): SessionEndpoint {
     const session = this.#sessions[channel];
     if (session === undefined) throw framingError(`There is no session on channel ${channel}.`);
     return session;
@@ -338,7 +338,7 @@ export class ConnectionEndpoint {
     if (this.#attached >= MAX_ATTACHED) {
       throw limitExceeded(`The client has not confirmed the detach of ${MAX_ATTACHED} links.`);
     }
-    const givenBytes = sizeOf(request);
+    const givenBytes = attachSize(request);
     if (givenBytes > AMQP_LIMITS.attachBytes) {
       throw limitExceeded(
         `The name, addresses and filter of the link ${quote(request.name)} have ${givenBytes} bytes. Allowed: at most ${AMQP_LIMITS.attachBytes}.`,
@@ -376,7 +376,7 @@ export class ConnectionEndpoint {
     if (nameBytes > AMQP_LIMITS.nameBytes) {
       throw limitExceeded(`A link's name has ${nameBytes} bytes. Allowed: at most ${AMQP_LIMITS.nameBytes}.`);
     }
-    const handle = fields.neededUint('handle');
+    const handle = fields.requiredUint('handle');
     if (handle > AMQP_LIMITS.handleMax) {
       throw framingError(`Handle ${handle} is too high. Allowed: 0 to ${AMQP_LIMITS.handleMax}.`);
     }
@@ -389,10 +389,10 @@ export class ConnectionEndpoint {
     const role = fields.boolean('role');
     if (role === ABSENT) throw invalidField('A link has no role.');
     const isPeerSender = role === 0;
-    const sndSettleMode = this.#mode('snd-settle-mode', 2);
-    const rcvSettleMode = this.#mode('rcv-settle-mode', 1);
-    const source = this.#terminus(DESCRIBED.source);
-    const target = this.#terminus(DESCRIBED.target);
+    const sndSettleMode = this.#readMode('snd-settle-mode', 2);
+    const rcvSettleMode = this.#readMode('rcv-settle-mode', 1);
+    const source = this.#readTerminus(DESCRIBED.source);
+    const target = this.#readTerminus(DESCRIBED.target);
     fields.oneOf('unsettled', CODE.map8, CODE.map32);
     fields.boolean('incomplete-unsettled');
     const initialDeliveryCount = fields.uint('initial-delivery-count');
@@ -400,7 +400,7 @@ export class ConnectionEndpoint {
       throw invalidField('A sender has no initial-delivery-count.');
     }
     const maxMessageBytes = fields.ulong('max-message-size');
-    this.#extensions();
+    this.#skipExtensions();
     return {
       name,
       handle,
@@ -415,13 +415,13 @@ export class ConnectionEndpoint {
     };
   }
 
-  #mode(name: string, max: number): number {
+  #readMode(name: string, max: number): number {
     const mode = this.#fields.ubyte(name);
     if (mode <= max) return mode;
     throw invalidField(`${name} is ${mode}. Allowed: ${max === 2 ? '0, 1, 2' : '0, 1'}.`);
   }
 
-  #terminus(expected: number): Terminus | null {
+  #readTerminus(expected: number): Terminus | null {
     if (this.#fields.isAbsent) {
       this.#fields.skip();
       return null;
@@ -460,17 +460,17 @@ export class ConnectionEndpoint {
   }
 
   #detach(session: SessionEndpoint, end: number): void {
-    const endpoint = this.#endpoint(session, this.#fields.neededUint('handle'));
+    const endpoint = this.#endpointOf(session, this.#fields.requiredUint('handle'));
     this.#fields.boolean('closed');
-    this.#error();
+    this.#skipError();
     this.#finish(end);
-    this.#over(endpoint);
+    this.#endLink(endpoint);
     endpoint.detach(null);
     session.removeEndpoint(endpoint);
   }
 
   /** The client has ended a link, or its session. */
-  #over(endpoint: Endpoint): void {
+  #endLink(endpoint: Endpoint): void {
     if (endpoint instanceof ReceiverEndpoint && endpoint.begunId !== -1) {
       this.#endDelivery(endpoint);
       endpoint.session.forgetReceived();
@@ -482,7 +482,7 @@ export class ConnectionEndpoint {
     if (this.#links.get(key) === endpoint) this.#links.delete(key);
   }
 
-  #endpoint(session: SessionEndpoint, handle: number): Endpoint {
+  #endpointOf(session: SessionEndpoint, handle: number): Endpoint {
     const endpoint = session.endpoints[handle];
     if (endpoint !== undefined) return endpoint;
     throw new ProtocolError('amqp:session:unattached-handle', `No link is attached to handle ${handle}.`);
@@ -491,11 +491,11 @@ export class ConnectionEndpoint {
   #flow(session: SessionEndpoint, end: number): void {
     const fields = this.#fields;
     const nextIncomingId = fields.uint('next-incoming-id');
-    const incomingWindow = fields.neededUint('incoming-window');
-    fields.neededUint('next-outgoing-id');
-    fields.neededUint('outgoing-window');
+    const incomingWindow = fields.requiredUint('incoming-window');
+    fields.requiredUint('next-outgoing-id');
+    fields.requiredUint('outgoing-window');
     const handle = fields.uint('handle');
-    const endpoint = handle === ABSENT ? null : this.#endpoint(session, handle);
+    const endpoint = handle === ABSENT ? null : this.#endpointOf(session, handle);
     const deliveryCount = fields.uint('delivery-count');
     const credit = fields.uint('link-credit');
     const isPeerReceiver = endpoint instanceof SenderEndpoint;
@@ -508,7 +508,7 @@ export class ConnectionEndpoint {
     session.flow(nextIncomingId, incomingWindow);
     if (isPeerReceiver) endpoint.flow(deliveryCount, credit, isDraining);
     else if (deliveryCount !== ABSENT) endpoint?.advanceTo(deliveryCount);
-    this.host.onRoom(session);
+    this.host.onSessionCapacity(session);
     if (!isEcho) return;
     if (endpoint === null || endpoint.isDetachSent) session.writeFlow(null);
     else if (isPeerReceiver) session.sendFlow(endpoint, false, 0);
@@ -517,8 +517,8 @@ export class ConnectionEndpoint {
 
   #transfer(session: SessionEndpoint, bytes: Buffer, end: number): void {
     const fields = this.#fields;
-    const handle = fields.neededUint('handle');
-    const endpoint = this.#endpoint(session, handle);
+    const handle = fields.requiredUint('handle');
+    const endpoint = this.#endpointOf(session, handle);
     if (!(endpoint instanceof ReceiverEndpoint)) {
       throw illegalState(`A transfer came on link ${handle}, by which the client only receives.`);
     }
@@ -531,7 +531,7 @@ export class ConnectionEndpoint {
     const format = fields.uint('message-format');
     const isSettled = fields.boolean('settled') === 1;
     const hasMore = fields.boolean('more') === 1;
-    this.#mode('rcv-settle-mode', 1);
+    this.#readMode('rcv-settle-mode', 1);
     if (fields.isAbsent) fields.skip();
     else this.#readState();
     if (fields.boolean('resume') === 1) {
@@ -560,18 +560,18 @@ export class ConnectionEndpoint {
     }
     // Any transfer of a delivery may settle it (transport, 2.7.5).
     if (isSettled) endpoint.isBegunSettled = true;
-    if (isAborted) this.#aborted(endpoint);
-    else if (endpoint.handler === null) this.#discarded(endpoint, hasMore);
-    else if (isFirst && !hasMore) this.#received(endpoint, endpoint.handler, payload);
+    if (isAborted) this.#abortDelivery(endpoint);
+    else if (endpoint.handler === null) this.#discardDelivery(endpoint, hasMore);
+    else if (isFirst && !hasMore) this.#completeDelivery(endpoint, endpoint.handler, payload);
     else {
       this.#keepPart(endpoint, payload);
-      if (!hasMore) this.#received(endpoint, endpoint.handler, null);
+      if (!hasMore) this.#completeDelivery(endpoint, endpoint.handler, null);
     }
   }
 
   #keepPart(endpoint: ReceiverEndpoint, payload: Buffer): void {
     const { messageBytes } = this.#options;
-    this.#begunCost += endpoint.keepPart(payload, messageBytes);
+    this.#begunCost += endpoint.storePart(payload, messageBytes);
     if (this.#begunCost <= 2 * AMQP_LIMITS.begunMessages * messageBytes) return;
     throw limitExceeded(
       `Deliveries that have not ended hold more than ${AMQP_LIMITS.begunMessages} messages of ${messageBytes} bytes, the limit.`,
@@ -579,7 +579,7 @@ export class ConnectionEndpoint {
   }
 
   /** A delivery is complete. @param payload that of its only transfer; null: it arrived in several */
-  #received(endpoint: ReceiverEndpoint, handler: ReceiverHandler, payload: Buffer | null): void {
+  #completeDelivery(endpoint: ReceiverEndpoint, handler: ReceiverHandler, payload: Buffer | null): void {
     const { begunId, isBegunSettled, session } = endpoint;
     const kept = this.#endDelivery(endpoint);
     // A delivery that the client sent settled does not count as unsettled.
@@ -588,7 +588,7 @@ export class ConnectionEndpoint {
   }
 
   /** The client sent this delivery before it knew that the link had ended on this side. */
-  #discarded(endpoint: ReceiverEndpoint, hasMore: boolean): void {
+  #discardDelivery(endpoint: ReceiverEndpoint, hasMore: boolean): void {
     if (hasMore) return;
     const { begunId, isBegunSettled, session } = endpoint;
     this.#endDelivery(endpoint);
@@ -597,7 +597,7 @@ export class ConnectionEndpoint {
   }
 
   /** The client aborted a delivery, which settles it (transport, 2.7.5). */
-  #aborted(endpoint: ReceiverEndpoint): void {
+  #abortDelivery(endpoint: ReceiverEndpoint): void {
     this.#endDelivery(endpoint);
     endpoint.session.forgetReceived();
     // The delivery has used its credit.
@@ -613,7 +613,7 @@ export class ConnectionEndpoint {
     const fields = this.#fields;
     const role = fields.boolean('role');
     if (role === ABSENT) throw invalidField('A disposition has no role.');
-    const first = fields.neededUint('first');
+    const first = fields.requiredUint('first');
     const lastGiven = fields.uint('last');
     const last = lastGiven === ABSENT ? first : lastGiven;
     const isPeerReceiver = role === 1;
@@ -638,7 +638,7 @@ export class ConnectionEndpoint {
     state.isUndeliverable = false;
     switch (state.kind) {
       case DESCRIBED.received:
-        inner.neededUint('section-number');
+        inner.requiredUint('section-number');
         inner.oneOf('section-offset', CODE.ulong, CODE.smallUlong, CODE.ulong0);
         break;
       case DESCRIBED.accepted:
@@ -676,13 +676,13 @@ export class ConnectionEndpoint {
   }
 
   /** Skips a field of the performative that is an error or absent. */
-  #error(): void {
+  #skipError(): void {
     if (this.#fields.isAbsent) this.#fields.skip();
     else this.#readError(this.#fields, this.#inner);
   }
 
   /** Skips the last fields of `open`, `begin` and `attach`. */
-  #extensions(): void {
+  #skipExtensions(): void {
     const fields = this.#fields;
     fields.symbols('offered-capabilities');
     fields.symbols('desired-capabilities');
@@ -696,7 +696,7 @@ export class ConnectionEndpoint {
 }
 
 /** Size of the parts of an `attach` that its reply repeats. */
-function sizeOf({ name, source, target }: AttachRequest): number {
+function attachSize({ name, source, target }: AttachRequest): number {
   const filterBytes = source?.filter?.length ?? 0;
   return Buffer.byteLength(`${name}${source?.address ?? ''}${target?.address ?? ''}`) + filterBytes;
 }

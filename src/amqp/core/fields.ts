@@ -16,8 +16,8 @@ export class FieldReader {
   readonly #checker: ValueChecker;
   #bytes: Buffer = NOTHING;
   #end = 0;
-  #left = 0;
-  #before = 0;
+  #fieldsLeft = 0;
+  #fieldStart = 0;
   /** Position of the next field. */
   at = 0;
 
@@ -75,7 +75,7 @@ export class FieldReader {
     if (code === CODE.list0) {
       this.at = at + 1;
       this.#end = this.at;
-      this.#left = 0;
+      this.#fieldsLeft = 0;
       return;
     }
     if (code !== CODE.list8 && code !== CODE.list32)
@@ -87,14 +87,14 @@ export class FieldReader {
     if (size < width || first + size > this.#end) {
       throw decodeError('A list is longer than what contains it.');
     }
-    this.#left = width === 1 ? (bytes[first] ?? 0) : bytes.readUInt32BE(first);
+    this.#fieldsLeft = width === 1 ? (bytes[first] ?? 0) : bytes.readUInt32BE(first);
     this.at = first + width;
     this.#end = first + size;
   }
 
   /** The format code of the next field; that of null if it is absent. */
   get code(): number {
-    if (this.#left === 0) return CODE.null;
+    if (this.#fieldsLeft === 0) return CODE.null;
     if (this.at >= this.#end) throw decodeError('A list has fewer fields than its count.');
     return this.#bytes[this.at] ?? 0;
   }
@@ -105,16 +105,16 @@ export class FieldReader {
 
   /** Skips a field of any type. Returns the position of the next one. */
   skip(): number {
-    this.#before = this.at;
-    if (this.#left === 0) return this.at;
-    this.#left -= 1;
+    this.#fieldStart = this.at;
+    if (this.#fieldsLeft === 0) return this.at;
+    this.#fieldsLeft -= 1;
     this.at = this.#checker.skip(this.#bytes, this.at, this.#end);
     return this.at;
   }
 
   /** Skips the remaining fields, and checks that they end where the list's size says. Returns that position. */
   finish(): number {
-    while (this.#left > 0) this.skip();
+    while (this.#fieldsLeft > 0) this.skip();
     if (this.at !== this.#end) throw decodeError('A list is longer than its fields.');
     return this.#end;
   }
@@ -137,7 +137,7 @@ export class FieldReader {
     return this.#absent(name, code, 'uint');
   }
 
-  neededUint(name: string): number {
+  requiredUint(name: string): number {
     const value = this.uint(name);
     if (value === ABSENT) throw decodeError(`${name} is missing.`);
     return value;
@@ -225,7 +225,7 @@ export class FieldReader {
   symbols(name: string): void {
     const code = this.oneOf(name, CODE.symbol8, CODE.symbol32, CODE.array8, CODE.array32);
     if (code !== CODE.array8 && code !== CODE.array32) return;
-    const element = this.#bytes[this.#before + 1 + 2 * (widthOf[code] ?? 0)];
+    const element = this.#bytes[this.#fieldStart + 1 + 2 * (widthOf[code] ?? 0)];
     if (element !== CODE.symbol8 && element !== CODE.symbol32) {
       throw decodeError(`${name} contains a value that is not a symbol.`);
     }
@@ -242,7 +242,7 @@ export class FieldReader {
   }
 
   #take(bytes: number): void {
-    this.#left -= 1;
+    this.#fieldsLeft -= 1;
     this.at += bytes;
   }
 
@@ -301,7 +301,7 @@ export interface ValueLimits {
  */
 export class ValueChecker {
   readonly #limits: ValueLimits;
-  #left = 0;
+  #valuesLeft = 0;
 
   constructor(limits: ValueLimits) {
     this.#limits = limits;
@@ -312,7 +312,7 @@ export class ValueChecker {
    * take less than one byte each, and decoding them costs as much as that of other values.
    */
   reset(bytes: number): void {
-    this.#left = Math.min(this.#limits.values, bytes);
+    this.#valuesLeft = Math.min(this.#limits.values, bytes);
   }
 
   /**
@@ -342,8 +342,8 @@ export class ValueChecker {
 
   /** Checks what follows a format code. */
   #content(bytes: Buffer, at: number, end: number, code: number, depth: number): number {
-    this.#left -= 1;
-    if (this.#left < 0) throw limitExceeded('There are too many values.');
+    this.#valuesLeft -= 1;
+    if (this.#valuesLeft < 0) throw limitExceeded('There are too many values.');
     const width = widthOf[code] ?? 0;
     switch (shapeOf[code]) {
       case SHAPE.fixed:

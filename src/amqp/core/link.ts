@@ -140,7 +140,7 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
   refuse(error: AmqpError): void {
     const { sndSettleMode, rcvSettleMode } = this.request;
     const modes = { sndSettleMode, rcvSettleMode };
-    this.answerAttach({ ...modes, source: null, target: null, maxMessageBytes: 0, capabilities: [] });
+    this.sendAttach({ ...modes, source: null, target: null, maxMessageBytes: 0, capabilities: [] });
     this.detach(error);
   }
 
@@ -157,7 +157,7 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
   }
 
   /** Sends this server's `attach` (transport, 2.7.3). */
-  protected answerAttach({ source, target, ...fields }: AttachFields): void {
+  protected sendAttach({ source, target, ...fields }: AttachFields): void {
     const { name, isPeerSender: isReceiver } = this.request;
     const { session } = this;
     const attach = frame(FRAME_TYPE.amqp, session.channel, PERFORMATIVE.attach, () => {
@@ -214,7 +214,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
   accept(handler: ReceiverHandler, maxMessageBytes: number): void {
     const { source, target, sndSettleMode } = this.request;
     this.handler = handler;
-    this.answerAttach({
+    this.sendAttach({
       source: { address: source?.address ?? '' },
       target: { address: target === null ? '' : target.address },
       maxMessageBytes,
@@ -257,14 +257,14 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
    * which the handler recognizes it.
    * @returns by how much `begunCost` grew
    */
-  keepPart(part: Buffer, maxBytes: number): number {
+  storePart(part: Buffer, maxBytes: number): number {
     const wanted = Math.max(0, maxBytes + 1 - this.#begunBytes);
     this.#begunBytes += part.length;
     if (wanted === 0 || part.length === 0) return 0;
     const kept = part.length > wanted ? part.subarray(0, wanted) : part;
     // A view would retain everything that was read with it until the delivery ends.
     this.#parts.push(2 * kept.length < kept.buffer.byteLength ? ownBytes(kept) : kept);
-    const cost = 2 * kept.length + PART_BYTES;
+    const cost = 2 * kept.length + PART_OVERHEAD_BYTES;
     this.begunCost += cost;
     return cost;
   }
@@ -283,7 +283,7 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
 }
 
 /** Approximate overhead of a stored part of a delivery, in bytes. */
-const PART_BYTES = 256;
+const PART_OVERHEAD_BYTES = 256;
 
 /** This server's end of a link on which the client receives. */
 export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
@@ -296,14 +296,14 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
   /** Credit used by frames in the session's queue. */
   queued = 0;
   /** The newest frame of this link in the session's queue. */
-  lastWaiting: QueuedFrame | null = null;
+  lastQueued: QueuedFrame | null = null;
   unsettledCount = 0;
 
   /** Replies to the `attach` with the client's source and target. @param isSettled whether messages are sent settled */
   accept(handler: SenderHandler, isSettled: boolean, distributionMode: DistributionMode): void {
     const { source, target, rcvSettleMode } = this.request;
     this.handler = handler;
-    this.answerAttach({
+    this.sendAttach({
       source: { address: source?.address ?? '', filter: source?.filter ?? null, distributionMode },
       target: { address: target?.address ?? '' },
       maxMessageBytes: 0,

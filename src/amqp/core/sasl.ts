@@ -27,7 +27,7 @@ const PLAIN = 'PLAIN';
 const ANONYMOUS = 'ANONYMOUS';
 /** RFC 4422, appendix A. */
 const EXTERNAL = 'EXTERNAL';
-const NEED = 'SASL PLAIN needs the name and password of a user.';
+const CREDENTIALS_NEEDED = 'SASL PLAIN needs the name and password of a user.';
 
 /** Requests the response if `sasl-init` has no initial response (security, 5.3.3.3). */
 const CHALLENGE = frame(FRAME_TYPE.sasl, 0, SASL.challenge, () => {
@@ -42,7 +42,7 @@ export class SaslLogin {
   readonly #client: { readonly address: string; readonly certificate: ClientCertificate };
   readonly #send: (frame: Buffer) => void;
   /** The mechanism whose response was requested; null before a challenge. */
-  #challenged: string | null = null;
+  #challengedMechanism: string | null = null;
 
   /**
    * @param anonymousUser the user of clients with ANONYMOUS; null: that mechanism is not offered
@@ -88,15 +88,17 @@ export class SaslLogin {
     const { mechanism, response } = this.#read(bytes, start, end);
     if (mechanism === ANONYMOUS) return Promise.resolve(this.#anonymous());
     if (response === null) {
-      if (this.#challenged !== null) throw unauthorized(NEED);
-      this.#challenged = mechanism;
+      if (this.#challengedMechanism !== null) throw unauthorized(CREDENTIALS_NEEDED);
+      this.#challengedMechanism = mechanism;
       this.#send(CHALLENGE);
       return null;
     }
     if (mechanism === EXTERNAL) return Promise.resolve(this.#external(response));
     const credentials = readPlain(response);
-    if (credentials === null) throw unauthorized(NEED);
-    return authenticate(this.#authenticator, credentials, this.#client.address, NEED).catch(reject);
+    if (credentials === null) throw unauthorized(CREDENTIALS_NEEDED);
+    return authenticate(this.#authenticator, credentials, this.#client.address, CREDENTIALS_NEEDED).catch(
+      reject,
+    );
   }
 
   accept(): void {
@@ -127,7 +129,11 @@ export class SaslLogin {
   #external(response: Buffer): User {
     const { address, certificate } = this.#client;
     try {
-      return loginCertified(this.#authenticator, actingAs(certificate, response.toString('latin1')), address);
+      return loginCertified(
+        this.#authenticator,
+        checkActingAs(certificate, response.toString('latin1')),
+        address,
+      );
     } catch (error) {
       return reject(error);
     }
@@ -144,13 +150,13 @@ export class SaslLogin {
     }
     const fields = new FieldReader(AMQP_LIMITS);
     const type = descriptorNumber(fields.enter(bytes, offset, end));
-    const isChallenged = this.#challenged !== null;
+    const isChallenged = this.#challengedMechanism !== null;
     if (type !== (isChallenged ? SASL.response : SASL.init)) {
       throw decodeError(
         `The SASL frame ${hex(type)} came. Expected: ${isChallenged ? 'sasl-response' : 'sasl-init'}.`,
       );
     }
-    const mechanism = this.#challenged ?? fields.symbol('mechanism');
+    const mechanism = this.#challengedMechanism ?? fields.symbol('mechanism');
     const response = fields.binary(isChallenged ? 'response' : 'initial-response');
     if (!isChallenged) fields.string('hostname');
     fields.finish();
@@ -163,7 +169,7 @@ export class SaslLogin {
 }
 
 /** Rejects the certificate if the client wants to act as a user other than the one whom it names. */
-function actingAs(certificate: ClientCertificate, authorizedAs: string): ClientCertificate {
+function checkActingAs(certificate: ClientCertificate, authorizedAs: string): ClientCertificate {
   const { name } = certificate;
   if (name === null || authorizedAs === '' || authorizedAs === bytesOfText(name)) return certificate;
   const error = `the client's names ${quote(name)}, who may not act as ${quoteBytes(authorizedAs)}`;

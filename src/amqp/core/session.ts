@@ -81,7 +81,7 @@ function serialDifference(a: number, b: number): number {
   return (a - b) | 0;
 }
 
-function next(id: number): number {
+function nextId(id: number): number {
   return (id + 1) >>> 0;
 }
 
@@ -207,7 +207,7 @@ export class SessionEndpoint {
   end(): void {
     this.write(frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.end, () => 0));
     this.isOver = true;
-    for (const waiting of this.#queue.clear()) this.#lose(waiting);
+    for (const waiting of this.#queue.clear()) this.#drop(waiting);
   }
 
   /** Sends the settlements collected in this turn, and opens the incoming window. */
@@ -247,7 +247,7 @@ export class SessionEndpoint {
     const seen = nextIncomingId < 0 ? this.#firstOutgoingId : nextIncomingId;
     const unseen = Math.max(0, serialDifference(this.#nextOutgoingId, seen));
     this.#remoteWindow = Math.max(0, incomingWindow - unseen);
-    this.#pump();
+    this.#sendQueued();
   }
 
   // Receiving from the client.
@@ -261,7 +261,7 @@ export class SessionEndpoint {
       );
     }
     this.#incomingLeft -= 1;
-    this.#nextIncomingId = next(this.#nextIncomingId);
+    this.#nextIncomingId = nextId(this.#nextIncomingId);
     if (this.#incomingLeft < (WINDOW - this.#unsettledIn) / 2) this.#connection.host.planFlush();
   }
 
@@ -270,7 +270,7 @@ export class SessionEndpoint {
     if (this.#nextPeerDeliveryId !== -1 && deliveryId !== this.#nextPeerDeliveryId) {
       throw invalidField(`delivery-id is ${deliveryId}. Expected: ${this.#nextPeerDeliveryId}.`);
     }
-    this.#nextPeerDeliveryId = next(deliveryId);
+    this.#nextPeerDeliveryId = nextId(deliveryId);
     this.#unsettledIn += 1;
   }
 
@@ -315,7 +315,7 @@ export class SessionEndpoint {
    * since a client can request any number of echoes, in 29 bytes each.
    */
   sendFlow(endpoint: SenderEndpoint, isDrained: boolean, advance: number): void {
-    const { lastWaiting } = endpoint;
+    const { lastQueued: lastWaiting } = endpoint;
     if (lastWaiting === null) this.#writeLinkFlow({ endpoint, isDrained, advance });
     else if (lastWaiting instanceof SentDelivery) this.#enqueue({ endpoint, isDrained, advance });
     else {
@@ -350,7 +350,7 @@ export class SessionEndpoint {
     const oldest = this.#oldestId;
     if (serialDifference(last, oldest) < 0) return 0;
     const from = serialDifference(oldest, first) > 0 ? oldest : first;
-    for (let id = from; ; id = next(id)) {
+    for (let id = from; ; id = nextId(id)) {
       const delivery = this.#unsettled(id);
       if (delivery !== undefined) {
         if (isSettled) this.#forget(delivery);
@@ -358,7 +358,7 @@ export class SessionEndpoint {
       }
       if (id === last) break;
     }
-    if (isSettled) this.#connection.host.onRoom(this);
+    if (isSettled) this.#connection.host.onSessionCapacity(this);
     return serialDifference(last, from);
   }
 
@@ -367,28 +367,28 @@ export class SessionEndpoint {
     if (this.isOver || this.#unsettled(delivery.id) !== delivery) return;
     this.#forget(delivery);
     this.#settle(false, delivery.id, null);
-    this.#connection.host.onRoom(this);
+    this.#connection.host.onSessionCapacity(this);
   }
 
   /** Drops the queued frames and the unsettled deliveries of a link that has ended. */
   forgetSent(endpoint: SenderEndpoint): void {
-    for (let id = this.#oldestId; endpoint.unsettledCount > 0; id = next(id)) {
+    for (let id = this.#oldestId; endpoint.unsettledCount > 0; id = nextId(id)) {
       const delivery = this.#unsettled(id);
       if (delivery?.endpoint === endpoint) this.#forget(delivery);
     }
     if (this.#queue.length > 0) {
       for (const waiting of this.#queue.clear()) {
         if (waiting.endpoint !== endpoint) this.#queue.push(waiting);
-        else this.#lose(waiting);
+        else this.#drop(waiting);
       }
       endpoint.queued = 0;
-      endpoint.lastWaiting = null;
-      this.#pump();
+      endpoint.lastQueued = null;
+      this.#sendQueued();
     }
-    this.#connection.host.onRoom(this);
+    this.#connection.host.onSessionCapacity(this);
   }
 
-  #lose(waiting: QueuedFrame): void {
+  #drop(waiting: QueuedFrame): void {
     if (!(waiting instanceof SentDelivery)) return;
     if (waiting.id === -1) this.#unnumbered -= 1;
     this.#connection.host.onQueued(waiting.at - waiting.bytes.length);
@@ -398,15 +398,15 @@ export class SessionEndpoint {
   #enqueue(waiting: QueuedFrame): void {
     this.#queue.push(waiting);
     if (waiting instanceof SentDelivery) this.#connection.host.onQueued(waiting.bytes.length - waiting.at);
-    waiting.endpoint.lastWaiting = waiting;
+    waiting.endpoint.lastQueued = waiting;
   }
 
-  #pump(): void {
+  #sendQueued(): void {
     for (let first = this.#queue.first; first !== undefined; first = this.#queue.first) {
       if (first instanceof SentDelivery && !this.#transferQueued(first)) return;
       // Remove the frame before writing it: if writing fails, it must not be tried again.
       this.#queue.shift();
-      if (first.endpoint.lastWaiting === first) first.endpoint.lastWaiting = null;
+      if (first.endpoint.lastQueued === first) first.endpoint.lastQueued = null;
       if (!(first instanceof SentDelivery)) this.#writeLinkFlow(first);
     }
   }
@@ -433,8 +433,8 @@ export class SessionEndpoint {
       const isFirst = delivery.id === -1;
       if (isFirst) {
         endpoint.queued -= 1;
-        endpoint.deliveryCount = next(endpoint.deliveryCount);
-        this.#number(delivery);
+        endpoint.deliveryCount = nextId(endpoint.deliveryCount);
+        this.#assignId(delivery);
         this.#flushSettlements();
       }
       const end = Math.min(bytes.length, at + maxPayload);
@@ -447,7 +447,7 @@ export class SessionEndpoint {
       const frameEnd = TRANSFER_HEAD_BYTES + end - at;
       writeTransferHead(frame, frameEnd, head, isSettled, hasMore);
       this.#remoteWindow -= 1;
-      this.#nextOutgoingId = next(this.#nextOutgoingId);
+      this.#nextOutgoingId = nextId(this.#nextOutgoingId);
       const sent = frame.length === frameEnd ? frame : frame.subarray(0, frameEnd);
       this.#connection.send(sent, hasMore ? UNOBSERVED : observer);
       if (hasMore) continue;
@@ -461,12 +461,12 @@ export class SessionEndpoint {
   // Ring of unsettled deliveries.
 
   /** Assigns the next id to a delivery. */
-  #number(delivery: SentDelivery): void {
+  #assignId(delivery: SentDelivery): void {
     const id = this.#nextDeliveryId;
     delivery.id = id;
     this.#unnumbered -= 1;
     this.#hasSent = true;
-    this.#nextDeliveryId = next(id);
+    this.#nextDeliveryId = nextId(id);
     // A delivery that is sent settled takes a place, too: a disposition of its id must not find an older delivery
     // there.
     while ((id - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();
@@ -503,7 +503,7 @@ export class SessionEndpoint {
       this.#oldestId !== this.#nextDeliveryId &&
       this.#ring[this.#oldestId & (this.#ring.length - 1)] === undefined
     ) {
-      this.#oldestId = next(this.#oldestId);
+      this.#oldestId = nextId(this.#oldestId);
     }
   }
 
@@ -515,7 +515,7 @@ export class SessionEndpoint {
       pending !== null &&
       pending.isReceiver === isReceiver &&
       pending.outcome === outcome &&
-      id === next(pending.last)
+      id === nextId(pending.last)
     ) {
       pending.last = id;
       return;

@@ -40,7 +40,7 @@ export class FrameSplitter {
     if (this.#partBytes > 0) return this.#finishPart();
     const left = this.#chunk.length - this.#at;
     if (left >= 4) {
-      const size = this.#checked(this.#chunk.readUInt32BE(this.#at));
+      const size = this.#checkSize(this.#chunk.readUInt32BE(this.#at));
       if (size <= left) {
         this.bytes = this.#chunk;
         this.start = this.#at;
@@ -49,7 +49,7 @@ export class FrameSplitter {
         return true;
       }
     }
-    if (left > 0) this.#keep(left);
+    if (left > 0) this.#copyToPart(left);
     this.#release();
     return false;
   }
@@ -62,10 +62,10 @@ export class FrameSplitter {
   }
 
   #finishPart(): boolean {
-    if (this.#partBytes < 4) this.#keep(Math.min(4 - this.#partBytes, this.#chunk.length - this.#at));
+    if (this.#partBytes < 4) this.#copyToPart(Math.min(4 - this.#partBytes, this.#chunk.length - this.#at));
     if (this.#partBytes >= 4) {
-      const size = this.#checked(this.#part.readUInt32BE(0));
-      this.#keep(Math.min(size - this.#partBytes, this.#chunk.length - this.#at));
+      const size = this.#checkSize(this.#part.readUInt32BE(0));
+      this.#copyToPart(Math.min(size - this.#partBytes, this.#chunk.length - this.#at));
       if (this.#partBytes === size) {
         this.bytes = this.#part;
         this.start = 0;
@@ -79,7 +79,7 @@ export class FrameSplitter {
     return false;
   }
 
-  #keep(count: number): void {
+  #copyToPart(count: number): void {
     const needed = this.#partBytes + count;
     if (needed > this.#part.length) {
       const capacity = Math.min(this.maxBytes, Math.max(FIRST_BUFFER_BYTES, 2 * needed));
@@ -99,7 +99,7 @@ export class FrameSplitter {
     this.#at = 0;
   }
 
-  #checked(size: number): number {
+  #checkSize(size: number): number {
     if (size < HEADER_BYTES) throw framingError(`A frame has ${size} bytes, less than its header.`);
     if (size > this.maxBytes) {
       throw framingError(`A frame has ${size} bytes. Allowed: at most ${this.maxBytes}.`);

@@ -72,7 +72,7 @@ export class Writer {
   /** Writes an unsigned number of four bytes, without a format code. */
   unsigned(value: number): void {
     this.#ensure(4);
-    this.#put(value, this.#at);
+    this.#putUint32(value, this.#at);
     this.#at += 4;
   }
 
@@ -156,7 +156,7 @@ export class Writer {
     this.octet(CODE.symbol32);
     for (const symbol of symbols) {
       this.unsigned(symbol.length);
-      this.#text(symbol, symbol.length, 'latin1');
+      this.#writeString(symbol, symbol.length, 'latin1');
     }
     this.#close(start, symbols.length);
   }
@@ -195,10 +195,10 @@ export class Writer {
   #variable(code: number, text: string, encoding: BufferEncoding): void {
     const length = encoding === 'latin1' ? text.length : Buffer.byteLength(text, encoding);
     this.head(code, length);
-    this.#text(text, length, encoding);
+    this.#writeString(text, length, encoding);
   }
 
-  #text(text: string, length: number, encoding: BufferEncoding): void {
+  #writeString(text: string, length: number, encoding: BufferEncoding): void {
     this.#ensure(length);
     if (encoding === 'latin1' && length <= SHORT_TEXT) {
       for (let i = 0; i < length; i++) this.#bytes[this.#at + i] = text.charCodeAt(i);
@@ -215,8 +215,8 @@ export class Writer {
 
   #close(start: number, count: number): void {
     const sizeAt = start + 1;
-    this.#put(this.#at - sizeAt - 4, sizeAt);
-    this.#put(count, sizeAt + 4);
+    this.#putUint32(this.#at - sizeAt - 4, sizeAt);
+    this.#putUint32(count, sizeAt + 4);
   }
 
   #long(value: number): void {
@@ -225,7 +225,7 @@ export class Writer {
   }
 
   /** Writes the lowest 32 bits of a number. */
-  #put(value: number, at: number): void {
+  #putUint32(value: number, at: number): void {
     const bytes = this.#bytes;
     bytes[at] = value >>> 24;
     bytes[at + 1] = value >>> 16;
