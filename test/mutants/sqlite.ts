@@ -31,7 +31,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'space.ts',
-        '    this.#checkFiles();\n    this.#hasBallast = this.#findBallast();',
+        '    this.#checkFiles();\n    this.#hasBallast = this.#isBallastComplete();',
         '    this.#checkFiles();',
       ),
     ],
@@ -39,7 +39,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a count of a stream reads all that became due since the one before',
     suite: 'sqlite shared counts',
-    edits: [inWorker('rows.ts', 'left -= due.length / GROUPS_OF_READ;', 'left = READ_A_COUNT;')],
+    edits: [inWorker('rows.ts', 'left -= due.length / DELIVERIES_PER_READ;', 'left = ELEMENTS_PER_COUNT;')],
   },
   {
     name: 'what a sweep leaves of a stream past its retention stays',
@@ -49,7 +49,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a purge removes two thousand elements in a step, however large',
     suite: 'sqlite batch',
-    edits: [inWorker('rows.ts', 'const PURGED_PAGES = 32_768;', 'const PURGED_PAGES = Infinity;')],
+    edits: [inWorker('rows.ts', 'const MAX_PURGED_PAGES = 32_768;', 'const MAX_PURGED_PAGES = Infinity;')],
   },
   {
     name: 'a take reads the bodies of all that expired before it',
@@ -67,7 +67,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/storage.ts',
-        search: '({ affected }) => this.#nameLate(affected)',
+        search: '({ affected }) => this.#reportInNextSweep(affected)',
         replace: '() => {}',
       },
     ],
@@ -75,7 +75,9 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'nobody is woken for what a late take took and returns',
     suite: 'sqlite faults',
-    edits: [{ file: 'src/engines/sqlite/storage.ts', search: 'this.#nameLate([queue]);', replace: '' }],
+    edits: [
+      { file: 'src/engines/sqlite/storage.ts', search: 'this.#reportInNextSweep([queue]);', replace: '' },
+    ],
   },
   {
     name: 'a count of a stream misses what became due since the one before',
@@ -182,7 +184,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'commits of one take are not compared with their tokens',
     suite: 'contract',
-    edits: [inWorker('settle.ts', 'if (!tokens.fits(String(items[at + 4]), element)) break;', '')],
+    edits: [inWorker('settle.ts', 'if (!tokens.matches(String(items[at + 4]), element)) break;', '')],
   },
   {
     name: 'commits of one take remove what stands between them',
@@ -260,7 +262,11 @@ export const SQLITE: readonly Mutant[] = [
     name: 'what matures is never counted as ready',
     suite: 'storage model',
     edits: [
-      inWorker('rows.ts', 'if (isBack || scheduledFrom <= now) {', 'if (isBack || scheduledFrom < -now) {'),
+      inWorker(
+        'rows.ts',
+        'if (isClockBehind || scheduledFrom <= now) {',
+        'if (isClockBehind || scheduledFrom < -now) {',
+      ),
     ],
   },
   {
@@ -355,8 +361,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        'this.remove(subscription, some);',
-        'this.remove(subscription, some.filter((row) => row.leaseUntil === null));',
+        'this.remove(subscription, chunk);',
+        'this.remove(subscription, chunk.filter((row) => row.leaseUntil === null));',
       ),
     ],
   },
@@ -565,8 +571,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/client.ts',
-        search: 'const written = write(bodies);',
-        replace: "calls.push(['ping']);\n    const written = write(bodies);\n    calls.pop();",
+        search: 'const call = write(bodies);',
+        replace: "calls.push(['ping']);\n    const call = write(bodies);\n    calls.pop();",
       },
     ],
   },
@@ -621,13 +627,13 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a delivery whose checksum does not fit is handed out',
     suite: 'sqlite damage',
-    edits: [inWorker('take.ts', 'if (body === null || !isWholeDelivery(row) || ', 'if (body === null || ')],
+    edits: [inWorker('take.ts', 'if (body === null || !isIntactDelivery(row) || ', 'if (body === null || ')],
   },
   {
     name: 'a rollback gives damaged tries a sound checksum',
     suite: 'sqlite damage',
     edits: [
-      inWorker('settle.ts', 'if (!isWholeDelivery(row)) {', 'if (!isWholeDelivery(row) && row.seq < 0) {'),
+      inWorker('settle.ts', 'if (!isIntactDelivery(row)) {', 'if (!isIntactDelivery(row) && row.seq < 0) {'),
     ],
   },
   {
@@ -636,8 +642,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'settle.ts',
-        'isWholeDelivery(found) ? rows.ofElement(element) : [first]',
-        'isWholeDelivery(found) || found.seq > 0 ? rows.ofElement(element) : [first]',
+        'isIntactDelivery(found) ? rows.ofElement(element) : [first]',
+        'isIntactDelivery(found) || found.seq > 0 ? rows.ofElement(element) : [first]',
       ),
     ],
   },
@@ -708,13 +714,13 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/steady-time.ts',
-        search: 'if (setBy < -SET_BACK_MS ||',
-        replace: 'if (setBy < -Number.MAX_VALUE ||',
+        search: 'if (jumpMs < -SET_BACK_MS ||',
+        replace: 'if (jumpMs < -Number.MAX_VALUE ||',
       },
       {
         file: 'src/engines/sqlite/steady-time.ts',
-        search: 'Math.max(this.#last, Math.floor(wall + this.#ahead))',
-        replace: 'Math.floor(wall + this.#ahead)',
+        search: 'Math.max(this.#last, Math.floor(wall + this.#aheadMs))',
+        replace: 'Math.floor(wall + this.#aheadMs)',
       },
     ],
   },
@@ -747,7 +753,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'the ballast is kept on a full disk',
     suite: 'sqlite disk full',
-    edits: [inWorker('batch.ts', 'if (isFull(error)) store.space?.giveUpBallast();', '')],
+    edits: [inWorker('batch.ts', 'if (isFull(error)) store.space?.releaseBallast();', '')],
   },
   {
     name: 'inserts go on below the margin',
@@ -755,8 +761,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'batch.ts',
-        'if (isTight && takesSpace(call)) {',
-        'if (store.space?.isTight && call.length === 0) {',
+        'if (isNearlyFull && takesSpace(call)) {',
+        'if (store.space?.isNearlyFull && call.length === 0) {',
       ),
     ],
   },

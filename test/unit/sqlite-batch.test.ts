@@ -190,7 +190,7 @@ describe('a batch of calls in the SQLite engine', () => {
     for (const name of names) {
       const subscription = store.queues.subscription(store.queues.use(name, 1), '');
       const elements = Array.from({ length: 8 }, () => ({ ...expired, body: new Uint8Array(1024 * 1024) }));
-      store.rows.addPlain(subscription, store.ids.draw(8), elements, 1);
+      store.rows.addPlain(subscription, store.ids.issue(8), elements, 1);
     }
     store.commit();
     const takes = names.map((name): Call => ['take', name, '', 1, null, null, 0, '', null]);
@@ -214,11 +214,11 @@ describe('a batch of calls in the SQLite engine', () => {
     for (let i = 0; i < 40; i++) {
       const seq = ids.next();
       rows.addPlain(subscription, seq, [element], 1);
-      texts.push(ids.text(seq));
+      texts.push(ids.format(seq));
     }
     const expired = nameOf({ ns: 'N', name: 'expired' });
     const ofExpired = queues.subscription(queues.use(expired, 1), '');
-    rows.addPlain(ofExpired, ids.draw(40), Array(40).fill({ ...element, expiresAt: 1 }), 1);
+    rows.addPlain(ofExpired, ids.issue(40), Array(40).fill({ ...element, expiresAt: 1 }), 1);
     store.commit();
     let read = 0;
     const note = (row: object | undefined): void => {
@@ -276,7 +276,7 @@ describe('a batch of calls in the SQLite engine', () => {
     store.begin(true);
     const subscription = queues.subscription(queues.use(QUEUE, 1), '');
     const add = (count: number, bytes: Uint8Array): void => {
-      rows.addPlain(subscription, ids.draw(count), Array(count).fill({ ...facts, body: bytes }), 1);
+      rows.addPlain(subscription, ids.issue(count), Array(count).fill({ ...facts, body: bytes }), 1);
     };
     add(150, body);
     add(1000, body.subarray(0, 10));
@@ -337,7 +337,7 @@ describe('a batch of calls in the SQLite engine', () => {
 
   it('leaves no transaction open if the next epoch of ids cannot be stored', () => {
     const { store, run } = openStore();
-    Object.defineProperty(store.ids, 'nearlySpent', { get: () => true });
+    Object.defineProperty(store.ids, 'isNearlySpent', { get: () => true });
     store.db.exec("CREATE TRIGGER full BEFORE UPDATE ON meta BEGIN SELECT raise(ABORT, 'no epoch'); END");
     assert.match(run([DECLARE])[0]?.rejections?.get(0)?.message ?? '', /no epoch/);
     assert.equal(store.db.isTransaction, false);

@@ -12,12 +12,12 @@ describe('element ids of the SQLite engine', () => {
       fc.property(epochs, counters, (epoch, counter) => {
         const ids = new Ids([{ from: 0, text: 'abc123' }], epoch, counter);
         const seq = ids.next();
-        const text = ids.text(seq);
+        const text = ids.format(seq);
         assert.match(text, /^[0-9a-z]+-[0-9a-z]+$/);
         assert.ok(text.length <= 32);
         assert.equal(ids.parse(text), seq);
-        ids.beginEpoch(epoch + 1);
-        assert.equal(ids.text(seq), text);
+        ids.startEpoch(epoch + 1);
+        assert.equal(ids.format(seq), text);
         assert.equal(ids.parse(text), seq);
         assert.ok(ids.next() > seq);
       }),
@@ -28,7 +28,7 @@ describe('element ids of the SQLite engine', () => {
     fc.assert(
       fc.property(epochs, counters, fc.string(), (epoch, counter, tail) => {
         const ids = new Ids([{ from: 0, text: 'abc123' }], epoch, counter);
-        const text = ids.text(ids.next());
+        const text = ids.format(ids.next());
         const others = [
           text.toUpperCase(),
           `${text}0`,
@@ -46,11 +46,11 @@ describe('element ids of the SQLite engine', () => {
   it('ask for a new epoch long before the counter is spent', () => {
     const fresh = new Ids([{ from: 0, text: 'abc123' }], 1);
     fresh.next();
-    assert.equal(fresh.nearlySpent, false);
+    assert.equal(fresh.isNearlySpent, false);
     const spent = new Ids([{ from: 0, text: 'abc123' }], 1, 2 ** 32 - 2 ** 23);
     spent.next();
-    assert.equal(spent.nearlySpent, true);
-    spent.beginEpoch(2);
-    assert.equal(spent.nearlySpent, false);
+    assert.equal(spent.isNearlySpent, true);
+    spent.startEpoch(2);
+    assert.equal(spent.isNearlySpent, false);
   });
 });

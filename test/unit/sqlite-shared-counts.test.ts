@@ -79,7 +79,7 @@ describe('the counts of a stream in the SQLite engine', () => {
   const wait = (element: number, group: string, dueAt: number): void => {
     const [subscription, row] = delivery(element, group);
     if (row !== null)
-      store.rows.wait(subscription, row, { dueAt, tries: 1, token: null, reason: null }, store.now);
+      store.rows.setWaiting(subscription, row, { dueAt, tries: 1, token: null, reason: null }, store.now);
   };
   const count = (): QueueCounts => counts(store, NAME, null);
   /** As a start finds them: from the tables alone. */

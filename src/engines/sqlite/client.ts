@@ -29,7 +29,7 @@ const MAX_IN_FLIGHT_BYTES = 16 * 1024 * 1024;
 const MAX_BATCH_BYTES = 8 * 1024 * 1024;
 const MAX_BATCH_CALLS = 4096;
 
-const NOT_IN_TIME = 'The store did not reply in time; nothing was changed.';
+const TIMEOUT_MESSAGE = 'The store did not reply in time; nothing was changed.';
 const NO_DEADLINE = Number.POSITIVE_INFINITY;
 const NO_REPLY = new Error('No reply in time.');
 
@@ -82,7 +82,7 @@ class PendingCall<T = unknown> extends Expiring {
 
   expire(): void {
     const isUnknown = this.#batch.isSent && this.isChange;
-    this.fail(isUnknown ? unknownOutcome(NO_REPLY) : unavailable(NOT_IN_TIME, NO_REPLY));
+    this.fail(isUnknown ? unknownOutcome(NO_REPLY) : unavailable(TIMEOUT_MESSAGE, NO_REPLY));
     this.#batch.onExpired();
   }
 
@@ -143,8 +143,8 @@ export class WorkerClient {
   readonly #waiting: OutgoingBatch[] = [];
   readonly #inFlight: OutgoingBatch[] = [];
   #inFlightBytes = 0;
-  /** Calls of `run` and `inSteps` in progress. `close` waits for them in addition to the calls made before it. */
-  #unattended = 0;
+  /** Calls of `run` and `runSteps` in progress. `close` waits for them in addition to the calls made before it. */
+  #backgroundCalls = 0;
   readonly #failed = Promise.withResolvers<Error>();
   readonly #exited = Promise.withResolvers<void>();
   /** The backup in progress. */
@@ -155,7 +155,7 @@ export class WorkerClient {
   #isFlushPlanned = false;
   #isClosing = false;
   /** The error for all further calls; null while the store is in service. */
-  #down: QuaysideError | null = null;
+  #downError: QuaysideError | null = null;
 
   constructor(
     clock: Clock,
@@ -183,7 +183,7 @@ export class WorkerClient {
   }
 
   #startThread(): Promise<void> {
-    if (this.#down !== null) return Promise.reject(this.#down);
+    if (this.#downError !== null) return Promise.reject(this.#downError);
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const worker = this.#startWorker({ ...this.#data, now: this.#time.now() });
     this.#worker = worker;
@@ -198,12 +198,12 @@ export class WorkerClient {
     // A thread that ended without a message may have committed any batch in flight.
     worker.on('error', (error) => {
       reject(error);
-      this.#breakDown(error.message, MAX_IN_FLIGHT);
+      this.#fail(error.message, MAX_IN_FLIGHT);
     });
     worker.on('exit', () => {
       reject(new Error('The storage thread ended while it was opening the file.'));
       this.#exited.resolve();
-      if (!this.#isClosing) this.#breakDown('its thread ended', MAX_IN_FLIGHT);
+      if (!this.#isClosing) this.#fail('its thread ended', MAX_IN_FLIGHT);
     });
     return promise;
   }
@@ -227,21 +227,21 @@ export class WorkerClient {
       this.#waiting.push(batch);
     }
     const { calls, pending, bodies } = batch;
-    const written = write(bodies);
-    calls.push(written);
-    const options = { read, onLate, isChange: !READS.has(written[0]), deadlineAt } as CallOptions<T>;
-    const call = new PendingCall(this.#deadlines, batch, options);
-    pending.push(call as PendingCall);
-    if (this.#down !== null) this.#rejectWaiting(this.#down);
+    const call = write(bodies);
+    calls.push(call);
+    const options = { read, onLate, isChange: !READS.has(call[0]), deadlineAt } as CallOptions<T>;
+    const pendingCall = new PendingCall(this.#deadlines, batch, options);
+    pending.push(pendingCall as PendingCall);
+    if (this.#downError !== null) this.#rejectWaiting(this.#downError);
     else {
-      if (deadlineAt !== NO_DEADLINE) this.#deadlines.add(call);
+      if (deadlineAt !== NO_DEADLINE) this.#deadlines.add(pendingCall);
       this.#planFlush();
     }
-    return call.result.promise as Promise<Awaited<T>>;
+    return pendingCall.result.promise as Promise<Awaited<T>>;
   }
 
   /** {@link call} for operations without bodies whose results need no conversion. */
-  ask<O extends Operation>(
+  invoke<O extends Operation>(
     operation: O,
     ...args: Parameters<Operations[O]>
   ): Promise<Awaited<ReturnType<Operations[O]>>> {
@@ -258,21 +258,21 @@ export class WorkerClient {
 
   /** Calls an operation without waiting for it or giving it a deadline. If it fails, `failure` is logged. */
   run<O extends Operation>(write: (bodies: BodyWriter) => CallOf<O>, failure: string): void {
-    this.#unattended += 1;
-    this.call(write, nothing, null, NO_DEADLINE)
+    this.#backgroundCalls += 1;
+    this.call(write, ignore, null, NO_DEADLINE)
       .catch((error) => this.#log.warn({ err: error, file: this.#data.file }, failure))
       .finally(() => {
-        this.#unattended -= 1;
+        this.#backgroundCalls -= 1;
       });
   }
 
   /** Runs an operation that consists of several calls in sequence. `close` waits until all of them are made. */
-  async inSteps<T>(steps: () => Promise<T>): Promise<T> {
-    this.#unattended += 1;
+  async runSteps<T>(steps: () => Promise<T>): Promise<T> {
+    this.#backgroundCalls += 1;
     try {
       return await steps();
     } finally {
-      this.#unattended -= 1;
+      this.#backgroundCalls -= 1;
     }
   }
 
@@ -285,7 +285,7 @@ export class WorkerClient {
    * QuaysideError.
    */
   backUp(file: string): Promise<number> {
-    const error = this.#down ?? (this.#isOpen ? null : this.#unavailable('is not open'));
+    const error = this.#downError ?? (this.#isOpen ? null : this.#unavailable('is not open'));
     if (error !== null) return Promise.reject(error);
     if (this.#backup !== null) return Promise.reject(this.#unavailable('is being backed up'));
     this.#backup = Promise.withResolvers();
@@ -295,7 +295,7 @@ export class WorkerClient {
 
   /** Rejects if the worker cannot commit an empty transaction. */
   ping(): Promise<void> {
-    return this.ask('ping');
+    return this.invoke('ping');
   }
 
   /** Waits for the calls made before, rejects further ones, closes the file and ends the thread. */
@@ -304,12 +304,12 @@ export class WorkerClient {
     await this.#opening?.catch(() => {});
     // Calls keep their order: once this one has its reply, so have all calls made before it. A late reply among those
     // may have caused further calls of `run`.
-    while (this.#isOpen && this.#down === null) {
-      await this.call(() => ['ping'], nothing, null, NO_DEADLINE).catch(nothing);
-      if (this.#unattended === 0) break;
+    while (this.#isOpen && this.#downError === null) {
+      await this.call(() => ['ping'], ignore, null, NO_DEADLINE).catch(ignore);
+      if (this.#backgroundCalls === 0) break;
     }
-    this.#down ??= this.#unavailable('is closed');
-    this.#rejectWaiting(this.#down);
+    this.#downError ??= this.#unavailable('is closed');
+    this.#rejectWaiting(this.#downError);
     this.#deadlines.stop();
     if (this.#worker === null) return;
     this.#worker.postMessage({ kind: 'close' } satisfies ToWorker);
@@ -317,7 +317,7 @@ export class WorkerClient {
   }
 
   #planFlush(): void {
-    if (!this.#isOpen || this.#isFlushPlanned || !this.#maySend) return;
+    if (!this.#isOpen || this.#isFlushPlanned || !this.#canSend) return;
     this.#isFlushPlanned = true;
     setImmediate(() => {
       this.#isFlushPlanned = false;
@@ -325,12 +325,12 @@ export class WorkerClient {
     });
   }
 
-  get #maySend(): boolean {
+  get #canSend(): boolean {
     return this.#inFlight.length < MAX_IN_FLIGHT && this.#inFlightBytes < MAX_IN_FLIGHT_BYTES;
   }
 
   #flush(): void {
-    while (this.#maySend) {
+    while (this.#canSend) {
       const batch = this.#waiting.shift();
       if (batch === undefined) return;
       batch.send();
@@ -350,7 +350,7 @@ export class WorkerClient {
     if (message.kind === 'replies') this.#onReplies(message.replies);
     else if (message.kind === 'earlyReplies') this.#settle(message.replies);
     else if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
-    else if (message.kind === 'failed') this.#breakDown(message.message, message.uncertain);
+    else if (message.kind === 'failed') this.#fail(message.message, message.uncertain);
     else if (message.kind === 'backedUp') this.#endBackup()?.resolve(message.bytes);
     else if (message.kind === 'backupFailed') {
       this.#endBackup()?.reject(new QuaysideError(message.code, message.message));
@@ -375,7 +375,7 @@ export class WorkerClient {
     try {
       for (const [i, reply] of replies.entries()) settle(this.#inFlight[i]?.pending ?? [], reply);
     } catch (error) {
-      this.#breakDown(`an answer cannot be read: ${error}`, MAX_IN_FLIGHT);
+      this.#fail(`an answer cannot be read: ${error}`, MAX_IN_FLIGHT);
     }
   }
 
@@ -383,10 +383,10 @@ export class WorkerClient {
    * Fails all calls, present and future.
    * @param uncertain how many batches in flight, from the first, may have become durable
    */
-  #breakDown(why: string, uncertain: number): void {
-    if (this.#down !== null) return;
-    const error = this.#unavailable(`failed: ${why}`);
-    this.#down = error;
+  #fail(reason: string, uncertain: number): void {
+    if (this.#downError !== null) return;
+    const error = this.#unavailable(`failed: ${reason}`);
+    this.#downError = error;
     const unknown = new QuaysideError('outcome-unknown', error.message);
     for (const [index, { pending }] of this.#inFlight.splice(0).entries()) {
       for (const call of pending) call.fail(index < uncertain && call.isChange ? unknown : error);
@@ -400,12 +400,12 @@ export class WorkerClient {
     for (const { pending } of this.#waiting.splice(0)) for (const call of pending) call.fail(error);
   }
 
-  #unavailable(what: string): QuaysideError {
-    return new QuaysideError('storage-unavailable', `The SQLite store ${this.#data.file} ${what}.`);
+  #unavailable(problem: string): QuaysideError {
+    return new QuaysideError('storage-unavailable', `The SQLite store ${this.#data.file} ${problem}.`);
   }
 }
 
-function nothing(): void {}
+function ignore(): void {}
 
 function settle(pending: readonly PendingCall[], { places, results, rejections, bodies }: Reply): void {
   const count = places?.length ?? pending.length;

@@ -121,15 +121,15 @@ function sqliteDefinitions(client: WorkerClient): DefinitionStore {
     get: (kind, key) =>
       client.call(
         () => ['definitionGet', kind, key],
-        (row) => row && readable(row),
+        (row) => row && checkedJson(row),
       ),
     list: (kind) =>
       client.call(
         () => ['definitionList', kind],
-        (rows) => rows.map(readable),
+        (rows) => rows.map(checkedJson),
       ),
-    put: (kind, key, value, expected) => client.ask('definitionPut', kind, key, value, expected),
-    delete: (kind, key, expected) => client.ask('definitionDelete', kind, key, expected),
+    put: (kind, key, value, expected) => client.invoke('definitionPut', kind, key, value, expected),
+    delete: (kind, key, expected) => client.invoke('definitionDelete', kind, key, expected),
   };
 }
 
@@ -144,10 +144,10 @@ function sqliteCounters(client: WorkerClient): CounterStore {
           fields.push(nameOf(queue), group, ...COUNTER_NAMES.map((name) => counters[name]));
         }
       }
-      return client.ask('statsAdd', fields);
+      return client.invoke('statsAdd', fields);
     },
     read: async (queues, found) => {
-      const stored = await Promise.all(queues.map((queue) => client.ask('statsRead', nameOf(queue))));
+      const stored = await Promise.all(queues.map((queue) => client.invoke('statsRead', nameOf(queue))));
       for (const [index, rows] of stored.entries()) {
         for (const { grp, ...counters } of rows) found(index, grp, counters);
       }
@@ -158,7 +158,7 @@ function sqliteCounters(client: WorkerClient): CounterStore {
 /**
  * Checks that the value is JSON. Called while the reply is read, where an error ends the store: the file is damaged.
  */
-function readable(stored: StoredDefinition): StoredDefinition {
+function checkedJson(stored: StoredDefinition): StoredDefinition {
   JSON.parse(stored[1]);
   return stored;
 }

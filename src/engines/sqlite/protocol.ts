@@ -308,7 +308,7 @@ export type FromWorker =
  * Bodies of at least this size are sent in memory of their own. They are not copied twice, and a receiver that retains
  * a small body does not retain the memory of large ones.
  */
-const LARGE = 16 * 1024;
+const LARGE_BYTES = 16 * 1024;
 
 const NO_BYTES = new Uint8Array(0);
 
@@ -339,7 +339,7 @@ export class BodyWriter {
   /** Adds a body. Returns its offset for {@link bodyAt}, which is negative for a large one. */
   add(body: Uint8Array): number {
     const length = body.byteLength;
-    if (length >= LARGE) {
+    if (length >= LARGE_BYTES) {
       this.#largeBytes += length;
       return -this.#large.push(body);
     }
@@ -354,7 +354,7 @@ export class BodyWriter {
   }
 
   /** Drops the bodies added since a mark; without a mark, all of them. */
-  cut([small, large, smallBytes, largeBytes]: Mark = [0, 0, 0, 0]): void {
+  truncate([small, large, smallBytes, largeBytes]: Mark = [0, 0, 0, 0]): void {
     this.#small.length = small;
     this.#large.length = large;
     this.#smallBytes = smallBytes;
@@ -370,9 +370,9 @@ export class BodyWriter {
     const packed = new Map<Uint8Array, Uint8Array<ArrayBuffer>>();
     for (const body of this.#large) {
       if (packed.has(body)) continue;
-      const own = isOwned && fillsItsMemory(body) ? body : new Uint8Array(body);
-      packed.set(body, own);
-      transfer.push(own.buffer);
+      const sent = isOwned && fillsItsMemory(body) ? body : new Uint8Array(body);
+      packed.set(body, sent);
+      transfer.push(sent.buffer);
     }
     const small = this.#packSmall();
     if (small.byteLength > 0) transfer.push(small.buffer);

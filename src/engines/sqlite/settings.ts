@@ -60,7 +60,7 @@ export class TestThread {
 }
 
 /** The settings, and how to start the thread. */
-interface Serving {
+interface StoreSetup {
   readonly settings: Settings;
   /** The clock of deadlines: the system's, because calls wait for a real thread and disk. */
   readonly deadlineClock: Clock;
@@ -79,7 +79,7 @@ export const MEMORY = ':memory:';
 
 const MIB = 1024 * 1024;
 
-const NAMES = [
+const SETTING_NAMES = [
   'durability',
   'check',
   'damagedLog',
@@ -90,8 +90,8 @@ const NAMES = [
 ] as const;
 
 /** @throws Error naming the setting, for the composition root to report */
-export function readSettings(options: EngineOptions): Serving {
-  const given = new EngineSettings(options.url, NAMES, options.settings);
+export function readSettings(options: EngineOptions): StoreSetup {
+  const given = new EngineSettings(options.url, SETTING_NAMES, options.settings);
   const testThread = given.value('testThread');
   const { start, clock } =
     testThread instanceof TestThread ? testThread : { start: startWorker, clock: systemClock };

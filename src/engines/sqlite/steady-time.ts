@@ -3,7 +3,7 @@ import type { Clock } from '../../util/clock.ts';
 /** The wall clock was set if it differs from the monotonic one by more than this; less is noise of the readings. */
 const SET_BACK_MS = 1000;
 /** How fast the lead over the wall clock shrinks, in ms per ms: one hour in a hundred. */
-const SLEW = 0.01;
+const SLEW_RATE = 0.01;
 
 /**
  * The engine's time. It is that of the wall clock, but if that is set back while the engine runs, time continues from
@@ -17,7 +17,7 @@ export class SteadyTime {
   #monotonic: number;
   #last: number;
   /** Milliseconds by which this time is ahead of the wall clock. */
-  #ahead = 0;
+  #aheadMs = 0;
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -30,19 +30,19 @@ export class SteadyTime {
   now(): number {
     const wall = this.#clock.now();
     const monotonic = this.#clock.monotonic();
-    const passed = monotonic - this.#monotonic;
-    const setBy = wall - this.#wall - passed;
-    if (setBy < -SET_BACK_MS || (setBy > SET_BACK_MS && this.#ahead > 0)) this.#ahead -= setBy;
-    this.#ahead = Math.max(0, this.#ahead - passed * SLEW);
+    const elapsedMs = monotonic - this.#monotonic;
+    const jumpMs = wall - this.#wall - elapsedMs;
+    if (jumpMs < -SET_BACK_MS || (jumpMs > SET_BACK_MS && this.#aheadMs > 0)) this.#aheadMs -= jumpMs;
+    this.#aheadMs = Math.max(0, this.#aheadMs - elapsedMs * SLEW_RATE);
     this.#wall = wall;
     this.#monotonic = monotonic;
-    this.#last = Math.max(this.#last, Math.floor(wall + this.#ahead));
+    this.#last = Math.max(this.#last, Math.floor(wall + this.#aheadMs));
     return this.#last;
   }
 
   /** Milliseconds by which this time was ahead of the wall clock at the last call of `now`. */
   get aheadMs(): number {
-    return Math.floor(this.#ahead);
+    return Math.floor(this.#aheadMs);
   }
 
   /** Converts a moment of the wall clock to this time. */

@@ -56,10 +56,10 @@ import type { SteadyTime } from './steady-time.ts';
 const NO_BODY = new Uint8Array(0);
 
 /** Steps of one `counts`, of 20,000 elements each: about a second together. Sweeps count the rest of larger streams. */
-const STEPS_OF_COUNT = 16;
+const MAX_COUNT_STEPS = 16;
 
 /** Further fields of a popped delivery, so that they are restored if the take is undone. */
-interface Lost {
+interface UndoFields {
   readonly expiresAt: number | null;
   readonly reason: string | null;
 }
@@ -72,8 +72,8 @@ export class SqliteStorage implements Storage {
   readonly insertSignaller = null;
   readonly #client: WorkerClient;
   readonly #time: SteadyTime;
-  /** Queues that the next sweep reports in addition to those of the worker, see {@link SqliteStorage.#nameLate}. */
-  readonly #late = new Map<QueueName, QueueKey>();
+  /** Queues that the next sweep reports in addition to those of the worker, see {@link #reportInNextSweep}. */
+  readonly #lateQueues = new Map<QueueName, QueueKey>();
 
   constructor(client: WorkerClient, time: SteadyTime) {
     this.#client = client;
@@ -91,11 +91,11 @@ export class SqliteStorage implements Storage {
 
   declare(queues: readonly QueueKey[], options?: QueueOptions | null): Promise<void> {
     const text = options === undefined ? null : JSON.stringify(options);
-    return this.#client.ask('declare', queues.map(nameOf), text);
+    return this.#client.invoke('declare', queues.map(nameOf), text);
   }
 
   queues(ns: string): Promise<string[]> {
-    return this.#client.ask('queues', ns);
+    return this.#client.invoke('queues', ns);
   }
 
   insert(
@@ -148,7 +148,7 @@ export class SqliteStorage implements Storage {
     const popped = deliveries.filter(({ lease }) => lease === null);
     const reserved = deliveries.filter(({ lease }) => lease !== null);
     if (popped.length > 0) {
-      this.#client.run((bodies) => this.#undone(queue, popped, bodies), failure);
+      this.#client.run((bodies) => this.#undoTakeCall(queue, popped, bodies), failure);
     }
     const write = (): CallOf<'settle'> => {
       const items = reserved.flatMap(({ id, group, lease }): SettleFields => {
@@ -157,15 +157,15 @@ export class SqliteStorage implements Storage {
       return ['settle', 0, items, reserved.map(() => [0, null, 0, null, 0])];
     };
     if (reserved.length > 0) this.#client.run(write, failure);
-    this.#nameLate([queue]);
+    this.#reportInNextSweep([queue]);
   }
 
   /**
    * Makes the next sweep report queues that gained elements by a late call, or by one that corrects it. Takes may have
    * found nothing in between; those that follow the report run after these calls.
    */
-  #nameLate(queues: readonly QueueKey[]): void {
-    for (const queue of queues) this.#late.set(nameOf(queue), queue);
+  #reportInNextSweep(queues: readonly QueueKey[]): void {
+    for (const queue of queues) this.#lateQueues.set(nameOf(queue), queue);
   }
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
@@ -173,19 +173,19 @@ export class SqliteStorage implements Storage {
     return this.#settle(items, deadlineAt, (results) =>
       results.length === items.length
         ? results
-        : this.#client.inSteps(() => this.#settleRest(items, results, deadlineAt)),
+        : this.#client.runSteps(() => this.#settleRemaining(items, results, deadlineAt)),
     );
   }
 
   /** Settles the remaining items after the worker has copied as much as one step may. */
-  async #settleRest(
+  async #settleRemaining(
     items: readonly SettleItem[],
     results: SettleResult[],
     deadlineAt: number,
   ): Promise<SettleResult[]> {
     try {
       while (results.length < items.length) {
-        results.push(...(await this.#settle(items.slice(results.length), deadlineAt, same)));
+        results.push(...(await this.#settle(items.slice(results.length), deadlineAt, identity)));
       }
       return results;
     } catch (cause) {
@@ -194,11 +194,11 @@ export class SqliteStorage implements Storage {
     }
   }
 
-  /** @param done receives the results of the first items, as many as the worker settled in one step */
+  /** @param onSettled receives the results of the first items, as many as the worker settled in one step */
   #settle(
     items: readonly SettleItem[],
     deadlineAt: number,
-    done: (results: SettleResult[]) => SettleResult[] | Promise<SettleResult[]>,
+    onSettled: (results: SettleResult[]) => SettleResult[] | Promise<SettleResult[]>,
   ): Promise<SettleResult[]> {
     return this.#client.call(
       (bodies): CallOf<'settle'> => {
@@ -222,20 +222,20 @@ export class SqliteStorage implements Storage {
         }
         return ['settle', needs, fields, details];
       },
-      (results) => done(readSettled(results)),
+      (results) => onSettled(readSettled(results)),
       null,
       deadlineAt,
     );
   }
 
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
-    return this.#client.call((bodies) => this.#undone(queue, deliveries, bodies), same);
+    return this.#client.call((bodies) => this.#undoTakeCall(queue, deliveries, bodies), identity);
   }
 
-  #undone(queue: QueueKey, deliveries: readonly Delivery[], bodies: BodyWriter): CallOf<'undoTake'> {
+  #undoTakeCall(queue: QueueKey, deliveries: readonly Delivery[], bodies: BodyWriter): CallOf<'undoTake'> {
     const undone = deliveries.map((delivery): UndoneDelivery => {
       const { id, group, tries, matureAt, contentType, contentEncoding, headers, body } = delivery;
-      const { expiresAt = null, reason = null } = delivery as Partial<Lost>;
+      const { expiresAt = null, reason = null } = delivery as Partial<UndoFields>;
       const content = { type: contentType, more: toMore(contentEncoding, headers) };
       const place: [number, number] = [bodies.add(body), body.byteLength];
       return { id, group, tries, dueAt: matureAt, expiresAt, reason, ...content, body: place };
@@ -257,38 +257,38 @@ export class SqliteStorage implements Storage {
   }
 
   purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
-    return this.#client.ask('purge', nameOf(queue), states ?? null);
+    return this.#client.invoke('purge', nameOf(queue), states ?? null);
   }
 
   drop(queue: QueueKey): Promise<boolean> {
-    return this.#client.ask('drop', nameOf(queue));
+    return this.#client.invoke('drop', nameOf(queue));
   }
 
   /** Counts in steps, between which other calls run. Sweeps count what these steps do not reach. */
   async counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
     const deadlineAt = this.#client.deadline();
     const step = (): Promise<[counts: QueueCounts, isPart: boolean]> =>
-      this.#client.call(() => ['counts', nameOf(queue), group ?? null], same, null, deadlineAt);
+      this.#client.call(() => ['counts', nameOf(queue), group ?? null], identity, null, deadlineAt);
     let [counts, isPart] = await step();
-    for (let steps = 1; isPart && steps < STEPS_OF_COUNT; steps += 1) {
+    for (let steps = 1; isPart && steps < MAX_COUNT_STEPS; steps += 1) {
       [counts, isPart] = await step().catch(() => [counts, false]);
     }
     return counts;
   }
 
   usage(ns: string): Promise<Usage> {
-    return this.#client.ask('usage', ns);
+    return this.#client.invoke('usage', ns);
   }
 
   sweep(): Promise<SweepResult> {
     return this.#client.call(
       () => ['sweep'],
       ({ affected, nextAt }) => {
-        const all = [...this.#late.values(), ...affected];
-        this.#late.clear();
+        const all = [...this.#lateQueues.values(), ...affected];
+        this.#lateQueues.clear();
         return { affected: all, nextAt };
       },
-      ({ affected }) => this.#nameLate(affected),
+      ({ affected }) => this.#reportInNextSweep(affected),
     );
   }
 
@@ -318,7 +318,7 @@ export class SqliteStorage implements Storage {
       case 'dead-letter':
         return [action.countTry ? 1 : 0, cutReason(action.reason)];
       case 'move':
-        return [nameOf(action.to), joined(action.groups), action.tries, ...action.headers];
+        return [nameOf(action.to), joinGroups(action.groups), action.tries, ...action.headers];
     }
   }
 
@@ -328,24 +328,33 @@ export class SqliteStorage implements Storage {
       element;
     const dueAt = matureAt === null ? now + delayMs : this.#time.fromWall(matureAt);
     const expiresAt = element.expiresAt ?? null;
-    let rarer: string | null = null;
+    let extraJson: string | null = null;
     if (dedupKey !== null || expiresAt !== null) {
       const extra: Extra = {
         ...(dedupKey !== null && { key: dedupKey, fingerprint: element.fingerprint ?? null }),
         ...(expiresAt !== null && { expiresAt: this.#time.fromWall(expiresAt) }),
       };
-      rarer = JSON.stringify(extra);
+      extraJson = JSON.stringify(extra);
     }
     const more = toMore(contentEncoding, headers);
-    fields.push(contentType, more, bodies.add(body), body.byteLength, dueAt, tries, joined(groups), rarer);
+    fields.push(
+      contentType,
+      more,
+      bodies.add(body),
+      body.byteLength,
+      dueAt,
+      tries,
+      joinGroups(groups),
+      extraJson,
+    );
   }
 }
 
-function same<T>(result: T): T {
+function identity<T>(result: T): T {
   return result;
 }
 
-function joined(groups: readonly GroupName[]): string {
+function joinGroups(groups: readonly GroupName[]): string {
   return groups.length > 1 ? [...new Set(groups)].join(',') : (groups[0] ?? '');
 }
 
@@ -401,7 +410,7 @@ function readScanned(
 ): ScannedDelivery[] {
   return tuplesOf<ScannedFields>(fields, SCANNED_FIELDS).map((scanned) => {
     const [id, state, tries, matureAt, until, insertedAt, expiresAt, reason, contentType, ...rest] = scanned;
-    const [more, offset, bytes, own, since, holder] = rest;
+    const [more, offset, bytes, deliveryId, reservedAt, holder] = rest;
     return {
       id,
       group,
@@ -416,8 +425,8 @@ function readScanned(
       ...fromMore(more),
       body: offset === null ? NO_BODY : bodyAt(bodies, offset, bytes),
       bytes,
-      holder: until === null ? null : { ...readHolder(holder), since: since ?? 0 },
-      cursor: byIds ? null : scanCursor(state, until ?? matureAt, own ?? id),
+      holder: until === null ? null : { ...readHolder(holder), since: reservedAt ?? 0 },
+      cursor: byIds ? null : scanCursor(state, until ?? matureAt, deliveryId ?? id),
     };
   });
 }

@@ -14,18 +14,18 @@ import { QuaysideError } from '../../../model/errors.ts';
 import { copyPrivateFile, createPrivateFile, makeFolder, syncFolder } from '../../../util/files.ts';
 import { isBusy, isFull, messageOf, openError, sqliteCode } from './errors.ts';
 import { markCopy } from './ids.ts';
-import { checkAgree, draftOf, refuseIfInUse } from './open.ts';
+import { checkIntegrity, draftOf, throwIfInUse } from './open.ts';
 import { hasSchema } from './schema.ts';
 
 /**
  * Pages copied per step, on a thread of Node's pool. Statements of this connection wait for the step: 0.5 ms at the
  * median and 7 ms at the 99th percentile while 120 MB are copied in 0.6 s.
  */
-const PAGES_A_STEP = 100;
+const PAGES_PER_STEP = 100;
 /** The copy is synced after each such number of pages, so that its end blocks others for 22 ms, not 130 ms. */
-const PAGES_A_SYNC = 2000;
+const PAGES_PER_SYNC = 2000;
 /** Attempts to start a copy. SQLite refuses while a transaction runs, which is always short. */
-const STARTS = 1000;
+const MAX_START_ATTEMPTS = 1000;
 const SQLITE_OK = 0;
 
 /**
@@ -101,7 +101,7 @@ export class Backup {
     }): void => {
       if (this.#isStopped) throw new QuaysideError('shutting-down', 'The server stops.');
       const copied = totalPages - remainingPages;
-      if (syncing !== null || copied - synced < PAGES_A_SYNC) return;
+      if (syncing !== null || copied - synced < PAGES_PER_SYNC) return;
       synced = copied;
       const { promise, resolve } = Promise.withResolvers<void>();
       syncing = promise;
@@ -112,13 +112,13 @@ export class Backup {
       });
     };
     try {
-      for (let start = 1; ; start++) {
+      for (let attempt = 1; ; attempt++) {
         try {
-          return await backup(this.#db, file, { rate: PAGES_A_STEP, progress });
+          return await backup(this.#db, file, { rate: PAGES_PER_STEP, progress });
         } catch (error) {
           // Node treats the first SQLITE_BUSY as a failure, and then reports SQLITE_OK.
-          const isRefused = isBusy(error) || sqliteCode(error) === SQLITE_OK;
-          if (!isRefused || start === STARTS) throw error;
+          const isTransactionRunning = isBusy(error) || sqliteCode(error) === SQLITE_OK;
+          if (!isTransactionRunning || attempt === MAX_START_ATTEMPTS) throw error;
         }
       }
     } finally {
@@ -129,7 +129,7 @@ export class Backup {
 }
 
 /** A backup, and the database file that it replaces. */
-interface Restored {
+interface PlannedRestore {
   readonly backup: string;
   readonly file: string;
 }
@@ -141,8 +141,8 @@ interface Restored {
  * @returns for each backup, the new paths of the files that it replaced
  * @throws Error that names the file in the way, or what is wrong with a backup
  */
-export function restore(planned: readonly Restored[], replacedAt: string | null): string[][] {
-  for (const { file } of planned) checkPlace(file, replacedAt !== null);
+export function restore(planned: readonly PlannedRestore[], replacedAt: string | null): string[][] {
+  for (const { file } of planned) checkTarget(file, replacedAt !== null);
   try {
     for (const { backup, file } of planned) {
       makeFolder(dirname(file));
@@ -165,10 +165,10 @@ export function restore(planned: readonly Restored[], replacedAt: string | null)
 }
 
 /** @throws Error if the file exists and may not be replaced, or if a process has it open */
-function checkPlace(file: string, mayReplace: boolean): void {
+function checkTarget(file: string, mayReplace: boolean): void {
   if (existsSync(file)) {
     try {
-      refuseIfInUse(file);
+      throwIfInUse(file);
     } catch (error) {
       throw openError(file, error);
     }
@@ -202,7 +202,7 @@ function draftCopy(backup: string, file: string): void {
     try {
       // Avoids a shared-memory file, which closing would have to remove.
       db.exec('PRAGMA locking_mode = EXCLUSIVE');
-      checkAgree(db, '1');
+      checkIntegrity(db, '1');
       hasSchema(db);
       markCopy(db);
     } finally {

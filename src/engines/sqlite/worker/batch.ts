@@ -29,7 +29,7 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   declare: ({ queues, now }, names, options) => queues.declare(names, options, now),
   queues: ({ queues }, ns) =>
     queues
-      .in(ns)
+      .inNamespace(ns)
       .map(({ key }) => key.name)
       .sort(),
   insert: (store, ...args) => {
@@ -52,7 +52,7 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
     return [counted, group === null && store.queues.find(name)?.shared?.isPart === true];
   },
   usage: (store, ns) => {
-    const elements = store.queues.in(ns).reduce((sum, queue) => sum + deliveriesIn(queue), 0);
+    const elements = store.queues.inNamespace(ns).reduce((sum, queue) => sum + deliveriesIn(queue), 0);
     return { elements, bytes: store.bytesInUse() };
   },
   sweep: (store) => store.sweeper.sweep(store),
@@ -127,12 +127,12 @@ export function runBatches(
     store.sync();
   } catch (error) {
     if (isFatal(error)) throw error;
-    if (isFull(error)) store.space?.giveUpBallast();
+    if (isFull(error)) store.space?.releaseBallast();
     if (isUnreadable(error)) {
       inTransaction(store, true, () => store.rows.makeReadable());
       store.sync();
     }
-    for (const [index, { result }] of parts.entries()) result.bodies.cut(marks[index]);
+    for (const [index, { result }] of parts.entries()) result.bodies.truncate(marks[index]);
     const [part] = parts;
     const halves = halvesOf(parts);
     for (const half of halves) runBatches(store, half);
@@ -160,11 +160,11 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
   store.now = batch.now;
   store.received = batch.bodies;
   store.reply = result.bodies;
-  const isTight = store.space?.isTight === true;
-  if (!isTight) endLeases(store);
+  const isNearlyFull = store.space?.isNearlyFull === true;
+  if (!isNearlyFull) endLeases(store);
   for (let index = from, end = from; index < to; index = end) {
     const call = batch.calls[index];
-    end = isTight ? index + 1 : endOfAlike(batch.calls, index, to);
+    end = isNearlyFull ? index + 1 : endOfAlike(batch.calls, index, to);
     // A transaction that was rolled back may have rejected them.
     for (let place = index; place < end; place++) result.rejections?.delete(place);
     if (call === undefined) continue;
@@ -172,7 +172,7 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
       for (const one of runAlike(store, batch.calls.slice(index, end))) result.results[index++] = one;
       continue;
     }
-    if (isTight && takesSpace(call)) {
+    if (isNearlyFull && takesSpace(call)) {
       reject(result, index, NO_SPACE);
       continue;
     }

@@ -80,10 +80,10 @@ export class OpenError extends Error {}
 /** Converts an error while the file is opened to one for the operator. */
 export function openError(file: string, error: unknown): OpenError {
   if (error instanceof OpenError) return error;
-  return new OpenError(refusal(file, error), { cause: error });
+  return new OpenError(openErrorMessage(file, error), { cause: error });
 }
 
-function refusal(file: string, error: unknown): string {
+function openErrorMessage(file: string, error: unknown): string {
   const why = messageOf(error);
   if (isBusy(error)) {
     return `SQLite file ${file} is in use by another process; stop that one or give this one a file of its own.`;
@@ -102,6 +102,6 @@ function refusal(file: string, error: unknown): string {
 }
 
 /** An error like the one that SQLite throws for a damaged file. */
-export function damage(what: string): Error {
+export function damageError(what: string): Error {
   return Object.assign(new Error(what), { errcode: SQLITE_CORRUPT });
 }

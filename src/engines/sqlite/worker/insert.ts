@@ -38,7 +38,7 @@ export function insert(
   // For a single element, a key with other content is detected when the element is stored.
   const mismatched = elements.length > 1 ? mismatchedOf(store, name, elements) : null;
   if (mismatched !== null) return [[mismatched, 0], []];
-  queues.makeRoom(name, elements);
+  queues.enforceGroupLimit(name, elements);
   const queue = queues.use(name, now);
   let repeats: number[] | null = null;
   let isMismatched = false;
@@ -54,7 +54,7 @@ export function insert(
     const [key, fingerprint] = request;
     records.remember(queue, key, { seq: first, fingerprint }, now);
   }
-  return [repeats, isMismatched ? [] : numbers.map((seq) => ids.text(seq))];
+  return [repeats, isMismatched ? [] : numbers.map((seq) => ids.format(seq))];
 }
 
 /** Stores elements in their order, plain ones with shared statements. Returns their numbers. */
@@ -65,18 +65,18 @@ export function insertAll(
   onRepeat?: (index: number, element: Incoming, seen: Seen) => void,
 ): number[] {
   const { ids, queues, rows, now } = store;
-  if (elements.length === 0 || !elements.every(isUsual)) {
+  if (elements.length === 0 || !elements.every(isPlain)) {
     return elements.map((element, index) =>
       insertOne(store, queue, element, (seen) => onRepeat?.(index, element, seen)),
     );
   }
-  const first = ids.draw(elements.length);
+  const first = ids.issue(elements.length);
   rows.addPlain(queues.subscription(queue, PLAIN_GROUP), first, elements, now);
   return elements.map((_, index) => first + index);
 }
 
 /** Whether an element has one delivery and no idempotency key, so that it can share a statement with others. */
-function isUsual({ groups, extra }: Incoming): boolean {
+function isPlain({ groups, extra }: Incoming): boolean {
   return groups === '' && extra?.key === undefined;
 }
 
@@ -100,7 +100,7 @@ function repeatOf(
   let { seq } = seen;
   for (const { groups } of elements) {
     repeats.push(repeated.length, 1);
-    repeated.push(ids.text(seq));
+    repeated.push(ids.format(seq));
     seq += numbersOf(groups);
   }
   return [repeats, repeated];
@@ -174,7 +174,7 @@ function insertOne(
     for (const group of groups) {
       rows.addShared(queues.subscription(queue, group), ids.next(), seq, element, now);
     }
-    sweeper.added(queue, now);
+    sweeper.noteAdded(queue, now);
   }
   if (key !== undefined) records.remember(queue, key, { seq, fingerprint }, now);
   return seq;

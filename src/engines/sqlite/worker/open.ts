@@ -3,23 +3,23 @@ import { DatabaseSync } from 'node:sqlite';
 import { systemClock } from '../../../util/clock.ts';
 import { createPrivateFile, widerMode } from '../../../util/files.ts';
 import { MEMORY, type Settings, type Warn } from '../settings.ts';
-import { damage, isBusy, OpenError, openError } from './errors.ts';
+import { damageError, isBusy, OpenError, openError } from './errors.ts';
 import { findLogDamage, holdsCommits } from './log-check.ts';
 import { createSchema } from './schema.ts';
 
 type OpenSettings = Pick<Settings, 'file' | 'durability' | 'cacheBytes' | 'check' | 'damagedLog'>;
 
 /** Older versions can corrupt the file while two connections are open (WAL-reset bug of 3.7.0 to 3.51.2). */
-const OLDEST_SQLITE = '3.51.3';
+const MIN_SQLITE_VERSION = '3.51.3';
 
 /** @throws OpenError for a version that may corrupt the file */
 export function checkSqliteVersion(version: string): void {
-  const [given, oldest] = [version, OLDEST_SQLITE].map((text) =>
+  const [given, oldest] = [version, MIN_SQLITE_VERSION].map((text) =>
     text.split('.').reduce((number, part) => number * 1000 + Number(part), 0),
   );
   if (given !== undefined && oldest !== undefined && given >= oldest) return;
   throw new OpenError(
-    `This Node brings SQLite ${version}, which can corrupt its files; use a Node with SQLite ${OLDEST_SQLITE} or newer.`,
+    `This Node brings SQLite ${version}, which can corrupt its files; use a Node with SQLite ${MIN_SQLITE_VERSION} or newer.`,
   );
 }
 
@@ -120,7 +120,7 @@ function checkLog({ file, durability, damagedLog }: OpenSettings, warn: Warn): v
     return;
   }
   if (damagedLog === 'drop') {
-    const copy = keepCopy(log);
+    const copy = copyLog(log);
     warn(
       { file, copy, ...damage },
       `the SQLite file ${problem}: continuing without them, as damagedLog says`,
@@ -128,14 +128,14 @@ function checkLog({ file, durability, damagedLog }: OpenSettings, warn: Warn): v
     return;
   }
   // The log may look damaged because another process is writing it.
-  if (isFileThere) refuseIfInUse(file);
+  if (isFileThere) throwIfInUse(file);
   throw new OpenError(
     `SQLite file ${file} ${problem}; keep a copy of both, then restore a backup, or set damagedLog to "drop" for one start to continue without them.`,
   );
 }
 
 /** Copies the log under a name with its modification time, so that another start with the same log finds the copy. */
-function keepCopy(log: string): string {
+function copyLog(log: string): string {
   const changed = statSync(log).mtime.toISOString().replaceAll(':', '-');
   const copy = `${log}.damaged-${changed}`;
   if (!existsSync(copy)) copyFileSync(log, copy);
@@ -143,9 +143,9 @@ function keepCopy(log: string): string {
 }
 
 /** @throws the error that SQLite throws for a file that another connection has locked */
-export function refuseIfInUse(file: string): void {
-  const shared = `${file}-shm`;
-  const wasThere = existsSync(shared);
+export function throwIfInUse(file: string): void {
+  const sharedMemory = `${file}-shm`;
+  const existedBefore = existsSync(sharedMemory);
   // A read-only connection neither checkpoints nor removes the log.
   const db = new DatabaseSync(file, { readOnly: true });
   try {
@@ -154,7 +154,7 @@ export function refuseIfInUse(file: string): void {
     if (isBusy(error)) throw error;
   } finally {
     db.close();
-    if (!wasThere) rmSync(shared, { force: true });
+    if (!existedBefore) rmSync(sharedMemory, { force: true });
   }
 }
 
@@ -176,7 +176,7 @@ const CHECKED_BYTES = 64 * 1024 * 1024;
 /** How long the deliveries of a larger file are checked, in the order of insertion. Each takes 2 µs. */
 const CHECK_MS = 500;
 /** Rows between two checks of the clock. */
-const ROWS_A_LOOK = 1000;
+const ROWS_PER_CLOCK_CHECK = 1000;
 
 /** The other tables that decide which elements are found; they are small however many elements the queues have. */
 const SMALL_TABLES = ['meta', 'definition', 'queue', 'subscription', 'stats', 'damaged'];
@@ -196,14 +196,15 @@ function checkFile(db: DatabaseSync, file: string, check: Settings['check']): vo
   const bytes = existsSync(file) ? statSync(file).size : 0;
   const pages = Number(db.prepare('PRAGMA page_count').get()?.page_count);
   const pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
-  if (bytes < pages * pageBytes) throw damage(`${pages * pageBytes - bytes} bytes are missing at its end`);
+  if (bytes < pages * pageBytes)
+    throw damageError(`${pages * pageBytes - bytes} bytes are missing at its end`);
   if (check === 'never') return;
-  if (check === 'always' || bytes <= CHECKED_BYTES) checkAgree(db, '1');
+  if (check === 'always' || bytes <= CHECKED_BYTES) checkIntegrity(db, '1');
   else checkPart(db);
 }
 
 function checkPart(db: DatabaseSync): void {
-  for (const table of SMALL_TABLES) checkAgree(db, table);
+  for (const table of SMALL_TABLES) checkIntegrity(db, table);
   checkDeliveries(db, systemClock.monotonic() + CHECK_MS);
 }
 
@@ -211,9 +212,9 @@ function checkPart(db: DatabaseSync): void {
  * @param what argument of `integrity_check`: a table, or the maximum number of findings
  * @throws the error that SQLite throws for a damaged file
  */
-export function checkAgree(db: DatabaseSync, what: string): void {
+export function checkIntegrity(db: DatabaseSync, what: string): void {
   const found = db.prepare(`PRAGMA integrity_check(${what})`).get()?.integrity_check;
-  if (found !== 'ok') throw damage(String(found));
+  if (found !== 'ok') throw damageError(String(found));
 }
 
 /** Checks that each waiting delivery is in the index that takes use. @param until monotonic time of the check's end */
@@ -225,11 +226,11 @@ function checkDeliveries(db: DatabaseSync, until: number): void {
      FROM delivery d NOT INDEXED ORDER BY d.seq`,
   );
   rows.setReturnArrays(true);
-  let seen = 0;
+  let checked = 0;
   for (const row of rows.iterate()) {
     const [seq, isFound] = row as unknown as number[];
-    if (isFound !== 1) throw damage(`the delivery of element ${seq} is missing from its index`);
-    seen++;
-    if (seen % ROWS_A_LOOK === 0 && systemClock.monotonic() > until) return;
+    if (isFound !== 1) throw damageError(`the delivery of element ${seq} is missing from its index`);
+    checked++;
+    if (checked % ROWS_PER_CLOCK_CHECK === 0 && systemClock.monotonic() > until) return;
   }
 }

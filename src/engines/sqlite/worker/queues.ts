@@ -32,13 +32,13 @@ export interface WorkerQueue {
  * millions.
  */
 export interface SharedCounts {
-  readonly beyond: StateCounts;
+  readonly excess: StateCounts;
   /** The time of the counts, ms since 1970. */
   readonly countedAt: number;
   /** The last element that was counted; Infinity if all were. Later ones count once for each of their groups. */
   readonly readTo: number;
   /** No counted delivery becomes due before this moment. */
-  readonly holdsUntil: number;
+  readonly validUntil: number;
   /** Elements that have changed and were not counted again. */
   readonly changed: Set<number>;
   /** Whether the last count did not reach all elements; sweeps count the rest. */
@@ -54,7 +54,7 @@ export const UNKNOWN = Number.NEGATIVE_INFINITY;
 /** A use is stored only if the stored one is older than this: one write an hour for a busy queue. */
 export const USE_NOTED_MS = 3_600_000;
 /** Empty groups that one call evicts, at most. */
-const EVICTED_A_CALL = 1000;
+const MAX_EVICTED_PER_CALL = 1000;
 
 /**
  * One consumer group of one queue, with its counts. These are kept in memory, and stored in its row by each transaction
@@ -218,7 +218,7 @@ export class Queues {
   }
 
   /** The queues of a namespace. */
-  in(ns: string): WorkerQueue[] {
+  inNamespace(ns: string): WorkerQueue[] {
     return [...this.#byName.values()].filter(({ key }) => key.ns === ns);
   }
 
@@ -229,7 +229,7 @@ export class Queues {
    * @param elements with their groups, joined by commas
    * @throws QuaysideError `too-many-groups` if too few groups are empty
    */
-  makeRoom(name: QueueName, elements: readonly { readonly groups: string }[]): void {
+  enforceGroupLimit(name: QueueName, elements: readonly { readonly groups: string }[]): void {
     const queue = this.find(name);
     const key = queue?.key ?? keyOf(name);
     const limit = this.#policies.groupLimit(key.ns);
@@ -237,8 +237,8 @@ export class Queues {
     const subscriptions: ReadonlyMap<GroupName, Subscription> = queue?.subscriptions ?? new Map();
     const groups = new Set<GroupName>();
     // Elements of one call usually have the same groups.
-    const named = new Set(elements.map((element) => element.groups));
-    for (const joined of named) for (const group of joined.split(',')) groups.add(group);
+    const groupLists = new Set(elements.map((element) => element.groups));
+    for (const joined of groupLists) for (const group of joined.split(',')) groups.add(group);
     let missing = 0;
     for (const group of groups) if (!subscriptions.has(group) && !limit.defaults.has(group)) missing++;
     if (missing === 0) return;
@@ -248,7 +248,7 @@ export class Queues {
     for (const subscription of subscriptions.values()) {
       const { group } = subscription;
       if (deliveriesOf(subscription) > 0 || groups.has(group) || limit.defaults.has(group)) continue;
-      if (empty.push(subscription) === EVICTED_A_CALL) break;
+      if (empty.push(subscription) === MAX_EVICTED_PER_CALL) break;
     }
     if (empty.length < excess) throw tooManyGroups(key.name, limit.max);
     for (const subscription of empty) this.#removeSubscription(subscription);
@@ -260,7 +260,7 @@ export class Queues {
   }
 
   /** Must be called when a subscription's counts change. */
-  changed(subscription: Subscription): void {
+  noteChanged(subscription: Subscription): void {
     if (subscription.isChanged) return;
     subscription.isChanged = true;
     this.#changed.push(subscription);
@@ -331,9 +331,9 @@ export function counts(store: Store, name: QueueName, group: string | null): Que
     return { ...(subscription === undefined ? NO_COUNTS : countsOf(store, subscription)), groups };
   }
   for (const subscription of queue.subscriptions.values()) {
-    const of = countsOf(store, subscription);
+    const groupCounts = countsOf(store, subscription);
     if (subscription.group === PLAIN_GROUP || deliveriesOf(subscription) > 0)
-      groups.set(subscription.group, of);
+      groups.set(subscription.group, groupCounts);
   }
   const total = elementCounts(store, queue, [...groups.values()]);
   groups.delete(PLAIN_GROUP);

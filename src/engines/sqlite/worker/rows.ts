@@ -75,18 +75,18 @@ interface Reservations {
   readonly holders: string | readonly string[];
 }
 
-const OWN =
+const DELIVERY_COLUMNS =
   'd.seq, d.element, d.subscription, d.due_at AS dueAt, d.tries, d.crc, d.expires_at AS expiresAt, d.reason, d.token, d.lease_until AS leaseUntil, d.owner';
-const CONTENT =
+const CONTENT_COLUMNS =
   'ifnull(d.type, e.type) AS type, ifnull(d.more, e.more) AS more, ifnull(d.content_crc, e.crc) AS contentCrc, ifnull(d.inserted_at, e.inserted_at) AS insertedAt';
-const BODY = 'ifnull(d.body, e.body) AS body';
-const HELD = 'd.reserved_at AS reservedAt, d.holder';
-const WHOLE = `${OWN}, ${CONTENT}, ${BODY}`;
-const SCANNED = `${WHOLE}, ${HELD}, length(ifnull(d.body, e.body)) AS bytes`;
+const BODY_COLUMN = 'ifnull(d.body, e.body) AS body';
+const RESERVATION_COLUMNS = 'd.reserved_at AS reservedAt, d.holder';
+const ALL_COLUMNS = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, ${BODY_COLUMN}`;
+const SCANNED_COLUMNS = `${ALL_COLUMNS}, ${RESERVATION_COLUMNS}, length(ifnull(d.body, e.body)) AS bytes`;
 // SQLite computes the length of a body without reading it only if `length` is applied to the column itself.
-const SCANNED_WITHOUT_BODY = `${OWN}, ${CONTENT}, NULL AS body, ${HELD}, ifnull(length(d.body), length(e.body)) AS bytes`;
+const SCANNED_WITHOUT_BODY = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, NULL AS body, ${RESERVATION_COLUMNS}, ifnull(length(d.body), length(e.body)) AS bytes`;
 // `d.element` is null if the content is in the row, and then no element is looked up.
-const FROM = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
+const FROM_DELIVERIES = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
 
 /**
  * A bound limit. With a bare `?`, SQLite plans by its value and compiles the statement again at each binding: 18 µs a
@@ -104,9 +104,9 @@ const EXPIRING =
  * Elements of several groups that one count reads, at most: 70 ms. There may be millions after a start, and as many may
  * become due at the same moment.
  */
-const READ_A_COUNT = 20_000;
-/** Deliveries that count as one element of {@link READ_A_COUNT}: an element of more groups counts as several. */
-const GROUPS_OF_READ = 3;
+const ELEMENTS_PER_COUNT = 20_000;
+/** Deliveries that count as one element of {@link ELEMENTS_PER_COUNT}: an element of more groups counts as several. */
+const DELIVERIES_PER_READ = 3;
 
 const STATES = `SELECT sum(d.lease_until IS NULL AND d.due_at <= :now) AS ready,
        sum(d.lease_until IS NULL AND d.due_at > :now) AS scheduled, sum(d.lease_until IS NOT NULL) AS reserved`;
@@ -132,21 +132,21 @@ const SQL = {
   addElement:
     'INSERT INTO element (seq, queue, groups, inserted_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
   // The number of a named group's delivery differs from its element's: see `schema.ts`.
-  findPlain: `SELECT ${OWN} FROM delivery d WHERE d.seq = ? AND d.subscription = ?`,
-  findShared: `SELECT ${OWN} FROM delivery d WHERE d.element = ? AND d.subscription = ?`,
-  wholePlain: `SELECT ${SCANNED} ${FROM} WHERE d.seq = ? AND d.subscription = ?`,
-  wholeShared: `SELECT ${SCANNED} ${FROM} WHERE d.element = ? AND d.subscription = ?`,
-  namedPlain: `SELECT ${SCANNED_WITHOUT_BODY} ${FROM} WHERE d.seq = ? AND d.subscription = ?`,
-  namedShared: `SELECT ${SCANNED_WITHOUT_BODY} ${FROM} WHERE d.element = ? AND d.subscription = ?`,
-  ofElement: `SELECT ${OWN} FROM delivery d WHERE d.seq = :element AND (d.element IS NULL OR d.element = :element)
-       UNION ALL SELECT ${OWN} FROM delivery d WHERE d.element = :element AND d.seq <> :element`,
+  findPlain: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ? AND d.subscription = ?`,
+  findShared: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = ? AND d.subscription = ?`,
+  wholePlain: `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.seq = ? AND d.subscription = ?`,
+  wholeShared: `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.element = ? AND d.subscription = ?`,
+  namedPlain: `SELECT ${SCANNED_WITHOUT_BODY} ${FROM_DELIVERIES} WHERE d.seq = ? AND d.subscription = ?`,
+  namedShared: `SELECT ${SCANNED_WITHOUT_BODY} ${FROM_DELIVERIES} WHERE d.element = ? AND d.subscription = ?`,
+  ofElement: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = :element AND (d.element IS NULL OR d.element = :element)
+       UNION ALL SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = :element AND d.seq <> :element`,
   remove: 'DELETE FROM delivery WHERE seq = ?',
   removeRange: 'DELETE FROM delivery WHERE seq BETWEEN ? AND ?',
   removeMany: `DELETE FROM delivery WHERE seq IN (${manyOf('?')})`,
-  removeHeld:
+  removeReserved:
     'DELETE FROM delivery WHERE seq = ? AND subscription = ? AND token = ? AND lease_until IS NOT NULL AND element IS NULL',
   // Without the hint SQLite would use the index of all reservations.
-  countHeld: `SELECT count(*) AS n FROM delivery NOT INDEXED WHERE seq BETWEEN ? AND ? AND subscription = ? AND token = ?
+  countReservedRange: `SELECT count(*) AS n FROM delivery NOT INDEXED WHERE seq BETWEEN ? AND ? AND subscription = ? AND token = ?
        AND lease_until IS NOT NULL AND element IS NULL`,
   reserve:
     'UPDATE delivery SET lease_until = ?, owner = ?, reserved_at = ?, token = ?, holder = ? WHERE seq = ?',
@@ -154,7 +154,8 @@ const SQL = {
     'UPDATE delivery SET lease_until = ?, owner = ?, reserved_at = ?, token = ?, holder = ? WHERE seq BETWEEN ? AND ?',
   reserveMany: `UPDATE delivery SET lease_until = ?, owner = ?, reserved_at = ?, token = ?, holder = v.column1
        FROM (VALUES ${manyOf('(?, ?)')}) v WHERE seq = v.column2`,
-  wait: 'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, reason = ?, lease_until = NULL WHERE seq = ?',
+  setWaiting:
+    'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, reason = ?, lease_until = NULL WHERE seq = ?',
   extend: 'UPDATE delivery SET lease_until = ? WHERE seq = ?',
   content:
     'SELECT type, more, content_crc AS contentCrc, body, inserted_at AS insertedAt FROM delivery WHERE seq = ?',
@@ -162,17 +163,17 @@ const SQL = {
     'SELECT type, more, crc AS contentCrc, body, inserted_at AS insertedAt FROM element WHERE seq = ?',
   removeElement: 'DELETE FROM element WHERE seq = ?',
   anyOfElement: 'SELECT 1 FROM delivery WHERE element = ? LIMIT 1',
-  bySeq: `SELECT ${OWN} FROM delivery d WHERE d.seq = ?`,
+  bySeq: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ?`,
   markShared: 'UPDATE element SET groups = 2 WHERE seq = ? AND groups < 2',
   setAside:
     'INSERT OR REPLACE INTO damaged (seq, queue, found_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)',
-  expired: `SELECT ${OWN} ${EXPIRING} AND d.expires_at <= ? ORDER BY d.expires_at LIMIT ${BOUND}`,
+  expired: `SELECT ${DELIVERY_COLUMNS} ${EXPIRING} AND d.expires_at <= ? ORDER BY d.expires_at LIMIT ${BOUND}`,
   firstExpiry: `SELECT d.expires_at AS at ${EXPIRING} ORDER BY d.expires_at LIMIT 1`,
   countDue: `SELECT count(*) AS n ${WAITING} AND d.due_at > ? AND d.due_at <= ?`,
   countReserved: `SELECT count(*) AS n ${RESERVED}`,
   firstDue: `SELECT d.due_at AS at ${WAITING} ORDER BY d.due_at LIMIT 1`,
   firstDueAfter: `SELECT d.due_at AS at ${WAITING} AND d.due_at > ? ORDER BY d.due_at LIMIT 1`,
-  endedLeases: `SELECT ${OWN} ${RESERVED} AND d.lease_until <= ? ORDER BY d.lease_until, d.seq LIMIT ${BOUND}`,
+  endedLeases: `SELECT ${DELIVERY_COLUMNS} ${RESERVED} AND d.lease_until <= ? ORDER BY d.lease_until, d.seq LIMIT ${BOUND}`,
   firstLeaseEnd: `SELECT d.lease_until AS at ${RESERVED} ORDER BY d.lease_until LIMIT 1`,
   sharedStates: `${STATES}, e.seq FROM element e INDEXED BY element_shared CROSS JOIN delivery d ON d.element = e.seq
        WHERE e.queue = :queue AND e.groups > 1 AND e.seq > :after GROUP BY e.seq ORDER BY e.seq`,
@@ -182,7 +183,7 @@ const SQL = {
   // Bodies of expired elements are not read: a thousand of them may be a gigabyte.
   ready: `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
             ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc),
-            iif(d.expires_at <= ?, NULL, ifnull(d.body, e.body)) ${FROM}
+            iif(d.expires_at <= ?, NULL, ifnull(d.body, e.body)) ${FROM_DELIVERIES}
        WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
 } as const;
 
@@ -198,14 +199,14 @@ const BY_STATE: Readonly<Record<DeliveryState, string>> = {
 
 const IN_STATE = ofStates(
   (state) =>
-    `SELECT ${OWN} FROM delivery d WHERE d.subscription = :subscription AND ${BY_STATE[state]} LIMIT :limit`,
+    `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.subscription = :subscription AND ${BY_STATE[state]} LIMIT :limit`,
 );
 
 /** Statements that read the deliveries after a moment and a number, by state. */
 function pagesOf(columns: string): Record<DeliveryState, string> {
   return ofStates((state) => {
     const key = state === 'reserved' ? 'd.lease_until' : 'd.due_at';
-    return `SELECT ${columns} ${FROM} WHERE d.subscription = :subscription AND ${BY_STATE[state]}
+    return `SELECT ${columns} ${FROM_DELIVERIES} WHERE d.subscription = :subscription AND ${BY_STATE[state]}
             AND (${key}, d.seq) > (:moment, :seq) ORDER BY ${key}, d.seq LIMIT :limit`;
   });
 }
@@ -237,17 +238,17 @@ function repairOf(table: string, names: string): string {
 const MAX_INLINE_BYTES = 1024;
 
 /** Deliveries that one step of a purge removes, at most: 10 ms. */
-const PURGED_A_STEP = 2000;
+const MAX_PURGED_PER_STEP = 2000;
 /** Pages that one step of a purge frees, about: 128 MiB, which also takes 10 ms. */
-const PURGED_PAGES = 32_768;
+const MAX_PURGED_PAGES = 32_768;
 /** Deliveries that a purge removes between two queries of the number of free pages, which take 16 µs each. */
-const PURGED_A_LOOK = 128;
+const PURGED_PER_PAGE_CHECK = 128;
 
 /** Elements of several groups that may change between two counts of their queue; with more, all are read again. */
 const MAX_CHANGED = 250_000;
 
 /** Expired leases that one call ends, at most. The next call, which follows immediately, ends the others. */
-const LEASES_A_CALL = 1000;
+const MAX_LEASES_PER_CALL = 1000;
 
 /**
  * Deliveries and elements. Each method that changes deliveries is one transition of their state (`docs/concepts.md`),
@@ -269,7 +270,7 @@ export class Rows {
     this.#queues = queues;
     this.#sql = prepareAll(db, SQL);
     this.#sql.ready.setReturnArrays(true);
-    this.#pages = prepareAll(db, pagesOf(SCANNED));
+    this.#pages = prepareAll(db, pagesOf(SCANNED_COLUMNS));
     this.#pagesWithoutBodies = prepareAll(db, pagesOf(SCANNED_WITHOUT_BODY));
     this.#inState = prepareAll(db, IN_STATE);
     this.findNextLeaseEnd();
@@ -316,10 +317,10 @@ export class Rows {
   addShared(subscription: Subscription, seq: number, element: number, facts: NewDelivery, now: number): void {
     const { dueAt, tries, expiresAt, reason } = facts;
     const { id } = subscription;
-    this.#sharedChanges(subscription, element);
+    this.#beforeElementChange(subscription, element);
     const crc = deliveryChecksum(seq, element, id, dueAt, tries, expiresAt);
-    const own = [seq, id, dueAt, tries, crc, expiresAt, reason, element];
-    this.#sql.add.run(...own, null, null, null, null, null);
+    const delivery = [seq, id, dueAt, tries, crc, expiresAt, reason, element];
+    this.#sql.add.run(...delivery, null, null, null, null, null);
     this.#waitingAdded(subscription, dueAt, now);
   }
 
@@ -398,7 +399,10 @@ export class Rows {
     }
     const order = DELIVERY_STATES;
     return [...found.values()].sort(
-      (a, b) => order.indexOf(a.state) - order.indexOf(b.state) || placeOf(a) - placeOf(b) || a.seq - b.seq,
+      (a, b) =>
+        order.indexOf(a.state) - order.indexOf(b.state) ||
+        momentInOrder(a) - momentInOrder(b) ||
+        a.seq - b.seq,
     );
   }
 
@@ -460,26 +464,31 @@ export class Rows {
 
   /**
    * Removes deliveries of all groups in one bounded step. It is the last step if it finds fewer than it may remove.
-   * @param given states of the deliveries to remove; null: all
+   * @param requested states of the deliveries to remove; null: all
    * @param freePages returns the number of free pages
    */
-  purge(name: QueueName, given: readonly string[] | null, now: number, freePages: () => number): PurgeStep {
-    const states = DELIVERY_STATES.filter((state) => given === null || given.includes(state));
-    const most = freePages() + PURGED_PAGES;
+  purge(
+    name: QueueName,
+    requested: readonly string[] | null,
+    now: number,
+    freePages: () => number,
+  ): PurgeStep {
+    const states = DELIVERY_STATES.filter((state) => requested === null || requested.includes(state));
+    const maxFreePages = freePages() + MAX_PURGED_PAGES;
     let removed = 0;
     for (const subscription of this.#queues.find(name)?.subscriptions.values() ?? []) {
       for (const state of states) {
-        const limit = PURGED_A_STEP - removed;
+        const limit = MAX_PURGED_PER_STEP - removed;
         const page = { subscription: subscription.id, now, limit };
         const found = this.#inState[state].all(page) as unknown as DeliveryRow[];
-        for (let from = 0; from < found.length; from += PURGED_A_LOOK) {
-          const some = found.slice(from, from + PURGED_A_LOOK);
-          this.remove(subscription, some);
-          removed += some.length;
-          const areSmall = some.every(({ element }) => element === null);
-          if (!areSmall && freePages() >= most) return { removed, isDone: false };
+        for (let from = 0; from < found.length; from += PURGED_PER_PAGE_CHECK) {
+          const chunk = found.slice(from, from + PURGED_PER_PAGE_CHECK);
+          this.remove(subscription, chunk);
+          removed += chunk.length;
+          const areSmall = chunk.every(({ element }) => element === null);
+          if (!areSmall && freePages() >= maxFreePages) return { removed, isDone: false };
         }
-        if (removed === PURGED_A_STEP) return { removed, isDone: false };
+        if (removed === MAX_PURGED_PER_STEP) return { removed, isDone: false };
       }
     }
     return { removed, isDone: true };
@@ -490,10 +499,10 @@ export class Rows {
     subscription: Subscription,
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt' | 'leaseUntil'>[],
   ): void {
-    for (const { element } of rows) this.#sharedChanges(subscription, element);
+    for (const { element } of rows) this.#beforeElementChange(subscription, element);
     const numbers: number[] = [];
     for (let from = 0; from < rows.length; ) {
-      const { first, last } = runFrom(rows, from);
+      const { first, last } = consecutiveFrom(rows, from);
       if (last - first + 1 >= SHORTEST_RANGE) this.#sql.removeRange.run(first, last);
       else for (let seq = first; seq <= last; seq++) numbers.push(seq);
       from += last - first + 1;
@@ -512,8 +521,8 @@ export class Rows {
   /**
    * reserved -> finished if the element is plain and small and the reservation has this token. Returns whether it was.
    */
-  removeHeld(subscription: Subscription, seq: number, token: string): boolean {
-    if (this.#sql.removeHeld.run(seq, subscription.id, token).changes === 0) return false;
+  removeReserved(subscription: Subscription, seq: number, token: string): boolean {
+    if (this.#sql.removeReserved.run(seq, subscription.id, token).changes === 0) return false;
     this.#reservedChanged(subscription, -1);
     return true;
   }
@@ -522,9 +531,9 @@ export class Rows {
    * reserved -> finished, for deliveries with consecutive numbers, if each is plain and small and all reservations have
    * this token. Returns whether they were finished; if not, nothing is changed.
    */
-  removeHeldRange(subscription: Subscription, first: number, count: number, token: string): boolean {
+  removeReservedRange(subscription: Subscription, first: number, count: number, token: string): boolean {
     const last = first + count - 1;
-    if (this.#sql.countHeld.get(first, last, subscription.id, token)?.n !== count) return false;
+    if (this.#sql.countReservedRange.get(first, last, subscription.id, token)?.n !== count) return false;
     this.#sql.removeRange.run(first, last);
     this.#reservedChanged(subscription, -count);
     return true;
@@ -536,10 +545,10 @@ export class Rows {
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt'>[],
     { until, owner, at, token, holders }: Reservations,
   ): void {
-    for (const { element } of rows) this.#sharedChanges(subscription, element);
+    for (const { element } of rows) this.#beforeElementChange(subscription, element);
     let values: (string | number)[] = [];
     for (let from = 0; from < rows.length; ) {
-      const { first, last } = runFrom(rows, from);
+      const { first, last } = consecutiveFrom(rows, from);
       const isRange = typeof holders === 'string' && last - first + 1 >= SHORTEST_RANGE;
       if (isRange) this.#sql.reserveRange.run(until, owner, at, token, holders, first, last);
       for (let seq = first; seq <= last && !isRange; seq++) {
@@ -561,16 +570,16 @@ export class Rows {
    * reserved or waiting -> waiting
    * @param token the reservation's token if it may still be committed, as after its lease expired; else null
    */
-  wait(
+  setWaiting(
     subscription: Subscription,
     row: DeliveryRow,
     { dueAt, tries, token, reason }: Pick<DeliveryRow, 'dueAt' | 'tries' | 'token' | 'reason'>,
     now: number,
   ): void {
     const { seq, element, expiresAt, leaseUntil } = row;
-    this.#sharedChanges(subscription, element);
+    this.#beforeElementChange(subscription, element);
     const crc = deliveryChecksum(seq, element, subscription.id, dueAt, tries, expiresAt);
-    this.#sql.wait.run(dueAt, tries, crc, token, reason, seq);
+    this.#sql.setWaiting.run(dueAt, tries, crc, token, reason, seq);
     if (leaseUntil === null) this.#waitingRemoved(subscription, row.dueAt);
     else this.#reservedChanged(subscription, -1);
     this.#waitingAdded(subscription, dueAt, now);
@@ -598,13 +607,13 @@ export class Rows {
   count(subscription: Subscription, now: number): Subscription {
     const { id, countedAt, scheduledFrom } = subscription;
     // After a restart the clock may be earlier: deliveries that are ready only at the later time are scheduled again.
-    const isBack = now < countedAt;
-    if (isBack || scheduledFrom <= now) {
-      const [from, to] = isBack ? [now, countedAt] : [countedAt, now];
+    const isClockBehind = now < countedAt;
+    if (isClockBehind || scheduledFrom <= now) {
+      const [from, to] = isClockBehind ? [now, countedAt] : [countedAt, now];
       const due = Number(this.#sql.countDue.get(id, from, to)?.n);
-      subscription.ready += isBack ? -due : due;
-      subscription.scheduled -= isBack ? -due : due;
-      this.#lookAhead(subscription, now);
+      subscription.ready += isClockBehind ? -due : due;
+      subscription.scheduled -= isClockBehind ? -due : due;
+      this.#updateScheduledFrom(subscription, now);
     }
     subscription.countedAt = now;
     return subscription;
@@ -618,31 +627,31 @@ export class Rows {
   /** Updates {@link SharedCounts}. Must be called after all subscriptions of the queue were counted at `now`. */
   countShared(queue: WorkerQueue, now: number): StateCounts {
     this.#noteDue(queue, now);
-    const beyond: StateCounts = queue.shared?.beyond ?? { ready: 0, scheduled: 0, reserved: 0 };
+    const excess: StateCounts = queue.shared?.excess ?? { ready: 0, scheduled: 0, reserved: 0 };
     const changed = queue.shared?.changed ?? new Set();
-    let left = READ_A_COUNT;
+    let left = ELEMENTS_PER_COUNT;
     for (const element of changed) {
       if (left <= 0) break;
       changed.delete(element);
-      left -= addBeyond(beyond, this.#statesOf(element, now), 1);
+      left -= addExcess(excess, this.#statesOf(element, now), 1);
     }
-    const readTo = this.#readShared(queue, now, beyond, left);
+    const readTo = this.#readShared(queue, now, excess, left);
     let holdsUntil = Number.POSITIVE_INFINITY;
     for (const { scheduledFrom } of queue.subscriptions.values()) {
       holdsUntil = Math.min(holdsUntil, scheduledFrom);
     }
     const isPart = changed.size > 0 || readTo < Number.POSITIVE_INFINITY;
-    queue.shared = { beyond, readTo, countedAt: now, holdsUntil, changed, isPart };
-    return beyond;
+    queue.shared = { excess: excess, readTo, countedAt: now, validUntil: holdsUntil, changed, isPart };
+    return excess;
   }
 
   /** Counts up to `most` further elements. Returns the last element that is counted, as {@link SharedCounts.readTo}. */
-  #readShared({ id, shared }: WorkerQueue, now: number, beyond: StateCounts, most: number): number {
+  #readShared({ id, shared }: WorkerQueue, now: number, excess: StateCounts, maxReads: number): number {
     const after = shared?.readTo ?? Number.MIN_SAFE_INTEGER;
-    let left = most;
+    let left = maxReads;
     if (after === Number.POSITIVE_INFINITY || left <= 0) return after;
     for (const row of this.#sql.sharedStates.iterate({ now, queue: id, after })) {
-      left -= addBeyond(beyond, row as unknown as StateCounts, 1);
+      left -= addExcess(excess, row as unknown as StateCounts, 1);
       if (left <= 0) return Number(row.seq);
     }
     return Number.POSITIVE_INFINITY;
@@ -654,16 +663,16 @@ export class Rows {
    */
   #noteDue(queue: WorkerQueue, now: number): void {
     const { shared } = queue;
-    if (shared === null || (now >= shared.countedAt && now < shared.holdsUntil)) return;
-    let left = now < shared.countedAt ? 0 : READ_A_COUNT;
+    if (shared === null || (now >= shared.countedAt && now < shared.validUntil)) return;
+    let left = now < shared.countedAt ? 0 : ELEMENTS_PER_COUNT;
     for (const subscription of queue.subscriptions.values()) {
       if (left <= 0) break;
-      const most = Math.ceil(left * GROUPS_OF_READ);
+      const most = Math.ceil(left * DELIVERIES_PER_READ);
       const due = this.#sql.becameDue.all(subscription.id, shared.countedAt, now, most);
-      left -= due.length / GROUPS_OF_READ;
+      left -= due.length / DELIVERIES_PER_READ;
       for (const { element } of due) {
         if (left <= 0) break;
-        left -= this.#sharedChanges(subscription, element as number | null);
+        left -= this.#beforeElementChange(subscription, element as number | null);
       }
     }
     if (left <= 0) queue.shared = null;
@@ -671,13 +680,13 @@ export class Rows {
 
   /**
    * Must be called before a delivery of the element changes, is added or is removed; null: its content is in its own
-   * row. Returns how much of {@link READ_A_COUNT} it used.
+   * row. Returns how much of {@link ELEMENTS_PER_COUNT} it used.
    */
-  #sharedChanges({ queue }: Subscription, element: number | null): number {
+  #beforeElementChange({ queue }: Subscription, element: number | null): number {
     const { shared } = queue;
     if (shared === null || element === null || element > shared.readTo || shared.changed.has(element))
       return 0;
-    const read = addBeyond(shared.beyond, this.#statesOf(element, shared.countedAt), -1);
+    const read = addExcess(shared.excess, this.#statesOf(element, shared.countedAt), -1);
     shared.changed.add(element);
     // Reading this many one by one costs as much as reading all.
     if (shared.changed.size >= MAX_CHANGED) queue.shared = null;
@@ -690,19 +699,19 @@ export class Rows {
 
   /** Counts the rows of the table, which is slow: for when the counts in memory may no longer match it. */
   recount(subscription: Subscription, now: number): void {
-    this.#queues.changed(subscription);
+    this.#queues.noteChanged(subscription);
     const { id, queue } = subscription;
     queue.shared = null;
     subscription.countedAt = now;
     subscription.ready = Number(this.#sql.countDue.get(id, Number.MIN_SAFE_INTEGER, now)?.n);
     subscription.scheduled = Number(this.#sql.countDue.get(id, now, Number.MAX_SAFE_INTEGER)?.n);
     subscription.reserved = Number(this.#sql.countReserved.get(id)?.n);
-    this.#lookAhead(subscription, now);
+    this.#updateScheduledFrom(subscription, now);
   }
 
   /** Also advances the counts to `now` if that is free. */
   #waitingAdded(subscription: Subscription, dueAt: number, now: number): void {
-    this.#queues.changed(subscription);
+    this.#queues.noteChanged(subscription);
     if (subscription.countedAt < now && subscription.scheduledFrom > now) subscription.countedAt = now;
     if (dueAt <= subscription.countedAt) subscription.ready++;
     else {
@@ -712,17 +721,17 @@ export class Rows {
   }
 
   #waitingRemoved(subscription: Subscription, dueAt: number): void {
-    this.#queues.changed(subscription);
+    this.#queues.noteChanged(subscription);
     if (dueAt <= subscription.countedAt) subscription.ready--;
     else if (--subscription.scheduled === 0) subscription.scheduledFrom = Number.POSITIVE_INFINITY;
   }
 
   #reservedChanged(subscription: Subscription, difference: number): void {
-    this.#queues.changed(subscription);
+    this.#queues.noteChanged(subscription);
     subscription.reserved += difference;
   }
 
-  #lookAhead(subscription: Subscription, now: number): void {
+  #updateScheduledFrom(subscription: Subscription, now: number): void {
     const next =
       subscription.scheduled === 0 ? null : momentOf(this.#sql.firstDueAfter.get(subscription.id, now));
     subscription.scheduledFrom = next ?? Number.POSITIVE_INFINITY;
@@ -736,16 +745,16 @@ export class Rows {
     return this.#leasesEndFrom <= now;
   }
 
-  /** Reservations of all queues that ended at `now` or before, by their ends, up to {@link LEASES_A_CALL}. */
+  /** Reservations of all queues that ended at `now` or before, by their ends, up to {@link MAX_LEASES_PER_CALL}. */
   endedLeases(now: number): DeliveryRow[] {
     const found: DeliveryRow[] = [];
     for (const { id, leaseEndsFrom } of this.#queues.subscriptions()) {
       if (leaseEndsFrom > now) continue;
-      if (found.length >= LEASES_A_CALL) break;
-      const rows = this.#sql.endedLeases.all(id, now, LEASES_A_CALL - found.length);
+      if (found.length >= MAX_LEASES_PER_CALL) break;
+      const rows = this.#sql.endedLeases.all(id, now, MAX_LEASES_PER_CALL - found.length);
       found.push(...(rows as unknown as DeliveryRow[]));
     }
-    return found.sort((a, b) => placeOf(a) - placeOf(b) || a.seq - b.seq);
+    return found.sort((a, b) => momentInOrder(a) - momentInOrder(b) || a.seq - b.seq);
   }
 
   /**
@@ -773,7 +782,10 @@ export class Rows {
 }
 
 /** The run of rows with consecutive numbers that starts at an index. Returns its first and last number. */
-function runFrom(rows: readonly { readonly seq: number }[], from: number): { first: number; last: number } {
+function consecutiveFrom(
+  rows: readonly { readonly seq: number }[],
+  from: number,
+): { first: number; last: number } {
   const first = rows[from]?.seq ?? 0;
   let length = 1;
   while (rows[from + length]?.seq === first + length) length++;
@@ -782,13 +794,13 @@ function runFrom(rows: readonly { readonly seq: number }[], from: number): { fir
 
 /**
  * Adds or subtracts the difference between the deliveries of an element and the element itself. Returns how much of
- * {@link READ_A_COUNT} reading them used.
+ * {@link ELEMENTS_PER_COUNT} reading them used.
  */
-function addBeyond(beyond: StateCounts, states: StateCounts | undefined, sign: 1 | -1): number {
+function addExcess(excess: StateCounts, states: StateCounts | undefined, sign: 1 | -1): number {
   if (states === undefined) return 1;
-  for (const state of DELIVERY_STATES) beyond[state] += sign * states[state];
-  beyond[states.ready > 0 ? 'ready' : states.scheduled > 0 ? 'scheduled' : 'reserved'] -= sign;
-  return Math.max(1, (states.ready + states.scheduled + states.reserved) / GROUPS_OF_READ);
+  for (const state of DELIVERY_STATES) excess[state] += sign * states[state];
+  excess[states.ready > 0 ? 'ready' : states.scheduled > 0 ? 'scheduled' : 'reserved'] -= sign;
+  return Math.max(1, (states.ready + states.scheduled + states.reserved) / DELIVERIES_PER_READ);
 }
 
 /** The number of a delivery's element. */
@@ -797,7 +809,7 @@ export function elementOf({ seq, element }: Pick<DeliveryRow, 'seq' | 'element'>
 }
 
 /** The moment that orders deliveries of a state. */
-function placeOf({ leaseUntil, dueAt }: Pick<DeliveryRow, 'leaseUntil' | 'dueAt'>): number {
+function momentInOrder({ leaseUntil, dueAt }: Pick<DeliveryRow, 'leaseUntil' | 'dueAt'>): number {
   return leaseUntil ?? dueAt;
 }
 
@@ -807,7 +819,7 @@ function momentOf(row: Record<string, unknown> | undefined): number | null {
 }
 
 /** Whether the checksum of a delivery matches. A delivery that fails is never handed to a consumer. */
-export function isWholeDelivery(
+export function isIntactDelivery(
   row: Omit<DeliveryRow, 'reason' | 'token' | 'owner' | 'leaseUntil'>,
 ): boolean {
   const { seq, element, subscription, dueAt, tries, expiresAt, crc } = row;
@@ -815,7 +827,7 @@ export function isWholeDelivery(
 }
 
 /** Whether the checksum of a delivery's content matches. */
-export function isWholeContent(
+export function isIntactContent(
   row: Pick<DeliveryRow, 'seq' | 'element'>,
   content: Omit<WholeRow, keyof DeliveryRow | 'insertedAt'>,
 ): boolean {

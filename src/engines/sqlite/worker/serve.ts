@@ -57,7 +57,7 @@ function openStore(options: WorkerData, warn: Warn, reach: (point: TransactionPo
     return open();
   } catch (error) {
     // Opening the file needs a little space. A full disk must not prevent a restart, after which consumers free space.
-    if (!isFull(causeOf(error)) || !space?.giveUpBallast()) throw error;
+    if (!isFull(causeOf(error)) || !space?.releaseBallast()) throw error;
     return open();
   }
 }
@@ -115,7 +115,7 @@ class StoreServer {
     try {
       const transfer: ArrayBuffer[] = [];
       const bytes = batches.reduce((sum, { bodies }) => sum + byteLengthOf(bodies), 0);
-      store.space?.look(bytes, batches[0]?.now ?? store.now);
+      store.space?.check(bytes, batches[0]?.now ?? store.now);
       const parts = batches.map(wholeOf);
       const early = placesBeforeSync(store, batches);
       let late: readonly number[][] | null = null;
@@ -123,7 +123,7 @@ class StoreServer {
         if (early === null) return;
         const replies = parts.map(({ result }, part) => replyAt(result, early[part] ?? null, transfer));
         this.#post({ kind: 'earlyReplies', replies }, transfer.splice(0));
-        late = batches.map(({ calls }, batch) => othersThan(early[batch] ?? [], calls.length));
+        late = batches.map(({ calls }, batch) => otherIndexes(early[batch] ?? [], calls.length));
       });
       const replies = parts.map(({ result }, part) =>
         late === null ? replyAt(result, null, transfer) : replyAt(result, late[part] ?? null, null),
@@ -140,10 +140,10 @@ class StoreServer {
   #checkpoint(bytes: number): void {
     const store = this.#store;
     try {
-      store.checkpoint(store.sweeper.takeReturned() ? 0 : CHECKPOINT_PAGES, bytes);
+      store.checkpoint(store.sweeper.takePagesReturned() ? 0 : CHECKPOINT_PAGES, bytes);
     } catch (error) {
       if (!isFull(error)) throw error;
-      store.space?.giveUpBallast();
+      store.space?.releaseBallast();
     }
   }
 
@@ -199,7 +199,7 @@ function replyAt(
 }
 
 /** The indexes below `calls` that are not in `places`, which are ascending. */
-function othersThan(places: readonly number[], calls: number): number[] {
+function otherIndexes(places: readonly number[], calls: number): number[] {
   const others: number[] = [];
   let at = 0;
   for (let place = 0; place < calls; place++) {

@@ -22,8 +22,8 @@ import {
   type DeliveryRow,
   type ElementRow,
   elementOf,
-  isWholeContent,
-  isWholeDelivery,
+  isIntactContent,
+  isIntactDelivery,
   SHORTEST_RANGE,
 } from './rows.ts';
 import type { Store } from './store.ts';
@@ -56,7 +56,7 @@ export function settle(
   items: Fields,
   details: readonly SettleDetails[] | null,
 ): Fields {
-  if (details !== null) makeRoom(store, items, details);
+  if (details !== null) enforceGroupLimits(store, items, details);
   const results: Fields = [];
   /** Elements that items insert, by queue: together they take 2 µs less per item of an exchange with two copies. */
   const inserted = new Map<QueueName, Incoming[]>();
@@ -83,7 +83,7 @@ export function settle(
     const group = items[at + 2] as SettleFields[2];
     const isWaiting = items[at + 3] === 1;
     const kind = items[at + 6] as Kind;
-    const rest = details?.[at / SETTLE_FIELDS] ?? [];
+    const detail = details?.[at / SETTLE_FIELDS] ?? [];
     let outcome: SettleOutcome = 'not-found';
     if (queue !== null && element !== null) {
       store.queues.noteUse(queue, store.now);
@@ -92,11 +92,11 @@ export function settle(
       else if (subscription !== undefined) {
         const token = items[at + 4] as SettleFields[4];
         const owner = items[at + 5] as SettleFields[5];
-        outcome = settleOne(store, subscription, { element, isWaiting, token, owner }, kind, rest);
+        outcome = settleOne(store, subscription, { element, isWaiting, token, owner }, kind, detail);
       }
     }
-    if (outcome === 'done' && kind === 'finish') readInserts(store, rest, inserted);
-    results.push(outcome, outcome === 'done' && kind === 'extend' ? store.now + Number(rest[0]) : null);
+    if (outcome === 'done' && kind === 'finish') readInserts(store, detail, inserted);
+    results.push(outcome, outcome === 'done' && kind === 'extend' ? store.now + Number(detail[0]) : null);
     at += SETTLE_FIELDS;
   }
   for (const [to, elements] of inserted) insertAll(store, store.queues.use(to, store.now), elements);
@@ -121,7 +121,7 @@ function endOfRange({ ids }: Store, items: Fields, from: number): number {
     if (items[at] !== null || items[at + 2] !== group || !isCommit(items, at)) break;
     if (ids.parse(items[at + 1] as SettleFields[1]) !== element) break;
     tokens ??= TakeTokens.from(token, first);
-    if (!tokens.fits(String(items[at + 4]), element)) break;
+    if (!tokens.matches(String(items[at + 4]), element)) break;
   }
   return at;
 }
@@ -142,11 +142,11 @@ function finishRange(store: Store, queue: WorkerQueue, items: Fields, from: numb
   const subscription = queue.subscriptions.get(group ?? PLAIN_GROUP);
   if (subscription === undefined || first === null) return false;
   store.queues.noteUse(queue, store.now);
-  return store.rows.removeHeldRange(subscription, first, count, storedToken(token ?? '', first));
+  return store.rows.removeReservedRange(subscription, first, count, storedToken(token ?? '', first));
 }
 
 /** Checks the group limits of all elements that the call inserts, before it changes anything. */
-function makeRoom({ queues }: Store, items: Fields, details: readonly SettleDetails[]): void {
+function enforceGroupLimits({ queues }: Store, items: Fields, details: readonly SettleDetails[]): void {
   const targets = new Map<QueueName, { readonly groups: string }[]>();
   const add = (queue: QueueName, groups: string): void => {
     if (groups === '') return;
@@ -154,17 +154,17 @@ function makeRoom({ queues }: Store, items: Fields, details: readonly SettleDeta
     if (elements === undefined) targets.set(queue, [{ groups }]);
     else elements.push({ groups });
   };
-  for (const [index, rest] of details.entries()) {
+  for (const [index, detail] of details.entries()) {
     const kind = items[index * SETTLE_FIELDS + 6] as Kind;
-    if (rest === null) continue;
-    if (kind === 'move') add(rest[0] as QueueName, rest[1] as string);
+    if (detail === null) continue;
+    if (kind === 'move') add(detail[0] as QueueName, detail[1] as string);
     if (kind !== 'finish') continue;
     // Read by index: tuples would be created for each element only to find no groups.
-    for (let at = 0; at < rest.length; at += INSERTED_FIELDS) {
-      add(rest[at] as InsertedFields[0], rest[at + 7] as InsertedFields[7]);
+    for (let at = 0; at < detail.length; at += INSERTED_FIELDS) {
+      add(detail[at] as InsertedFields[0], detail[at + 7] as InsertedFields[7]);
     }
   }
-  for (const [queue, elements] of targets) queues.makeRoom(queue, elements);
+  for (const [queue, elements] of targets) queues.enforceGroupLimit(queue, elements);
 }
 
 function readInserts({ received }: Store, inserts: Fields, byQueue: Map<QueueName, Incoming[]>): void {
@@ -195,16 +195,18 @@ function settleOne(
   subscription: Subscription,
   reference: Reference,
   kind: Kind,
-  rest: Fields,
+  detail: Fields,
 ): SettleOutcome {
   const { element, isWaiting, token } = reference;
   // The case of nearly every commit, in one statement: 1.5 µs less than reading the row first.
-  const isHeldCommit = kind === 'finish' && !isWaiting && token !== null;
-  if (isHeldCommit && store.rows.removeHeld(subscription, element, storedToken(token, element)))
+  const isTokenCommit = kind === 'finish' && !isWaiting && token !== null;
+  if (isTokenCommit && store.rows.removeReserved(subscription, element, storedToken(token, element)))
     return 'done';
   const row = find(store, subscription, element, kind);
   if (row === null) return 'not-found';
-  return outcomeIfNotAllowed(row, reference, kind, store.now) ?? apply(store, subscription, row, kind, rest);
+  return (
+    outcomeIfNotAllowed(row, reference, kind, store.now) ?? apply(store, subscription, row, kind, detail)
+  );
 }
 
 /** Finds the delivery; reads its content, too, if the action copies it. */
@@ -238,7 +240,7 @@ function apply(
   subscription: Subscription,
   row: DeliveryRow,
   kind: Kind,
-  rest: Fields,
+  detail: Fields,
 ): SettleOutcome {
   const { rows, now } = store;
   if (kind === 'finish') {
@@ -246,21 +248,21 @@ function apply(
     return 'done';
   }
   if (kind === 'extend') {
-    rows.extend(subscription, row.seq, now + Number(rest[0]));
+    rows.extend(subscription, row.seq, now + Number(detail[0]));
     return 'done';
   }
   // A change computed from damaged fields would get a valid checksum.
-  if (!isWholeDelivery(row)) {
+  if (!isIntactDelivery(row)) {
     setAsideDamaged(store, row.seq);
     return 'not-found';
   }
   if (kind === 'dead-letter') {
-    const [countTry, reason] = rest;
+    const [countTry, reason] = detail;
     return deadLetter(store, subscription, row, row.tries + Number(countTry), reason as string | null);
   }
   return kind === 'move'
-    ? move(store, subscription, row, rest as Move)
-    : release(store, subscription, row, rest as Release);
+    ? move(store, subscription, row, detail as Move)
+    : release(store, subscription, row, detail as Release);
 }
 
 type Release = [
@@ -284,17 +286,17 @@ function release(
     return failTry(store, subscription, row, { dueAt: moment, retryFrom, token: null, reason });
   }
   const { tries } = row;
-  return wait(store, subscription, row, { dueAt: moment, tries, token: null, reason: row.reason });
+  return setWaiting(store, subscription, row, { dueAt: moment, tries, token: null, reason: row.reason });
 }
 
-function wait(
+function setWaiting(
   { rows, sweeper, now }: Store,
   subscription: Subscription,
   row: DeliveryRow,
   facts: Pick<DeliveryRow, 'dueAt' | 'tries' | 'token' | 'reason'>,
 ): 'done' {
-  rows.wait(subscription, row, facts, now);
-  sweeper.releasedInto(subscription.queue);
+  rows.setWaiting(subscription, row, facts, now);
+  sweeper.noteReleased(subscription.queue);
   return 'done';
 }
 
@@ -311,9 +313,9 @@ export function endLeases(store: Store): void {
     const subscription = queues.subscriptionById(row.subscription);
     // An earlier row of the loop may have set aside the element as damaged, with the deliveries of all groups.
     if (subscription === null || rows.bySeq(row.seq) === null) continue;
-    store.affected(subscription.queue);
+    store.noteAffected(subscription.queue);
     // A try counted in damaged fields would get a valid checksum.
-    if (!isWholeDelivery(row)) setAsideDamaged(store, row.seq);
+    if (!isIntactDelivery(row)) setAsideDamaged(store, row.seq);
     else {
       const { token, leaseUntil } = row;
       const endedAt = leaseUntil ?? now;
@@ -353,7 +355,7 @@ function failTry(
     retryFrom === null || retryDelay === null
       ? dueAt
       : retryFrom + retryDelayMs(retryDelay, tries, elementOf(row));
-  return wait(store, subscription, row, { dueAt: retryAt, tries, token, reason });
+  return setWaiting(store, subscription, row, { dueAt: retryAt, tries, token, reason });
 }
 
 /** Moves an element to the dead-letter queue, whatever its tries. If there is none, it waits again. */
@@ -366,14 +368,14 @@ function deadLetter(
 ): SettleOutcome {
   const to = deadLetterQueue(subscription.queue);
   if (to !== null) return toDeadLetterQueue(store, subscription, row, to, tries, reason);
-  const last = tries > row.tries ? reason : row.reason;
-  return wait(store, subscription, row, { dueAt: store.now, tries, token: null, reason: last });
+  const lastReason = tries > row.tries ? reason : row.reason;
+  return setWaiting(store, subscription, row, { dueAt: store.now, tries, token: null, reason: lastReason });
 }
 
 /** Moves an expired delivery to the dead-letter queue; removes it if there is none. */
 export function expire(store: Store, subscription: Subscription, row: DeliveryRow): void {
   const to = deadLetterQueue(subscription.queue);
-  if (!isWholeDelivery(row)) setAsideDamaged(store, row.seq);
+  if (!isIntactDelivery(row)) setAsideDamaged(store, row.seq);
   else if (to === null) store.rows.remove(subscription, [row]);
   else toDeadLetterQueue(store, subscription, row, to, row.tries, EXPIRED);
 }
@@ -399,14 +401,14 @@ function toDeadLetterQueue(
 ): SettleOutcome {
   const { records, rows, now } = store;
   const { queue, group } = subscription;
-  const content = soundContent(store, row);
+  const content = intactContent(store, row);
   if (content === null) return 'not-found';
   const { contentEncoding, headers } = fromMore(content.more);
   const deadHeaders = deadLetterHeaders(headers, {
     from: bytesOfText(queue.key.name),
     at: now,
     tries,
-    id: store.ids.text(elementOf(row)),
+    id: store.ids.format(elementOf(row)),
     reason,
   });
   const target = store.queues.use(nameOf({ ns: queue.key.ns, name: to }), now);
@@ -419,7 +421,7 @@ function toDeadLetterQueue(
   records.countOne(queue, group, 'deadletter');
   records.countOne(target, PLAIN_GROUP, 'put');
   if (groups !== '') for (const one of groups.split(',')) records.countOne(target, one, 'put');
-  store.affected(target);
+  store.noteAffected(target);
   return 'dead-lettered';
 }
 
@@ -433,7 +435,7 @@ function move(
   [to, groups, tries, ...headers]: Move,
 ): SettleOutcome {
   const target = store.queues.use(to, store.now);
-  const content = soundContent(store, row);
+  const content = intactContent(store, row);
   if (content === null) return 'not-found';
   const { dueAt, expiresAt } = row;
   let { more } = content;
@@ -445,16 +447,16 @@ function move(
   store.rows.remove(subscription, [row]);
   insertAll(store, target, [{ ...content, more, ...facts, groups, extra: null }]);
   store.copiedBytes += content.body.byteLength;
-  store.affected(target);
+  store.noteAffected(target);
   return 'done';
 }
 
 /**
  * The content of a delivery. If it is missing or its checksum does not match, sets the element aside and returns null.
  */
-function soundContent(store: Store, row: DeliveryRow): ElementRow | null {
+function intactContent(store: Store, row: DeliveryRow): ElementRow | null {
   const content = store.rows.contentOf(row);
-  if (content !== null && isWholeContent(row, content)) return content;
+  if (content !== null && isIntactContent(row, content)) return content;
   setAsideDamaged(store, row.seq);
   return null;
 }
@@ -475,7 +477,7 @@ export function setAsideDamaged(store: Store, seq: number): void {
   const element = elementOf(first);
   const affected = new Set<WorkerQueue>();
   let isKept = false;
-  for (const row of isWholeDelivery(found) ? rows.ofElement(element) : [first]) {
+  for (const row of isIntactDelivery(found) ? rows.ofElement(element) : [first]) {
     const subscription = queues.subscriptionById(row.subscription);
     if (subscription === null) continue;
     const { queue } = subscription;
@@ -488,9 +490,9 @@ export function setAsideDamaged(store: Store, seq: number): void {
   // A damaged maturity or subscription is still counted with its value from before the damage.
   for (const { subscriptions } of affected) for (const one of subscriptions.values()) rows.recount(one, now);
   const [queue] = affected;
-  const rest = isKept ? 'kept in the table "damaged"' : 'lost: its content is missing';
+  const fate = isKept ? 'kept in the table "damaged"' : 'lost: its content is missing';
   store.warn(
-    { element: store.ids.text(element), namespace: queue?.key.ns ?? '', queue: queue?.key.name ?? '' },
-    `an element fails its checksum; it was taken out of its queue and ${rest}`,
+    { element: store.ids.format(element), namespace: queue?.key.ns ?? '', queue: queue?.key.name ?? '' },
+    `an element fails its checksum; it was taken out of its queue and ${fate}`,
   );
 }

@@ -15,10 +15,10 @@ import { StoreLost } from './errors.ts';
 
 type SpaceSettings = Pick<Settings, 'file' | 'ballastBytes' | 'minFreeBytes'>;
 
-const TRANSACTIONS_A_LOOK = 5;
-const LOOK_EACH_MS = 1000;
+const TRANSACTIONS_PER_CHECK = 5;
+const CHECK_INTERVAL_MS = 1000;
 /** Share of the margin that may be stored before the next check. */
-const SHARE_A_LOOK = 1 / 8;
+const SHARE_PER_CHECK = 1 / 8;
 
 /**
  * Lets consumers continue on a full disk, and detects files that are deleted or replaced while they are in use: the
@@ -34,17 +34,17 @@ export class Space {
   readonly #ballast: string;
   /** Identity of the file at each path when the database was opened. */
   readonly #identities = new Map<string, string | null>();
-  #tight = false;
-  #lookedAt = Number.NEGATIVE_INFINITY;
-  #transactionsUntilLook = 0;
-  #bytesSinceLook = 0;
+  #isNearlyFull = false;
+  #checkedAt = Number.NEGATIVE_INFINITY;
+  #transactionsUntilCheck = 0;
+  #bytesSinceCheck = 0;
   #hasBallast: boolean;
 
   constructor(options: SpaceSettings, warn: Warn) {
     this.#options = options;
     this.#warn = warn;
     this.#ballast = `${options.file}.ballast`;
-    this.#hasBallast = this.#findBallast();
+    this.#hasBallast = this.#isBallastComplete();
   }
 
   /** Called once the database and its log exist: any other file at their paths is detected from now on. */
@@ -55,44 +55,44 @@ export class Space {
   }
 
   /** Whether calls that need space, inserts and transfers, are rejected now. */
-  get isTight(): boolean {
-    return this.#tight;
+  get isNearlyFull(): boolean {
+    return this.#isNearlyFull;
   }
 
   /**
    * Checks the free space of the disk now and then; called before each transaction. A check costs about 10 µs, a sixth
-   * of a small transaction. So only each {@link TRANSACTIONS_A_LOOK}th transaction makes one, the first after {@link
-   * LOOK_EACH_MS}, and each that stores much: what is stored between checks is at most a part of the margin, or one
-   * transaction. Inserts stop below the margin and continue a quarter above it, so that they do not oscillate.
+   * of a small transaction. So only each {@link TRANSACTIONS_PER_CHECK}th transaction makes one, the first after {@link
+   * CHECK_INTERVAL_MS}, and each that stores much: what is stored between checks is at most a part of the margin, or
+   * one transaction. Inserts stop below the margin and continue a quarter above it, so that they do not oscillate.
    * @param bytes of the bodies that the transaction may store
    * @throws StoreLost if the file or its log was deleted or replaced
    */
-  look(bytes: number, now: number): void {
-    this.#transactionsUntilLook -= 1;
-    this.#bytesSinceLook += bytes;
-    const isMuch = this.#bytesSinceLook > this.#options.minFreeBytes * SHARE_A_LOOK;
-    const isLate = Math.abs(now - this.#lookedAt) >= LOOK_EACH_MS;
-    if (!this.#tight && !isMuch && !isLate && this.#transactionsUntilLook > 0) return;
-    this.#lookedAt = now;
+  check(bytes: number, now: number): void {
+    this.#transactionsUntilCheck -= 1;
+    this.#bytesSinceCheck += bytes;
+    const isMuch = this.#bytesSinceCheck > this.#options.minFreeBytes * SHARE_PER_CHECK;
+    const isLate = Math.abs(now - this.#checkedAt) >= CHECK_INTERVAL_MS;
+    if (!this.#isNearlyFull && !isMuch && !isLate && this.#transactionsUntilCheck > 0) return;
+    this.#checkedAt = now;
     this.#checkFiles();
-    this.#hasBallast = this.#findBallast();
-    this.#transactionsUntilLook = TRANSACTIONS_A_LOOK;
-    this.#bytesSinceLook = bytes;
+    this.#hasBallast = this.#isBallastComplete();
+    this.#transactionsUntilCheck = TRANSACTIONS_PER_CHECK;
+    this.#bytesSinceCheck = bytes;
     const { minFreeBytes, ballastBytes } = this.#options;
     const free = this.#free();
-    const owed = this.#hasBallast ? 0 : ballastBytes;
-    const wanted = (this.#tight ? minFreeBytes * 1.25 : minFreeBytes) + owed;
-    const enough = free >= wanted && (this.#hasBallast || this.#makeBallast());
-    if (enough !== this.#tight) return;
-    this.#tight = !enough;
+    const missingBallastBytes = this.#hasBallast ? 0 : ballastBytes;
+    const requiredBytes = (this.#isNearlyFull ? minFreeBytes * 1.25 : minFreeBytes) + missingBallastBytes;
+    const hasSpace = free >= requiredBytes && (this.#hasBallast || this.#writeBallast());
+    if (hasSpace !== this.#isNearlyFull) return;
+    this.#isNearlyFull = !hasSpace;
     const fields = { file: this.#options.file, freeBytes: free, ballast: this.#hasBallast };
-    if (enough) this.#warn(fields, 'the disk has space again: inserts go on');
+    if (hasSpace) this.#warn(fields, 'the disk has space again: inserts go on');
     else this.#warn(fields, 'the disk is nearly full: inserts are refused, everything else goes on');
   }
 
   /** Deletes the ballast when SQLite ran out of space. Returns whether there was one, so that a retry may succeed. */
-  giveUpBallast(): boolean {
-    this.#tight = true;
+  releaseBallast(): boolean {
+    this.#isNearlyFull = true;
     if (!existsSync(this.#ballast)) return false;
     rmSync(this.#ballast);
     this.#hasBallast = false;
@@ -112,7 +112,7 @@ export class Space {
   }
 
   /** Whether the ballast exists in full: an operator may have deleted it. */
-  #findBallast(): boolean {
+  #isBallastComplete(): boolean {
     const { ballastBytes } = this.#options;
     return ballastBytes === 0 || ballastSize(this.#ballast) >= ballastBytes;
   }
@@ -125,7 +125,7 @@ export class Space {
   /**
    * Writes all blocks of the ballast, since a sparse file would reserve nothing. Returns false if there is no space.
    */
-  #makeBallast(): boolean {
+  #writeBallast(): boolean {
     const { ballastBytes } = this.#options;
     const block = Buffer.alloc(1024 * 1024, 'quayside ballast ');
     try {

@@ -16,8 +16,8 @@ import { Sweeper } from './sweep.ts';
 export type TransactionPoint = 'begin' | 'commit' | 'committed' | 'checkpoint';
 
 /** The length of the log is queried after this many transactions, or this many bytes of bodies. */
-const TRANSACTIONS_A_LOG_QUERY = 8;
-const BYTES_A_LOG_QUERY = 1024 * 1024;
+const TRANSACTIONS_PER_LOG_QUERY = 8;
+const BYTES_PER_LOG_QUERY = 1024 * 1024;
 
 /**
  * Bytes of bodies that one transaction copies to other queues, including dead-letter queues, about: 40 ms. A consumer
@@ -26,7 +26,7 @@ const BYTES_A_LOG_QUERY = 1024 * 1024;
  */
 const MAX_COPIED_BYTES = 4 * 1024 * 1024;
 
-interface Surroundings {
+interface StoreDependencies {
   /** Null for `:memory:`. */
   readonly space: Space | null;
   readonly warn: Warn;
@@ -68,20 +68,20 @@ export class Store {
   readonly #markUnsynced: StatementSync;
   readonly #countChanges: StatementSync;
   /** Its result when the transaction began. */
-  #changes = 0;
+  #changesBefore = 0;
   readonly #pages: StatementSync;
   readonly #freePages: StatementSync;
   readonly #pageBytes: number;
   readonly #logPages: StatementSync;
   /** Transactions, and bytes of bodies, until the length of the log is queried again. */
-  #transactionsUntilQuery = TRANSACTIONS_A_LOG_QUERY;
-  #bytesUntilQuery = BYTES_A_LOG_QUERY;
+  #transactionsUntilQuery = TRANSACTIONS_PER_LOG_QUERY;
+  #bytesUntilQuery = BYTES_PER_LOG_QUERY;
   readonly #checkpoint: StatementSync;
 
   constructor(
     db: DatabaseSync,
     options: Pick<WorkerData, 'file' | 'policies' | 'durability' | 'dedupWindowMs'>,
-    { space, warn, reach }: Surroundings,
+    { space, warn, reach }: StoreDependencies,
   ) {
     this.db = db;
     this.warn = warn;
@@ -110,16 +110,16 @@ export class Store {
 
   /** @param needsSync whether the transaction is acknowledged only after an fsync; ignored with `durability: normal` */
   begin(needsSync: boolean): void {
-    if (this.ids.nearlySpent) {
+    if (this.ids.isNearlySpent) {
       this.db.exec('PRAGMA synchronous = FULL');
-      this.ids.beginEpoch(nextEpoch(this.db));
+      this.ids.startEpoch(nextEpoch(this.db));
       this.db.exec('PRAGMA synchronous = NORMAL');
     }
     this.#needsSync = needsSync && this.#isDurable;
     this.copiedBytes = 0;
     this.#reach('begin');
     this.#begin.run();
-    if (this.#isMarked) this.#changes = this.#totalChanges();
+    if (this.#isMarked) this.#changesBefore = this.#totalChanges();
   }
 
   /** Whether the transaction must be marked as unsynced if it changes anything. */
@@ -133,7 +133,7 @@ export class Store {
 
   commit(): void {
     this.queues.save();
-    if (this.#isMarked && this.#totalChanges() > this.#changes) this.#markUnsynced.run();
+    if (this.#isMarked && this.#totalChanges() > this.#changesBefore) this.#markUnsynced.run();
     this.#reach('commit');
     this.mayBeDurable = true;
     this.#commit.run();
@@ -182,7 +182,7 @@ export class Store {
   }
 
   /** Notes that a queue gained eligible elements without a call whose caller knows of them. */
-  affected({ key }: WorkerQueue): void {
+  noteAffected({ key }: WorkerQueue): void {
     this.#affected.set(nameOf(key), key);
   }
 
@@ -223,8 +223,8 @@ export class Store {
     this.#transactionsUntilQuery -= 1;
     this.#bytesUntilQuery -= bytes;
     if (pages > 0 && this.#transactionsUntilQuery > 0 && this.#bytesUntilQuery > 0) return;
-    this.#transactionsUntilQuery = TRANSACTIONS_A_LOG_QUERY;
-    this.#bytesUntilQuery = BYTES_A_LOG_QUERY;
+    this.#transactionsUntilQuery = TRANSACTIONS_PER_LOG_QUERY;
+    this.#bytesUntilQuery = BYTES_PER_LOG_QUERY;
     const row = this.#logPages.get();
     // Both are -1 if the database has no log, as `:memory:`.
     if (Number(row?.log) - Number(row?.checkpointed) > pages) this.#checkpoint.get();

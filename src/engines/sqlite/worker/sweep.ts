@@ -10,20 +10,20 @@ import type { Store } from './store.ts';
  * Expired deliveries, deliveries past their retention, and idempotency keys past their window: about this many of each
  * are removed by one call.
  */
-const ROWS_A_CALL = 1000;
+const MAX_ROWS_PER_CALL = 1000;
 
 /**
  * How long a queue is unused before it is removed, if it is empty and not paused. Its last use is known to the hour.
  */
-const FORGOTTEN_MS = 86_400_000 + USE_NOTED_MS;
+const UNUSED_MS = 86_400_000 + USE_NOTED_MS;
 /** Pause between two passes over all queues, and the queues that one call removes, at most. */
-const REST_MS = 600_000;
-const QUEUES_A_CALL = 200;
+const PAUSE_MS = 600_000;
+const MAX_QUEUES_PER_CALL = 200;
 
 /** Free pages that are not returned, for the next burst: growing the file again costs more. */
 const PAGES_KEPT = 4096;
 /** Pages returned per call: a few milliseconds, since each may require moving a page from the end of the file. */
-const PAGES_A_CALL = 500;
+const PAGES_PER_CALL = 500;
 
 const SQL = {
   overdue: `SELECT DISTINCT e.seq, e.inserted_at
@@ -33,7 +33,7 @@ const SQL = {
   insertedAfter: `SELECT inserted_at AS at FROM element INDEXED BY element_age
        WHERE queue = ? AND groups > 0 AND inserted_at > ? ORDER BY inserted_at LIMIT 1`,
   hasKeys: 'SELECT 1 FROM dedup WHERE queue = ? LIMIT 1',
-  vacuum: `PRAGMA incremental_vacuum(${PAGES_A_CALL})`,
+  vacuum: `PRAGMA incremental_vacuum(${PAGES_PER_CALL})`,
 } as const;
 
 /**
@@ -45,7 +45,7 @@ const SQL = {
 export class Sweeper {
   readonly #sql: Statements<typeof SQL>;
   readonly #queues: Queues;
-  #forgetAt = Number.NEGATIVE_INFINITY;
+  #nextPassAt = Number.NEGATIVE_INFINITY;
   #arePagesReturned = false;
 
   constructor(db: DatabaseSync, queues: Queues) {
@@ -56,7 +56,7 @@ export class Sweeper {
   sweep(store: Store): SweepResult {
     const { now, rows, queues, records } = store;
     endLeases(store);
-    const expired = rows.expired(now, ROWS_A_CALL);
+    const expired = rows.expired(now, MAX_ROWS_PER_CALL);
     const copiedBefore = store.copiedBytes;
     let isStepOver = false;
     for (const row of expired) {
@@ -66,12 +66,12 @@ export class Sweeper {
       if (subscription !== null && rows.bySeq(row.seq) !== null) expire(store, subscription, row);
     }
     const areOldLeft = this.#dropOld(store);
-    const areKeysLeft = records.forgetKeys(now, ROWS_A_CALL);
-    this.#forgetUnused(store);
+    const areKeysLeft = records.forgetKeys(now, MAX_ROWS_PER_CALL);
+    this.#removeUnused(store);
     const arePagesLeft = this.#returnPages(store);
     const isMore =
       isStepOver ||
-      expired.length === ROWS_A_CALL ||
+      expired.length === MAX_ROWS_PER_CALL ||
       areOldLeft ||
       areKeysLeft ||
       arePagesLeft ||
@@ -108,19 +108,19 @@ export class Sweeper {
   }
 
   /** Notes that the queue has a waiting element that was inserted at `insertedAt`. */
-  added(queue: WorkerQueue, insertedAt: number): void {
+  noteAdded(queue: WorkerQueue, insertedAt: number): void {
     if (queue.policy.retentionMs !== null) queue.oldestAt = Math.min(queue.oldestAt, insertedAt);
   }
 
   /** Notes that the queue has a waiting delivery that may be older than all others. */
-  releasedInto(queue: WorkerQueue): void {
-    this.added(queue, Number.MIN_SAFE_INTEGER);
+  noteReleased(queue: WorkerQueue): void {
+    this.noteAdded(queue, Number.MIN_SAFE_INTEGER);
   }
 
   /** Removes waiting deliveries past their retention. Returns whether there may be more. */
   #dropOld(store: Store): boolean {
     const { now } = store;
-    let left = ROWS_A_CALL;
+    let left = MAX_ROWS_PER_CALL;
     for (const queue of this.#queues.all()) {
       const { id, oldestAt, policy } = queue;
       if (policy.retentionMs === null || oldestAt > now - policy.retentionMs) continue;
@@ -145,20 +145,20 @@ export class Sweeper {
   }
 
   /** Removes unused queues, with their counters, so that names do not accumulate. */
-  #forgetUnused(store: Store): void {
+  #removeUnused(store: Store): void {
     const { now, queues } = store;
-    if (now < this.#forgetAt) return;
-    let left = QUEUES_A_CALL;
+    if (now < this.#nextPassAt) return;
+    let left = MAX_QUEUES_PER_CALL;
     for (const queue of [...queues.all()]) {
-      if (now - queue.usedAt < FORGOTTEN_MS || !this.#isForgettable(store, queue)) continue;
+      if (now - queue.usedAt < UNUSED_MS || !this.#isRemovable(store, queue)) continue;
       if (left-- === 0) return;
       store.records.deleteDefinition('queue', queueDefinitionKey(queue.key), 'any');
       queues.remove(queue);
     }
-    this.#forgetAt = now + REST_MS;
+    this.#nextPassAt = now + PAUSE_MS;
   }
 
-  #isForgettable({ records, queues }: Store, queue: WorkerQueue): boolean {
+  #isRemovable({ records, queues }: Store, queue: WorkerQueue): boolean {
     if (queue.options !== null || deliveriesIn(queue) > 0) return false;
     const [, value = 'null'] = records.definition('queue', queueDefinitionKey(queue.key)) ?? [];
     if ((JSON.parse(value) as { readonly paused?: unknown } | null)?.paused === true) return false;
@@ -177,7 +177,7 @@ export class Sweeper {
   }
 
   /** Whether pages were returned since the last call. The file shrinks only at the next checkpoint. */
-  takeReturned(): boolean {
+  takePagesReturned(): boolean {
     const areReturned = this.#arePagesReturned;
     this.#arePagesReturned = false;
     return areReturned;
@@ -187,6 +187,6 @@ export class Sweeper {
 /** Whether enough of the file is free to shrink it. */
 function isShrinkable(store: Store): boolean {
   const free = store.freePages();
-  if (store.space?.isTight) return free > 0;
+  if (store.space?.isNearlyFull) return free > 0;
   return free > PAGES_KEPT && free * 4 > store.pages();
 }

@@ -11,7 +11,7 @@ import {
   type TakenFields,
   type UndoneDelivery,
 } from '../protocol.ts';
-import { elementOf, isWholeContent, isWholeDelivery, type ReadyRow, type ScannedRow } from './rows.ts';
+import { elementOf, isIntactContent, isIntactDelivery, type ReadyRow, type ScannedRow } from './rows.ts';
 import { expire, setAsideDamaged } from './settle.ts';
 import type { Store } from './store.ts';
 import { TakeTokens } from './tokens.ts';
@@ -19,9 +19,9 @@ import { TakeTokens } from './tokens.ts';
 // Operations that read deliveries: takes, with the undo of pops, and scans.
 
 /** Maximum number of rows read at a time. */
-const PAGE = 64;
+const MAX_PAGE_ROWS = 64;
 /** Rows read first, when the size of bodies is unknown: this many of 1 MiB fill a reply. */
-const FIRST_PAGE = 16;
+const FIRST_PAGE_ROWS = 16;
 /** Once the bodies have this many bytes, a call returns, with `isLeft` set, even if there are fewer than `count`. */
 const MAX_REPLY_BYTES = LIMITS.takeBytes;
 /** Expired elements that one call removes; if there are more, it sets `isLeft`, too. */
@@ -46,7 +46,7 @@ export function take(
   if (subscription === undefined) return [null, null, null, [], false, false];
   const until = leaseMs === null ? null : now + leaseMs;
   const elements = ids?.map((id) => store.ids.parse(id)) ?? null;
-  const from = reply.byteLength;
+  const bytesBefore = reply.byteLength;
   let isCut = false;
   let isLeft = false;
   const fields: Fields = [];
@@ -56,7 +56,7 @@ export function take(
   let expired = 0;
   const copiedBefore = store.copiedBytes;
   for (let isLast = false; left > 0 && !isLast; ) {
-    const limit = Math.min(left, pageSize(reply.byteLength - from, count - left));
+    const limit = Math.min(left, pageSize(reply.byteLength - bytesBefore, count - left));
     const page =
       elements === null
         ? rows.ready(subscription, now, limit)
@@ -68,7 +68,7 @@ export function take(
       if (left === 0) break;
       const { seq, dueAt, tries, expiresAt, reason, type, more, body } = row;
       const isStepOver = expired === MAX_EXPIRED || !store.mayCopyMore(copiedBefore);
-      if (isStepOver || reply.byteLength - from >= MAX_REPLY_BYTES) {
+      if (isStepOver || reply.byteLength - bytesBefore >= MAX_REPLY_BYTES) {
         isLast = isLeft = true;
         break;
       }
@@ -78,24 +78,24 @@ export function take(
         expired++;
         continue;
       }
-      if (body === null || !isWholeDelivery(row) || !isWholeContent(row, row)) {
+      if (body === null || !isIntactDelivery(row) || !isIntactContent(row, row)) {
         setAsideDamaged(store, seq);
         continue;
       }
-      if (maxBytes !== null && left < count && reply.byteLength - from + body.byteLength > maxBytes) {
+      if (maxBytes !== null && left < count && reply.byteLength - bytesBefore + body.byteLength > maxBytes) {
         isLast = isCut = true;
         break;
       }
       let token: string | null = null;
       if (until !== null) {
         tokens ??= TakeTokens.draw(store.tokens);
-        token = tokens.of(elementOf(row));
+        token = tokens.tokenOf(elementOf(row));
       } else if (expiresAt !== null || reason !== null) {
         lost ??= [];
         lost.push(count - left, expiresAt, reason);
       }
       taken.push(row);
-      const id = store.ids.text(elementOf(row));
+      const id = store.ids.format(elementOf(row));
       const offset = reply.add(body);
       fields.push(...([id, tries, dueAt, type, more, offset, body.byteLength, token] satisfies TakenFields));
       left--;
@@ -103,8 +103,14 @@ export function take(
     if (until === null) rows.remove(subscription, taken);
     // A take that finds nothing must write nothing, as waiting consumers repeat it often.
     else if (tokens !== null && taken.length > 0) {
-      const places = typeof holders === 'string' ? holders : holders.slice(takenBefore);
-      rows.reserve(subscription, taken, { until, owner, at: now, token: tokens.stored, holders: places });
+      const pageHolders = typeof holders === 'string' ? holders : holders.slice(takenBefore);
+      rows.reserve(subscription, taken, {
+        until,
+        owner,
+        at: now,
+        token: tokens.stored,
+        holders: pageHolders,
+      });
     }
   }
   const nextDueAt = left > 0 && ids === null ? rows.firstDueAt(subscription) : null;
@@ -116,8 +122,8 @@ export function take(
  * do not fit are read again by the next call.
  */
 function pageSize(bytes: number, bodies: number): number {
-  if (bytes === 0) return FIRST_PAGE;
-  return Math.max(1, Math.min(PAGE, Math.ceil(((MAX_REPLY_BYTES - bytes) * bodies) / bytes)));
+  if (bytes === 0) return FIRST_PAGE_ROWS;
+  return Math.max(1, Math.min(MAX_PAGE_ROWS, Math.ceil(((MAX_REPLY_BYTES - bytes) * bodies) / bytes)));
 }
 
 /**
@@ -147,7 +153,7 @@ export function undoTake(
     let seq = element + 1;
     while (rows.bySeq(seq) !== null) seq++;
     rows.addShared(subscription, seq, element, row, now);
-    sweeper.releasedInto(queue);
+    sweeper.noteReleased(queue);
   }
 }
 
@@ -170,13 +176,13 @@ export function scan(
   const subscription = store.queues.find(name)?.subscriptions.get(group);
   const fields: Fields = [];
   if (subscription === undefined) return [null, fields];
-  const show = (row: ScannedRow, state: DeliveryState): void => {
-    const isSound = bodies ? isWholeContent(row, row) : row.contentCrc !== null;
-    if (isWholeDelivery(row) && isSound) fields.push(...fieldsOf(store, row, state, bodies));
+  const addIfIntact = (row: ScannedRow, state: DeliveryState): void => {
+    const isSound = bodies ? isIntactContent(row, row) : row.contentCrc !== null;
+    if (isIntactDelivery(row) && isSound) fields.push(...fieldsOf(store, row, state, bodies));
   };
   if (ids !== null) {
     const elements = ids.map((id) => store.ids.parse(id));
-    for (const row of rows.named(subscription, elements, now, states, bodies)) show(row, row.state);
+    for (const row of rows.named(subscription, elements, now, states, bodies)) addIfIntact(row, row.state);
     return [null, fields];
   }
   const maxBytes = reply.byteLength + SCAN_BYTES;
@@ -186,9 +192,9 @@ export function scan(
     let { moment, seq } = start;
     for (const row of rows.page(subscription, start, now, left + 1, bodies)) {
       if (left === 0 || reply.byteLength >= maxBytes) {
-        return [scanCursor(state, moment, seq === 0 ? '' : store.ids.text(seq)), fields];
+        return [scanCursor(state, moment, seq === 0 ? '' : store.ids.format(seq)), fields];
       }
-      show(row, state);
+      addIfIntact(row, state);
       moment = row.leaseUntil ?? row.dueAt;
       seq = row.seq;
       left--;
@@ -205,10 +211,10 @@ function fieldsOf(
 ): ScannedFields {
   const { seq, element, tries, dueAt, leaseUntil, insertedAt, expiresAt, reason } = row;
   const { type, more, body, bytes, reservedAt, holder } = row;
-  const own = element === null || element === seq ? null : ids.text(seq);
+  const deliveryId = element === null || element === seq ? null : ids.format(seq);
   const offset = bodies && body !== null ? reply.add(body) : null;
   return [
-    ids.text(elementOf(row)),
+    ids.format(elementOf(row)),
     state,
     tries,
     dueAt,
@@ -220,7 +226,7 @@ function fieldsOf(
     more,
     offset,
     bytes ?? 0,
-    own,
+    deliveryId,
     reservedAt,
     holder,
   ];

@@ -7,19 +7,19 @@ import type { LeaseTokens } from '../../../model/lease-token.ts';
 
 const DIGITS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
 /** The value of each digit by its character code; -1 for other characters. */
-const VALUES = new Int8Array(128).fill(-1);
+const DIGIT_VALUES = new Int8Array(128).fill(-1);
 /** Each pair of digits, by its value. */
-const PAIRS: string[] = [];
+const DIGIT_PAIRS: string[] = [];
 for (const [value, digit] of [...DIGITS].entries()) {
-  VALUES[digit.charCodeAt(0)] = value;
-  for (const second of DIGITS) PAIRS.push(digit + second);
+  DIGIT_VALUES[digit.charCodeAt(0)] = value;
+  for (const second of DIGITS) DIGIT_PAIRS.push(digit + second);
 }
 
-const LENGTH = 22;
+const TOKEN_LENGTH = 22;
 /** The last 32 bits begin at the boundary of a digit. */
-const PREFIX = 16;
+const PREFIX_LENGTH = 16;
 /** Suffix of the stored form. Files of version 0.1.0 may contain plain tokens, which lack it. */
-const END = '+';
+const STORED_SUFFIX = '+';
 
 /** The tokens of one take. */
 export class TakeTokens {
@@ -30,12 +30,12 @@ export class TakeTokens {
 
   constructor(stored: string) {
     this.stored = stored;
-    this.#prefix = stored.slice(0, PREFIX);
+    this.#prefix = stored.slice(0, PREFIX_LENGTH);
     this.#word = wordOf(stored) ?? 0;
   }
 
   static draw(tokens: LeaseTokens): TakeTokens {
-    return new TakeTokens(tokens.text() + END);
+    return new TakeTokens(tokens.text() + STORED_SUFFIX);
   }
 
   /** The tokens of the take that issued this token for this element. */
@@ -44,42 +44,42 @@ export class TakeTokens {
   }
 
   /** The token of an element's reservation. */
-  of(element: number): string {
+  tokenOf(element: number): string {
     return this.#prefix + digitsOf(this.#word ^ element);
   }
 
   /** Whether a token is that of an element's reservation. */
-  fits(token: string, element: number): boolean {
-    if (token.length !== LENGTH || !token.startsWith(this.#prefix)) return false;
+  matches(token: string, element: number): boolean {
+    if (token.length !== TOKEN_LENGTH || !token.startsWith(this.#prefix)) return false;
     return wordOf(token) === (this.#word ^ element);
   }
 }
 
 /** The stored form of an element's token; '' if the token is not valid. */
 export function storedToken(token: string, element: number): string {
-  const word = token.length === LENGTH ? wordOf(token) : null;
-  return word === null ? '' : token.slice(0, PREFIX) + digitsOf(word ^ element) + END;
+  const word = token.length === TOKEN_LENGTH ? wordOf(token) : null;
+  return word === null ? '' : token.slice(0, PREFIX_LENGTH) + digitsOf(word ^ element) + STORED_SUFFIX;
 }
 
 /** Whether a token is that of an element's reservation. */
 export function isTokenOf(token: string, element: number, stored: string | null): boolean {
-  return token.length === LENGTH && (stored === storedToken(token, element) || stored === token);
+  return token.length === TOKEN_LENGTH && (stored === storedToken(token, element) || stored === token);
 }
 
 function digitsOf(word: number): string {
-  const pair = (value: number): string => PAIRS[value & 0xfff] ?? '';
+  const pair = (value: number): string => DIGIT_PAIRS[value & 0xfff] ?? '';
   return pair(word >>> 20) + pair(word >>> 8) + pair((word & 0xff) << 4);
 }
 
 /** The last 32 bits of a token; null if its end is not valid. */
 function wordOf(token: string): number | null {
   let word = 0;
-  for (let at = PREFIX; at < LENGTH - 1; at++) {
-    const value = VALUES[token.charCodeAt(at)] ?? -1;
+  for (let at = PREFIX_LENGTH; at < TOKEN_LENGTH - 1; at++) {
+    const value = DIGIT_VALUES[token.charCodeAt(at)] ?? -1;
     if (value < 0) return null;
     word = (word << 6) | value;
   }
-  const last = VALUES[token.charCodeAt(LENGTH - 1)] ?? -1;
+  const last = DIGIT_VALUES[token.charCodeAt(TOKEN_LENGTH - 1)] ?? -1;
   // Only two bits of the last digit are used; the others must be 0, so that each token has only one form.
   return last < 0 || (last & 15) !== 0 ? null : (word << 2) | (last >> 4);
 }
