@@ -157,7 +157,7 @@ const MAX_PENDING_BYTES_UNREACHABLE = 16 * 1024 * 1024;
 const CALL_BYTES = 500;
 
 const NO_CONNECTION = new Error('There is no connection.');
-const BACKLOG_FULL = new Error('Too much waits for a reply.');
+const BACKLOG_FULL = new Error('Too many bytes wait for a reply.');
 
 /** Whether a server has been unreachable for so long that calls to it are rejected immediately. */
 export function isUnreachable(downMs: number): boolean {
@@ -203,7 +203,7 @@ const RETRY_AFTER_MS = 1000;
 /** The error of a call that the store rejected: nothing was changed. `isFull`: the store had no space left. */
 export function refusedByStore(cause: Error, isFull: boolean): QuaysideError {
   if (isFull) return new QuaysideError('storage-full', 'The store is full; nothing was stored.', { cause });
-  return unavailable('The store refused the change; nothing was changed.', cause);
+  return unavailable('The store rejected the change; nothing was changed.', cause);
 }
 
 /** The error of an insert that would create more groups than the queue may have: nothing was stored. */
@@ -217,7 +217,7 @@ export function tooManyGroups(queue: string, maxGroups: number): QuaysideError {
 /** The error of a change that was sent and not answered. */
 export function unknownOutcome(cause: Error): QuaysideError {
   // Without `retryAfterMs`: clients that obey it would repeat a change that may have been made.
-  const message = 'The store did not answer in time; the change was made or it was not.';
+  const message = 'The store did not reply in time; the change may or may not have been made.';
   return new QuaysideError('outcome-unknown', message, { cause });
 }
 

@@ -128,6 +128,6 @@ export function clockFinding(check: string, server: number, here: number): Findi
     check,
     'warning',
     `its clock is ${seconds} s ${server > here ? 'ahead of' : 'behind'} that of this machine`,
-    'synchronize both clocks (NTP): maturity and leases go by the clock of the server',
+    'synchronize both clocks (NTP): maturity and leases depend on the clock of the server',
   );
 }

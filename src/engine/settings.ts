@@ -27,7 +27,7 @@ export class EngineSettings<Name extends string> {
     for (const name of Object.keys(this.#values)) {
       if (!(names as readonly string[]).includes(name)) {
         const known = names.filter((setting) => !FOR_TESTS.includes(setting)).join(', ');
-        throw new Error(`${maskedUrl}: unknown setting "${name}"; known are ${known}`);
+        throw new Error(`${maskedUrl}: unknown setting ${quote(name)}; allowed: ${known}`);
       }
     }
   }
@@ -41,7 +41,7 @@ export class EngineSettings<Name extends string> {
     const value = this.value(name);
     if (value === null || typeof value === 'string') return value;
     // The value is not quoted, since it may be a password.
-    throw this.error(name, 'must be text');
+    throw this.error(name, 'must be a string');
   }
 
   integer(name: Name, min = 0): number | null {
@@ -74,7 +74,11 @@ export class EngineSettings<Name extends string> {
     try {
       return readFileSync(path);
     } catch (cause) {
-      throw this.error(name, `names a file that cannot be read, ${path}; name one in PEM`, cause);
+      throw this.error(
+        name,
+        `names a file that cannot be read: ${path}; it must be a readable PEM file`,
+        cause,
+      );
     }
   }
 
@@ -124,7 +128,7 @@ export function parseServerUrl(url: string, { schemes, defaultPort, example }: U
   // Otherwise, parts of a password could be taken for a host or a path.
   if (!schemes.includes(scheme) || hasRawUserInfo(url)) {
     throw new Error(
-      `${maskUrl(url)} is not a URL of this engine; write ${example}, and percent-encode the rest`,
+      `${maskUrl(url)} is not a URL of this engine; write ${example}, and percent-encode special characters`,
     );
   }
   const maskedUrl = maskUrl(url).replace(/\?.*$/s, '');
@@ -146,7 +150,7 @@ export function parseServerUrl(url: string, { schemes, defaultPort, example }: U
 function parseHost(text: string, defaultPort: number, maskedUrl: string): Host {
   const [, host = null, port = ''] = HOST.exec(text) ?? [];
   if (host === null)
-    throw new Error(`${maskedUrl}: "${text}" is not a host and port; write host:${defaultPort}`);
+    throw new Error(`${maskedUrl}: ${quote(text)} is not a host and port; write host:${defaultPort}`);
   const name = decoded(host.replace(/^\[|\]$/g, ''), maskedUrl) ?? 'localhost';
   return { host: name, port: parsePort(port, defaultPort, maskedUrl) };
 }
@@ -156,7 +160,7 @@ export function parsePort(text: string, defaultPort: number, maskedUrl: string):
   if (text === '') return defaultPort;
   const port = Number(text);
   if (/^\d{1,5}$/.test(text) && port >= 1 && port <= 65_535) return port;
-  throw new Error(`${maskedUrl}: "${text}" is not a port; write a number from 1 to 65535`);
+  throw new Error(`${maskedUrl}: ${quote(text)} is not a port; write a number from 1 to 65535`);
 }
 
 function decoded(text: string, maskedUrl: string): string | null {
@@ -164,7 +168,7 @@ function decoded(text: string, maskedUrl: string): string | null {
   try {
     return decodeURIComponent(text);
   } catch {
-    throw new Error(`${maskedUrl}: a % in the URL begins no escape; write %25 for a percent sign`);
+    throw new Error(`${maskedUrl}: the URL contains a % that starts no escape; write %25 for a percent sign`);
   }
 }
 
@@ -225,7 +229,7 @@ function hintFor(message: string, names: TlsNames): string | null {
   if (UNKNOWN_AUTHORITY.test(message)) {
     return `name the authority's PEM file by ${names.authority} in the URL, or install the authority on this system`;
   }
-  if (NAME_MISMATCH.test(message)) return `name the host in the URL as its certificate does${names.name}`;
+  if (NAME_MISMATCH.test(message)) return `use the host name of the certificate in the URL${names.name}`;
   if (EXPIRED_OR_EARLY.test(message)) return "renew the server's certificate, or set the clock";
   if (SERVER_WITHOUT_TLS.test(message)) return `if this port does not use TLS, write ${names.without}`;
   if (SERVER_REQUIRES_TLS.test(message)) return `the server expects TLS: write ${names.with}`;

@@ -96,7 +96,7 @@ it('A session of PostgreSQL that a pooler gives to another connection as it was 
   const connection = connectionOf(user, server);
   await assert.rejects(
     connection.open(),
-    /a connection pooler gives one session .*; let it use session mode/,
+    /a connection pooler shares one session .*; configure session mode/,
   );
   connection.destroy();
 });
@@ -200,7 +200,7 @@ it('A start waits 15 s for a silent PostgreSQL server, and 5 s if it has another
   await starting;
   assert.match(
     String(error),
-    /: it did not reply within 5 s, it did not reply within 15 s; see that the server runs/,
+    /: it did not reply within 5 s, it did not reply within 15 s; check that the server is running/,
   );
   assert.equal(clock.pending, 0);
   await link.stop();

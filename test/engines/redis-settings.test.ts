@@ -90,7 +90,7 @@ describe('URLs and settings of the Redis engine', () => {
       ['redis://:secret@a:99999', {}, /"99999" is not a port/],
       ['redis://:sec%ret@a', {}, /write %25 for a percent sign/],
       ['redis://:secret@[a', {}, /is not a host and port/],
-      ['redis://:se/cret@a', {}, /percent-encode the rest/],
+      ['redis://:se/cret@a', {}, /percent-encode special characters/],
       ['redis:a', {}, /write redis:\/\/user:password@host:port/],
       ['redis://:secret@a', { prefix: '{x}' }, /"prefix" has a brace/],
       ['redis://:secret@a/1?cluster=true', {}, /"db" must be 0 on a cluster/],

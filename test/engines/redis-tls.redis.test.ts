@@ -55,7 +55,7 @@ describe('Redis over TLS, with a certificate for localhost', () => {
     );
     await assert.rejects(
       start({ ca, servername: 'other.test' }),
-      /other\.test.*; name the host in the URL as its certificate does, or give that name by servername=NAME$/,
+      /other\.test.*; use the host name of the certificate in the URL, or give that name by servername=NAME$/,
     );
     const engine = await start({ ca, servername: 'localhost' });
     const queue = { ns: 'plain', name: 'secret' };

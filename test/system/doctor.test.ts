@@ -343,7 +343,10 @@ describe('quayside doctor', () => {
       const texts = found(report, 'postgres:');
       assert.equal(texts.length, 6);
       assert.match(texts[0] ?? '', /^ok: it is PostgreSQL \d/);
-      assert.match(texts[1] ?? '', /^warning: synchronous_commit is off: .*; take synchronousCommit out/);
+      assert.match(
+        texts[1] ?? '',
+        /^warning: synchronous_commit is off: .*; remove synchronousCommit from the URL/,
+      );
       assert.match(
         texts[2] ?? '',
         fsync === 'on' ? /^ok: fsync is on$/ : /^error: fsync is off: .*; set fsync/,

@@ -161,7 +161,7 @@ describe('opening a SQLite file', () => {
         const [name = ''] = Object.keys(settings);
         assert.throws(() => folder.engine(settings), new RegExp(`sqlite:test\\.db.*${name}`));
       }
-      assert.throws(() => folder.engine({ colour: 'blue' }), /known are [\w, ]+, minFreeBytes$/);
+      assert.throws(() => folder.engine({ colour: 'blue' }), /allowed: [\w, ]+, minFreeBytes$/);
       assert.throws(() => folder.engine({}, [], 'sqlite:'), /name a file/);
     });
   });

@@ -103,10 +103,10 @@ function checkSession(row: Row): void {
   if (text(row, 1) !== 'UTF8') {
     throw new UnfitServer(`the database has encoding ${text(row, 1)}; create one with ENCODING 'UTF8'`);
   }
-  if (flag(row, 2)) throw new UnfitServer('it is a standby, which takes no writes; name the primary');
+  if (flag(row, 2)) throw new UnfitServer('it is a standby, which rejects writes; use the primary');
   if (text(row, 3) !== '') {
     throw new UnfitServer(
-      'a connection pooler gives one session to several connections; let it use session mode and reset sessions, or connect to the server itself',
+      'a connection pooler shares one session among several connections; configure session mode with a reset of sessions, or connect to the server directly',
     );
   }
 }
@@ -134,7 +134,7 @@ export async function examineServer(
           check,
           'warning',
           'synchronous_commit is off: a crash of its machine loses the last acknowledged changes',
-          'take synchronousCommit out of the URL, unless that loss is acceptable',
+          'remove synchronousCommit from the URL, unless that loss is acceptable',
         )
       : finding(check, 'ok', `synchronous_commit is ${synchronousCommit}`),
     text(row, 2) === 'on'

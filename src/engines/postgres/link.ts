@@ -120,7 +120,7 @@ export class Link {
     const reason = reasons.join(', ');
     const hint = reason.includes(';')
       ? ''
-      : '; see that the server runs, and that host, port, user and password are right';
+      : '; check that the server is running, and that host, port, user and password are correct';
     const message = `${this.#settings.maskedUrl}: ${reason}${hint}`;
     throw isWrongStore ? new WrongStore(message) : new Error(message);
   }

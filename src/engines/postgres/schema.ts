@@ -214,13 +214,13 @@ export async function prepareSchema(connection: Connection, { schema }: Settings
     await connection.run('ROLLBACK').catch(() => {});
     if (!(error instanceof Refused) || !NOT_ALLOWED.has(error.code)) throw error;
     if (hasSchema) {
-      const what = hasTables ? 'use the tables of' : 'make tables in';
+      const what = hasTables ? 'use the tables of' : 'create tables in';
       throw new Error(
         `the user may not ${what} the schema "${schema}"; make them the owner of it and of its tables, or name another schema`,
       );
     }
     throw new Error(
-      `the user may not make the schema "${schema}"; grant CREATE on the database, or make it for them`,
+      `the user may not create the schema "${schema}"; grant CREATE on the database, or create the schema for the user`,
     );
   }
 }

@@ -104,7 +104,7 @@ export class PostgresSignaller implements Signaller {
     if (parsed === null)
       this.#options.log.warn(
         { channel: this.#options.channel },
-        'a notification that is none of ours was ignored',
+        'a notification from another program was ignored',
       );
     else if (parsed.from === this.#node)
       this.#receivedProbe = Math.max(this.#receivedProbe, parsed.probe ?? 0);
