@@ -192,22 +192,22 @@ export class ExchangePictures implements PictureSource {
 
   *read(): Generator<Picture> {
     const all = this.#exchanges.overview();
-    const ids = new ShownIds(all);
-    for (const one of all) {
-      yield whole(one, ids);
-      yield part(one, ids);
+    const ids = new VisibleIds(all);
+    for (const exchange of all) {
+      yield fullPicture(exchange, ids);
+      yield partialPicture(exchange, ids);
     }
   }
 }
 
 /** The picture for viewers who may see the source and each destination. */
-function whole(exchange: ExchangeOverview, ids: ShownIds): Picture {
+function fullPicture(exchange: ExchangeOverview, ids: VisibleIds): Picture {
   const { declaration, counters } = exchange;
   const { src, dst } = declaration;
   const shown = {
-    ...common(exchange),
+    ...commonMembers(exchange),
     dst: dst.map(({ ns, queue }) => ({ q: queue, ns })),
-    stats: { ...totals(exchange), dst: counters.destinations },
+    stats: { ...totalMembers(exchange), dst: counters.destinations },
   };
   return {
     ...exchangePicture(exchange, ids, shown),
@@ -217,10 +217,10 @@ function whole(exchange: ExchangeOverview, ids: ShownIds): Picture {
 }
 
 /** The picture for viewers who may see the source, but not all destinations. */
-function part(exchange: ExchangeOverview, ids: ShownIds): Picture {
+function partialPicture(exchange: ExchangeOverview, ids: VisibleIds): Picture {
   const { declaration } = exchange;
   const { src, dst } = declaration;
-  const shown = { ...common(exchange), stats: totals(exchange) };
+  const shown = { ...commonMembers(exchange), stats: totalMembers(exchange) };
   const picture = exchangePicture(exchange, ids, shown);
   return {
     ...picture,
@@ -241,7 +241,7 @@ function part(exchange: ExchangeOverview, ids: ShownIds): Picture {
 
 function exchangePicture(
   exchange: ExchangeOverview,
-  ids: ShownIds,
+  ids: VisibleIds,
   shown: object,
 ): Omit<Picture, 'key' | 'isFor'> {
   const { src, dst } = exchange.declaration;
@@ -254,17 +254,17 @@ function exchangePicture(
   };
 }
 
-function common({ declaration: { src }, stopped, lastError }: ExchangeOverview): object {
+function commonMembers({ declaration: { src }, stopped, lastError }: ExchangeOverview): object {
   return { src: { q: src.queue, ns: src.ns }, stopped, lastError };
 }
 
 /** Counters of elements that were forwarded to no destination. */
-function totals({ counters: { totals: own } }: ExchangeOverview): object {
-  return { no_route: own.noRoute, too_many_hops: own.tooManyHops, put_back: own.requeued };
+function totalMembers({ counters: { totals: counts } }: ExchangeOverview): object {
+  return { no_route: counts.noRoute, too_many_hops: counts.tooManyHops, put_back: counts.requeued };
 }
 
 /** The ids of exchanges by viewer: an id depends on whether the viewer may see another exchange with the same one. */
-class ShownIds {
+class VisibleIds {
   readonly #all: readonly ExchangeOverview[];
   readonly #ofViewer = new WeakMap<EventViewer, ReadonlyMap<string, string>>();
 
@@ -317,7 +317,7 @@ export class Alarms implements PictureSource {
     const pictures = [...engines, ...disks, ...this.#deadLetters()].map((alarm) => {
       const at = this.#since.get(alarm.key) ?? this.#parts.clock.now();
       since.set(alarm.key, at);
-      return pictureOf(alarm, at);
+      return alarmPicture(alarm, at);
     });
     this.#since = since;
     return pictures;
@@ -353,8 +353,8 @@ export class Alarms implements PictureSource {
     return {
       alarm,
       key: JSON.stringify([alarm, engine]),
-      named: { engine },
-      more,
+      identity: { engine },
+      details: more,
       places: namespaces.map((ns) => ({ ns, queue: null })),
       isFor: (viewer) => namespaces.some((ns) => viewer.maySee(ns)),
       namespaces,
@@ -373,8 +373,8 @@ function deadLettersGrew({ name: ns, activity }: Namespace, queue: string): Alar
     {
       alarm: 'dead-letters-grew',
       key: JSON.stringify(['dead-letters-grew', ns, queue]),
-      named: place,
-      more: { totalSize: ready + scheduled + reserved },
+      identity: place,
+      details: { totalSize: ready + scheduled + reserved },
       places: [place],
       isFor: (viewer) => viewer.may('read', ns),
       namespaces: null,
@@ -385,13 +385,16 @@ function deadLettersGrew({ name: ns, activity }: Namespace, queue: string): Alar
 interface Alarm extends Pick<Picture, 'key' | 'places' | 'isFor'> {
   readonly alarm: string;
   /** The members that identify what it is about. */
-  readonly named: object;
-  readonly more: object;
+  readonly identity: object;
+  readonly details: object;
   /** The namespaces that an engine serves; null: it is about a queue. */
   readonly namespaces: readonly string[] | null;
 }
 
-function pictureOf({ alarm, named, more, namespaces, ...rest }: Alarm, since: number): Picture {
+function alarmPicture(
+  { alarm, identity: named, details: more, namespaces, ...rest }: Alarm,
+  since: number,
+): Picture {
   const shown = { alarm, ...named, since: new Date(since).toISOString(), ...more };
   return {
     ...rest,

@@ -21,8 +21,8 @@ type EventEnd = 'shutting-down' | 'login-lost' | 'rights-changed' | 'login-expir
 
 /** Receives the events of one subscriber. */
 export interface EventSink {
-  /** Writes bytes; calls `taken` when the kernel has all of them. Until then, only `end` may be called. */
-  write(bytes: Buffer, taken: () => void): void;
+  /** Writes bytes; calls `onWritten` when the kernel has all of them. Until then, only `end` may be called. */
+  write(bytes: Buffer, onWritten: () => void): void;
   /** Writes the last bytes. */
   end(bytes: Buffer): void;
 }
@@ -66,7 +66,7 @@ const UPDATE_MS = 500;
  * Subscribers that are written to in one turn of the event loop: a write takes tens of microseconds, and there may be
  * thousands of subscribers.
  */
-const WRITES_A_TURN = 50;
+const WRITES_PER_TURN = 50;
 /**
  * The next round of updates waits for this multiple of the time that the last one took: updates take at most a
  * twentieth of the main thread.
@@ -140,7 +140,7 @@ export class EventPublisher implements Service, QueueFollower {
 
   async stop(): Promise<void> {
     this.drain();
-    this.#rest();
+    this.#stopFollowing();
     await this.#collection?.idle();
     this.#collection = null;
   }
@@ -148,11 +148,11 @@ export class EventPublisher implements Service, QueueFollower {
   /**
    * Call this after users were reloaded or API tokens have ended. Ends subscriptions of users whose login or rights
    * have changed; their clients may reconnect.
-   * @param of only the subscriptions of these users; null: of all
+   * @param users only the subscriptions of these users; null: of all
    */
-  renewUsers(renew: RenewUser, of: ReadonlySet<User> | null = null): void {
+  renewUsers(renew: RenewUser, users: ReadonlySet<User> | null = null): void {
     for (const subscriber of [...this.#subscribers]) {
-      if (of?.has(subscriber.user) === false) continue;
+      if (users?.has(subscriber.user) === false) continue;
       const user = renew(subscriber.user);
       if (user === null) this.#end(subscriber, 'login-lost');
       else if (this.#viewKey(user, subscriber.filter) !== subscriber.viewKey) {
@@ -166,7 +166,7 @@ export class EventPublisher implements Service, QueueFollower {
     this.#limit.enter(user.name);
     this.#cancelLinger?.();
     this.#cancelLinger = null;
-    const collection = this.#collection ?? this.#begin();
+    const collection = this.#collection ?? this.#startCollection();
     const viewKey = this.#viewKey(user, filter);
     // Ids depend on the view: after a change of rights or filter, the client lacks some things and has others that it
     // may no longer see, so it has to start from the beginning.
@@ -189,7 +189,7 @@ export class EventPublisher implements Service, QueueFollower {
     this.#subscribers.add(subscriber);
     this.counts.subscribers += 1;
     this.#cancelBeat ??= this.#beatLater();
-    this.#pump(subscriber, collection);
+    this.#writeNext(subscriber, collection);
     return { close: () => this.#remove(subscriber) };
   }
 
@@ -202,7 +202,7 @@ export class EventPublisher implements Service, QueueFollower {
   }
 
   onFilled(namespace: Namespace): void {
-    this.#collection?.filled(namespace);
+    this.#collection?.markRead(namespace);
     this.#flushSoon();
   }
 
@@ -210,7 +210,7 @@ export class EventPublisher implements Service, QueueFollower {
     this.#flushSoon();
   }
 
-  #begin(): EventCollection {
+  #startCollection(): EventCollection {
     this.#collections += 1;
     const { clock, random, sources, namespaces, watch } = this.#parts;
     const id = `${Math.floor(random() * 2 ** 40).toString(36)}.${this.#collections}`;
@@ -228,7 +228,7 @@ export class EventPublisher implements Service, QueueFollower {
   }
 
   /** Stops following changes, and the timers for updates. */
-  #rest(): void {
+  #stopFollowing(): void {
     this.#cancelLinger?.();
     this.#cancelLinger = null;
     this.#cancelFlush?.();
@@ -247,7 +247,7 @@ export class EventPublisher implements Service, QueueFollower {
     this.#cancelBeat = null;
     if (this.#isClosed) return;
     this.#cancelLinger = this.#parts.clock.after(LINGER_MS, () => {
-      this.#rest();
+      this.#stopFollowing();
       this.#collection = null;
     });
   }
@@ -303,24 +303,24 @@ export class EventPublisher implements Service, QueueFollower {
     this.#costMs = 0;
     collection.publish();
     this.#pieces.clear();
-    this.#forEach((subscriber) => this.#pump(subscriber, collection));
+    this.#forEach((subscriber) => this.#writeNext(subscriber, collection));
   }
 
   /**
    * Calls `run` for all current subscribers, some in each turn of the event loop: other requests are served in between.
    */
   #forEach(run: (subscriber: SubscriberState) => void): void {
-    const left = [...this.#subscribers];
+    const remaining = [...this.#subscribers];
     const runSome = (): void => {
-      for (const subscriber of left.splice(0, WRITES_A_TURN))
+      for (const subscriber of remaining.splice(0, WRITES_PER_TURN))
         if (this.#subscribers.has(subscriber)) run(subscriber);
-      if (left.length > 0) setImmediate(runSome);
+      if (remaining.length > 0) setImmediate(runSome);
     };
     runSome();
   }
 
   /** Writes the next piece that the subscriber lacks, unless the kernel has not accepted the previous one yet. */
-  #pump(subscriber: SubscriberState, collection: EventCollection): void {
+  #writeNext(subscriber: SubscriberState, collection: EventCollection): void {
     if (subscriber.isWriting || !this.#subscribers.has(subscriber)) return;
     const { clock } = this.#parts;
     const startedAt = clock.monotonic();
@@ -331,7 +331,7 @@ export class EventPublisher implements Service, QueueFollower {
     this.counts.bytes += bytes.length;
     subscriber.sink.write(bytes, () => {
       subscriber.isWriting = false;
-      this.#pump(subscriber, collection);
+      this.#writeNext(subscriber, collection);
     });
     this.#costMs += clock.monotonic() - startedAt;
   }
@@ -362,14 +362,14 @@ export class EventPublisher implements Service, QueueFollower {
   }
 
   /** The piece behind the subscriber's version; null if there is none. */
-  #pieceFor(subscriber: SubscriberState, from: EventCollection): Piece | null {
+  #pieceFor(subscriber: SubscriberState, collection: EventCollection): Piece | null {
     const { viewKey, version } = subscriber;
-    if (version >= from.published) return null;
+    if (version >= collection.published) return null;
     const key = `${version} ${viewKey}`;
     let piece = this.#pieces.get(key);
     if (piece === undefined) {
       if (this.#pieces.size >= MAX_PIECES) this.#pieces.clear();
-      piece = makePiece(from, subscriber);
+      piece = makePiece(collection, subscriber);
       this.#pieces.set(key, piece);
     }
     return piece;
@@ -392,7 +392,7 @@ export class EventPublisher implements Service, QueueFollower {
       const collection = this.#collection;
       subscriber.sink.write(BEAT, () => {
         subscriber.isWriting = false;
-        if (collection !== null) this.#pump(subscriber, collection);
+        if (collection !== null) this.#writeNext(subscriber, collection);
       });
     }
   }
@@ -425,21 +425,24 @@ interface Piece {
 }
 
 function makePiece(
-  from: EventCollection,
+  collection: EventCollection,
   { version: after, user: viewer, filter, idPrefix }: SubscriberState,
 ): Piece {
   const byKind = new Map<string, string[]>();
-  let version = from.published;
+  let version = collection.published;
   let length = 0;
-  for (const { picture, isGone, version: own } of from.journal.between(after, from.published)) {
+  for (const { picture, isGone, version: entryVersion } of collection.journal.between(
+    after,
+    collection.published,
+  )) {
     if (!isWanted(picture, filter) || !picture.isFor(viewer)) continue;
     const text = isGone ? picture.goneJson(viewer) : picture.json(viewer);
-    const texts = byKind.get(picture.kind);
-    if (texts === undefined) byKind.set(picture.kind, [text]);
-    else texts.push(text);
+    const pictures = byKind.get(picture.kind);
+    if (pictures === undefined) byKind.set(picture.kind, [text]);
+    else pictures.push(text);
     length += text.length;
     if (length < PIECE_BYTES) continue;
-    version = own;
+    version = entryVersion;
     break;
   }
   if (byKind.size === 0) return { bytes: null, version };
@@ -508,7 +511,7 @@ class EventCollection {
     await Promise.all(this.#reading.values());
   }
 
-  filled(part: Namespace | PictureSource): void {
+  markRead(part: Namespace | PictureSource): void {
     this.#unread.delete(part);
   }
 
@@ -541,23 +544,23 @@ class EventCollection {
   }
 
   async #readOnce(source: PictureSource): Promise<void> {
-    let hasNews = this.#unread.has(source);
+    let hasChanged = this.#unread.has(source);
     try {
       const keys = new Set<string>();
       for (const picture of await source.read()) {
         if (this.#isStopped) return;
         keys.add(picture.key);
-        if (this.journal.put(picture)) hasNews = true;
+        if (this.journal.put(picture)) hasChanged = true;
       }
       for (const key of this.#keys.get(source) ?? []) {
-        if (!keys.has(key) && this.journal.remove({ kind: source.kind, key })) hasNews = true;
+        if (!keys.has(key) && this.journal.remove({ kind: source.kind, key })) hasChanged = true;
       }
       this.#keys.set(source, keys);
     } catch {
       // An engine is unavailable, which is an alarm. Earlier pictures stay.
     }
-    this.filled(source);
-    if (hasNews && !this.#isStopped) this.#parts.onChange();
+    this.markRead(source);
+    if (hasChanged && !this.#isStopped) this.#parts.onChange();
   }
 }
 
@@ -606,8 +609,8 @@ export class PictureJournal {
   /** Stores a picture. Returns whether it shows something new. */
   put(picture: Picture): boolean {
     const key = keyOf(picture);
-    const before = this.#entries.get(key);
-    if (before !== undefined && !before.isGone && before.picture.state === picture.state) return false;
+    const previous = this.#entries.get(key);
+    if (previous !== undefined && !previous.isGone && previous.picture.state === picture.state) return false;
     this.#write(key, picture, false);
     return true;
   }
@@ -615,9 +618,9 @@ export class PictureJournal {
   /** Marks the thing of a picture as gone. Returns whether it was present. */
   remove(picture: Pick<Picture, 'kind' | 'key'>): boolean {
     const key = keyOf(picture);
-    const before = this.#entries.get(key);
-    if (before === undefined || before.isGone) return false;
-    this.#write(key, before.picture, true);
+    const previous = this.#entries.get(key);
+    if (previous === undefined || previous.isGone) return false;
+    this.#write(key, previous.picture, true);
     this.#gone.push(key);
     if (this.#gone.length > MAX_GONE) this.#forgetGone();
     return true;

@@ -70,30 +70,30 @@ export function respondToPreflight(call: HttpCall, allowedOrigins: ReadonlySet<s
   call.origin = checkPage(head, allowedOrigins);
   if (call.origin === null || request.method !== 'OPTIONS') return false;
   if (rareHeader(request.rawHeaders, 'access-control-request-method') === null) return false;
-  const asked = rareHeader(request.rawHeaders, 'access-control-request-headers') ?? '';
+  const requestedHeaders = rareHeader(request.rawHeaders, 'access-control-request-headers') ?? '';
   request.discard();
-  call.empty(204, [
+  call.sendEmpty(204, [
     'access-control-allow-methods',
     METHODS.join(', '),
     'access-control-max-age',
-    PREFLIGHT_AGE,
-    ...(FIELD_NAMES.test(asked) ? ['access-control-allow-headers', asked] : []),
+    PREFLIGHT_MAX_AGE_S,
+    ...(FIELD_NAMES.test(requestedHeaders) ? ['access-control-allow-headers', requestedHeaders] : []),
   ]);
   return true;
 }
 
 /** Headers of error responses; those of successful responses are declared in the route table. */
-const EXPOSED_OF_ERRORS = ['allow', 'retry-after'];
+const EXPOSED_ERROR_HEADERS = ['allow', 'retry-after'];
 /** Ends the name that stands for all element headers in the route table. */
-const ANY_NAME = '*';
+const WILDCARD = '*';
 
 /** The names of the response headers that a page may read in addition to element headers, separated by commas. */
 export function exposedHeaders(routes: readonly Route[]): string {
   const names = routes.flatMap(({ responses }) =>
     responses.flatMap(({ headers = [] }) => headers.map(({ name }) => name)),
   );
-  const fixed = names.filter((name) => !name.endsWith(ANY_NAME));
-  return [...new Set([...fixed, ...EXPOSED_OF_ERRORS])].join(', ');
+  const fixed = names.filter((name) => !name.endsWith(WILDCARD));
+  return [...new Set([...fixed, ...EXPOSED_ERROR_HEADERS])].join(', ');
 }
 
 /**
@@ -105,21 +105,23 @@ export function corsHeaders(
   exposed: string,
   elementHeaders: readonly string[] = [],
 ): string[] {
-  const own = elementHeaders.filter((_, i) => i % 2 === 0).map((name) => `, ${ELEMENT_HEADER_PREFIX}${name}`);
+  const elementNames = elementHeaders
+    .filter((_, i) => i % 2 === 0)
+    .map((name) => `, ${ELEMENT_HEADER_PREFIX}${name}`);
   return [
     'access-control-allow-origin',
     origin,
     'access-control-allow-credentials',
     'true',
     'access-control-expose-headers',
-    exposed + own.join(''),
+    exposed + elementNames.join(''),
     'vary',
     'origin',
   ];
 }
 
 /** How long a browser may keep the response to a preflight, in seconds. */
-const PREFLIGHT_AGE = '600';
+const PREFLIGHT_MAX_AGE_S = '600';
 const FIELD_NAMES = /^[\w!#$%&'*+.^`|~-]+(?:[\t ]*,[\t ]*[\w!#$%&'*+.^`|~-]+)*$/;
 
 export const SESSION_COOKIE = 'quayside_session';
@@ -225,7 +227,7 @@ function namesCsrfToken(call: HttpCall): boolean {
 }
 
 /** Whether a request comes from the console, so that the browser must not show its own password dialog. */
-export function isOfConsole(call: HttpCall): boolean {
+export function isFromConsole(call: HttpCall): boolean {
   const { rawHeaders } = call.request;
   return (
     call.path.startsWith(CONSOLE_PATH) ||

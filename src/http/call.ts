@@ -11,7 +11,7 @@ import { JOINED_BYTES } from '../util/sockets.ts';
 import { cookieHeaders, corsHeaders } from './browser.ts';
 import { errorHeaders, errorResponse } from './errors.ts';
 import type { Front } from './front.ts';
-import { clientAddress, isForwardedSecure, type RequestHead, UNREAD } from './head.ts';
+import { clientAddress, EMPTY_HEAD, isForwardedSecure, type RequestHead } from './head.ts';
 import type { HttpRequest } from './request.ts';
 import type { HttpResponse } from './response.ts';
 import type { Route, RouteMatch } from './route.ts';
@@ -39,7 +39,7 @@ export class HttpCall {
   search = '';
   /** The allowed origin of the page that sent the request; null if there is none. */
   origin: string | null = null;
-  head: RequestHead = UNREAD;
+  head: RequestHead = EMPTY_HEAD;
   /** The user who sent the request; null if it is not authenticated. */
   login: User | null = null;
   /** Null until a route has been found. */
@@ -51,7 +51,7 @@ export class HttpCall {
   /** The queue of the path. Set only if the route's path has one. */
   queue!: Queue;
   /** Additional fields of this request's audit log line. */
-  audited: object | null = null;
+  auditFields: object | null = null;
   /** The console session of the request's cookie; null if there is none. */
   session: ConsoleSession | null = null;
   /**
@@ -77,7 +77,7 @@ export class HttpCall {
   }
 
   /** Who sent what from where, as fields of log lines. Without the query, which may contain lease tokens. */
-  get logged(): object {
+  get logFields(): object {
     const target = this.request.url ?? '';
     return {
       method: this.request.method,
@@ -160,23 +160,28 @@ export class HttpCall {
   }
 
   /** Responds with `value` as JSON, with 200. */
-  value(value: unknown, headers?: readonly string[]): void {
-    this.text(200, JSON.stringify(value), headers);
+  sendJson(value: unknown, headers?: readonly string[]): void {
+    this.sendText(200, JSON.stringify(value), headers);
   }
 
   /**
    * Responds with a string, which is JSON if no other type is given.
    * @throws QuaysideError `overloaded` for reads; the response to a change is sent in any case
    */
-  text(status: number, text: string, more?: readonly string[], contentType = 'application/json'): void {
+  sendText(
+    status: number,
+    text: string,
+    moreHeaders?: readonly string[],
+    contentType = 'application/json',
+  ): void {
     const length = Buffer.byteLength(text);
     if (READ_METHODS.has(this.request.method)) this.front.holdUnread(this, length);
     const headers = this.#headers();
     headers.push('content-type', contentType, 'content-length', String(length));
-    if (more !== undefined) headers.push(...more);
+    if (moreHeaders !== undefined) headers.push(...moreHeaders);
     // As many bytes as characters means ASCII, which is written faster as Latin-1.
     this.response.writeHead(status, headers).end(text, length === text.length ? 'latin1' : 'utf8');
-    this.#observe();
+    this.#recordDuration();
     this.#watchReader();
   }
 
@@ -184,29 +189,29 @@ export class HttpCall {
    * Responds with a body that is built in pieces, JSON if no other type is given. Serves other requests between two
    * pieces, and waits for the client to read before it writes the next one. Resolves when everything is written or the
    * client has disconnected.
-   * @param written called once the kernel has the whole response; not called if the connection closes before
+   * @param onWritten called once the kernel has the whole response; not called if the connection closes before
    */
-  async pieces(
+  async sendPieces(
     pieces: Iterable<string | Buffer>,
-    more: readonly string[] = [],
+    moreHeaders: readonly string[] = [],
     contentType = 'application/json',
-    written?: (error?: Error | null) => void,
+    onWritten?: (error?: Error | null) => void,
   ): Promise<void> {
-    const made: (string | Buffer)[] = [];
+    const built: (string | Buffer)[] = [];
     let length = 0;
-    for (const piece of joined(pieces)) {
-      if (made.length > 0) await turn();
+    for (const piece of joinShortPieces(pieces)) {
+      if (built.length > 0) await turn();
       if (this.isGone) return;
       length += Buffer.byteLength(piece);
-      made.push(piece);
+      built.push(piece);
     }
     // The call may have failed while the pieces were built.
     if (this.isGone || this.response.headersSent) return;
     const headers = this.#headers();
-    headers.push('content-type', contentType, 'content-length', String(length), ...more);
+    headers.push('content-type', contentType, 'content-length', String(length), ...moreHeaders);
     this.response.writeHead(200, headers);
-    const last = made.pop() ?? '';
-    for (const piece of made) {
+    const last = built.pop() ?? '';
+    for (const piece of built) {
       if (this.isGone) break;
       const wantsMore = this.response.write(piece);
       this.#watchReader();
@@ -214,34 +219,34 @@ export class HttpCall {
     }
     if (!this.isGone) {
       // As many bytes as characters means ASCII, which is written faster as Latin-1.
-      const isAscii = made.length === 0 && typeof last === 'string' && length === last.length;
-      this.response.end(last, isAscii ? 'latin1' : 'utf8', written);
+      const isAscii = built.length === 0 && typeof last === 'string' && length === last.length;
+      this.response.end(last, isAscii ? 'latin1' : 'utf8', onWritten);
       this.#watchReader();
     }
-    this.#observe();
+    this.#recordDuration();
   }
 
   /** Starts a response of unknown length: `write` appends to it, and `response.end` ends it. */
-  beginStream(contentType: string): void {
+  startStream(contentType: string): void {
     const headers = this.#headers();
     headers.push('content-type', contentType);
     if (!this.front.isClosing) headers.push('connection', 'close');
     // Closing the connection ends the body. Without chunked encoding, each write is a single system call.
     this.response.useChunkedEncodingByDefault = false;
     this.response.writeHead(200, headers);
-    this.#observe();
+    this.#recordDuration();
   }
 
   /**
-   * Appends to a stream. Calls `taken` when the kernel has all of it. A client that reads nothing for
+   * Appends to a stream. Calls `onWritten` when the kernel has all of it. A client that reads nothing for
    * `requestTimeoutMs` is disconnected.
    */
-  write(bytes: Buffer, taken: () => void): void {
+  write(bytes: Buffer, onWritten: () => void): void {
     this.response.write(bytes, (error) => {
       if (error) return;
       const { socket } = this.response;
       if (socket !== null) socket.setTimeout(0);
-      taken();
+      onWritten();
     });
     this.#watchReader();
   }
@@ -251,7 +256,7 @@ export class HttpCall {
    * If the first one fails, this rejects and nothing is sent. After a later failure, `fail` cuts the response short, so
    * that the client sees that it is incomplete.
    */
-  async stream(contentType: string, texts: AsyncIterable<string>): Promise<void> {
+  async sendStream(contentType: string, texts: AsyncIterable<string>): Promise<void> {
     for await (const text of texts) {
       if (this.isGone || this.response.writableEnded) return;
       if (!this.response.headersSent) {
@@ -265,11 +270,11 @@ export class HttpCall {
     }
     if (this.isGone) return;
     if (!this.response.headersSent) {
-      this.text(200, '', undefined, contentType);
+      this.sendText(200, '', undefined, contentType);
       return;
     }
     this.response.end();
-    this.#observe();
+    this.#recordDuration();
   }
 
   /** Resolves when the client has read what was written, or has disconnected. */
@@ -284,35 +289,35 @@ export class HttpCall {
   }
 
   /** Responds without a body. */
-  empty(status: number, more?: readonly string[]): void {
+  sendEmpty(status: number, moreHeaders?: readonly string[]): void {
     const headers = this.#headers();
     if (status !== 204 && status !== 304) headers.push('content-length', '0');
-    if (more !== undefined) headers.push(...more);
+    if (moreHeaders !== undefined) headers.push(...moreHeaders);
     this.response.writeHead(status, headers).end();
-    this.#observe();
+    this.#recordDuration();
   }
 
   /**
-   * Responds with an element, byte for byte as it was inserted (spec 4.1, Get or reserve). Calls `written` once the
+   * Responds with an element, byte for byte as it was inserted (spec 4.1, Get or reserve). Calls `onWritten` once the
    * kernel has the whole response, and not at all if the connection closes before.
    * @throws QuaysideError `overloaded`
    */
-  element(
+  sendElement(
     delivery: Delivery,
-    written: (error?: Error | null) => void,
-    more: readonly string[] = NO_MORE_HEADERS,
+    onWritten: (error?: Error | null) => void,
+    moreHeaders: readonly string[] = NO_MORE_HEADERS,
   ): void {
     const { body } = delivery;
     this.front.holdUnread(this, body.byteLength);
     if (this.span !== null) linkInsert(this.span, delivery);
     const headers = this.#headers(delivery.headers);
     pushElementHeaders(headers, delivery);
-    if (more.length > 0) headers.push(...more);
+    if (moreHeaders.length > 0) headers.push(...moreHeaders);
     this.response.writeHead(200, headers);
     const bytes = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
-    if (bytes.length > JOINED_BYTES) this.response.end(bytes, written);
-    else this.response.end(bytes.toString('latin1'), 'latin1', written);
-    this.#observe();
+    if (bytes.length > JOINED_BYTES) this.response.end(bytes, onWritten);
+    else this.response.end(bytes.toString('latin1'), 'latin1', onWritten);
+    this.#recordDuration();
     this.#watchReader();
   }
 
@@ -359,11 +364,11 @@ export class HttpCall {
     headers.push('content-type', contentType, 'content-length', String(Buffer.byteLength(body)));
     headers.push(...errorHeaders(error, this));
     this.response.writeHead(status, reason, headers).end(body);
-    this.#observe();
+    this.#recordDuration();
   }
 
   /** Records how long the request took until its response was written; the kernel may not have all of it yet. */
-  #observe(): void {
+  #recordDuration(): void {
     const seconds = (this.front.parts.clock.monotonic() - this.#startedAt) / 1000;
     this.front.requestTimes.get(this.route?.id ?? UNMATCHED)?.observe(seconds);
   }
@@ -378,13 +383,13 @@ export function checkAccess(
   { access, right }: Route,
   namespace: string | undefined,
 ): void {
-  if (access === 'administrator' && user?.isAdministrator !== true) throw noAdministrator(user);
+  if (access === 'administrator' && user?.isAdministrator !== true) throw administratorRequired(user);
   if (namespace === undefined) return;
   if (user === null || !user.maySee(namespace)) throw namespaceNotFound(namespace);
   if (right !== null) checkRight(user, right, namespace);
 }
 
-function noAdministrator(user: User | null): QuaysideError {
+function administratorRequired(user: User | null): QuaysideError {
   const { token } = user ?? {};
   return new QuaysideError(
     'forbidden',
@@ -395,7 +400,7 @@ function noAdministrator(user: User | null): QuaysideError {
 }
 
 /** Joins pieces that are too short for a write of their own. They are all strings, or all bytes. */
-function* joined(pieces: Iterable<string | Buffer>): Iterable<string | Buffer> {
+function* joinShortPieces(pieces: Iterable<string | Buffer>): Iterable<string | Buffer> {
   let text = '';
   let parts: Buffer[] = [];
   let length = 0;

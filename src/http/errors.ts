@@ -1,6 +1,6 @@
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
 import { quote } from '../util/quote.ts';
-import { isOfConsole } from './browser.ts';
+import { isFromConsole } from './browser.ts';
 import type { HttpCall } from './call.ts';
 import { STATUS_CODES } from './node-http.ts';
 
@@ -12,7 +12,7 @@ interface HttpError {
   /** Set if the spec or docs/ require another reason phrase than the standard one. */
   readonly reason?: string;
   /** The response that the spec prescribes, byte for byte; without it, problem details (RFC 9457) are sent. */
-  readonly shown?: SpecResponse;
+  readonly specResponse?: SpecResponse;
 }
 
 interface SpecResponse {
@@ -50,7 +50,7 @@ export const HTTP_ERRORS = {
   'idempotency-mismatch': { status: 422 },
   'exchange-not-found': {
     status: 404,
-    shown: {
+    specResponse: {
       contentType: HTML,
       body: ({ details }) => `no such exchange [${escapeHtml(String(details.extra?.id ?? ''))}]`,
     },
@@ -65,12 +65,15 @@ export const HTTP_ERRORS = {
   'pop-cancelled': {
     status: 410,
     reason: 'Queue Pop Cancelled',
-    shown: { contentType: HTML, body: () => 'cancel' },
+    specResponse: { contentType: HTML, body: () => 'cancel' },
   },
   'pop-timeout': {
     status: 504,
     reason: 'Queue Pop Timeout',
-    shown: { contentType: 'application/json', body: ({ details }) => JSON.stringify(details.extra ?? {}) },
+    specResponse: {
+      contentType: 'application/json',
+      body: ({ details }) => JSON.stringify(details.extra ?? {}),
+    },
   },
   'too-many-consumers': { status: 429, retryAfterMs: 1000 },
   'too-many-queues': { status: 507 },
@@ -96,7 +99,7 @@ export function httpError(code: ErrorCode): HttpError {
 export function unauthorized(call: HttpCall): QuaysideError {
   return new QuaysideError(
     'unauthorized',
-    isOfConsole(call)
+    isFromConsole(call)
       ? 'There is no session of the console, or it has ended. Sign in.'
       : 'Send the name and password of a user by Basic authentication.',
   );
@@ -122,13 +125,13 @@ interface ErrorResponse {
  * them.
  */
 export function errorResponse(error: QuaysideError, accept: string | null): ErrorResponse {
-  const { status, reason, shown } = httpError(error.code);
+  const { status, reason, specResponse } = httpError(error.code);
   const standard = STATUS_CODES[status] ?? 'Error';
-  const line = { status, reason: reason ?? standard };
-  if (shown !== undefined && !accept?.toLowerCase().includes(PROBLEM_JSON)) {
-    return { ...line, contentType: shown.contentType, body: shown.body(error) };
+  const statusLine = { status, reason: reason ?? standard };
+  if (specResponse !== undefined && !accept?.toLowerCase().includes(PROBLEM_JSON)) {
+    return { ...statusLine, contentType: specResponse.contentType, body: specResponse.body(error) };
   }
-  return { ...line, contentType: PROBLEM_JSON, body: JSON.stringify(problem(error, status)) };
+  return { ...statusLine, contentType: PROBLEM_JSON, body: JSON.stringify(problem(error, status)) };
 }
 
 export const PROBLEM_JSON = 'application/problem+json';
@@ -166,15 +169,15 @@ const CONSOLE_CHALLENGE = 'Session realm="Quayside"';
 export function errorHeaders(error: QuaysideError, call: HttpCall): string[] {
   const headers: string[] = [];
   if (error.code === 'unauthorized')
-    headers.push('www-authenticate', isOfConsole(call) ? CONSOLE_CHALLENGE : CHALLENGE);
-  const { status, retryAfterMs: usual } = httpError(error.code);
-  const retryAfterMs = error.details.retryAfterMs ?? usual;
+    headers.push('www-authenticate', isFromConsole(call) ? CONSOLE_CHALLENGE : CHALLENGE);
+  const { status, retryAfterMs: defaultMs } = httpError(error.code);
+  const retryAfterMs = error.details.retryAfterMs ?? defaultMs;
   if (retryAfterMs !== undefined) {
     headers.push('retry-after', String(Math.max(1, Math.ceil(retryAfterMs / 1000))));
   }
   // The rest of the request may never arrive, so the connection cannot be reused.
   if (error.code === 'request-timeout' && !call.front.isClosing) headers.push('connection', 'close');
-  if (status === 405) headers.push('allow', allowed(error, call));
+  if (status === 405) headers.push('allow', allowedMethods(error, call));
   return headers;
 }
 
@@ -182,7 +185,7 @@ export function errorHeaders(error: QuaysideError, call: HttpCall): string[] {
  * The methods for `Allow`. If the route exists but the queue does not support it (`not-supported`), only those of the
  * path's other routes.
  */
-function allowed(error: QuaysideError, { front, path, request }: HttpCall): string {
+function allowedMethods(error: QuaysideError, { front, path, request }: HttpCall): string {
   const { router } = front;
   const methods = router.allowed(path);
   if (error.code !== 'not-supported') return methods.join(', ');

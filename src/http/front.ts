@@ -22,10 +22,10 @@ import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import { type HttpRequest, rejectIfLonger, wholeBody } from './request.ts';
 import { HttpResponse } from './response.ts';
-import { INERT, linesOf, METHODS, type Method, type Route, type RouteMatch } from './route.ts';
+import { headerLines, INERT_HEADERS, METHODS, type Method, type Route, type RouteMatch } from './route.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 
-const HSTS = linesOf(['strict-transport-security', 'max-age=31536000']);
+const HSTS = headerLines(['strict-transport-security', 'max-age=31536000']);
 
 /** Listings of one user that may wait for an earlier one; further ones are rejected. */
 const MAX_WAITING_LISTINGS = 16;
@@ -40,7 +40,7 @@ const LARGE_BODIES = 4;
  * Large bodies processed at once after they have arrived, which takes a few times their size. Clients cannot prolong
  * it, so no user needs a guarantee.
  */
-const LARGE_BODIES_IN_WORK = 4;
+const LARGE_BODIES_PROCESSED = 4;
 /** Large bodies of one user that may wait, unread in their sockets, for earlier ones; further ones are rejected. */
 const MAX_WAITING_BODIES = 100;
 
@@ -63,7 +63,7 @@ const EXPORTS = 8;
 const REQUEST_TIME_BUCKETS_S = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10, 60];
 
 /** Not allowed in a request target: `#`, and everything that clients must percent-encode by the RFC. */
-const NOT_OF_A_TARGET = /[^\x21\x22\x24-\x7e]/;
+const INVALID_TARGET_CHARACTER = /[^\x21\x22\x24-\x7e]/;
 const ABSOLUTE_FORM = /^https?:\/\/[^/?]*/i;
 
 /** Pipelined reads that may wait on one connection for earlier responses; further ones are rejected. */
@@ -77,7 +77,7 @@ interface WaitingCall extends LiveItem {
 }
 
 /** Responses that {@link Front.respondInTurn} sends in one turn of the event loop. */
-const RESPONSES_A_TURN = 50;
+const RESPONSES_PER_TURN = 50;
 
 /**
  * Authenticates each request, checks it and passes it to its route. One instance serves all connections of a server.
@@ -114,9 +114,9 @@ export class Front {
         `Large bodies are read ${LARGE_BODIES_PER_USER} at a time for each user, and ${MAX_WAITING_BODIES} are waiting; retry later, or send smaller ones.`,
       ),
   });
-  readonly #largeWork = new ConcurrencyLimit({
+  readonly #largeBodyWork = new ConcurrencyLimit({
     perKey: LARGE_BODIES_PER_USER,
-    total: LARGE_BODIES_IN_WORK,
+    total: LARGE_BODIES_PROCESSED,
     // No more bodies of one user can have arrived.
     maxWaiting: LARGE_BODIES_PER_USER,
     rejection: () => new QuaysideError('overloaded', 'Too many large bodies are being stored; retry later.'),
@@ -145,11 +145,11 @@ export class Front {
   readonly #startedAt: string;
   readonly #waitingReads = new WeakMap<Socket, number>();
   /** See `respondInTurn`. */
-  readonly #responses: (() => void)[] = [];
+  readonly #pendingResponses: (() => void)[] = [];
   readonly #connections: UserLimit;
   /** Connections that are counted in `#connections`. */
-  readonly #counted = new WeakSet<Socket>();
-  readonly #foreignPages: LineLimit;
+  readonly #countedConnections = new WeakSet<Socket>();
+  readonly #foreignPageLines: LineLimit;
   /** Set once the server stops: each later response closes its connection. */
   isClosing = false;
   #failures = 0;
@@ -164,10 +164,10 @@ export class Front {
     this.router = new Router(routes);
     const operations = [...routes.map(({ id }) => id), UNMATCHED];
     this.requestTimes = new Map(operations.map((id) => [id, new Histogram(REQUEST_TIME_BUCKETS_S)]));
-    this.inertLines = secured(linesOf(INERT));
+    this.inertLines = secured(headerLines(INERT_HEADERS));
     this.exposedHeaders = exposedHeaders(routes);
     this.#origins = new Set(parts.options.allowedOrigins.map((origin) => origin.toLowerCase()));
-    this.#foreignPages = new LineLimit(parts.clock, (network, leftOut) => {
+    this.#foreignPageLines = new LineLimit(parts.clock, (network, leftOut) => {
       const fields = { event: 'forbidden', network, leftOut };
       parts.log.warn(fields, 'further requests of foreign pages were rejected; their lines were left out');
     });
@@ -182,7 +182,7 @@ export class Front {
 
   /** Writes the pending counts of log lines that were left out. Call after the last request. */
   flushLog(): void {
-    this.#foreignPages.flush();
+    this.#foreignPageLines.flush();
   }
 
   /**
@@ -192,9 +192,9 @@ export class Front {
    * @throws QuaysideError `overloaded`, as `HttpCall.renewUser`, and what `list` throws
    */
   async listInTurn(call: HttpCall, list: () => Promise<void>): Promise<void> {
-    const leave = await this.#listings.enter(call.user.name);
+    const endTurn = await this.#listings.enter(call.user.name);
     if (call.isGone) {
-      leave();
+      endTurn();
       return;
     }
     try {
@@ -202,11 +202,11 @@ export class Front {
       call.renewUser();
       await list();
     } catch (error) {
-      leave();
+      endTurn();
       throw error;
     }
-    if (call.response.closed || call.isGone) leave();
-    else call.response.once('close', leave);
+    if (call.response.closed || call.isGone) endTurn();
+    else call.response.once('close', endTurn);
   }
 
   /**
@@ -223,14 +223,14 @@ export class Front {
     const { contentLength } = call.head;
     const isSmall = contentLength >= 0 && contentLength <= this.parts.options.bodyLimit;
     rejectIfLonger(call, maxBytes);
-    const leave = isSmall ? null : await this.#largeBodies.enter(call.user.name);
+    const endTurn = isSmall ? null : await this.#largeBodies.enter(call.user.name);
     try {
       const body = await wholeBody(call, maxBytes);
       if (body === null) return;
       if (isSmall) await work(body);
-      else await this.#largeWork.run(call.user.name, () => work(body));
+      else await this.#largeBodyWork.run(call.user.name, () => work(body));
     } finally {
-      leave?.();
+      endTurn?.();
     }
   }
 
@@ -241,7 +241,7 @@ export class Front {
    */
   holdUnread({ login, request: { socket }, response, isGone }: HttpCall, bytes: number): void {
     if (bytes <= UNCOUNTED_BYTES || isGone) return;
-    const user = login?.name ?? NOBODY;
+    const user = login?.name ?? ANONYMOUS;
     // A single element may be larger than the limit; it then counts as all of it.
     let held = Math.min(bytes, UNREAD_BYTES_PER_USER);
     this.#unread.enter(user, held);
@@ -263,10 +263,10 @@ export class Front {
     if (this.parts.options.logsAccess) this.#logAccess(call);
     const { tracer } = this.parts;
     // Node assigns the socket to a response once the earlier responses on the connection are sent.
-    const isBehind = response.socket === null && READ_METHODS.has(request.method);
+    const isPipelined = response.socket === null && READ_METHODS.has(request.method);
     if (tracer !== undefined) {
-      traceRequest(call, tracer, () => (isBehind ? this.#admitInTurn(call) : this.#admit(call)));
-    } else if (isBehind) this.#admitInTurn(call);
+      traceRequest(call, tracer, () => (isPipelined ? this.#admitInTurn(call) : this.#admit(call)));
+    } else if (isPipelined) this.#admitInTurn(call);
     else this.#admit(call);
   };
 
@@ -308,12 +308,12 @@ export class Front {
    * disconnect at once, and a response takes 50 µs, so other requests are served between groups of responses.
    */
   respondInTurn(respond: () => void): void {
-    if (this.#responses.push(respond) === 1) setImmediate(this.#respondToSome);
+    if (this.#pendingResponses.push(respond) === 1) setImmediate(this.#respondToSome);
   }
 
   readonly #respondToSome = (): void => {
-    for (const respond of this.#responses.splice(0, RESPONSES_A_TURN)) respond();
-    if (this.#responses.length > 0) setImmediate(this.#respondToSome);
+    for (const respond of this.#pendingResponses.splice(0, RESPONSES_PER_TURN)) respond();
+    if (this.#pendingResponses.length > 0) setImmediate(this.#respondToSome);
   };
 
   /** Whether a request to upgrade its connection goes to {@link upgrade}; others are handled like any request. */
@@ -367,7 +367,7 @@ export class Front {
     this.#failures += 1;
     const requestId = `${this.#startedAt}-${this.#failures.toString(36)}`;
     const { method } = call.request;
-    this.parts.log.error({ err: thrown, requestId, method, path: bounded(call.path) }, 'a request failed');
+    this.parts.log.error({ err: thrown, requestId, method, path: truncated(call.path) }, 'a request failed');
     return new QuaysideError('internal', 'The server failed; its log says why, under this request id.', {
       extra: { requestId },
     });
@@ -382,7 +382,7 @@ export class Front {
       const ms = Math.round(clock.monotonic() - startedAt);
       // A client that disconnected before its response began has seen no status.
       const status = response.headersSent ? response.statusCode : null;
-      log.info({ event: 'access', ...call.logged, status, ms }, 'a request ended');
+      log.info({ event: 'access', ...call.logFields, status, ms }, 'a request ended');
     });
   }
 
@@ -390,23 +390,23 @@ export class Front {
   #logRejected({ code, details: { parameter } }: QuaysideError, call: HttpCall): void {
     const { log } = this.parts;
     if (!log.isLevelEnabled('debug')) return;
-    log.debug({ event: 'rejected', code, parameter, ...call.logged }, 'a request was rejected');
+    log.debug({ event: 'rejected', code, parameter, ...call.logFields }, 'a request was rejected');
   }
 
   #logForbidden({ message }: QuaysideError, { user, route, params, address }: HttpCall): void {
     const by = { user: user.name, address, action: route?.id };
-    const fields = { ...boundedParams(params), event: 'forbidden', ...by, detail: message };
+    const fields = { ...truncatedParams(params), event: 'forbidden', ...by, detail: message };
     this.parts.log.warn(fields, 'a request without the right was rejected');
   }
 
   /** Bounds lines and fields: these requests need no login, so anybody can send any number of them. */
   #logForeignPage({ message }: QuaysideError, call: HttpCall): void {
     const { log } = this.parts;
-    const isWarned = this.#foreignPages.admit(addressBlock(call.address));
+    const isWarned = this.#foreignPageLines.admit(addressBlock(call.address));
     if (!isWarned && !log.isLevelEnabled('debug')) return;
     const { origin, fetchSite, purpose } = call.head;
-    const sent = { origin: bounded(origin), fetchSite: bounded(fetchSite), purpose: bounded(purpose) };
-    const fields = { event: 'forbidden', ...call.logged, ...sent, detail: message };
+    const sent = { origin: truncated(origin), fetchSite: truncated(fetchSite), purpose: truncated(purpose) };
+    const fields = { event: 'forbidden', ...call.logFields, ...sent, detail: message };
     log[isWarned ? 'warn' : 'debug'](fields, 'a request of a foreign page was rejected');
   }
 
@@ -462,7 +462,7 @@ export class Front {
     checkAccess(user, route, namespace);
     if (queue !== undefined) {
       checkName('queue', queue);
-      call.queue = route.makesQueue ? call.namespace.queue(queue) : call.namespace.visit(queue);
+      call.queue = route.createsQueue ? call.namespace.queue(queue) : call.namespace.visit(queue);
     }
     const handling = route.handle(call, route.query.read(call.search));
     if (handling !== undefined) handling.catch((error: unknown) => call.fail(error));
@@ -474,14 +474,14 @@ export class Front {
    * @throws QuaysideError `overloaded`
    */
   #countConnection(socket: Socket, user: string, call: HttpCall | null = null): void {
-    if (this.#counted.has(socket) || socket.destroyed) return;
+    if (this.#countedConnections.has(socket) || socket.destroyed) return;
     try {
       this.#connections.enter(user);
     } catch (error) {
       if (call !== null) call.response.shouldKeepAlive = false;
       throw error;
     }
-    this.#counted.add(socket);
+    this.#countedConnections.add(socket);
     socket.once('close', () => this.#connections.exit(user));
   }
 
@@ -489,12 +489,12 @@ export class Front {
   #audit(call: HttpCall, handling: Promise<void> | void): void {
     // The client may have disconnected before the operation has succeeded.
     call.keepAddress();
-    const note = (): void => {
+    const auditIfComplete = (): void => {
       // If the client disconnected before the end of its JSON body, nothing was done.
       if (call.route?.body !== 'json' || call.request.complete) this.audit(call);
     };
-    if (handling === undefined) note();
-    else handling.then(note, () => {});
+    if (handling === undefined) auditIfComplete();
+    else handling.then(auditIfComplete, () => {});
   }
 
   /**
@@ -504,19 +504,19 @@ export class Front {
   audit(call: HttpCall, { name: user }: User = call.user): void {
     const { clock, log } = this.parts;
     const { address } = call;
-    const params = boundedParams(call.params);
+    const params = truncatedParams(call.params);
     const action = call.route?.id ?? UNMATCHED;
     const { namespace = null, queue = null, ...rest } = params;
-    log.info({ ...params, event: 'admin', action, user, ...call.audited }, 'an operator acted');
+    log.info({ ...params, event: 'admin', action, user, ...call.auditFields }, 'an operator acted');
     const at = new Date(clock.now()).toISOString();
-    this.nodeLists.noteAudit({
+    this.nodeLists.addAuditLine({
       at,
       user,
       action,
       address,
       namespace,
       queue,
-      details: { ...rest, ...call.audited },
+      details: { ...rest, ...call.auditFields },
     });
   }
 
@@ -549,17 +549,17 @@ function checkVersion({ httpVersionMajor, httpVersion }: HttpRequest): void {
  * @throws QuaysideError `malformed-request`
  */
 function splitTarget(call: HttpCall, target: string): void {
-  const [bad] = NOT_OF_A_TARGET.exec(target) ?? [];
+  const [bad] = INVALID_TARGET_CHARACTER.exec(target) ?? [];
   if (bad !== undefined) {
     throw new QuaysideError(
       'malformed-request',
       `The request target ${quote(target)} has ${quote(bad)}, which must be percent-encoded.`,
     );
   }
-  const origin = target.charCodeAt(0) === SLASH ? target : target.replace(ABSOLUTE_FORM, '');
-  const queryAt = origin.indexOf('?');
-  call.path = queryAt === -1 ? origin : origin.slice(0, queryAt);
-  if (queryAt !== -1) call.search = origin.slice(queryAt + 1);
+  const originForm = target.charCodeAt(0) === SLASH ? target : target.replace(ABSOLUTE_FORM, '');
+  const queryAt = originForm.indexOf('?');
+  call.path = queryAt === -1 ? originForm : originForm.slice(0, queryAt);
+  if (queryAt !== -1) call.search = originForm.slice(queryAt + 1);
   if (call.path.charCodeAt(0) !== SLASH) {
     throw new QuaysideError(
       'malformed-request',
@@ -577,18 +577,18 @@ function pathOf(target: string): string {
 const SLASH = 0x2f;
 
 /** Stands for all requests without a login. No user has this name. */
-const NOBODY = '';
+const ANONYMOUS = '';
 
 /** The codes of a blocked get that ends without an element, which is not a rejection. */
 const ENDED_WAITS: ReadonlySet<string> = new Set(['pop-timeout', 'pop-cancelled']);
 
 /** Truncates client input for log lines and the audit trail; the copy does not retain the original. */
-function bounded(text: string | null): string | null {
+function truncated(text: string | null): string | null {
   return text === null ? null : ownString(text.length <= 256 ? text : `${text.slice(0, 256)}…`);
 }
 
-function boundedParams(params: RouteMatch['params']): Record<string, string | null> {
-  return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, bounded(value ?? null)]));
+function truncatedParams(params: RouteMatch['params']): Record<string, string | null> {
+  return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, truncated(value ?? null)]));
 }
 
 /** Finds the route for a method and a path. */

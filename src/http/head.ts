@@ -42,7 +42,7 @@ export interface RequestHead extends Record<(typeof TEXT_FIELDS)[number][1], str
 }
 
 /** The head of a request that has not been read yet, or could not be. */
-export const UNREAD: RequestHead = {
+export const EMPTY_HEAD: RequestHead = {
   host: null,
   authorization: null,
   contentType: null,
@@ -69,23 +69,24 @@ export const UNREAD: RequestHead = {
  * the first of two `Authorization` headers, whereas some proxies use the last one.
  * @throws QuaysideError `malformed-request`, `invalid-header`, `expectation-failed`
  */
-export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead {
-  const head = { ...UNREAD };
-  for (let at = 0; at + 1 < raw.length; at += 2) {
-    const name = raw[at] as string;
-    const value = raw[at + 1] as string;
+export function readHead(rawHeaders: readonly string[], isHttp10: boolean): RequestHead {
+  const head = { ...EMPTY_HEAD };
+  for (let at = 0; at + 1 < rawHeaders.length; at += 2) {
+    const name = rawHeaders[at] as string;
+    const value = rawHeaders[at + 1] as string;
     const lower = name.toLowerCase();
     const known = FIELDS.get(lower);
     if (known !== undefined) {
-      const before = head[known.field];
-      if (before !== null && known.separator === null) throw sentTwice(lower, before, value);
+      const previous = head[known.field];
+      if (previous !== null && known.separator === null) throw repeatedHeader(lower, previous, value);
       // An empty value adds nothing to a list (RFC 9110, 5.6.1): `, gzip` would be stored with an element.
-      head[known.field] = before === null || before === '' ? value : before + known.separator + value;
+      head[known.field] = previous === null || previous === '' ? value : previous + known.separator + value;
     } else if (lower.startsWith(ELEMENT_HEADER_PREFIX)) {
       readElementHeader(head, lower, value);
     } else if (lower === 'content-length') head.contentLength = Number(value);
     else if (lower === 'transfer-encoding') {
-      if (head.isChunked || value.includes(',')) throw severalCodings(rareHeader(raw, lower) ?? value);
+      if (head.isChunked || value.includes(','))
+        throw unsupportedCodings(rareHeader(rawHeaders, lower) ?? value);
       head.isChunked = true;
     }
   }
@@ -113,23 +114,23 @@ export function readHead(raw: readonly string[], isHttp10: boolean): RequestHead
 }
 
 /** A header that is rarely needed, repeated ones joined; null if not sent. `name` is in lower case. */
-export function rareHeader(raw: readonly string[], name: string): string | null {
+export function rareHeader(rawHeaders: readonly string[], name: string): string | null {
   let found: string | null = null;
-  for (let at = 0; at + 1 < raw.length; at += 2) {
-    if (raw[at]?.length !== name.length || raw[at]?.toLowerCase() !== name) continue;
-    found = found === null ? (raw[at + 1] as string) : `${found}, ${raw[at + 1]}`;
+  for (let at = 0; at + 1 < rawHeaders.length; at += 2) {
+    if (rawHeaders[at]?.length !== name.length || rawHeaders[at]?.toLowerCase() !== name) continue;
+    found = found === null ? (rawHeaders[at + 1] as string) : `${found}, ${rawHeaders[at + 1]}`;
   }
   return found;
 }
 
 /** @param lower the name in lower case */
 function readElementHeader(head: RequestHead, lower: string, value: string): void {
-  const short = lower.slice(ELEMENT_HEADER_PREFIX.length);
-  if (short === '') return;
+  const shortName = lower.slice(ELEMENT_HEADER_PREFIX.length);
+  if (shortName === '') return;
   const headers = head.elementHeaders === NO_HEADERS ? [] : (head.elementHeaders as string[]);
   head.elementHeaders = headers;
   for (let at = 0; at < headers.length; at += 2) {
-    if (headers[at] !== short) continue;
+    if (headers[at] !== shortName) continue;
     headers[at + 1] = `${headers[at + 1]}, ${value}`;
     return;
   }
@@ -141,24 +142,24 @@ function readElementHeader(head: RequestHead, lower: string, value: string): voi
       { parameter: headerParameter(lower) },
     );
   }
-  headers.push(short, value);
+  headers.push(shortName, value);
 }
 
 /**
  * Node checks only the last transfer coding. It accepts any codings before that, in the same header or in repeated
  * ones, and would pass on a body that is still encoded.
  */
-function severalCodings(codings: string): QuaysideError {
+function unsupportedCodings(codings: string): QuaysideError {
   return new QuaysideError(
     'malformed-request',
     `Transfer-Encoding ${quote(codings)} is not supported. Allowed: chunked.`,
   );
 }
 
-function sentTwice(lower: string, before: string, value: string): QuaysideError {
+function repeatedHeader(lower: string, previous: string, value: string): QuaysideError {
   const code = lower === 'host' || lower === 'authorization' ? 'malformed-request' : 'invalid-header';
   // Errors never quote credentials.
-  const values = lower === 'authorization' ? '' : `, as ${quote(before)} and as ${quote(value)}`;
+  const values = lower === 'authorization' ? '' : `, as ${quote(previous)} and as ${quote(value)}`;
   return new QuaysideError(code, `Header ${lower} was sent twice${values}. Send it once.`, {
     parameter: lower,
   });
@@ -189,7 +190,7 @@ export function readVersions(ifMatch: string): ReadonlySet<string> | null {
 }
 
 /** Maximum length of each forwarding header: about twenty IPv6 addresses. */
-const MAX_LENGTH = 1_024;
+const MAX_FORWARDED_LENGTH = 1_024;
 
 /** The headers in which proxies report the address of a client; null if not sent. */
 interface ForwardedHeaders {
@@ -208,11 +209,13 @@ interface ForwardedHeaders {
 export function clientAddress(peer: string, headers: ForwardedHeaders, trusted: Networks): string {
   const { forwardedFor, forwarded } = headers;
   if ((forwardedFor === null && forwarded === null) || !trusted.has(peer)) return peer;
-  if ((forwardedFor ?? '').length > MAX_LENGTH || (forwarded ?? '').length > MAX_LENGTH) return peer;
-  const first = forwardedFor === null ? null : lastUntrusted(peer, splitList(forwardedFor), trusted);
-  const second = forwarded === null ? null : lastUntrusted(peer, forNodes(forwarded), trusted);
-  if (first !== null && second !== null && first !== second) return peer;
-  return first ?? second ?? peer;
+  if ((forwardedFor ?? '').length > MAX_FORWARDED_LENGTH || (forwarded ?? '').length > MAX_FORWARDED_LENGTH)
+    return peer;
+  const fromForwardedFor =
+    forwardedFor === null ? null : lastUntrusted(peer, splitList(forwardedFor), trusted);
+  const fromForwarded = forwarded === null ? null : lastUntrusted(peer, forNodes(forwarded), trusted);
+  if (fromForwardedFor !== null && fromForwarded !== null && fromForwardedFor !== fromForwarded) return peer;
+  return fromForwardedFor ?? fromForwarded ?? peer;
 }
 
 /**
@@ -223,7 +226,7 @@ export function isForwardedSecure(peer: string, rawHeaders: readonly string[], t
   const proto = rareHeader(rawHeaders, 'x-forwarded-proto') ?? '';
   const forwarded = rareHeader(rawHeaders, 'forwarded') ?? '';
   if ((proto === '' && forwarded === '') || !trusted.has(peer)) return false;
-  if (proto.length > MAX_LENGTH || forwarded.length > MAX_LENGTH) return false;
+  if (proto.length > MAX_FORWARDED_LENGTH || forwarded.length > MAX_FORWARDED_LENGTH) return false;
   if (splitList(proto).at(-1)?.toLowerCase() === 'https') return true;
   const last = splitElements(forwarded).at(-1) ?? '';
   // A semicolon in quotes, as in `for="…"`, does not separate pairs.

@@ -1,7 +1,7 @@
 import type { Namespace } from '../broker/namespace.ts';
 import { invalidParameter, isOutage } from '../model/errors.ts';
 import { Type } from '../util/schema.ts';
-import { type QueryParameter, whole } from './parameters.ts';
+import { type QueryParameter, wholeNumber } from './parameters.ts';
 
 // Shared by all listings: forms, pages, and JSON in pieces.
 
@@ -28,7 +28,7 @@ export function paging(after: string): {
   after: QueryParameter<string | null>;
 } {
   return {
-    limit: whole<number | null>(
+    limit: wholeNumber<number | null>(
       'At most so many entries; the header `link` says where the next page is.',
       { from: 1, to: MAX_PAGE, unit: 'a count' },
       null,
@@ -57,10 +57,10 @@ export function nextPage({ limit, array, tree }: PageQuery, after: string): read
 }
 
 /** The first page of the remaining items of a listing. @param cursor returns the `after` of the page behind an item */
-export function pageOf<T>(left: readonly T[], query: PageQuery, cursor: (item: T) => string): Page<T> {
-  const items = left.slice(0, query.limit ?? left.length);
+export function pageOf<T>(remaining: readonly T[], query: PageQuery, cursor: (item: T) => string): Page<T> {
+  const items = remaining.slice(0, query.limit ?? remaining.length);
   const last = items.at(-1);
-  const isCut = items.length < left.length && last !== undefined;
+  const isCut = items.length < remaining.length && last !== undefined;
   return { items, headers: isCut ? nextPage(query, cursor(last)) : [] };
 }
 
@@ -80,7 +80,7 @@ export function listingForm({ array, tree }: { array: boolean; tree: boolean }):
 }
 
 /** The pieces of an array or an object: `start`, the items with commas between them, `end`. */
-export function* joined<T>(
+export function* jsonPieces<T>(
   start: string,
   items: readonly T[],
   write: (item: T) => string,
@@ -111,7 +111,7 @@ export function* treePieces<T>(folders: readonly Folder<T>[], leaf: (item: T) =>
       ...(items === null && { unavailable: true }),
     };
     const start = `${separator}${JSON.stringify(folder).slice(0, -1)},"children":[`;
-    yield* joined(start, items ?? [], (item) => JSON.stringify(leaf(item)), ']}');
+    yield* jsonPieces(start, items ?? [], (item) => JSON.stringify(leaf(item)), ']}');
     separator = ',';
   }
   yield separator === '[' ? '[]' : ']';
@@ -128,11 +128,11 @@ export async function readInBatches<T>(
   names: readonly string[],
   read: (name: string) => Promise<T>,
 ): Promise<T[]> {
-  const all: T[] = [];
+  const results: T[] = [];
   for (let from = 0; from < names.length; from += READ_AT_ONCE) {
-    all.push(...(await Promise.all(names.slice(from, from + READ_AT_ONCE).map(read))));
+    results.push(...(await Promise.all(names.slice(from, from + READ_AT_ONCE).map(read))));
   }
-  return all;
+  return results;
 }
 
 /**

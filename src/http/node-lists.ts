@@ -43,7 +43,7 @@ interface ListQuestion {
 }
 
 /** A list that was merged from the replies of all nodes. */
-interface ListOfNodes<Row extends object> {
+interface MergedList<Row extends object> {
   /** Id of the node that answers. */
   readonly node: string;
   /** Ids of the nodes that did not reply. */
@@ -69,16 +69,16 @@ interface NodeListParts<Row extends object> {
   /** The rows of this node. @param from id of the node that requests them */
   readonly rows: (viewer: ListViewer, from: string) => readonly Row[] | Promise<readonly Row[]>;
   /** The row as the viewer may see it; empty if it is hidden. */
-  readonly shown: (row: Row, viewer: ListViewer) => readonly Row[];
+  readonly visiblePart: (row: Row, viewer: ListViewer) => readonly Row[];
   readonly compare: (a: Row, b: Row) => number;
 }
 
-/** The user as a viewer of lists. @param only rows of this namespace; null: all */
-function viewerOf(user: User, only: string | null): ListViewer {
-  const isListed = (namespace: string): boolean => only === null || namespace === only;
+/** The user as a viewer of lists. @param onlyNamespace rows of this namespace; null: all */
+function viewerOf(user: User, onlyNamespace: string | null): ListViewer {
+  const isListed = (namespace: string): boolean => onlyNamespace === null || namespace === onlyNamespace;
   return {
     name: user.name,
-    isAdministrator: only === null && user.isAdministrator,
+    isAdministrator: onlyNamespace === null && user.isAdministrator,
     isLimited: user.token?.isLimited === true,
     manages: (namespace) => isListed(namespace) && user.may('manage', namespace),
     sees: (namespace) => isListed(namespace) && user.maySee(namespace),
@@ -92,14 +92,14 @@ function viewerOf(user: User, only: string | null): ListViewer {
  */
 class NodeList<Row extends object> {
   readonly #broker: Broker;
-  readonly #running: ConcurrencyLimit;
+  readonly #concurrency: ConcurrencyLimit;
   readonly #parts: NodeListParts<Row>;
   readonly #ask: Ask<ListQuestion, Row>;
 
-  /** @param running limits the lists in progress */
-  constructor(broker: Broker, running: ConcurrencyLimit, parts: NodeListParts<Row>) {
+  /** @param concurrency limits the lists in progress */
+  constructor(broker: Broker, concurrency: ConcurrencyLimit, parts: NodeListParts<Row>) {
     this.#broker = broker;
-    this.#running = running;
+    this.#concurrency = concurrency;
     this.#parts = parts;
     this.#ask = broker.questions.register<ListQuestion, Row>({
       name: parts.name,
@@ -111,18 +111,18 @@ class NodeList<Row extends object> {
     });
   }
 
-  /** The list as a user may see it. @param only rows of this namespace; null: all */
-  read(user: User, limit = MAX_ROWS, only: string | null = null): Promise<ListOfNodes<Row>> {
-    return this.readAs(viewerOf(user, only), limit, user);
+  /** The list as a user may see it. @param onlyNamespace rows of this namespace; null: all */
+  read(user: User, limit = MAX_ROWS, onlyNamespace: string | null = null): Promise<MergedList<Row>> {
+    return this.readAs(viewerOf(user, onlyNamespace), limit, user);
   }
 
   /** @param caller the user whose limit applies: the lists of one user do not delay another's */
-  readAs(viewer: ListViewer, limit: number, caller: User): Promise<ListOfNodes<Row>> {
-    return this.#running.run(caller.name, () => this.#make(viewer, limit));
+  readAs(viewer: ListViewer, limit: number, caller: User): Promise<MergedList<Row>> {
+    return this.#concurrency.run(caller.name, () => this.#merge(viewer, limit));
   }
 
-  async #make(viewer: ListViewer, limit: number): Promise<ListOfNodes<Row>> {
-    const { compare, shown } = this.#parts;
+  async #merge(viewer: ListViewer, limit: number): Promise<MergedList<Row>> {
+    const { compare, visiblePart } = this.#parts;
     const namespaces = this.#broker.namespaces().map(({ name }) => name);
     const { nodes, missing } = await this.#ask({ viewer: rightsOf(viewer, namespaces), limit });
     let total = 0;
@@ -130,7 +130,9 @@ class NodeList<Row extends object> {
     const rows = nodes.flatMap((reply) => {
       const { node } = reply;
       try {
-        const visible = reply.rows.flatMap((row) => shown(row, viewer)).map((row) => ({ ...row, node }));
+        const visible = reply.rows
+          .flatMap((row) => visiblePart(row, viewer))
+          .map((row) => ({ ...row, node }));
         total += reply.total - reply.rows.length + visible.length;
         return visible;
       } catch {
@@ -149,8 +151,8 @@ class NodeList<Row extends object> {
   }
 
   async #rowsOf(viewer: ListViewer, from: string): Promise<Row[]> {
-    const { rows, shown, compare } = this.#parts;
-    return (await rows(viewer, from)).flatMap((row) => shown(row, viewer)).sort(compare);
+    const { rows, visiblePart, compare } = this.#parts;
+    return (await rows(viewer, from)).flatMap((row) => visiblePart(row, viewer)).sort(compare);
   }
 }
 
@@ -168,7 +170,7 @@ export class NodeLists {
   readonly #auditTrail = new AuditTrail();
 
   constructor({ broker, sessions, engines, consoleSessions }: HttpParts) {
-    const running = new ConcurrencyLimit({
+    const concurrency = new ConcurrencyLimit({
       perKey: LISTS_PER_USER,
       maxWaiting: MAX_WAITING_LISTS,
       rejection: () =>
@@ -177,40 +179,40 @@ export class NodeLists {
           `Lists of all nodes are made ${LISTS_PER_USER} at a time for each user, and ${MAX_WAITING_LISTS} are waiting; retry later.`,
         ),
     });
-    this.consumers = new NodeList(broker, running, {
+    this.consumers = new NodeList(broker, concurrency, {
       name: 'consumers',
       rows: (viewer, from) => waitingFor(broker, viewer, from),
-      shown: (consumer, viewer) => (viewer.manages(consumer.ns) ? [consumer] : []),
+      visiblePart: (consumer, viewer) => (viewer.manages(consumer.ns) ? [consumer] : []),
       compare: bySince,
     });
-    this.sessions = new NodeList(broker, running, {
+    this.sessions = new NodeList(broker, concurrency, {
       name: 'sessions',
       rows: () => sessions?.() ?? [],
-      shown: shownSession,
+      visiblePart: visibleSession,
       compare: bySince,
     });
-    this.audit = new NodeList(broker, running, {
+    this.audit = new NodeList(broker, concurrency, {
       name: 'audit',
       rows: () => this.#auditTrail.lines(),
-      shown: shownLine,
+      visiblePart: visibleLine,
       compare: (a, b) => Date.parse(b.at) - Date.parse(a.at),
     });
-    this.engines = new NodeList(broker, running, {
+    this.engines = new NodeList(broker, concurrency, {
       name: 'engines',
       rows: async () => withNamespaces(broker, await engines()),
-      shown: shownEngine,
+      visiblePart: visibleEngine,
       compare: () => 0,
     });
-    this.#consoleSessions = new NodeList(broker, running, {
+    this.#consoleSessions = new NodeList(broker, concurrency, {
       name: 'console-sessions',
       rows: ({ name }) => consoleSessions?.seenOf(name) ?? [],
-      shown: (session) => [session],
+      visiblePart: (session) => [session],
       compare: (a, b) => b.usedAt - a.usedAt,
     });
   }
 
   /** Adds a line to the audit trail of this node. */
-  noteAudit(line: AuditLine): void {
+  addAuditLine(line: AuditLine): void {
     this.#auditTrail.add(line);
   }
 
@@ -218,7 +220,7 @@ export class NodeLists {
    * The console sessions of a user, the most recently used first. A session that several nodes served is listed once,
    * as the last of them saw it.
    */
-  async consoleSessions(caller: User, name: string): Promise<ListOfNodes<SeenSession>> {
+  async consoleSessions(caller: User, name: string): Promise<MergedList<SeenSession>> {
     const viewer = {
       name,
       isAdministrator: false,
@@ -279,7 +281,7 @@ function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedCon
  * Users see their own sessions completely; of other sessions, the consumers in namespaces where they have `manage`. Of
  * its owner's sessions, a limited token sees the consumers in namespaces that it may see.
  */
-function shownSession(session: SessionInfo, viewer: ListViewer): readonly SessionInfo[] {
+function visibleSession(session: SessionInfo, viewer: ListViewer): readonly SessionInfo[] {
   const isOwn = session.user === viewer.name;
   if (viewer.isAdministrator || (isOwn && !viewer.isLimited)) return [session];
   const consumers = session.consumers.filter(({ ns }) => (isOwn ? viewer.sees(ns) : viewer.manages(ns)));
@@ -290,7 +292,7 @@ function shownSession(session: SessionInfo, viewer: ListViewer): readonly Sessio
  * Administrators see every line. Other users see their own lines, and those of namespaces where they have `manage`; a
  * limited token sees only the latter.
  */
-function shownLine(line: AuditLine, viewer: ListViewer): readonly AuditLine[] {
+function visibleLine(line: AuditLine, viewer: ListViewer): readonly AuditLine[] {
   const { user, namespace } = line;
   const isOwn = user === viewer.name && !viewer.isLimited;
   const isShown = viewer.isAdministrator || isOwn || (namespace !== null && viewer.manages(namespace));
@@ -298,7 +300,7 @@ function shownLine(line: AuditLine, viewer: ListViewer): readonly AuditLine[] {
 }
 
 /** An engine's URL is visible to users who may see one of its namespaces. */
-function shownEngine(engine: NamedEngine, viewer: ListViewer): readonly NamedEngine[] {
+function visibleEngine(engine: NamedEngine, viewer: ListViewer): readonly NamedEngine[] {
   const namespaces = engine.namespaces.filter((namespace) => viewer.sees(namespace));
   return namespaces.length === 0 ? [] : [{ ...engine, namespaces }];
 }

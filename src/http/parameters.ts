@@ -16,8 +16,8 @@ export interface QueryParameter<T> {
   read(name: string, value: string): T;
 }
 
-const NO: ReadonlySet<string> = new Set(['0', 'false', 'no', 'off']);
-const WHOLE = /^[0-9]{1,16}$/;
+const FALSE_WORDS: ReadonlySet<string> = new Set(['0', 'false', 'no', 'off']);
+const WHOLE_NUMBER = /^[0-9]{1,16}$/;
 /** Any number of decimals: a sum of floats may have 17 of them. */
 const DECIMAL = /^[0-9]{1,16}(?:\.[0-9]+)?$/;
 
@@ -32,7 +32,7 @@ export function flag(description: string): QueryParameter<boolean> {
     fallback: false,
     read(name, value) {
       const lower = value.trim().toLowerCase();
-      if (lower !== '') return !NO.has(lower);
+      if (lower !== '') return !FALSE_WORDS.has(lower);
       throw invalidParameter(name, `${name} has no value; give 1 for yes, or 0, false, no or off for no.`);
     },
   };
@@ -51,14 +51,18 @@ interface NumberRange {
 }
 
 /** A whole number, or `fallback` if it is not given. */
-export function whole<T>(description: string, range: NumberRange, fallback: T): QueryParameter<number | T> {
+export function wholeNumber<T>(
+  description: string,
+  range: NumberRange,
+  fallback: T,
+): QueryParameter<number | T> {
   const { from, to, unit } = range;
   return {
     description,
-    schema: Type.Integer({ minimum: from, maximum: to, ...shown(fallback) }),
+    schema: Type.Integer({ minimum: from, maximum: to, ...defaultKeyword(fallback) }),
     fallback,
     read(name, value) {
-      const number = WHOLE.test(value) ? Number(value) : Number.NaN;
+      const number = WHOLE_NUMBER.test(value) ? Number(value) : Number.NaN;
       if (number >= from && number <= to) return number;
       throw wrongValue(name, value, `${unit}, a whole number from ${from} to ${to}`);
     },
@@ -69,7 +73,7 @@ export function whole<T>(description: string, range: NumberRange, fallback: T): 
 export function seconds<T>(description: string, maxMs: number, fallback: T): QueryParameter<number | T> {
   return {
     description,
-    schema: Type.Number({ minimum: 0, maximum: maxMs / 1000, ...shown(fallback) }),
+    schema: Type.Number({ minimum: 0, maximum: maxMs / 1000, ...defaultKeyword(fallback) }),
     fallback,
     read(name, value) {
       const ms = millisecondsOf(value);
@@ -94,7 +98,7 @@ export function duration(description: string, maxMs: number): QueryParameter<num
 }
 
 /** A string of 1 to `maxBytes` bytes of UTF-8; null if not given. */
-export function text(description: string, maxBytes: number): QueryParameter<string | null> {
+export function limitedString(description: string, maxBytes: number): QueryParameter<string | null> {
   return {
     description,
     schema: Type.String({ minLength: 1, description: `1 to ${maxBytes} bytes of UTF-8` }),
@@ -199,7 +203,7 @@ export function oneOf<T extends string>(description: string, words: readonly T[]
   };
 }
 
-function shown(fallback: unknown): { default?: unknown } {
+function defaultKeyword(fallback: unknown): { default?: unknown } {
   return fallback === null ? {} : { default: fallback };
 }
 
@@ -211,7 +215,7 @@ function wrongValue(name: string, value: string, allowed: string): Error {
 export type Parameters<Q> = { readonly [Name in keyof Q]: QueryParameter<Q[Name]> };
 
 /** Shorter names get no suggestion: they are one edit away from too many others. */
-const MIN_EDITED_NAME = 3;
+const MIN_SUGGESTED_LENGTH = 3;
 
 /**
  * Parses the query strings of one route. Rejects mistakes that would otherwise go unnoticed: a known parameter that is
@@ -251,13 +255,13 @@ export class QueryReader<Q extends object> {
 
   #parse(search: string): Readonly<Q> {
     const values: Record<string, unknown> = { ...this.#fallbacks };
-    const given: string[] = [];
+    const seenNames: string[] = [];
     for (let from = 0; from <= search.length; ) {
       let end = search.indexOf('&', from);
       if (end === -1) end = search.length;
       const equals = search.indexOf('=', from);
       const nameEnd = equals === -1 || equals > end ? end : equals;
-      const name = decoded(search.slice(from, nameEnd));
+      const name = decodePart(search.slice(from, nameEnd));
       if (name === null) {
         const sent = quote(search.slice(from, nameEnd));
         throw new QuaysideError(
@@ -267,14 +271,14 @@ export class QueryReader<Q extends object> {
       }
       const parameter = this.#byName.get(name);
       if (parameter !== undefined) {
-        if (given.includes(name)) {
+        if (seenNames.includes(name)) {
           throw invalidParameter(
             name,
             `Parameter ${name} was given more than once, again as ${quote(search.slice(nameEnd + 1, end))}. Give it once.`,
           );
         }
-        given.push(name);
-        const value = decoded(search.slice(Math.min(nameEnd + 1, end), end));
+        seenNames.push(name);
+        const value = decodePart(search.slice(Math.min(nameEnd + 1, end), end));
         if (value === null) {
           const sent = quote(search.slice(nameEnd + 1, end));
           throw invalidParameter(name, `The value of ${name}, ${sent}, is not percent-encoded UTF-8.`);
@@ -287,15 +291,15 @@ export class QueryReader<Q extends object> {
   }
 
   #rejectMisspelt(name: string): void {
-    const meant = nearestName(name, this.#byName.keys(), MIN_EDITED_NAME);
+    const meant = nearestName(name, this.#byName.keys(), MIN_SUGGESTED_LENGTH);
     if (meant === null) return;
     throw invalidParameter(name, `Unknown parameter ${quote(name)}. Did you mean "${meant}"?`);
   }
 }
 
 /** Decodes a part of a query string; null if it is not percent-encoded UTF-8. */
-function decoded(part: string): string | null {
-  if (!ENCODED.test(part)) return part;
+function decodePart(part: string): string | null {
+  if (!NEEDS_DECODING.test(part)) return part;
   try {
     return decodeURIComponent(part.replaceAll('+', ' '));
   } catch {
@@ -303,4 +307,4 @@ function decoded(part: string): string | null {
   }
 }
 
-const ENCODED = /[%+]/;
+const NEEDS_DECODING = /[%+]/;

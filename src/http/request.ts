@@ -93,9 +93,9 @@ interface BodyReader {
  */
 export class HttpRequest extends IncomingMessage {
   #state: 'unclaimed' | 'claimed' | 'chunked' | 'discarded' = 'unclaimed';
-  #first: Buffer | null = null;
+  #firstChunk: Buffer | null = null;
   /** All chunks, if there are several. */
-  #more: BytePieces | null = null;
+  #allChunks: BytePieces | null = null;
   #size = 0;
   #limit = 0;
   #isComplete = false;
@@ -120,7 +120,7 @@ export class HttpRequest extends IncomingMessage {
     }
     this.#size += chunk.length;
     if (this.#state === 'discarded') {
-      this.#first = null;
+      this.#firstChunk = null;
       if (this.#size > DISCARDED_BYTES) this.socket.destroy();
       return true;
     }
@@ -128,12 +128,12 @@ export class HttpRequest extends IncomingMessage {
       this.#overflow();
       return true;
     }
-    if (this.#more !== null) this.#more.append(chunk);
-    else if (this.#first === null) this.#first = chunk;
+    if (this.#allChunks !== null) this.#allChunks.append(chunk);
+    else if (this.#firstChunk === null) this.#firstChunk = chunk;
     else {
-      this.#more = new BytePieces();
-      this.#more.append(this.#first);
-      this.#more.append(chunk);
+      this.#allChunks = new BytePieces();
+      this.#allChunks.append(this.#firstChunk);
+      this.#allChunks.append(chunk);
     }
     if (this.#state === 'unclaimed' && this.#size > UNCLAIMED_BYTES) this.#isPaused = true;
     if (this.#state === 'chunked' && this.#size > UNREAD_BYTES) this.#isPaused = true;
@@ -165,15 +165,15 @@ export class HttpRequest extends IncomingMessage {
     READ_IN_CHUNKS.add(socket);
     try {
       while (this.#state === 'chunked') {
-        const chunk = this.#more === null ? this.#first : this.#more.take();
-        this.#first = null;
-        this.#more = null;
+        const chunk = this.#allChunks === null ? this.#firstChunk : this.#allChunks.take();
+        this.#firstChunk = null;
+        this.#allChunks = null;
         this.#size = 0;
         if (chunk !== null) yield chunk;
         else if (this.#isComplete || socket.destroyed) return;
         else {
           const { promise, resolve, reject } = Promise.withResolvers<void>();
-          const cancel = clock.after(maxIdleMs, () => reject(idle(maxIdleMs)));
+          const cancel = clock.after(maxIdleMs, () => reject(idleTimeout(maxIdleMs)));
           this.#onChunk = resolve;
           if (this.#isPaused) this.#resume();
           await promise.finally(cancel);
@@ -189,8 +189,8 @@ export class HttpRequest extends IncomingMessage {
   /** Discards what has arrived of the body and the rest of it. Harmless at any time. */
   discard(): void {
     this.#state = 'discarded';
-    this.#first = null;
-    this.#more = null;
+    this.#firstChunk = null;
+    this.#allChunks = null;
     this.#size = 0;
     this.#reader = null;
     this.#onChunk?.();
@@ -200,9 +200,9 @@ export class HttpRequest extends IncomingMessage {
   #finish(): void {
     const reader = this.#reader;
     this.#reader = null;
-    const body = this.#more === null ? (this.#first ?? EMPTY) : this.#more.take();
-    this.#first = null;
-    this.#more = null;
+    const body = this.#allChunks === null ? (this.#firstChunk ?? EMPTY) : this.#allChunks.take();
+    this.#firstChunk = null;
+    this.#allChunks = null;
     reader?.bodyEnded(body);
   }
 
@@ -239,30 +239,30 @@ Object.defineProperty(HttpRequest.prototype, 'headers', {
         return { expect: rawHeaders[at + 1] ?? '' };
       }
     }
-    return NOTHING;
+    return NO_HEADERS;
   },
 });
 
 const EXPECT = 'expect';
-const NOTHING = Object.freeze({});
+const NO_HEADERS = Object.freeze({});
 
 /**
- * Reads the body of a request and calls `take` with it; does not call it if the client disconnects before its end.
+ * Reads the body of a request and calls `onBody` with it; does not call it if the client disconnects before its end.
  * Fails the call if more than `limit` bytes arrive, or the user has lost access by the end of the body.
  * @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes
  */
-export function readBody(call: HttpCall, limit: number, take: (body: Buffer) => void): void {
-  const end = (body: Buffer): void => {
+export function readBody(call: HttpCall, limit: number, onBody: (body: Buffer) => void): void {
+  const finish = (body: Buffer): void => {
     try {
       call.renewUser();
-      take(body);
+      onBody(body);
     } catch (error) {
       call.fail(error);
     }
   };
   claimBody(call, limit, {
     // The parser calls `bodyEnded` outside of the request's span.
-    bodyEnded: call.span === null ? end : (body) => withinSpan(call, () => end(body)),
+    bodyEnded: call.span === null ? finish : (body) => withinSpan(call, () => finish(body)),
     bodyTooLarge: () => call.fail(moreThan(limit)),
   });
 }
@@ -301,7 +301,7 @@ export function rejectIfLonger({ head: { contentLength } }: HttpCall, limit: num
   if (contentLength > limit) throw tooLarge(limit, `has ${contentLength} bytes`);
 }
 
-function idle(maxMs: number): QuaysideError {
+function idleTimeout(maxMs: number): QuaysideError {
   return new QuaysideError('request-timeout', `Nothing of the body came for ${maxMs / 1000} s, the limit.`);
 }
 
@@ -316,17 +316,17 @@ function tooLarge(limit: number, what: string): QuaysideError {
 }
 
 /**
- * Reads a JSON body of at most `maxBytes`, and passes it to `take`. Resolves when that has resolved, or the client has
- * disconnected before the end of the body.
- * @throws QuaysideError `body-too-large`, `invalid-body`, as `HttpCall.renewUser`, and what `take` rejects with
+ * Reads a JSON body of at most `maxBytes`, and passes it to `handle`. Resolves when that has resolved, or the client
+ * has disconnected before the end of the body.
+ * @throws QuaysideError `body-too-large`, `invalid-body`, as `HttpCall.renewUser`, and what `handle` rejects with
  */
 export async function readJson(
   call: HttpCall,
   maxBytes: number,
-  take: (payload: unknown) => Promise<void>,
+  handle: (payload: unknown) => Promise<void>,
 ): Promise<void> {
   const body = await wholeBody(call, maxBytes);
-  if (body !== null) await take(parseJson(body));
+  if (body !== null) await handle(parseJson(body));
 }
 
 /** @throws QuaysideError `invalid-body` */

@@ -47,7 +47,7 @@ export interface ResponseNote {
  * The default headers of all responses. They make a response harmless in a browser, whatever a producer stored: an
  * element may be a page with a script.
  */
-export const INERT: readonly string[] = [
+export const INERT_HEADERS: readonly string[] = [
   'cache-control',
   'no-store',
   'content-security-policy',
@@ -75,7 +75,7 @@ export interface Route {
   /** Whether each successful use is written to the audit log, with its user. */
   readonly isAudited: boolean;
   /** Whether a call creates the queue of the path, unless the namespace is at its limit. */
-  readonly makesQueue: boolean;
+  readonly createsQueue: boolean;
   readonly csrf: CsrfRule;
   /**
    * Whether it is for browsers only, and therefore not in `/openapi.json`, from which clients are generated. It
@@ -105,7 +105,7 @@ interface RouteDefinition<Q extends object> {
   readonly access: Access;
   readonly body?: BodyUse;
   readonly isAudited?: boolean;
-  readonly makesQueue?: boolean;
+  readonly createsQueue?: boolean;
   readonly csrf?: CsrfRule;
   readonly isPage?: boolean;
   readonly query?: Parameters<Q>;
@@ -113,7 +113,7 @@ interface RouteDefinition<Q extends object> {
   readonly headers?: readonly HeaderNote[];
   readonly responses: readonly ResponseNote[];
   readonly problems?: readonly ErrorCode[];
-  /** Flat pairs of names and values. Not given: {@link INERT}. */
+  /** Flat pairs of names and values. Not given: {@link INERT_HEADERS}. */
   readonly responseHeaders?: readonly string[];
   handle(call: HttpCall, query: Readonly<Q>): Promise<void> | void;
 }
@@ -126,13 +126,13 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     query,
     body = 'discard',
     isAudited = false,
-    makesQueue = false,
+    createsQueue = false,
     csrf = 'writes',
     isPage = false,
     request = null,
     headers = [],
     problems = [],
-    responseHeaders = INERT,
+    responseHeaders = INERT_HEADERS,
     ...rest
   } = definition;
   return {
@@ -142,19 +142,19 @@ export function route<Q extends object>(definition: RouteDefinition<Q>): Route {
     right: RIGHTS.find((right) => right === access) ?? null,
     body,
     isAudited,
-    makesQueue,
+    createsQueue,
     csrf,
     isPage,
     request,
     headers,
     problems,
-    responseLines: linesOf(responseHeaders),
+    responseLines: headerLines(responseHeaders),
     query: new QueryReader<Q>(query ?? ({} as Parameters<Q>)),
   };
 }
 
 /** Formats flat pairs of names and values as header lines. */
-export function linesOf(headers: readonly string[]): string {
+export function headerLines(headers: readonly string[]): string {
   let lines = '';
   for (let at = 0; at + 1 < headers.length; at += 2) lines += `${headers[at]}: ${headers[at + 1]}\r\n`;
   return lines;

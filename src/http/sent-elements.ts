@@ -68,8 +68,8 @@ export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buf
 }
 
 function* readLines(body: Buffer, bodyLimit: number): Generator<NumberedElement, void, undefined> {
-  for (const { number, line } of linesOf(body, maxLineBytes(bodyLimit))) {
-    yield { number, element: readAt('line', number, () => limited(readLineElement(line), bodyLimit)) };
+  for (const { number, line } of bodyLines(body, maxLineBytes(bodyLimit))) {
+    yield { number, element: readAt('line', number, () => checkBodySize(readLineElement(line), bodyLimit)) };
   }
 }
 
@@ -82,7 +82,7 @@ function* readSentParts(
   for (let number = 1; ; number += 1) {
     const element = readAt('part', number, () => {
       const next = parts.next();
-      return next.done === true ? null : limited(elementOfPart(next.value), bodyLimit);
+      return next.done === true ? null : checkBodySize(elementOfPart(next.value), bodyLimit);
     });
     if (element === null) return;
     yield { number, element };
@@ -97,7 +97,7 @@ function* readSentParts(
 export async function* importedElements(call: HttpCall): AsyncGenerator<ImportedElement, void, undefined> {
   const { bodyLimit } = call.front.parts.options;
   for await (const { number, line } of incomingLines(call, maxLineBytes(bodyLimit))) {
-    yield { number, element: readAt('line', number, () => limited(readExportedLine(line), bodyLimit)) };
+    yield { number, element: readAt('line', number, () => checkBodySize(readExportedLine(line), bodyLimit)) };
   }
 }
 
@@ -139,7 +139,7 @@ function elementOfPart({ headers, content }: BodyPart): GivenElement {
 }
 
 /** @throws QuaysideError `body-too-large` */
-function limited<E extends ElementContent>(element: E, limit: number): E {
+function checkBodySize<E extends ElementContent>(element: E, limit: number): E {
   const { byteLength } = element.body;
   if (byteLength <= limit) return element;
   const message = `The body has ${byteLength} bytes. At most ${limit} are allowed.`;
@@ -163,18 +163,18 @@ function isWhiteSpace(byte: number | undefined): boolean {
 }
 
 /** Bytes of a line in addition to twice the largest body: base64 takes four characters for three bytes. */
-const LINE_BYTES = 65_536;
+const LINE_OVERHEAD_BYTES = 65_536;
 
 /** Maximum size of a line, in bytes, if the body of its element has at most `bodyLimit` bytes. */
 function maxLineBytes(bodyLimit: number): number {
-  return 2 * bodyLimit + LINE_BYTES;
+  return 2 * bodyLimit + LINE_OVERHEAD_BYTES;
 }
 
 /**
  * The lines of a whole body. Blank lines are skipped, but counted.
  * @throws QuaysideError `invalid-body` for a line that is not UTF-8, `body-too-large` for one of more than `maxBytes`
  */
-function* linesOf(body: Buffer, maxBytes: number): Generator<BodyLine, void, undefined> {
+function* bodyLines(body: Buffer, maxBytes: number): Generator<BodyLine, void, undefined> {
   const splitter = new LineSplitter(maxBytes);
   yield* splitter.push(body);
   yield* splitter.end();
@@ -182,7 +182,7 @@ function* linesOf(body: Buffer, maxBytes: number): Generator<BodyLine, void, und
 
 /**
  * The lines of a body of any length, as they arrive; the client is paused while one is processed. Ends early if the
- * client disconnects (then `complete` of the request is false). Otherwise like {@link linesOf}.
+ * client disconnects (then `complete` of the request is false). Otherwise like {@link bodyLines}.
  * @throws QuaysideError `request-timeout` if nothing arrives for `requestTimeoutMs`
  */
 async function* incomingLines(
@@ -202,7 +202,7 @@ class LineSplitter {
   /** Number of lines that have ended. */
   #count = 0;
   /** The bytes of the line that has not ended yet. */
-  readonly #rest = new BytePieces();
+  readonly #partialLine = new BytePieces();
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes;
@@ -212,18 +212,18 @@ class LineSplitter {
   *push(chunk: Buffer): Generator<BodyLine, void, undefined> {
     // Checking a whole chunk costs a fraction of checking each line.
     const encoding = isAscii(chunk) ? 'latin1' : 'utf8';
-    const isText = encoding === 'latin1' || isUtf8(chunk);
-    let from = this.#rest.length > 0 ? 0 : this.#skipBlank(chunk, 0);
+    const isValidUtf8 = encoding === 'latin1' || isUtf8(chunk);
+    let from = this.#partialLine.length > 0 ? 0 : this.#skipBlank(chunk, 0);
     for (let end = chunk.indexOf(LINE_FEED, from); end !== -1; end = chunk.indexOf(LINE_FEED, from)) {
       const line =
-        this.#rest.length > 0
+        this.#partialLine.length > 0
           ? this.#endLine(chunk.subarray(from, end))
-          : this.#textOf(chunk, encoding, isText, from, end);
+          : this.#decode(chunk, encoding, isValidUtf8, from, end);
       this.#count += 1;
       yield { number: this.#count, line };
       from = this.#skipBlank(chunk, end + 1);
     }
-    if (from < chunk.length) this.#keep(chunk.subarray(from));
+    if (from < chunk.length) this.#keepPartial(chunk.subarray(from));
   }
 
   /**
@@ -240,24 +240,30 @@ class LineSplitter {
 
   /** The last line, if it has no line feed. */
   *end(): Generator<BodyLine, void, undefined> {
-    if (this.#rest.length > 0) yield { number: this.#count + 1, line: this.#endLine(EMPTY) };
+    if (this.#partialLine.length > 0) yield { number: this.#count + 1, line: this.#endLine(EMPTY) };
   }
 
-  #keep(bytes: Buffer): void {
-    this.#rest.append(bytes);
-    if (this.#rest.length > this.#maxBytes) throw this.#tooLong(this.#rest.length);
+  #keepPartial(bytes: Buffer): void {
+    this.#partialLine.append(bytes);
+    if (this.#partialLine.length > this.#maxBytes) throw this.#tooLong(this.#partialLine.length);
   }
 
-  /** @param last the bytes of the line in the current chunk */
-  #endLine(last: Buffer): string {
-    this.#rest.append(last);
-    return this.#textOf(this.#rest.take(), 'utf8', false);
+  /** @param lastBytes the bytes of the line in the current chunk */
+  #endLine(lastBytes: Buffer): string {
+    this.#partialLine.append(lastBytes);
+    return this.#decode(this.#partialLine.take(), 'utf8', false);
   }
 
-  /** Decodes one line. @param isText whether the bytes are known to be UTF-8 */
-  #textOf(bytes: Buffer, encoding: 'latin1' | 'utf8', isText: boolean, from = 0, end = bytes.length): string {
+  /** Decodes one line. @param isValidUtf8 whether the bytes are known to be UTF-8 */
+  #decode(
+    bytes: Buffer,
+    encoding: 'latin1' | 'utf8',
+    isValidUtf8: boolean,
+    from = 0,
+    end = bytes.length,
+  ): string {
     if (end - from > this.#maxBytes) throw this.#tooLong(end - from);
-    if (!isText && !isUtf8(bytes.subarray(from, end)))
+    if (!isValidUtf8 && !isUtf8(bytes.subarray(from, end)))
       throw this.#error('invalid-body', 'It is not UTF-8.', {});
     return bytes.toString(encoding, from, end);
   }
@@ -336,7 +342,7 @@ function readLineElement(line: string): GivenElement {
 
 /** Parses a line that must be a JSON object. @throws QuaysideError `invalid-body` */
 function objectIn(line: string): object {
-  const value = parse(line);
+  const value = parseLine(line);
   if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
   throw new QuaysideError('invalid-body', `It is ${quote(value)}, not a JSON object.`);
 }
@@ -361,7 +367,7 @@ function elementOfMembers(line: string, members: Members, exempt?: ReadonlySet<s
   };
 }
 
-function parse(line: string): unknown {
+function parseLine(line: string): unknown {
   try {
     return JSON.parse(line);
   } catch (error) {
@@ -569,7 +575,7 @@ function readExportedLine(line: string): ExportedElement {
   const element = elementOfMembers(line, members, SERVICE_HEADERS);
   const { body, contentType, contentEncoding, headers, matureAt, tries } = element;
   const { id, group = null, expiresAt = null } = members;
-  if (typeof id !== 'string' || !ID.test(id)) throw wrongMember('id', id, 'the id of an element');
+  if (typeof id !== 'string' || !ELEMENT_ID.test(id)) throw wrongMember('id', id, 'the id of an element');
   if (group !== null && typeof group !== 'string') throw wrongMember('group', group, 'a string');
   if (matureAt === null) throw wrongMember('mature', members.mature, 'unix time in seconds, a number');
   return {
@@ -586,7 +592,7 @@ function readExportedLine(line: string): ExportedElement {
   };
 }
 
-const ID = /^[\w-]{1,64}$/;
+const ELEMENT_ID = /^[\w-]{1,64}$/;
 
 function isoMoment(member: string, value: unknown): number {
   const at = typeof value === 'string' ? Date.parse(value) : Number.NaN;
@@ -633,16 +639,17 @@ function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, u
   const isFirst = body.subarray(0, opening.length).equals(opening);
   let at = isFirst ? opening.length : afterDelimiter(body, delimiter, 0);
   for (;;) {
-    if (at === -1) throw broken(`There is no further line --${boundary}-- to end the body`);
+    if (at === -1) throw invalidMultipart(`There is no further line --${boundary}-- to end the body`);
     if (body[at] === DASH && body[at + 1] === DASH) return;
     while (body[at] === SPACE || body[at] === TAB) at += 1;
-    if (body[at] !== CR || body[at + 1] !== LF) throw broken(`A line only begins with --${boundary}`);
+    if (body[at] !== CR || body[at + 1] !== LF)
+      throw invalidMultipart(`A line only begins with --${boundary}`);
     const contentAt = headEnd(body, at);
     const next = afterDelimiter(body, delimiter, contentAt - 2);
     // In a part without headers, the CRLF of the empty line that ends them may also begin the next delimiter.
     const contentEnd = Math.max(contentAt, (next === -1 ? body.length : next) - delimiter.length);
     const headers = readHeaders(body.toString('latin1', at + 2, contentAt - 2));
-    if (next === -1) throw broken(`There is no further line --${boundary}-- to end the body`);
+    if (next === -1) throw invalidMultipart(`There is no further line --${boundary}-- to end the body`);
     yield { headers, content: body.subarray(contentAt, contentEnd) };
     at = next;
   }
@@ -660,7 +667,7 @@ function afterDelimiter(body: Buffer, delimiter: Buffer, from: number): number {
 function headEnd(body: Buffer, from: number): number {
   const end = body.indexOf(HEAD_END, from);
   if (end === -1 || end - from > MAX_HEAD_BYTES) {
-    throw broken(`No empty line ends its headers within ${MAX_HEAD_BYTES} bytes`);
+    throw invalidMultipart(`No empty line ends its headers within ${MAX_HEAD_BYTES} bytes`);
   }
   return end + HEAD_END.length;
 }
@@ -671,12 +678,13 @@ function readHeaders(head: string): string[] {
   for (const line of head.split(CRLF)) {
     if (line === '') continue;
     const [, name, value] = HEADER_LINE.exec(line) ?? [];
-    if (name === undefined || value === undefined) throw broken(`${quoteBytes(line)} is not a header`);
+    if (name === undefined || value === undefined)
+      throw invalidMultipart(`${quoteBytes(line)} is not a header`);
     headers.push(name, value);
   }
   return headers;
 }
 
-function broken(what: string): QuaysideError {
+function invalidMultipart(what: string): QuaysideError {
   return new QuaysideError('invalid-body', `${what}.`);
 }

@@ -24,7 +24,7 @@ import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
 import { HttpRequest, isReadInChunks, isUnreadable, markUnreadable } from './request.ts';
 import { HttpResponse } from './response.ts';
-import { linesOf, METHODS, type Route } from './route.ts';
+import { headerLines, METHODS, type Route } from './route.ts';
 import { routeTable } from './routes/table.ts';
 
 /**
@@ -96,11 +96,11 @@ export class HttpServer implements Service {
   /**
    * Call this after users were reloaded or API tokens have ended. Ends waiting calls whose user no longer exists or may
    * no longer read there.
-   * @param of only the calls of these users; null: of all
+   * @param users only the calls of these users; null: of all
    */
-  renewUsers(renew: RenewUser, of: ReadonlySet<User> | null = null): void {
+  renewUsers(renew: RenewUser, users: ReadonlySet<User> | null = null): void {
     for (const call of this.#front.waitingCalls.items())
-      if (of === null || of.has(call.user)) call.renewUser(renew);
+      if (users === null || users.has(call.user)) call.renewUser(renew);
   }
 
   #listenTo(server: Server<typeof HttpRequest, typeof HttpResponse>): void {
@@ -111,7 +111,7 @@ export class HttpServer implements Service {
     server.on('checkContinue', handle);
     server.on('checkExpectation', handle);
     server.on('clientError', (error, socket) => respondToUnreadable(error, socket, front.inertLines));
-    server.on('connect', (_request, socket) => refuseTunnel(socket, front.inertLines));
+    server.on('connect', (_request, socket) => rejectTunnel(socket, front.inertLines));
     server.on('upgrade', (request, socket, head) => front.upgrade(request, socket as Socket, head));
     server.on('drop', () => this.#excess.note());
     server.on('connection', (socket) => {
@@ -128,13 +128,13 @@ export class HttpServer implements Service {
       this.#unused.set(peer, socket);
       socket.on('close', () => this.#unused.delete(peer));
     });
-    const used = ({ socket }: HttpRequest): void => {
+    const markUsed = ({ socket }: HttpRequest): void => {
       this.#unused.delete(peerOf(socket));
     };
-    server.prependListener('request', used);
-    server.prependListener('checkContinue', used);
-    server.prependListener('checkExpectation', used);
-    server.prependListener('upgrade', used);
+    server.prependListener('request', markUsed);
+    server.prependListener('checkContinue', markUsed);
+    server.prependListener('checkExpectation', markUsed);
+    server.prependListener('upgrade', markUsed);
   }
 
   #stop(): Promise<void> {
@@ -215,11 +215,11 @@ function respondToUnreadable(thrown: Error, socket: Duplex, lines: string): void
   // `HttpRequest.chunks` has a timeout of its own.
   if (error.code === TIMED_OUT && isReadInChunks(socket)) return;
   // Any other error is a broken connection or a failed TLS handshake: the client could not read a response.
-  const isOfHttp = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
-  if (!isOfHttp) socket.destroy();
+  const isProtocolError = error.code?.startsWith('HPE_') || error.code === TIMED_OUT;
+  if (!isProtocolError) socket.destroy();
   else if (!isUnreadable(socket)) {
     markUnreadable(socket);
-    endInTurn(socket, refusal(error), lines);
+    endInTurn(socket, rejectionFor(error), lines);
   }
 }
 
@@ -232,19 +232,19 @@ function endInTurn(socket: Duplex, error: QuaysideError, lines: string): void {
   const { _httpMessage: first } = socket as Duplex & { _httpMessage?: ServerResponse | null };
   if (first?.req.complete) first.once('finish', () => endInTurn(socket, error, lines));
   // If that response belongs to the unreadable request, and nothing of it was written, this error is sent instead.
-  else if (socket.writable && !first?.headersSent) endWith(socket, error, lines);
+  else if (socket.writable && !first?.headersSent) sendAndClose(socket, error, lines);
   else socket.destroy();
 }
 
 /** Rejects CONNECT, which requests a tunnel; Node passes on the bare connection. */
-function refuseTunnel(socket: Duplex, lines: string): void {
+function rejectTunnel(socket: Duplex, lines: string): void {
   // Node has released this socket, and no longer handles its errors.
   socket.on('error', () => socket.destroy());
   markUnreadable(socket);
   endInTurn(socket, unknownMethod('CONNECT'), lines);
 }
 
-function refusal({ code, reason, rawPacket, bytesParsed = 0 }: ParserError): QuaysideError {
+function rejectionFor({ code, reason, rawPacket, bytesParsed = 0 }: ParserError): QuaysideError {
   switch (code) {
     case 'HPE_HEADER_OVERFLOW':
       return new QuaysideError(
@@ -256,8 +256,9 @@ function refusal({ code, reason, rawPacket, bytesParsed = 0 }: ParserError): Qua
     case TIMED_OUT:
       return new QuaysideError('request-timeout', 'The request did not arrive in time.');
     case 'HPE_INVALID_METHOD':
-      if (bytesParsed > LONGEST_METHOD) return notAnother(rawPacket?.toString('latin1', bytesParsed) ?? '');
-      return notARequest(rawPacket?.toString('latin1', 0, 2048) ?? '');
+      if (bytesParsed > LONGEST_METHOD)
+        return trailingBytes(rawPacket?.toString('latin1', bytesParsed) ?? '');
+      return notHttp(rawPacket?.toString('latin1', 0, 2048) ?? '');
     default:
       return new QuaysideError(
         'malformed-request',
@@ -267,7 +268,7 @@ function refusal({ code, reason, rawPacket, bytesParsed = 0 }: ParserError): Qua
 }
 
 /** The error for a method that Node does not know, or for something that is not HTTP at all. */
-function notARequest(packet: string): QuaysideError {
+function notHttp(packet: string): QuaysideError {
   const [, method] = /^([\w!#$%&'*+.^`|~-]{1,64}) \/\S* HTTP\/1\.[01]\r?\n/.exec(packet) ?? [];
   if (method !== undefined) return unknownMethod(method);
   const [line = ''] = packet.split(/\r?\n/, 1);
@@ -284,7 +285,7 @@ function notARequest(packet: string): QuaysideError {
 const LONGEST_METHOD = 16;
 
 /** @param rest the bytes that were not parsed, from within what should be a method */
-function notAnother(rest: string): QuaysideError {
+function trailingBytes(rest: string): QuaysideError {
   return new QuaysideError(
     'malformed-request',
     `What came after a whole request, near ${quote(rest)}, is not an HTTP request line. Check the Content-Length of the request: it counts bytes.`,
@@ -301,11 +302,11 @@ function unknownMethod(method: string): QuaysideError {
   );
 }
 
-function endWith(socket: Duplex, error: QuaysideError, lines: string): void {
+function sendAndClose(socket: Duplex, error: QuaysideError, lines: string): void {
   const { status, reason, contentType, body } = errorResponse(error, null);
   const headers = ['content-type', contentType, 'content-length', String(Buffer.byteLength(body))];
   if (error.code === 'method-not-allowed') headers.push('allow', METHODS.join(', '));
   headers.push('date', new Date().toUTCString(), 'connection', 'close');
-  const head = `HTTP/1.1 ${status} ${reason}\r\n${lines}${linesOf(headers)}\r\n`;
+  const head = `HTTP/1.1 ${status} ${reason}\r\n${lines}${headerLines(headers)}\r\n`;
   socket.end(head + body, () => socket.destroy());
 }

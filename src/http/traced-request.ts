@@ -13,7 +13,7 @@ const SERVER_ERROR = 500;
  * Maximum length of an attribute; a percent-encoded namespace and queue are shorter. Spans are in memory until they are
  * exported, and anonymous clients may send a target of 16 KiB.
  */
-const MAX_TEXT_LENGTH = 2_048;
+const MAX_ATTRIBUTE_LENGTH = 2_048;
 
 /** Runs a request within a span that ends when its response is sent or its client disconnects. */
 export function traceRequest(call: HttpCall, tracer: Tracer, run: () => void): void {
@@ -24,7 +24,7 @@ export function traceRequest(call: HttpCall, tracer: Tracer, run: () => void): v
   const span = tracer.begin({ name, kind: 'server', parent });
   call.span = span;
   response.once('close', () => {
-    if (span.isRecorded) describe(span, call);
+    if (span.isRecorded) setAttributes(span, call);
     if (span.parentId === null && UNTRACED.has(call.route?.id ?? '')) span.end(tracer.now());
     else tracer.end(span);
   });
@@ -47,17 +47,17 @@ export function linkInsert(span: Span, { headers }: Delivery): void {
  * Sets the attributes of the semantic conventions for HTTP servers. Without the user, and without the query, which may
  * contain lease tokens.
  */
-function describe(span: Span, call: HttpCall): void {
+function setAttributes(span: Span, call: HttpCall): void {
   const { request, response, route } = call;
   span.set('http.request.method', request.method ?? '');
   span.set('url.scheme', call.front.parts.options.tls === null ? 'http' : 'https');
-  span.set('url.path', bounded(call.path));
+  span.set('url.path', truncated(call.path));
   if (route !== null) {
     span.name = `${request.method} ${route.path}`;
     span.set('http.route', route.path);
     const { namespace, queue } = call.params;
     // The names are not validated yet if the request was rejected.
-    if (queue !== undefined) span.set('messaging.destination.name', bounded(`${namespace}/${queue}`));
+    if (queue !== undefined) span.set('messaging.destination.name', truncated(`${namespace}/${queue}`));
   }
   if (!response.headersSent) {
     span.fail(CLIENT_GONE);
@@ -68,6 +68,6 @@ function describe(span: Span, call: HttpCall): void {
   if (statusCode >= SERVER_ERROR) span.fail(String(statusCode));
 }
 
-function bounded(text: string): string {
-  return ownString(text.slice(0, MAX_TEXT_LENGTH));
+function truncated(text: string): string {
+  return ownString(text.slice(0, MAX_ATTRIBUTE_LENGTH));
 }

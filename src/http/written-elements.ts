@@ -16,7 +16,7 @@ import { textOfBytes } from '../util/byte-text.ts';
  * `multipart/mixed`. Each character of a value stands for one byte.
  */
 export function pushElementHeaders(headers: string[], delivery: Delivery): void {
-  const { body, contentType, contentEncoding, headers: own, lease } = delivery;
+  const { body, contentType, contentEncoding, headers: elementHeaders, lease } = delivery;
   headers.push('content-type', contentType ?? 'application/octet-stream');
   headers.push('content-length', String(body.byteLength));
   if (contentEncoding !== null) headers.push('content-encoding', contentEncoding);
@@ -25,10 +25,10 @@ export function pushElementHeaders(headers: string[], delivery: Delivery): void 
   if (lease !== null) {
     headers.push('x-ks-lease', lease.token, 'x-ks-lease-until', isoTime(lease.until));
   }
-  for (let at = 0; at + 1 < own.length; at += 2) {
-    const name = own[at] as string;
-    headers.push(ELEMENT_HEADER_PREFIX + name, own[at + 1] as string);
-    if (name === ORIGIN_ID) headers.push(name, own[at + 1] as string);
+  for (let at = 0; at + 1 < elementHeaders.length; at += 2) {
+    const name = elementHeaders[at] as string;
+    headers.push(ELEMENT_HEADER_PREFIX + name, elementHeaders[at + 1] as string);
+    if (name === ORIGIN_ID) headers.push(name, elementHeaders[at + 1] as string);
   }
 }
 
@@ -109,15 +109,15 @@ interface LineSource {
  */
 export function elementLine(delivery: Delivery, asJson: boolean, source: LineSource | null = null): string {
   const { id, tries, matureAt, lease } = delivery;
-  const from =
+  const sourceMembers =
     source === null ? '' : `"ns":${JSON.stringify(source.ns)},"queue":${JSON.stringify(source.queue)},`;
-  const end =
+  const leaseMembers =
     lease === null
       ? '"lease":null,"leaseUntil":null'
       : `"lease":${JSON.stringify(lease.token)},"leaseUntil":"${isoTime(lease.until)}"`;
   return (
-    `{${from}"id":${JSON.stringify(id)},"tries":${tries},"mature":"${isoTime(matureAt)}",` +
-    `${contentMembers(delivery, asJson)},${end}}\n`
+    `{${sourceMembers}"id":${JSON.stringify(id)},"tries":${tries},"mature":"${isoTime(matureAt)}",` +
+    `${contentMembers(delivery, asJson)},${leaseMembers}}\n`
   );
 }
 
@@ -183,7 +183,7 @@ export type ShownBody = 'none' | 'preview' | 'full';
 export function browsedElement(delivery: SearchPage['matches'][number], shown: ShownBody): string {
   const { id, state, matureAt, insertedAt, expiresAt, tries, reason, bytes, contentType } = delivery;
   const { contentEncoding, headers, holder, lease } = delivery;
-  const held =
+  const holderJson =
     holder === null || lease === null
       ? 'null'
       : JSON.stringify({
@@ -198,7 +198,7 @@ export function browsedElement(delivery: SearchPage['matches'][number], shown: S
     `{"id":${JSON.stringify(id)},"state":"${state}","mature":"${isoTime(matureAt)}",` +
     `"insertedAt":"${isoTime(insertedAt)}","expiresAt":${expiresAt === null ? 'null' : `"${isoTime(expiresAt)}"`},"tries":${tries},"reason":${JSON.stringify(reason)},"bytes":${bytes},` +
     `"contentType":${jsonOfBytes(contentType)},"contentEncoding":${jsonOfBytes(contentEncoding)},` +
-    `"headers":${jsonOfHeaders(headers)},"holder":${held},` +
+    `"headers":${jsonOfHeaders(headers)},"holder":${holderJson},` +
     `${shown === 'none' ? '' : `${bodyMember({ ...delivery, body }, false)},`}"truncated":${isCut}}`
   );
 }
@@ -249,10 +249,14 @@ export function exportedLine(delivery: ScannedDelivery, isStream: boolean): stri
 /**
  * A delivery as one part, with the headers and the body of the response to a get. A body of `multipart/mixed` is a
  * sequence of parts, followed by {@link multipartEnd}.
- * @param more additional headers, as flat pairs; each character of a value stands for one byte
+ * @param moreHeaders additional headers, as flat pairs; each character of a value stands for one byte
  */
-export function elementPart(boundary: string, delivery: Delivery, more: readonly string[] = []): Buffer {
-  const headers = [...more];
+export function elementPart(
+  boundary: string,
+  delivery: Delivery,
+  moreHeaders: readonly string[] = [],
+): Buffer {
+  const headers = [...moreHeaders];
   pushElementHeaders(headers, delivery);
   let head = `--${boundary}\r\n`;
   for (let at = 0; at + 1 < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`;

@@ -121,8 +121,8 @@ export class Metrics {
 
 function eventFamilies({ subscribers, bytes }: EventCounts): Family[] {
   return [
-    gauge('quayside_event_subscribers', 'Subscribers of events on this node.', one(subscribers)),
-    counter('quayside_event_bytes_total', 'Bytes of events sent.', one(bytes)),
+    gauge('quayside_event_subscribers', 'Subscribers of events on this node.', singleSample(subscribers)),
+    counter('quayside_event_bytes_total', 'Bytes of events sent.', singleSample(bytes)),
   ];
 }
 
@@ -207,7 +207,7 @@ function counter(name: string, help: string, samples: readonly MetricSample[]): 
 }
 
 /** The sample of a family that has only one, without labels. */
-function one(value: number): MetricSample[] {
+function singleSample(value: number): MetricSample[] {
   return [{ labels: {}, value }];
 }
 
@@ -220,7 +220,7 @@ function histogram(name: string, help: string, byOperation: ReadonlyMap<string, 
     name,
     help,
     type: 'histogram',
-    samples: [...byOperation].flatMap(([operation, own]) => histogramSamples(name, operation, own)),
+    samples: [...byOperation].flatMap(([operation, timings]) => histogramSamples(name, operation, timings)),
   };
 }
 
@@ -229,10 +229,10 @@ function histogramSamples(
   operation: string,
   { bounds, counts, sum, count }: Histogram,
 ): MetricSample[] {
-  let upTo = 0;
+  let cumulative = 0;
   const buckets = bounds.map((le, i) => {
-    upTo += counts[i] ?? 0;
-    return { metricName: `${name}_bucket`, labels: { operation, le }, value: upTo };
+    cumulative += counts[i] ?? 0;
+    return { metricName: `${name}_bucket`, labels: { operation, le }, value: cumulative };
   });
   return [
     ...buckets,
@@ -247,7 +247,7 @@ function histogramSamples(
  * then of names. Without it, scrapes and the memory of Prometheus would grow with the queues that clients create; the
  * series of namespaces count all queues.
  */
-export const QUEUES_SHOWN = 1000;
+export const MAX_QUEUE_SERIES = 1000;
 
 /**
  * Queues read at once. 5,000 queues took 23 ms on SQLite, 118 ms on PostgreSQL and 450 ms on Redis, and the replies of
@@ -286,10 +286,10 @@ async function contentsOf(namespace: Namespace, perQueue: boolean): Promise<Cont
   try {
     const names = await namespace.queueNames();
     const queues: QueueContents[] = [];
-    const how = { perQueue, waiting: namespace.waitingOfUsers() };
+    const options = { perQueue, waiting: namespace.waitingOfUsers() };
     for (let at = 0; at < names.length; at += READ_AT_ONCE) {
-      const step = names.slice(at, at + READ_AT_ONCE);
-      queues.push(...(await Promise.all(step.map((name) => queueContents(namespace, name, how)))));
+      const batch = names.slice(at, at + READ_AT_ONCE);
+      queues.push(...(await Promise.all(batch.map((name) => queueContents(namespace, name, options)))));
     }
     return { namespace, queues };
   } catch {
@@ -359,10 +359,13 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
       'quayside_dead_letter_elements',
       'Elements in the dead-letter queues of a namespace.',
       samples((queues, namespace) => {
-        const wanted = new Set(namespace.deadLetterQueues);
-        const own = queues.filter(({ name }) => wanted.has(name));
-        const count = sum(own, ({ counts: { ready, scheduled, reserved } }) => ready + scheduled + reserved);
-        return wanted.size === 0 ? [] : [sampleOf(namespace, {}, count)];
+        const deadLetterQueues = new Set(namespace.deadLetterQueues);
+        const deadLetters = queues.filter(({ name }) => deadLetterQueues.has(name));
+        const count = sum(
+          deadLetters,
+          ({ counts: { ready, scheduled, reserved } }) => ready + scheduled + reserved,
+        );
+        return deadLetterQueues.size === 0 ? [] : [sampleOf(namespace, {}, count)];
       }),
     ),
     gauge(
@@ -381,7 +384,7 @@ function namespaceFamilies(contents: readonly Contents[]): Family[] {
 function perQueueFamilies(contents: readonly Contents[]): Family[] {
   const listed = contents
     .flatMap(({ namespace, queues }) => (queues ?? []).map((queue) => ({ namespace, queue })))
-    .slice(0, QUEUES_SHOWN);
+    .slice(0, MAX_QUEUE_SERIES);
   const samples = (read: (queue: QueueContents, namespace: Namespace) => number): MetricSample[] =>
     listed.map(({ namespace, queue }) =>
       queueSample(namespace, { queue: queue.name }, read(queue, namespace)),
@@ -389,7 +392,7 @@ function perQueueFamilies(contents: readonly Contents[]): Family[] {
   return [
     gauge(
       'quayside_queue_elements',
-      `Elements by queue and state, for the first ${QUEUES_SHOWN} queues.`,
+      `Elements by queue and state, for the first ${MAX_QUEUE_SERIES} queues.`,
       listed.flatMap(({ namespace, queue: { name, counts } }) =>
         DELIVERY_STATES.map((state) => queueSample(namespace, { queue: name, state }, counts[state])),
       ),
@@ -430,7 +433,7 @@ function queueSample(namespace: Namespace, labels: MetricSample['labels'], value
 }
 
 /** Maximum number of exchanges with series of their own, the first ones by id; see `QUEUES_SHOWN`. */
-const EXCHANGES_SHOWN = 200;
+const MAX_EXCHANGE_SERIES = 200;
 
 const NOTHING: Readonly<DestinationCounters> = { matched: 0, skipped: 0, failed: 0 };
 
@@ -440,7 +443,7 @@ const NOTHING: Readonly<DestinationCounters> = { matched: 0, skipped: 0, failed:
  */
 function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
   const all = exchanges.overview();
-  const shown = all.slice(0, EXCHANGES_SHOWN);
+  const listed = all.slice(0, MAX_EXCHANGE_SERIES);
   return [
     gauge(
       'quayside_exchanges',
@@ -453,23 +456,23 @@ function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
     ),
     gauge(
       'quayside_exchange_stopped',
-      `Whether an exchange is stopped, for the first ${EXCHANGES_SHOWN}.`,
-      shown.map((exchange) => sample(exchange, {}, exchange.stopped ? 1 : 0)),
+      `Whether an exchange is stopped, for the first ${MAX_EXCHANGE_SERIES}.`,
+      listed.map((exchange) => sample(exchange, {}, exchange.stopped ? 1 : 0)),
     ),
     counter(
       'quayside_exchange_copies_total',
       'Elements by exchange, destination and outcome: matched, skipped, failed.',
-      shown.flatMap(destinationSamples),
+      listed.flatMap(destinationSamples),
     ),
     counter(
       'quayside_exchange_strays_total',
       'Elements that were forwarded to no destination: no_route, too_many_hops, or put_back for a later try.',
-      shown.flatMap(unforwardedSamples),
+      listed.flatMap(unforwardedSamples),
     ),
     counter(
       'quayside_exchange_selector_seconds_total',
       'Time that an exchange spent waiting for its selectors.',
-      shown.map((exchange) => sample(exchange, {}, exchange.counters.totals.selectorMs / 1000)),
+      listed.map((exchange) => sample(exchange, {}, exchange.counters.totals.selectorMs / 1000)),
     ),
   ];
 }
@@ -478,13 +481,13 @@ function exchangeFamilies(exchanges: Pick<Exchanges, 'overview'>): Family[] {
 function destinationSamples(exchange: ExchangeOverview): MetricSample[] {
   const sums = new Map<string, DestinationCounters & { readonly ns: string }>();
   for (const [i, { ns, queue }] of exchange.declaration.dst.entries()) {
-    const own = exchange.counters.destinations[i] ?? NOTHING;
-    const sum = sums.get(`${ns}/${queue}`) ?? NOTHING;
+    const counters = exchange.counters.destinations[i] ?? NOTHING;
+    const total = sums.get(`${ns}/${queue}`) ?? NOTHING;
     sums.set(`${ns}/${queue}`, {
       ns,
-      matched: sum.matched + own.matched,
-      skipped: sum.skipped + own.skipped,
-      failed: sum.failed + own.failed,
+      matched: total.matched + counters.matched,
+      skipped: total.skipped + counters.skipped,
+      failed: total.failed + counters.failed,
     });
   }
   return [...sums].flatMap(([destination, { ns, matched, skipped, failed }]) =>
@@ -504,12 +507,12 @@ function unforwardedSamples(exchange: ExchangeOverview): MetricSample[] {
 /** @param namespaces that viewers must see in addition to the source's */
 function sample(
   { key, declaration }: ExchangeOverview,
-  more: MetricSample['labels'],
+  moreLabels: MetricSample['labels'],
   value: number,
   namespaces: readonly string[] = [],
 ): MetricSample {
   // Exchanges of two namespaces may have the same id.
-  const labels = { exchange: idOf(key), namespace: declaration.src.ns, ...more };
+  const labels = { exchange: idOf(key), namespace: declaration.src.ns, ...moreLabels };
   return { labels, value, namespaces: [declaration.src.ns, ...namespaces] };
 }
 
@@ -658,10 +661,10 @@ async function diskFamilies(sources: readonly DiskSource[]): Promise<Family[]> {
   const free: MetricSample[] = [];
   await Promise.all(
     sources.map(async ({ engine, neededBy, usage }) => {
-      const found = await usage().catch(() => null);
-      if (found === null) return;
-      used.push({ labels: { engine }, value: found.fileBytes, neededBy });
-      free.push({ labels: { engine }, value: found.freeBytes, neededBy });
+      const diskUsage = await usage().catch(() => null);
+      if (diskUsage === null) return;
+      used.push({ labels: { engine }, value: diskUsage.fileBytes, neededBy });
+      free.push({ labels: { engine }, value: diskUsage.freeBytes, neededBy });
     }),
   );
   return [
@@ -689,21 +692,21 @@ function processFamilies(version: string): Family[] {
     counter(
       'process_cpu_seconds_total',
       'CPU time of all threads, user and system.',
-      one((user + system) / 1e6),
+      singleSample((user + system) / 1e6),
     ),
     gauge(
       'process_start_time_seconds',
       'When the process started, Unix time.',
-      one(performance.timeOrigin / 1000),
+      singleSample(performance.timeOrigin / 1000),
     ),
-    gauge('process_resident_memory_bytes', 'Memory in RAM.', one(rss)),
-    gauge('nodejs_heap_size_used_bytes', 'Heap of the main thread in use.', one(heapUsed)),
-    gauge('nodejs_heap_size_total_bytes', 'Heap of the main thread.', one(heapTotal)),
-    gauge('nodejs_external_memory_bytes', 'Memory of buffers outside of the heap.', one(external)),
+    gauge('process_resident_memory_bytes', 'Memory in RAM.', singleSample(rss)),
+    gauge('nodejs_heap_size_used_bytes', 'Heap of the main thread in use.', singleSample(heapUsed)),
+    gauge('nodejs_heap_size_total_bytes', 'Heap of the main thread.', singleSample(heapTotal)),
+    gauge('nodejs_external_memory_bytes', 'Memory of buffers outside of the heap.', singleSample(external)),
     counter(
       'nodejs_eventloop_active_seconds_total',
       'Time in which the event loop was busy.',
-      one(active / 1000),
+      singleSample(active / 1000),
     ),
   ];
 }

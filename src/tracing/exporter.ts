@@ -31,9 +31,9 @@ export interface SpanCounts {
 }
 
 /** Maximum number of spans in one request. */
-const BATCH = 512;
+const MAX_BATCH_SPANS = 512;
 /** The first span of a batch waits this long for others. */
-const GATHER_MS = 1_000;
+const BATCH_WAIT_MS = 1_000;
 const REQUEST_MS = 10_000;
 /** After this many failed requests in a row, the spans of a batch are discarded: newer ones are more useful. */
 const MAX_ATTEMPTS = 5;
@@ -100,8 +100,8 @@ export class SpanExporter implements Service {
 
   /** Sends a full batch now, a smaller one after `GATHER_MS`. */
   #schedule(): void {
-    if (this.#queue.length >= BATCH) this.#send();
-    else this.#cancelTimer ??= this.#options.clock.after(GATHER_MS, () => this.#send());
+    if (this.#queue.length >= MAX_BATCH_SPANS) this.#send();
+    else this.#cancelTimer ??= this.#options.clock.after(BATCH_WAIT_MS, () => this.#send());
   }
 
   #send(): void {
@@ -117,7 +117,8 @@ export class SpanExporter implements Service {
   async #sendAll(): Promise<void> {
     while (this.#queue.length > 0) {
       const batch: Span[] = [];
-      while (batch.length < BATCH && this.#queue.length > 0) batch.push(this.#queue.shift() as Span);
+      while (batch.length < MAX_BATCH_SPANS && this.#queue.length > 0)
+        batch.push(this.#queue.shift() as Span);
       await this.#sendBatch(batch);
     }
   }
@@ -145,10 +146,10 @@ export class SpanExporter implements Service {
   }
 
   async #post(body: string): Promise<string> {
-    const late = new AbortController();
-    const cancel = this.#options.clock.after(REQUEST_MS, () => late.abort());
+    const timeout = new AbortController();
+    const cancel = this.#options.clock.after(REQUEST_MS, () => timeout.abort());
     try {
-      return await this.#collector.post(body, AbortSignal.any([late.signal, this.#stop.signal]));
+      return await this.#collector.post(body, AbortSignal.any([timeout.signal, this.#stop.signal]));
     } finally {
       cancel();
     }
@@ -157,8 +158,8 @@ export class SpanExporter implements Service {
   /** Waits until the next attempt or a stop. */
   #wait(error: unknown): Promise<void> {
     this.#backoff.noteFailure();
-    const asked = error instanceof CollectorError ? (error.retryAfterMs ?? 0) : 0;
-    return this.#pause.wait(Math.max(this.#backoff.delayMs(), Math.min(asked, MAX_RETRY_AFTER_MS)));
+    const requestedMs = error instanceof CollectorError ? (error.retryAfterMs ?? 0) : 0;
+    return this.#pause.wait(Math.max(this.#backoff.delayMs(), Math.min(requestedMs, MAX_RETRY_AFTER_MS)));
   }
 }
 
@@ -213,9 +214,9 @@ class Collector {
       .on('error', reject)
       .end(bytes);
     const response = await promise;
-    const answer = await text(response);
+    const responseBody = await text(response);
     if (response.statusCode !== 200) throw new CollectorError(response);
-    return answer;
+    return responseBody;
   }
 
   close(): void {

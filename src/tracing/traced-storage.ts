@@ -167,8 +167,8 @@ export class TracedStorage implements Storage {
     const destination = queue === null ? null : `${queue.ns}/${queue.name}`;
     // An insert of a session continues the trace of the client that sent the element. A take starts a trace that is
     // linked with the insert.
-    const [only = null] = type === 'send' && contexts.length === 1 ? contexts : [];
-    const parent = current?.context ?? only;
+    const [singleContext = null] = type === 'send' && contexts.length === 1 ? contexts : [];
+    const parent = current?.context ?? singleContext;
     const span = this.#tracer.begin({
       name: destination === null ? name : `${name} ${destination}`,
       kind: 'internal',

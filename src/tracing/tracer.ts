@@ -183,12 +183,14 @@ export interface TraceContext {
 }
 
 /** Version, trace id, span id, flags. A later version may add fields behind them; version `ff` is forbidden. */
-const FORM = /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/;
+const TRACEPARENT_PATTERN =
+  /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/;
 const SAMPLED = 1;
 
 /** Null if the text is not a valid `traceparent`: such a header counts as not sent. */
 export function parseTraceparent(text: string): TraceContext | null {
-  const [, version, traceId = '', spanId = '', flags = '', more] = FORM.exec(text.trim()) ?? [];
+  const [, version, traceId = '', spanId = '', flags = '', more] =
+    TRACEPARENT_PATTERN.exec(text.trim()) ?? [];
   if (version === undefined || (version === '00' && more !== undefined)) return null;
   const isSampled = (Number.parseInt(flags, 16) & SAMPLED) !== 0;
   // Spans are in memory until they are exported, and must not retain the whole header or frame.
@@ -209,7 +211,7 @@ const POOL_BYTES = 4096;
 /** Generates the ids of traces and spans. */
 export class TraceIds {
   readonly #pool = Buffer.alloc(POOL_BYTES);
-  #at = POOL_BYTES;
+  #offset = POOL_BYTES;
 
   trace(): string {
     return this.#draw(TRACE_BYTES);
@@ -220,13 +222,13 @@ export class TraceIds {
   }
 
   #draw(bytes: number): string {
-    if (this.#at + bytes > POOL_BYTES) {
+    if (this.#offset + bytes > POOL_BYTES) {
       randomFillSync(this.#pool);
-      this.#at = 0;
+      this.#offset = 0;
     }
-    const from = this.#at;
-    this.#at += bytes;
-    const id = this.#pool.toString('hex', from, this.#at);
+    const from = this.#offset;
+    this.#offset += bytes;
+    const id = this.#pool.toString('hex', from, this.#offset);
     // An id must not consist of zeros.
     return /[^0]/.test(id) ? id : this.#draw(bytes);
   }

@@ -9,12 +9,12 @@ import {
   QueryReader,
   seconds,
   unixTime,
-  whole,
+  wholeNumber,
 } from '../../src/http/parameters.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 
 const reader = new QueryReader({
-  to: whole<number | null>('', { from: 0, to: 1_000_000, unit: 'milliseconds' }, null),
+  to: wholeNumber<number | null>('', { from: 0, to: 1_000_000, unit: 'milliseconds' }, null),
   delay: seconds('', 1_000_000_000, 0),
   mature: unixTime(''),
   reserve: flag(''),

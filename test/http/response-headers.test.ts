@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { HTTP_DEFAULTS, type HttpParts } from '../../src/http/options.ts';
-import { INERT, route } from '../../src/http/route.ts';
+import { INERT_HEADERS, route } from '../../src/http/route.ts';
 import { HttpServer } from '../../src/http/server.ts';
 import { systemClock } from '../../src/util/clock.ts';
 import { SILENT_LOG } from '../support/broker.ts';
@@ -9,13 +9,13 @@ import { SILENT_LOG } from '../support/broker.ts';
 const OWN_POLICY = "default-src 'self'";
 const common = { methods: ['GET'], summary: '', access: 'open', responses: [] } as const;
 const ROUTES = [
-  route({ ...common, id: 'plain', path: '/plain', handle: (call) => call.value({}) }),
+  route({ ...common, id: 'plain', path: '/plain', handle: (call) => call.sendJson({}) }),
   route({
     ...common,
     id: 'page',
     path: '/page',
     responseHeaders: ['content-security-policy', OWN_POLICY],
-    handle: (call) => call.text(200, '<p>', [], 'text/html'),
+    handle: (call) => call.sendText(200, '<p>', [], 'text/html'),
   }),
   route({
     ...common,
@@ -51,7 +51,8 @@ describe('The first headers of a response', () => {
   it('make it harmless in a browser if its route names no others, and if no route took the request', async () => {
     for (const path of ['/plain', '/unknown']) {
       const headers = await headersOf(path);
-      for (let at = 0; at < INERT.length; at += 2) assert.equal(headers.get(INERT[at] ?? ''), INERT[at + 1]);
+      for (let at = 0; at < INERT_HEADERS.length; at += 2)
+        assert.equal(headers.get(INERT_HEADERS[at] ?? ''), INERT_HEADERS[at + 1]);
     }
   });
 

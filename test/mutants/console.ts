@@ -24,7 +24,11 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a sign-in leaves the session of before as it is',
     suite: 'console sessions',
-    edits: edit('http/routes/console.ts', 'if (before !== null) sessions.end(before).catch(() => {});', ''),
+    edits: edit(
+      'http/routes/console.ts',
+      'if (previousToken !== null) sessions.end(previousToken).catch(() => {});',
+      '',
+    ),
   },
   {
     name: 'another password does not end sessions',
@@ -57,7 +61,7 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a get that waits takes an element after its session has ended',
     suite: 'console sessions',
-    edits: edit('http/routes/takes.ts', '() => this.#refuse(this.#call.sessionLost())', '() => {}'),
+    edits: edit('http/routes/takes.ts', '() => this.#reject(this.#call.sessionLost())', '() => {}'),
   },
   {
     name: 'an import stores what comes after the end of its session',

@@ -18,14 +18,14 @@ export const EVENTS: readonly Mutant[] = [
   {
     name: 'thousands of subscribers are written to in one turn',
     suite: 'event publisher',
-    edits: edit('events/publisher.ts', 'const WRITES_A_TURN = 50;', 'const WRITES_A_TURN = 5_000;'),
+    edits: edit('events/publisher.ts', 'const WRITES_PER_TURN = 50;', 'const WRITES_PER_TURN = 5_000;'),
   },
   {
     name: 'a client that reconnects is not sent what was removed since',
     suite: 'event publisher',
     edits: edit(
       'events/publisher.ts',
-      'this.#write(key, before.picture, true);',
+      'this.#write(key, previous.picture, true);',
       'this.#entries.delete(key);',
     ),
   },

@@ -11,8 +11,8 @@ export const HTTP: readonly Mutant[] = [
     suite: 'HTTP requests',
     edits: edit(
       'http/parameters.ts',
-      "if (lower !== '') return !NO.has(lower);",
-      "return lower !== '' && !NO.has(lower);",
+      "if (lower !== '') return !FALSE_WORDS.has(lower);",
+      "return lower !== '' && !FALSE_WORDS.has(lower);",
     ),
   },
   {
@@ -48,8 +48,8 @@ export const HTTP: readonly Mutant[] = [
     suite: 'HTTP pipelining',
     edits: edit(
       'http/front.ts',
-      'const isBehind = response.socket === null && READ_METHODS.has(request.method);',
-      'const isBehind = false;',
+      'const isPipelined = response.socket === null && READ_METHODS.has(request.method);',
+      'const isPipelined = false;',
     ),
   },
   {
@@ -60,7 +60,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'a get begins to wait on a connection that is not read',
     suite: 'HTTP pipelining',
-    edits: edit('http/routes/takes.ts', '  if (socket.isPaused()) throw notRead();\n', ''),
+    edits: edit('http/routes/takes.ts', '  if (socket.isPaused()) throw inputPaused();\n', ''),
   },
   {
     name: 'a client that half-closes is cut off',

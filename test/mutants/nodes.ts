@@ -84,8 +84,8 @@ export const NODES: readonly Mutant[] = [
     suite: 'rights in lists of nodes',
     edits: edit(
       'http/node-lists.ts',
-      'reply.rows.flatMap((row) => shown(row, viewer)).map(',
-      'reply.rows.map(',
+      '          .flatMap((row) => visiblePart(row, viewer))\n          .map(',
+      '          .map(',
     ),
   },
   {

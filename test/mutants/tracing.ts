@@ -34,7 +34,7 @@ export const TRACING: readonly Mutant[] = [
   {
     name: 'a span shows the query of its request, which may hold a lease token',
     suite,
-    edits: edit('http/traced-request.ts', 'bounded(call.path)', "request.url ?? ''"),
+    edits: edit('http/traced-request.ts', 'truncated(call.path)', "request.url ?? ''"),
   },
   {
     name: 'a span that waits keeps the header that its trace was cut out of',
@@ -68,7 +68,7 @@ export const TRACING: readonly Mutant[] = [
   {
     name: 'what a session inserts does not continue the trace of its sender',
     suite,
-    edits: edit('tracing/traced-storage.ts', 'current?.context ?? only', 'current?.context ?? null'),
+    edits: edit('tracing/traced-storage.ts', 'current?.context ?? singleContext', 'current?.context ?? null'),
   },
   {
     name: 'the take of a session belongs to the trace of the insert, instead of being linked with it',

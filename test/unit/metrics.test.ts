@@ -5,7 +5,7 @@ import type { Broker } from '../../src/broker/broker.ts';
 import type { GetRequest, Sink } from '../../src/broker/consumer.ts';
 import { FINISH, type Queue } from '../../src/broker/queue.ts';
 import type { ExchangeOverview } from '../../src/exchange/record.ts';
-import { Metrics, type MetricsSources, QUEUES_SHOWN } from '../../src/metrics/metrics.ts';
+import { MAX_QUEUE_SERIES, Metrics, type MetricsSources } from '../../src/metrics/metrics.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
 import type { SessionCounts } from '../../src/session/server.ts';
 import { Histogram } from '../../src/util/histogram.ts';
@@ -166,13 +166,13 @@ describe('Metrics', () => {
     assert.equal(copies.size, 6);
   });
 
-  it(`show at most ${QUEUES_SHOWN} queues, the first by name, and how many there are`, async () => {
-    const names = Array.from({ length: QUEUES_SHOWN + 5 }, (_, i) => `q${String(i).padStart(5, '0')}`);
+  it(`show at most ${MAX_QUEUE_SERIES} queues, the first by name, and how many there are`, async () => {
+    const names = Array.from({ length: MAX_QUEUE_SERIES + 5 }, (_, i) => `q${String(i).padStart(5, '0')}`);
     await broker.namespace('N').storage.declare(names.map((name) => ({ ns: 'N', name })));
     const samples = samplesOf(await metrics.text(EVERYTHING), 'quayside_queue_elements');
-    assert.equal(samples.size, QUEUES_SHOWN * 3);
-    assert.ok(samples.has(`{namespace="N",queue="${names[QUEUES_SHOWN - 1]}",state="ready"}`));
-    assert.ok(!samples.has(`{namespace="N",queue="${names[QUEUES_SHOWN]}",state="ready"}`));
+    assert.equal(samples.size, MAX_QUEUE_SERIES * 3);
+    assert.ok(samples.has(`{namespace="N",queue="${names[MAX_QUEUE_SERIES - 1]}",state="ready"}`));
+    assert.ok(!samples.has(`{namespace="N",queue="${names[MAX_QUEUE_SERIES]}",state="ready"}`));
     assert.deepEqual(
       samplesOf(await metrics.text(EVERYTHING), 'quayside_queues'),
       new Map([['{namespace="N"}', 1005]]),

@@ -10,7 +10,7 @@ import {
 } from '../../operations/search.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
-import { checkOpaque, group, nameOf, oneOf, opaque, text, whole } from '../parameters.ts';
+import { checkOpaque, group, limitedString, nameOf, oneOf, opaque, wholeNumber } from '../parameters.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import {
   browsedElement,
@@ -22,7 +22,7 @@ import {
 
 /** Elements of a page: maximum and default. */
 const MAX_PAGE = 1_000;
-const USUAL_PAGE = 100;
+const DEFAULT_PAGE = 100;
 const MAX_CURSOR_LENGTH = 128;
 /** Maximum number of queues in one summary; options of queues may name any number of dead-letter queues. */
 const MAX_DEAD_LETTER_QUEUES = 1_000;
@@ -100,12 +100,16 @@ export const browseRoutes: readonly Route[] = [
       group: group("On a stream: the group whose deliveries are meant; not given: the namespace's first."),
       id: opaque('Only the element of this id.'),
       after: opaque('Continues behind the page whose `next` this is.', MAX_CURSOR_LENGTH),
-      limit: whole('At most so many elements.', { from: 1, to: MAX_PAGE, unit: 'a count' }, USUAL_PAGE),
+      limit: wholeNumber(
+        'At most so many elements.',
+        { from: 1, to: MAX_PAGE, unit: 'a count' },
+        DEFAULT_PAGE,
+      ),
       body: oneOf<ShownBody>(
         `What is shown of bodies; not given: a preview, their first ${PREVIEW_BYTES} bytes.`,
         BODIES,
       ),
-      where: text(
+      where: limitedString(
         'Only those that this selector accepts, such as `env.msg.tries > 3`.',
         LIMITS.selectorBytes,
       ),
@@ -118,16 +122,16 @@ export const browseRoutes: readonly Route[] = [
       call.front.listInTurn(call, async () => {
         const { user, namespace, queue } = call;
         const hidesBodies = !user.maySeeBodies(namespace.name);
-        const shown = hidesBodies ? 'none' : (body ?? 'preview');
+        const bodyMode = hidesBodies ? 'none' : (body ?? 'preview');
         const states = state === null || state === 'all' ? DELIVERY_STATES : [state];
-        const options = { payer: user.name, path: 'where', bodies: shown !== 'none', hidesBodies };
+        const options = { payer: user.name, path: 'where', bodies: bodyMode !== 'none', hidesBodies };
         const filter = { states, group, selector: where, ...(id !== null && { ids: [id] }) };
         const page = await call.front.parts.searches
           .page(queue, filter, options, after, limit)
           .catch((error: unknown) => {
-            throw inParameter(error);
+            throw asParameterError(error);
           });
-        await call.pieces(pageJson(page, shown));
+        await call.sendPieces(pageJson(page, bodyMode));
       }),
   }),
   route({
@@ -179,7 +183,7 @@ export const browseRoutes: readonly Route[] = [
       const headers = ['x-ks-state', state, 'x-ks-inserted', isoTime(insertedAt)];
       if (lease !== null) headers.push('x-ks-lease-until', isoTime(lease.until));
       // The lease belongs to its holder. The scan returns no token.
-      call.element({ ...found, lease: null }, () => {}, headers);
+      call.sendElement({ ...found, lease: null }, () => {}, headers);
     },
   }),
   route({
@@ -195,16 +199,16 @@ export const browseRoutes: readonly Route[] = [
         const queues = call
           .namespacesWith('browse', ns)
           .flatMap((namespace) => namespace.deadLetterQueues.map((name): Queue => namespace.visit(name)));
-        const some = queues.slice(0, MAX_DEAD_LETTER_QUEUES);
-        const { summaries, unavailable } = await summarizeDeadLetters(some, call.front.parts.clock);
+        const summarized = queues.slice(0, MAX_DEAD_LETTER_QUEUES);
+        const { summaries, unavailable } = await summarizeDeadLetters(summarized, call.front.parts.clock);
         const complete = summaries.length === queues.length;
-        call.value({ queues: summaries.map(summaryRecord), complete, unavailable });
+        call.sendJson({ queues: summaries.map(summaryRecord), complete, unavailable });
       }),
   }),
 ];
 
 /** Reports an invalid selector as `invalid-parameter`: here it is a query parameter, not a member of a body. */
-function inParameter(error: unknown): unknown {
+function asParameterError(error: unknown): unknown {
   if (!(error instanceof QuaysideError) || error.code !== 'invalid-body') return error;
   return error.with({ code: 'invalid-parameter' });
 }
@@ -227,11 +231,11 @@ function summaryRecord(summary: DeadLetterSummary): object {
 
 function* pageJson(
   { matches, looked, failed, error, next }: SearchPage,
-  shown: ShownBody,
+  bodyMode: ShownBody,
 ): Generator<string> {
   yield '{"elements":[';
   for (const [at, delivery] of matches.entries()) {
-    yield `${at === 0 ? '' : ','}${browsedElement(delivery, shown)}`;
+    yield `${at === 0 ? '' : ','}${browsedElement(delivery, bodyMode)}`;
   }
   const rest = JSON.stringify({ next, looked, failed, error });
   yield `],${rest.slice(1)}`;

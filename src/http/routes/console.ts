@@ -23,7 +23,7 @@ import { checkNoToken } from './tokens.ts';
  * elsewhere or inline, no markup from strings, no embedding in frames. Element bodies that are images are shown from
  * memory (`blob:`).
  */
-const PAGE: readonly string[] = [
+const PAGE_HEADERS: readonly string[] = [
   'content-security-policy',
   [
     "default-src 'none'",
@@ -55,7 +55,7 @@ const PAGE: readonly string[] = [
 /** Makes browsers revalidate the file each time; the response is 304 if it has not changed. */
 const REVALIDATED = 'no-cache';
 /** For files whose names change with their content. */
-const FOR_EVER = 'public, max-age=31536000, immutable';
+const IMMUTABLE = 'public, max-age=31536000, immutable';
 
 const HTML = 'text/html; charset=utf-8';
 const TEXT = 'text/plain; charset=utf-8';
@@ -102,7 +102,7 @@ const Session = namedObject('ConsoleSession', {
 
 const SESSION_ID = /^[\w-]{43}$/;
 const ENDING_PROBLEMS = ['forbidden', 'invalid-name', 'storage-unavailable', 'outcome-unknown'] as const;
-const ofUser = nameOf('user', 'Of this user, as an administrator; not given: the own ones.');
+const userParameter = nameOf('user', 'Of this user, as an administrator; not given: the own ones.');
 
 const pageResponses = [
   {
@@ -115,9 +115,9 @@ const pageResponses = [
   { status: 503, description: 'The console is not built.', contentType: TEXT },
 ] as const;
 
-const read = {
+const pageRoute = {
   access: 'open',
-  responseHeaders: PAGE,
+  responseHeaders: PAGE_HEADERS,
   isPage: true,
 } as const;
 
@@ -126,7 +126,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
   const files = new ConsoleFiles(folder);
   return [
     route({
-      ...read,
+      ...pageRoute,
       id: 'home',
       path: '/',
       summary: 'Redirect browsers to the console',
@@ -135,15 +135,15 @@ export function consoleRoutes(folder: string): readonly Route[] {
       handle: sendHome,
     }),
     route({
-      ...read,
+      ...pageRoute,
       id: 'consoleFolder',
       path: '/console',
       summary: 'Redirect browsers to the console',
       responses: [{ status: 302, description: 'To `console/`.', contentType: null }],
-      handle: toConsole,
+      handle: redirectToConsole,
     }),
     route({
-      ...read,
+      ...pageRoute,
       id: 'consolePage',
       path: '/console/',
       summary: 'The page of the console',
@@ -151,7 +151,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       handle: (call) => sendFile(call, files, 'index.html', REVALIDATED),
     }),
     route({
-      ...read,
+      ...pageRoute,
       id: 'consoleFile',
       path: '/console/:file',
       summary: 'A file that the page of the console loads',
@@ -160,13 +160,13 @@ export function consoleRoutes(folder: string): readonly Route[] {
       handle: (call) => sendFile(call, files, call.param('file'), REVALIDATED),
     }),
     route({
-      ...read,
+      ...pageRoute,
       id: 'consoleAsset',
       path: '/console/assets/:file',
       summary: 'A script, a style or a picture of the console',
       responses: pageResponses,
       problems: ['route-not-found'],
-      handle: (call) => sendFile(call, files, `assets/${call.param('file')}`, FOR_EVER),
+      handle: (call) => sendFile(call, files, `assets/${call.param('file')}`, IMMUTABLE),
     }),
     route({
       id: 'signIn',
@@ -210,7 +210,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       problems: ['unauthorized'],
       handle(call) {
         if (call.session === null) throw unauthorized(call);
-        call.value(sessionRecord(call, call.session));
+        call.sendJson(sessionRecord(call, call.session));
       },
     }),
     route({
@@ -235,7 +235,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       path: SESSIONS_PATH,
       summary: 'List the console sessions of a user on all nodes, the last used first',
       access: 'user',
-      query: { user: ofUser },
+      query: { user: userParameter },
       responses: [json('They.', OwnSessions)],
       problems: ['forbidden', 'invalid-name'],
       async handle(call, query) {
@@ -252,7 +252,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
           browser,
           isThis: id === call.session?.id,
         }));
-        call.value({ ...list, sessions });
+        call.sendJson({ ...list, sessions });
       },
     }),
     route({
@@ -262,7 +262,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       summary: 'Sign out a console session of a user, on all nodes',
       access: 'user',
       isAudited: true,
-      query: { user: ofUser },
+      query: { user: userParameter },
       responses: [
         { status: 204, description: 'It has ended, or the user has none of this id.', contentType: null },
       ],
@@ -274,8 +274,10 @@ export function consoleRoutes(folder: string): readonly Route[] {
         const known = rows.find((session) => session.id === id);
         // A session that is not listed may be known to a node that this one has not discovered yet.
         const startedAt = known?.startedAt ?? null;
-        const end = SESSION_ID.test(id) ? sessionsOf(call).endListed(name, id, startedAt) : Promise.resolve();
-        await respondToEnd(call, name, end);
+        const ended = SESSION_ID.test(id)
+          ? sessionsOf(call).endListed(name, id, startedAt)
+          : Promise.resolve();
+        await respondToEnd(call, name, ended);
       },
     }),
     route({
@@ -285,7 +287,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       summary: 'Sign out all console sessions of a user, on all nodes',
       access: 'user',
       isAudited: true,
-      query: { user: ofUser },
+      query: { user: userParameter },
       responses: [
         {
           status: 204,
@@ -316,14 +318,14 @@ function userOf({ user }: HttpCall, query: { readonly user: string | null }): st
 
 /** Redirects browsers. Other clients get the response of a path that does not exist. */
 function sendHome(call: HttpCall): void {
-  if (call.head.accept?.toLowerCase().includes('text/html') === true) toConsole(call);
+  if (call.head.accept?.toLowerCase().includes('text/html') === true) redirectToConsole(call);
   else if (call.login === null) throw unauthorized(call);
   else throw routeNotFound(call);
 }
 
 /** Redirects to the console by a relative URL, which works under any path that a proxy gives this server. */
-function toConsole(call: HttpCall): void {
-  call.empty(302, ['location', 'console/', 'cache-control', REVALIDATED]);
+function redirectToConsole(call: HttpCall): void {
+  call.sendEmpty(302, ['location', 'console/', 'cache-control', REVALIDATED]);
 }
 
 async function sendFile(
@@ -334,7 +336,7 @@ async function sendFile(
 ): Promise<void> {
   const built = await files.read();
   if (built === null) {
-    call.text(503, NOT_BUILT, ['cache-control', 'no-store', 'retry-after', '5'], TEXT);
+    call.sendText(503, NOT_BUILT, ['cache-control', 'no-store', 'retry-after', '5'], TEXT);
     return;
   }
   const file = built.get(name);
@@ -342,7 +344,7 @@ async function sendFile(
   const { rawHeaders } = call.request;
   const headers = ['etag', file.entityTag, 'cache-control', cacheControl];
   if (rareHeader(rawHeaders, 'if-none-match')?.includes(file.entityTag) === true) {
-    call.empty(304, headers);
+    call.sendEmpty(304, headers);
     return;
   }
   const acceptsGzip = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))/i.test(
@@ -350,7 +352,7 @@ async function sendFile(
   );
   const gzipped = acceptsGzip ? file.gzipped : null;
   if (gzipped !== null) headers.push('content-encoding', 'gzip');
-  await call.pieces([gzipped ?? file.bytes], headers, file.contentType);
+  await call.sendPieces([gzipped ?? file.bytes], headers, file.contentType);
 }
 
 async function signIn(call: HttpCall, payload: unknown): Promise<void> {
@@ -363,15 +365,15 @@ async function signIn(call: HttpCall, payload: unknown): Promise<void> {
   const user = await call.front.parts.authenticator.login(basicHeader(name, password), call.address);
   const sessions = sessionsOf(call);
   // Read after the login has succeeded: a failed sign-in must not end the session of the page that is open.
-  const before = sessionToken(call);
+  const previousToken = sessionToken(call);
   // The old session ends on this node immediately. Do not wait for the engine: if it cannot store the end now, it does
   // so later.
-  if (before !== null) sessions.end(before).catch(() => {});
+  if (previousToken !== null) sessions.end(previousToken).catch(() => {});
   const session = sessions.open(user, originOf(call));
   if (session === null) throw wrongCredentials();
   call.front.audit(call, user);
   call.newCookie = session.renewedToken;
-  call.value(sessionRecord(call, session));
+  call.sendJson(sessionRecord(call, session));
 }
 
 /** Formats the credentials as Basic authentication, so that the same rules and limits apply. */
@@ -392,17 +394,17 @@ async function signOut(call: HttpCall): Promise<void> {
     call.front.audit(call, session.user);
     await stored;
   }
-  call.empty(204);
+  call.sendEmpty(204);
 }
 
 /**
  * Responds to an end of sessions. Audits it even if the engine cannot store it: the sessions have ended on this node.
  */
 async function respondToEnd(call: HttpCall, of: string, end: Promise<void>): Promise<void> {
-  call.audited = { of };
+  call.auditFields = { of };
   try {
     await end;
-    call.empty(204);
+    call.sendEmpty(204);
   } catch (error) {
     call.fail(error);
   }
@@ -410,12 +412,12 @@ async function respondToEnd(call: HttpCall, of: string, end: Promise<void>): Pro
 
 function sessionRecord(call: HttpCall, { user, csrfToken, expiresAt }: ConsoleSession): object {
   const { broker, clock, version } = call.front.parts;
-  const seen = broker.namespaces().filter(({ name }) => user.maySee(name));
+  const visible = broker.namespaces().filter(({ name }) => user.maySee(name));
   return {
     user: user.name,
     isAdministrator: user.isAdministrator,
-    rights: Object.fromEntries(seen.map(({ name }) => [name, rightsIn(user, name)])),
-    maskedBodies: seen
+    rights: Object.fromEntries(visible.map(({ name }) => [name, rightsIn(user, name)])),
+    maskedBodies: visible
       .map(({ name }) => name)
       .filter((name) => user.may('browse', name) && !user.maySeeBodies(name)),
     csrfToken,

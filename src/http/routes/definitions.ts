@@ -58,7 +58,7 @@ export const definitionRoutes: readonly Route[] = [
     problems: ['storage-unavailable'],
     handle(call) {
       const document = presentDefinitions(call.front.parts);
-      call.value(document, ['etag', entityTag(versionOfDefinitions(document))]);
+      call.sendJson(document, ['etag', entityTag(versionOfDefinitions(document))]);
     },
   }),
   route({
@@ -112,9 +112,9 @@ export const definitionRoutes: readonly Route[] = [
           );
         }
         const changes = definitionChanges(present, wanted, prune);
-        call.audited = { dryRun, changes: changes.length };
+        call.auditFields = { dryRun, changes: changes.length };
         if (dryRun) {
-          call.value({ applied: false, changes });
+          call.sendJson({ applied: false, changes });
           return;
         }
         const outcomes = await applyChanges(changes, parts, () => {
@@ -122,7 +122,7 @@ export const definitionRoutes: readonly Route[] = [
           return call.user;
         });
         const applied = changes.map((change, i) => ({ ...change, outcome: outcomes[i] }));
-        call.value({ applied: true, changes: applied });
+        call.sendJson({ applied: true, changes: applied });
       }),
   }),
 ];

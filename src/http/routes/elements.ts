@@ -28,11 +28,11 @@ import {
   group,
   groups,
   isOpaque,
+  limitedString,
   opaque,
   seconds,
-  text,
   unixTime,
-  whole,
+  wholeNumber,
 } from '../parameters.ts';
 import { parseJson, readBody } from '../request.ts';
 import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
@@ -41,7 +41,7 @@ import { MULTIPART, NDJSON } from '../written-elements.ts';
 
 const Inserted = namedObject('Inserted', { id: Type.String() });
 
-const REPEATED = ['x-ks-repeated', 'true'] as const;
+const REPEATED_HEADER = ['x-ks-repeated', 'true'] as const;
 const repeatedNote = (description: string) => [{ name: 'x-ks-repeated', description }];
 
 /** The error codes of inserts of one or many elements. */
@@ -55,7 +55,7 @@ const insertProblems = [
   'not-supported',
 ] as const;
 
-const Nothing = namedObject('Empty', {});
+const EmptyObject = namedObject('Empty', {});
 
 const Extended = namedObject('Extended', { until: Moment });
 
@@ -64,7 +64,7 @@ const RolledBack = Type.Object({
   state: Type.Optional(Type.Union([Type.Literal('waiting'), Type.Literal('dead-lettered')])),
 });
 
-const which = {
+const receiptQuery = {
   group: group('The group of the reserve, where one was given.'),
   token: opaque(
     '`x-ks-lease` of the reserve: the call affects this reservation only, never a later one. Required if another user reserved the element.',
@@ -80,7 +80,7 @@ const problems = [
   'invalid-parameter',
 ] as const;
 
-const done = json('Done.', Nothing);
+const doneResponse = json('Done.', EmptyObject);
 
 /** Elements, or bytes of them, that an insert of many prepares before other requests are served. */
 const SLICE_ELEMENTS = 500;
@@ -177,7 +177,7 @@ export const elementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue',
     summary: 'Insert an element: the body, byte for byte, of any type',
     access: 'write',
-    makesQueue: true,
+    createsQueue: true,
     body: 'element',
     query: {
       mature: unixTime('Not handed out before this moment: unix time in seconds. Beats `delay`.'),
@@ -186,7 +186,11 @@ export const elementRoutes: readonly Route[] = [
         'Seconds until the element expires: it is then no longer delivered, and goes to the dead-letter queue, if there is one.',
         LIMITS.delayMs,
       ),
-      tries: whole('The initial count of failed tries.', { from: 0, to: LIMITS.tries, unit: 'a count' }, 0),
+      tries: wholeNumber(
+        'The initial count of failed tries.',
+        { from: 0, to: LIMITS.tries, unit: 'a count' },
+        0,
+      ),
       groups: groups("On a stream: the groups that may consume it; not given: the namespace's."),
     },
     headers: [
@@ -226,11 +230,11 @@ export const elementRoutes: readonly Route[] = [
           tries,
           groups,
         };
-        let more: readonly string[] | undefined;
-        const onRepeat = dedupKey === null ? null : () => (more = REPEATED);
+        let repeatedHeader: readonly string[] | undefined;
+        const onRepeat = dedupKey === null ? null : () => (repeatedHeader = REPEATED_HEADER);
         queue.insert([newElement(queue, content, ttl, dedupKey)], { user: call.user.name, onRepeat }).then(
           // Engines generate ids that need no escaping.
-          ([id]) => call.text(200, `{"id":"${id}"}`, more),
+          ([id]) => call.sendText(200, `{"id":"${id}"}`, repeatedHeader),
           (error: unknown) => call.fail(error),
         );
       });
@@ -248,7 +252,7 @@ export const elementRoutes: readonly Route[] = [
     async handle(call) {
       needs(call.namespace, 'remove');
       await call.queue.remove(checkOpaque('id', call.param('id')));
-      call.empty(204);
+      call.sendEmpty(204);
     },
   }),
   route({
@@ -257,12 +261,12 @@ export const elementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/commit/:id',
     summary: 'Finish a reserved element',
     access: 'read',
-    query: which,
-    responses: [done],
+    query: receiptQuery,
+    responses: [doneResponse],
     problems,
-    handle(call, which) {
+    handle(call, query) {
       needs(call.namespace, 'reserve');
-      settle(call, which, FINISH, () => call.text(200, '{}'));
+      settle(call, query, FINISH, () => call.sendText(200, '{}'));
     },
   }),
   route({
@@ -272,16 +276,16 @@ export const elementRoutes: readonly Route[] = [
     summary: 'Roll back a reserved element; counts a failed try',
     access: 'read',
     query: {
-      delay: whole(
+      delay: wholeNumber(
         'Time until it is eligible again. Defaults to the retry delay of the queue if it has one, else to none.',
         { from: 0, to: LIMITS.delayMs, unit: 'milliseconds' },
         null,
       ),
-      reason: text(
+      reason: limitedString(
         'Why it failed: stored with the element, and `x-dl-reason` of a dead letter.',
         LIMITS.reasonBytes,
       ),
-      ...which,
+      ...receiptQuery,
     },
     headers: [
       {
@@ -291,7 +295,7 @@ export const elementRoutes: readonly Route[] = [
     ],
     responses: [
       {
-        ...done,
+        ...doneResponse,
         schema: RolledBack,
         headers: [
           { name: 'preference-applied', description: '`return=representation`, if it was requested.' },
@@ -299,13 +303,14 @@ export const elementRoutes: readonly Route[] = [
       },
     ],
     problems,
-    handle(call, { delay, reason, ...which }) {
+    handle(call, { delay, reason, ...query }) {
       needs(call.namespace, 'reserve');
       if (delay !== null && delay > 0) needs(call.namespace, 'sched');
       if (reason !== null) needsExpiry(call.namespace, 'reasons');
-      settle(call, which, rollbackAction(delay, reason), ({ outcome }) => {
-        if (!prefersRepresentation(call.head)) call.text(200, '{}');
-        else call.value({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }, REPRESENTATION_APPLIED);
+      settle(call, query, rollbackAction(delay, reason), ({ outcome }) => {
+        if (!prefersRepresentation(call.head)) call.sendText(200, '{}');
+        else
+          call.sendJson({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }, REPRESENTATION_APPLIED);
       });
     },
   }),
@@ -315,12 +320,12 @@ export const elementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/release/:id',
     summary: 'Release a reserved element unprocessed; no try is counted',
     access: 'read',
-    query: which,
-    responses: [done],
+    query: receiptQuery,
+    responses: [doneResponse],
     problems,
-    handle(call, which) {
+    handle(call, query) {
       needs(call.namespace, 'reserve');
-      settle(call, which, RELEASE, () => call.text(200, '{}'));
+      settle(call, query, RELEASE, () => call.sendText(200, '{}'));
     },
   }),
   route({
@@ -330,12 +335,12 @@ export const elementRoutes: readonly Route[] = [
     summary: 'Renew the lease of a reserved element',
     access: 'read',
     query: {
-      lease: whole(
+      lease: wholeNumber(
         'Length from now; defaults to the lease of the queue.',
         { from: 1, to: LIMITS.delayMs, unit: 'milliseconds' },
         null,
       ),
-      ...which,
+      ...receiptQuery,
     },
     responses: [
       json('The new end of the lease.', Extended, {
@@ -343,10 +348,10 @@ export const elementRoutes: readonly Route[] = [
       }),
     ],
     problems,
-    async handle(call, { lease, ...which }) {
+    async handle(call, { lease, ...query }) {
       needs(call.namespace, 'reserve');
-      const until = new Date(await call.queue.extend(receipt(call, which), lease)).toISOString();
-      call.value({ until }, ['x-ks-lease-until', until]);
+      const until = new Date(await call.queue.extend(receipt(call, query), lease)).toISOString();
+      call.sendJson({ until }, ['x-ks-lease-until', until]);
     },
   }),
   route({
@@ -355,14 +360,14 @@ export const elementRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/elements',
     summary: 'Insert many elements, all or none: lines of NDJSON, or parts of multipart/mixed',
     access: 'write',
-    makesQueue: true,
+    createsQueue: true,
     body: 'elements',
     request: ElementLine,
     query: {
       mature: unixTime('As on a single insert, for elements that give neither `mature` nor `delay`.'),
       delay: seconds('As on a single insert, for elements that give neither.', LIMITS.delayMs, null),
       ttl: duration('As on a single insert; applies to elements that give none.', LIMITS.delayMs),
-      tries: whole(
+      tries: wholeNumber(
         'As on a single insert; applies to elements that give none.',
         { from: 0, to: LIMITS.tries, unit: 'a count' },
         null,
@@ -417,12 +422,12 @@ export const elementRoutes: readonly Route[] = [
 
 const REPRESENTATION_APPLIED = ['preference-applied', 'return=representation'] as const;
 
-interface Which {
+interface ReceiptQuery {
   readonly group: GroupName | null;
   readonly token: string | null;
 }
 
-function receipt(call: HttpCall, { group, token }: Which): Receipt {
+function receipt(call: HttpCall, { group, token }: ReceiptQuery): Receipt {
   return { id: checkOpaque('id', call.param('id')), group, token, owner: call.user.name };
 }
 
@@ -431,14 +436,14 @@ function rollbackAction(delayMs: number | null, reason: string | null): SettleAc
   return { kind: 'release', delayMs: delayMs ?? 0, isDefaultDelay: delayMs === null, countTry: true, reason };
 }
 
-/** Settles the element that the path names. @param done sends the response */
+/** Settles the element that the path names. @param respond sends the response */
 function settle(
   call: HttpCall,
-  which: Which,
+  query: ReceiptQuery,
   action: SettleAction,
-  done: (result: SettleResult) => void,
+  respond: (result: SettleResult) => void,
 ): void {
-  call.queue.settle(receipt(call, which), action).then(done, (error: unknown) => call.fail(error));
+  call.queue.settle(receipt(call, query), action).then(respond, (error: unknown) => call.fail(error));
 }
 
 /** The element to insert. @param dedupKey derived from its idempotency key; null: it has none */
@@ -487,7 +492,7 @@ async function insertMany(
   const { queue, user } = call;
   const { batchCount } = call.front.parts.options;
   const fingerprint = key === null ? null : new RequestFingerprint();
-  const make = elementMaker(queue, user.name, { defaults, fingerprint });
+  const toElement = elementMaker(queue, user.name, { defaults, fingerprint });
   const batch: NewElement[] = [];
   /** The numbers of their lines or parts. */
   const numbers: number[] = [];
@@ -497,7 +502,7 @@ async function insertMany(
     readAt(place, number, () => {
       if (batch.length === batchCount) throw tooMany('elements', batchCount);
       if (key !== null && element.key !== null) throw secondKey(place, element.key);
-      const made = make(element);
+      const made = toElement(element);
       deliveries += made.groups.length;
       if (deliveries > LIMITS.insertDeliveries) throw tooManyDeliveries();
       batch.push(made);
@@ -529,7 +534,11 @@ async function insertMany(
   // Engines generate ids that need no escaping.
   const list = ids.length === 0 ? '' : `"${ids.join('","')}"`;
   const more = repeated.length === 0 ? '' : `,"repeated":[${repeated.sort((a, b) => a - b).join(',')}]`;
-  call.text(200, `{"ids":[${list}]${more}}`, key === null || repeated.length === 0 ? undefined : REPEATED);
+  call.sendText(
+    200,
+    `{"ids":[${list}]${more}}`,
+    key === null || repeated.length === 0 ? undefined : REPEATED_HEADER,
+  );
 }
 
 /** The error for an element with a key of its own, in a request that has one. */
@@ -557,7 +566,7 @@ function elementMaker(
 ): (sent: GivenElement) => NewElement {
   const { namespace } = queue;
   // One shared array for all elements that name no groups.
-  const usual = queue.groups(defaults.groups);
+  const defaultGroups = queue.groups(defaults.groups);
   return (sent) => {
     const { body, contentType, contentEncoding, headers } = sent;
     const isTimed = sent.matureAt !== null || sent.delayMs !== null;
@@ -574,7 +583,7 @@ function elementMaker(
       matureAt,
       delayMs,
       tries: sent.tries ?? defaults.tries ?? 0,
-      groups: sent.groups === null ? usual : queue.groups(sent.groups),
+      groups: sent.groups === null ? defaultGroups : queue.groups(sent.groups),
     };
     fingerprint?.add(content, ttlMs);
     return newElement(queue, content, ttlMs, sent.key === null ? null : userKey(user, sent.key));
@@ -584,11 +593,11 @@ function elementMaker(
 async function settleMany(call: HttpCall, payload: unknown): Promise<void> {
   const { queue, user } = call;
   const batch = readSettleItems(payload, queue, user.name, call.front.parts.options.batchCount);
-  const sent: SettleItem[] = [];
-  for (const { settle } of batch) if (typeof settle !== 'string') sent.push(settle);
+  const toSettle: SettleItem[] = [];
+  for (const { settle } of batch) if (typeof settle !== 'string') toSettle.push(settle);
   call.front.holdUnread(call, RECORD_BYTES.outcome * batch.length);
-  const results = sent.length === 0 ? [] : await queue.settleAll(sent);
-  call.text(200, `{"results":[${resultsOf(batch, results).join(',')}]}`);
+  const results = toSettle.length === 0 ? [] : await queue.settleAll(toSettle);
+  call.sendText(200, `{"results":[${resultsOf(batch, results).join(',')}]}`);
 }
 
 /** @param settled the results of the items that were sent to the engine, in their order */
@@ -610,13 +619,13 @@ interface BatchItem {
   readonly settle: SettleItem | SettleOutcome;
 }
 
-const RECEIPT = ['id', 'token', 'group'];
-const MEMBERS: Readonly<Record<BatchAction, readonly string[]>> = {
-  commit: RECEIPT,
-  rollback: [...RECEIPT, 'delay', 'reason'],
-  release: RECEIPT,
-  extend: [...RECEIPT, 'lease'],
-  bury: [...RECEIPT, 'reason'],
+const RECEIPT_MEMBERS = ['id', 'token', 'group'];
+const ITEM_MEMBERS: Readonly<Record<BatchAction, readonly string[]>> = {
+  commit: RECEIPT_MEMBERS,
+  rollback: [...RECEIPT_MEMBERS, 'delay', 'reason'],
+  release: RECEIPT_MEMBERS,
+  extend: [...RECEIPT_MEMBERS, 'lease'],
+  bury: [...RECEIPT_MEMBERS, 'reason'],
 };
 
 /**
@@ -649,7 +658,7 @@ function readItem(
 ): BatchItem {
   const path = `${action}[${index}]`;
   const members: Members =
-    typeof value === 'string' ? { id: value } : membersOf(value, path, MEMBERS[action]);
+    typeof value === 'string' ? { id: value } : membersOf(value, path, ITEM_MEMBERS[action]);
   const id = textMember(members, 'id', path);
   if (id === null) throw wrongMember(`${path}.id`, undefined, 'a string');
   const token = textMember(members, 'token', path);

@@ -9,7 +9,7 @@ import { onSessionEnd } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import { nameOf, type QueryParameter } from '../parameters.ts';
 import { onInputEnd } from '../request.ts';
-import { INERT, type Route, route } from '../route.ts';
+import { INERT_HEADERS, type Route, route } from '../route.ts';
 
 const kinds: QueryParameter<readonly EventKind[] | null> = {
   description: `Which kinds, separated by commas, of ${EVENT_KINDS.join(', ')}; defaults to all.`,
@@ -27,7 +27,7 @@ const kinds: QueryParameter<readonly EventKind[] | null> = {
 };
 
 /** Tells proxies not to buffer or compress the response, which would delay events. */
-const UNBUFFERED = INERT.map((value) => (value === 'no-store' ? 'no-store, no-transform' : value));
+const UNBUFFERED = INERT_HEADERS.map((value) => (value === 'no-store' ? 'no-store, no-transform' : value));
 
 export const eventRoutes: readonly Route[] = [
   route({
@@ -68,7 +68,7 @@ export const eventRoutes: readonly Route[] = [
         if (!call.user.maySee(ns)) throw namespaceNotFound(ns);
         if (queue !== null) checkRight(call.user, 'read', ns);
       }
-      new EventStream(call).begin(events, { kinds: new Set(kinds ?? EVENT_KINDS), ns, queue });
+      new EventStream(call).start(events, { kinds: new Set(kinds ?? EVENT_KINDS), ns, queue });
     },
   }),
 ];
@@ -90,7 +90,7 @@ class EventStream implements EventSink {
    * @throws QuaysideError `too-many-subscribers`, `shutting-down`, `malformed-request` if the client's half is closed
    * already
    */
-  begin(events: EventPublisher, filter: EventFilter): void {
+  start(events: EventPublisher, filter: EventFilter): void {
     const { user, head, request, response, isGone } = this.#call;
     if (isGone) return;
     const { socket } = request;
@@ -119,9 +119,9 @@ class EventStream implements EventSink {
     });
   }
 
-  write(bytes: Buffer, taken: () => void): void {
-    if (!this.#call.response.headersSent) this.#call.beginStream('text/event-stream; charset=utf-8');
-    this.#call.write(bytes, taken);
+  write(bytes: Buffer, onWritten: () => void): void {
+    if (!this.#call.response.headersSent) this.#call.startStream('text/event-stream; charset=utf-8');
+    this.#call.write(bytes, onWritten);
   }
 
   end(bytes: Buffer): void {

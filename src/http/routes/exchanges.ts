@@ -16,7 +16,7 @@ import { checkName } from '../../model/names.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { entityTag, readVersions } from '../head.ts';
-import { itemsAfter, joined, listingForm, NEXT_LINK, pageOf, paging, treePieces } from '../listing.ts';
+import { itemsAfter, jsonPieces, listingForm, NEXT_LINK, pageOf, paging, treePieces } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { readJson } from '../request.ts';
 import { Count, json, Moment, named, namedObject, orNull, type Route, route } from '../route.ts';
@@ -187,7 +187,7 @@ const ExchangeTrialRequest = namedObject(
 /** Maximum body size of a create or a dry run: declarations are small, and are parsed on the main thread. */
 const MAX_JSON_BYTES = 65_536;
 /** The response header of a create that names loops, and its maximum length: clients limit the size of all headers. */
-const LOOPS = 'x-ks-loops';
+const LOOPS_HEADER = 'x-ks-loops';
 const MAX_LOOPS_BYTES = 4096;
 /** The response header of a change to an exchange that the configuration file declares. */
 const CONFIGURED_NOTE = {
@@ -196,7 +196,7 @@ const CONFIGURED_NOTE = {
     'If the configuration file declares this exchange: a note that a restart restores that declaration.',
 };
 /** The member of a dry run's body with the declaration to try. */
-const TRIED = 'declaration';
+const DECLARATION_MEMBER = 'declaration';
 
 const forms = {
   array: flag('`{"data": […]}`, each an exchange record with `id`, as the web console reads it.'),
@@ -227,13 +227,13 @@ export const exchangeRoutes: readonly Route[] = [
         if (query.reload) await exchanges.reload((namespace) => call.user.maySee(namespace));
         const keys = new Map(exchanges.visible(call.user));
         const ids = [...keys.keys()];
-        const left = query.after === null ? ids : itemsAfter(ids, query.after);
-        const { items, headers } = pageOf(left, query, (id) => id);
+        const remaining = query.after === null ? ids : itemsAfter(ids, query.after);
+        const { items, headers } = pageOf(remaining, query, (id) => id);
         const listed = await readRecords(
           call,
           items.map((id) => [id, keys.get(id) ?? id]),
         );
-        await call.pieces(PIECES[form](listed), headers);
+        await call.sendPieces(PIECES[form](listed), headers);
       }),
   }),
   route({
@@ -245,11 +245,11 @@ export const exchangeRoutes: readonly Route[] = [
     problems: idProblems,
     async handle(call) {
       const { exchanges } = call.front.parts;
-      const key = await keyIn(call);
-      mustSee(call.user, key, await exchanges.declarationOf(key));
+      const key = await keyFromPath(call);
+      checkVisible(call.user, key, await exchanges.declarationOf(key));
       const record = exchanges.record(key, call.user);
       const { version } = record;
-      call.text(200, JSON.stringify(record), version === undefined ? [] : ['etag', entityTag(version)]);
+      call.sendText(200, JSON.stringify(record), version === undefined ? [] : ['etag', entityTag(version)]);
     },
   }),
   route({
@@ -277,7 +277,7 @@ export const exchangeRoutes: readonly Route[] = [
           { name: 'etag', description: 'With `If-Match`: the `version` of the record, in quotes.' },
           CONFIGURED_NOTE,
           {
-            name: LOOPS,
+            name: LOOPS_HEADER,
             description:
               'Loops that the declared graph makes, at most ten and 4096 bytes, as exchange ids joined by `>`.',
           },
@@ -303,19 +303,19 @@ export const exchangeRoutes: readonly Route[] = [
       const id = checkName('exchange', call.param('id'));
       return readJson(call, MAX_JSON_BYTES, async (payload) => {
         const declaration = parseDeclaration(payload);
-        mustRule(call.user, declaration);
+        checkDeclaration(call.user, declaration);
         const { exchanges } = call.front.parts;
         const { ifMatch } = call.head;
         if (ifMatch === null) {
           const loops = await exchanges.create(id, declaration, call.user);
-          call.empty(201, loopsHeader(loops));
+          call.sendEmpty(201, loopsHeader(loops));
           return;
         }
         const change = { declaration, caller: call.user, versions: readVersions(ifMatch) };
-        const key = await keyIn(call);
-        const loops = await exchanges.change(key, change, (present) => mustControl(call.user, key, present));
+        const key = await keyFromPath(call);
+        const loops = await exchanges.change(key, change, (present) => checkControl(call.user, key, present));
         const etag = ['etag', entityTag(versionOf(declaration))];
-        call.empty(201, [...etag, ...configuredNote(call, key), ...loopsHeader(loops)]);
+        call.sendEmpty(201, [...etag, ...configuredNote(call, key), ...loopsHeader(loops)]);
       });
     },
   }),
@@ -331,11 +331,11 @@ export const exchangeRoutes: readonly Route[] = [
       problems: [...idProblems, 'forbidden'],
       async handle(call) {
         const { exchanges } = call.front.parts;
-        const key = await keyIn(call);
-        const check = (declaration: Declaration): void => mustControl(call.user, key, declaration);
+        const key = await keyFromPath(call);
+        const check = (declaration: Declaration): void => checkControl(call.user, key, declaration);
         if (verb === 'stop') await exchanges.stopExchange(key, check);
         else await exchanges.startExchange(key, check, call.user);
-        call.empty(201);
+        call.sendEmpty(201);
       },
     }),
   ),
@@ -349,9 +349,11 @@ export const exchangeRoutes: readonly Route[] = [
     responses: [{ status: 201, description: 'Deleted.', contentType: null, headers: [CONFIGURED_NOTE] }],
     problems: [...idProblems, 'forbidden'],
     async handle(call) {
-      const key = await keyIn(call);
-      await call.front.parts.exchanges.delete(key, (declaration) => mustControl(call.user, key, declaration));
-      call.empty(201, configuredNote(call, key));
+      const key = await keyFromPath(call);
+      await call.front.parts.exchanges.delete(key, (declaration) =>
+        checkControl(call.user, key, declaration),
+      );
+      call.sendEmpty(201, configuredNote(call, key));
     },
   }),
   route({
@@ -376,23 +378,23 @@ export const exchangeRoutes: readonly Route[] = [
       checkName('exchange', call.param('id'));
       return readJson(call, MAX_JSON_BYTES, async (payload) => {
         const { sample, declaration: given } = parseSample(payload, call.front.parts.clock.now());
-        const declaration = given === undefined ? null : parseDeclaration(given, TRIED);
+        const declaration = given === undefined ? null : parseDeclaration(given, DECLARATION_MEMBER);
         const { exchanges } = call.front.parts;
-        const key = await keyIn(call);
-        const mayTry = (present: Declaration): void => mustControl(call.user, key, present);
+        const key = await keyFromPath(call);
+        const mayTry = (present: Declaration): void => checkControl(call.user, key, present);
         if (declaration === null) mayTry(await exchanges.declarationOf(key));
-        else mustRule(call.user, declaration, TRIED);
-        const request = { caller: call.user, within: TRIED, mayTry };
+        else checkDeclaration(call.user, declaration, DECLARATION_MEMBER);
+        const request = { caller: call.user, within: DECLARATION_MEMBER, mayTry };
         const trial = JSON.stringify(await exchanges.dryRun(key, sample, declaration, request));
         call.front.holdUnread(call, Buffer.byteLength(trial));
-        call.text(200, trial);
+        call.sendText(200, trial);
       });
     },
   }),
 ];
 
 /** The key of the exchange that the id of the path names for the user. @throws QuaysideError `invalid-name` */
-async function keyIn(call: HttpCall): Promise<string> {
+async function keyFromPath(call: HttpCall): Promise<string> {
   return call.front.parts.exchanges.keyOf(checkName('exchange', call.param('id')), call.user);
 }
 
@@ -400,7 +402,7 @@ async function keyIn(call: HttpCall): Promise<string> {
  * Checks that a user may run a declaration. This needs the right `exchange`, because selectors are code that runs on
  * every node, and the rights for its queues.
  */
-function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>, within = ''): void {
+function checkDeclaration(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>, within = ''): void {
   const needed = [
     ['exchange', src.ns, 'src.ns'],
     ['read', src.ns, 'src.ns'],
@@ -414,18 +416,18 @@ function mustRule(user: User, { src, dst }: Pick<Declaration, 'src' | 'dst'>, wi
 }
 
 /** Reports an exchange as unknown if the user may not see its source. */
-function mustSee(user: User, key: string, { src }: Declaration): void {
+function checkVisible(user: User, key: string, { src }: Declaration): void {
   if (!user.maySee(src.ns)) throw notFound(key);
 }
 
 /** Checks that a user may control an existing exchange. Errors must not reveal namespaces that the user may not see. */
-function mustControl(user: User, key: string, declaration: Declaration): void {
-  mustSee(user, key, declaration);
+function checkControl(user: User, key: string, declaration: Declaration): void {
+  checkVisible(user, key, declaration);
   const isHidden = declaration.dst.some(({ ns }) => !user.maySee(ns));
   if (isHidden) {
     throw new QuaysideError('forbidden', 'This needs the right write in the namespace of each destination.');
   }
-  mustRule(user, declaration);
+  checkDeclaration(user, declaration);
 }
 
 /** The note for a change of an exchange that the configuration file declares: a restart restores it. */
@@ -435,22 +437,22 @@ function configuredNote(call: HttpCall, key: string): string[] {
 }
 
 function loopsHeader(loops: LoopIds): string[] {
-  return loops.length === 0 ? [] : [LOOPS, shownLoops(loops)];
+  return loops.length === 0 ? [] : [LOOPS_HEADER, formatLoops(loops)];
 }
 
 /**
  * Formats loops for a header. Ids may contain any character and are percent-encoded, so `>` and `,` only separate.
  * Omits loops that do not fit; cuts the first one after an id.
  */
-function shownLoops(loops: LoopIds): string {
+function formatLoops(loops: LoopIds): string {
   const [first = '', ...others] = loops.map((loop) => loop.map(encodeURIComponent).join('>'));
   if (first.length > MAX_LOOPS_BYTES) return first.slice(0, first.lastIndexOf('>', MAX_LOOPS_BYTES));
-  let shown = first;
+  let formatted = first;
   for (const loop of others) {
-    if (shown.length + loop.length + 2 > MAX_LOOPS_BYTES) break;
-    shown += `, ${loop}`;
+    if (formatted.length + loop.length + 2 > MAX_LOOPS_BYTES) break;
+    formatted += `, ${loop}`;
   }
-  return shown;
+  return formatted;
 }
 
 type Listed = readonly [id: string, record: ExchangeRecord];
@@ -476,9 +478,9 @@ async function readRecords(
 /** The forms of a listing as pieces of JSON. */
 const PIECES = {
   plain: (listed: readonly Listed[]) =>
-    joined('{', listed, ([id, record]) => `${JSON.stringify(id)}:${JSON.stringify(record)}`, '}'),
+    jsonPieces('{', listed, ([id, record]) => `${JSON.stringify(id)}:${JSON.stringify(record)}`, '}'),
   array: (listed: readonly Listed[]) =>
-    joined('{"data":[', listed, ([id, record]) => JSON.stringify({ ...record, id }), ']}'),
+    jsonPieces('{"data":[', listed, ([id, record]) => JSON.stringify({ ...record, id }), ']}'),
   tree(listed: readonly Listed[]) {
     const byNamespace = Map.groupBy(listed, ([, { src }]) => src.ns);
     const folders = [...byNamespace].map(([name, items]) => ({ name, items }));

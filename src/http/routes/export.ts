@@ -42,7 +42,7 @@ export const exportRoutes: readonly Route[] = [
     problems: ['not-supported', 'overloaded'],
     handle(call, { group }) {
       checkBodies(call);
-      return call.front.exports.run(call.user.name, () => call.stream(NDJSON, linesOf(call, group)));
+      return call.front.exports.run(call.user.name, () => call.sendStream(NDJSON, exportLines(call, group)));
     },
   }),
   route({
@@ -51,7 +51,7 @@ export const exportRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/import',
     summary: 'Import the elements of an export, each once',
     access: 'write',
-    makesQueue: true,
+    createsQueue: true,
     body: 'elements',
     request: ExportedElement,
     isAudited: true,
@@ -88,7 +88,7 @@ function checkBodies({ user, namespace }: HttpCall): void {
   if (!user.maySeeBodies(namespace.name)) checkRight(user, 'read', namespace.name);
 }
 
-async function* linesOf(call: HttpCall, group: string | null): AsyncGenerator<string> {
+async function* exportLines(call: HttpCall, group: string | null): AsyncGenerator<string> {
   const { queue } = call;
   const { isStream } = queue.namespace;
   for await (const page of exportPages(queue, group, call.user.name)) {
@@ -116,12 +116,12 @@ async function importLines(call: HttpCall): Promise<void> {
       }
     }
     if (call.request.complete) await queueImport.flush();
-    call.audited = progressOf(queueImport);
-    if (!call.isGone) call.value(call.audited);
+    call.auditFields = progressOf(queueImport);
+    if (!call.isGone) call.sendJson(call.auditFields);
   } catch (error) {
-    call.audited = progressOf(queueImport);
+    call.auditFields = progressOf(queueImport);
     const isPublic = error instanceof QuaysideError;
-    call.fail(isPublic ? error.with({ extra: { ...error.details.extra, ...call.audited } }) : error);
+    call.fail(isPublic ? error.with({ extra: { ...error.details.extra, ...call.auditFields } }) : error);
   }
 }
 

@@ -14,7 +14,7 @@ import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import { readEach, readInBatches } from '../listing.ts';
-import { nameOf, oneOf, type QueryParameter, whole } from '../parameters.ts';
+import { nameOf, oneOf, type QueryParameter, wholeNumber } from '../parameters.ts';
 import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 
 /** The measures of a queue that a filter may compare. Ages are in seconds, rates per second. */
@@ -79,7 +79,7 @@ const MAX_OFFSET = 1_000_000;
  */
 const MAX_CHANGED = 500;
 
-const oneNamespace = nameOf('namespace', 'Only this namespace; not given: all that the user may read.');
+const namespaceParameter = nameOf('namespace', 'Only this namespace; not given: all that the user may read.');
 
 export const findQueuesRoutes: readonly Route[] = [
   route({
@@ -90,11 +90,15 @@ export const findQueuesRoutes: readonly Route[] = [
     access: 'user',
     query: {
       filter,
-      ns: oneNamespace,
+      ns: namespaceParameter,
       sort: oneOf<Sort>('By what; not given: by name.', SORTS),
       order: oneOf<'asc' | 'desc'>('Not given: `asc` by name, and `desc` by a number.', ['asc', 'desc']),
-      limit: whole('At most so many queues.', { from: 1, to: MAX_PAGE, unit: 'a count' }, DEFAULT_PAGE),
-      offset: whole('How many to leave out before them.', { from: 0, to: MAX_OFFSET, unit: 'a count' }, 0),
+      limit: wholeNumber('At most so many queues.', { from: 1, to: MAX_PAGE, unit: 'a count' }, DEFAULT_PAGE),
+      offset: wholeNumber(
+        'How many to leave out before them.',
+        { from: 0, to: MAX_OFFSET, unit: 'a count' },
+        0,
+      ),
     },
     responses: [json('One page.', FoundQueues)],
     problems: ['namespace-not-found', 'invalid-name', 'forbidden', 'storage-unavailable', 'outcome-unknown'],
@@ -102,11 +106,11 @@ export const findQueuesRoutes: readonly Route[] = [
       call.front.listInTurn(call, async () => {
         const { found, unavailable } = await readRows(call.namespacesWith('read', ns));
         const matched = filter === null ? found : found.filter(filter);
-        const by = sort ?? 'name';
-        const sign = (order ?? (by === 'name' ? 'asc' : 'desc')) === 'asc' ? 1 : -1;
-        matched.sort((a, b) => sign * compareBy(by, a, b) || compareNames(a, b));
-        call.value({
-          queues: matched.slice(offset, offset + limit).map(record),
+        const sortBy = sort ?? 'name';
+        const sign = (order ?? (sortBy === 'name' ? 'asc' : 'desc')) === 'asc' ? 1 : -1;
+        matched.sort((a, b) => sign * compareBy(sortBy, a, b) || compareNames(a, b));
+        call.sendJson({
+          queues: matched.slice(offset, offset + limit).map(queueRecord),
           matched: matched.length,
           total: found.length,
           sums: sumsOf(matched),
@@ -119,7 +123,7 @@ export const findQueuesRoutes: readonly Route[] = [
     path: '/history',
     summary: 'Read the last hour of all queues together, minute by minute, as this node saw it',
     access: 'user',
-    query: { ns: oneNamespace },
+    query: { ns: namespaceParameter },
     responses: [
       json('Columns of 60 values, the oldest first; null where this node knows nothing.', SumHistory),
     ],
@@ -127,7 +131,7 @@ export const findQueuesRoutes: readonly Route[] = [
     handle(call, { ns }) {
       const { clock } = call.front.parts;
       const histories = call.namespacesWith('read', ns).map(({ activity }) => activity.sumHistory());
-      call.value({
+      call.sendJson({
         from: new Date(clock.now() - historyLengthMs(clock.monotonic())).toISOString(),
         intervalMs: INTERVAL_MS,
         ...sumOfHistories(histories),
@@ -225,7 +229,7 @@ function compareNames(a: FoundQueue, b: FoundQueue): number {
   return compareTexts(a.queue, b.queue) || compareTexts(a.ns, b.ns);
 }
 
-function record({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: FoundQueue): object {
+function queueRecord({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: FoundQueue): object {
   return {
     ns,
     queue,
@@ -277,12 +281,12 @@ function filterOf(name: string, word: string): QueueFilter {
   if (lower === 'paused') return ({ paused }) => paused;
   if (lower === 'running') return ({ paused }) => !paused;
   // Match the unquoted word, but quote the given one in messages: it can be copied into a filter.
-  const whole = unquoted(lower);
-  const [, qualifier, given = ''] = QUALIFIED.exec(whole) ?? [];
-  if (qualifier === undefined) return namesLike(whole);
+  const unquotedWord = unquoted(lower);
+  const [, qualifier, given = ''] = QUALIFIED.exec(unquotedWord) ?? [];
+  if (qualifier === undefined) return nameContains(unquotedWord);
   const value = unquoted(given);
   if (qualifier === 'ns') return ({ ns }) => ns.toLowerCase() === value;
-  if (qualifier === 'queue') return namesLike(value);
+  if (qualifier === 'queue') return nameContains(value);
   const measure = MEASURES.find((one) => one === qualifier);
   if (measure === undefined) {
     const known = [...MEASURES, 'ns', 'queue'];
@@ -310,7 +314,7 @@ function unquoted(word: string): string {
   return text === undefined ? word : text.replace(/\\(["\\])/g, '$1');
 }
 
-function namesLike(part: string): QueueFilter {
+function nameContains(part: string): QueueFilter {
   return ({ queue }) => queue.toLowerCase().includes(part);
 }
 

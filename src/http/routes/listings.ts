@@ -7,7 +7,7 @@ import type { HttpCall } from '../call.ts';
 import {
   type Folder,
   itemsAfter,
-  joined,
+  jsonPieces,
   listingForm,
   NEXT_LINK,
   nextPage,
@@ -93,14 +93,14 @@ export const listingRoutes: readonly Route[] = [
           const names = visible.map(({ name }) => name);
           const at = query.after === null ? -1 : names.indexOf(query.after);
           if (query.after !== null && at === -1)
-            throw wrongAfter(query.after, 'the last name of the page before');
+            throw invalidAfter(query.after, 'the last name of the page before');
           const { items, headers } = pageOf(names.slice(at + 1), query, (name) => name);
-          call.value(items, headers);
+          call.sendJson(items, headers);
         } else {
           const readable = visible.filter(({ name }) => call.user.may('read', name));
           const after = positionOf(query.after, readable);
           const page = await queuePage(call, readable, query, after);
-          await call.pieces(FOLDER_PIECES[form](page.items), page.headers);
+          await call.sendPieces(FOLDER_PIECES[form](page.items), page.headers);
         }
       }),
   }),
@@ -120,8 +120,8 @@ export const listingRoutes: readonly Route[] = [
         const { namespace } = call;
         const after = query.after === null ? null : { namespace: namespace.name, queue: query.after };
         const page = await queuePage(call, [namespace], query, after);
-        if (form !== 'plain') await call.pieces(FOLDER_PIECES[form](page.items), page.headers);
-        else await call.pieces(objectPieces(page.items[0]?.items ?? []), page.headers);
+        if (form !== 'plain') await call.sendPieces(FOLDER_PIECES[form](page.items), page.headers);
+        else await call.sendPieces(objectPieces(page.items[0]?.items ?? []), page.headers);
       }),
   }),
 ];
@@ -152,28 +152,28 @@ async function queuePage(
     return { items: await listFolders(namespaces, list), headers: [] };
   }
   const from = after === null ? 0 : namespaces.findIndex(({ name }) => name === after.namespace);
-  const named = await listFolders(namespaces.slice(from), async (namespace) => {
+  const nameFolders = await listFolders(namespaces.slice(from), async (namespace) => {
     if (reload) await namespace.reload();
     const names = (await namespace.queueNames()).toSorted();
     return namespace.name === after?.namespace ? itemsAfter(names, after.queue) : names;
   });
   const items: QueueFolder[] = [];
-  let left = limit ?? Number.POSITIVE_INFINITY;
+  let remaining = limit ?? Number.POSITIVE_INFINITY;
   let last: Position | null = null;
   let isCut = false;
-  for (const { name, items: queues } of named) {
-    if (left === 0) {
+  for (const { name, items: queues } of nameFolders) {
+    if (remaining === 0) {
       isCut ||= queues === null || queues.length > 0;
       continue;
     }
-    const names = queues?.slice(0, left);
+    const names = queues?.slice(0, remaining);
     const namespace = namespaces.find((one) => one.name === name);
     if (names === undefined || namespace === undefined) {
       items.push({ name, items: null });
       continue;
     }
     items.push({ name, items: await readRecords(namespace, names) });
-    left -= names.length;
+    remaining -= names.length;
     isCut = names.length < (queues?.length ?? 0);
     last = names.length > 0 ? { namespace: name, queue: names.at(-1) ?? '' } : last;
   }
@@ -193,10 +193,10 @@ function positionOf(after: string | null, namespaces: readonly Namespace[]): Pos
     .filter((name) => after.endsWith(`@${name}`))
     .sort((a, b) => b.length - a.length);
   if (namespace !== undefined) return { namespace, queue: after.slice(0, -namespace.length - 1) };
-  throw wrongAfter(after, 'queue@namespace, the id of the last queue of the page before');
+  throw invalidAfter(after, 'queue@namespace, the id of the last queue of the page before');
 }
 
-function wrongAfter(after: string, allowed: string): QuaysideError {
+function invalidAfter(after: string, allowed: string): QuaysideError {
   return invalidParameter('after', `after cannot be ${quote(after)}; give ${allowed}.`);
 }
 
@@ -287,7 +287,7 @@ async function listFolders<Q>(
 
 /** The default form of one namespace, an object by queue name, in pieces of JSON. */
 function* objectPieces(queues: readonly ListedQueue[]): Generator<string> {
-  yield* joined('{', queues, ({ queue, json }) => `${JSON.stringify(queue)}:${json}`, '}');
+  yield* jsonPieces('{', queues, ({ queue, json }) => `${JSON.stringify(queue)}:${json}`, '}');
 }
 
 /** The forms of a listing by namespace, in pieces of JSON. */
@@ -298,7 +298,7 @@ const FOLDER_PIECES = {
 
 function* arrayPieces(folders: readonly QueueFolder[]): Generator<string> {
   const queues = folders.flatMap(({ items }) => items ?? []);
-  yield* joined(
+  yield* jsonPieces(
     '{"data":[',
     queues,
     ({ id, json }) => `${json.slice(0, -1)},"id":${JSON.stringify(id)}}`,

@@ -159,12 +159,12 @@ export const operationRoutes: readonly Route[] = [
     handle: (call) =>
       readJson(call, MAX_JSON_BYTES, async (payload) => {
         const request = parseRequest(payload);
-        mustOperate(call.user, request);
+        checkOperationRights(call.user, request);
         const { operations } = call.front.parts;
         const id = await operations.create(request, call.user);
         const record = await operations.get(id, call.user);
-        call.audited = { id, operation: record.action, source: record.source };
-        call.text(202, JSON.stringify(record), ['location', `/operations/${id}`]);
+        call.auditFields = { id, operation: record.action, source: record.source };
+        call.sendText(202, JSON.stringify(record), ['location', `/operations/${id}`]);
       }),
   }),
   route({
@@ -181,7 +181,7 @@ export const operationRoutes: readonly Route[] = [
     ],
     problems: ['invalid-name', 'storage-unavailable', 'outcome-unknown'],
     async handle(call, query) {
-      call.value(await call.front.parts.operations.list(query, call.user));
+      call.sendJson(await call.front.parts.operations.list(query, call.user));
     },
   }),
   route({
@@ -192,7 +192,7 @@ export const operationRoutes: readonly Route[] = [
     responses: [json('The operation.', Operation)],
     problems: [...idProblems, 'invalid-parameter'],
     async handle(call) {
-      call.value(await call.front.parts.operations.get(checkOpaque('id', call.param('id')), call.user));
+      call.sendJson(await call.front.parts.operations.get(checkOpaque('id', call.param('id')), call.user));
     },
   }),
   route({
@@ -210,7 +210,7 @@ export const operationRoutes: readonly Route[] = [
     async handle(call) {
       const id = checkOpaque('id', call.param('id'));
       const hasEnded = await call.front.parts.operations.cancel(id, call.user);
-      call.empty(hasEnded ? 204 : 202);
+      call.sendEmpty(hasEnded ? 204 : 202);
     },
   }),
   route({
@@ -235,8 +235,8 @@ export const operationRoutes: readonly Route[] = [
     async handle(call, { state }) {
       const states = state === null ? WAITING_STATES : state === 'all' ? DELIVERY_STATES : [state];
       const removed = await purgeQueue(call.queue, states);
-      call.audited = { states, removed };
-      call.value({ removed });
+      call.auditFields = { states, removed };
+      call.sendJson({ removed });
     },
   }),
   route({
@@ -252,12 +252,12 @@ export const operationRoutes: readonly Route[] = [
     async handle(call, { force }) {
       const { exchanges } = call.front.parts;
       const removed = await deleteQueue(call.queue, { force, exchanges });
-      call.audited = { force, removed };
-      call.empty(204);
+      call.auditFields = { force, removed };
+      call.sendEmpty(204);
     },
   }),
 ];
 
-function mustOperate(user: User, request: OperationRequest): void {
+function checkOperationRights(user: User, request: OperationRequest): void {
   for (const [right, namespace] of rightsFor(request)) checkRight(user, right, namespace);
 }

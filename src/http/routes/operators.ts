@@ -3,7 +3,7 @@ import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { MAX_ROWS } from '../node-lists.ts';
 import { NODE_CHECK, type ReadyReport } from '../options.ts';
-import { flag, nameOf, type QueryParameter, whole } from '../parameters.ts';
+import { flag, nameOf, type QueryParameter, wholeNumber } from '../parameters.ts';
 import {
   Count,
   json,
@@ -115,7 +115,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('It is complete and on disk.', Backup, { status: 201 })],
       problems: ['backup-conflict', 'storage-full', 'storage-unavailable', 'shutting-down'],
       async handle(call, query) {
-        call.text(201, JSON.stringify(await call.front.parts.backUp(query.name)));
+        call.sendText(201, JSON.stringify(await call.front.parts.backUp(query.name)));
       },
     }),
     route({
@@ -124,7 +124,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       summary: 'Whether the process is running',
       access: 'open',
       responses: [json('It does.', Live)],
-      handle: (call) => call.value({ status: 'live' }),
+      handle: (call) => call.sendJson({ status: 'live' }),
     }),
     route({
       id: 'ready',
@@ -143,11 +143,12 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
         const report = await call.front.parts.ready();
         const isReady = report.ready && !call.front.isClosing;
         const status = isReady ? 'ready' : 'not ready';
-        const shown = call.login === null ? { status } : { status, checks: shownChecks(call, report.checks) };
-        const nodes = query.verbose && call.login !== null ? { nodes: shownNodes(call) } : {};
-        call.text(
+        const summary =
+          call.login === null ? { status } : { status, checks: visibleChecks(call, report.checks) };
+        const nodes = query.verbose && call.login !== null ? { nodes: visibleNodes(call) } : {};
+        call.sendText(
           isReady ? 200 : 503,
-          JSON.stringify({ ...shown, ...nodes }),
+          JSON.stringify({ ...summary, ...nodes }),
           isReady ? [] : ['retry-after', '1'],
         );
       },
@@ -158,7 +159,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       summary: 'List the nodes that share namespaces with this one, itself included, the oldest first',
       access: 'user',
       responses: [json('Who is there: a node that was silent for 7 s is not.', Nodes)],
-      handle: (call) => call.value(shownNodes(call)),
+      handle: (call) => call.sendJson(visibleNodes(call)),
     }),
     route({
       id: 'listEngines',
@@ -168,7 +169,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('Those that serve a namespace which the user may see.', Engines)],
       async handle(call) {
         const { rows, ...list } = await call.front.nodeLists.engines.read(call.user);
-        call.value({ ...list, engines: rows });
+        call.sendJson({ ...list, engines: rows });
       },
     }),
     route({
@@ -179,7 +180,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [{ status: 200, description: 'The metrics.', contentType: METRICS_TYPE }],
       async handle(call) {
         const viewer = metricsWithoutLogin ? EVERYBODY : call.user;
-        call.text(200, await call.front.parts.metricsText(viewer), [], METRICS_TYPE);
+        call.sendText(200, await call.front.parts.metricsText(viewer), [], METRICS_TYPE);
       },
     }),
     route({
@@ -195,7 +196,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       problems: ['invalid-name'],
       async handle(call, { ns, limit }) {
         const { rows, ...list } = await call.front.nodeLists.consumers.read(call.user, limit, ns);
-        call.value({ ...list, consumers: rows });
+        call.sendJson({ ...list, consumers: rows });
       },
     }),
     route({
@@ -207,7 +208,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('They.', Sessions)],
       async handle(call, { limit }) {
         const { rows, ...list } = await call.front.nodeLists.sessions.read(call.user, limit);
-        call.value({ ...list, sessions: rows });
+        call.sendJson({ ...list, sessions: rows });
       },
     }),
     route({
@@ -220,7 +221,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('Those that the user may see.', AuditLines)],
       async handle(call, { limit }) {
         const { rows, ...list } = await call.front.nodeLists.audit.read(call.user, limit);
-        call.value({ ...list, lines: rows });
+        call.sendJson({ ...list, lines: rows });
       },
     }),
   ];
@@ -230,7 +231,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
  * The checks of the node itself, and of engines with a namespace that the user may see: a URL reveals where it is
  * stored.
  */
-function shownChecks({ user, front }: HttpCall, checks: ReadyReport['checks']): ReadyReport['checks'] {
+function visibleChecks({ user, front }: HttpCall, checks: ReadyReport['checks']): ReadyReport['checks'] {
   const byEngine = front.parts.broker.namespacesByEngine();
   const isShown = (part: string): boolean =>
     part === NODE_CHECK || byEngine.get(part)?.some((name) => user.maySee(name)) === true;
@@ -238,7 +239,7 @@ function shownChecks({ user, front }: HttpCall, checks: ReadyReport['checks']): 
 }
 
 /** The nodes, each with those of its namespaces that the user may see. */
-function shownNodes(call: HttpCall): object[] {
+function visibleNodes(call: HttpCall): object[] {
   return call.front.parts.broker.nodes().map((node) => nodeRecord(node, call.user));
 }
 
@@ -274,7 +275,7 @@ const Sessions = listOfNodes(
   }),
 );
 
-const limit = whole('At most so many.', { from: 1, to: MAX_ROWS, unit: 'a count' }, MAX_ROWS);
+const limit = wholeNumber('At most so many.', { from: 1, to: MAX_ROWS, unit: 'a count' }, MAX_ROWS);
 
 const AuditLines = listOfNodes(
   'AuditLines',

@@ -167,24 +167,28 @@ const QueueOptionsRecord = namedObject('QueueOptionsRecord', {
   version: Type.String({ description: 'Changes with what is stored; for `If-Match`.' }),
 });
 
-const PATH = '/q/:namespace/:queue/options';
+const OPTIONS_PATH = '/q/:namespace/:queue/options';
 
-const shown = json('What is stored, what holds, and where each option comes from.', QueueOptionsRecord, {
-  headers: [{ name: 'etag', description: 'The `version` of the record, in quotes.' }],
-});
+const optionsResponse = json(
+  'What is stored, what holds, and where each option comes from.',
+  QueueOptionsRecord,
+  {
+    headers: [{ name: 'etag', description: 'The `version` of the record, in quotes.' }],
+  },
+);
 
 const IF_MATCH = {
   name: 'if-match',
   description: 'The options are changed only if what is stored has one of these versions.',
 };
 
-function answerOptions(call: HttpCall): void {
+function sendOptions(call: HttpCall): void {
   const record = call.queue.optionsRecord();
-  call.value(record, ['etag', entityTag(record.version)]);
+  call.sendJson(record, ['etag', entityTag(record.version)]);
 }
 
 /** The versions that the request allows to replace; null: any. */
-function replaceable({ head: { ifMatch } }: HttpCall): ReadonlySet<string> | null {
+function expectedVersions({ head: { ifMatch } }: HttpCall): ReadonlySet<string> | null {
   return ifMatch === null ? null : readVersions(ifMatch);
 }
 
@@ -207,7 +211,7 @@ export const queueRoutes: readonly Route[] = [
           `Group ${quote(query.group)} does not exist: namespace ${namespace.name} has plain queues. Leave group out.`,
         );
       }
-      call.value(await queue.status(query.group));
+      call.sendJson(await queue.status(query.group));
     },
   }),
   route({
@@ -217,7 +221,7 @@ export const queueRoutes: readonly Route[] = [
     access: 'read',
     responses: [json('Columns of 60 values, the oldest first; null where this node knows nothing.', History)],
     handle(call) {
-      call.value(call.queue.history());
+      call.sendJson(call.queue.history());
     },
   }),
   route({
@@ -227,7 +231,7 @@ export const queueRoutes: readonly Route[] = [
     access: 'read',
     responses: [json('`true` or `false`.', Paused)],
     handle(call) {
-      call.value(call.queue.paused);
+      call.sendJson(call.queue.paused);
     },
   }),
   route({
@@ -236,12 +240,12 @@ export const queueRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/pause',
     summary: 'Pause the queue on every node: its consumers wait, inserts continue',
     access: 'manage',
-    makesQueue: true,
+    createsQueue: true,
     isAudited: true,
     responses: [{ status: 201, description: 'Paused; idempotent.', contentType: null }],
     async handle(call) {
       await call.queue.pause();
-      call.empty(201);
+      call.sendEmpty(201);
     },
   }),
   route({
@@ -250,34 +254,34 @@ export const queueRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/resume',
     summary: 'Resume the queue: its consumers continue',
     access: 'manage',
-    makesQueue: true,
+    createsQueue: true,
     isAudited: true,
     responses: [{ status: 201, description: 'Running; idempotent.', contentType: null }],
     async handle(call) {
       await call.queue.resume();
-      call.empty(201);
+      call.sendEmpty(201);
     },
   }),
   route({
     id: 'queueOptions',
-    path: PATH,
+    path: OPTIONS_PATH,
     summary: 'Read the options of the queue, and the source of each',
     access: 'read',
-    responses: [shown],
-    handle: answerOptions,
+    responses: [optionsResponse],
+    handle: sendOptions,
   }),
   route({
     id: 'setQueueOptions',
     methods: ['PUT', 'POST'],
-    path: PATH,
+    path: OPTIONS_PATH,
     summary: 'Replace the stored options of the queue, on every node',
     access: 'manage',
-    makesQueue: true,
+    createsQueue: true,
     isAudited: true,
     body: 'json',
     request: QueueOptionsSchema,
     headers: [IF_MATCH],
-    responses: [shown],
+    responses: [optionsResponse],
     problems: [
       'invalid-parameter',
       'invalid-name',
@@ -288,14 +292,14 @@ export const queueRoutes: readonly Route[] = [
     ],
     handle: (call) =>
       readJson(call, MAX_BYTES, async (payload) => {
-        await call.queue.storeOptions(parseOptions(payload), replaceable(call));
-        answerOptions(call);
+        await call.queue.storeOptions(parseOptions(payload), expectedVersions(call));
+        sendOptions(call);
       }),
   }),
   route({
     id: 'removeQueueOptions',
     methods: ['DELETE'],
-    path: PATH,
+    path: OPTIONS_PATH,
     summary: 'Delete the stored options of the queue; those of the configuration apply again',
     access: 'manage',
     isAudited: true,
@@ -303,8 +307,8 @@ export const queueRoutes: readonly Route[] = [
     responses: [{ status: 204, description: 'Deleted; idempotent.', contentType: null }],
     problems: ['precondition-failed'],
     async handle(call) {
-      await call.queue.storeOptions(null, replaceable(call));
-      call.empty(204);
+      await call.queue.storeOptions(null, expectedVersions(call));
+      call.sendEmpty(204);
     },
   }),
   route({
@@ -314,7 +318,7 @@ export const queueRoutes: readonly Route[] = [
     access: 'manage',
     responses: [json('Pending consumer records, of every group and protocol.', PendingConsumers)],
     async handle(call) {
-      call.value(await call.queue.allConsumers());
+      call.sendJson(await call.queue.allConsumers());
     },
   }),
   route({
@@ -337,7 +341,7 @@ export const queueRoutes: readonly Route[] = [
       const { user, namespace, queue } = call;
       const tid = checkName('tid', call.param('tid'));
       queue.cancel(tid, user.may('manage', namespace.name) ? null : user.name);
-      call.empty(200);
+      call.sendEmpty(200);
     },
   }),
 ];

@@ -55,7 +55,7 @@ function documentRoute(version: string, routes: () => readonly Route[]): Route {
     responses: [{ status: 200, description: 'The document.', contentType: 'application/json' }],
     handle(call) {
       document ??= JSON.stringify(openApi(routes(), version));
-      call.text(200, document);
+      call.sendText(200, document);
     },
   });
 }
@@ -84,7 +84,7 @@ function openApi(routes: readonly Route[], version: string): object {
   }
   const schemas: Record<string, unknown> = {};
   withReferences(Problem, schemas);
-  const referring = withReferences(paths, schemas);
+  const referencingPaths = withReferences(paths, schemas);
   return {
     openapi: '3.1.0',
     info: {
@@ -95,7 +95,7 @@ function openApi(routes: readonly Route[], version: string): object {
     },
     servers: [{ url: '/', description: 'The server that serves this document.' }],
     security: [{ basic: [] }, { token: [] }, { consoleSession: [] }],
-    paths: referring,
+    paths: referencingPaths,
     components: {
       securitySchemes: {
         basic: { type: 'http', scheme: 'basic' },
@@ -215,10 +215,10 @@ function describeResponse(notes: readonly ResponseNote[]): object {
 
 function problems(route: Route): Record<string, object> {
   const byStatus = Map.groupBy(problemsOf(route), (code) => httpError(code).status);
-  const taken = new Set(route.responses.map(({ status }) => status));
+  const usedStatuses = new Set(route.responses.map(({ status }) => status));
   return Object.fromEntries(
     [...byStatus]
-      .filter(([status]) => !taken.has(status))
+      .filter(([status]) => !usedStatuses.has(status))
       .map(([status, codes]) => [String(status), problem(status, codes)]),
   );
 }
@@ -227,7 +227,9 @@ function problem(status: number, codes: readonly ErrorCode[]): object {
   return {
     description: `${STATUS_CODES[status]}: ${codes.join(', ')}`,
     content: Object.fromEntries([
-      ...codes.flatMap((code) => httpError(code).shown ?? []).map(({ contentType }) => [contentType, {}]),
+      ...codes
+        .flatMap((code) => httpError(code).specResponse ?? [])
+        .map(({ contentType }) => [contentType, {}]),
       [PROBLEM_JSON, { schema: Problem }],
     ]),
   };
@@ -250,14 +252,14 @@ const IN_NAMESPACE: readonly ErrorCode[] = ['namespace-not-found', 'storage-unav
 
 /** The error codes that follow from a route's access, path and parameters. */
 export function commonProblemsOf(route: Route): ErrorCode[] {
-  const { access, right, path, makesQueue } = route;
+  const { access, right, path, createsQueue } = route;
   const codes = [...ALWAYS];
   if (access !== 'open') codes.push(...WITH_LOGIN);
   if (right !== null || access === 'administrator') codes.push('forbidden');
   if (parametersOf(route).length > 0) codes.push('invalid-parameter');
   if (path.includes(':namespace')) codes.push(...IN_NAMESPACE);
   if (path.includes(':queue')) codes.push('invalid-name');
-  if (path.includes(':queue') && makesQueue) codes.push('too-many-queues');
+  if (path.includes(':queue') && createsQueue) codes.push('too-many-queues');
   return codes;
 }
 

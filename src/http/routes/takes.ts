@@ -15,7 +15,15 @@ import { type Properties, type Schema, Type } from '../../util/schema.ts';
 import { onSessionEnd } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
-import { flag, group, nameOf, oneOf, type Parameters, type QueryParameter, whole } from '../parameters.ts';
+import {
+  flag,
+  group,
+  nameOf,
+  oneOf,
+  type Parameters,
+  type QueryParameter,
+  wholeNumber,
+} from '../parameters.ts';
 import { isUnreadable, onInputEnd, onPause, parseJson, readBody } from '../request.ts';
 import { Count, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
@@ -27,16 +35,20 @@ const ELEMENTS = { from: 1, to: LIMITS.takeCount, unit: 'a count' } as const;
 
 /** The options of a take of many, as members of its JSON body or as query parameters. Null: not given. */
 const options = {
-  count: whole('How many elements at most; not given: `min`, or 1.', ELEMENTS, null),
-  min: whole(
+  count: wholeNumber('How many elements at most; not given: `min`, or 1.', ELEMENTS, null),
+  min: wholeNumber(
     'Wait until this many are ready at once, or until `to` has passed; defaults to 1. Nothing is reserved during the wait.',
     ELEMENTS,
     null,
   ),
-  to: whole('How long to wait; not given: for ever. 0 answers at once.', { ...MILLISECONDS, from: 0 }, null),
+  to: wholeNumber(
+    'How long to wait; not given: for ever. 0 answers at once.',
+    { ...MILLISECONDS, from: 0 },
+    null,
+  ),
   tid: nameOf('tid', "The consumer's name, by which it can be cancelled; not given: one is made."),
   reserve: { ...flag('Reserve the elements instead of popping them.'), fallback: null as boolean | null },
-  lease: whole(
+  lease: wholeNumber(
     "With `reserve`: how long the reservations last; not given: the queue's usual length.",
     { ...MILLISECONDS, from: 1 },
     null,
@@ -89,7 +101,7 @@ const TakeFromSeveral = namedObject('TakeFromSeveral', {
   ...memberSchemas(options),
 });
 
-const line = {
+const lineMembers = {
   id: Type.String(),
   tries: Count,
   mature: Moment,
@@ -103,11 +115,11 @@ const line = {
   leaseUntil: orNull(Moment),
 };
 
-const TakenElement = namedObject('TakenElement', line);
+const TakenElement = namedObject('TakenElement', lineMembers);
 const TakenFromSeveral = namedObject('TakenFromSeveral', {
   ns: Type.String(),
   queue: Type.String(),
-  ...line,
+  ...lineMembers,
 });
 
 const headers = [
@@ -118,7 +130,7 @@ const headers = [
   { name: 'prefer', description: '`wait=N`, in seconds, applies if `to` is not given.' },
 ];
 
-const PARTS = {
+const MULTIPART_RESPONSE = {
   status: 200,
   description: 'The same as parts of multipart, if `Accept` prefers it.',
   contentType: MULTIPART,
@@ -149,7 +161,7 @@ export const takeRoutes: readonly Route[] = [
       tid: options.tid,
       reserve: flag('Reserve the element instead of popping it.'),
       group: optionsOfQueue.group,
-      lease: whole(
+      lease: wholeNumber(
         "With `reserve`: how long the reservation lasts; not given: the queue's usual length.",
         { ...MILLISECONDS, from: 1 },
         null,
@@ -205,7 +217,7 @@ export const takeRoutes: readonly Route[] = [
         contentType: NDJSON,
         schema: TakenElement,
       },
-      PARTS,
+      MULTIPART_RESPONSE,
     ],
     problems,
     handle(call, query) {
@@ -214,7 +226,7 @@ export const takeRoutes: readonly Route[] = [
         const given = merged(query, readMembers(optionsOfQueue, members));
         const { group } = given;
         const leaseMs = leaseIn(call.queue, given);
-        take(call, given, [{ queue: call.queue, group, leaseMs, weight: 1 }], 'strict');
+        startTake(call, given, [{ queue: call.queue, group, leaseMs, weight: 1 }], 'strict');
       });
     },
   }),
@@ -235,7 +247,7 @@ export const takeRoutes: readonly Route[] = [
         contentType: NDJSON,
         schema: TakenFromSeveral,
       },
-      PARTS,
+      MULTIPART_RESPONSE,
     ],
     problems: [
       ...problems,
@@ -251,7 +263,7 @@ export const takeRoutes: readonly Route[] = [
         const given = merged(query, readMembers(options, members));
         const { order = 'strict' } = members;
         if (order !== 'strict' && order !== 'fair') throw wrongMember('order', order, '"strict" or "fair"');
-        take(call, given, sourcesIn(call, members.from, given), order);
+        startTake(call, given, sourcesIn(call, members.from, given), order);
       });
     },
   }),
@@ -287,9 +299,9 @@ function merged<O extends object>(query: Readonly<O>, body: Readonly<O>): O {
 }
 
 /** Checks that a waiting call may create its queues. @throws QuaysideError `too-many-queues` */
-function checkRoom(sources: readonly TakeSource[]): void {
-  for (const [namespace, own] of Map.groupBy(sources, ({ queue }) => queue.namespace)) {
-    namespace.checkQueueLimit(own.map(({ queue }) => queue.key.name));
+function checkQueueLimits(sources: readonly TakeSource[]): void {
+  for (const [namespace, namespaceSources] of Map.groupBy(sources, ({ queue }) => queue.namespace)) {
+    namespace.checkQueueLimit(namespaceSources.map(({ queue }) => queue.key.name));
   }
 }
 
@@ -305,7 +317,7 @@ function leaseIn(
   throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
 }
 
-function take(
+function startTake(
   call: HttpCall,
   given: Options,
   sources: readonly TakeSource[],
@@ -316,8 +328,8 @@ function take(
   if (min > count) throw invalidParameter('min', `min=${min} is more than count=${count}.`);
   const { batchBytes } = call.front.parts.options;
   const timeoutMs = given.to ?? preferredWait(call.head);
-  if (timeoutMs !== 0) checkRoom(sources);
-  const rest = {
+  if (timeoutMs !== 0) checkQueueLimits(sources);
+  const common = {
     count,
     maxBytes: Math.min(batchBytes, LIMITS.takeBytes),
     timeoutMs,
@@ -332,11 +344,11 @@ function take(
   });
   const [source, ...others] = sources;
   if (source === undefined || others.length > 0 || min > 1) {
-    take.waitInSeveral({ ...rest, sources, order, min });
+    take.waitInSeveral({ ...common, sources, order, min });
     return;
   }
   const { queue, group, leaseMs } = source;
-  take.waitIn(queue, { ...rest, group, leaseMs });
+  take.waitIn(queue, { ...common, group, leaseMs });
 }
 
 function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] {
@@ -461,20 +473,20 @@ class Take implements Sink {
   renewUser(renew: RenewUser): void {
     const { user } = this;
     const renewed = renew(user);
-    const error = renewed === null ? loginLost() : this.#refusalTo(renewed);
+    const error = renewed === null ? loginLost() : this.#rejectionFor(renewed);
     this.#call.login = renewed ?? user;
-    if (error !== null) this.#refuse(error);
+    if (error !== null) this.#reject(error);
   }
 
   /** Ends the wait, unless the response has begun. */
-  #refuse(error: QuaysideError): void {
+  #reject(error: QuaysideError): void {
     if (this.#call.response.headersSent || this.#call.isGone) return;
     this.#abandon();
     this.#call.fail(error);
   }
 
   /** The error if a user may not read all queues of the call; null if they may. */
-  #refusalTo(user: User): QuaysideError | null {
+  #rejectionFor(user: User): QuaysideError | null {
     const queues = this.#queue === null ? this.#sources.map(({ queue }) => queue) : [this.#queue];
     for (const { namespace } of queues) {
       const error = refusal(user, 'read', namespace.name);
@@ -487,8 +499,8 @@ class Take implements Sink {
     const { request, response, front } = this.#call;
     const { socket } = request;
     front.waitingCalls.add(this);
-    const forgetSession = onSessionEnd(this.#call, () => this.#refuse(this.#call.sessionLost()));
-    const leave = (reason: (socket: Socket) => QuaysideError): void => {
+    const forgetSession = onSessionEnd(this.#call, () => this.#reject(this.#call.sessionLost()));
+    const abandonWait = (reason: (socket: Socket) => QuaysideError): void => {
       // A client that half-closed after the delivery still reads, so only the close of the connection returns the
       // elements. A long response is built in several turns before its first byte is written; without the check of
       // `#unsent` it would still be written after its elements were returned.
@@ -498,8 +510,8 @@ class Take implements Sink {
         if (!response.headersSent && !this.#call.isGone) this.#call.fail(reason(socket));
       });
     };
-    const forgetInput = onInputEnd(socket, () => leave(endedBefore));
-    const forgetPause = onPause(socket, () => leave(notRead));
+    const forgetInput = onInputEnd(socket, () => abandonWait(inputEnded));
+    const forgetPause = onPause(socket, () => abandonWait(inputPaused));
     response.on('close', () => {
       front.waitingCalls.remove(this);
       forgetSession();
@@ -520,12 +532,12 @@ class Take implements Sink {
 
   #respond(portions: readonly Portion[]): void {
     this.#unsent = portions;
-    const written = (error?: Error | null): void => {
+    const onWritten = (error?: Error | null): void => {
       if (!error) this.#unsent = [];
     };
     try {
-      if (this.#format !== null) this.#writeMany(this.#format, written);
-      else this.#call.element(portions[0]?.deliveries[0] as Delivery, written);
+      if (this.#format !== null) this.#writeMany(this.#format, onWritten);
+      else this.#call.sendElement(portions[0]?.deliveries[0] as Delivery, onWritten);
     } catch (error) {
       this.#abandon();
       this.#call.fail(error);
@@ -533,7 +545,7 @@ class Take implements Sink {
   }
 
   /** @throws QuaysideError `overloaded` */
-  #writeMany(format: ManyFormat, written: (error?: Error | null) => void): void {
+  #writeMany(format: ManyFormat, onWritten: (error?: Error | null) => void): void {
     const { span, front } = this.#call;
     front.holdUnread(this.#call, bytesOf(this.#unsent));
     if (span !== null) {
@@ -542,7 +554,7 @@ class Take implements Sink {
       }
     }
     const { contentType, pieces } = writeMany(this.#unsent, format);
-    this.#call.pieces(pieces, [], contentType, written).catch((error: unknown) => {
+    this.#call.sendPieces(pieces, [], contentType, onWritten).catch((error: unknown) => {
       this.#abandon();
       this.#call.fail(error);
     });
@@ -563,12 +575,12 @@ function bytesOf(portions: readonly Portion[]): number {
  */
 function isGone({ request: { socket }, isGone }: HttpCall): boolean {
   if (isGone) return true;
-  if (socket.readableEnded || isUnreadable(socket)) throw endedBefore(socket);
-  if (socket.isPaused()) throw notRead();
+  if (socket.readableEnded || isUnreadable(socket)) throw inputEnded(socket);
+  if (socket.isPaused()) throw inputPaused();
   return false;
 }
 
-function endedBefore(socket: Socket): QuaysideError {
+function inputEnded(socket: Socket): QuaysideError {
   return new QuaysideError(
     'malformed-request',
     isUnreadable(socket)
@@ -577,7 +589,7 @@ function endedBefore(socket: Socket): QuaysideError {
   );
 }
 
-function notRead(): QuaysideError {
+function inputPaused(): QuaysideError {
   return new QuaysideError(
     'overloaded',
     'So much waits behind this request on its connection that no more is read, and the server would not see the client leave. Send less behind a get or reserve, or use another connection.',

@@ -5,7 +5,7 @@ import { atMember, memberPath, membersOf, wrongMember } from '../../model/member
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { joined, NEXT_LINK, pageOf, paging } from '../listing.ts';
+import { jsonPieces, NEXT_LINK, pageOf, paging } from '../listing.ts';
 import { readJson } from '../request.ts';
 import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { isoTime } from '../written-elements.ts';
@@ -72,8 +72,8 @@ export const tokenRoutes: readonly Route[] = [
       readJson(call, MAX_BYTES, async (payload) => {
         checkNoToken(call);
         const { record, secret } = await call.front.parts.tokens.create(call.user, parseToken(call, payload));
-        call.audited = { id: record.id };
-        call.text(201, JSON.stringify({ ...shown(record), token: secret }));
+        call.auditFields = { id: record.id };
+        call.sendText(201, JSON.stringify({ ...tokenRecord(record), token: secret }));
       }),
   }),
   route({
@@ -88,10 +88,10 @@ export const tokenRoutes: readonly Route[] = [
       checkNoToken(call);
       const after = query.after === null ? null : parsePlace(query.after);
       return call.front.listInTurn(call, async () => {
-        const left = call.front.parts.tokens.list(call.user, after);
-        const { items, headers } = pageOf(left, query, placeText);
-        await call.pieces(
-          joined('[', items, (token) => JSON.stringify(shown(token)), ']'),
+        const remaining = call.front.parts.tokens.list(call.user, after);
+        const { items, headers } = pageOf(remaining, query, placeText);
+        await call.sendPieces(
+          jsonPieces('[', items, (token) => JSON.stringify(tokenRecord(token)), ']'),
           headers,
         );
       });
@@ -109,7 +109,7 @@ export const tokenRoutes: readonly Route[] = [
     async handle(call) {
       checkNoToken(call);
       await call.front.parts.tokens.revoke(call.param('id'), call.user);
-      call.empty(204);
+      call.sendEmpty(204);
     },
   }),
 ];
@@ -197,7 +197,7 @@ function checkGrant({ user, front }: HttpCall, right: Right, namespace: string):
   checkRight(user, right, namespace);
 }
 
-function shown({ createdAt, expiresAt, lastUsedAt, ...token }: TokenRecord): object {
+function tokenRecord({ createdAt, expiresAt, lastUsedAt, ...token }: TokenRecord): object {
   const time = (at: number | null): string | null => (at === null ? null : isoTime(at));
   return { ...token, createdAt: time(createdAt), expiresAt: time(expiresAt), lastUsedAt: time(lastUsedAt) };
 }
