@@ -59,12 +59,12 @@ export function accountChanges(
   before: ReadonlyMap<string, Account>,
   after: ReadonlyMap<string, Account>,
 ): { readonly added: string[]; readonly removed: string[]; readonly changed: string[] } {
-  const isOther = (name: string): boolean =>
+  const hasOtherPassword = (name: string): boolean =>
     before.has(name) && !isDeepStrictEqual(before.get(name)?.password, after.get(name)?.password);
   return {
     added: [...after.keys()].filter((name) => !before.has(name)),
     removed: [...before.keys()].filter((name) => !after.has(name)),
-    changed: [...after.keys()].filter(isOther),
+    changed: [...after.keys()].filter(hasOtherPassword),
   };
 }
 
@@ -99,15 +99,15 @@ function readUser({ name, rights, maskBodies = false }: UserDefinition, namespac
     const yes = () => true;
     return { name, isAdministrator: true, may: yes, maySee: yes, maySeeBodies: yes };
   }
-  const lists: Record<string, readonly Right[]> = {};
+  const rightsByNamespace: Record<string, readonly Right[]> = {};
   for (const [namespace, names] of Object.entries(rights)) {
     if (namespace !== EVERY_NAMESPACE && !namespaces.includes(namespace)) {
       const hint = `Name one of ${namespaces.join(', ')}, or *`;
       throw new UserDefinitionError(name, ['rights', namespace], 'there is no such namespace', hint);
     }
-    lists[namespace] = names.map((right) => readRight(name, namespace, right));
+    rightsByNamespace[namespace] = names.map((right) => readRight(name, namespace, right));
   }
-  return limitedUser(name, lists, maskBodies);
+  return limitedUser(name, rightsByNamespace, maskBodies);
 }
 
 /** Whether the name can be sent in Basic credentials (RFC 7617); without that, no client could log in. */
@@ -137,8 +137,8 @@ export function isRightsByNamespace(value: unknown): value is Readonly<Record<st
 }
 
 function readRight(user: string, namespace: string, right: string): Right {
-  const known = RIGHTS.find((one) => one === right);
-  if (known !== undefined) return known;
+  const knownRight = RIGHTS.find((one) => one === right);
+  if (knownRight !== undefined) return knownRight;
   const hint = `Choose among ${RIGHTS.join(', ')}`;
   throw new UserDefinitionError(user, ['rights', namespace], `there is no right "${right}"`, hint);
 }

@@ -71,15 +71,15 @@ interface StoredToken {
   readonly digest: string;
 }
 
-const PREFIX = 'qs_';
+const SECRET_PREFIX = 'qs_';
 const SECRET_BYTES = 32;
 const ID_BYTES = 9;
-const SHAPE = /^qs_[A-Za-z0-9_-]{43}$/;
-const ID = new RegExp(`^[0-9a-f]{${2 * ID_BYTES}}$`);
-const BEARER = /^bearer +(\S+)$/i;
+const SECRET_PATTERN = /^qs_[A-Za-z0-9_-]{43}$/;
+const ID_PATTERN = new RegExp(`^[0-9a-f]{${2 * ID_BYTES}}$`);
+const BEARER_PATTERN = /^bearer +(\S+)$/i;
 /** Maximum stored tokens per user. */
 const MAX_PER_OWNER = 100;
-const REVOKE_AGAIN_MS = 1_000;
+const REVOKE_RETRY_MS = 1_000;
 /** Maximum length of the expiry timer, so that it notices when the wall clock was set. */
 const MAX_EXPIRY_WAIT_MS = 60_000;
 /** The user name to send with a token where a protocol requires one; the owner's name is accepted as well. */
@@ -87,7 +87,7 @@ const ANY_OWNER = 'token';
 
 /** The token of an `Authorization` header, or null if the scheme is not Bearer. */
 export function bearerToken(authorization: string): string | null {
-  return BEARER.exec(authorization)?.[1] ?? null;
+  return BEARER_PATTERN.exec(authorization)?.[1] ?? null;
 }
 
 /**
@@ -111,18 +111,18 @@ export class ApiTokens implements Service {
   /** Tokens revoked in this turn of the event loop, reported together so that sessions are checked only once. */
   #revoked = new Set<User>();
   /** The running read of all tokens, and the one queued behind it. */
-  #reading: Promise<void> | null = null;
-  #nextReading: Promise<void> | null = null;
+  #runningRead: Promise<void> | null = null;
+  #queuedRead: Promise<void> | null = null;
   #expiryTimer: CancelTimer | null = null;
   /** When the next token expires, ms since 1970; Infinity if no timer is set. */
-  #nextExpiry = Number.POSITIVE_INFINITY;
+  #nextExpiryAt = Number.POSITIVE_INFINITY;
   #isStopped = false;
 
   constructor(options: ApiTokensOptions) {
     this.#options = options;
     this.#revocations = new Retries({
       clock: options.clock,
-      delayMs: REVOKE_AGAIN_MS,
+      delayMs: REVOKE_RETRY_MS,
       maxAtOnce: MAX_CHANGES,
       failed: (id, err) =>
         options.log.warn({ err, id }, 'a token of a user who was removed could not be revoked yet'),
@@ -135,8 +135,8 @@ export class ApiTokens implements Service {
       onRead: (id, definition, hasChanged, definitions) => {
         if (!hasChanged) return;
         const stored = definition === null ? null : storedToken(definition);
-        if (stored === null) this.#drop(id);
-        else this.#keep(id, definitions, stored);
+        if (stored === null) this.#removeEntry(id);
+        else this.#addEntry(id, definitions, stored);
       },
       onFailedRead: (id, error) =>
         options.log.warn({ err: error, id }, 'tokens that changed could not be read yet'),
@@ -175,18 +175,18 @@ export class ApiTokens implements Service {
   }
 
   async #create(owner: User, token: NewToken): Promise<CreatedToken> {
-    const own = [...this.#byId].filter(([, { stored }]) => stored.owner === owner.name);
-    const [expired] = own.find(([, { isExpired }]) => isExpired) ?? [];
-    if (own.length >= MAX_PER_OWNER && expired !== undefined) await this.revoke(expired, owner);
-    else if (own.length >= MAX_PER_OWNER) {
+    const ownTokens = [...this.#byId].filter(([, { stored }]) => stored.owner === owner.name);
+    const [expired] = ownTokens.find(([, { isExpired }]) => isExpired) ?? [];
+    if (ownTokens.length >= MAX_PER_OWNER && expired !== undefined) await this.revoke(expired, owner);
+    else if (ownTokens.length >= MAX_PER_OWNER) {
       throw new QuaysideError(
         'too-many-tokens',
-        `User ${quote(owner.name)} has ${own.length} tokens, the limit is ${MAX_PER_OWNER}; revoke one that is not used.`,
+        `User ${quote(owner.name)} has ${ownTokens.length} tokens, the limit is ${MAX_PER_OWNER}; revoke one that is not used.`,
       );
     }
     // Hex, because the command line would parse a base64url id with a leading `-` as an option.
     const id = randomBytes(ID_BYTES).toString('hex');
-    const secret = PREFIX + randomBytes(SECRET_BYTES).toString('base64url');
+    const secret = SECRET_PREFIX + randomBytes(SECRET_BYTES).toString('base64url');
     const { name, rights, expiresAt } = token;
     const createdAt = this.#options.clock.now();
     const stored: StoredToken = {
@@ -201,7 +201,7 @@ export class ApiTokens implements Service {
     const value = stored as unknown as JsonValue;
     const version = await definitions.put('token', id, value, null);
     this.#caches.of(definitions).note(id, { key: id, value, version });
-    this.#keep(id, definitions, stored);
+    this.#addEntry(id, definitions, stored);
     if (this.#options.ownerNamed(owner.name) === null) {
       // The user was removed while the token was being stored, so `revokeOf` may have missed it.
       await this.revokeOf([owner.name]);
@@ -225,7 +225,7 @@ export class ApiTokens implements Service {
   /** Deletes the token. @throws QuaysideError `token-not-found`, and as `Definitions.delete` */
   async revoke(id: string, caller: User): Promise<void> {
     // Another node may have created it, and its signal may not have arrived yet.
-    if (!this.#byId.has(id) && ID.test(id)) await this.#caches.read(id);
+    if (!this.#byId.has(id) && ID_PATTERN.test(id)) await this.#caches.read(id);
     const token = this.#byId.get(id);
     if (token === undefined || !isVisible(token, caller)) {
       throw new QuaysideError('token-not-found', `There is no token ${quote(id)}.`, { parameter: 'id' });
@@ -236,7 +236,7 @@ export class ApiTokens implements Service {
   async #delete(id: string, { definitions }: TokenEntry): Promise<void> {
     await definitions.delete('token', id, 'any');
     this.#caches.of(definitions).note(id, null);
-    this.#drop(id);
+    this.#removeEntry(id);
   }
 
   /**
@@ -245,10 +245,10 @@ export class ApiTokens implements Service {
    */
   async revokeOf(owners: readonly string[]): Promise<void> {
     const removed = new Set(owners);
-    const own = [...this.#byId].filter(([, { stored }]) => removed.has(stored.owner));
+    const affected = [...this.#byId].filter(([, { stored }]) => removed.has(stored.owner));
     const engines = [...this.#caches].map(([definitions]) => definitions);
     await Promise.all(
-      own.map(([id, token]) => {
+      affected.map(([id, token]) => {
         const engine = String(engines.indexOf(token.definitions));
         return this.#revocations.do(id, () => this.#delete(id, token), engine);
       }),
@@ -261,7 +261,7 @@ export class ApiTokens implements Service {
    * @throws QuaysideError `token-expired`
    */
   login(secret: string, name: string | null): User | null {
-    if (!SHAPE.test(secret)) return null;
+    if (!SECRET_PATTERN.test(secret)) return null;
     const token = this.#byDigest.get(digestOf(secret));
     if (token === undefined || !token.hasOwner) return null;
     if (name !== null && name !== ANY_OWNER && name !== token.stored.owner) return null;
@@ -292,24 +292,24 @@ export class ApiTokens implements Service {
    * @returns whether the tokens were reread
    */
   async refresh(secret: string): Promise<boolean> {
-    if (!SHAPE.test(secret)) return false;
-    if (this.#reading === null) {
+    if (!SECRET_PATTERN.test(secret)) return false;
+    if (this.#runningRead === null) {
       await this.#read();
     } else {
-      this.#nextReading ??= this.#reading.then(() => this.#read());
-      await this.#nextReading;
+      this.#queuedRead ??= this.#runningRead.then(() => this.#read());
+      await this.#queuedRead;
     }
     return true;
   }
 
   #read(): Promise<void> {
-    this.#nextReading = null;
+    this.#queuedRead = null;
     const settled = (): void => {
-      this.#reading = null;
+      this.#runningRead = null;
     };
-    const reading = this.#caches.reload().then(settled, settled);
-    this.#reading = reading;
-    return reading;
+    const read = this.#caches.reload().then(settled, settled);
+    this.#runningRead = read;
+    return read;
   }
 
   /** Whether the user logged in with a token. */
@@ -322,7 +322,7 @@ export class ApiTokens implements Service {
     return user instanceof TokenUser && user.isLive;
   }
 
-  #keep(id: string, definitions: Definitions, stored: StoredToken): void {
+  #addEntry(id: string, definitions: Definitions, stored: StoredToken): void {
     // Tokens are immutable, and sessions hold a reference to the known entry.
     if (this.#byId.has(id)) return;
     const { clock, ownerNamed } = this.#options;
@@ -331,10 +331,10 @@ export class ApiTokens implements Service {
     this.#byDigest.set(stored.digest, token);
     const endsAt = stored.expiresAt ?? Number.POSITIVE_INFINITY;
     // Restart the timer only for an earlier expiry: at startup this runs once per token.
-    if (endsAt > clock.now() && endsAt < this.#nextExpiry) this.#watchExpiry();
+    if (endsAt > clock.now() && endsAt < this.#nextExpiryAt) this.#watchExpiry();
   }
 
-  #drop(id: string): void {
+  #removeEntry(id: string): void {
     const token = this.#byId.get(id);
     if (token === undefined) return;
     token.isRevoked = true;
@@ -363,20 +363,20 @@ export class ApiTokens implements Service {
   #watchExpiry(): void {
     this.#expiryTimer?.();
     this.#expiryTimer = null;
-    this.#nextExpiry = Number.POSITIVE_INFINITY;
+    this.#nextExpiryAt = Number.POSITIVE_INFINITY;
     if (this.#isStopped) return;
     const now = this.#options.clock.now();
     for (const { stored } of this.#byId.values()) {
       const { expiresAt } = stored;
-      if (expiresAt !== null && expiresAt > now) this.#nextExpiry = Math.min(this.#nextExpiry, expiresAt);
+      if (expiresAt !== null && expiresAt > now) this.#nextExpiryAt = Math.min(this.#nextExpiryAt, expiresAt);
     }
-    if (this.#nextExpiry === Number.POSITIVE_INFINITY) return;
+    if (this.#nextExpiryAt === Number.POSITIVE_INFINITY) return;
     const { clock } = this.#options;
-    const at = this.#nextExpiry;
-    this.#expiryTimer = clock.after(Math.min(at - now, MAX_EXPIRY_WAIT_MS), () => {
+    const expiryAt = this.#nextExpiryAt;
+    this.#expiryTimer = clock.after(Math.min(expiryAt - now, MAX_EXPIRY_WAIT_MS), () => {
       // Set the next timer first: it covers tokens that expire while sessions are being checked.
       this.#watchExpiry();
-      if (at <= clock.now()) this.#reportExpired();
+      if (expiryAt <= clock.now()) this.#reportExpired();
     });
   }
 
@@ -429,13 +429,13 @@ class TokenUser implements User {
   readonly name: string;
   readonly #token: TokenEntry;
   /** The token's rights; null: no restriction. */
-  readonly #limits: User | null;
+  readonly #restriction: User | null;
 
   constructor(token: TokenEntry) {
     const { owner, rights } = token.stored;
     this.name = owner;
     this.#token = token;
-    this.#limits = rights === null ? null : limitedUser(owner, rights, false);
+    this.#restriction = rights === null ? null : limitedUser(owner, rights, false);
   }
 
   get isLive(): boolean {
@@ -446,12 +446,12 @@ class TokenUser implements User {
     return {
       name: this.#token.stored.name,
       owner: this.#token.owner,
-      isLimited: this.#limits !== null,
+      isLimited: this.#restriction !== null,
     };
   }
 
   get isAdministrator(): boolean {
-    return this.#limits === null && this.#token.owner?.isAdministrator === true;
+    return this.#restriction === null && this.#token.owner?.isAdministrator === true;
   }
 
   may(right: Right, namespace: string): boolean {
@@ -468,7 +468,7 @@ class TokenUser implements User {
 
   #allows(check: (user: User) => boolean): boolean {
     const { owner } = this.#token;
-    return owner !== null && check(owner) && (this.#limits === null || check(this.#limits));
+    return owner !== null && check(owner) && (this.#restriction === null || check(this.#restriction));
   }
 }
 
@@ -481,8 +481,8 @@ function comparePlaces(a: TokenPlace, b: TokenPlace): number {
 }
 
 function recordOf(id: string, { stored, lastUsedAt }: TokenEntry): TokenRecord {
-  const { digest: _, ...shown } = stored;
-  return { id, ...shown, lastUsedAt };
+  const { digest: _, ...visible } = stored;
+  return { id, ...visible, lastUsedAt };
 }
 
 /**
@@ -497,10 +497,10 @@ function digestOf(secret: string): string {
 function storedToken({ value }: Definition): StoredToken | null {
   if (!isRecord(value)) return null;
   const { name, owner, rights, createdAt, expiresAt, digest } = value;
-  const isRead =
+  const isValid =
     [name, owner, digest].every((text) => typeof text === 'string') &&
     (rights === null || isRightsByNamespace(rights)) &&
     typeof createdAt === 'number' &&
     (expiresAt === null || typeof expiresAt === 'number');
-  return isRead ? (value as unknown as StoredToken) : null;
+  return isValid ? (value as unknown as StoredToken) : null;
 }

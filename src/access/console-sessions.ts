@@ -74,11 +74,11 @@ interface SessionUse {
 }
 
 /** Callbacks of `onEnd` for one session. */
-interface SessionEndings {
+interface EndCallbacks {
   /** Whether the session has ended. */
   readonly isOver: () => boolean;
   readonly name: string;
-  readonly runs: Set<() => void>;
+  readonly callbacks: Set<() => void>;
 }
 
 /** The signed content of a session token. */
@@ -103,13 +103,13 @@ export class ConsoleSessions {
   /** By the digest of the session's id. */
   readonly #seen = new Map<string, SessionUse>();
   /** By the digest of the session's id. */
-  readonly #endings = new Map<string, SessionEndings>();
+  readonly #endCallbacks = new Map<string, EndCallbacks>();
 
   constructor(options: ConsoleSessionOptions) {
     this.#options = options;
     this.#secret = options.secret ?? randomBytes(32);
     this.#renewMs = Math.min(MAX_RENEW_MS, options.idleMs / 10);
-    options.ended.onEnded((user) => this.#runEndings(user));
+    options.ended.onEnded((user) => this.#runEndCallbacks(user));
   }
 
   /**
@@ -119,10 +119,10 @@ export class ConsoleSessions {
   open(user: User, origin: SessionOrigin): ConsoleSession | null {
     const account = this.#options.accountNamed(user.name);
     if (account?.user !== user) return null;
-    const startedAt = this.#options.ended.startOf(user.name, passwordMark(this.#keyOf(account)));
+    const startedAt = this.#options.ended.startOf(user.name, passwordIdOf(this.#keyOf(account)));
     const id = randomBytes(ID_BYTES).toString('base64url');
     const claims = { name: user.name, id, startedAt, usedAt: this.#options.clock.now() };
-    this.#see(account, claims, () => origin);
+    this.#recordUse(account, claims, () => origin);
     return this.#session(account, claims, true);
   }
 
@@ -133,7 +133,7 @@ export class ConsoleSessions {
   find(token: string, origin: () => SessionOrigin): ConsoleSession | null {
     const read = this.#read(token);
     if (read === null) return null;
-    this.#see(read.account, read.claims, origin);
+    this.#recordUse(read.account, read.claims, origin);
     const now = this.#options.clock.now();
     const isDue = now - read.claims.usedAt >= this.#renewMs;
     return this.#session(read.account, isDue ? { ...read.claims, usedAt: now } : read.claims, isDue);
@@ -175,7 +175,7 @@ export class ConsoleSessions {
    */
   async endPassword(account: Account): Promise<void> {
     const { ended, secret } = this.#options;
-    const mark = passwordMark(this.#keyOf(account));
+    const mark = passwordIdOf(this.#keyOf(account));
     // Without a shared secret, no other node accepts these sessions.
     if (secret === null) ended.endPasswordHere(account.user.name, mark);
     else await ended.endPassword(account.user.name, mark);
@@ -187,14 +187,14 @@ export class ConsoleSessions {
     if (account === null) return [];
     const now = this.#options.clock.now();
     const key = this.#keyOf(account);
-    const own: SeenSession[] = [];
+    const sessions: SeenSession[] = [];
     for (const [id, use] of this.#seen) {
       const { startedAt, usedAt, origin } = use;
-      const expiresAt = this.#endOf(use);
+      const expiresAt = this.#expiryOf(use);
       const hasEnded = expiresAt <= now || !use.key.equals(key) || this.#hasEnded(name, id, use);
-      if (use.name === name && !hasEnded) own.push({ id, startedAt, usedAt, expiresAt, ...origin });
+      if (use.name === name && !hasEnded) sessions.push({ id, startedAt, usedAt, expiresAt, ...origin });
     }
-    return own.sort((a, b) => b.usedAt - a.usedAt);
+    return sessions.sort((a, b) => b.usedAt - a.usedAt);
   }
 
   async #end(name: string, id: string, startedAt: number | null): Promise<void> {
@@ -206,16 +206,16 @@ export class ConsoleSessions {
   }
 
   #hasEnded(name: string, id: string, { startedAt, key }: Pick<SessionUse, 'startedAt' | 'key'>): boolean {
-    return this.#options.ended.has(name, { id, startedAt, password: passwordMark(key) });
+    return this.#options.ended.has(name, { id, startedAt, password: passwordIdOf(key) });
   }
 
-  #runEndings(user: string): void {
-    for (const { name, isOver, runs } of [...this.#endings.values()]) {
-      if (name === user && isOver()) for (const run of [...runs]) run();
+  #runEndCallbacks(user: string): void {
+    for (const { name, isOver, callbacks } of [...this.#endCallbacks.values()]) {
+      if (name === user && isOver()) for (const run of [...callbacks]) run();
     }
   }
 
-  #see(account: Account, { id, name, startedAt }: Claims, origin: () => SessionOrigin): void {
+  #recordUse(account: Account, { id, name, startedAt }: Claims, origin: () => SessionOrigin): void {
     const usedAt = this.#options.clock.now();
     const key = digest(id);
     const known = this.#seen.get(key);
@@ -243,20 +243,21 @@ export class ConsoleSessions {
     const id = digest(read.claims.id);
     const use = { startedAt, key: this.#keyOf(read.account) };
     const isOver = (): boolean => this.#hasEnded(name, id, use);
-    const endings = this.#endings.get(id) ?? { name, isOver, runs: new Set() };
-    this.#endings.set(id, endings);
-    const forget = (): void => {
+    const endCallbacks = this.#endCallbacks.get(id) ?? { name, isOver, callbacks: new Set() };
+    this.#endCallbacks.set(id, endCallbacks);
+    const unsubscribe = (): void => {
       cancelTimer();
-      endings.runs.delete(end);
-      if (endings.runs.size === 0 && this.#endings.get(id) === endings) this.#endings.delete(id);
+      endCallbacks.callbacks.delete(end);
+      if (endCallbacks.callbacks.size === 0 && this.#endCallbacks.get(id) === endCallbacks)
+        this.#endCallbacks.delete(id);
     };
     const end = (): void => {
-      forget();
+      unsubscribe();
       run();
     };
     const cancelTimer = clock.after(startedAt + MAX_SESSION_MS - clock.now(), end);
-    endings.runs.add(end);
-    return forget;
+    endCallbacks.callbacks.add(end);
+    return unsubscribe;
   }
 
   #session(account: Account, claims: Claims, isNew: boolean): ConsoleSession {
@@ -268,7 +269,7 @@ export class ConsoleSessions {
       user: account.user,
       id,
       csrfToken: sign(key, `csrf ${claims.id}`),
-      expiresAt: this.#endOf(claims),
+      expiresAt: this.#expiryOf(claims),
       renewedToken: isNew ? `${body}.${sign(key, `session ${body}`)}` : null,
       isOver: () =>
         startedAt + MAX_SESSION_MS <= this.#options.clock.now() ||
@@ -283,12 +284,12 @@ export class ConsoleSessions {
     const account = claims === null ? null : this.#options.accountNamed(claims.name);
     if (claims === null || account === null) return null;
     if (!isEqual(signature, sign(this.#keyOf(account), `session ${body}`))) return null;
-    if (this.#endOf(claims) <= this.#options.clock.now()) return null;
+    if (this.#expiryOf(claims) <= this.#options.clock.now()) return null;
     const use = { startedAt: claims.startedAt, key: this.#keyOf(account) };
     return this.#hasEnded(claims.name, digest(claims.id), use) ? null : { account, claims };
   }
 
-  #endOf({ startedAt, usedAt }: Pick<Claims, 'startedAt' | 'usedAt'>): number {
+  #expiryOf({ startedAt, usedAt }: Pick<Claims, 'startedAt' | 'usedAt'>): number {
     return Math.min(startedAt + MAX_SESSION_MS, usedAt + this.#options.idleMs);
   }
 
@@ -307,7 +308,7 @@ function sign(key: Buffer, text: string): string {
 }
 
 /** Identifies a password in stored definitions. Without `secret`, it reveals neither the key nor the password. */
-function passwordMark(key: Buffer): string {
+function passwordIdOf(key: Buffer): string {
   return sign(key, 'password');
 }
 
@@ -337,19 +338,19 @@ function parseClaims(body: string): Claims | null {
 const MAX_SESSION_MS = 12 * 3_600_000;
 /** Maximum ended sessions, and ended passwords, stored per user. The oldest others are merged into one moment. */
 const MAX_PER_USER = 100;
-const STORE_AGAIN_MS = 1_000;
+const STORE_RETRY_MS = 1_000;
 /**
  * Maximum clock difference between nodes: a session that another node has just started may have a start in the future.
  */
 const CLOCK_SKEW_MS = 60_000;
 
 /** What identifies a session among the ended ones. */
-interface SessionMarks {
+interface SessionIdentity {
   /** Digest of its id. */
   readonly id: string;
   /** ms since 1970. */
   readonly startedAt: number;
-  /** `passwordMark` of the password with which the session started. */
+  /** `passwordIdOf` the password with which the session started. */
   readonly password: string;
 }
 
@@ -407,7 +408,7 @@ export class EndedSessions implements Service {
       onRead: (user, definition, hasChanged) => {
         if (!hasChanged || definition === null) return;
         this.#merge(user, storedEnds(definition));
-        if (isWhole(definition)) return;
+        if (isUnderstood(definition)) return;
         log.error(
           { user },
           'stored ends of sessions of the console are not understood, and kept as they are',
@@ -417,7 +418,7 @@ export class EndedSessions implements Service {
     });
     this.#retries = new Retries({
       clock,
-      delayMs: STORE_AGAIN_MS,
+      delayMs: STORE_RETRY_MS,
       maxAtOnce: MAX_CHANGES,
       failed: (_, err) => log.warn({ err }, 'the end of a session of the console could not be stored yet'),
     });
@@ -426,7 +427,9 @@ export class EndedSessions implements Service {
   async start(): Promise<void> {
     this.#caches.start();
     await this.#caches.reload();
-    await Promise.all([...this.#caches].map(([definitions, cache]) => this.#forgetOld(definitions, cache)));
+    await Promise.all(
+      [...this.#caches].map(([definitions, cache]) => this.#deleteExpired(definitions, cache)),
+    );
   }
 
   async stop(): Promise<void> {
@@ -440,7 +443,7 @@ export class EndedSessions implements Service {
     this.#onEnded = run;
   }
 
-  has(user: string, { id, startedAt, password }: SessionMarks): boolean {
+  has(user: string, { id, startedAt, password }: SessionIdentity): boolean {
     const ends = this.#users.get(user);
     if (ends === undefined) return false;
     return ends.sessions.has(id) || startedAt < Math.max(ends.before, ends.passwords.get(password) ?? 0);
@@ -493,10 +496,10 @@ export class EndedSessions implements Service {
 
   #merge(user: string, { sessions, passwords, before }: StoredEnds): void {
     const ends = this.#users.get(user) ?? { sessions: new Map(), passwords: new Map(), before: 0 };
-    add(ends.sessions, sessions);
-    add(ends.passwords, passwords);
+    mergeLatest(ends.sessions, sessions);
+    mergeLatest(ends.passwords, passwords);
     ends.before = Math.max(ends.before, before);
-    this.#shorten(ends);
+    this.#compact(ends);
     if (isEmpty(ends)) this.#users.delete(user);
     else this.#users.set(user, ends);
     this.#onEnded(user);
@@ -506,7 +509,7 @@ export class EndedSessions implements Service {
    * Removes entries of sessions that would have expired by now. If more than the maximum remain, merges the oldest into
    * `before`: this also ends other sessions that started before, but never revives an ended one.
    */
-  #shorten(ends: UserEnds): void {
+  #compact(ends: UserEnds): void {
     const since = this.#options.clock.now() - MAX_SESSION_MS;
     for (const list of [ends.sessions, ends.passwords]) {
       for (const [name, before] of list) if (before <= since) list.delete(name);
@@ -545,7 +548,7 @@ export class EndedSessions implements Service {
     return retryConflicts(async () => {
       const stored = await definitions.get('ended-sessions', user);
       // A newer version may have stored more than this one can read: overwriting would lose it.
-      if (stored !== null && !isWhole(stored)) throw notUnderstood(user);
+      if (stored !== null && !isUnderstood(stored)) throw notUnderstood(user);
       if (stored !== null) this.#merge(user, storedEnds(stored));
       const ends = this.#users.get(user);
       if (ends === undefined) return;
@@ -556,10 +559,10 @@ export class EndedSessions implements Service {
   }
 
   /** Deletes the stored records whose entries have all expired. */
-  async #forgetOld(definitions: Definitions, cache: DefinitionsCache): Promise<void> {
+  async #deleteExpired(definitions: Definitions, cache: DefinitionsCache): Promise<void> {
     for (const user of cache.keys()) {
       const definition = cache.get(user);
-      if (definition === null || this.#users.has(user) || !isWhole(definition)) continue;
+      if (definition === null || this.#users.has(user) || !isUnderstood(definition)) continue;
       const isDeleted = await definitions.delete('ended-sessions', user, definition.version).then(
         () => true,
         // Another node has changed or deleted it, or the engine failed; the next start tries again.
@@ -570,7 +573,7 @@ export class EndedSessions implements Service {
   }
 }
 
-function add(ends: Ends, more: readonly (readonly [string, number])[]): void {
+function mergeLatest(ends: Ends, more: readonly (readonly [string, number])[]): void {
   for (const [name, before] of more) ends.set(name, Math.max(before, ends.get(name) ?? 0));
 }
 
@@ -579,7 +582,7 @@ function isEmpty({ sessions, passwords, before }: UserEnds | StoredEnds): boolea
 }
 
 /** Whether this version understands every part of a definition. */
-function isWhole({ value }: { readonly value: JsonValue }): boolean {
+function isUnderstood({ value }: { readonly value: JsonValue }): boolean {
   const { sessions, passwords, before } = storedEnds({ value });
   return isDeepStrictEqual(value, { sessions, passwords, before });
 }

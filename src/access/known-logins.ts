@@ -8,11 +8,11 @@ import type { Service } from '../util/service.ts';
 /** How long a pair counts as known after its last successful login. */
 const KNOWN_MS = 30 * 24 * 3_600_000;
 /** Minimum age before a pair's timestamp is updated, so that frequent logins do not rewrite the file each time. */
-const FRESH_MS = 24 * 3_600_000;
+const UPDATE_INTERVAL_MS = 24 * 3_600_000;
 /** Beyond this, the pairs with the oldest timestamps are evicted. */
 const MAX_PAIRS = 10_000;
 /** Delay before the file is written, so that many changes share one write. */
-const WRITE_AFTER_MS = 10_000;
+const WRITE_DELAY_MS = 10_000;
 
 /**
  * Pairs of user name and network with a login in the last 30 days, which failed logins of others cannot lock out.
@@ -47,7 +47,7 @@ export class KnownLogins implements Service {
   async stop(): Promise<void> {
     if (this.#cancelWrite !== null) {
       this.#cancelWrite();
-      this.#beginWrite();
+      this.#startWrite();
     }
     await this.#writing;
   }
@@ -62,12 +62,12 @@ export class KnownLogins implements Service {
     const key = keyOf(name, network);
     const now = this.#clock.now();
     const at = this.#pairs.get(key);
-    if (at !== undefined && Math.abs(now - at) < FRESH_MS) return;
+    if (at !== undefined && Math.abs(now - at) < UPDATE_INTERVAL_MS) return;
     putLast(this.#pairs, key, now, MAX_PAIRS);
-    this.#cancelWrite ??= this.#clock.after(WRITE_AFTER_MS, () => this.#beginWrite());
+    this.#cancelWrite ??= this.#clock.after(WRITE_DELAY_MS, () => this.#startWrite());
   }
 
-  #beginWrite(): void {
+  #startWrite(): void {
     this.#cancelWrite = null;
     this.#writing = this.#writing.then(() => this.#write());
   }

@@ -46,10 +46,10 @@ export class Networks {
     const [, address = '', prefix] = /^([^/]+)(?:\/(\d{1,3}))?$/.exec(entry) ?? [];
     const version = isIP(address);
     if (version === 0 || address.includes('%')) return false;
-    const bits = version === 4 ? 32 : 128;
-    const length = prefix === undefined ? bits : Number(prefix);
-    if (length > bits) return false;
-    this.#blocks.addSubnet(address, length, version === 4 ? 'ipv4' : 'ipv6');
+    const maxLength = version === 4 ? 32 : 128;
+    const prefixLength = prefix === undefined ? maxLength : Number(prefix);
+    if (prefixLength > maxLength) return false;
+    this.#blocks.addSubnet(address, prefixLength, version === 4 ? 'ipv4' : 'ipv6');
     return true;
   }
 }
@@ -64,9 +64,9 @@ function withoutZone(address: string): string {
  * (docs/adr/0008-failed-logins.md). A string that is not an IP address, such as a socket path, is its own block.
  */
 export function addressBlock(address: string): string {
-  const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1] ?? address;
-  if (isIP(mapped) === 4) return `${mapped.slice(0, mapped.lastIndexOf('.'))}.0/24`;
-  const bare = mapped.split('%')[0] ?? mapped;
+  const unmapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1] ?? address;
+  if (isIP(unmapped) === 4) return `${unmapped.slice(0, unmapped.lastIndexOf('.'))}.0/24`;
+  const bare = unmapped.split('%')[0] ?? unmapped;
   if (isIP(bare) !== 6) return address;
   return `${firstFourGroups(bare).join(':')}::/64`;
 }

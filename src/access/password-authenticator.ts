@@ -25,7 +25,7 @@ interface AuthenticatorOptions {
   /** Log for login events (docs/operate/log-events.md, "Logins and rights"). */
   readonly log: Pick<FrontEndLog, 'debug' | 'warn'>;
   /** Recent logins; defaults to none. */
-  readonly known?: KnownPairs;
+  readonly known?: RecentLogins;
   /** API tokens; by default, none is accepted. */
   readonly tokens?: TokenLogins;
   /** Verifies passwords; replaced in tests. */
@@ -33,7 +33,7 @@ interface AuthenticatorOptions {
 }
 
 /** Pairs of user name and network with a recent login, see `KnownLogins`. */
-interface KnownPairs {
+interface RecentLogins {
   has(name: string, network: string): boolean;
   add(name: string, network: string): void;
 }
@@ -64,18 +64,18 @@ const RENEW_MS = 10_000;
 /** Maximum wrong credentials that are remembered. They remain wrong until the users change. */
 const MAX_WRONG = 10_000;
 /** Minimum interval between log entries about the same wrong credentials. */
-const WRONG_LOG_MS = 60_000;
+const WRONG_LOG_INTERVAL_MS = 60_000;
 
-const HASHES_AT_ONCE = 2;
+const MAX_CONCURRENT_HASHES = 2;
 /** Maximum waiting checks for clients with a recent login, and the same for all others. */
-const HASHES_WAITING = 64;
+const MAX_WAITING_HASHES = 64;
 
-interface Remembered {
+interface AcceptedCredentials {
   user: User;
   usedAt: number;
 }
 
-interface Wrong {
+interface WrongCredentials {
   loggedAt: number;
   /** Attempts since the last log entry. */
   repeats: number;
@@ -86,16 +86,16 @@ export class PasswordAuthenticator implements Authenticator {
   readonly counts: LoginCounts = { accepted: 0, failed: 0, limited: 0 };
   readonly #clock: Clock;
   readonly #log: Pick<FrontEndLog, 'debug' | 'warn'>;
-  readonly #known: KnownPairs;
+  readonly #known: RecentLogins;
   /**
    * Hashing a password occupies one of libuv's four threads for tens of milliseconds, and the rest of the process needs
    * the others. Clients with a recent login have one key and all others another, so that clients without one, from
    * however many networks, do not lock out a user with a recent login.
    */
   readonly #hashes = new ConcurrencyLimit({
-    perKey: HASHES_AT_ONCE,
-    total: HASHES_AT_ONCE,
-    maxWaiting: HASHES_WAITING,
+    perKey: MAX_CONCURRENT_HASHES,
+    total: MAX_CONCURRENT_HASHES,
+    maxWaiting: MAX_WAITING_HASHES,
     rejection: () =>
       new QuaysideError('overloaded', 'Too many logins wait to be checked; try again soon.', {
         retryAfterMs: 1000,
@@ -107,9 +107,9 @@ export class PasswordAuthenticator implements Authenticator {
   /** Keys are digests with this secret, so that the maps contain no password and lookup time reveals nothing. */
   readonly #secret = randomBytes(32).toString('base64url');
   /** Correct credentials; at most one entry per user. */
-  readonly #remembered = new Map<string, Remembered>();
+  readonly #accepted = new Map<string, AcceptedCredentials>();
   /** Wrong credentials, so that retries with a stale password cost no hash and use up no limit. Last used last. */
-  readonly #wrong = new Map<string, Wrong>();
+  readonly #wrong = new Map<string, WrongCredentials>();
   /** Running and waiting checks; identical credentials from the same network share one. */
   readonly #checks = new Map<string, Promise<User>>();
   /** Passwords by user object, including objects from before a reload, whose users may still be logged in. */
@@ -121,7 +121,7 @@ export class PasswordAuthenticator implements Authenticator {
     accounts,
     clock,
     log,
-    known = NONE_KNOWN,
+    known = NO_RECENT_LOGINS,
     tokens = NO_TOKENS,
     verify = passwordMatches,
   }: AuthenticatorOptions) {
@@ -133,7 +133,7 @@ export class PasswordAuthenticator implements Authenticator {
     this.#accounts = accounts;
     this.#decoy = decoyFor(accounts);
     this.#limits = new LoginLimits(clock);
-    this.#keepPasswords();
+    this.#recordPasswords();
   }
 
   /**
@@ -145,11 +145,11 @@ export class PasswordAuthenticator implements Authenticator {
     this.#decoy = decoyFor(accounts);
     this.#checks.clear();
     this.#wrong.clear();
-    this.#keepPasswords();
-    for (const [key, remembered] of this.#remembered) {
-      const user = this.renew(remembered.user);
-      if (user === null) this.#remembered.delete(key);
-      else remembered.user = user;
+    this.#recordPasswords();
+    for (const [key, accepted] of this.#accepted) {
+      const user = this.renew(accepted.user);
+      if (user === null) this.#accepted.delete(key);
+      else accepted.user = user;
     }
   }
 
@@ -228,7 +228,7 @@ export class PasswordAuthenticator implements Authenticator {
     }
   }
 
-  #keepPasswords(): void {
+  #recordPasswords(): void {
     for (const { user, password } of this.#accounts.values()) this.#passwords.set(user, password);
   }
 
@@ -238,11 +238,11 @@ export class PasswordAuthenticator implements Authenticator {
     this.#rejectIfWrong(key, credentials.name, address);
     const network = addressBlock(address);
     // Null for credentials that were correct before: they are not a guess, so no limit applies.
-    const origin = this.#remembered.has(key)
+    const origin = this.#accepted.has(key)
       ? null
       : { name: credentials.name, network, isKnown: this.#known.has(credentials.name, network) };
-    return this.#once(`${key} ${network}`, async () => {
-      if (origin !== null) await this.#limited(() => this.#limits.approach(origin));
+    return this.#sharedCheck(`${key} ${network}`, async () => {
+      if (origin !== null) await this.#countingLimited(() => this.#limits.admit(origin));
       let isChecked = false;
       try {
         // Refresh only after the limits: a flood of wrong tokens must not make the engines list all tokens.
@@ -253,7 +253,7 @@ export class PasswordAuthenticator implements Authenticator {
           // While this check waited, another network may have sent the same credentials and been accepted.
           const recalled = this.#recallKey(key);
           if (recalled !== null) return recalled;
-          if (origin !== null) await this.#limited(() => this.#limits.spend(origin));
+          if (origin !== null) await this.#countingLimited(() => this.#limits.spend(origin));
           isChecked = true;
           return this.#check(key, credentials, { address, network, origin });
         });
@@ -263,7 +263,7 @@ export class PasswordAuthenticator implements Authenticator {
     });
   }
 
-  async #once(key: string, check: () => Promise<User>): Promise<User> {
+  async #sharedCheck(key: string, check: () => Promise<User>): Promise<User> {
     const running = this.#checks.get(key) ?? check();
     this.#checks.set(key, running);
     try {
@@ -285,7 +285,7 @@ export class PasswordAuthenticator implements Authenticator {
       if (from.origin !== null) this.#limits.refund(from.origin);
       this.#noteAccepted(account.user, from.address);
       this.#known.add(name, from.network);
-      if (accounts === this.#accounts) this.#remember(key, account.user);
+      if (accounts === this.#accounts) this.#rememberAccepted(key, account.user);
       return account.user;
     }
     this.counts.failed += 1;
@@ -294,7 +294,7 @@ export class PasswordAuthenticator implements Authenticator {
     throw unauthorized();
   }
 
-  async #limited<T>(begin: () => T | Promise<T>): Promise<T> {
+  async #countingLimited<T>(begin: () => T | Promise<T>): Promise<T> {
     try {
       return await begin();
     } catch (error) {
@@ -327,7 +327,7 @@ export class PasswordAuthenticator implements Authenticator {
     this.#wrong.set(key, wrong);
     wrong.repeats += 1;
     const now = this.#clock.monotonic();
-    if (now - wrong.loggedAt < WRONG_LOG_MS) return;
+    if (now - wrong.loggedAt < WRONG_LOG_INTERVAL_MS) return;
     this.#logFailure(name, address, wrong.repeats);
     wrong.loggedAt = now;
     wrong.repeats = 0;
@@ -342,18 +342,18 @@ export class PasswordAuthenticator implements Authenticator {
   }
 
   #recallKey(key: string): User | null {
-    const remembered = this.#remembered.get(key);
-    if (remembered === undefined) return null;
-    const unusedMs = this.#clock.monotonic() - remembered.usedAt;
-    if (unusedMs < RENEW_MS) return remembered.user;
-    if (unusedMs >= PROVEN_MS) this.#remembered.delete(key);
+    const accepted = this.#accepted.get(key);
+    if (accepted === undefined) return null;
+    const unusedMs = this.#clock.monotonic() - accepted.usedAt;
+    if (unusedMs < RENEW_MS) return accepted.user;
+    if (unusedMs >= PROVEN_MS) this.#accepted.delete(key);
     if (unusedMs >= RECALL_MS) return null;
-    this.#remember(key, remembered.user);
-    return remembered.user;
+    this.#rememberAccepted(key, accepted.user);
+    return accepted.user;
   }
 
-  #remember(key: string, user: User): void {
-    this.#remembered.set(key, { user, usedAt: this.#clock.monotonic() });
+  #rememberAccepted(key: string, user: User): void {
+    this.#accepted.set(key, { user, usedAt: this.#clock.monotonic() });
   }
 
   #rememberWrong(key: string): void {
@@ -376,7 +376,7 @@ const NO_TOKENS: TokenLogins = {
   isLive: () => false,
 };
 
-const NONE_KNOWN: KnownPairs = { has: () => false, add: () => {} };
+const NO_RECENT_LOGINS: RecentLogins = { has: () => false, add: () => {} };
 
 /** A decoy hash with the highest cost among all users, so that unknown users take as long to check as real ones. */
 function decoyFor(accounts: ReadonlyMap<string, Account>): Argon2Hash {
@@ -455,7 +455,7 @@ interface Origin {
 }
 
 /** Maximum delay of an attempt; if it had to wait longer, it is rejected. */
-const MAX_WAIT_MS = 5_000;
+const MAX_DELAY_MS = 5_000;
 const MAX_KEYS = 10_000;
 
 /** Failures of one name from one network, caused by guessing or by a program with a wrong password. */
@@ -479,14 +479,14 @@ class LoginLimits {
   readonly #pairs: FailureLimit;
   readonly #knownPairs: FailureLimit;
   readonly #names: FailureLimit;
-  readonly #networks: FailedNames;
+  readonly #networks: FailedNameLimit;
 
   constructor(clock: Clock) {
     this.#clock = clock;
     this.#pairs = new FailureLimit({ clock, maxKeys: MAX_KEYS, ...PAIR });
     this.#knownPairs = new FailureLimit({ clock, maxKeys: MAX_KEYS, ...KNOWN_PAIR });
     this.#names = new FailureLimit({ clock, maxKeys: MAX_KEYS, ...NAME });
-    this.#networks = new FailedNames({ clock, ...NETWORK });
+    this.#networks = new FailedNameLimit({ clock, ...NETWORK });
   }
 
   /**
@@ -494,18 +494,18 @@ class LoginLimits {
    * limit until `release`, so that concurrent attempts are limited as well.
    * @throws QuaysideError `too-many-attempts`
    */
-  async approach(origin: Origin): Promise<void> {
+  async admit(origin: Origin): Promise<void> {
     this.#rejectLimited(origin);
-    const { limit, key } = this.#slowLimit(origin);
+    const { limit, key } = this.#delayingLimit(origin);
     const waitMs = limit.waitMs(key);
-    rejectAbove(MAX_WAIT_MS, waitMs);
+    rejectAbove(MAX_DELAY_MS, waitMs);
     limit.spend(key);
     if (waitMs > 0) await new Promise<void>((resolve) => this.#clock.after(waitMs, resolve));
   }
 
   /** Undoes `approach` for an attempt that needs no check. */
   release(origin: Origin): void {
-    const { limit, key } = this.#slowLimit(origin);
+    const { limit, key } = this.#delayingLimit(origin);
     limit.refund(key);
   }
 
@@ -537,7 +537,7 @@ class LoginLimits {
   }
 
   /** The limit that delays the attempt before it rejects it. */
-  #slowLimit(origin: Origin): { limit: FailureLimit; key: string } {
+  #delayingLimit(origin: Origin): { limit: FailureLimit; key: string } {
     if (origin.isKnown) return { limit: this.#knownPairs, key: pairOf(origin) };
     return { limit: this.#names, key: origin.name };
   }
@@ -611,10 +611,10 @@ class FailureLimit {
     const bucket = this.#buckets.get(key);
     if (bucket === undefined) return undefined;
     const { clock, burst, refillMs } = this.#options;
-    const gained = Math.floor((clock.monotonic() - bucket.refilledAt) / refillMs);
-    if (gained > 0) {
-      bucket.tokens += gained;
-      bucket.refilledAt += gained * refillMs;
+    const refilled = Math.floor((clock.monotonic() - bucket.refilledAt) / refillMs);
+    if (refilled > 0) {
+      bucket.tokens += refilled;
+      bucket.refilledAt += refilled * refillMs;
     }
     if (bucket.tokens < burst) return bucket;
     this.#buckets.delete(key);
@@ -622,7 +622,7 @@ class FailureLimit {
   }
 }
 
-interface FailedNamesOptions {
+interface FailedNameLimitOptions {
   readonly clock: Clock;
   /** How long a name counts after its last failure. */
   readonly windowMs: number;
@@ -636,12 +636,12 @@ interface FailedNamesOptions {
  * Counts the distinct names that recently failed in each network. A program that retries with a stale password remains
  * one name, whereas an attacker who tries one password with many names is counted many times.
  */
-class FailedNames {
-  readonly #options: FailedNamesOptions;
+class FailedNameLimit {
+  readonly #options: FailedNameLimitOptions;
   /** Last failure by network and name, monotonic ms. Both maps are ordered, oldest first. */
   readonly #networks = new Map<string, Map<string, number>>();
 
-  constructor(options: FailedNamesOptions) {
+  constructor(options: FailedNameLimitOptions) {
     this.#options = options;
   }
 

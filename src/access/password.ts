@@ -65,9 +65,9 @@ export async function passwordMatches(
   stored: StoredPassword | null,
   decoy: Argon2Hash,
 ): Promise<boolean> {
-  const against = stored?.kind === 'hash' ? stored.argon2 : decoy;
-  const derived = await derive(candidate, against, against.hash.length);
-  const sameHash = timingSafeEqual(derived, against.hash);
+  const reference = stored?.kind === 'hash' ? stored.argon2 : decoy;
+  const derived = await derive(candidate, reference, reference.hash.length);
+  const sameHash = timingSafeEqual(derived, reference.hash);
   const samePlain = timingSafeEqual(
     digest(candidate),
     stored?.kind === 'plain' ? stored.digest : digest(decoy.hash),
@@ -150,8 +150,8 @@ function formatPhc({ memoryKiB, passes, parallelism, salt, hash }: Argon2Hash): 
 }
 
 function checkCost({ memoryKiB, passes, parallelism }: Argon2Cost): void {
-  const row = MIN_MEMORY_KIB.find((least) => passes >= least.passes);
-  if (row === undefined || parallelism < 1 || memoryKiB < row.memoryKiB) {
+  const minimum = MIN_MEMORY_KIB.find((least) => passes >= least.passes);
+  if (minimum === undefined || parallelism < 1 || memoryKiB < minimum.memoryKiB) {
     throw new Error(
       `is too weak: m=${memoryKiB},t=${passes},p=${parallelism} is below m=${DEFAULT_COST.memoryKiB},t=${DEFAULT_COST.passes},p=1`,
     );

@@ -52,8 +52,11 @@ export class UsersFile {
       const { code } = error as NodeJS.ErrnoException;
       if (code === 'ENOENT') return null;
       // A file of another system user is probably valid, and `reset-admin` would discard it: suggest access instead.
-      const isAnothers = code === 'EACCES' || code === 'EPERM';
-      throw unusable(`${code}`, isAnothers ? 'Let the user that the server runs as read it' : undefined);
+      const isAccessDenied = code === 'EACCES' || code === 'EPERM';
+      throw invalidFile(
+        `${code}`,
+        isAccessDenied ? 'Let the user that the server runs as read it' : undefined,
+      );
     }
     return this.#parse(text);
   }
@@ -72,29 +75,30 @@ export class UsersFile {
     try {
       users = JSON.parse(text);
     } catch {
-      throw unusable('it is not JSON');
+      throw invalidFile('it is not JSON');
     }
     if (typeof users !== 'object' || users === null || Object.keys(users).length === 0) {
-      throw unusable('it names no user');
+      throw invalidFile('it names no user');
     }
     return Object.entries(users).map(([name, user]: [string, unknown]) => {
       if (!isRecord(user) || typeof user.password !== 'string')
-        throw unusable(`user ${name} has no password`);
+        throw invalidFile(`user ${name} has no password`);
       const { password, rights = null, maskBodies = false, ...unknown } = user;
       // An unknown member may be a misspelled `rights`; ignoring it would grant all rights.
       const [unknownName] = Object.keys(unknown);
       if (unknownName !== undefined)
-        throw unusable(`user ${name} has an unknown member ${quote(unknownName)}`);
+        throw invalidFile(`user ${name} has an unknown member ${quote(unknownName)}`);
       if (rights !== null && !isRightsByNamespace(rights)) {
-        throw unusable(`the rights of user ${name} are no lists of rights by namespace`);
+        throw invalidFile(`the rights of user ${name} are no lists of rights by namespace`);
       }
-      if (typeof maskBodies !== 'boolean') throw unusable(`maskBodies of user ${name} is not true or false`);
+      if (typeof maskBodies !== 'boolean')
+        throw invalidFile(`maskBodies of user ${name} is not true or false`);
       return { name, password, rights, ...(maskBodies && { maskBodies }) };
     });
   }
 }
 
-function unusable(
+function invalidFile(
   why: string,
   hint = 'Create the administrator again with `npm start -- reset-admin`',
 ): UsersFileError {

@@ -34,15 +34,15 @@ export async function usersInFile(file: string): Promise<Tree> {
  */
 export async function editUser(file: string, name: string, members: UserMembers | null): Promise<void> {
   const { text, document } = await readDocument(file);
-  const wanted = withUser(document.toJS(), name, members);
-  let content = `${JSON.stringify(wanted, null, 2)}\n`;
+  const edited = withUser(document.toJS(), name, members);
+  let content = `${JSON.stringify(edited, null, 2)}\n`;
   if (!isJson(text)) {
-    editDocument(document, name, usersOf(wanted)?.[name]);
+    editDocument(document, name, usersOf(edited)?.[name]);
     content = document.toString({ lineWidth: 0 });
   }
   // The user may share a YAML anchor with other parts: do not write the file if the edit would change more than the
   // user.
-  if (!isDeepStrictEqual(parseDocument(content, KEYS_ARE_UNIQUE).toJS(), wanted)) {
+  if (!isDeepStrictEqual(parseDocument(content, KEYS_ARE_UNIQUE).toJS(), edited)) {
     throw new UsersNotEditable(
       `User ${name} shares a part of ${file} with something else; change it by hand.`,
     );
@@ -110,8 +110,8 @@ function withUser(content: Tree | null, name: string, members: UserMembers | nul
   if (members === null) return { ...content, http: { ...http, users: others } };
   const before = typeof user === 'string' ? { password: user } : isRecord(user) ? user : {};
   const entries = Object.entries({ ...before, ...members }).filter(([, value]) => value !== undefined);
-  const isShort = typeof user === 'string' && entries.length === 1;
-  const after = isShort ? members.password : Object.fromEntries(entries);
+  const isPasswordOnly = typeof user === 'string' && entries.length === 1;
+  const after = isPasswordOnly ? members.password : Object.fromEntries(entries);
   return { ...content, http: { ...http, users: { ...usersOf(content), [name]: after } } };
 }
 

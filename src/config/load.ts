@@ -43,7 +43,8 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
   const overlay = readEnvironment(env, base);
   const { settings } = overlay;
   const sourceOf = (path: Path): string | null =>
-    settings.findLast(({ path: own }) => own.every((part, i) => part === path[i]))?.variable ?? file;
+    settings.findLast(({ path: settingPath }) => settingPath.every((part, i) => part === path[i]))
+      ?.variable ?? file;
   const problemAt = (path: Path, problem: string, hint: string): ConfigProblem => {
     return { source: sourceOf(path), path: pathText(path), problem, hint };
   };
@@ -193,17 +194,17 @@ function withAbsoluteTls<T extends Pick<Config['http'], 'tls'>>(group: T, base: 
   return { ...group, tls: Object.fromEntries(files) };
 }
 
-const FROM_FILE = '_FILE';
+const FILE_VARIABLE_SUFFIX = '_FILE';
 
 /** Set by users who meant `QUAYSIDE_HTTP__PORT`, or by Kubernetes, whose value is a URL. */
-const PORT = 'QUAYSIDE_PORT';
+const PORT_VARIABLE = 'QUAYSIDE_PORT';
 const SERVICE_URL = /^(tcp|udp|sctp):\/\//;
 
 /** Kubernetes sets these variables if the namespace has a service named `quayside`. */
 const SERVICE_LINK = /^QUAYSIDE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)$/;
 
 /** Variables of the clients and of the commands that call a server, which may run in the same shell. */
-const OF_CLIENTS: ReadonlySet<string> = new Set([
+const CLIENT_VARIABLES: ReadonlySet<string> = new Set([
   'QUAYSIDE_URL',
   'QUAYSIDE_USER',
   'QUAYSIDE_PASSWORD',
@@ -233,9 +234,10 @@ function readEnvironment(env: NodeJS.ProcessEnv, base: string): EnvironmentOverl
   const problems: ConfigProblem[] = [];
   const warnings: string[] = [];
   for (const [variable, text] of Object.entries(env).sort(([a], [b]) => (a < b ? -1 : 1))) {
-    if (!variable.startsWith(PREFIX) || OF_CLIENTS.has(variable) || text === undefined) continue;
+    if (!variable.startsWith(VARIABLE_PREFIX) || CLIENT_VARIABLES.has(variable) || text === undefined)
+      continue;
     if (SERVICE_LINK.test(variable)) {
-      if (variable === PORT && !SERVICE_URL.test(text)) warnings.push(portWarning(text));
+      if (variable === PORT_VARIABLE && !SERVICE_URL.test(text)) warnings.push(portWarning(text));
       continue;
     }
     const target = findTarget(variable);
@@ -275,11 +277,11 @@ interface Target {
 
 function findTarget(variable: string): Target | null {
   // Test the suffix first: header names are arbitrary, so `authorization_FILE` would match as a header.
-  if (variable.endsWith(FROM_FILE)) {
-    const secret = walk(variable.slice(0, -FROM_FILE.length));
+  if (variable.endsWith(FILE_VARIABLE_SUFFIX)) {
+    const secret = resolveVariable(variable.slice(0, -FILE_VARIABLE_SUFFIX.length));
     if (secret?.schema.secret !== undefined) return { ...secret, fromFile: true };
   }
-  const direct = walk(variable);
+  const direct = resolveVariable(variable);
   if (direct !== null) return { ...direct, fromFile: false };
   const renamed = RENAMED.find(({ from }) => variableName(from) === variable);
   return renamed === undefined
@@ -287,10 +289,10 @@ function findTarget(variable: string): Target | null {
     : { path: renamed.from, schema: schemaAt(renamed.to) ?? {}, fromFile: false };
 }
 
-function walk(variable: string): { path: Path; schema: OptionSchema } | null {
+function resolveVariable(variable: string): { path: Path; schema: OptionSchema } | null {
   const path: string[] = [];
   let at = ROOT;
-  for (const segment of variable.slice(PREFIX.length).split('__')) {
+  for (const segment of variable.slice(VARIABLE_PREFIX.length).split('__')) {
     const entry = entrySchema(at);
     const key = entry
       ? segment
@@ -311,16 +313,16 @@ function convert(schema: OptionSchema, text: string): unknown {
     case 'boolean':
       return text === 'true' ? true : text === 'false' ? false : text;
     case 'array':
-      if (schema.items?.type === 'object') return parsed(text);
+      if (schema.items?.type === 'object') return parseJson(text);
       return text === '' ? [] : text.split(',').map((item) => item.trim());
     case 'object':
-      return parsed(text);
+      return parseJson(text);
     default:
       return text;
   }
 }
 
-function parsed(json: string): unknown {
+function parseJson(json: string): unknown {
   try {
     return JSON.parse(json);
   } catch {
@@ -329,7 +331,7 @@ function parsed(json: string): unknown {
 }
 
 function unknownVariable(variable: string): ConfigProblem {
-  const meant = meantVariable(variable);
+  const meant = nearestVariable(variable);
   const hint =
     meant === null
       ? 'Take the variable away, or find its name with `npm start -- --help`'
@@ -338,15 +340,15 @@ function unknownVariable(variable: string): ConfigProblem {
 }
 
 function portWarning(text: string): string {
-  return `${PORT}=${quote(text)} sets nothing. Did you mean ${variableName(['http', 'port'])}?`;
+  return `${PORT_VARIABLE}=${quote(text)} sets nothing. Did you mean ${variableName(['http', 'port'])}?`;
 }
 
 /** The variable that was probably meant: it differs only in underscores or case, or by a typo. */
-function meantVariable(variable: string): string | null {
+function nearestVariable(variable: string): string | null {
   // Longest path first: a user-chosen name may contain underscores, and must not swallow the option names after it.
   const known = optionPaths(ROOT, []).sort((a, b) => b.length - a.length);
   for (const path of known) {
-    const meant = withAnyUnderscores(variable, path);
+    const meant = variableIfSimilar(variable, path);
     if (meant !== null) return meant;
   }
   return nearestName(variable, known.map(variableName));
@@ -355,26 +357,26 @@ function meantVariable(variable: string): string | null {
 /**
  * The option's variable if `variable` differs only in underscores and case, otherwise null. Keeps user-chosen names.
  */
-function withAnyUnderscores(variable: string, path: Path): string | null {
+function variableIfSimilar(variable: string, path: Path): string | null {
   const parts = path.map((part) => (part.startsWith('<') ? '(.+?)' : segmentOf(part).replaceAll('_', '_*')));
-  const names = new RegExp(`^QUAYSIDE_+${parts.join('_+')}(_+FILE)?$`, 'i').exec(variable);
-  if (names === null) return null;
-  let place = 1;
-  const named = path.map((part) => (part.startsWith('<') ? (names[place++] ?? '') : segmentOf(part)));
-  return PREFIX + named.join('__') + (names[place] === undefined ? '' : FROM_FILE);
+  const groups = new RegExp(`^QUAYSIDE_+${parts.join('_+')}(_+FILE)?$`, 'i').exec(variable);
+  if (groups === null) return null;
+  let group = 1;
+  const named = path.map((part) => (part.startsWith('<') ? (groups[group++] ?? '') : segmentOf(part)));
+  return VARIABLE_PREFIX + named.join('__') + (groups[group] === undefined ? '' : FILE_VARIABLE_SUFFIX);
 }
 
 /** The paths of all options; `<name>` represents user-chosen names. */
 function optionPaths(schema: OptionSchema, path: Path): Path[] {
   const entry = entrySchema(schema);
   const inner = entry === undefined ? [] : optionPaths(entry, [...path, '<name>']);
-  const own = Object.entries(schema.properties ?? {}).flatMap(([key, below]) =>
+  const declared = Object.entries(schema.properties ?? {}).flatMap(([key, below]) =>
     optionPaths(below, [...path, key]),
   );
-  return [...(path.length === 0 ? [] : [path]), ...own, ...inner];
+  return [...(path.length === 0 ? [] : [path]), ...declared, ...inner];
 }
 
-const QUOTE = 'Mend it there; values with special characters go between single quotes';
+const YAML_HINT = 'Mend it there; values with special characters go between single quotes';
 
 /**
  * Reads a YAML or JSON file.
@@ -417,16 +419,16 @@ function generatedJson(text: string): unknown {
 }
 
 async function parseYaml(file: string, text: string): Promise<unknown> {
-  const read = text.length > LONG_YAML ? readInThread : (await import('./yaml.ts')).readYaml;
+  const read = text.length > MAX_SYNC_YAML ? readInThread : (await import('./yaml.ts')).readYaml;
   const outcome = await read(text);
-  if ('problem' in outcome) throw wrongFile(file, outcome.problem, QUOTE);
+  if ('problem' in outcome) throw wrongFile(file, outcome.problem, YAML_HINT);
   return outcome.value;
 }
 
 /**
  * Longer files are parsed in a worker thread: 10,000 users take seconds, which would block a server that reloads them.
  */
-const LONG_YAML = 262_144;
+const MAX_SYNC_YAML = 262_144;
 
 async function readInThread(text: string): Promise<YamlOutcome> {
   // The package contains JavaScript; in the source tree, Node runs the TypeScript.
@@ -445,7 +447,7 @@ function wrongFile(file: string, problem: string, hint: string): ConfigError {
 }
 
 /** Suffix of the keys that give the path of a secret's file: `passwordFile` for `password`. */
-const SUFFIX = 'File';
+const FILE_KEY_SUFFIX = 'File';
 
 /** Problems and warnings found while reading a configuration. */
 interface ConfigNotes {
@@ -492,9 +494,9 @@ function readSecretsOf(
   notes: ConfigNotes,
 ): void {
   const { source, path, base } = from;
-  for (const [key, own] of Object.entries(schema.properties ?? {})) {
-    const name = key + SUFFIX;
-    if (own.secret === undefined || typeof tree[name] !== 'string') continue;
+  for (const [key, option] of Object.entries(schema.properties ?? {})) {
+    const name = key + FILE_KEY_SUFFIX;
+    if (option.secret === undefined || typeof tree[name] !== 'string') continue;
     const file = resolve(base, tree[name]);
     delete tree[name];
     if (Object.hasOwn(tree, key)) {
@@ -535,16 +537,16 @@ function reportUnknown(path: Path, report: Report): void {
 function reportWrong(path: Path, tree: Tree, report: Report, rule: SchemaError['rule']): void {
   const schema = schemaAt(path) ?? {};
   const value = valueAt(tree, path);
-  const right = describeType(schema);
-  const shown = shownValue(schema, value);
+  const allowed = describeType(schema);
+  const quoted = quotedValue(schema, value);
   // The hint describes the form; the pattern itself would help few users.
   const isWrongForm = rule === 'pattern' && typeof value === 'string' && value !== '';
-  const problem = isWrongForm ? 'does not have the right form' : `must be ${right}`;
-  report(path, `${problem}${shown}`, hintFor(schema));
+  const problem = isWrongForm ? 'does not have the right form' : `must be ${allowed}`;
+  report(path, `${problem}${quoted}`, hintFor(schema));
 }
 
 /** How a message quotes an invalid value; '' for secrets and objects. */
-function shownValue(schema: OptionSchema, value: unknown): string {
+function quotedValue(schema: OptionSchema, value: unknown): string {
   if (schema.secret !== undefined || schema.type === 'object' || entrySchema(schema) !== undefined) return '';
   if (typeof value === 'object' && value !== null) return '';
   return value === '' ? ', and not empty' : `, not ${quote(value)}`;
@@ -552,10 +554,10 @@ function shownValue(schema: OptionSchema, value: unknown): string {
 
 function hintFor(schema: OptionSchema | undefined): string {
   if (schema?.hint !== undefined) return schema.hint;
-  const { default: usual, description } = schema ?? {};
+  const { default: defaultValue, description } = schema ?? {};
   if (schema?.type === 'object') return 'Write its options below it';
-  if (usual === undefined) return description === undefined ? 'Give it' : `Give it: ${description}`;
-  return `Correct it, or leave it out for the default, ${JSON.stringify(usual)}`;
+  if (defaultValue === undefined) return description === undefined ? 'Give it' : `Give it: ${description}`;
+  return `Correct it, or leave it out for the default, ${JSON.stringify(defaultValue)}`;
 }
 
 function valueAt(tree: Tree, path: Path): unknown {
@@ -605,7 +607,7 @@ function checkListening(group: string, { host, tls, insecure }: Listening, repor
   );
 }
 
-function isEveryAddress(host: string): boolean {
+function isWildcardAddress(host: string): boolean {
   return host === '0.0.0.0' || host === '::';
 }
 
@@ -618,7 +620,7 @@ function checkPorts(config: Config, report: Report): void {
   for (const [i, { group, host, port }] of listening.entries()) {
     const other = listening
       .slice(0, i)
-      .find((one) => one.port === port && (one.host === host || [one.host, host].some(isEveryAddress)));
+      .find((one) => one.port === port && (one.host === host || [one.host, host].some(isWildcardAddress)));
     if (other === undefined) continue;
     report([group, 'port'], `is ${port}, the port of ${other.group} as well`, 'Choose another port');
   }
@@ -639,12 +641,12 @@ function isLoopback(host: string): boolean {
 }
 
 /** Rejects origins that no browser sends in this form, such as one with the default port: they would never match. */
-function checkOrigin(origin: string, place: number, report: Report): void {
+function checkOrigin(origin: string, index: number, report: Report): void {
   const sent = URL.parse(origin)?.origin;
   if (sent === origin.toLowerCase()) return;
   const hint = sent === undefined ? 'Write it as https://jobs.example' : `Write ${sent}`;
   report(
-    ['http', 'allowedOrigins', String(place)],
+    ['http', 'allowedOrigins', String(index)],
     `${quote(origin)} is not what a browser sends as an origin`,
     hint,
   );
@@ -855,9 +857,9 @@ export function withDefaults(schema: OptionSchema, value: unknown): unknown {
   const declared = schema.properties ?? {};
   const entry = entrySchema(schema) ?? {};
   const filled: [string, unknown][] = [];
-  for (const [key, own] of Object.entries(declared)) {
-    if (Object.hasOwn(given, key)) filled.push([key, withDefaults(own, given[key])]);
-    else if (own.default !== undefined) filled.push([key, withDefaults(own, undefined)]);
+  for (const [key, option] of Object.entries(declared)) {
+    if (Object.hasOwn(given, key)) filled.push([key, withDefaults(option, given[key])]);
+    else if (option.default !== undefined) filled.push([key, withDefaults(option, undefined)]);
   }
   for (const [key, inner] of Object.entries(given)) {
     if (!Object.hasOwn(declared, key)) filled.push([key, withDefaults(entry, inner)]);
@@ -901,11 +903,11 @@ function rangeText({ minimum, maximum, exclusiveMinimum }: OptionSchema): string
 }
 
 /** Prefix of all variables. */
-const PREFIX = 'QUAYSIDE_';
+const VARIABLE_PREFIX = 'QUAYSIDE_';
 
 /** The variable that sets an option. User-chosen names are in angle brackets. */
 function variableName(path: Path): string {
-  return PREFIX + path.map((part) => (part.startsWith('<') ? part : segmentOf(part))).join('__');
+  return VARIABLE_PREFIX + path.map((part) => (part.startsWith('<') ? part : segmentOf(part))).join('__');
 }
 
 /** `bodyLimit` -> `BODY_LIMIT` */
@@ -930,12 +932,14 @@ export function describeOptions(): OptionDescription[] {
 }
 
 function describe(schema: OptionSchema, path: readonly string[]): OptionDescription[] {
-  const own = schema.description === undefined ? [] : [describeOne(schema, schema.description, path)];
+  const descriptions =
+    schema.description === undefined ? [] : [describeOne(schema, schema.description, path)];
   const entry = entrySchema(schema);
-  if (entry !== undefined && entry.type === 'object') own.push(...describe(entry, [...path, '<name>']));
+  if (entry !== undefined && entry.type === 'object')
+    descriptions.push(...describe(entry, [...path, '<name>']));
   for (const [key, inner] of Object.entries(schema.properties ?? {}))
-    own.push(...describe(inner, [...path, key]));
-  return own;
+    descriptions.push(...describe(inner, [...path, key]));
+  return descriptions;
 }
 
 function describeOne(schema: OptionSchema, help: string, path: readonly string[]): OptionDescription {

@@ -12,7 +12,7 @@ export function readYaml(text: string): YamlOutcome {
   if (error !== undefined) return { problem: `is not YAML: ${errorText(error)}` };
   const repeatedAt = repeatedKey(document);
   if (repeatedAt !== null) {
-    return { problem: `is not YAML: Map keys must be unique, ${placeText(text, repeatedAt)}` };
+    return { problem: `is not YAML: Map keys must be unique, ${positionText(text, repeatedAt)}` };
   }
   try {
     return { value: document.toJS({ maxAliasCount: MAX_ALIASES }) };
@@ -23,21 +23,21 @@ export function readYaml(text: string): YamlOutcome {
 
 /** The error and its position. The rest of the parser's message is dropped because it may quote the text. */
 function errorText({ message, linePos }: YAMLError): string {
-  const [what = ''] = message.split(/: | at line |\n/);
-  const [at] = linePos ?? [];
-  return at === undefined ? what : `${what}, at line ${at.line}, column ${at.col}`;
+  const [summary = ''] = message.split(/: | at line |\n/);
+  const [position] = linePos ?? [];
+  return position === undefined ? summary : `${summary}, at line ${position.line}, column ${position.col}`;
 }
 
 /** Offset of the first key that occurs twice in its map; null if there is none. */
 function repeatedKey(document: Document.Parsed): number | null {
-  let place: number | null = null;
+  let offset: number | null = null;
   visit(document, {
     Map(_, { items }) {
       const seen = new Set<unknown>();
       for (const { key } of items) {
         if (!isScalar(key)) continue;
         if (seen.has(key.value)) {
-          place = key.range?.[0] ?? 0;
+          offset = key.range?.[0] ?? 0;
           return visit.BREAK;
         }
         seen.add(key.value);
@@ -45,10 +45,10 @@ function repeatedKey(document: Document.Parsed): number | null {
       return undefined;
     },
   });
-  return place;
+  return offset;
 }
 
-function placeText(text: string, offset: number): string {
+function positionText(text: string, offset: number): string {
   const lines = text.slice(0, offset).split('\n');
   return `at line ${lines.length}, column ${(lines.at(-1) ?? '').length + 1}`;
 }

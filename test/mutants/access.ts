@@ -108,7 +108,7 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'a token has rights that were not given to it',
     suite: 'API tokens',
-    edits: edit('api-tokens.ts', ' && (this.#limits === null || check(this.#limits));', ';'),
+    edits: edit('api-tokens.ts', ' && (this.#restriction === null || check(this.#restriction));', ';'),
   },
   {
     name: 'a token has rights that its owner does not have',
@@ -149,7 +149,7 @@ export const ACCESS: readonly Mutant[] = [
     suite: 'API tokens',
     edits: edit(
       'api-tokens.ts',
-      ' && endsAt < this.#nextExpiry) this.#watchExpiry();',
+      ' && endsAt < this.#nextExpiryAt) this.#watchExpiry();',
       ' && this.#expiryTimer === null) this.#watchExpiry();',
     ),
   },
@@ -175,15 +175,15 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'nobody looks at sessions when a token expires',
     suite: 'API tokens that expire',
-    edits: edit('api-tokens.ts', '      if (at <= clock.now()) this.#reportExpired();\n    });', '    });'),
+    edits: edit('api-tokens.ts', '      if (expiryAt <= clock.now()) this.#reportExpired();\n    });', '    });'),
   },
   {
     name: 'only the first of several tokens that expire ends its sessions',
     suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
-      '      this.#watchExpiry();\n      if (at <= clock.now()) this.#reportExpired();',
-      '      if (at <= clock.now()) this.#reportExpired();',
+      '      this.#watchExpiry();\n      if (expiryAt <= clock.now()) this.#reportExpired();',
+      '      if (expiryAt <= clock.now()) this.#reportExpired();',
     ),
   },
   {
@@ -191,8 +191,8 @@ export const ACCESS: readonly Mutant[] = [
     suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
-      '      this.#watchExpiry();\n      if (at <= clock.now()) this.#reportExpired();',
-      '      if (at <= clock.now()) this.#reportExpired();\n      this.#watchExpiry();',
+      '      this.#watchExpiry();\n      if (expiryAt <= clock.now()) this.#reportExpired();',
+      '      if (expiryAt <= clock.now()) this.#reportExpired();\n      this.#watchExpiry();',
     ),
   },
   {
@@ -200,7 +200,7 @@ export const ACCESS: readonly Mutant[] = [
     suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
-      ' && endsAt < this.#nextExpiry) this.#watchExpiry();',
+      ' && endsAt < this.#nextExpiryAt) this.#watchExpiry();',
       ') this.#watchExpiry();',
     ),
   },
@@ -273,7 +273,7 @@ export const ACCESS: readonly Mutant[] = [
     suite: 'console sessions',
     edits: edit(
       'console-sessions.ts',
-      'this.#options.ended.startOf(user.name, passwordMark(this.#keyOf(account)))',
+      'this.#options.ended.startOf(user.name, passwordIdOf(this.#keyOf(account)))',
       'this.#options.clock.now()',
     ),
   },
@@ -291,7 +291,7 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'streams of events outlast the end of all sessions',
     suite: 'console sessions',
-    edits: edit('console-sessions.ts', 'options.ended.onEnded((user) => this.#runEndings(user));', ''),
+    edits: edit('console-sessions.ts', 'options.ended.onEnded((user) => this.#runEndCallbacks(user));', ''),
   },
   {
     name: 'a sign-out counts on one node alone',
