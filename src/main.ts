@@ -104,7 +104,7 @@ function ownVersion(): string {
 
 function isNodeRecent(version: string): boolean {
   const oldest = OLDEST_NODE.split('.').map(Number);
-  const own = version.split('.').map((part) => Number.parseInt(part, 10));
-  const at = oldest.findIndex((part, i) => part !== own[i]);
-  return at < 0 || (own[at] ?? 0) > (oldest[at] ?? 0);
+  const actual = version.split('.').map((part) => Number.parseInt(part, 10));
+  const at = oldest.findIndex((part, i) => part !== actual[i]);
+  return at < 0 || (actual[at] ?? 0) > (oldest[at] ?? 0);
 }

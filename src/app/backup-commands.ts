@@ -11,8 +11,8 @@ import { messageOf } from '../util/message-of.ts';
 import { quote } from '../util/quote.ts';
 import { Backups, createWhole, MANIFEST } from './backups.ts';
 import { CommandFailed } from './command-line.ts';
+import { ConfiguredServer } from './configured-server.ts';
 import { type EngineParts, loadEngines } from './engines.ts';
-import { OwnServer } from './own-server.ts';
 import { type PasswordSource, readPassword } from './user-commands.ts';
 
 /** The arguments of `backup`. */
@@ -106,11 +106,11 @@ async function backUpRunning(
   const password = await readPassword(passwords, `The server runs. Password of ${command.user}: `);
   if (password === null) throw new CommandFailed('Nothing was backed up.');
   const authorization = `Basic ${Buffer.from(`${command.user}:${password}`).toString('base64')}`;
-  const server = new OwnServer(command.url, config);
-  const called = server.call('POST', '/backup', { headers: { authorization } });
-  const { status, body } = await called.catch((error: unknown) => {
-    const advice = 'A server has the files open, but does not answer; say where it listens with --url';
-    throw new CommandFailed(`${advice} (${server.origin}: ${messageOf(error)}).`);
+  const server = new ConfiguredServer(command.url, config);
+  const request = server.call('POST', '/backup', { headers: { authorization } });
+  const { status, body } = await request.catch((error: unknown) => {
+    const problem = 'A server has the files open, but does not answer; say where it listens with --url';
+    throw new CommandFailed(`${problem} (${server.origin}: ${messageOf(error)}).`);
   });
   const response = parse(body);
   if (status !== 201) {
@@ -150,8 +150,8 @@ function describe(folder: string, { files, skipped }: BackupReport): string {
   const lines = files.map(
     ({ file, namespaces, bytes }) => `${file}: ${namespaces.join(', ')} (${bytes} bytes)`,
   );
-  const left = skipped.map(({ url, namespaces }) => `not in it: ${namespaces.join(', ')} (${url})`);
-  return `Backed up to ${folder}:\n${[...lines, ...left].map((line) => `  ${line}\n`).join('')}`;
+  const skippedLines = skipped.map(({ url, namespaces }) => `not in it: ${namespaces.join(', ')} (${url})`);
+  return `Backed up to ${folder}:\n${[...lines, ...skippedLines].map((line) => `  ${line}\n`).join('')}`;
 }
 
 /** Whether any SQLite file exists. Checked first because opening a missing file would create it. */

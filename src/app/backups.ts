@@ -42,12 +42,12 @@ export class Backups {
   /** @throws QuaysideError `invalid-parameter`, `backup-conflict`, and as `Engine.backUp` */
   async make(name: string | null): Promise<BackupReport> {
     const takenAt = this.#now();
-    const chosen = name ?? takenAt.replaceAll(':', '-');
-    if (!NAME.test(chosen)) {
+    const folderName = name ?? takenAt.replaceAll(':', '-');
+    if (!NAME.test(folderName)) {
       const allowed = '1 to 64 letters, digits, ".", "_" and "-", the first of them a letter or digit';
-      throw invalidParameter('name', `name cannot be ${quote(chosen)}; give ${allowed}.`);
+      throw invalidParameter('name', `name cannot be ${quote(folderName)}; give ${allowed}.`);
     }
-    return this.makeAt(join(backupFolderOf(this.#options.config), chosen), takenAt);
+    return this.makeAt(join(backupFolderOf(this.#options.config), folderName), takenAt);
   }
 
   /** As `make`, into any folder that does not exist yet. */
@@ -120,7 +120,8 @@ export async function createWhole<T>(folder: string, fill: (partial: string) => 
 
 /** Engines may have files of the same name in different folders. */
 function unusedName(name: string, files: readonly { readonly file: string }[]): string {
-  const isUsed = (one: string): boolean => one === MANIFEST || files.some(({ file }) => file === one);
+  const isUsed = (candidate: string): boolean =>
+    candidate === MANIFEST || files.some(({ file }) => file === candidate);
   let unused = name;
   for (let number = 2; isUsed(unused); number++) unused = `${number}-${name}`;
   return unused;

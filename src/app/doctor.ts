@@ -9,9 +9,9 @@ import { systemClock } from '../util/clock.ts';
 import { maskUrl } from '../util/mask.ts';
 import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
 import { checkExchanges, parseExchanges } from './configured-exchanges.ts';
+import { ConfiguredServer } from './configured-server.ts';
 import { loadEngines, namespaceSetups, problemOf } from './engines.ts';
 import { FRONT_ENDS, readCertificate, readProxies } from './listeners.ts';
-import { OwnServer } from './own-server.ts';
 import { serverProcess } from './pid-file.ts';
 import { loadUsers, sharedUsersWarnings } from './users.ts';
 
@@ -63,8 +63,8 @@ async function configurationFindings({ config, warnings, errorAt }: LoadedConfig
   for (const name of FRONT_ENDS) {
     if (config[name].port !== undefined) await tryTo(() => readProxies(config, name, errorAt));
   }
-  const all = [...warnings, ...(users?.warnings ?? []), ...sharedUsersWarnings(config)];
-  const warned = all.map((message): Finding => ({ level: 'warning', check, message, hint: null }));
+  const messages = [...warnings, ...(users?.warnings ?? []), ...sharedUsersWarnings(config)];
+  const warned = messages.map((message): Finding => ({ level: 'warning', check, message, hint: null }));
   if (errors.length > 0) return [...errors, ...warned];
   const message = `it can be used; namespaces: ${Object.keys(config.namespaces).length}`;
   return [{ level: 'ok', check, message, hint: null }, ...warned];
@@ -168,13 +168,13 @@ async function engineDiskFinding(check: string, disk: NonNullable<Engine['disk']
   }
   const { fileBytes, freeBytes, minFreeBytes } = usage;
   const message = `its files take ${bytesText(fileBytes)}, and ${bytesText(freeBytes)} are free`;
-  const few = bytesText(minFreeBytes);
+  const minimum = bytesText(minFreeBytes);
   if (freeBytes < minFreeBytes) {
-    const hint = `free some: inserts are rejected while less than ${few} are free`;
+    const hint = `free some: inserts are rejected while less than ${minimum} are free`;
     return { level: 'error', check, message, hint };
   }
   if (freeBytes < fileBytes + minFreeBytes) {
-    const hint = `free some: a backup needs as much as its files, and leaves ${few} free`;
+    const hint = `free some: a backup needs as much as its files, and leaves ${minimum} free`;
     return { level: 'warning', check, message, hint };
   }
   return { level: 'ok', check, message, hint: null };
@@ -182,7 +182,7 @@ async function engineDiskFinding(check: string, disk: NonNullable<Engine['disk']
 
 async function serverFindings(url: string | null, { config }: LoadedConfig): Promise<Finding[]> {
   const check = 'server';
-  const server = new OwnServer(url, config);
+  const server = new ConfiguredServer(url, config);
   const signal = AbortSignal.timeout(RESPONSE_MS);
   try {
     const { status, body } = await server.call('GET', '/readyz', { signal });
@@ -195,18 +195,18 @@ async function serverFindings(url: string | null, { config }: LoadedConfig): Pro
     const hint = 'ask /readyz with the credentials of a user, who sees what is not ready';
     return [{ level: 'error', check, message, hint }];
   } catch (error) {
-    const elsewhere = 'see its log, or name its address with --url';
+    const defaultHint = 'see its log, or name its address with --url';
     if (signal.aborted) {
       const message = `${server.origin} does not respond within ${RESPONSE_MS / 1000} s`;
-      return [{ level: 'error', check, message, hint: elsewhere }];
+      return [{ level: 'error', check, message, hint: defaultHint }];
     }
     const { code = '', message } = error as NodeJS.ErrnoException;
     if (NOBODY_LISTENS.has(code)) {
       const hint = 'start it, or name its address with --url';
       return [{ level: 'warning', check, message: `no server listens at ${server.origin}`, hint }];
     }
-    const named = typeof code === 'string' && code !== '' ? code : message;
-    const { problem, hint = elsewhere } = problemOf(new Error(named));
+    const reason = typeof code === 'string' && code !== '' ? code : message;
+    const { problem, hint = defaultHint } = problemOf(new Error(reason));
     return [{ level: 'error', check, message: `${server.origin} cannot be asked: ${problem}`, hint }];
   }
 }

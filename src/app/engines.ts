@@ -107,7 +107,7 @@ export async function loadEngines(
 ): Promise<EngineSet> {
   const engines = new Map<string, LoadedEngine>();
   // Namespaces that may migrate to another engine, which must then know their policies.
-  const movable = Object.entries(config.namespaces).filter(
+  const migratable = Object.entries(config.namespaces).filter(
     ([, { url, variant }]) => engineOfScheme(url) === SQLITE && variant !== 'list',
   );
   for (const [key, { url, path, namespaces }] of requiredEngines(config.namespaces)) {
@@ -119,8 +119,8 @@ export async function loadEngines(
       const engine = open({
         url,
         dataDir: config.dataDir,
-        namespaces: [...namespaces, ...foreignTo(namespaces, movable)].map(([name, own]) =>
-          policyOf(name, own),
+        namespaces: [...namespaces, ...namespacesThatMayMigrateTo(namespaces, migratable)].map(
+          ([name, own]) => policyOf(name, own),
         ),
         clock: parts.clock,
         dedupWindowMs: config.dedup.window * 1000,
@@ -148,11 +148,14 @@ function mayStartLater(engine: Engine, error: unknown): boolean {
 
 type NamedConfig = readonly [name: string, config: NamespaceConfig];
 
-/** The movable namespaces that may migrate to an engine; none if it stores lists or no elements. */
-function foreignTo(own: readonly NamedConfig[], movable: readonly NamedConfig[]): readonly NamedConfig[] {
-  const [first] = own;
+/** The migratable namespaces that may migrate to an engine; none if it stores lists or no elements. */
+function namespacesThatMayMigrateTo(
+  namespaces: readonly NamedConfig[],
+  migratable: readonly NamedConfig[],
+): readonly NamedConfig[] {
+  const [first] = namespaces;
   if (first === undefined || first[1].variant === 'list') return [];
-  return movable.filter(([name]) => !own.some(([known]) => known === name));
+  return migratable.filter(([name]) => !namespaces.some(([known]) => known === name));
 }
 
 /** The part of a namespace's configuration that engines use. */
@@ -254,7 +257,7 @@ function engineError(
 }
 
 /** The default collection of counters. */
-const USUAL_COLLECTION = 'stats';
+const DEFAULT_COLLECTION = 'stats';
 
 const MEMORY = 'sqlite::memory:';
 /** Default `maxBytes` of an in-memory store: 1 GiB. */
@@ -327,12 +330,12 @@ function countsOf(
   config: NamespaceConfig,
   engines: EngineSet,
 ): Pick<NamespaceSetup, 'stats'> & { shown: NamespaceSetup['shown']['stats'] } {
-  const { url, coll = USUAL_COLLECTION } = config.stats ?? {};
-  const own = engines.of(config);
-  const { type, stats } = url === undefined ? own : engines.at(url);
-  const chosen = coll === USUAL_COLLECTION ? stats : new StatsCollection(stats, coll);
+  const { url, coll = DEFAULT_COLLECTION } = config.stats ?? {};
+  const elementEngine = engines.of(config);
+  const { type, stats } = url === undefined ? elementEngine : engines.at(url);
+  const chosen = coll === DEFAULT_COLLECTION ? stats : new StatsCollection(stats, coll);
   return {
-    stats: chosen === own.stats ? chosen : new JointStats(chosen, own.stats),
+    stats: chosen === elementEngine.stats ? chosen : new JointStats(chosen, elementEngine.stats),
     shown: { type, url: maskUrl(url ?? config.url), coll },
   };
 }

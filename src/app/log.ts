@@ -135,9 +135,9 @@ function isError(value: unknown): value is DescribedError {
 }
 
 function stackText({ stack = '', causes = [] }: DescribedError): string {
-  const own = stack.split('\n').map((line) => `    ${escaped(line)}`);
-  const inner = causes.filter(isError).map((cause) => `    caused by:\n${stackText(cause)}`);
-  return [...own, ...inner].join('\n');
+  const stackLines = stack.split('\n').map((line) => `    ${escaped(line)}`);
+  const causeLines = causes.filter(isError).map((cause) => `    caused by:\n${stackText(cause)}`);
+  return [...stackLines, ...causeLines].join('\n');
 }
 
 /** Plain words are unquoted; other values are JSON, so that their end is visible. */
@@ -151,7 +151,7 @@ function escaped(text: string, characters = CONTROL): string {
 }
 
 const LEVELS = { debug: 'debug', log: 'info', info: 'info', warn: 'warn', error: 'error' } as const;
-type Name = keyof typeof LEVELS;
+type ConsoleMethod = keyof typeof LEVELS;
 
 /** Maximum distinct lines remembered, so that a line that a driver prints for every connection is logged once. */
 const MAX_REMEMBERED = 100;
@@ -161,10 +161,10 @@ const MAX_REMEMBERED = 100;
  * secrets. Returns a function that undoes it.
  */
 export function logLibraryOutput(logger: Logger): () => void {
-  const own = { ...console };
+  const originalConsole = { ...console };
   const printed = new Set<string>();
   for (const [name, level] of Object.entries(LEVELS)) {
-    console[name as Name] = (...values: unknown[]) => {
+    console[name as ConsoleMethod] = (...values: unknown[]) => {
       const text = format(...values.map(printable));
       if (printed.has(text)) return;
       if (printed.size < MAX_REMEMBERED) printed.add(text);
@@ -176,7 +176,7 @@ export function logLibraryOutput(logger: Logger): () => void {
   // Without a listener, warnings are disabled by `--no-warnings`.
   if (listeners.length > 0) process.removeAllListeners('warning').on('warning', onWarning);
   return () => {
-    for (const name of Object.keys(LEVELS) as Name[]) console[name] = own[name];
+    for (const name of Object.keys(LEVELS) as ConsoleMethod[]) console[name] = originalConsole[name];
     process.off('warning', onWarning);
     if (listeners.length === 0) return;
     for (const listener of listeners) process.on('warning', listener);
@@ -208,7 +208,7 @@ export class LogSink {
   #buffered = 0;
   #dropped = 0;
   /** The unwritten remainder of the current chunk. */
-  #rest: Buffer = Buffer.alloc(0);
+  #unwritten: Buffer = Buffer.alloc(0);
   #writing: Promise<void> | null = null;
 
   /** @param onDropped called with the number of dropped lines, once lines are written again */
@@ -230,18 +230,18 @@ export class LogSink {
   /** Resolves when all lines are written, when a write fails, or after `ms`. Never rejects. */
   async flush(ms: number): Promise<void> {
     this.#startWriting();
-    const { promise: late, resolve } = Promise.withResolvers<void>();
+    const { promise: timeout, resolve } = Promise.withResolvers<void>();
     const cancel = this.#clock.after(ms, resolve);
     // Keep the process alive: timers do not, and while a pipe is full, nothing else might.
-    const { port1: alive } = new MessageChannel();
-    alive.on('message', () => {});
-    await Promise.race([this.#writing, late]);
-    alive.close();
+    const { port1: keepAlive } = new MessageChannel();
+    keepAlive.on('message', () => {});
+    await Promise.race([this.#writing, timeout]);
+    keepAlive.close();
     cancel();
   }
 
   #startWriting(): void {
-    if (this.#lines.length === 0 && this.#rest.length === 0) return;
+    if (this.#lines.length === 0 && this.#unwritten.length === 0) return;
     this.#writing ??= this.#writeAll();
   }
 
@@ -249,18 +249,18 @@ export class LogSink {
     // `#writing` must be set before `onDropped` runs, because it writes a line itself.
     await null;
     for (;;) {
-      if (this.#rest.length === 0) {
+      if (this.#unwritten.length === 0) {
         if (this.#lines.length === 0) {
           // Reset synchronously, not in a later `finally`: a line added in between would not be written until the next
           // one.
           this.#writing = null;
           return;
         }
-        this.#rest = Buffer.from(this.#nextChunk());
+        this.#unwritten = Buffer.from(this.#nextChunk());
       }
       try {
-        const { bytesWritten } = await writeTo(this.#fd, this.#rest);
-        this.#rest = this.#rest.subarray(bytesWritten);
+        const { bytesWritten } = await writeTo(this.#fd, this.#unwritten);
+        this.#unwritten = this.#unwritten.subarray(bytesWritten);
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code !== 'EAGAIN') {
           this.#writing = null;

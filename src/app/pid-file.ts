@@ -21,18 +21,18 @@ export interface PidFile {
 export function writePidFile(dataDir: string, warn: (message: string) => void): PidFile {
   makeFolder(dataDir);
   const path = join(dataDir, PID_FILE);
-  const before = readPid(path);
-  const draft = `${path}.${process.pid}.tmp`;
+  const previousPid = readPid(path);
+  const temporaryPath = `${path}.${process.pid}.tmp`;
   try {
-    writeFileSync(draft, `${process.pid}\n`, { mode: PRIVATE_MODE, flag: 'wx' });
-    renameSync(draft, path);
+    writeFileSync(temporaryPath, `${process.pid}\n`, { mode: PRIVATE_MODE, flag: 'wx' });
+    renameSync(temporaryPath, path);
   } catch (error) {
-    rmSync(draft, { force: true });
+    rmSync(temporaryPath, { force: true });
     throw error;
   }
-  if (before !== null && before !== process.pid && isAlive(before)) {
+  if (previousPid !== null && previousPid !== process.pid && isAlive(previousPid)) {
     warn(
-      `${path} named process ${before}, which is alive, and now names process ${process.pid}: if both are servers, signal ${before} by its number`,
+      `${path} named process ${previousPid}, which is alive, and now names process ${process.pid}: if both are servers, signal ${previousPid} by its number`,
     );
   }
   return {

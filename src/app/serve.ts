@@ -233,8 +233,8 @@ function startText(facts: StartFacts): string {
 
 /** Shows the server's process id, because npm does not forward SIGHUP. */
 function pidText({ pid, pidFile }: StartFacts): string {
-  const kept = pidFile === null ? '' : ` (kept in ${pidFile})`;
-  return `Its process is ${pid}${kept}; kill -HUP ${pid} reloads users and certificates.\n`;
+  const location = pidFile === null ? '' : ` (kept in ${pidFile})`;
+  return `Its process is ${pid}${location}; kill -HUP ${pid} reloads users and certificates.\n`;
 }
 
 function firstStart(facts: StartFacts, { definition, password }: NewAdministrator): string {

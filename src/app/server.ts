@@ -68,7 +68,7 @@ interface ServerParts {
  * Engines are started in groups of this size, so that a stop during startup waits for one group only: each SQLite file
  * has a thread, and starting hundreds of them takes longer than a stop may.
  */
-const ENGINES_AT_ONCE = 16;
+const ENGINE_START_GROUP = 16;
 
 /** Creates a server. It opens, binds and reads nothing before `start`. */
 export function createServer(config: Config, parts: ServerParts): Server {
@@ -275,11 +275,11 @@ export class Server implements Service {
     const sessions: FrontEnd<SessionServer>[] = [];
     const upgrades = new Map<string, UpgradeHandler>();
     for (const name of ['stomp', 'amqp'] as const) {
-      const own = settings[name];
-      if (own === null) continue;
-      const server = await loadSessionServer(name, config, own, shared);
+      const listener = settings[name];
+      if (listener === null) continue;
+      const server = await loadSessionServer(name, config, listener, shared);
       sessions.push(new FrontEnd(name, server, config, errorAt));
-      if (config[name].webSocket) upgrades.set(`/${name}`, await loadWebSocket(name, server, own));
+      if (config[name].webSocket) upgrades.set(`/${name}`, await loadWebSocket(name, server, listener));
     }
     const backups = new Backups({ config, engines, clock, version });
     const byEngine = broker.namespacesByEngine();
@@ -304,7 +304,7 @@ export class Server implements Service {
       sessions: () => new Map(sessions.map(({ name, server }) => [name, server.counts])),
     });
     const { allowedOrigins, metricsWithoutLogin, batchCount, batchBytes } = config.http;
-    const many = { batchCount, batchBytes };
+    const batchLimits = { batchCount, batchBytes };
     const { enabled, idle, secret = null } = config.console;
     const ended = new EndedSessions({
       namespaces: broker.namespaces(),
@@ -332,7 +332,7 @@ export class Server implements Service {
       options: {
         ...HTTP_DEFAULTS,
         ...settings.http,
-        ...many,
+        ...batchLimits,
         allowedOrigins,
         metricsWithoutLogin,
         ...(!enabled && { consoleFolder: null }),
@@ -372,8 +372,8 @@ export class Server implements Service {
   async #startEngines(): Promise<EngineSet> {
     const engines = await loadEngines(this.#config, this.#parts);
     const services = engines.all().map(({ service }) => service);
-    for (let from = 0; from < services.length; from += ENGINES_AT_ONCE) {
-      await this.#startParts(...services.slice(from, from + ENGINES_AT_ONCE));
+    for (let from = 0; from < services.length; from += ENGINE_START_GROUP) {
+      await this.#startParts(...services.slice(from, from + ENGINE_START_GROUP));
     }
     for (const { engine } of engines.all()) {
       this.#readiness.watch(maskUrl(engine.url), engine);
@@ -606,24 +606,26 @@ export class Readiness {
 
   async report(): Promise<ReadyReport> {
     const node = this.#state === 'open' ? OK : this.#state;
-    const asked = await Promise.all(
+    const pings = await Promise.all(
       this.#engines.map(async (watched) => ({
         name: watched.name,
         check: (await this.#ping(watched)).check,
       })),
     );
-    const answers = asked.length === 0 || asked.some(({ check }) => check === OK);
+    const isAnyAvailable = pings.length === 0 || pings.some(({ check }) => check === OK);
     const checks: Record<string, string> = { [NODE_CHECK]: node };
     // Of engines with the same name, report the worst.
-    for (const { name, check } of asked) if ((checks[name] ?? OK) === OK) checks[name] = check;
-    return { ready: node === OK && answers, checks };
+    for (const { name, check } of pings) if ((checks[name] ?? OK) === OK) checks[name] = check;
+    return { ready: node === OK && isAnyAvailable, checks };
   }
 
   /** State, ping time and disk usage of each engine, worst first. Of engines with the same name, only the worst. */
   async engines(): Promise<EngineReport[]> {
     const reports = await Promise.all(this.#engines.map((watched) => this.#describe(watched)));
     reports.sort((a, b) => STATES.indexOf(a.state) - STATES.indexOf(b.state));
-    return [...Map.groupBy(reports, ({ engine }) => engine).values()].flatMap((same) => same.slice(0, 1));
+    return [...Map.groupBy(reports, ({ engine }) => engine).values()].flatMap((sameName) =>
+      sameName.slice(0, 1),
+    );
   }
 
   async #describe(watched: WatchedEngine): Promise<EngineReport> {
@@ -632,12 +634,12 @@ export class Readiness {
       this.#ping(watched),
       engine.disk?.().catch(() => null) ?? null,
     ]);
-    const isThere = check === OK;
+    const isAvailable = check === OK;
     return {
       engine: name,
       type: engine.type,
-      state: !isThere ? 'unavailable' : tookMs > SLOW_MS ? 'slow' : 'healthy',
-      pingMs: isThere ? Math.round(tookMs) : null,
+      state: !isAvailable ? 'unavailable' : tookMs > SLOW_MS ? 'slow' : 'healthy',
+      pingMs: isAvailable ? Math.round(tookMs) : null,
       disk,
     };
   }

@@ -65,9 +65,9 @@ function traced(setups: readonly NamespaceSetup[], tracer: Tracer): NamespaceSet
   return setups.map((setup) => {
     const { storage, type } = setup;
     const [engine = type] = type.split(':');
-    const own = storages.get(storage) ?? new TracedStorage({ storage, engine, tracer });
-    storages.set(storage, own);
-    return { ...setup, storage: own };
+    const tracedStorage = storages.get(storage) ?? new TracedStorage({ storage, engine, tracer });
+    storages.set(storage, tracedStorage);
+    return { ...setup, storage: tracedStorage };
   });
 }
 

@@ -35,7 +35,7 @@ interface UserStore {
   edit(name: string, members: UserMembers | null): Promise<void>;
 }
 
-const DONE = {
+const OUTCOMES = {
   add: 'was added to',
   passwd: 'has another password in',
   rights: 'has other rights in',
@@ -65,7 +65,7 @@ export async function changeUser(
       const store = await findStore(loaded, configFile);
       userToChange(store, change);
       await store.edit(name, members);
-      return `User ${name} ${DONE[verb]} ${store.path}. ${reloadHint(loaded)}\n`;
+      return `User ${name} ${OUTCOMES[verb]} ${store.path}. ${reloadHint(loaded)}\n`;
     });
   } catch (error) {
     if (error instanceof UsersNotEditable || error instanceof FileLocked) {
@@ -95,9 +95,9 @@ export async function listUsers(
   const lines = users.map(({ name, password, rights, maskBodies = false }) => {
     if (!isHuman) return JSON.stringify({ name, rights, maskBodies, isHashed: looksLikeHash(password) });
     const lists = Object.entries(rights ?? {}).map(([namespace, list]) => `${namespace}=${list.join(',')}`);
-    const what = rights === null ? 'administrator' : lists.join(' ') || 'no rights';
+    const rightsText = rights === null ? 'administrator' : lists.join(' ') || 'no rights';
     const remarks = [maskBodies ? 'sees no bodies' : '', looksLikeHash(password) ? '' : 'plain password'];
-    return [name, what, ...remarks.filter((remark) => remark !== '')].join('  ');
+    return [name, rightsText, ...remarks.filter((remark) => remark !== '')].join('  ');
   });
   return lines.map((line) => `${line}\n`).join('');
 }
@@ -158,13 +158,13 @@ async function findStore(loaded: LoadedConfig, configFile: string | null): Promi
           `A user of ${configFile} cannot be called ${quote(name)}. Choose another name.`,
         );
       }
-      const own = inFile[name];
-      if (verb !== 'add' && own === undefined) {
+      const entry = inFile[name];
+      if (verb !== 'add' && entry === undefined) {
         throw new CommandFailed(`User ${quote(name)} is named by an environment variable; change it there.`);
       }
-      if (verb === 'passwd' && isRecord(own) && typeof own.passwordFile === 'string') {
+      if (verb === 'passwd' && isRecord(entry) && typeof entry.passwordFile === 'string') {
         throw new CommandFailed(
-          `The password of ${quote(name)} is in the file ${own.passwordFile}; write what \`quayside hash-password\` prints there.`,
+          `The password of ${quote(name)} is in the file ${entry.passwordFile}; write what \`quayside hash-password\` prints there.`,
         );
       }
       if (verb === 'remove') checkRemoval(name, configuredUsers(config), loaded);

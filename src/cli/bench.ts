@@ -14,10 +14,10 @@ export async function bench(
   { count, callers }: BenchFlags,
 ): Promise<number> {
   const queue = context.client.queue(name);
-  const insert = await measured(count, callers, async () => {
+  const insert = await measure(count, callers, async () => {
     await queue.insert({ order: 123_456, item: 'q-0042' });
   });
-  const work = await measured(count, callers, async () => {
+  const work = await measure(count, callers, async () => {
     const job = await queue.reserve({ leaseMs: 60_000 });
     await job?.commit();
   });
@@ -36,13 +36,13 @@ interface BenchResult {
   readonly p99Ms: number;
 }
 
-async function measured(count: number, callers: number, call: () => Promise<void>): Promise<BenchResult> {
+async function measure(count: number, callers: number, call: () => Promise<void>): Promise<BenchResult> {
   const times: number[] = [];
-  let left = count;
+  let remaining = count;
   const from = process.hrtime.bigint();
   const caller = async (): Promise<void> => {
-    while (left > 0) {
-      left -= 1;
+    while (remaining > 0) {
+      remaining -= 1;
       const startedAt = process.hrtime.bigint();
       await call();
       times.push(msSince(startedAt));
@@ -51,7 +51,8 @@ async function measured(count: number, callers: number, call: () => Promise<void
   await Promise.all(Array.from({ length: callers }, caller));
   const seconds = msSince(from) / 1000;
   times.sort((a, b) => a - b);
-  const at = (part: number): number => Number((times[Math.floor((times.length - 1) * part)] ?? 0).toFixed(2));
+  const at = (quantile: number): number =>
+    Number((times[Math.floor((times.length - 1) * quantile)] ?? 0).toFixed(2));
   return { count, perSecond: Math.round(count / seconds), p50Ms: at(0.5), p99Ms: at(0.99) };
 }
 

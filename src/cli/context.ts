@@ -149,10 +149,10 @@ function connectionOf(flags: ConnectionFlags, env: CommandIo['env']): ServerAcce
   // The client takes user and password from the URL, as the SDKs do.
   if (isUserInUrl && flags.user === undefined) return { url: givenUrl };
   const user = flags.user ?? (env.QUAYSIDE_USER || file.user);
-  const isOfFile = url === file.url && user === file.user;
-  const password = env.QUAYSIDE_PASSWORD || (isOfFile ? file.password : undefined);
-  const ofFile = isOfFile && !env.QUAYSIDE_USER ? file.token : undefined;
-  const token = flags.user === undefined ? env.QUAYSIDE_TOKEN || ofFile : undefined;
+  const matchesFile = url === file.url && user === file.user;
+  const password = env.QUAYSIDE_PASSWORD || (matchesFile ? file.password : undefined);
+  const fileToken = matchesFile && !env.QUAYSIDE_USER ? file.token : undefined;
+  const token = flags.user === undefined ? env.QUAYSIDE_TOKEN || fileToken : undefined;
   return { url, user, password, token };
 }
 
@@ -167,8 +167,8 @@ function fileConnection(env: CommandIo['env']): ServerAccess {
     throw new CommandUsageError(`${path} cannot be read (${code}).`);
   }
   const content = parsedFile(path, text);
-  const isRight = isRecord(content) && FILE_MEMBERS.every((name) => isText(content[name]));
-  if (isRight) return content;
+  const isValid = isRecord(content) && FILE_MEMBERS.every((name) => isText(content[name]));
+  if (isValid) return content;
   throw new CommandUsageError(`${path} must be an object with the strings ${FILE_MEMBERS.join(', ')}.`);
 }
 
@@ -219,10 +219,12 @@ function cell(value: unknown): string {
 }
 
 /** Control characters could move the terminal's cursor or worse; bidirectional marks disguise text. */
-const ACTING = /[\p{Cc}\p{Bidi_Control}\p{Zl}\p{Zp}]/gu;
+const UNSAFE_CHARACTERS = /[\p{Cc}\p{Bidi_Control}\p{Zl}\p{Zp}]/gu;
 
 export function printable(text: string): string {
-  return text.replaceAll(ACTING, (character) => (character === '\n' || character === '\t' ? ' ' : '\ufffd'));
+  return text.replaceAll(UNSAFE_CHARACTERS, (character) =>
+    character === '\n' || character === '\t' ? ' ' : '\ufffd',
+  );
 }
 
 function printableLines(text: string): string {
@@ -233,7 +235,7 @@ function printableLines(text: string): string {
  * Escapes in JSON the characters that a terminal interprets but `JSON.stringify` does not escape. Keeps line breaks.
  */
 export function printableJson(json: string): string {
-  return json.replaceAll(ACTING, (character) =>
+  return json.replaceAll(UNSAFE_CHARACTERS, (character) =>
     character === '\n' ? character : `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
   );
 }

@@ -12,7 +12,7 @@ import { type CommandContext, CommandUsageError, printable, tableOf } from './co
 import { EXIT_CODES } from './exit-codes.ts';
 
 /** Elements inserted concurrently. */
-const LINES_AT_ONCE = 1_000;
+const MAX_CONCURRENT_INSERTS = 1_000;
 
 export interface PutFlags {
   readonly type?: string;
@@ -42,10 +42,10 @@ export async function put(
     ...(delay !== undefined && { delayMs: delay * 1000 }),
     ...(ttl !== undefined && { ttlMs: ttl * 1000 }),
   };
-  for (let at = 0; at < bodies.length; at += LINES_AT_ONCE) {
-    const part = bodies.slice(at, at + LINES_AT_ONCE);
+  for (let at = 0; at < bodies.length; at += MAX_CONCURRENT_INSERTS) {
+    const batch = bodies.slice(at, at + MAX_CONCURRENT_INSERTS);
     const outcomes = await Promise.allSettled(
-      part.map(async (body) => {
+      batch.map(async (body) => {
         const queue = context.client.queue(name, { codec: plainCodec(flags.type ?? typeOf(body)) });
         return queue.insert(body, key === undefined ? options : { ...options, idempotencyKey: key });
       }),
@@ -58,14 +58,14 @@ export async function put(
       await context.print({ id }, () => id);
     }
     for (const [i, outcome] of outcomes.entries()) {
-      if (outcome.status === 'rejected') throw ofElement(outcome.reason, at + i + 1, bodies.length);
+      if (outcome.status === 'rejected') throw withElementNumber(outcome.reason, at + i + 1, bodies.length);
     }
   }
   return EXIT_CODES.done;
 }
 
 /** Adds the element's number to an error that concerns only this element. */
-function ofElement(error: unknown, number: number, count: number): unknown {
+function withElementNumber(error: unknown, number: number, count: number): unknown {
   if (!(error instanceof QuaysideError) || count === 1 || error.details.line === undefined) return error;
   return Object.assign(error, { message: `Element ${number}: ${error.message}` });
 }
@@ -145,8 +145,8 @@ export async function reserve(
   if (job === undefined) return nothing(context, name);
   context.hasChanged = true;
   const { token, leaseUntil } = job;
-  const ofGroup = group === undefined ? [] : ['--group', group];
-  const words = ['quayside', 'commit', name, job.id, '--token', token, ...ofGroup];
+  const groupFlag = group === undefined ? [] : ['--group', group];
+  const words = ['quayside', 'commit', name, job.id, '--token', token, ...groupFlag];
   await context.printJson(
     () => jsonOf(job, { token, leaseUntil }),
     () =>

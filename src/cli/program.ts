@@ -114,14 +114,14 @@ function addClientCommands(
     )
     .option('--delay <seconds>', 'time before the element may be delivered', seconds)
     .option('--ttl <seconds>', 'time after which the element expires', seconds)
-    .option('--header <name=value>', 'element header; may be repeated', collected)
+    .option('--header <name=value>', 'element header; may be repeated', collect)
     .option('--key <key>', 'idempotency key: if it is repeated, nothing more is stored')
     .option('--lines', 'inserts each line of standard input as an element')
     .action(async (queue: Name, data: string[], flags) => {
       const { put } = await import('./elements.ts');
       await runWith(flags, (context) => put(context, queue, data, flags));
     });
-  const taking = (usage: string, description: string): Command =>
+  const takeCommand = (usage: string, description: string): Command =>
     command(usage, description)
       .option(
         '--wait <seconds>',
@@ -129,11 +129,11 @@ function addClientCommands(
         seconds,
       )
       .option('--group <group>', "on a stream: the group to read as; defaults to the namespace's first");
-  taking('get <queue>', 'takes the next element and removes it').action(async (queue: Name, flags) => {
+  takeCommand('get <queue>', 'takes the next element and removes it').action(async (queue: Name, flags) => {
     const { get } = await import('./elements.ts');
     await runWith(flags, (context) => get(context, queue, flags));
   });
-  taking('reserve <queue>', 'takes the next element under a lease')
+  takeCommand('reserve <queue>', 'takes the next element under a lease')
     .option('--lease <seconds>', 'length of the lease; defaults to that of the queue', seconds)
     .action(async (queue: Name, flags) => {
       const { reserve } = await import('./elements.ts');
@@ -180,20 +180,20 @@ function addClientCommands(
       await runWith(flags, (context) => dead(context, namespace));
     },
   );
-  const changing = (usage: string, description: string): Command =>
+  const bulkCommand = (usage: string, description: string): Command =>
     command(usage, description)
       .option('--where <selector>', 'only elements that the selector accepts')
       .option('--group <group>', 'on a stream: the group of the deliveries')
       .option('--limit <count>', 'maximum number of elements', count)
       .option('--dry-run', 'counts the elements, and changes nothing')
       .option('--background', 'returns at once; see "operations"');
-  changing('redrive <queue>', 'moves dead letters back to the queues that they left').action(
+  bulkCommand('redrive <queue>', 'moves dead letters back to the queues that they left').action(
     async (queue: string, flags) => {
       const { bulk } = await import('./queues.ts');
       await runWith(flags, (context) => bulk(context, 'redrive', queue, null, flags));
     },
   );
-  changing('move <from> <to>', 'moves elements to another queue')
+  bulkCommand('move <from> <to>', 'moves elements to another queue')
     .option('--state <state>', 'ready or scheduled; defaults to both')
     .action(async (from: string, to: string, flags) => {
       const { bulk } = await import('./queues.ts');
@@ -300,6 +300,6 @@ function count(text: string): number {
   throw new InvalidArgumentError('Allowed: a whole number from 1.');
 }
 
-function collected(text: string, before: readonly string[] = []): readonly string[] {
+function collect(text: string, before: readonly string[] = []): readonly string[] {
   return [...before, text];
 }

@@ -107,7 +107,7 @@ export async function bulk(
   };
   const started = await context.json<OperationRow>('POST', '/operations', { body: JSON.stringify(body) });
   context.hasChanged = true;
-  const record = background ? started : await followed(context, started);
+  const record = background ? started : await waitForEnd(context, started);
   if (record === null) return EXIT_CODES.outcomeUnknown;
   await context.print(record, () => operationText(record));
   return record.state === 'failed' || record.failed > 0 ? EXIT_CODES.failed : EXIT_CODES.done;
@@ -117,7 +117,7 @@ export async function bulk(
  * Shows the progress of an operation until it ends. Returns null if a signal ends the wait. In this case, and if the
  * progress cannot be read, prints that the operation continues on the server.
  */
-async function followed(context: CommandContext, started: OperationRow): Promise<OperationRow | null> {
+async function waitForEnd(context: CommandContext, started: OperationRow): Promise<OperationRow | null> {
   const interrupted = new AbortController();
   const { signal } = interrupted;
   const interrupt = (): void => interrupted.abort();
@@ -131,11 +131,11 @@ async function followed(context: CommandContext, started: OperationRow): Promise
     }
     context.endProgress();
     if (record.state !== 'running') return record;
-    warnOfRunning(context, record);
+    warnStillRunning(context, record);
     return null;
   } catch (error) {
     context.endProgress();
-    warnOfRunning(context, record);
+    warnStillRunning(context, record);
     if (signal.aborted) return null;
     throw error;
   } finally {
@@ -143,7 +143,7 @@ async function followed(context: CommandContext, started: OperationRow): Promise
   }
 }
 
-function warnOfRunning(context: CommandContext, { id }: OperationRow): void {
+function warnStillRunning(context: CommandContext, { id }: OperationRow): void {
   const how = `see it with: quayside operations ${id} (--cancel ends it)`;
   context.warn(`operation ${id} continues on the server; ${how}`);
 }

@@ -145,10 +145,10 @@ function addUserCommands(
       .option('--rights <namespace=rights>', RIGHTS_HELP, addRights)
       .option('--administrator', 'all rights, everywhere')
       .option('--mask-bodies', 'hides bodies if the user may browse but not read')
-      .action((name: string, flags: RightsFlags, own: Command) => {
+      .action((name: string, flags: RightsFlags, command: Command) => {
         const { rights, administrator = false, maskBodies = false } = flags;
         if ((rights !== undefined) === administrator) {
-          own.error('error: Give either --rights or --administrator.');
+          command.error('error: Give either --rights or --administrator.');
         }
         return run({
           command: 'user',

@@ -72,7 +72,7 @@ export async function top(context: CommandContext, flags: TopFlags): Promise<num
     limit: flags.limit,
   };
   const isLive = context.isHuman && stdin.isTTY === true;
-  const limit = isLive ? fitting(query.limit, stdout.rows) : query.limit;
+  const limit = isLive ? fittingLimit(query.limit, stdout.rows) : query.limit;
   const page = await readPage(context, { ...query, limit });
   if (isLive) return new LiveTable(context, query, flags.interval, page).run();
   await context.print(page, () => pageText(page).trimEnd());
@@ -151,7 +151,7 @@ class LiveTable {
   async #refresh(): Promise<void> {
     const { signal } = this.#ended;
     if (signal.aborted) return;
-    const limit = fitting(this.#query.limit, this.#context.io.stdout.rows);
+    const limit = fittingLimit(this.#query.limit, this.#context.io.stdout.rows);
     try {
       this.#page = await readPage(this.#context, { ...this.#query, limit }, signal);
       this.#problem = '';
@@ -240,13 +240,13 @@ function isDescending({ sort, isReversed }: Pick<TopQuery, 'sort' | 'isReversed'
   return (sort === 'name') === isReversed;
 }
 
-function fitting(limit: number, lines: number | undefined): number {
+function fittingLimit(limit: number, lines: number | undefined): number {
   return Math.min(limit, Math.max(1, (lines || DEFAULT_LINES) - OTHER_LINES));
 }
 
 function sumsText({ sums: { size, schedSize, resvSize }, unavailable }: QueuePage): string {
-  const away = unavailable.length === 0 ? '' : `; unavailable: ${unavailable.join(', ')}`;
-  return `${size} ready, ${schedSize} scheduled, ${resvSize} reserved${away}`;
+  const unavailableText = unavailable.length === 0 ? '' : `; unavailable: ${unavailable.join(', ')}`;
+  return `${size} ready, ${schedSize} scheduled, ${resvSize} reserved${unavailableText}`;
 }
 
 function pageText({ queues }: QueuePage): string {

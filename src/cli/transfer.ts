@@ -6,8 +6,8 @@ import { EXIT_CODES } from './exit-codes.ts';
 
 const NDJSON = 'application/x-ndjson';
 /** Maximum lines and bytes of one import request, which must arrive within a minute. */
-const LINES_AT_ONCE = 5_000;
-const BYTES_AT_ONCE = 4_194_304;
+const MAX_REQUEST_LINES = 5_000;
+const MAX_REQUEST_BYTES = 4_194_304;
 
 /** Writes all elements of a queue to standard output, one line of JSON each. */
 export async function exportQueue(
@@ -59,7 +59,7 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
       sum.repeated += repeated;
       context.hasChanged ||= imported > 0;
     } catch (error) {
-      throw ofWholeInput(error, before);
+      throw withInputLine(error, before);
     }
     context.progress(`${sum.imported} elements imported`);
     [lines, size, before] = [[], 0, before + lines.length];
@@ -68,7 +68,7 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
     for await (const line of linesOf(context)) {
       lines.push(line);
       size += line.length;
-      if (lines.length >= LINES_AT_ONCE || size >= BYTES_AT_ONCE) await send();
+      if (lines.length >= MAX_REQUEST_LINES || size >= MAX_REQUEST_BYTES) await send();
     }
     if (lines.length > 0) await send();
   } finally {
@@ -79,9 +79,9 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
 }
 
 /** Converts the line number in an error from one request to the line of the whole input. */
-function ofWholeInput(error: unknown, before: number): unknown {
+function withInputLine(error: unknown, linesBefore: number): unknown {
   if (!(error instanceof QuaysideError) || typeof error.details.line !== 'number') return error;
-  const message = error.message.replace(/^Line \d+/, `Line ${before + error.details.line}`);
+  const message = error.message.replace(/^Line \d+/, `Line ${linesBefore + error.details.line}`);
   return Object.assign(error, { message });
 }
 

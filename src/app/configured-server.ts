@@ -16,20 +16,20 @@ interface ServerResponse {
   readonly body: string;
 }
 
-interface OwnCallOptions {
+interface ServerCallOptions {
   readonly headers?: Readonly<Record<string, string>>;
   readonly signal?: AbortSignal;
 }
 
 /** Calls the server of a configuration from commands. */
-export class OwnServer {
+export class ConfiguredServer {
   readonly #url: URL;
   /** Path of a Unix socket; null: use the URL's host and port. */
   readonly #socketPath: string | null;
   /** Path of the configured PEM certificate; undefined if the server has no TLS. */
   readonly #certificate: string | undefined;
   /** Whether the command line gives the address, which may be that of a proxy with another certificate. */
-  readonly #isNamed: boolean;
+  readonly #isUrlGiven: boolean;
 
   /**
    * @param url address from the command line; null: use the configured address
@@ -39,7 +39,7 @@ export class OwnServer {
     this.#url = url === null ? configuredUrl(http) : givenUrl(url);
     this.#socketPath = url === null && http.host.startsWith('/') ? http.host : null;
     this.#certificate = http.tls?.cert;
-    this.#isNamed = url !== null;
+    this.#isUrlGiven = url !== null;
   }
 
   /** The address, for messages. */
@@ -51,7 +51,7 @@ export class OwnServer {
   async call(
     method: 'GET' | 'POST',
     path: string,
-    { headers = {}, signal }: OwnCallOptions = {},
+    { headers = {}, signal }: ServerCallOptions = {},
   ): Promise<ServerResponse> {
     const { promise, resolve, reject } = Promise.withResolvers<ServerResponse>();
     const isTls = this.#url.protocol === 'https:';
@@ -61,16 +61,20 @@ export class OwnServer {
       signal,
       ...(this.#socketPath !== null && { socketPath: this.#socketPath }),
       // The server's own certificate is known, so it needs neither an authority nor a matching name.
-      ...(isTls && this.#certificate !== undefined && trustIn(this.#certificate, this.#isNamed)),
+      ...(isTls && this.#certificate !== undefined && trustOf(this.#certificate, this.#isUrlGiven)),
     };
     const send = isTls ? httpsRequest : httpRequest;
     const call = send(new URL(path, this.#url), options, (response) => {
       text(response).then((body) => resolve({ status: response.statusCode ?? 0, body }), reject);
     });
     call.on('error', (error: NodeJS.ErrnoException) => {
-      const isOther = isTls && !this.#isNamed && UNKNOWN_CERTIFICATE.has(error.code ?? '');
+      const isUnexpectedCertificate = isTls && !this.#isUrlGiven && UNKNOWN_CERTIFICATE.has(error.code ?? '');
       const problem = `its certificate is not the one in ${this.#certificate}; if that was renewed, send SIGHUP to the server`;
-      reject(isOther && this.#certificate !== undefined ? new Error(problem, { cause: error }) : error);
+      reject(
+        isUnexpectedCertificate && this.#certificate !== undefined
+          ? new Error(problem, { cause: error })
+          : error,
+      );
     });
     call.end();
     return promise;
@@ -89,13 +93,13 @@ const UNKNOWN_CERTIFICATE = new Set([
 /**
  * Trusts the server's own certificate for any host name and issuer, but no other certificate of the same issuer,
  * because a password is sent to the server.
- * @param others also trusts the certificates that Node trusts by default
+ * @param trustDefaults also trusts the certificates that Node trusts by default
  */
-function trustIn(file: string, others: boolean): ConnectionOptions {
+function trustOf(file: string, trustDefaults: boolean): ConnectionOptions {
   const own = readCertificate(file);
   const { fingerprint256 } = new X509Certificate(own);
   return {
-    ca: others ? [...getCACertificates('default'), own] : [own],
+    ca: trustDefaults ? [...getCACertificates('default'), own] : [own],
     // Otherwise only the root of a chain could be trusted.
     allowPartialTrustChain: true,
     checkServerIdentity: (host, peer) =>
@@ -105,14 +109,14 @@ function trustIn(file: string, others: boolean): ConnectionOptions {
 
 /** The first certificate of a file. Wraps system errors, which would look like connection errors. */
 function readCertificate(file: string): string {
-  let why = 'it has none';
+  let reason = 'it has none';
   try {
     const [first] = certificatesIn(readFileSync(file, 'utf8'));
     if (first !== undefined) return first;
   } catch (error) {
-    why = (error as NodeJS.ErrnoException).code ?? messageOf(error);
+    reason = (error as NodeJS.ErrnoException).code ?? messageOf(error);
   }
-  throw new Error(`the certificate ${file} cannot be read (${why})`);
+  throw new Error(`the certificate ${file} cannot be read (${reason})`);
 }
 
 function givenUrl(text: string): URL {
