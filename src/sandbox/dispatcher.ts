@@ -62,7 +62,7 @@ interface SentRequest extends WaitingRequest {
 export class Dispatcher {
   readonly #limits: SandboxLimits;
   readonly #watchdog: Watchdog;
-  readonly #ending = new Set<Promise<void>>();
+  readonly #terminating = new Set<Promise<void>>();
   readonly #waiting = new RequestQueue<WaitingRequest>();
   #sent: SentRequest[] = [];
   /** Programs that the current worker knows. */
@@ -71,7 +71,7 @@ export class Dispatcher {
   readonly #quick = new Set<number>();
   #worker: WorkerHandle | null = null;
   /** A standby worker, started when the current one seems stuck and then retained: starting takes 150 ms. */
-  #spare: WorkerHandle | null = null;
+  #standby: WorkerHandle | null = null;
   #image: VmImage | null = null;
   #seq = 0;
   #stopping: Promise<void> | null = null;
@@ -81,7 +81,7 @@ export class Dispatcher {
     this.#watchdog = new Watchdog(clock, () => this.#progress(), {
       busyMs: async () => (await this.#worker?.busyMs()) ?? 0,
       onSuspect: () => {
-        this.#spare ??= this.#start();
+        this.#standby ??= this.#start();
       },
       onStuck: () =>
         this.#replace({
@@ -122,10 +122,10 @@ export class Dispatcher {
   async #close(): Promise<void> {
     this.#watchdog.stop();
     this.#rejectAll(stopped());
-    for (const worker of [this.#worker, this.#spare]) if (worker !== null) this.#terminate(worker);
+    for (const worker of [this.#worker, this.#standby]) if (worker !== null) this.#terminate(worker);
     this.#worker = null;
-    this.#spare = null;
-    await Promise.all(this.#ending);
+    this.#standby = null;
+    await Promise.all(this.#terminating);
   }
 
   #sendNext(): void {
@@ -147,8 +147,9 @@ export class Dispatcher {
   #next(): WaitingRequest | null {
     if (this.#sent.length === 0) return this.#waiting.next();
     const isQuick = ({ program }: QueuedRequest): boolean => this.#quick.has(program);
-    const isOthers = ({ payer }: QueuedRequest): boolean => this.#sent.every((sent) => sent.payer !== payer);
-    return this.#waiting.next((one) => isQuick(one) && isOthers(one)) ?? this.#waiting.next(isQuick);
+    const isOfOtherPayer = ({ payer }: QueuedRequest): boolean =>
+      this.#sent.every((sent) => sent.payer !== payer);
+    return this.#waiting.next((one) => isQuick(one) && isOfOtherPayer(one)) ?? this.#waiting.next(isQuick);
   }
 
   #send(worker: WorkerHandle, waiting: WaitingRequest): void {
@@ -195,8 +196,8 @@ export class Dispatcher {
   }
 
   #onLost(worker: WorkerHandle, error: Error): void {
-    if (worker === this.#spare) {
-      this.#spare = null;
+    if (worker === this.#standby) {
+      this.#standby = null;
       this.#terminate(worker);
     } else if (worker.ready) {
       this.#replace({
@@ -223,8 +224,8 @@ export class Dispatcher {
     this.#sent = [];
     for (const waiting of others.reverse()) this.#waiting.putFirst(waiting);
     const old = this.#worker;
-    this.#worker = this.#spare;
-    this.#spare = null;
+    this.#worker = this.#standby;
+    this.#standby = null;
     this.#known.clear();
     this.#sendNext();
     if (old !== null) this.#terminate(old);
@@ -232,8 +233,8 @@ export class Dispatcher {
   }
 
   #terminate(worker: WorkerHandle): void {
-    const ended = worker.terminate().finally(() => this.#ending.delete(ended));
-    this.#ending.add(ended);
+    const terminated = worker.terminate().finally(() => this.#terminating.delete(terminated));
+    this.#terminating.add(terminated);
   }
 
   #rejectAll(error: Error): void {
@@ -285,8 +286,8 @@ class WorkerHandle {
   }
 
   send(request: WorkerRequest): void {
-    const handedOver = request.kind === 'call' && request.elements.bodies !== null;
-    this.#worker?.postMessage(request, handedOver ? [request.elements.bodies.bytes.buffer] : []);
+    const hasBodies = request.kind === 'call' && request.elements.bodies !== null;
+    this.#worker?.postMessage(request, hasBodies ? [request.elements.bodies.bytes.buffer] : []);
   }
 
   /** `seq` of the last finished request, and the number of steps so far, read from shared memory. */
@@ -417,7 +418,7 @@ class FairQueue<K, V> {
   readonly #waiting = new Map<K, V>();
   readonly #usage = new Map<K, KeyUsage>();
   /** The least time used by a waiting key, ms; never decreases. */
-  #least = 0;
+  #leastUsedMs = 0;
 
   get isEmpty(): boolean {
     return this.#waiting.size === 0;
@@ -434,33 +435,33 @@ class FairQueue<K, V> {
   add(key: K, value: V): void {
     this.#waiting.set(key, value);
     const usage = this.#usage.get(key);
-    if (usage === undefined) this.#usage.set(key, { used: this.#least, last: 0 });
-    else usage.used = Math.max(usage.used, this.#least);
+    if (usage === undefined) this.#usage.set(key, { used: this.#leastUsedMs, last: 0 });
+    else usage.used = Math.max(usage.used, this.#leastUsedMs);
   }
 
   remove(key: K): void {
     this.#waiting.delete(key);
   }
 
-  has(mayGo: (key: K) => boolean): boolean {
-    for (const key of this.#waiting.keys()) if (mayGo(key)) return true;
+  has(accepts: (key: K) => boolean): boolean {
+    for (const key of this.#waiting.keys()) if (accepts(key)) return true;
     return false;
   }
 
   /** The next of the keys that `mayGo` accepts (null: all); among equal keys, the first in the queue. */
-  next(mayGo: ((key: K, value: V) => boolean) | null): [K, V] | null {
+  next(accepts: ((key: K, value: V) => boolean) | null): [K, V] | null {
     let next: [K, V] | null = null;
     let nextEnd = Infinity;
-    let least = Infinity;
+    let leastUsedMs = Infinity;
     for (const [key, value] of this.#waiting) {
       const { used, last } = this.#usage.get(key) ?? NOT_USED;
-      least = Math.min(least, used);
-      if (used + last >= nextEnd || mayGo?.(key, value) === false) continue;
+      leastUsedMs = Math.min(leastUsedMs, used);
+      if (used + last >= nextEnd || accepts?.(key, value) === false) continue;
       nextEnd = used + last;
       next = [key, value];
     }
     if (next === null) return null;
-    this.#least = Math.max(this.#least, least);
+    this.#leastUsedMs = Math.max(this.#leastUsedMs, leastUsedMs);
     // Move it behind the keys that are equal to it.
     this.#waiting.delete(next[0]);
     this.#waiting.set(...next);
@@ -468,12 +469,12 @@ class FairQueue<K, V> {
   }
 
   charge(key: K, ms: number): void {
-    const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + ms;
+    const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#leastUsedMs) + ms;
     this.#usage.set(key, { used, last: ms });
-    if (this.isEmpty) this.#least = Math.max(this.#least, used);
+    if (this.isEmpty) this.#leastUsedMs = Math.max(this.#leastUsedMs, used);
     if (this.#usage.size <= 2 * this.#waiting.size + MAX_IDLE_KEYS) return;
     for (const [idle, usage] of this.#usage) {
-      if (usage.used <= this.#least && !this.#waiting.has(idle)) this.#usage.delete(idle);
+      if (usage.used <= this.#leastUsedMs && !this.#waiting.has(idle)) this.#usage.delete(idle);
     }
   }
 }
@@ -492,37 +493,38 @@ export class RequestQueue<T extends QueuedRequest> {
   /** By payer; retained without waiting requests, because it knows how much time each program has used. */
   readonly #programs = new Map<Payer, FairQueue<number, T[]>>();
   /** Requests sent to a worker that ended before it started them. */
-  #first: T[] = [];
+  #resumed: T[] = [];
 
   get isEmpty(): boolean {
-    return this.#payers.isEmpty && this.#first.length === 0;
+    return this.#payers.isEmpty && this.#resumed.length === 0;
   }
 
   push(item: T): void {
     const { payer, program } = item;
-    const own = this.#programs.get(payer) ?? new FairQueue<number, T[]>();
-    this.#programs.set(payer, own);
-    const items = own.get(program);
-    if (items === undefined) own.add(program, [item]);
+    const programs = this.#programs.get(payer) ?? new FairQueue<number, T[]>();
+    this.#programs.set(payer, programs);
+    const items = programs.get(program);
+    if (items === undefined) programs.add(program, [item]);
     else items.push(item);
-    if (this.#payers.get(payer) === undefined) this.#payers.add(payer, own);
+    if (this.#payers.get(payer) === undefined) this.#payers.add(payer, programs);
   }
 
   /** Queues a request before all others, because it already had its turn. */
   putFirst(item: T): void {
-    this.#first.unshift(item);
+    this.#resumed.unshift(item);
   }
 
   /** Removes and returns the next of the requests that `mayGo` accepts; null: any. */
-  next(mayGo: ((request: QueuedRequest) => boolean) | null = null): T | null {
-    if (this.#first.length > 0) {
-      const first = mayGo === null ? 0 : this.#first.findIndex(mayGo);
-      if (first >= 0) return this.#first.splice(first, 1)[0] ?? null;
+  next(accepts: ((request: QueuedRequest) => boolean) | null = null): T | null {
+    if (this.#resumed.length > 0) {
+      const first = accepts === null ? 0 : this.#resumed.findIndex(accepts);
+      if (first >= 0) return this.#resumed.splice(first, 1)[0] ?? null;
     }
     const [payer, programs] =
-      this.#payers.next(mayGo && ((key, own) => own.has((program) => mayGo({ payer: key, program })))) ?? [];
+      this.#payers.next(accepts && ((key, own) => own.has((program) => accepts({ payer: key, program })))) ??
+      [];
     if (payer === undefined || programs === undefined) return null;
-    const [program, items] = programs.next(mayGo && ((each) => mayGo({ payer, program: each }))) ?? [];
+    const [program, items] = programs.next(accepts && ((each) => accepts({ payer, program: each }))) ?? [];
     if (program === undefined || items === undefined) return null;
     const item = items.shift() ?? null;
     if (items.length === 0) programs.remove(program);
@@ -539,8 +541,8 @@ export class RequestQueue<T extends QueuedRequest> {
   /** Removes and returns all requests. */
   clear(): T[] {
     const waiting = [...this.#payers.values].flatMap((programs) => [...programs.values].flat());
-    const all = [...this.#first, ...waiting];
-    this.#first = [];
+    const all = [...this.#resumed, ...waiting];
+    this.#resumed = [];
     for (const { payer, program } of waiting) {
       this.#programs.get(payer)?.remove(program);
       this.#payers.remove(payer);

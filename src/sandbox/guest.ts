@@ -101,7 +101,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
   /** Its view for selectors: `env.msg`. */
   let view: Message | null = null;
   /** The proxy handler of all views of headers, shared because creating three functions costs more than a view. */
-  const watch: ProxyHandler<Headers> = {
+  const headersHandler: ProxyHandler<Headers> = {
     set(target, name, value) {
       keep(current, target);
       return defineProperty(target, name, { value, writable: true, enumerable: true, configurable: true });
@@ -127,14 +127,14 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     #before: Headers | null = null;
     #payload: unknown;
     /** Whether `#payload` is set; until then, only the worker has the body. */
-    #touched = false;
+    #isPayloadSet = false;
     /** An impure selector has run, so the message may contain more than data. */
-    #isMixed = false;
+    #hasRunImpure = false;
     /**
      * The payload was used after an impure selector: it may share objects with selectors, or have getters, so that it
      * can change at any time.
      */
-    #isLive = false;
+    #mayPayloadChange = false;
     /** The worker's version of the payload, if it is text. */
     #text: string | null = null;
     /** Sizes of the written payload and headers. */
@@ -159,7 +159,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     }
 
     get hdrs(): object {
-      this.#view ??= new Proxy(this.#headers, watch);
+      this.#view ??= new Proxy(this.#headers, headersHandler);
       return this.#view;
     }
     set hdrs(given: object) {
@@ -171,8 +171,8 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     }
 
     get payload(): unknown {
-      if (this.#isMixed) this.#isLive = true;
-      if (!this.#touched) {
+      if (this.#hasRunImpure) this.#mayPayloadChange = true;
+      if (!this.#isPayloadSet) {
         const body = host.payload(this.#at);
         if (typeof body === 'string') {
           if (body[0] !== '=') throw new TypeError(body.slice(1));
@@ -181,19 +181,19 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
         } else {
           this.#payload = body;
         }
-        this.#touched = true;
+        this.#isPayloadSet = true;
       }
       return this.#payload;
     }
     set payload(given: unknown) {
-      if (this.#isMixed) this.#isLive = true;
-      this.#touched = true;
+      if (this.#hasRunImpure) this.#mayPayloadChange = true;
+      this.#isPayloadSet = true;
       this.#payload = given;
     }
 
     /** Call before each selector. */
     static begin(message: Message, isPure: boolean): void {
-      if (!isPure) message.#isMixed = true;
+      if (!isPure) message.#hasRunImpure = true;
     }
 
     /**
@@ -203,11 +203,11 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
      * @throws TypeError if it cannot be stored
      */
     static seal(message: Message, at: number): void {
-      const payload = message.#touched && message.#isLive ? message.#written() : null;
-      const headers = message.#before === null ? null : message.#flat();
+      const payload = message.#isPayloadSet && message.#mayPayloadChange ? message.#changedPayload() : null;
+      const headers = message.#before === null ? null : message.#serializedHeaders();
       if (payload === null && headers === null) return;
-      const refusal = host.seal(at, headers, payload);
-      if (refusal !== null) throw new TypeError(refusal);
+      const error = host.seal(at, headers, payload);
+      if (error !== null) throw new TypeError(error);
       message.#before = null;
       if (typeof payload === 'string') message.#text = payload.slice(1);
       if (payload !== null) message.#payloadSize = payload.length;
@@ -226,7 +226,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
         message.#view = null;
         message.#before = null;
       }
-      message.#touched = false;
+      message.#isPayloadSet = false;
       message.#payload = undefined;
       message.#text = null;
     }
@@ -260,7 +260,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       }
     }
 
-    #flat(): string {
+    #serializedHeaders(): string {
       const flat: string[] = [];
       for (const name of keys(this.#headers)) {
         const value = this.#headers[name];
@@ -274,7 +274,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     }
 
     /** The payload to store; null if unchanged. */
-    #written(): string | Uint8Array | null {
+    #changedPayload(): string | Uint8Array | null {
       const value = this.#payload;
       const kind = this.#element[3];
       if (kind === BYTES_KIND) {
@@ -304,7 +304,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
   freeze(Message.prototype);
 
   /** Defines the members of a message as own properties, so that copies of it include them. */
-  const expose = (message: Message): Message => {
+  const defineMembers = (message: Message): Message => {
     if (hasOwn(message, 'id')) return message;
     for (const { name, get, set } of members) {
       defineProperty(message, name, {
@@ -320,7 +320,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
    * The proxy handler of `env.msg`. Defining five properties takes 4 µs, creating the view a third of a microsecond,
    * and few selectors list the properties.
    */
-  const exposing: ProxyHandler<Message> = {
+  const messageHandler: ProxyHandler<Message> = {
     get: (message, name) => message[name as keyof Message],
     set(message, name, value, receiver) {
       // An object that inherits from the view gets its own property.
@@ -328,16 +328,16 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       (message as unknown as Record<PropertyKey, unknown>)[name] = value;
       return true;
     },
-    ownKeys: (message) => ownKeys(expose(message)),
+    ownKeys: (message) => ownKeys(defineMembers(message)),
     /**
      * Returns no trap, because with one the VM would lose the accessors. But a lookup of the trap means that the
      * members are needed.
      */
     get getOwnPropertyDescriptor() {
-      if (current !== null) expose(current);
+      if (current !== null) defineMembers(current);
       return undefined as never;
     },
-    preventExtensions: (message) => preventExtensions(expose(message)),
+    preventExtensions: (message) => preventExtensions(defineMembers(message)),
   };
 
   /** The code for a selector's result, or an extra if it overrides something. @throws TypeError or RangeError */
@@ -411,7 +411,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       if (count > 0 && (now() > stopAt || written >= limits.written)) break;
       const message = new Message(count, element);
       current = message;
-      view = new Proxy(message, exposing);
+      view = new Proxy(message, messageHandler);
       const env = { msg: view, state: {} };
       for (const { step, isPure } of program) {
         const at = codes.length;
@@ -516,10 +516,10 @@ function harden(sink: ConsoleSink): void {
     deleteProperty(Error, name);
 
   const unavailable = (name: string, prototype: object): object => {
-    const refuse = (): never => {
+    const throwUnavailable = (): never => {
       throw new TypeError(`${name} is not available to selectors`);
     };
-    return defineProperty(refuse, 'prototype', { value: prototype });
+    return defineProperty(throwUnavailable, 'prototype', { value: prototype });
   };
   const replace = (owner: object, name: string, value: object): void => {
     defineProperty(owner, name, { value, writable: false, enumerable: false });
@@ -541,7 +541,7 @@ function harden(sink: ConsoleSink): void {
 
   // Discarded console output costs only a call.
   const { stringify } = JSON;
-  const shown = (value: unknown): string => {
+  const printed = (value: unknown): string => {
     try {
       if (typeof value === 'string') return value;
       return (typeof value === 'object' ? stringify(value) : undefined) ?? String(value);
@@ -553,7 +553,7 @@ function harden(sink: ConsoleSink): void {
     if (sink.write === null) return;
     let text = '';
     for (const value of values) {
-      text += (text === '' ? '' : ' ') + shown(value);
+      text += (text === '' ? '' : ' ') + printed(value);
       if (text.length > 1000) break;
     }
     sink.write(text.slice(0, 1000));
@@ -591,16 +591,16 @@ function harden(sink: ConsoleSink): void {
     ],
   ];
   const seen = new Set<unknown>();
-  const open: unknown[] = [globalThis, ...hidden];
-  while (open.length > 0) {
-    const next = open.pop();
+  const pending: unknown[] = [globalThis, ...hidden];
+  while (pending.length > 0) {
+    const next = pending.pop();
     if ((typeof next !== 'object' && typeof next !== 'function') || next === null || seen.has(next)) continue;
     seen.add(next);
     freeze(next);
-    open.push(getPrototypeOf(next));
+    pending.push(getPrototypeOf(next));
     for (const key of ownKeys(next)) {
       const { value, get, set } = getOwnPropertyDescriptor(next, key) ?? {};
-      open.push(value, get, set);
+      pending.push(value, get, set);
     }
   }
 }

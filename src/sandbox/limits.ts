@@ -81,10 +81,10 @@ export interface SourceProblem {
 }
 
 /** Maximum concurrent checks and dry runs: each may occupy the only selector worker for a second. */
-const MAX_OF_USER = 2;
-const MAX_IN_ALL = 16;
+const MAX_PER_USER = 2;
+const MAX_TOTAL = 16;
 /** Maximum create requests of one user that wait for their check. */
-const MAX_WAITING_OF_USER = 32;
+const MAX_WAITING_PER_USER = 32;
 /**
  * Waiting requests of a user at which further dry runs are rejected. Lower than for creates, because a dry run holds a
  * body of up to a mebibyte.
@@ -97,13 +97,13 @@ export const MAX_WAITING_DRY_RUNS = 2;
  */
 export function createCheckLimit(): ConcurrencyLimit {
   return new ConcurrencyLimit({
-    perKey: MAX_OF_USER,
-    total: MAX_IN_ALL,
-    maxWaiting: MAX_WAITING_OF_USER,
+    perKey: MAX_PER_USER,
+    total: MAX_TOTAL,
+    maxWaiting: MAX_WAITING_PER_USER,
     rejection: () =>
       new QuaysideError(
         'overloaded',
-        `Too many selectors are being checked or tried: at most ${MAX_OF_USER} requests of a user at once, and ${MAX_IN_ALL} in all.`,
+        `Too many selectors are being checked or tried: at most ${MAX_PER_USER} requests of a user at once, and ${MAX_TOTAL} in all.`,
         { retryAfterMs: 1000 },
       ),
   });

@@ -169,7 +169,7 @@ class WorkerSandbox implements SelectorSandbox {
     if (first === undefined) return;
     const sources = selectors.map(({ source }) => source);
     const answer = await this.#dispatcher.request({ kind: 'compile', payer, sources });
-    if (answer.outcome === 'overrun') throw invalidSelector(first.path, overran(answer.error));
+    if (answer.outcome === 'overrun') throw invalidSelector(first.path, compileOverrun(answer.error));
     if (answer.outcome !== 'compiled') throw unexpected(answer.outcome);
     for (const [index, problem] of answer.problems.entries()) {
       if (problem !== null) throw invalidSelector((selectors[index] as SelectorSource).path, problem);
@@ -177,13 +177,13 @@ class WorkerSandbox implements SelectorSandbox {
   }
 
   open(selectors: readonly (string | null)[], options: ProgramOptions = {}): SelectorProgram {
-    if (selectors.every((selector) => selector === null)) return new OpenProgram(selectors.length);
+    if (selectors.every((selector) => selector === null)) return new AcceptAllProgram(selectors.length);
     this.#programs += 1;
     return new WorkerProgram(this.#dispatcher, this.#limits, this.#programs, selectors, options);
   }
 }
 
-function overran(error: string): SourceProblem {
+function compileOverrun(error: string): SourceProblem {
   return { message: `Compiling this: ${error}.`, line: null, column: null };
 }
 
@@ -198,7 +198,7 @@ function invalidSelector(path: string, problem: SourceProblem): QuaysideError {
 }
 
 /** A program without selectors: all destinations accept every element. */
-class OpenProgram implements SelectorProgram {
+class AcceptAllProgram implements SelectorProgram {
   readonly #destinations: number;
 
   constructor(destinations: number) {
@@ -461,11 +461,11 @@ function readVerdicts(called: Called, destinations: number): EvaluatedAnswer[] {
         bodyStart = end ?? bodyStart;
         change = changes.next().value;
       }
-      const own = extra?.[0] === at ? extra : null;
-      if (own !== null) extra = extras.next().value;
-      const isPlain = own === null && written.headers === null && written.body === null;
+      const ownExtra = extra?.[0] === at ? extra : null;
+      if (ownExtra !== null) extra = extras.next().value;
+      const isPlain = ownExtra === null && written.headers === null && written.body === null;
       if (isPlain) verdicts.push(called.codes[at] === VERDICT_CODES.yes ? YES : NO);
-      else verdicts.push(readVerdict(called.codes[at], own ?? NO_EXTRA, written));
+      else verdicts.push(readVerdict(called.codes[at], ownExtra ?? NO_EXTRA, written));
     }
     const logs = called.logs.length === 0 ? NO_LOGS : logsOf(called, element, destinations);
     answers.push({ outcome: 'evaluated', verdicts, logs });
@@ -514,11 +514,11 @@ function payloadKind(contentType: string | null, contentEncoding: string | null)
   if (contentType === null || (contentEncoding !== null && contentEncoding !== 'identity')) {
     return PAYLOAD_KINDS.bytes;
   }
-  const known = seen.get(contentType);
+  const known = knownKinds.get(contentType);
   if (known !== undefined) return known;
   const kind = readKind(contentType);
   // Bounded, because clients may send any number of content types.
-  if (seen.size < 256) seen.set(contentType, kind);
+  if (knownKinds.size < 256) knownKinds.set(contentType, kind);
   return kind;
 }
 
@@ -537,7 +537,7 @@ export function payloadName(
   }
 }
 
-const seen = new Map<string, PayloadKind>();
+const knownKinds = new Map<string, PayloadKind>();
 
 function readKind(contentType: string): PayloadKind {
   const [media = '', ...parameters] = contentType.toLowerCase().split(';');

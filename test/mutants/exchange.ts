@@ -11,18 +11,18 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     suite: 'selector wait queue',
     edits: edit(
       'sandbox/dispatcher.ts',
-      'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + ms;',
-      'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + 1;',
+      'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#leastUsedMs) + ms;',
+      'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#leastUsedMs) + 1;',
     ),
   },
   {
     name: 'who was idle has saved up time on the selector thread',
     suite: 'selector wait queue',
     edits: [
-      ...edit('sandbox/dispatcher.ts', 'else usage.used = Math.max(usage.used, this.#least);', ''),
+      ...edit('sandbox/dispatcher.ts', 'else usage.used = Math.max(usage.used, this.#leastUsedMs);', ''),
       ...edit(
         'sandbox/dispatcher.ts',
-        'Math.max(this.#usage.get(key)?.used ?? 0, this.#least) + ms',
+        'Math.max(this.#usage.get(key)?.used ?? 0, this.#leastUsedMs) + ms',
         '(this.#usage.get(key)?.used ?? 0) + ms',
       ),
     ],

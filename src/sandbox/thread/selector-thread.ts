@@ -120,11 +120,11 @@ export class SelectorThread {
     const known = this.#programs.get(key);
     const program = known ?? newProgram(sources ?? []);
     if (known === undefined) this.#programs.set(key, program);
-    const kept = this.#vms.take(key);
-    if (kept === null) this.#deadline.start(this.#limits.compileMs);
+    const cachedVm = this.#vms.take(key);
+    if (cachedVm === null) this.#deadline.start(this.#limits.compileMs);
     program.steps ??= this.#readSteps(program.sources);
     const { steps } = program;
-    const vm = kept ?? (await this.#newVm());
+    const vm = cachedVm ?? (await this.#newVm());
     const call = new SelectorCall(
       elements,
       { destinations: steps.length, selectors: program.selectors },
@@ -133,7 +133,7 @@ export class SelectorThread {
       (isOn) => Atomics.store(this.#progress, PROGRESS.inPayload, isOn ? 1 : 0),
     );
     try {
-      if (kept === null) {
+      if (cachedVm === null) {
         vm.load(steps);
         if (this.#deadline.passed) throw new Error('compiled too late');
         this.#step();
@@ -215,11 +215,11 @@ export class VmCache {
 
   /** Removes and returns a program's VM; `put` it back after use. */
   take(program: number): SelectorVm | null {
-    const kept = this.#vms.get(program);
-    if (kept === undefined) return null;
+    const entry = this.#vms.get(program);
+    if (entry === undefined) return null;
     this.#vms.delete(program);
-    this.#bytes -= kept.bytes;
-    return kept.vm;
+    this.#bytes -= entry.bytes;
+    return entry.vm;
   }
 
   put(program: number, vm: SelectorVm): void {
@@ -253,12 +253,12 @@ export class SelectorCall implements GuestHost {
   readonly #limits: SandboxLimits;
   readonly #deadline: Deadline;
   /** The last body that selectors wrote, by element. */
-  readonly #current = new Map<number, Uint8Array>();
+  readonly #lastWritten = new Map<number, Uint8Array>();
   readonly #written: Uint8Array[] = [];
   /** Total bytes of written bodies, by element. */
   readonly #writtenFor = new Map<number, number>();
   #writtenBytes = 0;
-  readonly #shown = new Set<number>();
+  readonly #granted = new Set<number>();
   /** The values of `PackedElements.notUtf8`, by element and name. */
   readonly #notUtf8: ReadonlyMap<string, string>;
   readonly #onConverting: (isOn: boolean) => void;
@@ -294,12 +294,15 @@ export class SelectorCall implements GuestHost {
     this.#grantFor(element, body.length);
     const isWatched = kind === PAYLOAD_KINDS.json && body.length > QUICK_TEXT;
     if (isWatched) this.converting(true);
-    const shown = showBody(body, kind);
+    const payload = decodeBody(body, kind);
     // For longer JSON, the guest calls `converting(false)` after parsing. The text may be shorter than the body.
-    if (isWatched && (typeof shown !== 'string' || shown[0] !== '=' || shown.length - 1 <= QUICK_TEXT)) {
+    if (
+      isWatched &&
+      (typeof payload !== 'string' || payload[0] !== '=' || payload.length - 1 <= QUICK_TEXT)
+    ) {
       this.converting(false);
     }
-    return shown;
+    return payload;
   }
 
   converting(isOn: boolean): void {
@@ -330,7 +333,7 @@ export class SelectorCall implements GuestHost {
     if (typeof body === 'string') return body;
     if (headers === null && body === null) return null;
     if (body !== null) {
-      this.#current.set(element, body);
+      this.#lastWritten.set(element, body);
       this.#written.push(body);
       this.#writtenBytes += body.length;
     }
@@ -379,7 +382,7 @@ export class SelectorCall implements GuestHost {
       this.needsBodies = true;
       return null;
     }
-    const body = writeBody(payload, kind);
+    const body = encodeBody(payload, kind);
     if (typeof body === 'string') return body;
     const { bodyBytes, elementBytes } = this.#limits;
     if (body.length > bodyBytes) return `the payload has more than ${bodyBytes} bytes`;
@@ -396,15 +399,15 @@ export class SelectorCall implements GuestHost {
   }
 
   #body(element: number): Uint8Array {
-    const written = this.#current.get(element);
+    const written = this.#lastWritten.get(element);
     if (written !== undefined) return written;
     const { bytes, ends } = this.#elements.bodies as NonNullable<PackedElements['bodies']>;
     return bytes.subarray(element === 0 ? 0 : ends[element - 1], ends[element]);
   }
 
   #grantFor(element: number, bytes: number): void {
-    if (this.#shown.has(element)) return;
-    this.#shown.add(element);
+    if (this.#granted.has(element)) return;
+    this.#granted.add(element);
     const wanted = bodyAllowanceMs(this.#limits, bytes, this.#writers);
     const granted = Math.min(wanted, this.#limits.maxBodyMs - this.#grantedMs);
     this.#grantedMs += granted;
@@ -416,7 +419,7 @@ export class SelectorCall implements GuestHost {
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /** The body as `GuestHost.payload` returns it. */
-function showBody(body: Uint8Array, kind: PayloadKind): string | Uint8Array {
+function decodeBody(body: Uint8Array, kind: PayloadKind): string | Uint8Array {
   switch (kind) {
     case PAYLOAD_KINDS.bytes:
       return body;
@@ -429,7 +432,7 @@ function showBody(body: Uint8Array, kind: PayloadKind): string | Uint8Array {
         return '!the payload is not UTF-8';
       }
     case PAYLOAD_KINDS.json:
-      return showJson(body);
+      return normalizeJson(body);
     default:
       return kind satisfies never;
   }
@@ -439,7 +442,7 @@ function showBody(body: Uint8Array, kind: PayloadKind): string | Uint8Array {
  * Normalizes JSON before the VM gets it: the VM then serializes an unchanged value to the same string, so that one
  * comparison detects changes. The stored bytes remain as the producer sent them.
  */
-function showJson(body: Uint8Array): string {
+function normalizeJson(body: Uint8Array): string {
   try {
     const text = utf8.decode(body);
     return `=${JSON.stringify(JSON.parse(text.charCodeAt(0) === 0xfeff ? text.slice(1) : text))}`;
@@ -450,7 +453,7 @@ function showJson(body: Uint8Array): string {
 }
 
 /** Encodes a payload that a selector wrote. Returns the bytes to store, or an error message. */
-function writeBody(payload: string | Uint8Array, kind: PayloadKind): Uint8Array | string {
+function encodeBody(payload: string | Uint8Array, kind: PayloadKind): Uint8Array | string {
   if (typeof payload !== 'string') return payload;
   const text = payload.slice(1);
   if (kind === PAYLOAD_KINDS.latin1) {
@@ -561,13 +564,13 @@ type ProgramStep = SelectorScript | { readonly broken: string } | null;
 
 /** The message of the VM's error when its heap is full. */
 const OUT_OF_MEMORY = 'out of memory';
-const TOO_LONG: Overrun = {
+const DEADLINE_OVERRUN: Overrun = {
   outcome: 'overrun',
   cause: 'deadline',
   error: 'the selector took too long',
   inPayload: false,
 };
-const TOO_MUCH: Overrun = {
+const MEMORY_OVERRUN: Overrun = {
   outcome: 'overrun',
   cause: 'memory',
   error: 'the selector used too much memory',
@@ -597,7 +600,7 @@ export async function makeImage(wasm: WasmModule, limits: SandboxLimits): Promis
   return { snapshot: { ...snapshot, memory }, add: add as number, evaluate: evaluate as number };
 }
 
-type Three = readonly [JSValueHandle, JSValueHandle, JSValueHandle];
+type CallbackArguments = readonly [JSValueHandle, JSValueHandle, JSValueHandle];
 
 /** One VM with the selectors of one exchange. Must be disposed after a method has thrown. */
 export class SelectorVm {
@@ -610,7 +613,7 @@ export class SelectorVm {
   /** The error of a callback while the VM ran; `evaluate` throws it. */
   #callbackError: Error | null = null;
   /** The last value that a callback returned to the VM. The library copies the handle, so this one must be disposed. */
-  #given: JSValueHandle;
+  #lastReturned: JSValueHandle;
 
   static async restore(
     image: VmImage,
@@ -637,8 +640,8 @@ export class SelectorVm {
     this.#evaluate = vm.importHandle(image.evaluate);
     this.#deadline = deadline;
     this.#memory = memory;
-    this.#given = vm.null;
-    const callbacks: Record<(typeof CALLBACKS)[number], (...args: Three) => JSValueHandle> = {
+    this.#lastReturned = vm.null;
+    const callbacks: Record<(typeof CALLBACKS)[number], (...args: CallbackArguments) => JSValueHandle> = {
       payload: (element) => this.#payload(element),
       seal: (at, headers, payload) => this.#seal(at, headers, payload),
       converting: (isOn) => {
@@ -703,8 +706,8 @@ export class SelectorVm {
     const wantsLogs = logs ? this.#vm.true : this.#vm.false;
     const answer = this.#vm.callFunction(this.#evaluate, this.#vm.null, text, soft, wantsLogs);
     const json = readText(answer);
-    for (const handle of [text, soft, answer, this.#given]) handle.dispose();
-    this.#given = this.#vm.null;
+    for (const handle of [text, soft, answer, this.#lastReturned]) handle.dispose();
+    this.#lastReturned = this.#vm.null;
     this.#host = null;
     if (this.#callbackError !== null) throw this.#callbackError;
     return json;
@@ -716,12 +719,12 @@ export class SelectorVm {
 
   /** Classifies the error that ended a step. */
   overrun(thrown: unknown): Overrun {
-    if (this.#deadline.passed) return TOO_LONG;
+    if (this.#deadline.passed) return DEADLINE_OVERRUN;
     const message = messageOf(thrown);
     // The second message is the library's, for its own part of the heap; the third means an error that is too large to
     // read.
     if (message === OUT_OF_MEMORY || message === 'wasm_malloc failed' || message.startsWith('<null>'))
-      return TOO_MUCH;
+      return MEMORY_OVERRUN;
     // A WebAssembly trap, an overflow of the native stack, or a malformed answer.
     return {
       outcome: 'overrun',
@@ -742,8 +745,8 @@ export class SelectorVm {
   }
 
   #payload(element: JSValueHandle): JSValueHandle {
-    const shown = this.#host?.payload(element.toNumber()) ?? '!there is no element';
-    return typeof shown === 'string' ? this.#vm.newString(shown) : this.#vm.newUint8Array(shown);
+    const payload = this.#host?.payload(element.toNumber()) ?? '!there is no element';
+    return typeof payload === 'string' ? this.#vm.newString(payload) : this.#vm.newUint8Array(payload);
   }
 
   #seal(at: JSValueHandle, headers: JSValueHandle, payload: JSValueHandle): JSValueHandle {
@@ -756,11 +759,11 @@ export class SelectorVm {
   /** Catches errors of the host: thrown into the VM, their stacks would reveal paths of the server to selectors. */
   #guard(callback: (...args: JSValueHandle[]) => JSValueHandle): (...args: JSValueHandle[]) => JSValueHandle {
     return (...args) => {
-      this.#given.dispose();
-      this.#given = this.#vm.null;
+      this.#lastReturned.dispose();
+      this.#lastReturned = this.#vm.null;
       try {
-        this.#given = callback(...args);
-        return this.#given;
+        this.#lastReturned = callback(...args);
+        return this.#lastReturned;
       } catch (error) {
         this.#callbackError ??= error instanceof Error ? error : new Error(String(error));
         return this.#vm.null;

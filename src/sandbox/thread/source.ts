@@ -72,13 +72,13 @@ export function readSelector(source: string): SelectorScript {
   if (Buffer.byteLength(source) > LIMITS.selectorBytes) {
     throw invalid(`A selector has at most ${LIMITS.selectorBytes} bytes.`);
   }
-  const expression = parseAlone(text);
+  const expression = parseExpression(text);
   rejectUnavailable(expression);
   return { script: scriptOf(text, expression), isPure: isPure(expression) };
 }
 
 function scriptOf(text: string, expression: AnyNode): string {
-  const whole = unwrapped(expression);
+  const whole = withoutParentheses(expression);
   if (whole.type !== 'ArrowFunctionExpression' && whole.type !== 'FunctionExpression') {
     return OPEN_BARE + text + CLOSE_BARE;
   }
@@ -93,14 +93,14 @@ export function inSelector(message: string, scriptLine?: number, column?: number
 }
 
 /** Parses the selector's only expression, and removes the parentheses that `OPEN` and `CLOSE` add. */
-function parseAlone(text: string): AnyNode {
+function parseExpression(text: string): AnyNode {
   const program = parseScript(text);
   const last = program.body[1];
-  const whole = last?.type === 'ExpressionStatement' ? last.expression : null;
-  if (program.body.length !== 2 || whole?.type !== 'ParenthesizedExpression') {
+  const wrapped = last?.type === 'ExpressionStatement' ? last.expression : null;
+  if (program.body.length !== 2 || wrapped?.type !== 'ParenthesizedExpression') {
     throw invalid('A selector is one expression.');
   }
-  return whole.expression;
+  return wrapped.expression;
 }
 
 function parseScript(text: string): Program {
@@ -127,8 +127,8 @@ function endOf(text: string): { line: number; column: number } {
   return { line: lines.length + 1, column: (lines.at(-1) ?? '').length + 1 };
 }
 
-function unwrapped(node: AnyNode): AnyNode {
-  return node.type === 'ParenthesizedExpression' ? unwrapped(node.expression) : node;
+function withoutParentheses(node: AnyNode): AnyNode {
+  return node.type === 'ParenthesizedExpression' ? withoutParentheses(node.expression) : node;
 }
 
 function rejectUnavailable(root: AnyNode): void {
@@ -150,13 +150,13 @@ function invalid(message: string, scriptLine?: number, column?: number): Selecto
 
 /** A node and all its descendants, in no particular order. Not recursive, because selectors can be nested deeply. */
 function* nodesOf(root: AnyNode): Generator<AnyNode> {
-  const open: unknown[] = [root];
-  while (open.length > 0) {
-    const next = open.pop();
-    if (Array.isArray(next)) open.push(...next);
+  const pending: unknown[] = [root];
+  while (pending.length > 0) {
+    const next = pending.pop();
+    if (Array.isArray(next)) pending.push(...next);
     else if (isNode(next)) {
       yield next;
-      open.push(...Object.values(next));
+      pending.push(...Object.values(next));
     }
   }
 }

@@ -9,14 +9,15 @@ if (port === null) throw new Error('the selector worker is started as a worker t
 
 const image = setup.image ?? (await makeImage(setup.wasm, setup.limits));
 const thread = new SelectorThread(setup, image);
-let last = Promise.resolve();
+let queue = Promise.resolve();
 port.on('message', (request: WorkerRequest) => {
-  last = last.then(async () => {
+  queue = queue.then(async () => {
     const handled = await thread.handle(request);
     if (handled === null || request.kind === 'close') return;
     const { answer, ms } = handled;
-    const handedOver = answer.outcome === 'called' && answer.bodies.length > 0 ? [answer.bodies.buffer] : [];
-    port.postMessage({ kind: 'answer', seq: request.seq, ms, answer } satisfies WorkerMessage, handedOver);
+    const transferList =
+      answer.outcome === 'called' && answer.bodies.length > 0 ? [answer.bodies.buffer] : [];
+    port.postMessage({ kind: 'answer', seq: request.seq, ms, answer } satisfies WorkerMessage, transferList);
   });
 });
 port.postMessage({ kind: 'ready', image } satisfies WorkerMessage);
