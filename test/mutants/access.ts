@@ -175,7 +175,11 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'nobody looks at sessions when a token expires',
     suite: 'API tokens that expire',
-    edits: edit('api-tokens.ts', '      if (expiryAt <= clock.now()) this.#reportExpired();\n    });', '    });'),
+    edits: edit(
+      'api-tokens.ts',
+      '      if (expiryAt <= clock.now()) this.#reportExpired();\n    });',
+      '    });',
+    ),
   },
   {
     name: 'only the first of several tokens that expire ends its sessions',

@@ -732,7 +732,13 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'the name of a backup leads out of its folder',
     suite: 'backups over HTTP',
-    edits: [{ file: 'src/app/backups.ts', search: 'if (!NAME.test(folderName))', replace: "if (chosen === '')" }],
+    edits: [
+      {
+        file: 'src/app/backups.ts',
+        search: 'if (!NAME.test(folderName))',
+        replace: "if (folderName === '')",
+      },
+    ],
   },
   {
     name: 'a user with a list of rights takes a backup',
