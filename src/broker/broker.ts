@@ -224,7 +224,7 @@ export class Broker implements Service {
     const names = local.map(({ name }) => name);
     log.warn(
       { event: 'namespaces-apart', namespaces: names, node: { id: node.id, host: node.host, pid: node.pid } },
-      `node ${nodeText(node)} shares namespaces with this one, but not ${names.join(', ')}: each node has queues of its local there`,
+      `node ${nodeText(node)} shares namespaces with this one, but not ${names.join(', ')}: each node has queues of its own there`,
     );
   }
 
