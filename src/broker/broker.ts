@@ -191,7 +191,8 @@ export class Broker implements Service {
       if (namespace.migration === null) this.#join(namespace, target);
     }
     const { migration } = namespace;
-    if (migration === null) throw new Error('a namespace that was joined moves');
+    if (migration === null)
+      throw new Error(`Namespace ${name} has no migration, although it was just started.`);
     await migration.copyDefinitions();
     return migration;
   }
@@ -245,7 +246,7 @@ export class Broker implements Service {
 function tooManyCalls({ total, perUser }: UserLimits): QuaysideError {
   return new QuaysideError(
     'too-many-consumers',
-    `Too many calls wait already: at most ${total} on this node and ${perUser} for one user.`,
+    `Too many calls are waiting: at most ${total} may wait on this node, and ${perUser} of one user.`,
     { retryAfterMs: 1000 },
   );
 }

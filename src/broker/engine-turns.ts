@@ -103,7 +103,7 @@ function sizeOf(elements: readonly WeighedContent[]): number {
 function insertRejection(): QuaysideError {
   return new QuaysideError(
     'overloaded',
-    `The store is slower than the elements of all users come; nothing was stored within ${TIMEOUT_MS / 1000} s. Insert less at once, or retry later.`,
+    `The store cannot keep up with the inserts of all users; nothing was stored within ${TIMEOUT_MS / 1000} s. Insert less at a time, or retry later.`,
     { retryAfterMs: 1000 },
   );
 }
@@ -112,7 +112,7 @@ function insertRejection(): QuaysideError {
 export function readRejection(): QuaysideError {
   return new QuaysideError(
     'overloaded',
-    'The store is slower than users read large elements, and nothing was read in time. Read less at once, or retry later.',
+    'The store cannot keep up with the reads of large elements; nothing was read in time. Read less at a time, or retry later.',
     { retryAfterMs: 1000 },
   );
 }

@@ -156,14 +156,14 @@ export async function checkMigration(source: Namespace, target: Namespace): Prom
   if (source.migration !== null) {
     throw new QuaysideError(
       'definition-conflict',
-      `Namespace ${from} moves to the engine of namespace ${quote(source.migration.to)} already.`,
+      `Namespace ${from} is already moving to the engine of namespace ${quote(source.migration.to)}.`,
     );
   }
   const { ownsStore, storage, policy } = source.setup;
   if (ownsStore !== true || source.isShared) {
     throw new QuaysideError(
       'not-supported',
-      `Namespace ${from} (${source.type}) cannot be moved: other nodes may use its engine at the same time. Only namespaces in a file of SQLite, without a signaller that is shared, can be moved.`,
+      `Namespace ${from} (${source.type}) cannot be moved: other nodes may use its engine at the same time. Only namespaces in an SQLite file, without a shared signaller, can be moved.`,
     );
   }
   const rejected = (reason: string): QuaysideError =>

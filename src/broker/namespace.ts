@@ -259,7 +259,10 @@ export class Namespace {
       await this.#declareAll();
       this.#isDeclared = true;
     } catch (error) {
-      this.log.warn({ err: error, ns: this.name }, 'the engine could not be given the options of queues yet');
+      this.log.warn(
+        { err: error, ns: this.name },
+        'stored options of queues could not be declared to the engine yet',
+      );
     }
   }
 
@@ -1024,7 +1027,7 @@ function namespaceCapacity(
     rejection: (limit, option) =>
       new QuaysideError(
         'namespace-full',
-        `Namespace ${quote(policy.name)} holds as much as it may (${limit}). Consume elements, or raise ${option}.`,
+        `Namespace ${quote(policy.name)} is full (${limit}). Consume elements, or raise ${option}.`,
       ),
   };
   return new Capacity(setup, source, clock);
@@ -1052,7 +1055,7 @@ function queueCapacity(
     rejection: (limit, option) =>
       new QuaysideError(
         'queue-full',
-        `Queue ${quote(key.name)} holds as much as it may (${limit}). Consume elements, or raise ${option} of its options.`,
+        `Queue ${quote(key.name)} is full (${limit}). Consume elements, or raise ${option} of its options.`,
       ),
   };
   return new Capacity({ maxElements, maxBytes: null }, source, clock);

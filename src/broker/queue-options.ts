@@ -260,7 +260,7 @@ export function versionOfOptions(stored: OwnOptions | null): string {
 export function otherOptions({ name }: QueueKey): QuaysideError {
   return new QuaysideError(
     'precondition-failed',
-    `The stored options of queue ${quote(name)} have another version than If-Match names. Read them again, and look at the difference.`,
+    `The stored options of queue ${quote(name)} do not have the version that If-Match names. Read them again, and look at the difference.`,
   );
 }
 

@@ -443,7 +443,7 @@ export class Queue {
       await this.settleAll(reserved);
     } catch (error) {
       const fields = { err: error, queue: this.key, count: reserved.length };
-      this.namespace.log.warn(fields, 'elements could not be requeued; their leases will end');
+      this.namespace.log.warn(fields, 'elements could not be requeued; they return when their leases expire');
     }
   }
 
@@ -788,7 +788,7 @@ function mismatch(
   { name }: QueueKey,
 ): QuaysideError {
   const key = quote(keyOfUser(request?.key ?? elements[index]?.dedupKey ?? ''));
-  const before = `${key} came before to queue ${quote(name)} with other content or parameters`;
+  const before = `${key} was used before in queue ${quote(name)} with other content or parameters`;
   if (request !== null) {
     const message = `The request's key ${before}. Use a new key for a new request.`;
     return new QuaysideError('idempotency-mismatch', message);

@@ -45,8 +45,12 @@ export class LeaseSweeper {
     this.#random = environment.random;
     const { log } = environment;
     this.#failures = new LogOnChange({
-      failed: (err) => log.warn({ err }, 'ended leases could not be returned; that is tried until it works'),
-      worksAgain: () => log.info({}, 'ended leases are returned again'),
+      failed: (err) =>
+        log.warn(
+          { err },
+          'elements with expired leases could not be released yet; the node retries until they are',
+        ),
+      worksAgain: () => log.info({}, 'elements with expired leases are released again'),
     });
     this.#onAffected = onAffected;
     this.#timer = new EarliestTimer(this.#clock, () => {

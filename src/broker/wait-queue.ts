@@ -660,9 +660,13 @@ function timeoutError({ request, tid, since }: Consumer): QuaysideError {
 /** The error of a failed take for its callers. */
 export function asTakeError(failure: unknown): QuaysideError {
   if (failure instanceof QuaysideError) return failure;
-  return new QuaysideError('internal', 'The take failed for a reason that is no fault of the request.', {
-    cause: failure,
-  });
+  return new QuaysideError(
+    'internal',
+    'The take failed because of an internal error. The log has the details.',
+    {
+      cause: failure,
+    },
+  );
 }
 
 /** Stands for an unknown number: wakes all watchers, as none watches for more elements than a take returns. */

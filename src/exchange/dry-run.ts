@@ -107,7 +107,7 @@ export async function dryRun(
     const selector_ms = Math.round((clock.monotonic() - startedAt) * 100) / 100;
     if (answer?.outcome !== 'evaluated') {
       if (answer?.outcome !== 'overrun') {
-        return { ...untouched, overrun: 'the selectors were not asked', selector_ms };
+        return { ...untouched, overrun: 'the selectors did not run', selector_ms };
       }
       const logs = (answer.logs ?? []).map(([, text]) => text);
       return { ...untouched, overrun: answer.error, logs, selector_ms };

@@ -186,7 +186,7 @@ interface DestinationError {
 }
 
 const MAX_ERRORS = 10;
-const HIDDEN_MESSAGE = 'The selector threw. What it threw may quote the body, which you may not see.';
+const HIDDEN_MESSAGE = 'The selector threw an error. Its message may quote the body, which you may not see.';
 
 /** The latest errors of an exchange, for `errors` of the record. */
 export class DestinationErrors {

@@ -215,7 +215,7 @@ describe('What a selector of an exchange threw', () => {
     const [shown] = (await x.record()).errors;
     assert.match(shown?.message ?? '', /a body/);
     assert.deepEqual(await errors('browser'), [shown]);
-    const message = 'The selector threw. What it threw may quote the body, which you may not see.';
+    const message = 'The selector threw an error. Its message may quote the body, which you may not see.';
     for (const user of ['masked', 'writer'])
       assert.deepEqual(await errors(user), [{ ...shown, message }], user);
   });

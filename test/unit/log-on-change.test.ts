@@ -60,8 +60,8 @@ describe('While an engine is away', () => {
     assert.ok((await world.goThrough()) > 10);
     await sweeper.stop();
     assert.deepEqual(world.said, [
-      'warn ended leases could not be returned; that is tried until it works',
-      'info ended leases are returned again',
+      'warn elements with expired leases could not be released yet; the node retries until they are',
+      'info elements with expired leases are released again',
     ]);
   });
 
