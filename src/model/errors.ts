@@ -101,11 +101,9 @@ export function invalidParameter(parameter: string, message: string): QuaysideEr
 }
 
 export function shuttingDown(): QuaysideError {
-  return new QuaysideError(
-    'shutting-down',
-    'This node is stopping; ask another one, or this one again soon.',
-    { retryAfterMs: 1000 },
-  );
+  return new QuaysideError('shutting-down', 'This node is shutting down. Use another node, or retry soon.', {
+    retryAfterMs: 1000,
+  });
 }
 
 /** Also used for a namespace that the user may not see. */

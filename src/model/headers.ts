@@ -38,7 +38,7 @@ export function checkHeaders(
   exempt: ReadonlySet<string> = NONE,
   prefix = '',
 ): ElementHeaders {
-  if (flat.length % 2 !== 0) throw invalidHeader(null, 'Headers come as pairs of name and value.');
+  if (flat.length % 2 !== 0) throw invalidHeader(null, 'Headers must be pairs of name and value.');
   let count = 0;
   let bytes = 0;
   for (let at = 0; at < flat.length; at += 2) {
@@ -49,7 +49,7 @@ export function checkHeaders(
     if (count > LIMITS.headerCount) {
       throw invalidHeader(
         prefix + name,
-        `it is one too many, an element has at most ${LIMITS.headerCount} headers`,
+        `it is one header too many, an element has at most ${LIMITS.headerCount} headers`,
       );
     }
     // Each character of a valid pair is one byte on the wire, so lengths count bytes.
@@ -57,7 +57,7 @@ export function checkHeaders(
     if (bytes > LIMITS.headerBytes) {
       throw invalidHeader(
         prefix + name,
-        `it brings the headers to ${bytes} bytes, an element has at most ${LIMITS.headerBytes}`,
+        `the headers have ${bytes} bytes with it, an element has at most ${LIMITS.headerBytes}`,
       );
     }
     if (!NAME.test(name)) throw invalidHeader(prefix + name, 'a header name is a lower-case HTTP token');

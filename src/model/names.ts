@@ -30,8 +30,8 @@ export function checkName(kind: string, name: string, parameter = kind): string 
 
 /** What is wrong with a name and how to fix it, to continue a sentence; null if it is valid. */
 function problemWith(name: string): string | null {
-  if (name === '') return 'is empty. Give 1 to 255 bytes of UTF-8';
-  if (CONTROL.test(name)) return 'has a control character. Leave it out';
+  if (name === '') return 'is empty. Use 1 to 255 bytes of UTF-8';
+  if (CONTROL.test(name)) return 'contains a control character. Remove it';
   if (!name.isWellFormed()) return 'is not well-formed Unicode. Send UTF-8';
   // A UTF-16 code unit is at most 3 bytes of UTF-8, so a short name need not be encoded.
   const isTooLong = name.length * 3 > LIMITS.nameBytes && encoder.encode(name).length > LIMITS.nameBytes;
@@ -56,7 +56,7 @@ export function checkGroup(parameter: string, group: string): string {
   if (!isGroup(group)) {
     throw invalidParameter(
       parameter,
-      `${quote(group)} is not a consumer group: it has 1 to ${LIMITS.groupLength} characters of well-formed Unicode, no comma, no control character and no space at an end.`,
+      `${quote(group)} is not a valid consumer group name: a name has 1 to ${LIMITS.groupLength} characters of well-formed Unicode, no comma, no control character and no space at an end.`,
     );
   }
   return group;

@@ -16,14 +16,14 @@ export class ExcessConnections {
     this.#fields = { protocol, maxSockets };
     this.#log = log;
     this.#lines = new LineLimit(clock, (_, leftOut) => {
-      log.warn({ ...this.#fields, leftOut }, 'further connections were closed, as maxSockets were open');
+      log.warn({ ...this.#fields, leftOut }, 'further connections were closed because maxSockets were open');
     });
   }
 
   /** Records a closed connection. */
   note(): void {
     if (!this.#lines.admit(this.#fields.protocol)) return;
-    this.#log.warn(this.#fields, 'a connection was closed, as maxSockets were open');
+    this.#log.warn(this.#fields, 'a connection was closed because maxSockets were open');
   }
 
   /** Logs the count of the current, unfinished minute. */

@@ -185,7 +185,7 @@ export async function whileLocked<T>(
   for (let leftMs = waitMs; !createPrivateFile(lock); leftMs -= LOCK_RETRY_MS) {
     if (leftMs <= 0) {
       throw new FileLocked(
-        `Another command is changing ${target}. If none runs, one was killed: remove ${lock}, and try again.`,
+        `${target} is locked by another command. If none is running, remove the lock of one that was killed, ${lock}, and try again.`,
       );
     }
     await delay(LOCK_RETRY_MS);

@@ -37,7 +37,7 @@ export function listen(
 export function addressOf(server: Server, protocol: string): AddressInfo {
   const address = server.address();
   if (address === null || typeof address === 'string') {
-    throw new Error(`The ${protocol} server does not listen.`);
+    throw new Error(`The ${protocol} server is not listening.`);
   }
   return address;
 }

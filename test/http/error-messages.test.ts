@@ -44,7 +44,11 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     /^The request is not well-formed HTTP: .*header/i,
   ],
   ['a namespace', get('/q/jbos/q?to=0'), 'There is no namespace "jbos".'],
-  ['a queue name', get('/q/N/a%0Ab/status'), 'The queue name "a\\nb" has a control character. Leave it out.'],
+  [
+    'a queue name',
+    get('/q/N/a%0Ab/status'),
+    'The queue name "a\\nb" contains a control character. Remove it.',
+  ],
   [
     'a long tid',
     get(`/q/N/q?tid=${'t'.repeat(300)}`),
@@ -110,7 +114,7 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
   [
     'a group with a comma',
     get('/q/events/q?group=a,b'),
-    '"a,b" is not a consumer group: it has 1 to 64 characters of well-formed Unicode, no comma, no control character and no space at an end.',
+    '"a,b" is not a valid consumer group name: a name has 1 to 64 characters of well-formed Unicode, no comma, no control character and no space at an end.',
   ],
   [
     'a preference',

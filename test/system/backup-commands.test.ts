@@ -87,7 +87,7 @@ describe('npm run backup and npm run restore', () => {
     assert.equal(await server.stop(), 0);
     const refused = await run(['restore', 'saved/monday']);
     assert.equal(refused.code, 1);
-    assert.match(refused.stderr, /N\.db is there already\. Move it away, or give --replace/);
+    assert.match(refused.stderr, /N\.db already exists\. Move it, or use --replace/);
     const before = readFileSync(folder.file('data/N.db'));
     const restored = await run(['restore', 'saved/monday', '--replace']);
     assert.equal(restored.code, 0, restored.stderr);
@@ -247,7 +247,7 @@ describe('npm run backup and npm run restore', () => {
     assert.equal(refused.code, 2);
     assert.match(
       refused.stderr,
-      /N\.db is missing, and \S+N\.db\.restoring shows that a restore was cut off/,
+      /N\.db is missing, and \S+N\.db\.restoring shows that a restore was interrupted/,
     );
     assert.ok(!data().includes('N.db'));
     assert.equal((await run(['restore', 'monday', '--replace'])).code, 0);

@@ -87,7 +87,7 @@ describe('opening a SQLite file', () => {
       const db = new DatabaseSync(folder.file);
       db.exec('ALTER TABLE damaged RENAME COLUMN queue TO qveue');
       db.close();
-      await assert.rejects(folder.engine().start(), /test\.db has other tables than it should .*backup/);
+      await assert.rejects(folder.engine().start(), /test\.db has unexpected tables .*backup/);
     });
   });
 
@@ -142,7 +142,7 @@ describe('opening a SQLite file', () => {
 
   it('refuses a SQLite that is too old', () => {
     for (const version of ['3.51.2', '3.7.0', '3.9.99', '2.99.99', '0']) {
-      assert.throws(() => checkSqliteVersion(version), /use a Node with SQLite 3\.51\.3/);
+      assert.throws(() => checkSqliteVersion(version), /use one with SQLite 3\.51\.3/);
     }
     for (const version of ['3.51.3', '3.52.0', '3.100.0', '4.0.0']) checkSqliteVersion(version);
   });

@@ -161,7 +161,7 @@ describe('quayside user', () => {
     await assert.rejects(
       whileLocked(file, () => Promise.reject(new Error('it ran all the same')), 0),
       new FileLocked(
-        `Another command is changing ${file}. If none runs, one was killed: remove ${file}.lock, and try again.`,
+        `${file} is locked by another command. If none is running, remove the lock of one that was killed, ${file}.lock, and try again.`,
       ),
     );
     const waiting = run(add('bob'));

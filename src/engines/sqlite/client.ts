@@ -375,7 +375,7 @@ export class WorkerClient {
     try {
       for (const [i, reply] of replies.entries()) settle(this.#inFlight[i]?.pending ?? [], reply);
     } catch (error) {
-      this.#fail(`an answer cannot be read: ${error}`, MAX_IN_FLIGHT);
+      this.#fail(`a reply cannot be read: ${error}`, MAX_IN_FLIGHT);
     }
   }
 

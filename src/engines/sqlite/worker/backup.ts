@@ -175,9 +175,7 @@ function checkTarget(file: string, mayReplace: boolean): void {
   }
   const [first] = existingFiles(file);
   if (first === undefined || mayReplace) return;
-  throw new Error(
-    `${first} is there already. Move it away, or give --replace, which keeps it under another name.`,
-  );
+  throw new Error(`${first} already exists. Move it, or use --replace, which keeps it under another name.`);
 }
 
 /** The files of a database. Those of one database must never be combined with those of another. */

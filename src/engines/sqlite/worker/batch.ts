@@ -70,7 +70,8 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
 
 const NO_SPACE: Rejection = {
   code: 'storage-full',
-  message: 'The disk is nearly full; consuming continues, inserting when there is space again.',
+  message:
+    'The disk is nearly full: inserts are rejected until it has space again; elements can still be consumed.',
 };
 
 /** Calls that were sent together, and the main thread's time when they were. */

@@ -86,14 +86,14 @@ export function openError(file: string, error: unknown): OpenError {
 function openErrorMessage(file: string, error: unknown): string {
   const why = messageOf(error);
   if (isBusy(error)) {
-    return `SQLite file ${file} is in use by another process; stop that one or give this one a file of its own.`;
+    return `SQLite file ${file} is in use by another process; stop that process, or configure another file.`;
   }
   if (isDamage(error)) {
     return `SQLite file ${file} is damaged or not a database (${why}); restore it from a backup or move it away.`;
   }
   // A statement of the engine does not match the tables.
   if (sqliteCode(error) === SQLITE_ERROR) {
-    return `SQLite file ${file} has other tables than it should (${why}): it is damaged; restore it from a backup or move it away.`;
+    return `SQLite file ${file} has unexpected tables (${why}): it is damaged; restore it from a backup or move it away.`;
   }
   if (sqliteCode(error) !== null) {
     return `SQLite file ${file} cannot be opened (${why}); check that its folder exists, may be written and has space.`;

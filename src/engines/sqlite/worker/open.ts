@@ -19,7 +19,7 @@ export function checkSqliteVersion(version: string): void {
   );
   if (given !== undefined && oldest !== undefined && given >= oldest) return;
   throw new OpenError(
-    `This Node brings SQLite ${version}, which can corrupt its files; use a Node with SQLite ${MIN_SQLITE_VERSION} or newer.`,
+    `This version of Node.js has SQLite ${version}, which can corrupt its files; use one with SQLite ${MIN_SQLITE_VERSION} or newer.`,
   );
 }
 
@@ -98,7 +98,7 @@ function checkRestored(file: string): void {
   const draft = draftOf(file);
   if (existsSync(file) || !existsSync(draft)) return;
   throw new OpenError(
-    `SQLite file ${file} is missing, and ${draft} shows that a restore was cut off. Repeat the restore with --replace, or delete ${draft} to start with an empty file.`,
+    `SQLite file ${file} is missing, and ${draft} shows that a restore was interrupted. Repeat the restore with --replace, or delete ${draft} to start with an empty file.`,
   );
 }
 
@@ -116,7 +116,7 @@ function checkLog({ file, durability, damagedLog }: OpenSettings, warn: Warn): v
     : holdsCommits(log) && `is missing although its log ${log} holds commits`;
   if (!problem) return;
   if (isFileThere && durability === 'normal') {
-    warn({ file, ...damage }, 'the log ends early, as after a power loss: what was stored last is lost');
+    warn({ file, ...damage }, 'the log ends early, as after a power loss: the last changes are lost');
     return;
   }
   if (damagedLog === 'drop') {
@@ -162,7 +162,10 @@ function warnOfWiderModes(file: string, warn: Warn): void {
   for (const path of [file, `${file}-wal`, `${file}.ballast`]) {
     const mode = widerMode(path);
     if (mode !== null) {
-      warn({ file: path, mode }, `${path} has mode ${mode}: others can read it; chmod 600 takes that away`);
+      warn(
+        { file: path, mode },
+        `${path} has mode ${mode}: other users can read it; fix this with chmod 600`,
+      );
     }
   }
 }

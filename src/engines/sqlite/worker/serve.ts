@@ -73,7 +73,7 @@ function warnOfOlderClock({ queues }: Store, { file, now }: WorkerData, warn: Wa
   if (behindMs < OLDER_CLOCK_MS) return;
   warn(
     { file, behindMs },
-    'the clock shows an earlier time than when the file was last used: what was ready may be withheld, and leases last longer, by the difference',
+    'the clock is behind the time when the file was last used: ready elements may be withheld, and leases last longer, by the difference',
   );
 }
 
@@ -172,7 +172,7 @@ class StoreServer {
     try {
       this.#store.checkpoint(0, 0);
     } catch (error) {
-      this.#warn({ err: messageOf(error) }, 'the last checkpoint failed; the next start makes it');
+      this.#warn({ err: messageOf(error) }, 'the last checkpoint failed; the next start repeats it');
     }
     this.#store.close();
     this.#port.close();

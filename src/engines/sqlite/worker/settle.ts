@@ -493,6 +493,6 @@ export function setAsideDamaged(store: Store, seq: number): void {
   const fate = isKept ? 'kept in the table "damaged"' : 'lost: its content is missing';
   store.warn(
     { element: store.ids.format(element), namespace: queue?.key.ns ?? '', queue: queue?.key.name ?? '' },
-    `an element fails its checksum; it was taken out of its queue and ${fate}`,
+    `an element fails its checksum; it was removed from its queue and ${fate}`,
   );
 }

@@ -86,8 +86,8 @@ export class Space {
     if (hasSpace !== this.#isNearlyFull) return;
     this.#isNearlyFull = !hasSpace;
     const fields = { file: this.#options.file, freeBytes: free, ballast: this.#hasBallast };
-    if (hasSpace) this.#warn(fields, 'the disk has space again: inserts go on');
-    else this.#warn(fields, 'the disk is nearly full: inserts are refused, everything else goes on');
+    if (hasSpace) this.#warn(fields, 'the disk has space again: inserts are accepted');
+    else this.#warn(fields, 'the disk is nearly full: inserts are rejected, everything else continues');
   }
 
   /** Deletes the ballast when SQLite ran out of space. Returns whether there was one, so that a retry may succeed. */
@@ -98,7 +98,7 @@ export class Space {
     this.#hasBallast = false;
     this.#warn(
       { file: this.#options.file },
-      'the disk is full: the ballast file was given up so that elements can still be consumed',
+      'the disk is full: the ballast file was deleted so that elements can still be consumed',
     );
     return true;
   }
