@@ -39,11 +39,11 @@ export function countPuts(stats: Stats, queue: QueueKey, groups: readonly GroupN
 export function countDeadLetters(
   stats: Stats,
   from: { readonly queue: QueueKey; readonly group: GroupName },
-  to: { readonly queue: QueueKey; readonly groups: readonly GroupName[] } | null,
+  to: { readonly queue: QueueKey; readonly groups: readonly GroupName[] },
   count: number,
 ): void {
   stats.add(from.queue, from.group, { deadletter: count });
-  if (to !== null) countPuts(stats, to.queue, to.groups, count);
+  countPuts(stats, to.queue, to.groups, count);
 }
 
 /**

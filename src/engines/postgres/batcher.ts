@@ -568,7 +568,7 @@ const LOCK_SHARED = lockStatement('_shared');
  */
 function lockStreams(locked: readonly ReadonlySet<RegisteredQueue>[]): Query | null {
   const ids = new Set<number>();
-  for (const queues of locked) for (const { whole } of queues) ids.add(whole.id.readInt32BE(4));
+  for (const queues of locked) for (const { id } of queues) ids.add(id.readInt32BE(4));
   if (ids.size === 0) return null;
   const sorted = [...ids].sort((a, b) => a - b);
   return { statement: locked.length > 1 ? LOCK_EXCLUSIVE : LOCK_SHARED, values: [int4Array(sorted)] };

@@ -423,7 +423,7 @@ export class Housekeeping {
   noteUse(subscription: Subscription): void {
     if (this.#used.size === 0) {
       setImmediate(() => {
-        const ids = idArray([...this.#used].flatMap(({ id, queue }) => [id, queue.whole.id]));
+        const ids = idArray([...this.#used].flatMap(({ id, queue }) => [id, queue.id]));
         this.#used.clear();
         this.#auxiliary.change({ statement: NOTE_USE, values: [ids] }).catch(() => {});
       });

@@ -58,7 +58,8 @@ const columnsFor = variantsByFlags((shared: boolean, keyed: boolean): Columns<Ne
       Buffer.from(`{${subscriptions.map(({ idText }) => idText).join(',')}}`),
     );
     columns.bool('in_stream', ({ queue }) => queue.isStream);
-  } else columns.id('subscription', ({ subscriptions: [only], queue }) => (only ?? queue.whole).id);
+  } else
+    columns.id('subscription', ({ subscriptions: [only], queue }) => (only ?? queue.plainSubscription).id);
   columns
     .bigint('due', ({ dueAt }) => dueAt)
     .bigint('delay', ({ element }) => Math.ceil(element.delayMs))
@@ -66,7 +67,7 @@ const columnsFor = variantsByFlags((shared: boolean, keyed: boolean): Columns<Ne
     .int('tries', ({ element }) => element.tries)
     .text('head', ({ element }) => encodeHead(element))
     .bytea('body', ({ element }) => element.body);
-  if (shared || keyed) columns.id('queue', ({ queue }) => queue.whole.id);
+  if (shared || keyed) columns.id('queue', ({ queue }) => queue.id);
   if (!keyed) return columns;
   return columns
     .bytea('key', ({ key }) => key)
@@ -138,7 +139,8 @@ export class NewElements {
     const [first] = groups;
     const distinctGroups = groups.length === 1 && first !== undefined ? groups : new Set(groups);
     const subscriptions: Subscription[] = [];
-    if (!this.#subscriptions.has(queue.whole)) this.#subscriptions.set(queue.whole, Number.POSITIVE_INFINITY);
+    if (!this.#subscriptions.has(queue.plainSubscription))
+      this.#subscriptions.set(queue.plainSubscription, Number.POSITIVE_INFINITY);
     for (const group of distinctGroups) {
       const subscription = this.#registry.subscription(queue, group);
       subscriptions.push(subscription);
@@ -152,7 +154,7 @@ export class NewElements {
 
 /** Combines the id of a queue with the hash of a key, in PostgreSQL's text format. */
 function queueAndKey(queue: RegisteredQueue, key: string): string {
-  return `${queue.whole.idText} ${key}`;
+  return `${queue.idText} ${key}`;
 }
 
 /**

@@ -81,9 +81,12 @@ function declareOperation(setsOptions: boolean): Operation<DeclareItem, void> {
   return {
     statement,
     changes: true,
-    keysOf: ({ queue }) => [queue.whole.idText],
+    keysOf: ({ queue }) => [queue.idText],
     prepare: (items) => ({
-      values: [...REGISTERED.values(items.map(({ queue }) => queue.whole)), ...DECLARED.values(items)],
+      values: [
+        ...REGISTERED.values(items.map(({ queue }) => queue.plainSubscription)),
+        ...DECLARED.values(items),
+      ],
       read: () => {
         for (const { queue, options } of items) {
           queue.hasPolicy ||= options?.deadLetter != null || options?.retryDelay != null;
@@ -195,7 +198,7 @@ function purgeOperations(): (state: DeliveryState | 'waiting') => Operation<Purg
           const rows = Math.floor(MAX_PURGED / statements);
           const bytes = Math.floor(MAX_STATEMENT_BYTES / statements);
           return {
-            values: [queue.whole.idText, String(rows), String(bytes)],
+            values: [queue.idText, String(rows), String(bytes)],
             read: ([row = []]) => {
               const [found, removed] = [number(row, 0), number(row, 1)];
               return [{ removed, isDone: found < rows && removed === found }];
@@ -332,11 +335,7 @@ function streamCountsOperation(context: Context): Operation<RegisteredQueue, Que
       if (queue === undefined) throw new Error('a count has a queue');
       const sentAt = context.monotonic();
       const known = [...queue.subscriptions.values()];
-      const values = [
-        ...READ_PLACES.values(known),
-        queue.whole.idText,
-        String(queue.elementCounterWatermark.from),
-      ];
+      const values = [...READ_PLACES.values(known), queue.idText, String(queue.elementCounterWatermark.from)];
       return {
         values,
         read: (rows) => {

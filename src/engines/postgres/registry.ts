@@ -67,7 +67,7 @@ export class RegisteredQueue {
   readonly nsText: Buffer;
   readonly nameText: Buffer;
   /** The subscription of a plain queue. In a stream it represents the queue itself, and has no deliveries. */
-  readonly whole: Subscription;
+  readonly plainSubscription: Subscription;
   readonly subscriptions = new Map<GroupName, Subscription>();
   /** The watermark for counts of a stream's elements. */
   readonly elementCounterWatermark = new CounterWatermark();
@@ -89,15 +89,24 @@ export class RegisteredQueue {
     this.hasPolicy = deadLetter !== null || retryDelay !== null;
     this.nsText = ownUtf8(key.ns);
     this.nameText = ownUtf8(key.name);
-    this.whole = new Subscription(this, PLAIN_GROUP);
-    this.subscriptions.set(PLAIN_GROUP, this.whole);
+    this.plainSubscription = new Subscription(this, PLAIN_GROUP);
+    this.subscriptions.set(PLAIN_GROUP, this.plainSubscription);
+  }
+
+  /** The id under which the registry has the queue itself. */
+  get id(): Buffer {
+    return this.plainSubscription.id;
+  }
+
+  get idText(): string {
+    return this.plainSubscription.idText;
   }
 }
 
 /** The columns that a statement which stores elements writes to the registry, with `register` of `sql.ts`. */
 export const REGISTERED = new Columns<Subscription>()
   .id('id', ({ id }) => id)
-  .id('queue', ({ queue }) => queue.whole.id)
+  .id('queue', ({ queue }) => queue.id)
   .text('ns', ({ queue }) => queue.nsText)
   .text('name', ({ queue }) => queue.nameText)
   .text('grp', ({ groupText }) => groupText);
@@ -257,7 +266,7 @@ export class Registry {
   async #readGroups(connection: Connection, queues: readonly RegisteredQueue[]): Promise<void> {
     const readAt = this.#clock.now;
     const found = queues.map(() => new Set<GroupName>());
-    for (const row of await connection.query(GROUPS, [idArray(queues.map(({ whole }) => whole.id))])) {
+    for (const row of await connection.query(GROUPS, [idArray(queues.map(({ id }) => id))])) {
       found[number(row, 0) - 1]?.add(text(row, 1));
     }
     for (const [place, queue] of queues.entries()) {

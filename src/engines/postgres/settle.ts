@@ -256,7 +256,7 @@ function countsTry({ item: { action } }: Ref): boolean {
  * the queues, its items change nothing, and are repeated with the long form.
  */
 function releaseOperation(context: Context, retryWith: SettleOperation): SettleOperation {
-  const columns = releaseColumns().id('queue', ({ queue }) => queue.whole.id);
+  const columns = releaseColumns().id('queue', ({ queue }) => queue.id);
   const mayDie = `b AS MATERIALIZED (SELECT s.id FROM subscription s WHERE s.id = ANY ($${columns.count + 1}::bigint[]) AND (s.max_tries > 0 OR cardinality(s.retry) > 0))`;
   const changed = `g AS (UPDATE delivery d SET lease_until = NULL, token = NULL, due_at = ${dueAt()}, tries = d.tries + r.counts::int,
       reason = CASE WHEN r.counts THEN r.reason ELSE d.reason END FROM r, t
@@ -268,7 +268,7 @@ function releaseOperation(context: Context, retryWith: SettleOperation): SettleO
   };
   const prepare = (items: readonly Ref[]): Prepared<SettleResult> => {
     expectReturns(items, context);
-    const counting = new Set(items.filter(countsTry).map(({ queue }) => queue.whole.id));
+    const counting = new Set(items.filter(countsTry).map(({ queue }) => queue.id));
     return {
       values: [...columns.values(items), idArray([...counting])],
       read: (rows) => {
@@ -413,9 +413,7 @@ interface Removal {
 
 /** All deliveries of an element are locked before the first is deleted, so that either all are deleted or none. */
 function removeOperation(): Operation<Removal, SettleResult> {
-  const columns = new Columns<Removal>()
-    .id('queue', ({ queue }) => queue.whole.id)
-    .bigint('seq', ({ seq }) => seq);
+  const columns = new Columns<Removal>().id('queue', ({ queue }) => queue.id).bigint('seq', ({ seq }) => seq);
   const statement = {
     name: 'remove',
     text: `${withList(
@@ -435,7 +433,7 @@ function removeOperation(): Operation<Removal, SettleResult> {
     statement,
     changes: true,
     locksElements: true,
-    keysOf: ({ queue, seq }) => [`${queue.whole.idText} ${seq}`],
+    keysOf: ({ queue, seq }) => [`${queue.idText} ${seq}`],
     prepare: (items) => ({
       values: columns.values(items),
       read: (rows) => {

@@ -243,7 +243,7 @@ export class PostgresStorage implements Storage {
     const { ready, scheduled, reserved } = await this.counts(key);
     return (
       ready + scheduled + reserved === 0 &&
-      this.#housekeeping.drop(key, this.#context.registry.queue(key).whole.idText)
+      this.#housekeeping.drop(key, this.#context.registry.queue(key).idText)
     );
   }
 
@@ -253,7 +253,7 @@ export class PostgresStorage implements Storage {
     if (group === undefined && queue.isStream) {
       return this.#streamCounter.count(queue, this.ping());
     }
-    const subscription = group === undefined ? queue.whole : registry.subscription(queue, group);
+    const subscription = group === undefined ? queue.plainSubscription : registry.subscription(queue, group);
     const counts = await this.#batcher
       .submit(this.#operations.counts, subscription, queue)
       .catch((error) => this.#onReadFailed(subscription, error));

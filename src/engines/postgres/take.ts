@@ -360,7 +360,7 @@ const RESTORED = new Columns<Restored>()
   .bigint('due', ({ delivery }) => delivery.matureAt)
   .bigint('expires', ({ delivery }) => delivery.expiresAt ?? null)
   .id('subscription', ({ subscription }) => subscription.id)
-  .id('queue', ({ subscription }) => subscription.queue.whole.id)
+  .id('queue', ({ subscription }) => subscription.queue.id)
   .int('tries', ({ delivery }) => delivery.tries)
   .text('reason', ({ delivery: { reason } }) => (reason === undefined ? null : Buffer.from(reason)))
   .text('head', ({ head }) => head)
@@ -407,7 +407,7 @@ export function undoOperations(context: Context): (queue: RegisteredQueue) => Op
       };
       lowerWatermarks();
       const registered = new Set(
-        restored.flatMap(({ subscription }) => [subscription.queue.whole, subscription]),
+        restored.flatMap(({ subscription }) => [subscription.queue.plainSubscription, subscription]),
       );
       return {
         values: [...REGISTERED.values([...registered]), ...RESTORED.values(restored)],
