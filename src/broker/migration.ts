@@ -366,7 +366,7 @@ export class MigratingStorage implements Storage {
     const taken = new Set(deliveries.map(({ id }) => id));
     const bytesLeft = maxBytes === undefined ? undefined : maxBytes - bytesOf(deliveries);
     if (deliveries.length === count || fromOld.isCut === true || fromOld.isLeft === true) return fromOld;
-    if (bytesLeft !== undefined && bytesLeft <= 0) return { deliveries, nextDueAt: TAKE_AGAIN };
+    if (bytesLeft !== undefined && bytesLeft <= 0) return { deliveries, nextDueAt: TAKE_AGAIN, isLeft: true };
     let fromNew: TakeResult;
     try {
       fromNew = await this.#to.take(queue, {

@@ -363,6 +363,15 @@ describe('a queue in two engines', () => {
     assert.deepEqual(await bounded(25_000), [['b', 'c'], false]);
   });
 
+  it('may be in the new engine if the old one used up the bytes of a take', async () => {
+    const queue = newQueue();
+    await old().insert(queue, newElements('a'));
+    await engines.storage.insert(queue, newElements('b'));
+    const options = { group: '', count: 2, leaseMs: null, maxBytes: 1 };
+    const { deliveries, isLeft } = await engines.storage.take(queue, options);
+    assert.deepEqual([bodyTexts(deliveries), isLeft], [['a'], true]);
+  });
+
   it('is not dropped, and loses nothing in the new engine, while the old one holds an element', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a'));
