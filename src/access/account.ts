@@ -76,7 +76,7 @@ function readPassword({ name, password }: UserDefinition): StoredPassword {
       name,
       ['password'],
       messageOf(error),
-      'Make a hash with `npm start -- hash-password`',
+      'Create a hash with `npm start -- hash-password`',
     );
   }
 }
@@ -84,7 +84,7 @@ function readPassword({ name, password }: UserDefinition): StoredPassword {
 function readUser({ name, rights, maskBodies = false }: UserDefinition, namespaces: readonly string[]): User {
   if (!isBasicName(name)) {
     const hint = `Choose a name of 1 to ${PASSWORD_BYTES} bytes, without colons and control characters`;
-    throw new UserDefinitionError(name, [], 'a name that Basic credentials cannot carry', hint);
+    throw new UserDefinitionError(name, [], 'cannot be sent in Basic credentials', hint);
   }
   if (rights === null) {
     if (maskBodies) {

@@ -125,7 +125,7 @@ export class ApiTokens implements Service {
       delayMs: REVOKE_RETRY_MS,
       maxAtOnce: MAX_CHANGES,
       failed: (id, err) =>
-        options.log.warn({ err, id }, 'a token of a user who was removed could not be revoked yet'),
+        options.log.warn({ err, id }, 'a token of a removed user could not be revoked yet'),
     });
     this.#caches = new DefinitionsCaches({
       stores: options.namespaces.map(({ definitions }) => definitions),
@@ -139,7 +139,7 @@ export class ApiTokens implements Service {
         else this.#addEntry(id, definitions, stored);
       },
       onFailedRead: (id, error) =>
-        options.log.warn({ err: error, id }, 'tokens that changed could not be read yet'),
+        options.log.warn({ err: error, id }, 'changed tokens could not be read yet'),
     });
   }
 

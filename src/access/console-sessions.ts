@@ -409,18 +409,15 @@ export class EndedSessions implements Service {
         if (!hasChanged || definition === null) return;
         this.#merge(user, storedEnds(definition));
         if (isUnderstood(definition)) return;
-        log.error(
-          { user },
-          'stored ends of sessions of the console are not understood, and kept as they are',
-        );
+        log.error({ user }, 'stored ended console sessions have an unknown format and are left unchanged');
       },
-      onFailedRead: (_, err) => log.warn({ err }, 'sessions of the console that ended could not be read yet'),
+      onFailedRead: (_, err) => log.warn({ err }, 'ended console sessions could not be read yet'),
     });
     this.#retries = new Retries({
       clock,
       delayMs: STORE_RETRY_MS,
       maxAtOnce: MAX_CHANGES,
-      failed: (_, err) => log.warn({ err }, 'the end of a session of the console could not be stored yet'),
+      failed: (_, err) => log.warn({ err }, 'the end of a console session could not be stored yet'),
     });
   }
 
@@ -590,7 +587,7 @@ function isUnderstood({ value }: { readonly value: JsonValue }): boolean {
 function notUnderstood(user: string): QuaysideError {
   return new QuaysideError(
     'storage-unavailable',
-    `What is stored of ended sessions of user ${quote(user)} is not understood by this version, and is kept. The end counts on this node.`,
+    `The stored ended sessions of user ${quote(user)} have a format that this version does not know, and are left unchanged. The session has ended on this node only.`,
   );
 }
 

@@ -9,7 +9,7 @@ export class NetworkError extends Error {
   readonly index: number;
 
   constructor(entry: string, index: number) {
-    super(`${JSON.stringify(entry.slice(0, 64))} is no network`);
+    super(`${JSON.stringify(entry.slice(0, 64))} is not a network`);
     this.name = 'NetworkError';
     this.index = index;
   }

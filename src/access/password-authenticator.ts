@@ -97,7 +97,7 @@ export class PasswordAuthenticator implements Authenticator {
     total: MAX_CONCURRENT_HASHES,
     maxWaiting: MAX_WAITING_HASHES,
     rejection: () =>
-      new QuaysideError('overloaded', 'Too many logins wait to be checked; try again soon.', {
+      new QuaysideError('overloaded', 'Too many logins are waiting to be checked; try again soon.', {
         retryAfterMs: 1000,
       }),
   });

@@ -168,7 +168,7 @@ function decode(part: string, text: string, bytes: { least: number; most: number
   const decoded = Buffer.from(text, 'base64');
   if (encode(decoded) !== text) throw new Error(`has a ${part} that is not base64 without padding`);
   if (decoded.length < bytes.least || decoded.length > bytes.most) {
-    throw new Error(`has a ${part} of ${decoded.length} bytes; right are ${bytes.least} to ${bytes.most}`);
+    throw new Error(`has a ${part} of ${decoded.length} bytes; allowed are ${bytes.least} to ${bytes.most}`);
   }
   return decoded;
 }

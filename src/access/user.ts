@@ -58,7 +58,7 @@ function rejection(user: User, right: Right, namespace: string): QuaysideError {
 export function loginLost(): QuaysideError {
   return new QuaysideError(
     'unauthorized',
-    'This user is gone, or has another password, or the API token or the session of the console has ended.',
+    'This login is no longer valid: the user was removed or has another password, or the API token or console session has ended.',
   );
 }
 

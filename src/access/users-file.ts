@@ -78,7 +78,7 @@ export class UsersFile {
       throw invalidFile('it is not JSON');
     }
     if (typeof users !== 'object' || users === null || Object.keys(users).length === 0) {
-      throw invalidFile('it names no user');
+      throw invalidFile('it contains no users');
     }
     return Object.entries(users).map(([name, user]: [string, unknown]) => {
       if (!isRecord(user) || typeof user.password !== 'string')
@@ -89,7 +89,7 @@ export class UsersFile {
       if (unknownName !== undefined)
         throw invalidFile(`user ${name} has an unknown member ${quote(unknownName)}`);
       if (rights !== null && !isRightsByNamespace(rights)) {
-        throw invalidFile(`the rights of user ${name} are no lists of rights by namespace`);
+        throw invalidFile(`the rights of user ${name} are not lists of rights by namespace`);
       }
       if (typeof maskBodies !== 'boolean')
         throw invalidFile(`maskBodies of user ${name} is not true or false`);

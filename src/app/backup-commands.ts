@@ -36,7 +36,7 @@ export async function backUpCommand(
   version: string,
 ): Promise<string> {
   const folder = resolve(command.folder);
-  if (existsSync(folder)) throw new CommandFailed(`${folder} is there already; name a new folder.`);
+  if (existsSync(folder)) throw new CommandFailed(`${folder} exists already; name a new folder.`);
   try {
     makeFolder(dirname(folder));
     const log = {
@@ -66,7 +66,7 @@ export function restoreCommand(
     const restored = restoreBackup(resolve(folder), config, replace ? replacedAt : null);
     const lines = restored.flatMap(({ file, namespaces, kept }) => [
       `${namespaces.join(', ')}: ${file}`,
-      ...kept.map((path) => `  what was there is ${path} now`),
+      ...kept.map((path) => `  the previous file is now ${path}`),
     ]);
     return `Restored:\n${lines.map((line) => `  ${line}\n`).join('')}`;
   } catch (error) {
@@ -103,13 +103,13 @@ async function backUpRunning(
   config: Config,
   passwords: PasswordSource,
 ): Promise<BackupReport> {
-  const password = await readPassword(passwords, `The server runs. Password of ${command.user}: `);
+  const password = await readPassword(passwords, `The server is running. Password of ${command.user}: `);
   if (password === null) throw new CommandFailed('Nothing was backed up.');
   const authorization = `Basic ${Buffer.from(`${command.user}:${password}`).toString('base64')}`;
   const server = new ConfiguredServer(command.url, config);
   const request = server.call('POST', '/backup', { headers: { authorization } });
   const { status, body } = await request.catch((error: unknown) => {
-    const problem = 'A server has the files open, but does not answer; say where it listens with --url';
+    const problem = 'A server has the files open, but does not respond; give its address with --url';
     throw new CommandFailed(`${problem} (${server.origin}: ${messageOf(error)}).`);
   });
   const response = parse(body);
@@ -150,7 +150,9 @@ function describe(folder: string, { files, skipped }: BackupReport): string {
   const lines = files.map(
     ({ file, namespaces, bytes }) => `${file}: ${namespaces.join(', ')} (${bytes} bytes)`,
   );
-  const skippedLines = skipped.map(({ url, namespaces }) => `not in it: ${namespaces.join(', ')} (${url})`);
+  const skippedLines = skipped.map(
+    ({ url, namespaces }) => `not included: ${namespaces.join(', ')} (${url})`,
+  );
   return `Backed up to ${folder}:\n${[...lines, ...skippedLines].map((line) => `  ${line}\n`).join('')}`;
 }
 
@@ -194,7 +196,7 @@ function plan(folder: string, config: Config): PlannedFile[] {
     const [target] = targets;
     if (target === undefined || targets.size > 1) {
       throw new Error(
-        `The backup's ${quote(file)} is of the namespaces ${namespaces.join(', ')}, which have no file in common now.`,
+        `The backup's ${quote(file)} contains the namespaces ${namespaces.join(', ')}, which no longer share a file.`,
       );
     }
     return { backup: join(folder, file), file: target, namespaces };
@@ -204,10 +206,10 @@ function plan(folder: string, config: Config): PlannedFile[] {
 function targetOf(name: string, { namespaces, dataDir }: Config): string {
   const url = Object.hasOwn(namespaces, name) ? namespaces[name]?.url : undefined;
   if (url === undefined) {
-    throw new Error(`The backup has a namespace ${quote(name)}, which the configuration does not name.`);
+    throw new Error(`The backup contains a namespace ${quote(name)}, which is not in the configuration.`);
   }
   const file = url.startsWith('sqlite:') ? fileOf({ url, dataDir }) : MEMORY;
-  if (file === MEMORY) throw new Error(`The namespace ${quote(name)} has no SQLite file now.`);
+  if (file === MEMORY) throw new Error(`The namespace ${quote(name)} is no longer in a SQLite file.`);
   return file;
 }
 
@@ -223,6 +225,6 @@ function readManifest(folder: string): ManifestFile[] {
     // Skip files without namespaces: they contain only statistics or signals, and may start empty.
     return files.filter(({ namespaces }) => namespaces.length > 0);
   } catch (error) {
-    throw new Error(`${path} is not the list of a backup (${messageOf(error)}).`);
+    throw new Error(`${path} is not the manifest of a backup (${messageOf(error)}).`);
   }
 }

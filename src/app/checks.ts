@@ -68,7 +68,7 @@ export function openFilesFinding({ http, stomp, amqp }: Config, pid: number | nu
   const limit = pid === null ? openFilesLimit() : openFilesLimitOf(pid);
   const who = pid === null ? 'this process' : `process ${pid}`;
   const check = 'open files';
-  if (limit === null) return { level: 'ok', check, message: `no limit is known of ${who}`, hint: null };
+  if (limit === null) return { level: 'ok', check, message: `no limit is known for ${who}`, hint: null };
   const options = listeners.map(([name, { maxSockets }]) => `${name}.maxSockets: ${maxSockets}`).join(', ');
   if (needed <= limit) {
     return { level: 'ok', check, message: `${who} may open ${limit} files (${options})`, hint: null };
@@ -148,7 +148,7 @@ function dateFindings(check: string, file: string, pem: string, now: number): re
     const named = `${subject.replaceAll('\n', ', ')} in ${file}`;
     if (now < validFromDate.getTime()) {
       const message = `${named} is not valid before ${validFromDate.toISOString()}`;
-      return { level: 'error', check, message, hint: 'set the clock right, or use another certificate' };
+      return { level: 'error', check, message, hint: 'correct the clock, or use another certificate' };
     }
     if (now >= validToDate.getTime()) {
       const message = `${named} expired at ${validToDate.toISOString()}`;

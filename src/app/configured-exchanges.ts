@@ -34,5 +34,5 @@ export async function checkExchanges(
 
 function explain(id: string, error: unknown, errorAt: ErrorAt): unknown {
   if (!(error instanceof QuaysideError)) return error;
-  return errorAt(['exchanges', id], error.message.replace(/\.$/, ''), 'Mend its declaration');
+  return errorAt(['exchanges', id], error.message.replace(/\.$/, ''), 'Correct its declaration');
 }

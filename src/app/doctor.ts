@@ -192,7 +192,7 @@ async function serverFindings(url: string | null, { config }: LoadedConfig): Pro
       const hint = 'a proxy may have responded; name the address of the server with --url';
       return [{ level: 'error', check, message: `${message}, but not as a server of Quayside`, hint }];
     }
-    const hint = 'ask /readyz with the credentials of a user, who sees what is not ready';
+    const hint = 'request /readyz with the credentials of a user to see what is not ready';
     return [{ level: 'error', check, message, hint }];
   } catch (error) {
     const defaultHint = 'see its log, or name its address with --url';
@@ -207,7 +207,7 @@ async function serverFindings(url: string | null, { config }: LoadedConfig): Pro
     }
     const reason = typeof code === 'string' && code !== '' ? code : message;
     const { problem, hint = defaultHint } = problemOf(new Error(reason));
-    return [{ level: 'error', check, message: `${server.origin} cannot be asked: ${problem}`, hint }];
+    return [{ level: 'error', check, message: `${server.origin} cannot be checked: ${problem}`, hint }];
   }
 }
 

@@ -210,7 +210,9 @@ function engineModule(url: string, path: readonly string[], errorAt: ErrorAt): E
     const scheme = schemeOf(url);
     // MongoDB was removed (docs/adr/0007-no-mongodb.md), but old configurations may still name it.
     const isRemoved = scheme === 'mongodb' || scheme === 'mongodb+srv';
-    const problem = isRemoved ? `${scheme}: (MongoDB) is not served` : `there is no engine "${scheme}:"`;
+    const problem = isRemoved
+      ? `${scheme}: (MongoDB) is no longer supported`
+      : `there is no engine "${scheme}:"`;
     throw errorAt(path, problem, `Use one of ${Object.keys(ENGINES).join(':, ')}:`);
   }
   if (hasRawUserInfo(url)) {
@@ -252,7 +254,7 @@ function engineError(
   path: readonly string[],
   { errorAt }: EngineParts,
 ): ConfigError {
-  const { problem, hint = 'Mend it, or name another' } = problemOf(error);
+  const { problem, hint = 'Correct it, or name another' } = problemOf(error);
   return errorAt(path, `${what}: ${problem}`, hint.charAt(0).toUpperCase() + hint.slice(1));
 }
 

@@ -34,7 +34,7 @@ export function createLog({ level, format }: LogOptions): Log {
   // thread that must finish before the process can end.
   process.stderr.on('error', () => {});
   const sink = new LogSink(STANDARD_ERROR, systemClock, (lines) => {
-    logger.warn({ event: 'log', lines }, 'log lines are missing here: nobody took them');
+    logger.warn({ event: 'log', lines }, 'log lines were dropped here: their reader was too slow');
   });
   const isText = format === 'text' || (format === 'auto' && process.stderr.isTTY);
   const logger = makeLogger(level, sink, isText ? textLine : undefined);
@@ -172,7 +172,7 @@ export function logLibraryOutput(logger: Logger): () => void {
     };
   }
   const listeners = process.listeners('warning');
-  const onWarning = (err: Error): void => logger.warn({ event: 'library', err }, 'node warns');
+  const onWarning = (err: Error): void => logger.warn({ event: 'library', err }, 'warning from Node');
   // Without a listener, warnings are disabled by `--no-warnings`.
   if (listeners.length > 0) process.removeAllListeners('warning').on('warning', onWarning);
   return () => {

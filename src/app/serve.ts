@@ -72,11 +72,11 @@ interface ProcessEvents {
 function followProcess(server: Server, log: Log, io: ServeIo, { end, onReload }: ProcessEvents): () => void {
   const { logger } = log;
   const onUncaught = (err: unknown): void => {
-    logger.fatal({ event: 'fault', err }, 'an error that nobody caught: the server stops');
+    logger.fatal({ event: 'fault', err }, 'uncaught error: the server stops');
     end(EXIT.failed);
   };
   void server.failed.then((err) => {
-    logger.fatal({ event: 'engine-failed', err }, 'an engine cannot keep its promises: the server stops');
+    logger.fatal({ event: 'engine-failed', err }, 'an engine has failed: the server stops');
     end(EXIT.failed);
   });
   process.on('uncaughtException', onUncaught);
@@ -87,7 +87,7 @@ function followProcess(server: Server, log: Log, io: ServeIo, { end, onReload }:
       end(EXIT.done);
     },
     stopNow: (signal) => {
-      logger.warn({ event: 'stop', signal }, 'ended at once');
+      logger.warn({ event: 'stop', signal }, 'exiting immediately');
       cutOff(log, io);
     },
     reload: onReload,
@@ -106,7 +106,7 @@ async function reload(server: Server, { logger }: Log, io: ServeIo): Promise<voi
     for (const warning of warnings) logger.warn({}, warning);
     await server.reload(config);
   } catch (err) {
-    logger.error({ event: 'reload', err }, 'the configuration could not be read again; nothing was changed');
+    logger.error({ event: 'reload', err }, 'the configuration could not be reloaded; nothing was changed');
   }
 }
 
@@ -134,7 +134,7 @@ function printStart(
 /** Returns whether all parts were stopped. Never rejects: an error here must not hide the reason for the stop. */
 async function stopInTime(server: Server, config: Config, log: Log, io: ServeIo): Promise<boolean> {
   const cancel = systemClock.after(config.shutdown.deadline * 1000 + CLOSING_MS, () => {
-    log.logger.error({ event: 'stop' }, 'the stop took too long and was cut off');
+    log.logger.error({ event: 'stop' }, 'the stop took too long and was aborted');
     cutOff(log, io);
   });
   try {
@@ -228,12 +228,12 @@ function startText(facts: StartFacts): string {
   const first = `Quayside ${version} listens on ${[url, ...otherUrls].join(' and ')}\n${pidText(facts)}`;
   if (newAdministrator !== null) return `${first}\n${firstStart(facts, newAdministrator)}`;
   if (usersFile === null) return first;
-  return `${first}The administrator's password was shown at the first start; \`npm start -- reset-admin\` makes a new one.\n`;
+  return `${first}The administrator's password was shown at the first start; \`npm start -- reset-admin\` generates a new one.\n`;
 }
 
 /** Shows the server's process id, because npm does not forward SIGHUP. */
 function pidText({ pid, pidFile }: StartFacts): string {
-  const location = pidFile === null ? '' : ` (kept in ${pidFile})`;
+  const location = pidFile === null ? '' : ` (stored in ${pidFile})`;
   return `Its process is ${pid}${location}; kill -HUP ${pid} reloads users and certificates.\n`;
 }
 
@@ -241,13 +241,13 @@ function firstStart(facts: StartFacts, { definition, password }: NewAdministrato
   // A browser cannot open a Unix socket.
   const console =
     facts.hasConsole && !facts.url.startsWith('unix:') ? `  console   ${callable(facts.url)}/console/\n` : '';
-  return `This is the first start. An administrator was made:
+  return `This is the first start. An administrator was created:
 
   address   ${facts.url}
 ${console}  user      ${definition.name}
   password  ${password}
 
-The password is shown this once; its hash is in ${facts.usersFile}.
+The password is shown only once; its hash is in ${facts.usersFile}.
 To try it, paste these lines into a shell:
 
 ${tryLines(facts, `${definition.name}:${password}`).join('\n')}

@@ -217,7 +217,7 @@ export class Server implements Service {
       if (tls) server.reloadTls(tls);
     }
     for (const message of messages) log.warn({}, message);
-    log.info({ event: 'reload', users: accounts.size, ...changes }, 'users and certificate were read again');
+    log.info({ event: 'reload', users: accounts.size, ...changes }, 'users and certificates were reloaded');
     const options = changedOptions(this.#config, config);
     if (options.length > 0) {
       log.warn({ event: 'reload', options }, `${options.join(', ')} changed as well and need a restart`);

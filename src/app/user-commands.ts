@@ -37,8 +37,8 @@ interface UserStore {
 
 const OUTCOMES = {
   add: 'was added to',
-  passwd: 'has another password in',
-  rights: 'has other rights in',
+  passwd: 'has a new password in',
+  rights: 'has new rights in',
   remove: 'was removed from',
 } as const;
 
@@ -143,8 +143,8 @@ async function findStore(loaded: LoadedConfig, configFile: string | null): Promi
   if (configFile === null) {
     throw new CommandFailed(
       hasConfiguredUsers(config)
-        ? 'The users are named by environment variables. Change them there, or name the configuration file with --config.'
-        : 'There are no users yet. Start the server once, which makes an administrator, or name a configuration file with --config.',
+        ? 'The users are defined by environment variables. Change them there, or name the configuration file with --config.'
+        : 'There are no users yet. Start the server once, which creates an administrator, or name a configuration file with --config.',
     );
   }
   const inFile = await usersInFile(configFile);
@@ -160,7 +160,9 @@ async function findStore(loaded: LoadedConfig, configFile: string | null): Promi
       }
       const entry = inFile[name];
       if (verb !== 'add' && entry === undefined) {
-        throw new CommandFailed(`User ${quote(name)} is named by an environment variable; change it there.`);
+        throw new CommandFailed(
+          `User ${quote(name)} is defined by an environment variable; change it there.`,
+        );
       }
       if (verb === 'passwd' && isRecord(entry) && typeof entry.passwordFile === 'string') {
         throw new CommandFailed(
@@ -216,8 +218,8 @@ function unknownUser(name: string, { path, users }: UserStore): CommandFailed {
 function reloadHint({ config }: LoadedConfig): string {
   const pid = serverProcess(config);
   return pid === null
-    ? 'A server takes it when it starts.'
-    : `The server takes it on SIGHUP: kill -HUP ${pid}`;
+    ? 'A server applies it when it starts.'
+    : `The server applies it on SIGHUP: kill -HUP ${pid}`;
 }
 
 /** Shorter passwords are accepted with a warning. */
@@ -252,7 +254,7 @@ async function readNewPassword(source: PasswordSource): Promise<string | null> {
   const password = await readPassword(source, 'Password: ');
   if (password === null) return null;
   if (input.isTTY && (await readPassword(source, 'Again: ')) !== password) {
-    ask.write('The two differ; nothing was made.\n');
+    ask.write('The passwords differ; nothing was created.\n');
     return null;
   }
   if (password.length > 0 && password.length < GOOD_LENGTH) {
@@ -278,7 +280,7 @@ export async function resetAdministrator({ config, errorAt }: LoadedConfig): Pro
   return `  user      ${definition.name}
   password  ${password}
 
-Its hash is in ${usersFileOf(config).path}. A server that runs takes it on SIGHUP, or when it is started again.
+Its hash is in ${usersFileOf(config).path}. A server that runs applies it on SIGHUP, or when it is restarted.
 `;
 }
 

@@ -91,7 +91,7 @@ export function sharedUsersWarnings(config: Config): string[] {
     .map(([name]) => name);
   if (shared.length === 0) return [];
   return [
-    `other nodes can share the engine of ${shared.join(', ')}, but http.users names nobody: each node makes an administrator of its own; name the users in the configuration of all nodes`,
+    `other nodes can share the engine of ${shared.join(', ')}, but http.users is empty: each node creates its own administrator; configure the same users on all nodes`,
   ];
 }
 
@@ -111,7 +111,9 @@ function accountsOf(
 function plainPasswords(definitions: readonly UserDefinition[]): string[] {
   const plain = definitions.filter(({ password }) => !looksLikeHash(password)).map(({ name }) => name);
   if (plain.length === 0) return [];
-  return [`plain passwords of ${plain.join(', ')}: make hashes of them with \`npm start -- hash-password\``];
+  return [
+    `plain passwords of ${plain.join(', ')}: replace them with hashes by \`npm start -- hash-password\``,
+  ];
 }
 
 /** Warns about users of the users file who cannot log in because the configuration defines the users. */

@@ -210,7 +210,7 @@ export async function purge(
   if (!yes) {
     const { ready, scheduled, reserved } = await context.client.queue(name).status();
     throw new CommandUsageError(
-      `purge removes elements for good; ${name} holds ${ready} ready, ${scheduled} scheduled and ${reserved} reserved. ` +
+      `purge removes elements permanently; ${name} holds ${ready} ready, ${scheduled} scheduled and ${reserved} reserved. ` +
         `Repeat it with --yes, which removes those that are ${STATES_OF_PURGE.get(state ?? '') ?? state}.`,
     );
   }

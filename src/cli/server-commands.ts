@@ -186,7 +186,7 @@ function unknownWord(program: Command, word: string): string {
   const known = isOption
     ? program.options.flatMap(({ long }) => (long == null ? [] : [long]))
     : program.commands.map((command) => command.name());
-  const hint = didYouMean(word, known) || ' `quayside --help` lists what there is.';
+  const hint = didYouMean(word, known) || ' `quayside --help` lists all commands and options.';
   return `error: Unknown ${isOption ? 'option' : 'command'} ${quote(word)}.${hint}`;
 }
 

@@ -20,7 +20,7 @@ export async function addToken(context: CommandContext, name: string, flags: Tok
   const { rights = null, expires = null } = flags;
   const body = JSON.stringify({ name, rights, expiresAt: expires });
   const created = await context.json<TokenRow & { readonly token: string }>('POST', '/tokens', { body });
-  await context.print(created, () => `${created.token}\nIt is shown this once. Its id is ${created.id}.`);
+  await context.print(created, () => `${created.token}\nIt is shown only once. Its id is ${created.id}.`);
   return EXIT_CODES.done;
 }
 

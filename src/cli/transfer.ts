@@ -74,7 +74,7 @@ export async function importQueue(context: CommandContext, name: Name): Promise<
   } finally {
     context.endProgress();
   }
-  await context.print(sum, () => `${sum.imported} elements imported, ${sum.repeated} were there already`);
+  await context.print(sum, () => `${sum.imported} elements imported, ${sum.repeated} existed already`);
   return EXIT_CODES.done;
 }
 

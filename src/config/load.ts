@@ -69,7 +69,7 @@ export async function loadConfig({ file, env, cwd }: ConfigSources): Promise<Loa
   renameOptions(tree, (from, to, isRepeated) => {
     warnings.push(`${sourceOf(from)}: ${pathText(from)} is now called ${pathText(to)}`);
     if (isRepeated)
-      report(from, `is now called ${pathText(to)}, which is given as well`, 'Take the old name away');
+      report(from, `is now called ${pathText(to)}, which is given as well`, 'Remove the old name');
   });
   const filled = withDefaults(ROOT, tree) as Tree;
   checkTree(filled, report);
@@ -109,7 +109,7 @@ function repeatedSettings(settings: readonly EnvironmentSetting[]): ConfigProble
         source: variable,
         path: text,
         problem: `is given by ${before} as well`,
-        hint: 'Take one of them away',
+        hint: 'Remove one of them',
       });
     }
     seen.set(text, variable);
@@ -334,13 +334,13 @@ function unknownVariable(variable: string): ConfigProblem {
   const meant = nearestVariable(variable);
   const hint =
     meant === null
-      ? 'Take the variable away, or find its name with `npm start -- --help`'
+      ? 'Remove the variable, or find its name with `npm start -- --help`'
       : `Did you mean ${meant}?`;
   return { source: variable, path: '', problem: 'there is no such option', hint };
 }
 
 function portWarning(text: string): string {
-  return `${PORT_VARIABLE}=${quote(text)} sets nothing. Did you mean ${variableName(['http', 'port'])}?`;
+  return `${PORT_VARIABLE}=${quote(text)} has no effect. Did you mean ${variableName(['http', 'port'])}?`;
 }
 
 /** The variable that was probably meant: it differs only in underscores or case, or by a typo. */
@@ -376,7 +376,7 @@ function optionPaths(schema: OptionSchema, path: Path): Path[] {
   return [...(path.length === 0 ? [] : [path]), ...declared, ...inner];
 }
 
-const YAML_HINT = 'Mend it there; values with special characters go between single quotes';
+const YAML_HINT = 'Correct it there; values with special characters go between single quotes';
 
 /**
  * Reads a YAML or JSON file.
@@ -400,7 +400,7 @@ async function parseConfig(file: string, text: string): Promise<Tree> {
   const content = generatedJson(text) ?? (await parseYaml(file, text));
   if (content === null) return {};
   if (!isRecord(content))
-    throw wrongFile(file, 'holds no options', 'Write a map, such as "http: { port: 3444 }"');
+    throw wrongFile(file, 'contains no options', 'Write a map, such as "http: { port: 3444 }"');
   return content;
 }
 
@@ -505,7 +505,7 @@ function readSecretsOf(
         source,
         path: pathText([...path, key]),
         problem,
-        hint: 'Take one of them away',
+        hint: 'Remove one of them',
       });
       continue;
     }
@@ -530,7 +530,7 @@ function checkTree(tree: Tree, report: Report): void {
 
 function reportUnknown(path: Path, report: Report): void {
   const known = Object.keys(schemaAt(path.slice(0, -1))?.properties ?? {});
-  const hint = didYouMean(path.at(-1) ?? '', known).trim() || `Known here are ${known.join(', ')}`;
+  const hint = didYouMean(path.at(-1) ?? '', known).trim() || `Allowed here: ${known.join(', ')}`;
   report(path, 'there is no such option', hint);
 }
 
@@ -586,7 +586,7 @@ function checkRules(config: Config, report: Report): void {
   if (anonymousUser !== undefined && !Object.hasOwn(config.http.users, anonymousUser)) {
     report(
       ['amqp', 'anonymousUser'],
-      `${anonymousUser} is no user of http.users`,
+      `${anonymousUser} is not a user in http.users`,
       'Add that user, or leave it out',
     );
   }
@@ -656,7 +656,7 @@ function checkNamespace(name: string, namespace: NamespaceConfig, report: Report
   const path = ['namespaces', name];
   attempt(() => checkName('namespace', name), path, 'Choose another name', report);
   if (name.includes('/') || name === '*') {
-    report(path, 'is a name with a slash, or the one that stands for all', 'Choose another name');
+    report(path, 'contains a slash, or is *', 'Choose another name');
   }
   if (namespace.deadLetter !== undefined) {
     const { queue } = namespace.deadLetter;
@@ -710,11 +710,7 @@ function checkQueueOptions(
   }
   for (const option of ['lease', 'deadLetter', 'retryDelay', 'ttl'] as const) {
     if (options[option] === undefined || variant !== 'list') continue;
-    report(
-      [...path, option],
-      'is not for lists, which have maxElements alone',
-      'Leave it out, or use simple',
-    );
+    report([...path, option], 'is not for lists, which have only maxElements', 'Leave it out, or use simple');
   }
 }
 

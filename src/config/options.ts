@@ -130,7 +130,7 @@ const UserOptions = Type.Object(
   {
     password: Type.String({
       secret: 'whole',
-      hint: 'Make a hash with `npm start -- hash-password` and write it between single quotes',
+      hint: 'Create a hash with `npm start -- hash-password` and write it between single quotes',
       description:
         'argon2id hash as `npm start -- hash-password` prints it; a plain password is accepted with a warning',
     }),

@@ -17,7 +17,7 @@ export function readYaml(text: string): YamlOutcome {
   try {
     return { value: document.toJS({ maxAliasCount: MAX_ALIASES }) };
   } catch {
-    return { problem: 'has an alias (*name) that stands for nothing, or too many of them' };
+    return { problem: 'has an undefined alias (*name), or too many aliases' };
   }
 }
 

@@ -286,7 +286,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       const text = kind === JSON_KIND ? this.#stringify(value) : value;
       if (typeof text !== 'string') {
         throw new TypeError(
-          kind === JSON_KIND ? 'the payload is not JSON any more' : 'the payload must be a string',
+          kind === JSON_KIND ? 'the payload cannot be serialized as JSON' : 'the payload must be a string',
         );
       }
       return text === this.#text ? null : `=${text}`;
@@ -343,11 +343,12 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
   /** The code for a selector's result, or an extra if it overrides something. @throws TypeError or RangeError */
   function reduce(given: unknown, at: number): string | VerdictExtra {
     if (!given) return '0';
-    if (typeof given === 'function') throw new TypeError('the selector gave a function; was a call meant?');
+    if (typeof given === 'function')
+      throw new TypeError('the selector returned a function; did you mean to call it?');
     if (typeof given !== 'object') return '1';
     const { then, mature, delay, tries } = given as Record<string, unknown>;
     if (typeof then === 'function')
-      throw new TypeError('the selector gave a promise; it must answer at once');
+      throw new TypeError('the selector returned a promise; it must return its result directly');
     const matureS = asSecond('mature', mature, Infinity);
     if (matureS !== null && matureS > limits.mature)
       throw new RangeError('mature is in seconds, not milliseconds');
@@ -368,7 +369,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       if (thrown instanceof InternalError && thrown.message === 'out of memory') return null;
       return String(thrown).slice(0, 200);
     } catch {
-      return 'the selector threw something that cannot be shown';
+      return 'the selector threw a value that cannot be converted to a string';
     }
   }
 

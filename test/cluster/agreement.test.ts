@@ -150,7 +150,7 @@ describe('Nodes whose engine others can share', () => {
     assert.ok(engine);
     const { url } = engine;
     const namespaces = { N: { url }, M: { url: 'sqlite::memory:' } };
-    const warning = /other nodes can share the engine of N, but http\.users names nobody/;
+    const warning = /other nodes can share the engine of N, but http\.users is empty/;
     for (const [config, warns] of [
       [{ namespaces }, true],
       [{ namespaces, http: { users: { test1: 'test1' } } }, false],

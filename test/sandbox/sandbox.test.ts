@@ -94,7 +94,7 @@ describe('A sandbox', () => {
       assert.equal((await verdict('env => { throw "x".repeat(1000) }')).error?.length, 200);
       assert.match(
         (await verdict('env => { throw { toString() { throw 1 } } }')).error ?? '',
-        /cannot be shown/,
+        /cannot be converted to a string/,
       );
       assert.match((await verdict('env => Promise.resolve(true)')).error ?? '', /not available/);
       assert.match((await verdict('env => { kept = 1 }')).error ?? '', /kept/);
@@ -357,7 +357,7 @@ describe('A sandbox', () => {
         ['env.msg.hdrs = null', /must be an object/, element()],
         ['for (let i = 0; i < 65; i += 1) env.msg.hdrs["h" + i] = i', /at most 64/, element()],
         ['env.msg.hdrs.a = "x".repeat(8192)', /an element has at most 8192/, element()],
-        ['env.msg.payload = undefined', /not JSON any more/, json({})],
+        ['env.msg.payload = undefined', /cannot be serialized as JSON/, json({})],
         ['env.msg.payload = 10n', /bigint|BigInt/i, json({})],
         ['env.msg.payload = {}', /must be a string/, text],
         ['env.msg.payload = "\\ud800"', /well-formed/, text],

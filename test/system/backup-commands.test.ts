@@ -198,7 +198,7 @@ describe('npm run backup and npm run restore', () => {
     assert.ok(!existsSync(folder.file('monday')));
     const there = await run(['backup', 'data']);
     assert.equal(there.code, 1);
-    assert.match(there.stderr, /data is there already; name a new folder/);
+    assert.match(there.stderr, /data exists already; name a new folder/);
     for (const [args, says] of [
       [['backup'], /missing required argument 'folder'/],
       [['restore'], /missing required argument 'folder'/],
@@ -211,7 +211,7 @@ describe('npm run backup and npm run restore', () => {
     await server.stop();
     const missing = await run(['restore', 'nowhere']);
     assert.equal(missing.code, 1);
-    assert.match(missing.stderr, /nowhere\/backup\.json is not the list of a backup/);
+    assert.match(missing.stderr, /nowhere\/backup\.json is not the manifest of a backup/);
   });
 
   it('change nothing if one file of the backup is damaged, or of a namespace that there is not', async () => {
@@ -224,7 +224,7 @@ describe('npm run backup and npm run restore', () => {
     writeFileSync(folder.file('monday/backup.json'), manifest.replace('"S"', '"T"'));
     const unknown = await run(['restore', 'monday', '--replace']);
     assert.equal(unknown.code, 1);
-    assert.match(unknown.stderr, /The backup has a namespace "T", which the configuration does not name/);
+    assert.match(unknown.stderr, /The backup contains a namespace "T", which is not in the configuration/);
     writeFileSync(folder.file('monday/backup.json'), manifest);
     const bytes = readFileSync(folder.file('monday/S.db'));
     bytes.fill(0xa5, 4 * 4096, 8 * 4096);

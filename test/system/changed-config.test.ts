@@ -50,7 +50,7 @@ describe('A configuration that was changed', () => {
     error: RegExp,
   ][] = [
     [
-      'a proxy that is no network',
+      'a proxy that is not a network',
       { http: { trustedProxies: ['10.0.0.0/33'] } },
       /http\.trustedProxies\.0: .*10\.0\.0\.0\/33/,
     ],
@@ -84,7 +84,7 @@ describe('A configuration that was changed', () => {
         program.signal('SIGHUP');
         await program.logs((lines) => lines.some(({ event }) => event === 'reload'));
         const line = program.logged().find(({ event }) => event === 'reload');
-        assert.equal(line?.msg, 'the configuration could not be read again; nothing was changed');
+        assert.equal(line?.msg, 'the configuration could not be reloaded; nothing was changed');
         assert.match(JSON.stringify(line?.err).replaceAll('\\', ''), error);
         assert.equal((await client.status('N', 'q')).status, 200);
         const stranger = new QueueClient({ url: program.url, credentials: 'test2:test2' });

@@ -40,7 +40,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     [
       'for the engine that was removed',
       { namespaces: { N: { url: 'mongodb://user:CANARY@127.0.0.1/db' } } },
-      /namespaces\.N\.url: mongodb: \(MongoDB\) is not served\. Use one of sqlite:/,
+      /namespaces\.N\.url: mongodb: \(MongoDB\) is no longer supported\. Use one of sqlite:/,
     ],
     [
       'for a file that is a folder',
@@ -90,7 +90,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
           bad: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'Z', queue: 'b' }], consumer: {} },
         },
       },
-      /exchanges\.bad: dst\[0\]\.ns: there is no namespace "Z"\. Mend its declaration/,
+      /exchanges\.bad: dst\[0\]\.ns: there is no namespace "Z"\. Correct its declaration/,
     ],
     [
       'for a selector that does not parse',
@@ -99,7 +99,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
           bad: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'N', queue: 'b', selector: '(' }], consumer: {} },
         },
       },
-      /exchanges\.bad: .*dst\[0\]\.selector.*Mend its declaration/,
+      /exchanges\.bad: .*dst\[0\]\.selector.*Correct its declaration/,
     ],
     [
       'for a certificate that is not there',

@@ -123,7 +123,7 @@ describe('quayside doctor', () => {
       matches(
         found(report, 'server'),
         new RegExp(
-          `^error: https:\\S+ cannot be asked: the certificate \\S+tls\\.pem cannot be read \\(${why}\\); see`,
+          `^error: https:\\S+ cannot be checked: the certificate \\S+tls\\.pem cannot be read \\(${why}\\); see`,
         ),
       );
     });
@@ -167,7 +167,7 @@ describe('quayside doctor', () => {
       'a hash that is too weak',
       { http: { users: { u: `$argon2id$v=19$m=8,t=1,p=1$${'A'.repeat(22)}$${'A'.repeat(43)}` } } },
       'configuration',
-      /^error: http\.users\.u\.password is too weak: m=8,t=1,p=1.*; Make a hash/,
+      /^error: http\.users\.u\.password is too weak: m=8,t=1,p=1.*; Create a hash/,
     ],
     [
       'rights in a namespace that is gone',
@@ -176,7 +176,7 @@ describe('quayside doctor', () => {
       /^error: http\.users\.u\.rights\.M there is no such namespace; Name one of N, or \*$/,
     ],
     [
-      'a proxy that is no network',
+      'a proxy that is not a network',
       { http: { trustedProxies: ['10.0.0.0/33'] } },
       'configuration',
       /^error: http\.trustedProxies\.0 .*10\.0\.0\.0\/33/,
@@ -185,7 +185,7 @@ describe('quayside doctor', () => {
       'an exchange to a namespace that is gone',
       { exchanges: { x: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'M', queue: 'b' }], consumer: {} } } },
       'exchanges',
-      /^error: exchanges\.x dst\[0\]\.ns: there is no namespace "M"; Mend its declaration$/,
+      /^error: exchanges\.x dst\[0\]\.ns: there is no namespace "M"; Correct its declaration$/,
     ],
     [
       'an exchange with a selector that does not parse',
@@ -195,7 +195,7 @@ describe('quayside doctor', () => {
         },
       },
       'exchanges',
-      /^error: exchanges\.x .*dst\[0\]\.selector.*; Mend its declaration$/,
+      /^error: exchanges\.x .*dst\[0\]\.selector.*; Correct its declaration$/,
     ],
   ];
   for (const [why, config, check, error] of REJECTED) {
@@ -272,7 +272,7 @@ describe('quayside doctor', () => {
     write(authority.sign('/CN=jobs.example', { usage: 'serverAuth', days: 100 }), authority.cert);
     matches(
       await report(),
-      /^error: https:\S+ cannot be asked: its certificate is not the one in \S+cert\.pem; if that was renewed, send SIGHUP to the server/,
+      /^error: https:\S+ cannot be checked: its certificate is not the one in \S+cert\.pem; if that was renewed, send SIGHUP to the server/,
     );
   });
 

@@ -68,7 +68,7 @@ describe('Logins behind a proxy', () => {
     assert.equal(program.code, 2);
     assert.match(
       program.stderr,
-      /http\.trustedProxies\.1: "proxy\.example" is no network\. Write an address \(10\.0\.0\.7\), a network/,
+      /http\.trustedProxies\.1: "proxy\.example" is not a network\. Write an address \(10\.0\.0\.7\), a network/,
     );
   });
 });

@@ -107,7 +107,7 @@ describe('npm start', () => {
       assert.equal(Number(/^PPid:\s+(\d+)/m.exec(status)?.[1]), npm.pid);
     }
     process.kill(Number(await readFile(join(dataDir, 'quayside.pid'), 'utf8')), 'SIGHUP');
-    await started.says(/were read again/);
+    await started.says(/were reloaded/);
     npm.kill('SIGTERM');
     await started.ended;
     assert.equal(isAlive(serverPid), false);

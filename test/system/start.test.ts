@@ -96,7 +96,7 @@ describe('The start', () => {
     const after = passwordOf(reset);
     assert.equal(await statusAs(program, `admin:${before}`), 200, 'not yet');
     program.signal('SIGHUP');
-    await program.says(/were read again/);
+    await program.says(/were reloaded/);
     assert.equal(await statusAs(program, `admin:${before}`), 401);
     assert.equal(await statusAs(program, `admin:${after}`), 200);
     await program.stop();

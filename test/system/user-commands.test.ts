@@ -51,7 +51,7 @@ describe('quayside user', () => {
     assert.equal(added.code, 0, added.stderr);
     assert.equal(
       added.stdout,
-      `User ann was added to q.yaml. The server takes it on SIGHUP: kill -HUP ${server.pid}\n`,
+      `User ann was added to q.yaml. The server applies it on SIGHUP: kill -HUP ${server.pid}\n`,
     );
     assert.equal(await statusAs('ann:the first password'), 401);
     assert.deepEqual((await reloaded())?.added, ['ann']);
@@ -119,7 +119,7 @@ describe('quayside user', () => {
     await folder.write('q.yaml', `${CONFIG}http: {`);
     const line = await reloaded();
     assert.equal(line?.level, 'error');
-    assert.equal(line?.msg, 'the configuration could not be read again; nothing was changed');
+    assert.equal(line?.msg, 'the configuration could not be reloaded; nothing was changed');
     assert.equal(await statusAs('test1:test1'), 200);
   });
 });

@@ -161,7 +161,7 @@ describe('Ended sessions of the console', () => {
     await late.start();
     await late.stop();
     assert.deepEqual((await definitions.get('ended-sessions', 'ann'))?.value, next);
-    assert.match(errors.at(-1) ?? '', /not understood, and kept/);
+    assert.match(errors.at(-1) ?? '', /unknown format and are left unchanged/);
     await definitions.delete('ended-sessions', 'ann', 'any');
     for (let i = 0; i < 1000 && !there.has('ann', marks('s1')); i += 1) {
       clock.advance(1000);

@@ -42,7 +42,7 @@ describe('A set of networks', () => {
         (error) => {
           assert.ok(error instanceof NetworkError);
           assert.equal(error.index, 1);
-          assert.equal(error.message, `${JSON.stringify(entry)} is no network`);
+          assert.equal(error.message, `${JSON.stringify(entry)} is not a network`);
           return true;
         },
       );

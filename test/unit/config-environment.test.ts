@@ -147,7 +147,7 @@ describe('The environment', () => {
       ['QUAYSIDE_HTTP_USERS_ann_PASSWORD_FILE', 'QUAYSIDE_HTTP__USERS__ann__PASSWORD_FILE'],
     ] as const) {
       const [{ hint } = { hint: '' }] = await problemsOf(null, { [variable]: '1' });
-      if (meant === null) assert.match(hint, /^Take the variable away/);
+      if (meant === null) assert.match(hint, /^Remove the variable/);
       else assert.equal(hint, `Did you mean ${meant}?`);
     }
   });
@@ -155,7 +155,7 @@ describe('The environment', () => {
   it('warns of QUAYSIDE_PORT unless it looks like a service variable of Kubernetes', async () => {
     const { config, warnings } = await load(null, { QUAYSIDE_PORT: '8080' });
     assert.equal(config.http.port, 3444);
-    assert.deepEqual(warnings, ['QUAYSIDE_PORT="8080" sets nothing. Did you mean QUAYSIDE_HTTP__PORT?']);
+    assert.deepEqual(warnings, ['QUAYSIDE_PORT="8080" has no effect. Did you mean QUAYSIDE_HTTP__PORT?']);
     assert.deepEqual((await load(null, { QUAYSIDE_PORT: 'tcp://10.0.0.1:80' })).warnings, []);
   });
 

@@ -52,7 +52,7 @@ describe('quayside user', () => {
     await symlink('real.yaml', file);
     assert.match(
       await run(add('bob')),
-      /^User bob was added to .*q\.yaml\. A server takes it when it starts\.\n$/,
+      /^User bob was added to .*q\.yaml\. A server applies it when it starts\.\n$/,
     );
     await run({ verb: 'rights', name: 'ann', rights: { '*': ['browse'] }, maskBodies: true });
     await run({ verb: 'passwd', name: 'short' });
@@ -173,7 +173,7 @@ describe('quayside user', () => {
     const cases: readonly (readonly [UserChange, RegExp, { yaml?: string; env?: object }?])[] = [
       [add('ann'), /^There is a user "ann" already\.$/],
       [{ verb: 'passwd', name: 'nn' }, /^There is no user "nn" in .*q\.yaml\. Allowed: ann, short\.$/],
-      [add('a:b'), /^User "a:b": a name that Basic credentials cannot carry\. Choose a name/],
+      [add('a:b'), /^User "a:b": cannot be sent in Basic credentials\. Choose a name/],
       [add('__proto__'), /^A user of .*q\.yaml cannot be called "__proto__"\. Choose another name\.$/],
       [
         add('bob', { N: ['raed'] }),
@@ -185,7 +185,7 @@ describe('quayside user', () => {
       ],
       [
         { verb: 'remove', name: 'env' },
-        /^User "env" is named by an environment variable; change it there\.$/,
+        /^User "env" is defined by an environment variable; change it there\.$/,
         { env: { QUAYSIDE_HTTP__USERS__env__PASSWORD: 'x' } },
       ],
       [

@@ -729,7 +729,7 @@ export class SelectorVm {
     return {
       outcome: 'overrun',
       cause: 'crash',
-      error: `the selector broke its VM: ${message.slice(0, 100)}`,
+      error: `the selector crashed its VM: ${message.slice(0, 100)}`,
       inPayload: false,
     };
   }

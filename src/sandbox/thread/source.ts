@@ -68,7 +68,7 @@ function unavailable(): never {
  */
 export function readSelector(source: string): SelectorScript {
   const text = source.replace(/;\s*$/, '');
-  if (text.trim() === '') throw invalid('A selector is a function of env; this is empty.');
+  if (text.trim() === '') throw invalid('The selector is empty. It must be a function of env.');
   if (Buffer.byteLength(source) > LIMITS.selectorBytes) {
     throw invalid(`A selector has at most ${LIMITS.selectorBytes} bytes.`);
   }
@@ -116,7 +116,7 @@ function parseScript(text: string): Program {
       throw invalid(message, loc.line, loc.column + 1);
     }
     // The parser is recursive: a few thousand brackets exhaust its stack.
-    if (error instanceof RangeError) throw invalid('This is nested too deeply.');
+    if (error instanceof RangeError) throw invalid('The selector is nested too deeply.');
     throw error;
   }
 }
@@ -134,7 +134,7 @@ function withoutParentheses(node: AnyNode): AnyNode {
 function rejectUnavailable(root: AnyNode): void {
   for (const node of nodesOf(root)) {
     if ('async' in node && node.async === true) {
-      throw invalidAt(node, 'A selector answers at once: async functions are not available.');
+      throw invalidAt(node, 'A selector returns its result directly: async functions are not available.');
     }
     if (node.type === 'ImportExpression') throw invalidAt(node, 'import is not available to selectors.');
   }
