@@ -143,7 +143,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     [
       'PostgreSQL',
       'postgres://u:CANARY@127.0.0.1:1/db',
-      /namespaces\.N\.url: cannot be opened: postgres:\/\/\*\*\*@127\.0\.0\.1:1\/db: .*ECONNREFUSED [^;]*\. See that the server runs/,
+      /namespaces\.N\.url: cannot be opened: postgres:\/\/\*\*\*@127\.0\.0\.1:1\/db: .*ECONNREFUSED [^;]*\. Check that the server is running/,
     ],
   ];
   for (const [engine, url, says] of AWAY) {
