@@ -567,7 +567,7 @@ class EventCollection {
 function tooManySubscribers({ total, perUser }: UserLimits): QuaysideError {
   return new QuaysideError(
     'too-many-subscribers',
-    `Too many clients listen for events already: at most ${total} on this node and ${perUser} of one user.`,
+    `Too many clients are subscribed to events: at most ${total} on this node and ${perUser} of one user are allowed.`,
     { retryAfterMs: 5_000 },
   );
 }

@@ -72,7 +72,7 @@ export class HttpCall {
 
   /** The authenticated user. Only for routes that require one. */
   get user(): User {
-    if (this.login === null) throw new Error('A call was asked for its user, and has none.');
+    if (this.login === null) throw new Error('This route must require a login: the call has no user.');
     return this.login;
   }
 

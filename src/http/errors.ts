@@ -100,7 +100,7 @@ export function unauthorized(call: HttpCall): QuaysideError {
   return new QuaysideError(
     'unauthorized',
     isFromConsole(call)
-      ? 'There is no session of the console, or it has ended. Sign in.'
+      ? 'There is no console session, or it has ended. Sign in.'
       : 'Send the name and password of a user by Basic authentication.',
   );
 }

@@ -130,7 +130,7 @@ export class Front {
     rejection: () =>
       new QuaysideError(
         'overloaded',
-        `Exports and imports run ${EXPORTS_PER_USER} at a time for each user, one if ${EXPORTS} run in all; retry later.`,
+        `At most ${EXPORTS_PER_USER} exports and imports of a user run at a time, and one while ${EXPORTS} run in total; retry later.`,
       ),
   });
   readonly #unread = new UserLimit(
@@ -138,7 +138,7 @@ export class Front {
     ({ total, perUser }) =>
       new QuaysideError(
         'overloaded',
-        `Clients have yet to read their responses: at most ${perUser} bytes for one user, ${total} in all; read those, then retry.`,
+        `Too many bytes of responses have not been read: at most ${perUser} for one user, ${total} in total. Read those, then retry.`,
       ),
   );
   readonly #origins: ReadonlySet<string>;

@@ -29,7 +29,7 @@ export function paging(after: string): {
 } {
   return {
     limit: wholeNumber<number | null>(
-      'At most so many entries; the header `link` says where the next page is.',
+      'Maximum number of entries; the header `link` names the next page.',
       { from: 1, to: MAX_PAGE, unit: 'a count' },
       null,
     ),
@@ -47,7 +47,7 @@ export function paging(after: string): {
 
 export const NEXT_LINK = {
   name: 'link',
-  description: 'The next page of a listing with `limit`, `<?…>; rel="next"`; left out on the last one.',
+  description: 'The next page of a listing with `limit`, `<?…>; rel="next"`; omitted on the last one.',
 } as const;
 
 /** The header that names the next page, relative to the request's own URL. */

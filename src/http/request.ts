@@ -302,7 +302,10 @@ export function rejectIfLonger({ head: { contentLength } }: HttpCall, limit: num
 }
 
 function idleTimeout(maxMs: number): QuaysideError {
-  return new QuaysideError('request-timeout', `Nothing of the body came for ${maxMs / 1000} s, the limit.`);
+  return new QuaysideError(
+    'request-timeout',
+    `No byte of the body arrived for ${maxMs / 1000} s, the limit.`,
+  );
 }
 
 function moreThan(limit: number): QuaysideError {

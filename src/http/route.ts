@@ -209,10 +209,11 @@ export function listOfNodes(id: string, member: string, row: Schema): Schema {
     Type.Object({
       node: Type.String({ description: 'Id of the node that answered, as in `/nodes`.' }),
       missing: Type.Array(Type.String(), {
-        description:
-          'Ids of the nodes that did not reply within a second: what they know is not in the list.',
+        description: 'Ids of the nodes that did not reply within a second, whose rows are missing.',
       }),
-      total: Type.Integer({ description: 'How many there are that the user may see, also beyond `limit`.' }),
+      total: Type.Integer({
+        description: 'Number of all rows that the user may see, including those beyond `limit`.',
+      }),
       [member]: Type.Array(row),
     }),
   );

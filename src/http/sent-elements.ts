@@ -639,17 +639,17 @@ function* readParts(body: Buffer, boundary: string): Generator<BodyPart, void, u
   const isFirst = body.subarray(0, opening.length).equals(opening);
   let at = isFirst ? opening.length : afterDelimiter(body, delimiter, 0);
   for (;;) {
-    if (at === -1) throw invalidMultipart(`There is no further line --${boundary}-- to end the body`);
+    if (at === -1) throw invalidMultipart(`The line --${boundary}-- that ends the body is missing`);
     if (body[at] === DASH && body[at + 1] === DASH) return;
     while (body[at] === SPACE || body[at] === TAB) at += 1;
     if (body[at] !== CR || body[at + 1] !== LF)
-      throw invalidMultipart(`A line only begins with --${boundary}`);
+      throw invalidMultipart(`A line has further characters after --${boundary}`);
     const contentAt = headEnd(body, at);
     const next = afterDelimiter(body, delimiter, contentAt - 2);
     // In a part without headers, the CRLF of the empty line that ends them may also begin the next delimiter.
     const contentEnd = Math.max(contentAt, (next === -1 ? body.length : next) - delimiter.length);
     const headers = readHeaders(body.toString('latin1', at + 2, contentAt - 2));
-    if (next === -1) throw invalidMultipart(`There is no further line --${boundary}-- to end the body`);
+    if (next === -1) throw invalidMultipart(`The line --${boundary}-- that ends the body is missing`);
     yield { headers, content: body.subarray(contentAt, contentEnd) };
     at = next;
   }

@@ -142,7 +142,7 @@ export class HttpServer implements Service {
     const { promise, resolve } = Promise.withResolvers<void>();
     const { clock, options, log } = this.#parts;
     const cancelDeadline = clock.after(options.drainMs, () => {
-      log.warn({ connections: this.#sockets.size }, 'connections were cut: their answers took too long');
+      log.warn({ connections: this.#sockets.size }, 'connections were closed: their responses took too long');
       for (const socket of this.#sockets) socket.destroy();
     });
     this.#server.close(() => {
@@ -288,7 +288,7 @@ const LONGEST_METHOD = 16;
 function trailingBytes(rest: string): QuaysideError {
   return new QuaysideError(
     'malformed-request',
-    `What came after a whole request, near ${quote(rest)}, is not an HTTP request line. Check the Content-Length of the request: it counts bytes.`,
+    `The bytes behind a complete request, near ${quote(rest)}, are not an HTTP request line. Check its Content-Length, which counts bytes.`,
   );
 }
 

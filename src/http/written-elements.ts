@@ -38,7 +38,7 @@ export function pushElementHeaders(headers: string[], delivery: Delivery): void 
 export const ELEMENT_HEADER_NOTES = [
   { name: 'x-ks-hdr-*', description: 'Its element headers.' },
   { name: 'x-ks-origin-id', description: 'Of a dead letter: the first id of the element.' },
-  { name: 'content-encoding', description: 'As it was inserted, where it was.' },
+  { name: 'content-encoding', description: 'As it was inserted; omitted if it had none.' },
 ] as const;
 
 /** The media type of lines of JSON. */

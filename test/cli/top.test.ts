@@ -136,7 +136,7 @@ describe('quayside top', { timeout: 120_000 }, () => {
     assert.deepEqual(namesIn(await terminal.frame(/1 of 3 queues by name, .*filter: th\b/)), ['three']);
     // What is wrong with a filter is shown, and the table stays.
     stdin.write('/ colour:1\r');
-    const wrong = await terminal.frame(/nothing is called "colour"/);
+    const wrong = await terminal.frame(/there is no measure "colour"/);
     assert.deepEqual(namesIn(wrong), ['three']);
     stdin.write('/\u001b');
     stdin.write('q');

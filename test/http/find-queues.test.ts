@@ -193,7 +193,7 @@ describe('GET /queues', () => {
   it('says what is wrong with a request', async () => {
     for (const [query, detail] of [
       [{ filter: 'dept:>1' }, /"dept".*Did you mean "depth"\?/],
-      [{ filter: 'colour:red' }, /nothing is called "colour". Allowed: ready.* write "queue:colour:red"\./],
+      [{ filter: 'colour:red' }, /there is no measure "colour". Allowed: ready.* write "queue:colour:red"\./],
       [{ filter: 'depth:many' }, /"depth:many".*a number/],
       [{ filter: 'a '.repeat(17) }, /17 words/],
       [{ sort: 'colour' }, /colour/],

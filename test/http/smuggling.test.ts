@@ -259,7 +259,7 @@ describe('Requests that two readers could address differently', () => {
     const short = rawRequest(['PUT /q/N/ahead HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'é is two bytes\r\n');
     const [stored, rest] = await exchange(harness().port, short);
     assert.deepEqual([stored?.status, rest?.status], [200, 400]);
-    assert.match(JSON.parse(rest?.body ?? '').detail, /after a whole request.*Content-Length.*bytes/);
+    assert.match(JSON.parse(rest?.body ?? '').detail, /behind a complete request.*Content-Length.*bytes/);
     assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'ahead')).size, 5);
   });
 

@@ -55,7 +55,7 @@ describe('Events of a server', () => {
     await program.stop();
     await until(() => kept?.isClosed === true);
     assert.equal(kept?.events.at(-1)?.data, '{"reason":"shutting-down"}');
-    assert.doesNotMatch(program.stderr, /connections were cut/);
+    assert.doesNotMatch(program.stderr, /connections were closed/);
   });
 
   it('tell of everything after a restart, also to a client with the id of an earlier event', async () => {

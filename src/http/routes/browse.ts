@@ -96,17 +96,17 @@ export const browseRoutes: readonly Route[] = [
     summary: 'Browse elements in delivery order, without taking them',
     access: 'browse',
     query: {
-      state: oneOf('Only those in this state; not given: all of them.', STATES),
-      group: group("On a stream: the group whose deliveries are meant; not given: the namespace's first."),
+      state: oneOf('Only those in this state; defaults to all of them.', STATES),
+      group: group("On a stream: the group whose deliveries are read; defaults to the namespace's first."),
       id: opaque('Only the element of this id.'),
       after: opaque('Continues behind the page whose `next` this is.', MAX_CURSOR_LENGTH),
       limit: wholeNumber(
-        'At most so many elements.',
+        'Maximum number of elements.',
         { from: 1, to: MAX_PAGE, unit: 'a count' },
         DEFAULT_PAGE,
       ),
       body: oneOf<ShownBody>(
-        `What is shown of bodies; not given: a preview, their first ${PREVIEW_BYTES} bytes.`,
+        `How much of each body is returned; defaults to a preview, its first ${PREVIEW_BYTES} bytes.`,
         BODIES,
       ),
       where: limitedString(
@@ -140,7 +140,7 @@ export const browseRoutes: readonly Route[] = [
     summary: 'Read one element without taking it: its body, byte for byte',
     access: 'browse',
     query: {
-      group: group("On a stream: the group whose delivery is meant; not given: the namespace's first."),
+      group: group("On a stream: the group whose delivery is read; defaults to the namespace's first."),
     },
     responses: [
       {
@@ -192,7 +192,9 @@ export const browseRoutes: readonly Route[] = [
     summary: 'Summarize the dead-letter queues of the namespaces in which the user may browse',
     access: 'user',
     query: { ns: nameOf('namespace', 'Only those of this namespace.') },
-    responses: [json('Their counts, and what those elements say that were looked at.', DeadLetters)],
+    responses: [
+      json('Their counts, and the reasons and sources of the elements that were examined.', DeadLetters),
+    ],
     problems: ['namespace-not-found', 'forbidden', 'invalid-name', 'storage-unavailable', 'outcome-unknown'],
     handle: (call, { ns }) =>
       call.front.listInTurn(call, async () => {

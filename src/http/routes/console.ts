@@ -102,7 +102,7 @@ const Session = namedObject('ConsoleSession', {
 
 const SESSION_ID = /^[\w-]{43}$/;
 const ENDING_PROBLEMS = ['forbidden', 'invalid-name', 'storage-unavailable', 'outcome-unknown'] as const;
-const userParameter = nameOf('user', 'Of this user, as an administrator; not given: the own ones.');
+const userParameter = nameOf('user', 'The user, for administrators; defaults to the user of the request.');
 
 const pageResponses = [
   {
@@ -182,7 +182,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
         { additionalProperties: false },
       ),
       responses: [
-        json('The session; its cookie comes with it.', Session, {
+        json('The session, with its cookie.', Session, {
           headers: [
             {
               name: 'set-cookie',
@@ -236,7 +236,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       summary: 'List the console sessions of a user on all nodes, the last used first',
       access: 'user',
       query: { user: userParameter },
-      responses: [json('They.', OwnSessions)],
+      responses: [json('The sessions.', OwnSessions)],
       problems: ['forbidden', 'invalid-name'],
       async handle(call, query) {
         checkNoToken(call);
@@ -311,7 +311,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
 function userOf({ user }: HttpCall, query: { readonly user: string | null }): string {
   if (query.user === null || query.user === user.name) return user.name;
   if (user.isAdministrator) return query.user;
-  throw new QuaysideError('forbidden', 'Sessions of another user are shown to administrators only.', {
+  throw new QuaysideError('forbidden', 'Only administrators may see or end the sessions of another user.', {
     parameter: 'user',
   });
 }

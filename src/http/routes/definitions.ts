@@ -71,7 +71,7 @@ export const definitionRoutes: readonly Route[] = [
     body: 'json',
     request: Definitions,
     query: {
-      dryRun: flag('Says what would change, and changes nothing.'),
+      dryRun: flag('Returns what would change, and changes nothing.'),
       prune: flag(
         'Deletes exchanges, pauses and options that the document does not contain; otherwise they stay.',
       ),
@@ -108,7 +108,7 @@ export const definitionRoutes: readonly Route[] = [
         if (versions !== null && !versions.has(versionOfDefinitions(present))) {
           throw new QuaysideError(
             'precondition-failed',
-            'The definitions have another version than If-Match names. Read them again, and look at the difference.',
+            'The definitions do not have a version that If-Match names. Read them again, and check the difference.',
           );
         }
         const changes = definitionChanges(present, wanted, prune);

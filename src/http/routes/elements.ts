@@ -65,7 +65,7 @@ const RolledBack = Type.Object({
 });
 
 const receiptQuery = {
-  group: group('The group of the reserve, where one was given.'),
+  group: group('The group of the reserve, if it named one.'),
   token: opaque(
     '`x-ks-lease` of the reserve: the call affects this reservation only, never a later one. Required if another user reserved the element.',
   ),
@@ -180,8 +180,8 @@ export const elementRoutes: readonly Route[] = [
     createsQueue: true,
     body: 'element',
     query: {
-      mature: unixTime('Not handed out before this moment: unix time in seconds. Beats `delay`.'),
-      delay: seconds('Not handed out before so many seconds have passed.', LIMITS.delayMs, 0),
+      mature: unixTime('Not delivered before this moment: Unix time in seconds. Overrides `delay`.'),
+      delay: seconds('Not delivered before this many seconds have passed.', LIMITS.delayMs, 0),
       ttl: duration(
         'Seconds until the element expires: it is then no longer delivered, and goes to the dead-letter queue, if there is one.',
         LIMITS.delayMs,
@@ -191,7 +191,7 @@ export const elementRoutes: readonly Route[] = [
         { from: 0, to: LIMITS.tries, unit: 'a count' },
         0,
       ),
-      groups: groups("On a stream: the groups that may consume it; not given: the namespace's."),
+      groups: groups("On a stream: the groups that may consume it; defaults to the namespace's."),
     },
     headers: [
       { name: 'content-type', description: 'Stored, and returned character for character.' },
@@ -409,7 +409,7 @@ export const elementRoutes: readonly Route[] = [
     access: 'read',
     body: 'json',
     request: SettleManyRequest,
-    responses: [json('What became of each, in the order of the request.', SettledMany)],
+    responses: [json('The outcome of each, in the order of the request.', SettledMany)],
     problems: ['invalid-body', 'invalid-parameter', 'body-too-large', 'not-supported'],
     handle(call) {
       needs(call.namespace, 'reserve');
@@ -544,7 +544,7 @@ async function insertMany(
 /** The error for an element with a key of its own, in a request that has one. */
 function secondKey(place: SentElements['place'], key: string): QuaysideError {
   const parameter = place === 'line' ? 'key' : 'idempotency-key';
-  const message = `${parameter} ${quote(key)} cannot be given in addition to the Idempotency-Key of the request. Give the request a key, or its elements.`;
+  const message = `${parameter} ${quote(key)} cannot be given in addition to the Idempotency-Key of the request. Give either a key for the request or keys for its elements.`;
   return new QuaysideError('invalid-parameter', message, { parameter });
 }
 

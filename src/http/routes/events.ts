@@ -37,8 +37,8 @@ export const eventRoutes: readonly Route[] = [
     summary: 'Follow the changes that the user may see, as server-sent events',
     access: 'user',
     query: {
-      ns: nameOf('namespace', 'Only what is about this namespace.'),
-      queue: nameOf('queue', 'Only what is about this queue; needs `ns`.'),
+      ns: nameOf('namespace', 'Only events about this namespace.'),
+      queue: nameOf('queue', 'Only events about this queue; requires `ns`.'),
       kinds,
     },
     headers: [
@@ -97,7 +97,7 @@ class EventStream implements EventSink {
     if (socket.readableEnded) {
       throw new QuaysideError(
         'malformed-request',
-        'The client closed its sending side. Keep it open while you listen: nothing tells such a client from one that left.',
+        'The client closed its sending side. Keep it open to receive events: otherwise the client looks like one that has disconnected.',
       );
     }
     this.#subscription = events.subscribe({

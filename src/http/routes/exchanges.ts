@@ -365,7 +365,7 @@ export const exchangeRoutes: readonly Route[] = [
     access: 'user',
     body: 'json',
     request: ExchangeTrialRequest,
-    responses: [json('Per destination what would become of the sample.', ExchangeTrial)],
+    responses: [json('What would happen to the sample, by destination.', ExchangeTrial)],
     problems: [
       ...idProblems,
       'invalid-body',
@@ -433,7 +433,10 @@ function checkControl(user: User, key: string, declaration: Declaration): void {
 /** The note for a change of an exchange that the configuration file declares: a restart restores it. */
 function configuredNote(call: HttpCall, key: string): string[] {
   if (!call.front.parts.exchanges.isConfigured(key)) return [];
-  return [CONFIGURED_NOTE.name, 'the configuration file declares this exchange; a restart brings that back'];
+  return [
+    CONFIGURED_NOTE.name,
+    'the configuration file declares this exchange; a restart restores that declaration',
+  ];
 }
 
 function loopsHeader(loops: LoopIds): string[] {

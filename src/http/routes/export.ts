@@ -37,7 +37,9 @@ export const exportRoutes: readonly Route[] = [
     summary: 'Export all elements of a queue with their state, as lines of JSON; nothing changes',
     access: 'browse',
     isAudited: true,
-    query: { group: group('On a stream: only the deliveries of this group; not given: those of all.') },
+    query: {
+      group: group('On a stream: only the deliveries of this group; defaults to those of all groups.'),
+    },
     responses: [{ status: 200, description: 'One line each.', contentType: NDJSON, schema: ExportedElement }],
     problems: ['not-supported', 'overloaded'],
     handle(call, { group }) {

@@ -79,7 +79,10 @@ const MAX_OFFSET = 1_000_000;
  */
 const MAX_CHANGED = 500;
 
-const namespaceParameter = nameOf('namespace', 'Only this namespace; not given: all that the user may read.');
+const namespaceParameter = nameOf(
+  'namespace',
+  'Only this namespace; defaults to all that the user may read.',
+);
 
 export const findQueuesRoutes: readonly Route[] = [
   route({
@@ -91,14 +94,14 @@ export const findQueuesRoutes: readonly Route[] = [
     query: {
       filter,
       ns: namespaceParameter,
-      sort: oneOf<Sort>('By what; not given: by name.', SORTS),
-      order: oneOf<'asc' | 'desc'>('Not given: `asc` by name, and `desc` by a number.', ['asc', 'desc']),
-      limit: wholeNumber('At most so many queues.', { from: 1, to: MAX_PAGE, unit: 'a count' }, DEFAULT_PAGE),
-      offset: wholeNumber(
-        'How many to leave out before them.',
-        { from: 0, to: MAX_OFFSET, unit: 'a count' },
-        0,
+      sort: oneOf<Sort>('What to sort by; defaults to name.', SORTS),
+      order: oneOf<'asc' | 'desc'>('Defaults to `asc` by name, and to `desc` by a number.', ['asc', 'desc']),
+      limit: wholeNumber(
+        'Maximum number of queues.',
+        { from: 1, to: MAX_PAGE, unit: 'a count' },
+        DEFAULT_PAGE,
       ),
+      offset: wholeNumber('How many to skip before them.', { from: 0, to: MAX_OFFSET, unit: 'a count' }, 0),
     },
     responses: [json('One page.', FoundQueues)],
     problems: ['namespace-not-found', 'invalid-name', 'forbidden', 'storage-unavailable', 'outcome-unknown'],
@@ -125,7 +128,7 @@ export const findQueuesRoutes: readonly Route[] = [
     access: 'user',
     query: { ns: namespaceParameter },
     responses: [
-      json('Columns of 60 values, the oldest first; null where this node knows nothing.', SumHistory),
+      json('Columns of 60 values, the oldest first; null where this node has no value.', SumHistory),
     ],
     problems: ['namespace-not-found', 'invalid-name', 'forbidden'],
     handle(call, { ns }) {
@@ -292,17 +295,17 @@ function filterOf(name: string, word: string): QueueFilter {
     const known = [...MEASURES, 'ns', 'queue'];
     const hint =
       didYouMean(qualifier, known) ||
-      ` Allowed: ${known.join(', ')}; to search for the text, write ${quote(`queue:${word}`)}.`;
+      ` Allowed: ${known.join(', ')}; to search for it in names, write ${quote(`queue:${word}`)}.`;
     throw invalidParameter(
       name,
-      `${name} has ${quote(word)}, and nothing is called ${quote(qualifier)}.${hint}`,
+      `${name} has ${quote(word)}, but there is no measure ${quote(qualifier)}.${hint}`,
     );
   }
   const [, sign = '=', digits] = COMPARISON.exec(value) ?? [];
   if (digits === undefined) {
     throw invalidParameter(
       name,
-      `${name} has ${quote(word)}. After ${measure}: comes a number, or one of > >= < <= = and a number.`,
+      `${name} has ${quote(word)}. Give a number after ${measure}:, or one of > >= < <= = and a number.`,
     );
   }
   const bound = Number(digits);

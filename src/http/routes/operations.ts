@@ -53,7 +53,7 @@ const Where = Type.Object(
 const members = {
   action: Type.Enum([...ACTIONS]),
   source: QueueName,
-  limit: Type.Integer({ minimum: 1, description: 'The most elements to change.' }),
+  limit: Type.Integer({ minimum: 1, description: 'Maximum number of elements to change.' }),
   rate: Type.Integer({ minimum: 1, maximum: MAX_RATE, description: 'Elements per second.' }),
 };
 
@@ -134,7 +134,7 @@ export const operationRoutes: readonly Route[] = [
     body: 'json',
     request: OperationDeclaration,
     responses: [
-      json('It runs.', Operation, {
+      json('It has started.', Operation, {
         status: 202,
         headers: [{ name: 'location', description: 'Path of its progress.' }],
       }),

@@ -123,7 +123,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       path: '/livez',
       summary: 'Whether the process is running',
       access: 'open',
-      responses: [json('It does.', Live)],
+      responses: [json('It is running.', Live)],
       handle: (call) => call.sendJson({ status: 'live' }),
     }),
     route({
@@ -132,8 +132,8 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       summary: 'Whether this node is ready for requests; an authenticated user sees each part',
       access: 'open',
       responses: [
-        json('It should.', Readiness),
-        json('It should not: it stops, or an engine is away.', Readiness, {
+        json('It is ready.', Readiness),
+        json('It is stopping, or an engine is unavailable.', Readiness, {
           status: 503,
           headers: [{ name: 'retry-after', description: 'Seconds.' }],
         }),
@@ -158,7 +158,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       path: '/nodes',
       summary: 'List the nodes that share namespaces with this one, itself included, the oldest first',
       access: 'user',
-      responses: [json('Who is there: a node that was silent for 7 s is not.', Nodes)],
+      responses: [json('The nodes, without those that have been silent for 7 s.', Nodes)],
       handle: (call) => call.sendJson(visibleNodes(call)),
     }),
     route({
@@ -189,10 +189,10 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       summary: 'List the blocked get and reserve calls of all nodes and queues, the longest first',
       access: 'user',
       query: {
-        ns: nameOf('namespace', 'Only in this namespace; not given: in all where the user has `manage`.'),
+        ns: nameOf('namespace', 'Only in this namespace; defaults to all where the user has `manage`.'),
         limit,
       },
-      responses: [json('They.', WaitingConsumers)],
+      responses: [json('The calls.', WaitingConsumers)],
       problems: ['invalid-name'],
       async handle(call, { ns, limit }) {
         const { rows, ...list } = await call.front.nodeLists.consumers.read(call.user, limit, ns);
@@ -205,7 +205,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       summary: 'List the STOMP and AMQP sessions of all nodes, with their consumers, the longest first',
       access: 'user',
       query: { limit },
-      responses: [json('They.', Sessions)],
+      responses: [json('The sessions.', Sessions)],
       async handle(call, { limit }) {
         const { rows, ...list } = await call.front.nodeLists.sessions.read(call.user, limit);
         call.sendJson({ ...list, sessions: rows });
@@ -275,7 +275,7 @@ const Sessions = listOfNodes(
   }),
 );
 
-const limit = wholeNumber('At most so many.', { from: 1, to: MAX_ROWS, unit: 'a count' }, MAX_ROWS);
+const limit = wholeNumber('Maximum number of rows.', { from: 1, to: MAX_ROWS, unit: 'a count' }, MAX_ROWS);
 
 const AuditLines = listOfNodes(
   'AuditLines',

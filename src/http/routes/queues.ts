@@ -170,7 +170,7 @@ const QueueOptionsRecord = namedObject('QueueOptionsRecord', {
 const OPTIONS_PATH = '/q/:namespace/:queue/options';
 
 const optionsResponse = json(
-  'What is stored, what holds, and where each option comes from.',
+  'The stored and the effective options, and the source of each.',
   QueueOptionsRecord,
   {
     headers: [{ name: 'etag', description: 'The `version` of the record, in quotes.' }],
@@ -179,7 +179,7 @@ const optionsResponse = json(
 
 const IF_MATCH = {
   name: 'if-match',
-  description: 'The options are changed only if what is stored has one of these versions.',
+  description: 'The options are changed only if the stored ones have one of these versions.',
 };
 
 function sendOptions(call: HttpCall): void {
@@ -199,9 +199,12 @@ export const queueRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/status',
     summary: 'Read the queue information record',
     access: 'read',
-    query: { group: group('On a stream: count the deliveries of this group alone.') },
+    query: { group: group('On a stream: count only the deliveries of this group.') },
     responses: [
-      json('The record. One of a queue that does not exist has zeros; reading makes none.', QueueInformation),
+      json(
+        'The record. It has zeros if the queue does not exist; reading it does not create the queue.',
+        QueueInformation,
+      ),
     ],
     async handle(call, query) {
       const { namespace, queue } = call;
@@ -219,7 +222,7 @@ export const queueRoutes: readonly Route[] = [
     path: '/q/:namespace/:queue/history',
     summary: 'Read the last hour of a queue, minute by minute, as this node saw it',
     access: 'read',
-    responses: [json('Columns of 60 values, the oldest first; null where this node knows nothing.', History)],
+    responses: [json('Columns of 60 values, the oldest first; null where this node has no value.', History)],
     handle(call) {
       call.sendJson(call.queue.history());
     },

@@ -35,21 +35,21 @@ const ELEMENTS = { from: 1, to: LIMITS.takeCount, unit: 'a count' } as const;
 
 /** The options of a take of many, as members of its JSON body or as query parameters. Null: not given. */
 const options = {
-  count: wholeNumber('How many elements at most; not given: `min`, or 1.', ELEMENTS, null),
+  count: wholeNumber('Maximum number of elements; defaults to `min`, or 1.', ELEMENTS, null),
   min: wholeNumber(
     'Wait until this many are ready at once, or until `to` has passed; defaults to 1. Nothing is reserved during the wait.',
     ELEMENTS,
     null,
   ),
   to: wholeNumber(
-    'How long to wait; not given: for ever. 0 answers at once.',
+    'How long to wait; defaults to no limit. 0 does not wait.',
     { ...MILLISECONDS, from: 0 },
     null,
   ),
-  tid: nameOf('tid', "The consumer's name, by which it can be cancelled; not given: one is made."),
+  tid: nameOf('tid', "The consumer's name, by which it can be cancelled; defaults to a generated one."),
   reserve: { ...flag('Reserve the elements instead of popping them.'), fallback: null as boolean | null },
   lease: wholeNumber(
-    "With `reserve`: how long the reservations last; not given: the queue's usual length.",
+    'With `reserve`: how long the reservations last; defaults to the lease of the queue.',
     { ...MILLISECONDS, from: 1 },
     null,
   ),
@@ -60,7 +60,7 @@ const options = {
 
 const optionsOfQueue = {
   ...options,
-  group: group("On a stream: the group to read as; not given: the namespace's first."),
+  group: group("On a stream: the group to read as; defaults to the namespace's first."),
 };
 
 type Options = { readonly [Name in keyof typeof options]: ReturnType<(typeof options)[Name]['read']> | null };
@@ -162,7 +162,7 @@ export const takeRoutes: readonly Route[] = [
       reserve: flag('Reserve the element instead of popping it.'),
       group: optionsOfQueue.group,
       lease: wholeNumber(
-        "With `reserve`: how long the reservation lasts; not given: the queue's usual length.",
+        'With `reserve`: how long the reservation lasts; defaults to the lease of the queue.',
         { ...MILLISECONDS, from: 1 },
         null,
       ),
@@ -584,15 +584,15 @@ function inputEnded(socket: Socket): QuaysideError {
   return new QuaysideError(
     'malformed-request',
     isUnreadable(socket)
-      ? 'What came after this request could not be read, so its connection ends before an element was there. Send whole requests, with the Content-Length of their bodies in bytes.'
-      : 'The client closed its sending side before an element was there. Keep it open until the response has come: nothing tells such a client from one that left.',
+      ? 'The bytes behind this request are not a request, so its connection is closed before an element is ready. Check the Content-Length, which counts bytes.'
+      : 'The client closed its sending side before an element was ready. Keep it open until the response arrives: otherwise the client looks like one that has disconnected.',
   );
 }
 
 function inputPaused(): QuaysideError {
   return new QuaysideError(
     'overloaded',
-    'So much waits behind this request on its connection that no more is read, and the server would not see the client leave. Send less behind a get or reserve, or use another connection.',
+    'The server has paused reading this connection, because too much was sent behind this request, so it could not notice a disconnect. Send less behind a get or reserve, or use another connection.',
   );
 }
 
