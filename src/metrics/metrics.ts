@@ -432,7 +432,7 @@ function queueSample(namespace: Namespace, labels: MetricSample['labels'], value
   return { ...sampleOf(namespace, labels, value), needsRead: true };
 }
 
-/** Maximum number of exchanges with series of their own, the first ones by id; see `QUEUES_SHOWN`. */
+/** Maximum number of exchanges with series of their own, the first ones by id; see `MAX_QUEUE_SERIES`. */
 const MAX_EXCHANGE_SERIES = 200;
 
 const NOTHING: Readonly<DestinationCounters> = { matched: 0, skipped: 0, failed: 0 };
