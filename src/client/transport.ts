@@ -84,7 +84,7 @@ export class Transport {
 
   constructor(options: ClientOptions) {
     // Do not quote the value: it may be a URL with a password.
-    if (typeof options === 'string') throw invalid('Options are an object, such as { url }.');
+    if (typeof options === 'string') throw invalid('Options must be an object, such as { url }.');
     const url = serverUrl(options.url ?? environment('QUAYSIDE_URL') ?? 'http://127.0.0.1:3444');
     this.#authorization = authorizationOf(url, options.auth);
     this.#base = `${url.origin}${url.pathname}`.replace(/\/$/, '');
@@ -240,7 +240,7 @@ function serverUrl(given: string | URL): URL {
   }
   // Hide what precedes an @: it may contain a password.
   const shown = quoted(String(given).replace(/.*@/, '***@'));
-  throw invalid(`The url ${shown} names no server. Allowed: one such as "http://127.0.0.1:3444".`);
+  throw invalid(`The url ${shown} is not a server address. Allowed: such as "http://127.0.0.1:3444".`);
 }
 
 /** Returns an environment variable; undefined in a browser. */
@@ -252,7 +252,7 @@ export function environment(name: string): string | undefined {
 function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<string> | string | null {
   if (typeof auth === 'function') return auth;
   const { user, password, token }: Partial<Credentials & TokenCredentials> = auth ?? {};
-  if (auth && !user && !token) throw invalid('auth has no user, and no token.');
+  if (auth && !user && !token) throw invalid('auth has neither a user nor a token.');
   const bearer = auth || url.username ? token : environment('QUAYSIDE_TOKEN');
   const name = user ?? (decoded(url.username) || environment('QUAYSIDE_USER'));
   const secret = password ?? (decoded(url.password) || environment('QUAYSIDE_PASSWORD') || '');

@@ -100,7 +100,7 @@ export function stepIn(where: string): string | undefined {
 export function urlOf(where: string): URL {
   const step = stepIn(where);
   if (step === undefined) return new URL(where, BASE);
-  const message = `The console cannot reach what is named "${step}": browsers remove such steps from paths.`;
+  const message = `The console cannot request the name "${step}": browsers remove it from paths.`;
   throw new ApiError(400, 'invalid-name', message);
 }
 
@@ -188,7 +188,7 @@ function unreachable(): ApiError {
   return new ApiError(
     0,
     'unreachable',
-    'The server did not answer. Is it running, and is the network there?',
+    'The server did not respond. Check that it is running, and check the network.',
   );
 }
 
@@ -249,7 +249,7 @@ export function get<T>(where: string, request: ApiRequest = {}): Promise<T> {
       return JSON.parse(text + decoder.decode()) as T;
     } catch {
       const message =
-        'What came is no response of the server. Something in between answered instead, or cut it off.';
+        'The response is not from the server. A proxy may have answered instead, or cut it off.';
       throw new ApiError(0, 'unreadable', message);
     }
   });

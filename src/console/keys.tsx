@@ -58,8 +58,8 @@ export function Keys() {
         {DESTINATIONS.map(({ key, title }) => (
           <KeyRow key={key} keys={['g', key]} text={title} />
         ))}
-        <KeyRow keys={['↑', '↓']} text="The row above, the row below" />
-        <KeyRow keys={['?']} text="This list" />
+        <KeyRow keys={['↑', '↓']} text="Previous row, next row" />
+        <KeyRow keys={['?']} text="Show this list" />
       </dl>
     </Dialog>
   );

@@ -80,7 +80,7 @@ export async function signOut(): Promise<void> {
     await call(WHERE, { method: 'DELETE' });
   } catch (error) {
     if (error instanceof ApiError && !error.isOfServer)
-      throw new Error('You are still signed in: the server did not answer. Sign out again when it does.');
+      throw new Error('You are still signed in: the server did not respond. Sign out again when it does.');
     notice.value = messageOf(error);
   }
   changes += 1;
@@ -111,7 +111,7 @@ effect(() => {
 
 effect(() => {
   if (rejected.value === 0 || !session.peek()) return;
-  notice.value = 'Your session has ended. Sign in again; you will be where you were.';
+  notice.value = 'Your session has ended. Sign in again to continue where you were.';
   hasEnded.value = true;
 });
 

@@ -209,7 +209,7 @@ export class ElementChanger {
     if (left === null) return `Element ${id} has no header ${FROM_QUEUE}.`;
     const from = left.startsWith(TRANSIT_QUEUE) ? headerOf(headers, MOVED_FROM) : left;
     if (from === null)
-      return `Element ${id} was on its way to another engine and has no header ${MOVED_FROM}.`;
+      return `Element ${id} was in transit to another engine and has no header ${MOVED_FROM}.`;
     let found = this.#returns.get(from);
     if (found === undefined) {
       try {

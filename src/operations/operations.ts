@@ -269,7 +269,7 @@ export class BulkOperations implements Service {
     for (const { id, operation } of this.#all()) {
       const { request, end } = operation;
       if (end !== null || (request.source.ns !== ns && request.to?.ns !== ns)) continue;
-      throw inUse(`operation ${quote(id)} is about it`, 'Wait until it ends, or cancel it.');
+      throw inUse(`operation ${quote(id)} uses it`, 'Wait until it ends, or cancel it.');
     }
   }
 
@@ -309,7 +309,7 @@ export class BulkOperations implements Service {
     if (operation.request.action === 'migrate') {
       throw new QuaysideError(
         'definition-conflict',
-        `Operation ${quote(id)} cannot be cancelled: the elements of namespace ${quote(operation.request.source.ns)} are in two engines. It ends when the old one has none left.`,
+        `Operation ${quote(id)} cannot be cancelled: the elements of namespace ${quote(operation.request.source.ns)} are in two engines. It ends when the old engine is empty.`,
       );
     }
     const ended = this.#ended(id);
@@ -352,7 +352,7 @@ export class BulkOperations implements Service {
     if (users.length >= MAX_RUNNING && users.includes(user)) {
       throw new QuaysideError(
         'overloaded',
-        `${users.length} operations run on this engine, its limit is ${MAX_RUNNING}. Wait until one ends, or cancel one.`,
+        `${users.length} operations are running on this engine. The limit is ${MAX_RUNNING}. Wait until one ends, or cancel one.`,
       );
     }
     this.#creating.set(definitions, [...creating, user]);
@@ -614,9 +614,9 @@ export class BulkOperations implements Service {
     const { action, source } = found.operation.request;
     const onTheirWay =
       action === 'move' && pending !== null
-        ? ` Elements that were on their way are in queue ${quote(TRANSIT_QUEUE + id)} of namespace ${quote(source.ns)}, if it has any.`
+        ? ` Elements in transit, if any, are in queue ${quote(TRANSIT_QUEUE + id)} of namespace ${quote(source.ns)}.`
         : '';
-    const error = `No node has the namespaces that it needs.${onTheirWay}`;
+    const error = `No node has the namespaces that the operation needs.${onTheirWay}`;
     const at = this.#options.clock.now();
     await this.#storeEnd(id, found, { state: 'cancelled', at, counters, samples, error, isThrown: false });
   }

@@ -237,7 +237,7 @@ function parseSet(value: unknown): ElementChange {
     if (seen.has(name)) throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
     seen.add(name);
     if (text !== null && typeof text !== 'string')
-      throw wrongMember(path, text, 'text, or null, which removes it');
+      throw wrongMember(path, text, 'a string, or null to remove the header');
     if (text === null) removed.push(bytesOfText(name));
     else if (SERVICE_HEADERS.has(name)) {
       throw invalidParameter(
@@ -273,7 +273,7 @@ function namespaceAt(value: unknown, path: string): NamedQueue {
 
 function textAt(value: unknown, path: string, maxLength: number): string {
   if (typeof value === 'string' && value.length >= 1 && value.length <= maxLength) return value;
-  if (typeof value !== 'string') throw wrongMember(path, value, `text of 1 to ${maxLength} characters`);
+  if (typeof value !== 'string') throw wrongMember(path, value, `a string of 1 to ${maxLength} characters`);
   throw invalidParameter(path, `${path} has ${value.length} characters. Allowed: 1 to ${maxLength}.`);
 }
 

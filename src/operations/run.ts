@@ -188,7 +188,7 @@ export class OperationRun {
       } else {
         log.warn(
           { err: error, operation: id, ns: operation.request.source.ns },
-          'an operation could not go on',
+          'an operation could not continue',
         );
       }
     } finally {
@@ -274,7 +274,7 @@ export class OperationRun {
     if (user === null) throw new QuaysideError('forbidden', `${by} is no longer a user.`);
     // Names no namespace: a reader of the operation may not see all of them.
     if (rightsFor(operation.request).every(([right, namespace]) => user.may(right, namespace))) return;
-    throw new QuaysideError('forbidden', `${by} has lost a right that it needs.`);
+    throw new QuaysideError('forbidden', `${by} has lost a right that the operation needs.`);
   }
 
   /** How many more elements `limit` allows, at most a page. */

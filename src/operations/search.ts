@@ -165,7 +165,7 @@ function unmarked(after: string, queue: Queue, filter: ElementFilter): string {
   if (marked(cursor, queue, filter) === after) return cursor;
   throw invalidParameter(
     'after',
-    `after ${quote(after)} is not the next of a page of queue ${quote(queue.key.name)}. Pass the next of the page before, or leave after out to begin at the first element.`,
+    `after ${quote(after)} is not a cursor of this search in queue ${quote(queue.key.name)}. Pass the next of the page before, or omit after to start at the first element.`,
   );
 }
 
@@ -384,7 +384,7 @@ export class ElementSearch {
     if (answer?.outcome !== 'overrun') throw new QuaysideError('shutting-down', 'The search was closed.');
     throw new QuaysideError(
       'invalid-parameter',
-      `${path}: the selector uses more time or memory than it may, with element ${quote(id)}: ${answer.error}.`,
+      `${path}: the selector exceeds its time or memory limit with element ${quote(id)}: ${answer.error}.`,
       { parameter: path, extra: { element: id, cause: answer.cause } },
     );
   }

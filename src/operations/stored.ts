@@ -172,10 +172,10 @@ function shownError(
   const maySeeThrown = hidesBodies ? viewer.may('browse', source.ns) : viewer.maySeeBodies(source.ns);
   if (error === null || (isThrown && maySeeThrown)) return error;
   if (isThrown) {
-    return `${SELECTOR_PATH} failed with an element. What it threw may quote the body, which you may not see.`;
+    return `${SELECTOR_PATH} failed with an element. The error may quote the body, which you may not see.`;
   }
   if (to === null || viewer.maySee(to.ns)) return error;
-  return 'It failed. The reason may name what is in a namespace that you may not see.';
+  return 'The operation failed. The reason may name a queue of a namespace that you may not see.';
 }
 
 /** @param progress of a running operation; null if unknown */

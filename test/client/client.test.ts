@@ -336,7 +336,7 @@ describe('The client', () => {
     for (const url of ['localhost:3444', 'quayside', 'ftp://127.0.0.1', '']) {
       assert.throws(() => new Quayside({ url }), {
         code: 'invalid-data',
-        message: `The url "${url}" names no server. Allowed: one such as "http://127.0.0.1:3444".`,
+        message: `The url "${url}" is not a server address. Allowed: such as "http://127.0.0.1:3444".`,
       });
     }
     assert.throws(() => new Quayside({ url: 'http://ann:secret@a b' }), {

@@ -185,7 +185,7 @@ export function connection(opened: () => OpenedConsole): void {
       await confirm.waitFor();
       proxy.breaks = (path) => path === '/operations';
       await confirm.click();
-      await dialog.getByText('The response was lost: the operation may run.').waitFor();
+      await dialog.getByText('The response was lost: the operation may be running.').waitFor();
       assert.equal(await confirm.count(), 0);
       proxy.breaks = () => false;
       await dialog.getByRole('button', { name: 'Try again' }).click();
@@ -214,7 +214,7 @@ export function connection(opened: () => OpenedConsole): void {
       await route.fulfill({ status: 502, body: PROXY_PAGE });
     });
     await confirm.click();
-    await dialog.getByText('The response was lost: the operation may run.').waitFor();
+    await dialog.getByText('The response was lost: the operation may be running.').waitFor();
     assert.equal(await confirm.count(), 0);
     await until(async () => (await opened().size('N', 'behind-proxy')) === 0);
     await dialog.getByRole('button', { name: 'Cancel' }).click();
@@ -462,7 +462,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByLabel('Body').fill('"again"');
     await page.route('**/q/N/lost', loseResponse);
     await dialog.getByRole('button', { name: 'Insert' }).click();
-    await dialog.getByText('Insert it again when it does: it is stored once.').waitFor();
+    await dialog.getByText('the element is stored only once.').waitFor();
     await page.unrouteAll();
     await dialog.getByRole('button', { name: 'Insert' }).click();
     await page.getByText('An element was inserted into lost').waitFor();
@@ -482,7 +482,7 @@ export function connection(opened: () => OpenedConsole): void {
     await confirm.waitFor();
     await page.route('**/operations', loseResponse);
     await confirm.click();
-    await dialog.getByText('The response was lost: the operation may run.').waitFor();
+    await dialog.getByText('The response was lost: the operation may be running.').waitFor();
     assert.equal(await confirm.count(), 0);
     await page.unrouteAll();
     await dialog.getByRole('button', { name: 'Try again' }).click();

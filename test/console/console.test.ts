@@ -20,17 +20,17 @@ const PAGES = [
   ['#/', 'Needs attention'],
   ['#/queues', ' elements'],
   ['#/q/jobs/orders', 'that match'],
-  ['#/q/jobs/orders/consumers', 'Nobody waits'],
+  ['#/q/jobs/orders/consumers', 'No consumer is waiting'],
   ['#/q/jobs/orders/options', 'the namespace'],
   ['#/q/jobs/orders/try', 'with TypeScript'],
-  ['#/q/jobs/orders/watch/1?dead=__deadletter__', 'no more, and no dead letter'],
+  ['#/q/jobs/orders/watch/1?dead=__deadletter__', 'and not a dead letter'],
   ['#/dead-letters', 'smtp 550'],
   ['#/operations', 'Operations'],
   ['#/clients', 'Sessions of STOMP'],
   ['#/users', 'signIn'],
   ['#/exchanges', 'large'],
   ['#/x/route', '1 loop, window'],
-  ['#/x/route/edit', 'empty: every element'],
+  ['#/x/route/edit', 'Empty: every element'],
 ] as const;
 
 describe('The console in a browser', () => {
@@ -85,7 +85,7 @@ describe('The console in a browser', () => {
     await opened.insert('jobs', 'mails', '{"mail":3}');
     await opened.fail('jobs', 'mails', 'smtp 550');
     await figure.getByText('4', { exact: true }).waitFor();
-    await concerns.filter({ hasText: '__deadletter__' }).getByText('Dead letters came').waitFor();
+    await concerns.filter({ hasText: '__deadletter__' }).getByText('Dead letters arrived').waitFor();
     await opened.request('DELETE', '/q/jobs/__deadletter__/elements');
     for (let i = 0; i < 3; i += 1) {
       await opened.insert('jobs', 'mails', JSON.stringify({ mail: i }));
@@ -389,12 +389,12 @@ describe('The console in a browser', () => {
 
   it('lists the own sessions, and signs out another one', async () => {
     const page = await opened.page('#/users', { who: READER });
-    const rows = page.getByLabel('Your sessions of the console').locator('tbody tr');
+    const rows = page.getByLabel('Your console sessions').locator('tbody tr');
     await rows.filter({ hasText: 'this one' }).waitFor();
     opened.forgetSignIns();
     const other = await opened.page('#/users', { who: READER });
-    await other.getByLabel('Your sessions of the console').getByText('this one').waitFor();
-    const others = other.getByLabel('Your sessions of the console').locator('tbody');
+    await other.getByLabel('Your console sessions').getByText('this one').waitFor();
+    const others = other.getByLabel('Your console sessions').locator('tbody');
     await others.getByRole('button', { name: 'Sign out' }).first().click();
     await other.getByText('The session is signed out').waitFor();
     await page.reload();
@@ -408,7 +408,7 @@ describe('The console in a browser', () => {
     const page = await opened.page('#/users');
     await page.getByLabel('Of user').fill('reader');
     await page.getByRole('button', { name: 'Show', exact: true }).click();
-    await page.getByLabel('Sessions of the console of reader').getByText('127.0.0.1').first().waitFor();
+    await page.getByLabel('Console sessions of reader').getByText('127.0.0.1').first().waitFor();
     await page.getByRole('button', { name: 'Sign out all …' }).click();
     await page.getByRole('button', { name: 'Sign out all sessions of reader' }).click();
     await page.getByText('reader is not signed in').waitFor();
@@ -416,7 +416,7 @@ describe('The console in a browser', () => {
     await reader.getByRole('heading', { name: 'Sign in to' }).waitFor();
     await page.getByLabel('Of user').fill('');
     await page.getByRole('button', { name: 'Show', exact: true }).click();
-    await page.getByLabel('Your sessions of the console').getByText('this one').waitFor();
+    await page.getByLabel('Your console sessions').getByText('this one').waitFor();
     await page.getByRole('button', { name: 'Sign out all …' }).click();
     await page.getByRole('button', { name: 'Sign out all sessions of admin' }).click();
     await page.getByRole('heading', { name: 'Sign in to' }).waitFor();

@@ -93,7 +93,7 @@ export function contents(opened: () => OpenedConsole): void {
   it('says how much of a long number in JSON it finds', async () => {
     await opened().insert('N', 'long-number', '{"id": 12345678901234567891}');
     const page = await opened().page('#/q/N/long-number?search=12345678901234567891');
-    await page.getByText('only the first 15 digits are found').waitFor();
+    await page.getByText('Only the first 15 digits').waitFor();
     await page.getByLabel('Search elements').fill('123456789012345');
     await page.keyboard.press('Enter');
     await page.getByText('All 1 that match').waitFor();
@@ -193,7 +193,7 @@ export function contents(opened: () => OpenedConsole): void {
     await opened().insert('N', 'encoded', 'no gzip', { 'content-encoding': 'gzip', 'x-ks-hdr-a': 'b' });
     const page = await firstElement('encoded', true);
     await page.getByText('Why is it not delivered now?').waitFor();
-    await page.getByText('not encoded as its content encoding says').waitFor();
+    await page.getByText('does not match its content encoding').waitFor();
   });
 
   it('loads the next page of a list again that could not be loaded, and keeps those before', async () => {

@@ -41,8 +41,8 @@ describe('The console in a browser, on engines with servers', () => {
       await row.getByText(`(${other.pid})`).waitFor();
       await row.getByRole('button', { name: 'Cancel' }).click();
       assert.equal((await waiting).status, 410);
-      await page.getByText('Nobody waits for an element').waitFor();
-      const missing = page.getByText('did not answer: what it knows is not shown').first();
+      await page.getByText('No consumer is waiting').waitFor();
+      const missing = page.getByText('did not respond: what it knows is not shown').first();
       // A node that was silent for 7 s, which a busy machine may take to ask, is not there any more: then it is frozen
       // again.
       await reached('the note of a frozen node', async () => {
@@ -64,7 +64,7 @@ describe('The console in a browser, on engines with servers', () => {
   it('offers no actions on elements of a list of Redis, and no pages of them, and says why', async () => {
     await opened.insert('lists', 'listed', '"a"', { 'x-ks-hdr-tenant': 'acme' });
     const page = await opened.page('#/q/lists/listed');
-    await page.getByText('Elements of a list of Redis cannot be changed one by one').waitFor();
+    await page.getByText('Elements of a Redis list cannot be changed individually').waitFor();
     assert.equal(await page.getByRole('checkbox').count(), 0);
     for (const name of ['Delete …', 'Move …']) {
       assert.equal(await page.getByRole('button', { name }).count(), 0, name);

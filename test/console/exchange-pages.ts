@@ -30,7 +30,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await page.getByRole('status').filter({ hasText: 'Line 2' }).waitFor();
     await marked.filter({ hasText: /env\.msg\.payload\.amount >$/ }).waitFor();
     await fillEditor(editor, 'env => env.msg.payload.tenant === "acme"');
-    await page.getByText('empty: every element goes there').waitFor();
+    await page.getByText('Empty: every element is accepted').waitFor();
     await marked.waitFor({ state: 'detached' });
     const colours = (): Promise<number> =>
       page.locator('.cm-line span').evaluateAll((all) => {

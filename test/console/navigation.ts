@@ -20,7 +20,7 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.goto(`${opened().server.url}/console/#/x/route`);
     await isTitle('route · Quayside');
     await page.goto(`${opened().server.url}/console/#/nowhere`);
-    await isTitle('No such page · Quayside');
+    await isTitle('Page not found · Quayside');
   });
 
   it('begins a new page at its top, and with the focus in it', async () => {
@@ -40,7 +40,7 @@ export function navigation(opened: () => OpenedConsole): void {
   it('shows the queues of a namespace whose name has a space and quotes', async () => {
     const page = await opened().page('#/users', { isFailing: true });
     await page.goto(`${opened().server.url}/console/#/q/${encodeURIComponent('say "hi" \\')}/q`);
-    await page.getByRole('navigation', { name: 'Where this is' }).getByRole('link').nth(1).click();
+    await page.getByRole('navigation', { name: 'Breadcrumbs' }).getByRole('link').nth(1).click();
     const field = page.getByLabel('Filter queues');
     await field.waitFor();
     assert.equal(await field.inputValue(), 'ns:"say \\"hi\\" \\\\"');
@@ -59,7 +59,7 @@ export function navigation(opened: () => OpenedConsole): void {
 
   it('says that a page of a queue does not exist', async () => {
     const page = await opened().page('#/q/jobs/orders/nonsense');
-    await page.getByRole('heading', { name: 'There is no such page' }).waitFor();
+    await page.getByRole('heading', { name: 'Page not found' }).waitFor();
   });
 
   it('tells a newcomer how to insert an element, with a namespace and an address that work', async () => {
@@ -77,7 +77,7 @@ export function navigation(opened: () => OpenedConsole): void {
 
   it('tells users who manage nothing that they do not see who waits, and gives them nothing to select', async () => {
     const page = await opened().page('#/clients', { who: READER });
-    await page.getByText('Who waits is shown to those who manage queues').waitFor();
+    await page.getByText('Only users who manage queues see who is waiting').waitFor();
     await page.goto(`${opened().server.url}/console/#/queues`);
     await page.locator('table.rows tbody a').first().waitFor();
     assert.equal(await page.getByRole('checkbox').count(), 0);

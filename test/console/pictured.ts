@@ -110,7 +110,7 @@ export async function pagesToShow(opened: OpenedConsole): Promise<readonly Pictu
       heading: 'route-orders',
       content: ['.cm-content'],
     },
-    { name: 'not-there', where: '#/nowhere', heading: 'There is no such page', content: ['a'] },
+    { name: 'not-there', where: '#/nowhere', heading: 'Page not found', content: ['a'] },
   ];
 }
 

@@ -33,7 +33,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     ]);
     await page.getByRole('button', { name: 'Change …' }).click();
     await page.getByLabel('Dead letter of this queue').selectOption('none');
-    await page.getByLabel('Retry delay of this queue').selectOption('an own value');
+    await page.getByLabel('Retry delay of this queue').selectOption('own value');
     await page.getByLabel('First, seconds').fill('5');
     await page.getByLabel('Factor').fill('1000');
     await page.getByRole('button', { name: 'Store the options of tuned' }).click();
@@ -76,12 +76,12 @@ export function queuePages(opened: () => OpenedConsole): void {
     const others = ['status', 'elements', 'options', 'history', 'paused', 'export'];
     for (const queue of others) await opened().insert('N', queue, '1');
     const page = await opened().page('#/q/N/.');
-    await page.getByText('browsers remove such steps from paths').first().waitFor();
+    await page.getByText('browsers remove it from paths').first().waitFor();
     await page.getByRole('button', { name: 'More of .' }).click();
     await page.getByRole('button', { name: 'Import …' }).waitFor();
     assert.equal(await page.getByRole('link', { name: 'Export' }).count(), 0);
     await page.goto(`${opened().server.url}/console/#/q/N/./options`);
-    await page.getByText('browsers remove such steps from paths').first().waitFor();
+    await page.getByText('browsers remove it from paths').first().waitFor();
     for (const queue of others) {
       const status = await opened().request('GET', `/q/N/${queue}/status`);
       assert.equal(((await status.json()) as { totalSize: number }).totalSize, 1, queue);
@@ -112,14 +112,16 @@ export function queuePages(opened: () => OpenedConsole): void {
       'Inserted',
       'Reserved by admin, tid w-1',
       'The lease ends, unless it is extended or settled',
-      'Expires: not delivered from then on',
+      'Expires: no longer delivered',
     ]);
   });
 
   it('reads an element again when it has matured and when its lease has ended', async () => {
     const page = await opened().page('#/');
     const why = page.getByLabel('Why it is not delivered now');
-    const ready = why.locator('p:not([data-before])', { hasText: 'It is ready, and no consumer waits.' });
+    const ready = why.locator('p:not([data-before])', {
+      hasText: 'It is ready, and no consumer is waiting.',
+    });
     /** A busy machine may show the element only when its state has ended: then the state must last longer. */
     const see = async (state: Locator, cause: (seconds: number) => Promise<boolean>): Promise<void> => {
       for (let seconds = 3; ; seconds *= 2) {
@@ -250,7 +252,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Redrive 1 element of __deadletter__' }).click();
     await page.getByText('0 elements of __deadletter__ redriven').waitFor();
     await page.getByRole('dialog').getByRole('button', { name: 'Close' }).last().click();
-    const seen = page.getByLabel('What became of it').locator('li');
+    const seen = page.getByLabel('What happened to it').locator('li');
     await seen.filter({ hasText: 'It is still a dead letter: smtp 455' }).waitFor();
     await opened().request('DELETE', `/q/jobs/__deadletter__/${id}`);
   });
@@ -281,13 +283,13 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Redrive 1 element of __deadletter__' }).click();
     await page.getByText('1 element of __deadletter__ redriven').waitFor();
     await page.getByRole('dialog').getByRole('button', { name: 'Close' }).last().click();
-    const seen = page.getByLabel('What became of it').locator('li');
+    const seen = page.getByLabel('What happened to it').locator('li');
     await seen.filter({ hasText: 'It is ready in retried' }).waitFor();
     await opened().fail('jobs', 'retried', 'smtp 452');
     await seen.filter({ hasText: 'It is a dead letter again: smtp 452' }).waitFor();
     const again = (await seen.locator('a').last().getAttribute('href')) ?? '';
     await opened().request('DELETE', `/q/jobs/__deadletter__/${again.split('/').at(-1)}`);
-    await seen.filter({ hasText: 'no more, and no dead letter' }).waitFor();
+    await seen.filter({ hasText: 'and not a dead letter' }).waitFor();
   });
 
   it('does not say that an element is gone while there are groups in which it was not looked for', async () => {
@@ -402,7 +404,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Delete the queue …' }).click();
     await page.getByRole('button', { name: 'Delete waited-on and 0 elements' }).click();
     await page.getByRole('dialog').getByRole('alert').waitFor();
-    await page.getByRole('button', { name: 'Delete waited-on and 0 elements all the same' }).click();
+    await page.getByRole('button', { name: 'Delete waited-on and 0 elements anyway' }).click();
     await page.getByText('waited-on is deleted').waitFor();
     assert.match(await waiting, /410/);
   });
@@ -425,7 +427,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     const page = await opened().page('#/q/N/pressed');
     await page.getByRole('button', { name: 'Copy …' }).click();
     await page.getByLabel('To queue').fill('pressed-copy');
-    await page.getByText('There is no such queue yet').waitFor();
+    await page.getByText('This queue does not exist yet').waitFor();
     const name = 'Copy 1 element of pressed to pressed-copy';
     // Before the route, which would hold the count.
     await page.getByRole('button', { name, disabled: false }).waitFor();

@@ -575,7 +575,7 @@ describe('The rights of bulk operations', () => {
     const shown = await manager.request('GET', location);
     assert.equal(
       jsonOf<OperationRecord>(shown).error,
-      'It failed. The reason may name what is in a namespace that you may not see.',
+      'The operation failed. The reason may name a queue of a namespace that you may not see.',
     );
     assert.doesNotMatch(shown.body.toString(), /vault|maxElements/);
     const pictures = await new OperationPictures(harness().operations).read();
@@ -608,7 +608,7 @@ describe('The rights of bulk operations', () => {
     for (const user of ['manager', 'masked']) {
       assert.equal(
         await errorFor(user, location),
-        'where.selector failed with an element. What it threw may quote the body, which you may not see.',
+        'where.selector failed with an element. The error may quote the body, which you may not see.',
       );
     }
     const pictures = await new OperationPictures(harness().operations).read();

@@ -54,7 +54,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       const may = (right: string, ns: string): boolean => right !== 'write' || ns !== 'other';
       const losses = [
         [null, 'User "leaver", who started this operation, is no longer a user.'],
-        [{ may }, 'User "leaver", who started this operation, has lost a right that it needs.'],
+        [{ may }, 'User "leaver", who started this operation, has lost a right that the operation needs.'],
       ] as const;
       for (const [rights, error] of losses) {
         const [q, to] = [queue(), queue()];

@@ -283,7 +283,7 @@ describe('A bulk operation whose target no node serves', () => {
       const record = await node.ended(id, opened, 250);
       await cancelling;
       assert.equal(record.state, 'cancelled');
-      assert.match(record.error ?? '', /^No node has the namespaces that it needs\./);
+      assert.match(record.error ?? '', /^No node has the namespaces that the operation needs\./);
       assert.equal(record.changed, 1);
       await node.stop();
     }

@@ -82,13 +82,13 @@ function NobodyWaits() {
   const managed = namespaces().filter((ns) => may('manage', ns));
   if (managed.length === 0) {
     return (
-      <Empty title="Who waits is shown to those who manage queues" icon="lock">
-        It takes the right <code>manage</code> in a namespace.
+      <Empty title="Only users who manage queues see who is waiting" icon="lock">
+        You need the right <code>manage</code> in a namespace.
       </Empty>
     );
   }
   return (
-    <Empty title="Nobody waits for an element" icon="clients">
+    <Empty title="No consumer is waiting" icon="clients">
       A consumer appears here while its get, reserve or subscription waits for an element
       {managed.length < namespaces().length && `, in ${managed.join(', ')}, which you manage`}.
     </Empty>
@@ -105,9 +105,8 @@ function SessionList({ list }: { readonly list: Sessions }) {
       </header>
       <MissingNodes missing={list.missing} />
       {sessions.length === 0 ? (
-        <Empty title="No client has a session" icon="clients">
-          STOMP and AMQP clients appear here while they are connected. The page of a queue has lines to try,
-          under Try it.
+        <Empty title="No client is connected" icon="clients">
+          STOMP and AMQP clients appear here while they are connected. The tab Try it of a queue has examples.
         </Empty>
       ) : (
         <PlainTable

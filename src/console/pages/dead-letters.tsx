@@ -41,7 +41,7 @@ export function DeadLetters() {
       {all !== null && held.length === 0 && (
         <section class="card">
           <Empty title="There are no dead letters">
-            An element comes here when its tries reach the namespace's maximum.
+            An element becomes a dead letter when its tries reach the maximum.
             {all.length === 0 &&
               ' No namespace that you may browse has a dead-letter queue: see the option deadLetter.'}
           </Empty>
@@ -103,7 +103,7 @@ function QueueOfDeadLetters({
           {...{ looked, ns, queue, isRedriver, onRedrive }}
         />
         <Parts
-          title="By the queue that they left"
+          title="By source queue"
           parts={sources.map(({ queue: name, count: of }) => ({
             name,
             count: of,
@@ -113,7 +113,9 @@ function QueueOfDeadLetters({
         />
       </div>
       {!complete && (
-        <p class="body muted">By the first {several(looked, 'element')} of the queue; there are more.</p>
+        <p class="body muted">
+          Based on the first {several(looked, 'element')} of the queue; there are more.
+        </p>
       )}
     </section>
   );
@@ -158,7 +160,7 @@ function Parts({
                 title={name ?? undefined}
                 href={queueHref(ns, queue, { search: havingHeader(header, name) })}
               >
-                <bdi>{name ?? 'not known'}</bdi>
+                <bdi>{name ?? 'unknown'}</bdi>
               </a>
               <div class="meter thin" aria-hidden="true">
                 <i style={{ width: `${(of / Math.max(1, looked)) * 100}%` }} />
@@ -176,7 +178,7 @@ function Parts({
               <button
                 type="button"
                 class="quiet"
-                aria-label={`Redrive ${name === null ? 'those not known' : named(name)}`}
+                aria-label={`Redrive ${name === null ? 'those that are unknown' : named(name)}`}
                 onClick={() => onRedrive({ selector: havingHeader(header, name) })}
               >
                 <Icon name="redrive" /> Redrive …

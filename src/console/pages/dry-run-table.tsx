@@ -6,7 +6,7 @@ export function DryRunTable({ rows }: { readonly rows: readonly TriedElement[] }
   return (
     <section class="card" aria-label="Dry run" aria-live="polite">
       <header>
-        <h2>What would become of the first elements of the source</h2>
+        <h2>Results for the first elements of the source</h2>
       </header>
       {rows.length === 0 ? (
         <p class="body muted">The source has no elements with a text body now.</p>

@@ -160,8 +160,8 @@ export function ElementList({
 
   if (!mayBrowse) {
     return (
-      <Empty title="You may not look at elements here" icon="lock">
-        It takes the right <code>browse</code> in {ns}.
+      <Empty title="You may not browse elements here" icon="lock">
+        You need the right <code>browse</code> in {ns}.
       </Empty>
     );
   }
@@ -235,14 +235,14 @@ export function ElementList({
       {elements.length === 0 && !isLoading && error === null && next === null && (
         <NoElements search={filter.search} state={filter.state} looked={looked} />
       )}
-      {isLoading && <Loading what={elements.length === 0 ? 'Looking' : 'Looking further'} />}
+      {isLoading && <Loading what={elements.length === 0 ? 'Searching' : 'Loading more'} />}
       {!isLoading && next !== null && (
         <div class="bar">
           <button type="button" onClick={() => void load(next)}>
             Load more
           </button>
           <span class="muted">
-            {several(elements.length, 'element')} listed, {count(looked)} looked at
+            {several(elements.length, 'element')} listed, {count(looked)} searched
           </span>
         </div>
       )}
@@ -382,7 +382,7 @@ function ActionBar({
   if (isList) {
     return (
       <p class="bar">
-        Elements of a list of Redis cannot be changed one by one. Purge removes all that wait.
+        Elements of a Redis list cannot be changed individually. Purge removes all that are waiting.
       </p>
     );
   }
@@ -445,8 +445,8 @@ function NoElements({
   if (search !== '') {
     return (
       <Empty title="No element matches" icon="search">
-        {several(looked, 'element')} looked at.{' '}
-        {LONG_NUMBER.test(search) && 'Of a number in JSON only the first 15 digits are found. '}
+        {several(looked, 'element')} searched.{' '}
+        {LONG_NUMBER.test(search) && 'Only the first 15 digits of a number in JSON can be found. '}
         <button type="button" class="link" onClick={() => setQuery({ search: null })}>
           Show all
         </button>
@@ -462,7 +462,7 @@ function NoElements({
       </Empty>
     );
   }
-  return <Empty title="The queue is empty">What is inserted shows here until it is consumed.</Empty>;
+  return <Empty title="The queue is empty">Inserted elements are listed here until they are consumed.</Empty>;
 }
 
 /** @param isList whether elements have no page of their own */

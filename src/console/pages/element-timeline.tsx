@@ -40,7 +40,7 @@ export function ElementTimeline({
     add(since, `Reserved by ${user ?? 'an exchange'}${tid === null ? '' : `, tid ${tid}`}`);
     add(until, 'The lease ends, unless it is extended or settled');
   }
-  add(listed?.expiresAt, 'Expires: not delivered from then on');
+  add(listed?.expiresAt, 'Expires: no longer delivered');
   entries.sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
   return (
     <section class="card" aria-label="Timeline">
@@ -69,7 +69,7 @@ export function ElementTimeline({
         </div>
         <div>
           <dt>Expiry</dt>
-          <dd>{listed === null ? 'not known' : <When at={listed.expiresAt} />}</dd>
+          <dd>{listed === null ? 'unknown' : <When at={listed.expiresAt} />}</dd>
         </div>
       </dl>
     </section>

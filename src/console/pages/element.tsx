@@ -134,7 +134,7 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
       {known.error instanceof ApiError && known.error.code === 'element-not-found' && (
         <OtherGroups of={of} id={id} group={group} />
       )}
-      {element === null && known.isLoading && <Loading what="Looking at the element" />}
+      {element === null && known.isLoading && <Loading what="Loading the element" />}
       {element !== null && (
         <div class="element">
           <div class="stack">
@@ -232,7 +232,7 @@ function OtherGroups({ of, id, group }: OfDelivery) {
               <a href={elementHref(of, id, one)}>{one}</a>
             </span>
           ))}
-          {!areAll && ', and perhaps for groups that were not looked at'}.
+          {!areAll && ', and perhaps for groups that were not searched'}.
         </p>
       </div>
     </section>
@@ -304,18 +304,20 @@ function Why({
   const expiresAt = listed?.expiresAt ?? null;
   if (expiresAt !== null && Date.parse(expiresAt) <= clock.value)
     reasons.push(
-      `It expired ${relative(Date.parse(expiresAt), clock.value)}: no consumer gets it, and the server will make it a dead letter or remove it.`,
+      `It expired ${relative(Date.parse(expiresAt), clock.value)}: it is no longer delivered, and the server will dead-letter or remove it.`,
     );
   if ([...alarms.values()].some((alarm) => isAway(alarm, of.ns)))
-    reasons.push(`The engine of ${of.ns} is unavailable: nothing of it is delivered until it is back.`);
-  if (isPaused) reasons.push('The queue is paused: consumers get nothing until somebody resumes it.');
+    reasons.push(`The engine of ${of.ns} is unavailable: nothing is delivered until it is available again.`);
+  if (isPaused) reasons.push('The queue is paused: consumers receive nothing until it is resumed.');
   if (reasons.length === 0 && waiting === 0)
-    reasons.push('It is ready, and no consumer waits. The next get or reserve takes it, in its order.');
+    reasons.push(
+      'It is ready, and no consumer is waiting. The next get or reserve takes it, in queue order.',
+    );
   if (reasons.length === 0 && waiting !== null)
     reasons.push(
-      `It is ready, and ${several(waiting, 'consumer waits', 'consumers wait')}: it goes out in its order.`,
+      `It is ready, and ${several(waiting, 'consumer waits', 'consumers wait')}: it is delivered in queue order.`,
     );
-  if (reasons.length === 0) reasons.push('It is ready. The next get or reserve takes it, in its order.');
+  if (reasons.length === 0) reasons.push('It is ready. The next get or reserve takes it, in queue order.');
   return (
     <section class="card why-card" aria-label="Why it is not delivered now">
       <Icon

@@ -53,7 +53,7 @@ export function ExchangeChange({
           </p>
         )}
         {compared.value === null && compared.isLoading && (
-          <Loading what="Trying both on elements of the source" />
+          <Loading what="Testing both with elements of the source" />
         )}
         {compared.error !== null && <Failure error={compared.error} retry={compared.reload} />}
         {compared.value !== null && <Differences compared={compared.value} />}

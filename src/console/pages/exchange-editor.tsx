@@ -161,7 +161,7 @@ export function ExchangeEditor({
                 };
               }}
             />
-            Reserve: nothing is lost if this node dies
+            Reserve: no element is lost if this node fails
           </label>
         </div>
       </section>

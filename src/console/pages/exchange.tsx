@@ -28,7 +28,7 @@ export function Exchange({ rest }: PageProps) {
   return (
     <>
       <div>
-        <nav class="crumbs" aria-label="Where this is">
+        <nav class="crumbs" aria-label="Breadcrumbs">
           <a href={href(['exchanges'])}>Exchanges</a>
         </nav>
         <div class="page-head">
@@ -156,7 +156,7 @@ function Destinations({
         {several(Object.keys(pending_acks).length, 'element')} in progress on this node.{' '}
         {opts.reserve === true
           ? 'Elements are reserved until they are forwarded.'
-          : 'Elements are popped: those in progress are lost if this node dies.'}
+          : 'Elements are popped: those in progress are lost if this node fails.'}
       </p>
       {loops.length > 0 && (
         <p class="bar">

@@ -74,9 +74,7 @@ function Cycles({ all }: { readonly all: readonly Cycle[] }) {
     <section class="card" aria-label="Cycles">
       <header>
         <h2 class="grow">{all.length === 1 ? 'A cycle' : `${count(all.length)} cycles`}</h2>
-        <span class="muted">
-          an element may come back to a queue where it was, until it has too many hops
-        </span>
+        <span class="muted">an element may return to the same queue, until it has too many hops</span>
       </header>
       <ul class="body cycles">
         {all.map(({ places, way }) => (
@@ -132,7 +130,7 @@ function ExchangeTable({
           },
           { title: 'From', cell: ({ src }) => <QueueLink ns={src.ns} queue={src.q} /> },
           {
-            title: 'To, with the elements that went there',
+            title: 'To, with the number of elements forwarded',
             className: 'destinations long',
             cell: ({ dst, stats }) =>
               dst.map(({ q, ns, hidden }, i) => (

@@ -52,7 +52,7 @@ export function Operations() {
       </div>
       <section class="card">
         {shown.length === 0 ? (
-          <Empty title="Nothing runs, and nothing ran within a week" icon="operations">
+          <Empty title="No operations in the last week" icon="operations">
             An operation starts from a queue: select elements, or search, then choose what to do with all that
             match.
           </Empty>

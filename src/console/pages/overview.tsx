@@ -81,13 +81,13 @@ function alarmText({
   totalSize,
 }: AlarmPicture): string {
   if (alarm === 'engine-unavailable') {
-    return `Engine ${engine} is unavailable (${detail}). Namespaces that wait for it: ${of.join(', ')}.`;
+    return `Engine ${engine} is unavailable (${detail}). Affected namespaces: ${of.join(', ')}.`;
   }
   if (alarm === 'disk-nearly-full') {
     return `The disk of ${engine} is nearly full: inserts are rejected in ${of.join(', ')}. Free some space, or consume.`;
   }
   if (alarm === 'dead-letters-grew') {
-    return `Dead letters came to ${named(queue ?? '')} of ${ns} in the last 5 min; ${count(totalSize ?? 0)} are there.`;
+    return `Dead letters arrived in ${named(queue ?? '')} of ${ns} in the last 5 min; it has ${count(totalSize ?? 0)}.`;
   }
   return `${alarm} ${[engine, ns, queue, detail].filter(Boolean).join(' ')}`;
 }
@@ -111,7 +111,7 @@ function Alarms() {
                 {ns !== undefined && queue !== undefined && (
                   <>
                     {' · '}
-                    <a href={queueHref(ns, queue)}>Look at them</a>
+                    <a href={queueHref(ns, queue)}>Show the queue</a>
                   </>
                 )}
               </p>
@@ -206,7 +206,7 @@ function Figures({
   const unavailable = dead?.unavailable ?? [];
   const deadOf = unavailable.length === 0 ? 'all namespaces' : `without ${unavailable.join(', ')}`;
   return (
-    <section class="figures" aria-label="In all">
+    <section class="figures" aria-label="Totals">
       <Figure
         label="Ready"
         value={shortCount(ready)}
@@ -292,7 +292,7 @@ function Concerns() {
             first {count(first.length)} of {count(total)}
           </span>
         )}
-        <Menu title="By which rule queues are listed" label="By which rule?" className="quiet">
+        <Menu title="Rules by which queues are listed" label="Rules" className="quiet">
           <ol class="rule">
             {RULE.map((line) => (
               <li key={line}>{line}</li>
@@ -301,9 +301,7 @@ function Concerns() {
         </Menu>
       </header>
       {total === 0 ? (
-        <Empty title="Nothing waits too long, and nothing is paused with work in it">
-          Queues appear here when they should be looked at.
-        </Empty>
+        <Empty title="No queue needs attention">Queues are listed here by the rules above.</Empty>
       ) : (
         <ul class="concerns">
           {first.map((concern) => (
@@ -410,14 +408,14 @@ function healthOf(
   if (alarm !== undefined) return ['bad', 'Unavailable'];
   const away = engines.filter(({ state }) => state === 'unavailable');
   if (away.length > 0) {
-    return ['bad', away.length < engines.length ? 'Unavailable to a node' : 'Unavailable'];
+    return ['bad', away.length < engines.length ? 'Unavailable on a node' : 'Unavailable'];
   }
   return engines.some(({ state }) => state === 'slow') ? ['warn', 'Slow'] : ['good', 'Healthy'];
 }
 
 function engineText({ engine, node, pingMs }: EngineInfo): string {
   const answer = pingMs === null ? 'does not answer' : `answers in ${pingMs} ms`;
-  return nodes.size < 2 ? `${engine} ${answer}` : `${engine} ${answer}, as ${nodeName(node)} sees it`;
+  return nodes.size < 2 ? `${engine} ${answer}` : `${engine} ${answer}, according to ${nodeName(node)}`;
 }
 
 function Nodes() {
@@ -452,7 +450,7 @@ function Nodes() {
 }
 
 function Agreement({ conflicts }: Pick<NodePicture, 'conflicts'>) {
-  if (conflicts.length === 0) return <Badge level="good">In agreement</Badge>;
+  if (conflicts.length === 0) return <Badge level="good">No conflicts</Badge>;
   return (
     <Badge
       level="warn"

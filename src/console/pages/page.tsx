@@ -48,7 +48,7 @@ export function pageTitle(): string {
   }
   if (first === 'x') return named(rest[0] ?? '');
   if (first === 'x-new') return 'New exchange';
-  return DESTINATIONS.find(({ to }) => to === first)?.title ?? 'No such page';
+  return DESTINATIONS.find(({ to }) => to === first)?.title ?? 'Page not found';
 }
 
 /** The page of the address. It is rendered anew if the path changes, but not if only the query does. */

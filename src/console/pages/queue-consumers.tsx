@@ -20,8 +20,8 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
   );
   if (!isAllowed) {
     return (
-      <Empty title="Who waits is shown to those who manage the queue" icon="lock">
-        It takes the right <code>manage</code> in {ns}.
+      <Empty title="Only users who manage the queue see who is waiting" icon="lock">
+        You need the right <code>manage</code> in {ns}.
       </Empty>
     );
   }
@@ -40,7 +40,7 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
         <span class="muted">{several(waiting.value.length, 'consumer')}</span>
       </header>
       {waiting.value.length === 0 ? (
-        <Empty title="Nobody waits" icon="clients">
+        <Empty title="No consumer is waiting" icon="clients">
           A consumer appears here while its get, reserve or subscription waits for an element.
         </Empty>
       ) : (

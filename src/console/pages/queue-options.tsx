@@ -38,14 +38,14 @@ const FORMS: readonly OptionForm[] = [
   {
     name: 'lease',
     title: 'Lease',
-    meaning: 'how long a reserve holds that names no lease',
+    meaning: 'how long a reservation lasts if the reserve names no lease',
     fields: SECONDS,
     mayBeNone: false,
   },
   {
     name: 'deadLetter',
     title: 'Dead letter',
-    meaning: 'after how many failed tries an element goes where',
+    meaning: 'after how many failed tries an element moves to which queue',
     fields: [
       { name: 'maxTries', label: 'Tries', isRequired: true },
       { name: 'queue', label: 'Queue of the same namespace', isText: true },
@@ -67,14 +67,14 @@ const FORMS: readonly OptionForm[] = [
   {
     name: 'retention',
     title: 'Retention',
-    meaning: 'how long an element of a stream stays at most',
+    meaning: 'how long a stream keeps an element',
     fields: SECONDS,
     mayBeNone: true,
   },
   {
     name: 'ttl',
     title: 'Time to live',
-    meaning: 'of elements that are inserted without one',
+    meaning: 'for elements inserted without one',
     fields: SECONDS,
     mayBeNone: true,
   },
@@ -226,7 +226,7 @@ function OptionsForm({
               }}
             >
               <option value="configured">as configured</option>
-              <option value="own">an own value</option>
+              <option value="own">own value</option>
               {form.mayBeNone && <option value="none">none</option>}
             </select>
           </label>

@@ -219,9 +219,7 @@ function Removal({
         </p>
         {size === null && status.error !== null && <Failure error={status.error} retry={status.reload} />}
         {error.value !== null && <Failure error={error.value} />}
-        {isInUse && (
-          <p>If you delete it all the same, the calls that wait for it end, and what is in it is removed.</p>
-        )}
+        {isInUse && <p>If you delete it anyway, its waiting calls end, and its elements are removed.</p>}
         <div class="foot">
           <button type="button" onClick={onClose}>
             Cancel
@@ -234,7 +232,7 @@ function Removal({
           >
             {isPurge
               ? `Remove ${elements} of ${named(queue)}`
-              : `Delete ${named(queue)} and ${elements}${isInUse ? ' all the same' : ''}`}
+              : `Delete ${named(queue)} and ${elements}${isInUse ? ' anyway' : ''}`}
           </button>
         </div>
       </div>
@@ -274,7 +272,7 @@ function QueueFigures({ of, status }: { readonly of: QueueNamed; readonly status
     ['Reserved', count(counters?.reserve ?? 0)],
     ['Committed', count(counters?.commit ?? 0)],
     ['Rolled back', count(counters?.rollback ?? 0)],
-    ['Dead letters made', count(counters?.deadletter ?? 0)],
+    ['Dead-lettered', count(counters?.deadletter ?? 0)],
   ];
   return (
     <dl class="facts card">

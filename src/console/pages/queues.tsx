@@ -261,8 +261,8 @@ function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly
   if (isFiltered) {
     return (
       <Empty title="No queue matches the filter" icon="search">
-        Words are parts of names. Others narrow it down: <code>ns:N</code>, <code>depth:&gt;1000</code>,{' '}
-        <code>age:&gt;60</code>, <code>paused</code>.{' '}
+        Words match parts of names. Qualifiers narrow the list: <code>ns:N</code>, <code>depth:&gt;1000</code>
+        , <code>age:&gt;60</code>, <code>paused</code>.{' '}
         <button type="button" class="link" onClick={() => setQuery({ filter: null, page: null })}>
           Show all queues
         </button>
@@ -272,7 +272,7 @@ function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly
   const ns = namespaces().find((one) => may('write', one));
   return (
     <Empty title="There are no queues yet" icon="queues">
-      A queue exists from its first element.{' '}
+      A queue is created by its first insert.{' '}
       {ns !== undefined && (
         <>
           <a href={queueHref(ns, 'first')}>Insert the first element</a>, or with{' '}
@@ -305,16 +305,14 @@ function SelectionBar({
       onDone(manageable.filter((_, i) => changes[i]?.status === 'rejected'));
       const changed = `${several(manageable.length - errors.length, 'queue')} ${verb === 'pause' ? 'paused' : 'resumed'}`;
       if (errors.length === 0) return changed;
-      const left = `${several(errors.length, 'other is', 'others are')} as before and still selected`;
+      const left = `${several(errors.length, 'other is', 'others are')} unchanged and still selected`;
       throw new Error(`${changed}; ${left}: ${messageOf(errors[0])}`);
     });
   return (
     <section class="bar" aria-label="Selection">
       <b>{several(chosen.length, 'queue')} selected</b>
       {manageable.length < chosen.length && (
-        <span>
-          {several(chosen.length - manageable.length, 'of them is', 'of them are')} not yours to manage
-        </span>
+        <span>you may not manage {count(chosen.length - manageable.length)} of them</span>
       )}
       {manageable.length > 0 && (
         <>

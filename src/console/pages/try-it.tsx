@@ -28,11 +28,11 @@ export function TryIt({ of: { ns, queue } }: { readonly of: QueueNamed }) {
         text={`curl -u ${shellUser} -i ${quoted.slice(0, -1)}?reserve=true&to=30000'\ncurl -u ${shellUser} -X PATCH ${quoted.slice(0, -1)}/commit/ID?token=TOKEN'`}
       />
       <Snippet
-        title="Look, without taking"
+        title="Browse, without taking"
         text={`curl -u ${shellUser} ${quoted.slice(0, -1)}/elements?limit=10'`}
       />
       <Snippet
-        title="Insert and work, with TypeScript"
+        title="Insert and process, with TypeScript"
         text={`import { Quayside, Worker } from 'quayside/client';\n\nconst quayside = new Quayside({ url: ${JSON.stringify(server)}, auth: { user: ${JSON.stringify(user)}, password: '…' } });\nconst queue = quayside.queue(${JSON.stringify(`${ns}/${queue}`)});\nawait queue.insert({ hello: 'world' });\n\nconst worker = new Worker(queue, async (job) => console.log(job.data));`}
       />
       <Snippet

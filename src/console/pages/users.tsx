@@ -50,8 +50,8 @@ function OwnRights() {
         {isAdministrator && <Badge level="accent">Administrator</Badge>}
       </header>
       {namespaces().length === 0 ? (
-        <Empty title="You may see no namespace" icon="lock">
-          Ask an administrator for a right: <code>http.users</code> in the configuration has them.
+        <Empty title="You may not see any namespace" icon="lock">
+          Ask an administrator for a right: <code>http.users</code> in the configuration sets them.
         </Empty>
       ) : (
         <PlainTable
@@ -94,7 +94,7 @@ function Sessions() {
   const typed = useSignal(own);
   const isAsking = useSignal(false);
   const isOwn = user.value === own;
-  const label = isOwn ? 'Your sessions of the console' : `Sessions of the console of ${user.value}`;
+  const label = isOwn ? 'Your console sessions' : `Console sessions of ${user.value}`;
   const { value, error, isLoading, reload } = useResource(
     `sessions of ${user.value}`,
     async (signal) => ({ user: user.value, ...(await consoleSessions(user.value, signal)) }),
@@ -175,7 +175,7 @@ function Sessions() {
             ...nodeColumn<ListedSession>(list),
             { title: 'Signed in', cell: ({ startedAt }) => <When at={startedAt} /> },
             { title: 'Last used', cell: ({ usedAt }) => <When at={usedAt} /> },
-            { title: 'Ends unless used', cell: ({ expiresAt }) => <When at={expiresAt} /> },
+            { title: 'Expires', cell: ({ expiresAt }) => <When at={expiresAt} /> },
             {
               title: 'Actions',
               isTitleHidden: true,
@@ -194,7 +194,7 @@ function Sessions() {
         <Dialog title={`Sign out all sessions of ${user.value}`} onClose={() => (isAsking.value = false)}>
           <div class="body">
             <p>
-              Every session of the console of <bdi>{user.value}</bdi> ends on all nodes
+              Every console session of <bdi>{user.value}</bdi> ends on all nodes
               {isOwn && ', this one too'}. Passwords and API tokens stay valid.
             </p>
             <div class="foot">
@@ -226,14 +226,14 @@ function Changes() {
       <header>
         <h2 class="grow">Who changed what</h2>
         {value !== null && <Length of={value} shown={value.lines.length} one="change" />}
-        <span class="muted">the latest first</span>
+        <span class="muted">newest first</span>
       </header>
       {error !== null && <Failure error={error} retry={reload} />}
       {value === null && isLoading && <Loading />}
       {value !== null && <MissingNodes missing={value.missing} />}
       {value?.lines.length === 0 && (
         <Empty title="Nothing was changed since the nodes started" icon="users">
-          Those who manage a namespace see its changes here, and everybody their own.
+          Users who manage a namespace see its changes here, and everyone sees their own.
         </Empty>
       )}
       {value !== null && value.lines.length > 0 && (

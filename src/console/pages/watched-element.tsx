@@ -50,10 +50,10 @@ export function WatchedElement({
         </div>
       </div>
       {found.error !== null && <Failure error={found.error} retry={found.reload} />}
-      <section class="card" aria-label="What became of it">
+      <section class="card" aria-label="What happened to it">
         <header>
-          <h2 class="grow">What became of it</h2>
-          <span class="muted">looked for every 2 s, while refreshing is on</span>
+          <h2 class="grow">What happened to it</h2>
+          <span class="muted">checked every 2 s while refreshing is on</span>
         </header>
         {seen.value.length === 0 && found.isLoading && <Loading what="Looking for it" />}
         <ol class="timeline body" aria-live="polite">
@@ -67,8 +67,7 @@ export function WatchedElement({
           ))}
         </ol>
         <p class="body muted">
-          What happens between two looks is not seen.{' '}
-          <a href={queueHref(ns, dead)}>Back to the dead letters</a>
+          Changes between two checks are not shown. <a href={queueHref(ns, dead)}>Back to the dead letters</a>
         </p>
       </section>
     </>
@@ -84,13 +83,13 @@ function momentOf(
   if (found.kind === 'gone')
     return {
       at,
-      text: `It is in ${named(source.queue)} no more, and no dead letter: it was consumed, moved or removed`,
+      text: `It is no longer in ${named(source.queue)}, and not a dead letter: it was consumed, moved or removed`,
       href: null,
     };
   if (found.kind === 'behind')
     return {
       at,
-      text: `It is not among the first ${count(found.looked)} elements of ${named(source.queue)}, and no dead letter`,
+      text: `It is not among the first ${count(found.looked)} elements of ${named(source.queue)}, and not a dead letter`,
       href: null,
     };
   const { element } = found;

@@ -1,4 +1,4 @@
-import { duration, several } from '../format.ts';
+import { count, duration, several } from '../format.ts';
 import {
   type AlarmPicture,
   followedSince,
@@ -21,10 +21,10 @@ export const LATE_MS = 60_000;
 
 /** The reasons of {@link concerns}, as shown on the overview, most urgent first. */
 export const RULE = [
-  'Dead letters came in the last five minutes.',
-  'Paused, with elements that are ready.',
-  'Elements have been ready for more than a minute, and none is taken.',
-  'Elements have been ready for more than a minute, though some are taken.',
+  'Dead letters arrived in the last five minutes.',
+  'Paused with ready elements.',
+  'Elements have been ready for more than a minute, and none are taken.',
+  'Elements have been ready for more than a minute, although some are taken.',
 ] as const;
 
 export interface Concerns {
@@ -94,10 +94,10 @@ function rankOf(
 
 /** The reason as a sentence. */
 export function reasonOf({ queue, rank }: Concern, now: number): string {
-  if (rank === 0) return `Dead letters came in the last 5 min; ${several(queue.totalSize, 'is', 'are')} here`;
+  if (rank === 0) return `Dead letters arrived in the last 5 min; the queue has ${count(queue.totalSize)}`;
   if (rank === 1) return `Paused; ${several(queue.size, 'element')} ready`;
   const age = duration(readyForMs(queue, now) ?? 0);
   return rank === 2
-    ? `Nobody takes: oldest ready for ${age}`
+    ? `Not consumed: oldest ready for ${age}`
     : `Consumers are behind: oldest ready for ${age}`;
 }

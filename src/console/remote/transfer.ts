@@ -44,10 +44,10 @@ async function sendFile(
     else reject(apiError(status, statusText, responseText));
   });
   request.addEventListener('error', () => {
-    reject(new ApiError(0, 'unreachable', 'The server ended the connection, or did not answer.'));
+    reject(new ApiError(0, 'unreachable', 'The server closed the connection, or did not respond.'));
   });
   request.addEventListener('abort', () => {
-    reject(new ApiError(0, 'cancelled', 'The import was cancelled. What had arrived by then is stored.'));
+    reject(new ApiError(0, 'cancelled', 'The import was cancelled. Elements that had arrived are stored.'));
   });
   options.signal.addEventListener('abort', () => request.abort(), { once: true });
   request.send(file);

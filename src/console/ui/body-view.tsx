@@ -33,11 +33,11 @@ export function BodyView({ element }: { readonly element: WholeElement }) {
   const form = chosen.value !== null && forms.includes(chosen.value) ? chosen.value : (forms[0] ?? 'hex');
   if (element.isUnreadable)
     return (
-      <Empty title="The body is not encoded as its content encoding says" icon="warn">
-        Browsers cannot decode it. A program gets it as it was inserted.
+      <Empty title="The body does not match its content encoding" icon="warn">
+        Browsers cannot decode it. Programs receive it as it was inserted.
       </Empty>
     );
-  if (body.length === 0) return <Empty title="The body is empty">Zero bytes, which is allowed.</Empty>;
+  if (body.length === 0) return <Empty title="The body is empty">It has zero bytes.</Empty>;
   return (
     <div class="body-view">
       <div class="row">

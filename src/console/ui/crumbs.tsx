@@ -5,7 +5,7 @@ import { Icon } from './icon.tsx';
 /** The breadcrumbs of a page. */
 export function Crumbs({ of: { ns, queue } }: { readonly of: QueueNamed }) {
   return (
-    <nav class="crumbs" aria-label="Where this is">
+    <nav class="crumbs" aria-label="Breadcrumbs">
       <a href={href(['queues'])}>Queues</a> <Icon name="right" />
       <a href={namespaceHref(ns)}>{ns}</a>
       {queue !== '' && (

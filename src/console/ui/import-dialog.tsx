@@ -51,7 +51,8 @@ export function ImportDialog({ into, onClose }: { readonly into: QueueNamed; rea
             }}
           />
           <small>
-            The export of a queue: a line of JSON for each element. What the queue has already is left out.
+            The export of a queue: a line of JSON per element. Elements that the queue already has are
+            skipped.
           </small>
         </label>
         <div aria-live="polite">
@@ -97,7 +98,7 @@ function Result({ result: { imported, repeated } }: { readonly result: ImportRes
   return (
     <p>
       <b>{several(imported, 'element')} imported</b>
-      {repeated > 0 && `; ${several(repeated, 'element')} left out, which the queue has or had`}
+      {repeated > 0 && `; ${several(repeated, 'element')} skipped, which the queue has or had`}
     </p>
   );
 }
@@ -110,7 +111,7 @@ function withStored(error: unknown): unknown {
   return new ApiError(
     status,
     code,
-    `${message} ${stored} imported before. Correct the file, and import it again: what is stored is left out.`,
+    `${message} ${stored} imported before. Correct the file and import it again: stored elements are skipped.`,
     details,
   );
 }

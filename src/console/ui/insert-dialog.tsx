@@ -66,7 +66,7 @@ export function InsertDialog({
     } catch (reason) {
       const isLost = reason instanceof ApiError && reason.status === 0;
       error.value = isLost
-        ? 'The server did not answer. Insert it again when it does: it is stored once.'
+        ? 'The server did not respond. Try again when it does: the element is stored only once.'
         : reason;
     }
     isBusy.value = false;
@@ -103,7 +103,7 @@ export function InsertDialog({
             placeholder="tenant: acme"
             defaultValue={draft.headers.map(([name, value]) => `${name}: ${value}`).join('\n')}
           />
-          <small>One a line: name, colon, value.</small>
+          <small>One per line: name, colon, value.</small>
         </label>
         <div class="foot">
           <button type="button" onClick={() => onClose(false)}>

@@ -53,7 +53,7 @@ export function MissingNodes({ missing }: Pick<OfNodes, 'missing'>) {
   if (missing.length === 0) return null;
   return (
     <p class="body muted" role="status">
-      <Badge level="warn">Not complete</Badge> {missing.map(nodeName).join(', ')} did not answer: what{' '}
+      <Badge level="warn">Not complete</Badge> {missing.map(nodeName).join(', ')} did not respond: what{' '}
       {missing.length === 1 ? 'it knows' : 'they know'} is not shown.
     </p>
   );

@@ -134,7 +134,7 @@ export function OperationDialog({
         preview.value = null;
         isUnknown.value = true;
         error.value =
-          'The response was lost: the operation may run. Look at the list of operations before you start it again.';
+          'The response was lost: the operation may be running. Check the list of operations before you start it again.';
       } else if (!signal.aborted) error.value = reason;
     }
   };
@@ -244,7 +244,7 @@ function Preview({ operation }: { readonly operation: OperationDetails | null })
     <section aria-label="What would be changed" aria-live="polite">
       <p>
         <b>{several(matched, 'element')}</b> {matched === 1 ? 'matches' : 'match'}
-        {state === 'running' && <span class="muted"> so far; {count(seen)} looked at …</span>}
+        {state === 'running' && <span class="muted"> so far; {count(seen)} searched …</span>}
         {samples.length > 0 && <span class="muted">; the first of them:</span>}
       </p>
       {samples.length > 0 && (
@@ -324,7 +324,7 @@ function Target({
       </label>
       {isNew && (
         <p class="muted" role="status">
-          There is no such queue yet; it is created.
+          This queue does not exist yet. It will be created.
         </p>
       )}
     </div>

@@ -70,7 +70,7 @@ export function SelectorField({
       )}
       <small id={id} role="status">
         {problem === null ? (
-          'A function of the element; empty: every element goes there.'
+          'A function of the element. Empty: every element is accepted.'
         ) : (
           <span class="operation-error">
             Line {problem.line}

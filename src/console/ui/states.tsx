@@ -55,16 +55,17 @@ export function Empty({
 /** What the user can do about an error, by its code. */
 const ADVICE: Readonly<Record<string, string>> = {
   unreachable:
-    'You see what was read last. It is read again when the server answers, unless refreshing is paused.',
+    'You see the last known data. They are refreshed when the server responds, unless refreshing is paused.',
   'storage-unavailable': 'The engine is unavailable. Nothing was changed; try again when it is back.',
-  'outcome-unknown': 'The engine was lost in the middle. Look before you repeat it.',
-  'storage-full': 'Free some disk space. Consumers are served as before.',
+  'outcome-unknown':
+    'The connection to the engine was lost. Check whether the change was made before you repeat it.',
+  'storage-full': 'Free some disk space. Consumers are not affected.',
   'shutting-down':
-    'This node is shutting down. Try again in a moment: it starts again, or another node answers.',
-  overloaded: 'The server has much to do. Try again in a moment.',
+    'This node is shutting down. Try again in a moment, when it has restarted or another node answers.',
+  overloaded: 'The server is busy. Try again in a moment.',
   forbidden: 'Ask an administrator for the right, or sign in as another user.',
   'element-not-found':
-    'It was consumed, moved or removed, or its group has finished it. Dead letters stand in their own queue.',
+    'It was consumed, moved or removed, or its group has finished it. Dead letters are in their dead-letter queue.',
   'forbidden-origin': 'Open the console at the address of the server itself.',
 };
 
