@@ -81,18 +81,18 @@ interface ChangerOptions {
 }
 
 /** Elements of the transit queue that are read at once. */
-const AT_ONCE = 250;
+const TRANSIT_PAGE = 250;
 /** Prefix of a transit queue's name, before the operation's id. It holds elements that move to another engine. */
 export const TRANSIT_QUEUE = '__operation__';
 
 const NONE: ReadonlySet<ElementId> = new Set();
 const NOTHING: Changes = { changed: 0, failed: 0, error: null };
 /** Removes the header that marks an element in transit. */
-const ARRIVED: readonly (string | null)[] = [MOVED_FROM, null];
+const WITHOUT_TRANSIT_HEADER: readonly (string | null)[] = [MOVED_FROM, null];
 /** Removes the headers that mark a dead letter. */
-const NOT_DEAD: readonly (string | null)[] = [
+const WITHOUT_DEAD_LETTER_HEADERS: readonly (string | null)[] = [
   ...[...MOVE_HEADERS].flatMap((name) => [name, null]),
-  ...ARRIVED,
+  ...WITHOUT_TRANSIT_HEADER,
 ];
 
 /**
@@ -112,7 +112,7 @@ export class ElementChanger {
   /** Whether elements in transit may have arrived already: a reply was lost, or the node that stored them failed. */
   #mayHaveArrived: boolean;
   /** How many elements returned from the transit queue to the source. */
-  turnedBack = 0;
+  returnedCount = 0;
   /** How many elements of the current batch were copied. */
   copied = 0;
 
@@ -157,14 +157,14 @@ export class ElementChanger {
       case 'redrive': {
         const to = this.#returnOf(delivery);
         if (typeof to === 'string') return to;
-        return waiting(this.#moveTo(to, { tries: 0, headers: NOT_DEAD }), to);
+        return waiting(this.#moveTo(to, { tries: 0, headers: WITHOUT_DEAD_LETTER_HEADERS }), to);
       }
       default: {
         const { transit } = this;
         const to = transit ?? target;
         if (to === null) return 'This action has no target.';
-        const problem = transit === null || target === null ? null : unfit(delivery, target);
-        return problem ?? waiting(this.#moveTo(to, transit === null ? KEEP : this.#onItsWay()), to);
+        const problem = transit === null || target === null ? null : unsupportedReason(delivery, target);
+        return problem ?? waiting(this.#moveTo(to, transit === null ? KEEP : this.#transitChanges()), to);
       }
     }
   }
@@ -193,7 +193,7 @@ export class ElementChanger {
     return { kind: 'move', to: to.key, groups: this.#groupsIn(to), tries, headers };
   }
 
-  #onItsWay(): Pick<MoveAction, 'tries' | 'headers'> {
+  #transitChanges(): Pick<MoveAction, 'tries' | 'headers'> {
     return { tries: null, headers: [MOVED_FROM, bytesOfText(this.#options.queues.source.key.name)] };
   }
 
@@ -219,7 +219,7 @@ export class ElementChanger {
         found = error.message;
       }
       // Producers may write these headers, so the number of values is unbounded.
-      if (this.#returns.size >= AT_ONCE) this.#returns.clear();
+      if (this.#returns.size >= TRANSIT_PAGE) this.#returns.clear();
       this.#returns.set(from, found);
     }
     return found;
@@ -288,7 +288,7 @@ export class ElementChanger {
     for (const chunk of chunksOf(deliveries)) {
       const found = await withBodies(source, group, chunk);
       const fit = found.filter((delivery) => {
-        const problem = unfit(delivery, target);
+        const problem = unsupportedReason(delivery, target);
         if (problem === null) return true;
         error = problem;
         failed += 1;
@@ -326,7 +326,7 @@ export class ElementChanger {
       body,
       contentType,
       contentEncoding,
-      headers: this.transit === null ? headers : changedHeaders(headers, { headers: ARRIVED }),
+      headers: this.transit === null ? headers : changedHeaders(headers, { headers: WITHOUT_TRANSIT_HEADER }),
       matureAt: isNow ? null : asGiven(matureAt, namespace),
       delayMs: 0,
       tries,
@@ -385,12 +385,18 @@ export class ElementChanger {
    * Returns elements in transit to the source, except those that have arrived, when an operation cannot be completed.
    * @throws QuaysideError also as the destination's engine, which must tell whether elements have arrived
    */
-  async turnBack(): Promise<void> {
+  async returnTransit(): Promise<void> {
     const { transit } = this;
     const { source, group, target } = this.#options.queues;
     if (transit === null || target === null) return;
     const { storage } = transit.namespace;
-    const back: MoveAction = { kind: 'move', to: source.key, groups: [group], tries: null, headers: ARRIVED };
+    const back: MoveAction = {
+      kind: 'move',
+      to: source.key,
+      groups: [group],
+      tries: null,
+      headers: WITHOUT_TRANSIT_HEADER,
+    };
     for (
       let found = await waitingIn(transit, group);
       found.length > 0;
@@ -401,7 +407,7 @@ export class ElementChanger {
         found.map(({ id }) => waitingItem(transit, id, group, arrived.has(id) ? FINISH : back)),
       );
       const count = found.length - arrived.size;
-      this.turnedBack += count;
+      this.returnedCount += count;
       announce(source, count);
     }
   }
@@ -449,14 +455,14 @@ async function waitingIn(queue: Queue, group: GroupName): Promise<ScannedDeliver
     group,
     states: WAITING_STATES,
     after: null,
-    limit: AT_ONCE,
+    limit: TRANSIT_PAGE,
     bodies: false,
   });
   return deliveries;
 }
 
 /** Returns why another engine's namespace cannot store an element; null if it can. */
-function unfit({ id, state, expiresAt }: ScannedDelivery, { namespace }: Queue): string | null {
+function unsupportedReason({ id, state, expiresAt }: ScannedDelivery, { namespace }: Queue): string | null {
   const lacks = (what: string): string =>
     `Element ${id} has ${what}, which queues of namespace ${quote(namespace.name)} do not support.`;
   if (state === 'scheduled' && !namespace.capabilities.sched) return lacks('a maturity in the future');

@@ -182,12 +182,12 @@ export function definitionChanges(
   prunes: boolean,
 ): DocumentChange[] {
   const changes: DocumentChange[] = [];
-  for (const [id, before, after] of pairs(present.exchanges, wanted.exchanges)) {
+  for (const [id, before, after] of mergedEntries(present.exchanges, wanted.exchanges)) {
     if (after === null ? prunes : before === null || !isSame(before, after))
       changes.push({ kind: 'exchange', id, before, after });
   }
-  for (const [ns, ofBefore, ofAfter] of pairs(present.queues, wanted.queues)) {
-    for (const [queue, before, after] of pairs(ofBefore ?? {}, ofAfter ?? {})) {
+  for (const [ns, ofBefore, ofAfter] of mergedEntries(present.queues, wanted.queues)) {
+    for (const [queue, before, after] of mergedEntries(ofBefore ?? {}, ofAfter ?? {})) {
       if (after === null ? prunes : !isSame(before ?? NOT_STORED, after))
         changes.push({ kind: 'queue', ns, queue, before, after });
     }
@@ -195,7 +195,7 @@ export function definitionChanges(
   return changes;
 }
 
-function* pairs<T>(
+function* mergedEntries<T>(
   before: Readonly<Record<string, T>>,
   after: Readonly<Record<string, T>>,
 ): Generator<[name: string, before: T | null, after: T | null]> {
@@ -228,7 +228,7 @@ export async function applyChanges(
 }
 
 /** The caller who applies changes, and the keys of the exchanges by their ids in the document. */
-interface Applying {
+interface ApplyContext {
   readonly callerNow: () => Caller;
   readonly keys: ReadonlyMap<string, string>;
 }
@@ -240,7 +240,7 @@ interface Applying {
 async function applyChange(
   change: DocumentChange,
   { broker, exchanges }: DefinitionsContext,
-  applying: Applying,
+  applying: ApplyContext,
 ): Promise<ChangeOutcome> {
   try {
     const caller = applying.callerNow();
@@ -257,7 +257,7 @@ async function applyToExchange(
   { id, before, after }: Extract<DocumentChange, { kind: 'exchange' }>,
   exchanges: Exchanges,
   caller: Caller,
-  keys: Applying['keys'],
+  keys: ApplyContext['keys'],
 ): Promise<void> {
   const key = keys.get(id) ?? id;
   if (after === null) return exchanges.delete(key);

@@ -82,7 +82,7 @@ const MAX_RUNNING = 16;
 const KEPT_MS = 7 * 24 * 3_600_000;
 const MAX_KEPT = 100;
 /** Interval between searches for operations that no node runs, ± half. */
-const LOOK_MS = 2_000;
+const TAKEOVER_INTERVAL_MS = 2_000;
 /** A node counts as gone if it is silent for this long. It writes every second; an engine call takes up to 5 s. */
 const SILENT_MS = 7_000;
 /**
@@ -126,14 +126,14 @@ export class BulkOperations implements Service {
   /** Operations without a node that this one cannot run. Each is logged once. */
   readonly #unroutable = new Set<string>();
   /** Callbacks of cancels that wait for an operation to end. */
-  readonly #awaited = new Map<string, Set<() => void>>();
+  readonly #cancelWaiters = new Map<string, Set<() => void>>();
   readonly #changed = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
   /** The page limit of each engine. */
   readonly #pages = new Map<Storage, ConcurrencyLimit>();
   readonly #node: string;
-  #made = 0;
-  #endLooks: (() => void) | null = null;
-  #looking: Promise<void> = Promise.resolve();
+  #idCount = 0;
+  #endTakeovers: (() => void) | null = null;
+  #takingOver: Promise<void> = Promise.resolve();
   #stopping: Promise<void> | null = null;
 
   constructor(options: BulkOperationsOptions) {
@@ -145,7 +145,7 @@ export class BulkOperations implements Service {
       kind: 'operation',
       clock,
       random,
-      onRead: (id, definition) => this.#follow(id, definition),
+      onRead: (id, definition) => this.#onDefinition(id, definition),
       onFailedRead: (operation, error) =>
         log.warn({ err: error, operation }, 'an operation that changed could not be read yet'),
     });
@@ -155,12 +155,12 @@ export class BulkOperations implements Service {
   async start(): Promise<void> {
     this.#caches.start();
     await this.#caches.reload();
-    await this.#look(true);
-    const look = (): Promise<void> => {
-      this.#looking = this.#look(false);
-      return this.#looking;
+    await this.#takeOverAll(true);
+    const takeOver = (): Promise<void> => {
+      this.#takingOver = this.#takeOverAll(false);
+      return this.#takingOver;
     };
-    if (this.#stopping === null) this.#endLooks = repeat(look, LOOK_MS, this.#options);
+    if (this.#stopping === null) this.#endTakeovers = repeat(takeOver, TAKEOVER_INTERVAL_MS, this.#options);
   }
 
   /** Stops after the pages in progress. Other nodes, or the next start, continue the operations. */
@@ -170,10 +170,10 @@ export class BulkOperations implements Service {
   }
 
   async #stop(): Promise<void> {
-    this.#endLooks?.();
+    this.#endTakeovers?.();
     this.#caches.stop();
-    for (const waiting of this.#awaited.values()) for (const done of waiting) done();
-    await this.#looking;
+    for (const waiting of this.#cancelWaiters.values()) for (const done of waiting) done();
+    await this.#takingOver;
     await Promise.all([...this.#runs.values()].map((run) => run.stop()));
     await this.#caches.idle();
   }
@@ -195,7 +195,7 @@ export class BulkOperations implements Service {
     if (request.to !== null) broker.namespace(request.to.ns).queue(request.to.queue);
     const hidesBodies = !caller.maySeeBodies(request.source.ns);
     await this.#checkSelector(request, queues, { payer: caller.name, hidesBodies });
-    const { id, operation } = await this.#begin(definitions, caller, async () => ({
+    const { id, operation } = await this.#store(definitions, caller, async () => ({
       request,
       hidesBodies,
       estimate: await estimateOf(request, queues),
@@ -218,7 +218,7 @@ export class BulkOperations implements Service {
     const source = broker.namespace(request.source.ns);
     await checkMigration(source, broker.namespace(request.to?.ns ?? ''));
     this.#mustBeUnused(source.name, caller);
-    const { id, operation } = await this.#begin(source.definitions, caller, async () => ({
+    const { id, operation } = await this.#store(source.definitions, caller, async () => ({
       request,
       hidesBodies: true,
       estimate: (await source.storage.usage(source.name, false)).elements,
@@ -233,12 +233,12 @@ export class BulkOperations implements Service {
    * Stores the new operation that `describe` returns, and runs it.
    * @throws QuaysideError `overloaded`, and as `describe` and `Definitions.put`
    */
-  async #begin(
+  async #store(
     definitions: Definitions,
     { name: by }: Pick<OperationCaller, 'name'>,
     describe: () => Promise<Pick<StoredOperation, 'request' | 'hidesBodies' | 'estimate' | 'bound'>>,
   ): Promise<{ readonly id: string; readonly operation: StoredOperation }> {
-    const leave = this.#enter(definitions, by);
+    const leave = this.#admit(definitions, by);
     try {
       const described = await describe();
       const startedAt = this.#options.clock.now();
@@ -345,8 +345,10 @@ export class BulkOperations implements Service {
   }
 
   /** @throws QuaysideError `overloaded` */
-  #enter(definitions: Definitions, user: string): () => void {
-    const running = this.#in(definitions).flatMap(({ operation: { end, by } }) => (end === null ? [by] : []));
+  #admit(definitions: Definitions, user: string): () => void {
+    const running = this.#operationsOf(definitions).flatMap(({ operation: { end, by } }) =>
+      end === null ? [by] : [],
+    );
     const creating = this.#creating.get(definitions) ?? [];
     const users = [...running, ...creating];
     if (users.length >= MAX_RUNNING && users.includes(user)) {
@@ -363,8 +365,8 @@ export class BulkOperations implements Service {
   }
 
   #newId(): string {
-    this.#made += 1;
-    return `${this.#node}-${this.#made.toString(36)}`;
+    this.#idCount += 1;
+    return `${this.#node}-${this.#idCount.toString(36)}`;
   }
 
   /** Returns an operation that the caller may manage. An unknown one is looked up: another node may have created it. */
@@ -378,11 +380,11 @@ export class BulkOperations implements Service {
 
   /** All operations that this node knows. Those in a store that engines share occur once per engine. */
   *#all(): Generator<KnownOperation & { readonly id: string }> {
-    for (const [definitions] of this.#caches) yield* this.#in(definitions);
+    for (const [definitions] of this.#caches) yield* this.#operationsOf(definitions);
   }
 
   /** The known operations of one store. */
-  #in(definitions: Definitions): (KnownOperation & { readonly id: string })[] {
+  #operationsOf(definitions: Definitions): (KnownOperation & { readonly id: string })[] {
     return this.#caches
       .of(definitions)
       .keys()
@@ -428,7 +430,7 @@ export class BulkOperations implements Service {
   }
 
   /** Handles a definition that was read: it may say that the operation has ended or was cancelled. */
-  #follow(id: string, definition: Definition | null): void {
+  #onDefinition(id: string, definition: Definition | null): void {
     const operation = definition === null ? null : toOperation(definition.value);
     if (operation === null || operation.end !== null) this.#noteEnd(id);
     else if (operation.isCancelled) this.#runs.get(id)?.cancel();
@@ -437,19 +439,19 @@ export class BulkOperations implements Service {
   #noteEnd(id: string): void {
     this.#seen.delete(id);
     this.#unroutable.delete(id);
-    for (const done of this.#awaited.get(id) ?? []) done();
+    for (const done of this.#cancelWaiters.get(id) ?? []) done();
   }
 
   /** Resolves with whether the operation ended within {@link CANCEL_MS}. */
   async #ended(id: string): Promise<boolean> {
     const { promise, resolve } = Promise.withResolvers<void>();
-    const waiting = this.#awaited.get(id) ?? new Set();
-    this.#awaited.set(id, waiting.add(resolve));
+    const waiting = this.#cancelWaiters.get(id) ?? new Set();
+    this.#cancelWaiters.set(id, waiting.add(resolve));
     const cancel = this.#options.clock.after(CANCEL_MS, resolve);
     await promise;
     cancel();
     waiting.delete(resolve);
-    if (waiting.size === 0) this.#awaited.delete(id);
+    if (waiting.size === 0) this.#cancelWaiters.delete(id);
     return this.#known(id)?.operation.end !== null;
   }
 
@@ -467,7 +469,7 @@ export class BulkOperations implements Service {
       const value = operationValue(updated);
       const version = await definitions.put('operation', id, value, found.version);
       cache.note(id, { key: id, value, version });
-      this.#follow(id, { key: id, value, version });
+      this.#onDefinition(id, { key: id, value, version });
     });
   }
 
@@ -554,12 +556,12 @@ export class BulkOperations implements Service {
       this.#options.log.info(fields, 'a bulk operation ended');
     }
     await definitions.delete('operation-progress', id, 'any');
-    await this.#forgetOld(definitions).catch(() => {});
+    await this.#deleteOld(definitions).catch(() => {});
   }
 
   /** Deletes operations that ended long ago, or before many others. */
-  async #forgetOld(definitions: Definitions): Promise<void> {
-    const ended = this.#in(definitions).flatMap(({ id, operation: { end } }) => {
+  async #deleteOld(definitions: Definitions): Promise<void> {
+    const ended = this.#operationsOf(definitions).flatMap(({ id, operation: { end } }) => {
       return end === null ? [] : [{ id, at: end.at }];
     });
     ended.sort((a, b) => b.at - a.at);
@@ -576,14 +578,14 @@ export class BulkOperations implements Service {
    * Takes over operations that no node runs. Never rejects.
    * @param isStart whether this process has just started, so that it cannot run any of them already
    */
-  async #look(isStart: boolean): Promise<void> {
+  async #takeOverAll(isStart: boolean): Promise<void> {
     const left = [...this.#all()].filter(
       ({ id, operation }) => operation.end === null && !this.#runs.has(id),
     );
-    await Promise.all(left.map((found) => this.#lookAt(found.id, found, isStart).catch(() => {})));
+    await Promise.all(left.map((found) => this.#takeOver(found.id, found, isStart).catch(() => {})));
   }
 
-  async #lookAt(id: string, found: KnownOperation, isStart: boolean): Promise<void> {
+  async #takeOver(id: string, found: KnownOperation, isStart: boolean): Promise<void> {
     const { broker, clock } = this.#options;
     const { definitions, operation } = found;
     const namespace = broker.namespaces().find(({ name }) => name === operation.request.source.ns);

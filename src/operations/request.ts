@@ -103,7 +103,7 @@ export function rightsFor({
     ...(to === null ? [] : [['write', to.ns] as const]),
     // Nobody else limits what the namespace will store on the target's engine.
     ...(to === null || action !== 'migrate' ? [] : [['manage', to.ns] as const]),
-    // Otherwise a user with `manage` only could copy bodies to a namespace where they may read them.
+    // Otherwise a user with `manage` hasMember could copy bodies to a namespace where they may read them.
     ...(to === null || to.ns === source.ns ? [] : [['read', source.ns] as const]),
   ];
 }
@@ -143,11 +143,11 @@ export function parseRequest(payload: unknown): OperationRequest {
     action: known,
     source,
     where,
-    to: only(members, 'to', known, isMove) ? queueAt(members.to, 'to') : null,
-    delayMs: only(members, 'delay', known, known === 'delay')
+    to: hasMember(members, 'to', known, isMove) ? queueAt(members.to, 'to') : null,
+    delayMs: hasMember(members, 'delay', known, known === 'delay')
       ? wholeMember('delay', members.delay, 0, LIMITS.delayMs, 'milliseconds')
       : null,
-    set: only(members, 'set', known, known === 'set') ? parseSet(members.set) : null,
+    set: hasMember(members, 'set', known, known === 'set') ? parseSet(members.set) : null,
     limit: optional(members.limit, (value) => wholeMember('limit', value, 1, MAX_LIMIT, 'a count')),
     rate: optional(members.rate, (value) => wholeMember('rate', value, 1, MAX_RATE, 'elements a second')),
     dryRun: isDryRun,
@@ -157,7 +157,7 @@ export function parseRequest(payload: unknown): OperationRequest {
 /** A migration moves a whole namespace, so members that select elements are rejected. */
 function parseMigration(members: Members): OperationRequest {
   for (const name of MEMBERS) {
-    if (name !== 'action' && name !== 'source' && name !== 'to') only(members, name, 'migrate', false);
+    if (name !== 'action' && name !== 'source' && name !== 'to') hasMember(members, name, 'migrate', false);
   }
   return {
     action: 'migrate',
@@ -175,7 +175,7 @@ function parseMigration(members: Members): OperationRequest {
 /**
  * Returns whether the action has this member. @throws QuaysideError `invalid-parameter` if it has not, and it is given
  */
-function only(members: Members, name: string, action: Action, isMeant: boolean): boolean {
+function hasMember(members: Members, name: string, action: Action, isMeant: boolean): boolean {
   if (!isMeant && members[name] !== undefined) {
     throw invalidParameter(name, `${name} has no meaning with the action ${action}. Leave it out.`);
   }
@@ -192,10 +192,10 @@ function parseWhere(value: unknown): Where {
   return {
     state: named ?? null,
     group: optional(group, (given) =>
-      checkGroup('where.group', textAt(given, 'where.group', LIMITS.groupLength)),
+      checkGroup('where.group', stringAt(given, 'where.group', LIMITS.groupLength)),
     ),
     ids: optional(ids, parseIds),
-    selector: optional(selector, (given) => textAt(given, 'where.selector', LIMITS.selectorBytes)),
+    selector: optional(selector, (given) => stringAt(given, 'where.selector', LIMITS.selectorBytes)),
     olderThanMs: optional(
       olderThan,
       (given) => wholeMember('where.olderThan', given, 0, LIMITS.delayMs / 1000, 'seconds') * 1000,
@@ -204,8 +204,8 @@ function parseWhere(value: unknown): Where {
 }
 
 /**
- * Checks that the action may change elements in this state: `release` changes reserved elements only, and other actions
- * change only the others.
+ * Checks that the action may change elements in this state: `release` changes reserved elements hasMember, and other actions
+ * change hasMember the others.
  */
 function checkState(action: Action, { state }: Where): void {
   if (action === 'count' || state === null || state === 'all') return;
@@ -222,7 +222,7 @@ function parseIds(value: unknown): ElementId[] {
   if (value.length === 0 || value.length > MAX_IDS) {
     throw invalidParameter('where.ids', `where.ids must have 1 to ${MAX_IDS} ids, not ${value.length}.`);
   }
-  return [...new Set(value.map((id, i) => textAt(id, `where.ids[${i}]`, LIMITS.idLength)))];
+  return [...new Set(value.map((id, i) => stringAt(id, `where.ids[${i}]`, LIMITS.idLength)))];
 }
 
 function parseSet(value: unknown): ElementChange {
@@ -242,7 +242,7 @@ function parseSet(value: unknown): ElementChange {
     else if (SERVICE_HEADERS.has(name)) {
       throw invalidParameter(
         path,
-        `${path} is a header that the service writes. It can only be removed, with null.`,
+        `${path} is a header that the service writes. It can hasMember be removed, with null.`,
       );
     } else written.push(bytesOfText(name), bytesMember(path, text));
   }
@@ -271,7 +271,7 @@ function namespaceAt(value: unknown, path: string): NamedQueue {
   return { ns: nameMember(`${path}.ns`, ns), queue: '' };
 }
 
-function textAt(value: unknown, path: string, maxLength: number): string {
+function stringAt(value: unknown, path: string, maxLength: number): string {
   if (typeof value === 'string' && value.length >= 1 && value.length <= maxLength) return value;
   if (typeof value !== 'string') throw wrongMember(path, value, `a string of 1 to ${maxLength} characters`);
   throw invalidParameter(path, `${path} has ${value.length} characters. Allowed: 1 to ${maxLength}.`);

@@ -80,7 +80,7 @@ const MAX_SAMPLES = 10;
 const MAX_SAMPLE_BYTES = 1_024;
 
 /** Transient errors: the page is repeated. Any other error fails the operation. */
-const PASSING: ReadonlySet<string> = new Set([
+const TRANSIENT: ReadonlySet<string> = new Set([
   'storage-unavailable',
   'outcome-unknown',
   'overloaded',
@@ -212,9 +212,9 @@ export class OperationRun {
       try {
         // The other node returns a cancelled operation's elements to the source. Forwarding them would duplicate them.
         mustReturn ||= this.#isCancelled;
-        return await (mustReturn ? changer.turnBack() : changer.forward());
+        return await (mustReturn ? changer.returnTransit() : changer.forward());
       } catch (error) {
-        mustReturn ||= !isPassing(error);
+        mustReturn ||= !isTransient(error);
         await this.#waitAfter(error);
       }
     }
@@ -230,7 +230,7 @@ export class OperationRun {
         return;
       } catch (error) {
         if (error instanceof Superseded) throw error;
-        if (!isPassing(error)) {
+        if (!isTransient(error)) {
           await this.#fail(error);
           return;
         }
@@ -245,7 +245,7 @@ export class OperationRun {
   async #step(): Promise<'done' | 'cancelled' | null> {
     // The first write claims the operation. After a write with an unknown outcome, another node may have claimed it.
     if (!this.#isClaimed || this.#version === undefined) await this.#store();
-    await this.#rest();
+    await this.#waitForRate();
     if (this.#isSuperseded) throw new Superseded();
     if (this.#isStopping) return null;
     const leave = await this.#options.pages.enter(this.#options.operation.by);
@@ -254,8 +254,8 @@ export class OperationRun {
       if (this.#isCancelled) return 'cancelled';
       this.#checkUser();
       const { cursor } = this.#progress;
-      if (cursor === null || this.#left === 0) return 'done';
-      await this.#page(cursor);
+      if (cursor === null || this.#remaining === 0) return 'done';
+      await this.#processPage(cursor);
       return null;
     } finally {
       leave();
@@ -278,28 +278,28 @@ export class OperationRun {
   }
 
   /** How many more elements `limit` allows, at most a page. */
-  get #left(): number {
+  get #remaining(): number {
     const { limit, dryRun, action } = this.#options.operation.request;
     const { matched, changed } = this.#progress.counters;
     if (limit === null) return MAX_PAGE;
     return Math.min(MAX_PAGE, Math.max(0, limit - (dryRun || action === 'count' ? matched : changed)));
   }
 
-  async #page(cursor: PageCursor): Promise<void> {
+  async #processPage(cursor: PageCursor): Promise<void> {
     const { request } = this.#options.operation;
     const { clock } = this.#options;
     const isChange = !request.dryRun && request.action !== 'count';
-    const size = isChange ? this.#changeSize() : this.#left;
+    const size = isChange ? this.#changeSize() : this.#remaining;
     const { seen, matches, next, error } = await this.#pages.next(cursor, size);
     if (error !== null) this.#progress = { ...this.#progress, error, isThrown: true };
     const { counters } = this.#progress;
-    const looked = { ...counters, seen: counters.seen + seen };
+    const examined = { ...counters, seen: counters.seen + seen };
     this.#pace(matches.length);
     if (!isChange || matches.length === 0) {
       const { samples: before } = this.#progress;
       const samples =
         isChange || before.length === MAX_SAMPLES ? before : [...before, ...matches.map(sampleOf)];
-      const found = { ...looked, matched: looked.matched + matches.length };
+      const found = { ...examined, matched: examined.matched + matches.length };
       this.#progress = {
         ...this.#progress,
         counters: found,
@@ -310,7 +310,7 @@ export class OperationRun {
       return;
     }
     const pending = matches.map(({ id, lease }) => [id, lease?.until ?? null] as const);
-    this.#progress = { ...this.#progress, counters: looked, cursor: next, pending };
+    this.#progress = { ...this.#progress, counters: examined, cursor: next, pending };
     this.#isRepeated = false;
     await this.#store();
     await this.#changePending(matches);
@@ -319,7 +319,7 @@ export class OperationRun {
   /** The size of the next page to change: at most one second of `rate`, and at most what `limit` leaves. */
   #changeSize(): number {
     const { rate } = this.#options.operation.request;
-    return Math.max(1, Math.min(this.#pageSize, rate ?? MAX_PAGE, this.#left));
+    return Math.max(1, Math.min(this.#pageSize, rate ?? MAX_PAGE, this.#remaining));
   }
 
   /** Delays the next page so that the operation does not exceed `rate`. */
@@ -335,15 +335,15 @@ export class OperationRun {
     const { clock, onChanged } = this.#options;
     const pending = this.#progress.pending ?? [];
     const isRepeated = found === null || this.#isRepeated;
-    const deliveries = found ?? (await this.#pages.named(pending));
+    const deliveries = found ?? (await this.#pages.readAgain(pending));
     if (this.#options.operation.request.action === 'set') await this.#passBound();
     const startedAt = clock.monotonic();
     const { changed, failed, error } = await this.#changer.change({ deliveries, isRepeated });
     if (found === null) await this.#changer.forward();
-    this.#fitPage(clock.monotonic() - startedAt);
+    this.#adjustPageSize(clock.monotonic() - startedAt);
     this.#pages.noteReleased(deliveries);
     // Pending elements that are gone were changed by an earlier attempt.
-    const all = changed + pending.length - deliveries.length - this.#changer.turnedBack;
+    const all = changed + pending.length - deliveries.length - this.#changer.returnedCount;
     const { counters } = this.#progress;
     this.#progress = {
       ...this.#progress,
@@ -369,14 +369,14 @@ export class OperationRun {
   }
 
   /** @param ms how long it took to change the last page */
-  #fitPage(ms: number): void {
+  #adjustPageSize(ms: number): void {
     const longer = ms - this.#writeMs;
     const factor = longer > LONG_PAGE_MS ? 0.5 : longer < LONG_PAGE_MS / 2 ? 1.25 : 1;
     this.#pageSize = Math.ceil(Math.min(MAX_PAGE, Math.max(MIN_PAGE, this.#pageSize * factor)));
   }
 
   /** Waits until `rate` allows the next page. */
-  async #rest(): Promise<void> {
+  async #waitForRate(): Promise<void> {
     const { clock } = this.#options;
     while (!this.#isStopping && !this.#isCancelled && !this.#isSuperseded) {
       const left = this.#nextPageAt - clock.monotonic();
@@ -387,7 +387,7 @@ export class OperationRun {
 
   async #backOff(error: unknown): Promise<void> {
     // A cancel returns elements that are in transit to an unavailable engine.
-    if (this.#isCancelled && this.#changer.transit !== null) await this.#turnBack().catch(() => {});
+    if (this.#isCancelled && this.#changer.transit !== null) await this.#returnTransit().catch(() => {});
     await this.#waitAfter(error);
   }
 
@@ -423,12 +423,12 @@ export class OperationRun {
     };
     for (;;) {
       try {
-        await this.#turnBack();
+        await this.#returnTransit();
         const { pending } = this.#progress;
         if (pending !== null && this.#changer.copied > 0) this.#countPart(pending, this.#changer.copied);
         return await this.#end('failed');
       } catch (failure) {
-        if (!isPassing(failure)) throw failure;
+        if (!isTransient(failure)) throw failure;
         if (this.#isStopping) return this.#release();
         await this.#backOff(failure);
       }
@@ -439,12 +439,12 @@ export class OperationRun {
    * Returns the elements in transit to the source, except those that have arrived. The rest of the page in progress
    * counts as moved.
    */
-  async #turnBack(): Promise<void> {
+  async #returnTransit(): Promise<void> {
     const { pending } = this.#progress;
     if (this.#changer.transit === null || pending === null) return;
-    const left = (await this.#pages.named(pending)).length;
-    await this.#changer.turnBack();
-    this.#countPart(pending, Math.max(0, pending.length - left - this.#changer.turnedBack));
+    const left = (await this.#pages.readAgain(pending)).length;
+    await this.#changer.returnTransit();
+    this.#countPart(pending, Math.max(0, pending.length - left - this.#changer.returnedCount));
   }
 
   /** Ends the page in progress, and counts `count` of its elements as changed. */
@@ -518,8 +518,8 @@ export class OperationRun {
 }
 
 /** Whether an error is transient, so that the call is repeated. */
-function isPassing(error: unknown): boolean {
-  return error instanceof QuaysideError && PASSING.has(error.code);
+function isTransient(error: unknown): boolean {
+  return error instanceof QuaysideError && TRANSIENT.has(error.code);
 }
 
 function sampleOf({
@@ -610,14 +610,14 @@ class Pages {
     const following = part + 1 < this.#parts.length ? { part: part + 1, after: null } : null;
     return {
       seen: looked,
-      matches: matches.filter((delivery) => this.#isMeant(delivery)),
+      matches: matches.filter((delivery) => this.#applies(delivery)),
       error: error && `${SELECTOR_PATH} failed with element ${error.id}: ${error.message}`,
       next: next === null ? following : { part, after: next },
     };
   }
 
   /** Reads the pending elements again, without those that are gone or already changed. */
-  async named(pending: readonly PendingElement[]): Promise<ScannedDelivery[]> {
+  async readAgain(pending: readonly PendingElement[]): Promise<ScannedDelivery[]> {
     const { request, queues } = this.#options;
     const untils = new Map(pending);
     const { deliveries } = await queues.source.namespace.storage.scan(queues.source.key, {
@@ -656,7 +656,7 @@ class Pages {
     return search;
   }
 
-  #isMeant(delivery: ScannedDelivery): boolean {
+  #applies(delivery: ScannedDelivery): boolean {
     if (this.#isDelayed(delivery)) return false;
     if (!this.#isReleasing) return true;
     // Leases that began after the operation are not released.
@@ -762,7 +762,7 @@ export class MigrationRun {
       const isJoined = broker
         .namespaces()
         .some(({ name, migration }) => name === source.ns && migration !== null);
-      if (isJoined || isPassing(error)) throw error;
+      if (isJoined || isTransient(error)) throw error;
       const message = error instanceof QuaysideError ? error.message : 'The server failed.';
       this.#progress = { ...this.#progress, error: message };
       return 'failed';

@@ -90,7 +90,7 @@ const MAX_CHUNK_WITH_BODIES = 100;
 /** Maximum elements of one read by ids with bodies: unlike a scan, engines do not end it at 16 MiB. */
 const MAX_IDS_WITH_BODIES = 16;
 
-const CURSOR_MARK_LENGTH = 8;
+const CHECKSUM_LENGTH = 8;
 
 /** Starts searches. A node has one instance, which limits concurrent searches with selectors. */
 export class Searches {
@@ -133,12 +133,12 @@ export class Searches {
     after: string | null,
     limit: number,
   ): Promise<SearchPage> {
-    const cursor = after === null ? null : unmarked(after, queue, filter);
+    const cursor = after === null ? null : checkedCursor(after, queue, filter);
     const find = async (): Promise<SearchPage> => {
       const search = await this.open(queue, filter, options);
       try {
         const page = await search.page(cursor, limit);
-        return page.next === null ? page : { ...page, next: marked(page.next, queue, filter) };
+        return page.next === null ? page : { ...page, next: withChecksum(page.next, queue, filter) };
       } finally {
         search.close();
       }
@@ -152,17 +152,17 @@ export class Searches {
  * a cursor starts at the first element, so a client with a wrong cursor would page through the queue without end. The
  * hash is no secret.
  */
-function marked(cursor: string, { key, namespace }: Queue, { group, ids }: ElementFilter): string {
+function withChecksum(cursor: string, { key, namespace }: Queue, { group, ids }: ElementFilter): string {
   const { type, migration, defaultGroup } = namespace;
   const issuedFor = [key.ns, type, migration?.to ?? null, key.name, group ?? defaultGroup, ids ?? null];
   const hash = createHash('sha256').update(JSON.stringify([...issuedFor, cursor]));
-  return `${cursor}.${hash.digest('base64url').slice(0, CURSOR_MARK_LENGTH)}`;
+  return `${cursor}.${hash.digest('base64url').slice(0, CHECKSUM_LENGTH)}`;
 }
 
 /** @throws QuaysideError `invalid-parameter` if the cursor was not issued for this search */
-function unmarked(after: string, queue: Queue, filter: ElementFilter): string {
-  const cursor = after.slice(0, -1 - CURSOR_MARK_LENGTH);
-  if (marked(cursor, queue, filter) === after) return cursor;
+function checkedCursor(after: string, queue: Queue, filter: ElementFilter): string {
+  const cursor = after.slice(0, -1 - CHECKSUM_LENGTH);
+  if (withChecksum(cursor, queue, filter) === after) return cursor;
   throw invalidParameter(
     'after',
     `after ${quote(after)} is not a cursor of this search in queue ${quote(queue.key.name)}. Pass the next of the page before, or omit after to start at the first element.`,
@@ -248,7 +248,7 @@ export class ElementSearch {
         reading = this.#read(cursor, size, found.left);
         continue;
       }
-      const cutAt = this.#sift(chunk, answers, found);
+      const cutAt = this.#addMatches(chunk, answers, found);
       cursor = cutAt ?? chunk.next;
       const isOver =
         cutAt !== null ||
@@ -302,12 +302,12 @@ export class ElementSearch {
     const { deliveries, next } = await (this.#byIds
       ? this.#readIds(after, Math.min(count, left), bodies)
       : this.#scan({ after, limit: bodies ? Math.min(count, MAX_CHUNK_WITH_BODIES) : count, bodies }));
-    const old = deliveries.filter((delivery) => this.#isOld(delivery));
+    const old = deliveries.filter((delivery) => this.#isInRange(delivery));
     const program = this.#isClosed ? null : this.#program;
-    const asked = program === null || old.length === 0 ? null : this.#ask(program, old, bodies);
+    const deciding = program === null || old.length === 0 ? null : this.#evaluate(program, old, bodies);
     // Awaited later, or never if something fails first.
-    asked?.catch(ignore);
-    return { deliveries, next, hasBodies: bodies, deciding: asked };
+    deciding?.catch(ignore);
+    return { deliveries, next, hasBodies: bodies, deciding };
   }
 
   /** For ids, the cursor is an index in the list. */
@@ -332,12 +332,12 @@ export class ElementSearch {
     return this.#queue.scan({ group: this.#filter.group, states: this.#states, user, ...options });
   }
 
-  #isOld({ insertedAt }: ScannedDelivery): boolean {
+  #isInRange({ insertedAt }: ScannedDelivery): boolean {
     const { insertedBefore } = this.#filter;
     return insertedBefore == null || insertedAt < insertedBefore;
   }
 
-  async #ask(
+  async #evaluate(
     program: SelectorProgram,
     deliveries: readonly ScannedDelivery[],
     hasBodies: boolean,
@@ -349,16 +349,16 @@ export class ElementSearch {
    * Adds the matches to the page. Returns the cursor after the last match if the page is full before the end of the
    * chunk; otherwise null.
    */
-  #sift(
+  #addMatches(
     { deliveries, next }: ReadElements,
     answers: readonly SelectorAnswer[] | null,
     found: PageContents,
   ): string | null {
-    let asked = 0;
+    let answerAt = 0;
     for (const [index, delivery] of deliveries.entries()) {
       found.looked += 1;
-      if (!this.#isOld(delivery)) continue;
-      if (this.#program !== null && !this.#accepts(delivery, answers?.[asked++], found)) continue;
+      if (!this.#isInRange(delivery)) continue;
+      if (this.#program !== null && !this.#accepts(delivery, answers?.[answerAt++], found)) continue;
       const keepsBody = this.#options.bodies || delivery.body.length === 0;
       found.add(keepsBody ? delivery : { ...delivery, body: NO_BODY }, this.#options.bodies);
       const isLast = index === deliveries.length - 1 && next === null;

@@ -105,7 +105,7 @@ export class QueueImport {
     const batch = this.#batch;
     this.#batch = [];
     this.#bytes = 0;
-    const isThere = await this.#there(batch);
+    const isThere = await this.#existing(batch);
     const elements = batch.filter((element) => !isThere(element)).map((element) => this.#newElement(element));
     let repeated = batch.length - elements.length;
     if (elements.length > 0) {
@@ -119,7 +119,7 @@ export class QueueImport {
   }
 
   /** Returns which of them are in the queue. Compares more than ids: another store may have used the same one. */
-  async #there(batch: readonly ExportedElement[]): Promise<(element: ExportedElement) => boolean> {
+  async #existing(batch: readonly ExportedElement[]): Promise<(element: ExportedElement) => boolean> {
     if (!this.#findsIds || batch.length === 0) return () => false;
     const found = new Set<string>();
     for (const group of new Set(batch.map((element) => element.group))) {

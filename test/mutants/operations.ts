@@ -128,8 +128,8 @@ export const OPERATIONS: readonly Mutant[] = [
     edits: edit(
       'operations/operations.ts',
       `    await definitions.delete('operation-progress', id, 'any');
-    await this.#forgetOld`,
-      '    await this.#forgetOld',
+    await this.#deleteOld`,
+      '    await this.#deleteOld',
     ),
   },
   {
@@ -220,14 +220,18 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations',
     edits: edit(
       'operations/changer.ts',
-      '{ tries: 0, headers: NOT_DEAD }',
-      '{ tries: null, headers: NOT_DEAD }',
+      '{ tries: 0, headers: WITHOUT_DEAD_LETTER_HEADERS }',
+      '{ tries: null, headers: WITHOUT_DEAD_LETTER_HEADERS }',
     ),
   },
   {
     name: 'a redrive keeps the headers of a dead letter',
     suite: 'operations',
-    edits: edit('operations/changer.ts', '{ tries: 0, headers: NOT_DEAD }', '{ tries: 0, headers: [] }'),
+    edits: edit(
+      'operations/changer.ts',
+      '{ tries: 0, headers: WITHOUT_DEAD_LETTER_HEADERS }',
+      '{ tries: 0, headers: [] }',
+    ),
   },
   {
     name: 'consumers are not woken where elements arrive',
@@ -263,10 +267,10 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/run.ts',
-      `counters: looked, cursor: next, pending };
+      `counters: examined, cursor: next, pending };
     this.#isRepeated = false;
     await this.#store();`,
-      `counters: looked, cursor: next };
+      `counters: examined, cursor: next };
     this.#isRepeated = false;
     await this.#store();
     this.#progress = { ...this.#progress, pending };`,
@@ -277,7 +281,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/run.ts',
-      'counters: looked, cursor: next, pending };',
+      'counters: examined, cursor: next, pending };',
       'counters: looked, pending };',
     ),
   },
@@ -295,7 +299,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/run.ts',
-      'const all = changed + pending.length - deliveries.length - this.#changer.turnedBack;',
+      'const all = changed + pending.length - deliveries.length - this.#changer.returnedCount;',
       'const all = changed;',
     ),
   },
@@ -375,7 +379,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'moves to another engine',
     edits: edit(
       'operations/run.ts',
-      `    if (this.#isCancelled && this.#changer.transit !== null) await this.#turnBack().catch(() => {});
+      `    if (this.#isCancelled && this.#changer.transit !== null) await this.#returnTransit().catch(() => {});
 `,
       '',
     ),
@@ -385,7 +389,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'moves to another engine',
     edits: edit(
       'operations/run.ts',
-      `        await this.#turnBack();
+      `        await this.#returnTransit();
         const { pending }`,
       '        const { pending }',
     ),
@@ -395,7 +399,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'moves to another engine',
     edits: edit(
       'operations/run.ts',
-      'pending.length - left - this.#changer.turnedBack',
+      'pending.length - left - this.#changer.returnedCount',
       'pending.length - left',
     ),
   },
