@@ -12,7 +12,7 @@ export function setCsrfToken(token: string | null): void {
 }
 
 /** The headers of every request, including those not sent by {@link call}. */
-export function ownHeaders(): Readonly<Record<string, string>> {
+export function commonHeaders(): Readonly<Record<string, string>> {
   // With `x-requested-with`, the server sends a challenge for which browsers do not open their own login dialog.
   const own = { accept: 'application/problem+json, */*', 'x-requested-with': 'fetch' };
   return csrfToken === null ? own : { ...own, 'x-csrf-token': csrfToken };
@@ -63,7 +63,7 @@ export function isTemporary(error: unknown): boolean {
 }
 
 /** Whether a failed request may have changed something. */
-export function mayHaveHappened(error: unknown): boolean {
+export function mayHaveChanged(error: unknown): boolean {
   if (!(error instanceof ApiError)) return false;
   const { isOfServer, code, status } = error;
   if (isOfServer) return code === 'outcome-unknown' || code === 'internal';
@@ -89,7 +89,7 @@ export function path(...parts: readonly string[]): string {
  * Returns a path segment that is `.` or `..`, if any. Browsers resolve these, so that another request would be sent,
  * which might take an element.
  */
-export function stepIn(where: string): string | undefined {
+export function dotSegmentIn(where: string): string | undefined {
   return where.split('/').find((part) => part === '.' || part === '..');
 }
 
@@ -98,7 +98,7 @@ export function stepIn(where: string): string | undefined {
  * @throws ApiError `invalid-name` if a segment is `.` or `..`
  */
 export function urlOf(where: string): URL {
-  const step = stepIn(where);
+  const step = dotSegmentIn(where);
   if (step === undefined) return new URL(where, BASE);
   const message = `The console cannot request the name "${step}": browsers remove it from paths.`;
   throw new ApiError(400, 'invalid-name', message);
@@ -136,7 +136,7 @@ async function send(where: string, request: ApiRequest): Promise<Response> {
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined && value !== '') url.searchParams.set(name, String(value));
   }
-  const sent = new Headers({ ...headers, ...ownHeaders() });
+  const sent = new Headers({ ...headers, ...commonHeaders() });
   if (json !== undefined) sent.set('content-type', 'application/json');
   const noteDate = timeRequest();
   const ownToken = csrfToken;
@@ -212,13 +212,13 @@ export async function read<T>(
   listen();
   try {
     const { headers, body } = await call(where, { ...request, signal });
-    return await use(headers, piecesOf(body, signal, listen));
+    return await use(headers, chunksOf(body, signal, listen));
   } finally {
     cancel();
   }
 }
 
-async function* piecesOf(
+async function* chunksOf(
   body: ReadableStream<Uint8Array> | null,
   signal: AbortSignal,
   onPiece: () => void,

@@ -2,7 +2,7 @@ import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import { Keys } from './keys.tsx';
 import { PageOf, pageTitle } from './pages/page.tsx';
 import { place } from './route.ts';
-import { hasEnded, resume, session, unknownBecause } from './session.ts';
+import { hasEnded, resume, session, sessionError } from './session.ts';
 import { Shell } from './shell.tsx';
 import { SignIn, SignInAgain } from './sign-in.tsx';
 import { Failure, Loading } from './ui/states.tsx';
@@ -24,10 +24,10 @@ export function App() {
     // Move the focus to the new page: it was in the old page, or on the navigation link.
     document.getElementById('page')?.focus({ preventScroll: true });
   }, [here]);
-  if (record === undefined && unknownBecause.value !== null)
+  if (record === undefined && sessionError.value !== null)
     return (
       <main class="sign-in">
-        <Failure error={unknownBecause.value} retry={() => void resume()} />
+        <Failure error={sessionError.value} retry={() => void resume()} />
       </main>
     );
   if (record === undefined) return <Loading what="Connecting" />;

@@ -28,7 +28,7 @@ export function several(value: number, one: string, many = `${one}s`): string {
 }
 
 /** Control characters that change the direction of the following text, even of the surrounding sentence. */
-const TURNING = /[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069]/g;
+const DIRECTION_CONTROLS = /[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069]/g;
 const RIGHT_TO_LEFT = /[\u0590-\u08FF\uFB1D-\uFDFF\uFE70-\uFEFC]/;
 
 /**
@@ -37,7 +37,7 @@ const RIGHT_TO_LEFT = /[\u0590-\u08FF\uFB1D-\uFDFF\uFE70-\uFEFC]/;
  */
 export function named(name: string): string {
   const shown = name.replace(
-    TURNING,
+    DIRECTION_CONTROLS,
     (one) => `[U+${one.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0')}]`,
   );
   return RIGHT_TO_LEFT.test(shown) ? `\u2068${shown}\u2069` : shown;

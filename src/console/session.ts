@@ -27,7 +27,7 @@ export const hasEnded = signal(false);
 export const notice = signal<string | null>(null);
 
 /** Why the session could not be read; null: it was read, or has not been read yet. */
-export const unknownBecause = signal<unknown>(null);
+export const sessionError = signal<unknown>(null);
 
 const RETRY_MS = 3_000;
 let cancelRetry = (): void => {};
@@ -40,12 +40,12 @@ export async function resume(): Promise<void> {
   const before = changes;
   try {
     const record = await get<SessionRecord>(WHERE);
-    if (before === changes) use(record);
+    if (before === changes) setSession(record);
   } catch (error) {
     const isRejected = error instanceof ApiError && error.status === 401;
-    if (isRejected && !session.peek()) use(null);
+    if (isRejected && !session.peek()) setSession(null);
     else if (session.peek() === undefined) {
-      unknownBecause.value = error;
+      sessionError.value = error;
       cancelRetry = after(RETRY_MS, () => void resume());
     }
   }
@@ -68,7 +68,7 @@ export async function signIn(user: string, password: string): Promise<void> {
   notice.value = null;
   const record = await get<SessionRecord>(WHERE, { method: 'POST', json: { user, password } });
   changes += 1;
-  use(record);
+  setSession(record);
 }
 
 /**
@@ -84,21 +84,21 @@ export async function signOut(): Promise<void> {
     notice.value = messageOf(error);
   }
   changes += 1;
-  use(null);
+  setSession(null);
 }
 
-const forgets: (() => void)[] = [];
+const userChangeListeners: (() => void)[] = [];
 
 /** Calls `forget` when the user changes or signs out: the next user must not see data of the previous one. */
 export function onUserChange(forget: () => void): void {
-  forgets.push(forget);
+  userChangeListeners.push(forget);
 }
 
-function use(record: SessionRecord | null): void {
+function setSession(record: SessionRecord | null): void {
   batch(() => {
-    if (session.peek()?.user !== record?.user) for (const forget of forgets) forget();
+    if (session.peek()?.user !== record?.user) for (const forget of userChangeListeners) forget();
     setCsrfToken(record?.csrfToken ?? null);
-    unknownBecause.value = null;
+    sessionError.value = null;
     hasEnded.value = false;
     session.value = record;
   });

@@ -10,9 +10,9 @@ import { address, go, href } from './route.ts';
 import { type SessionRecord, signOut } from './session.ts';
 import { Icon, type IconName } from './ui/icon.tsx';
 import { Choices, Menu } from './ui/menu.tsx';
-import { sayError } from './ui/toasts.tsx';
+import { showError } from './ui/toasts.tsx';
 
-const LISTENING: Readonly<Record<StreamState, readonly [IconName, string]>> = {
+const STREAM_LABELS: Readonly<Record<StreamState, readonly [IconName, string]>> = {
   connecting: ['clock', 'Connecting'],
   live: ['live', 'Live'],
   lost: ['warn', 'Connection lost'],
@@ -51,7 +51,7 @@ export function Shell({
         <Find />
         <RefreshChoice />
         <span class="visually-hidden" role="status">
-          {connection.value === 'lost' && LISTENING.lost[1]}
+          {connection.value === 'lost' && STREAM_LABELS.lost[1]}
         </span>
         <Menu
           title="Appearance and time"
@@ -85,7 +85,7 @@ export function Shell({
             <Icon name="keyboard" /> Keys
           </button>
           <hr />
-          <button type="button" onClick={() => void signOut().catch(sayError)}>
+          <button type="button" onClick={() => void signOut().catch(showError)}>
             <Icon name="exit" /> Sign out
           </button>
         </Menu>
@@ -168,7 +168,7 @@ function Find() {
 }
 
 function RefreshChoice() {
-  const [name, text] = LISTENING[connection.value];
+  const [name, text] = STREAM_LABELS[connection.value];
   const isInterval = connection.value === 'live' && refresh.value !== 'live';
   const label = isInterval ? `Every ${refresh.value} s` : text;
   return (

@@ -138,8 +138,8 @@ export const CONSOLE: readonly Mutant[] = [
     suite: 'console in a browser',
     edits: edit(
       'console/remote/live.ts',
-      'if (!wanted.value) return undefined;\n    return every(1_000',
-      "if (!wanted.value || connection.value === 'lost') return undefined;\n    return every(1_000",
+      'if (!isStreamWanted.value) return undefined;\n    return every(1_000',
+      "if (!isStreamWanted.value || connection.value === 'lost') return undefined;\n    return every(1_000",
     ),
   },
   {

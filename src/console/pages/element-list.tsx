@@ -9,7 +9,7 @@ import {
   listElements,
   selectorOf,
 } from '../remote/elements.ts';
-import { beforeStream, connection, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import { connection, delayStream, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import { ACTION_NAMES, type BulkAction, type ElementChoice } from '../remote/operations.ts';
 import { type QueueStatus, queueStatus } from '../remote/queue-status.ts';
 import { address, go, href, setQuery } from '../route.ts';
@@ -120,7 +120,7 @@ export function ElementList({
       list.value = {
         ...before,
         inserted,
-        elements: [...before.elements, ...notIn(before.elements, page.elements)],
+        elements: [...before.elements, ...withoutListed(before.elements, page.elements)],
         next: page.next,
         looked: before.looked + page.looked,
         isLoading: false,
@@ -134,7 +134,7 @@ export function ElementList({
   const mayBrowse = may('browse', ns);
   useLayoutEffect(() => {
     if (!mayBrowse) return undefined;
-    beforeStream(load(null));
+    delayStream(load(null));
     return () => stop.current?.abort();
   }, [keyOf(of), filter.state, filter.group, filter.search, mayBrowse]);
   const retry = (): void => void load(list.peek().after);
@@ -262,7 +262,10 @@ export function ElementList({
 }
 
 /** Removes elements that are listed already: one that was rolled back between two pages is returned again. */
-function notIn(listed: readonly ListedElement[], more: readonly ListedElement[]): readonly ListedElement[] {
+function withoutListed(
+  listed: readonly ListedElement[],
+  more: readonly ListedElement[],
+): readonly ListedElement[] {
   const known = new Set(listed.map(({ id }) => id));
   return more.filter(({ id }) => !known.has(id));
 }

@@ -21,7 +21,7 @@ import { may, mayWriteAnywhere, session } from '../session.ts';
 import { BodyView, decode } from '../ui/body-view.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { hasOneLineEnd, InsertDialog } from '../ui/insert-dialog.tsx';
+import { hasUniformLineEnds, InsertDialog } from '../ui/insert-dialog.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
@@ -74,7 +74,7 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
   const known = useResource(
     `${keyOf(of)} ${id} ${group}`,
     (signal) => readKnown(of, id, group, signal),
-    isOver.value ? AGAIN_MS : 0,
+    isOver.value ? REREAD_MS : 0,
   );
   useEffect(() => {
     endsAt.value = known.error === null ? endOfState(known.value) : null;
@@ -138,7 +138,7 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
       {element !== null && (
         <div class="element">
           <div class="stack">
-            <Why of={of} element={element} />
+            <WhyNotDelivered of={of} element={element} />
             <section class="card">
               <header>
                 <h2 class="grow">Body</h2>
@@ -199,7 +199,7 @@ export function ElementPageOf({ of, id, group }: OfDelivery) {
 }
 
 /** How often an element is read again after its state was due to end. */
-const AGAIN_MS = 2_000;
+const REREAD_MS = 2_000;
 
 /** When the state ends without a call, by maturity or lease expiry, ms since 1970; null if it does not. */
 function endOfState(element: KnownElement | null): number | null {
@@ -246,7 +246,7 @@ const OF_SERVICE = /^x-(dl-|ks-|hop-count$|copy-count$|exchange-)/;
 function wholeText({ body, isCut, isUnreadable }: WholeElement): string | null {
   const text = isCut || isUnreadable ? null : decode(body);
   if (text === null || new TextEncoder().encode(text).length !== body.length) return null;
-  return hasOneLineEnd(text) ? text : null;
+  return hasUniformLineEnds(text) ? text : null;
 }
 
 function actionsOf(state: string | null): readonly (readonly [BulkAction, string])[] {
@@ -263,12 +263,12 @@ function actionsOf(state: string | null): readonly (readonly [BulkAction, string
   ];
 }
 
-function isAway({ alarm, namespaces = [] }: AlarmPicture, ns: string): boolean {
+function affectsNamespace({ alarm, namespaces = [] }: AlarmPicture, ns: string): boolean {
   return alarm === 'engine-unavailable' && namespaces.includes(ns);
 }
 
 /** Explains why an element is not delivered now, and what would change that. */
-function Why({
+function WhyNotDelivered({
   of,
   element: { whole, listed, waiting },
 }: {
@@ -306,7 +306,7 @@ function Why({
     reasons.push(
       `It expired ${relative(Date.parse(expiresAt), clock.value)}: it is no longer delivered, and the server will dead-letter or remove it.`,
     );
-  if ([...alarms.values()].some((alarm) => isAway(alarm, of.ns)))
+  if ([...alarms.values()].some((alarm) => affectsNamespace(alarm, of.ns)))
     reasons.push(`The engine of ${of.ns} is unavailable: nothing is delivered until it is available again.`);
   if (isPaused) reasons.push('The queue is paused: consumers receive nothing until it is resumed.');
   if (reasons.length === 0 && waiting === 0)
@@ -319,7 +319,7 @@ function Why({
     );
   if (reasons.length === 0) reasons.push('It is ready. The next get or reserve takes it, in queue order.');
   return (
-    <section class="card why-card" aria-label="Why it is not delivered now">
+    <section class="card why-card" aria-label="WhyNotDelivered it is not delivered now">
       <Icon
         name={state === 'reserved' ? 'lock' : state === 'scheduled' ? 'clock' : isPaused ? 'paused' : 'ok'}
       />

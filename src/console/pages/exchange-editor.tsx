@@ -3,7 +3,7 @@ import { useEffect } from 'preact/hooks';
 import { ApiError, messageOf } from '../api.ts';
 import {
   mistakeIn,
-  mistakesWhile,
+  mistakesIn,
   type SelectorMistake,
   samplesOf,
   selectorMistake,
@@ -105,7 +105,7 @@ export function ExchangeEditor({
   const test = (): Promise<void> =>
     work(async () => {
       tried.value = await tryOn(name.value, clean(edited.value), await samplesOf(src, SAMPLES));
-      mistakes.value = mistakesWhile(tried.value);
+      mistakes.value = mistakesIn(tried.value);
     });
   const save = (): Promise<void> =>
     work(async () => {

@@ -66,7 +66,7 @@ function declaredOf({ src, dst, opts }: ExchangeDetails): ExchangeDeclared {
 }
 
 /** Whether the user has the rights that the server requires for a change. */
-function mayRule({ src, dst }: ExchangeDetails): boolean {
+function mayChange({ src, dst }: ExchangeDetails): boolean {
   const isVisible = dst.every(({ ns, hidden }) => hidden !== true && may('write', ns));
   return isVisible && may('exchange', src.ns) && may('read', src.ns);
 }
@@ -81,7 +81,7 @@ function ExchangeActions({
   readonly onDone: () => void;
 }) {
   const isAsking = useSignal(false);
-  if (!mayRule(record)) return null;
+  if (!mayChange(record)) return null;
   const isStopped = record.stopped === true || record.lastError !== null;
   const change = (verb: 'start' | 'stop' | 'delete', said: string): Promise<void> =>
     act(async () => {

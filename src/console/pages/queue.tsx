@@ -143,7 +143,12 @@ function QueueHead({ of, onPurge }: { readonly of: QueueNamed; readonly onPurge:
       {isInserting.value && <InsertDialog into={of} onClose={() => (isInserting.value = false)} />}
       {isImporting.value && <ImportDialog into={of} onClose={() => (isImporting.value = false)} />}
       {question.value !== null && (
-        <Removal of={of} kind={question.value} onPurge={onPurge} onClose={() => (question.value = null)} />
+        <RemovalDialog
+          of={of}
+          kind={question.value}
+          onPurge={onPurge}
+          onClose={() => (question.value = null)}
+        />
       )}
     </div>
   );
@@ -155,7 +160,7 @@ function mayExport(ns: string): boolean {
 }
 
 /** Confirms a purge or the deletion of a queue. Errors are shown in the dialog, so that the user can retry. */
-function Removal({
+function RemovalDialog({
   of,
   kind,
   onPurge,

@@ -3,7 +3,7 @@ import { useEffect } from 'preact/hooks';
 import { count, named, several } from '../format.ts';
 import { clock, type QueueNamed } from '../remote/live.ts';
 import { useResource } from '../remote/resource.ts';
-import { type RedrivenElement, type Whereabouts, whereIs } from '../remote/watched.ts';
+import { type ElementLocation, locate, type RedrivenElement } from '../remote/watched.ts';
 import { address, elementHref, queueHref } from '../route.ts';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Failure, Loading } from '../ui/states.tsx';
@@ -33,7 +33,7 @@ export function WatchedElement({
   const dead = address.value.query.get('dead') ?? '';
   const left = address.value.query.get('left');
   const redriven: RedrivenElement = { firstId, source, deadLetters: { ns, queue: dead } };
-  const found = useResource(firstId, (signal) => whereIs(redriven, signal), LOOK_EVERY_MS);
+  const found = useResource(firstId, (signal) => locate(redriven, signal), LOOK_EVERY_MS);
   const seen = useSignal<readonly WatchedMoment[]>([]);
   useEffect(() => {
     if (found.value === null) return;
@@ -75,7 +75,7 @@ export function WatchedElement({
 }
 
 function momentOf(
-  found: Whereabouts,
+  found: ElementLocation,
   { source, deadLetters }: RedrivenElement,
   left: string | null,
 ): WatchedMoment {

@@ -47,7 +47,7 @@ export function cyclesOf(all: Iterable<Pick<ExchangePicture, 'id' | 'src' | 'dst
   }
   return groupsOf(names.keys(), after, before).map((places) => ({
     places,
-    way: wayRound(places, after).map((key) => names.get(key) ?? key),
+    way: shortestCycle(places, after).map((key) => names.get(key) ?? key),
   }));
 }
 
@@ -95,7 +95,7 @@ function walk(
 }
 
 /** Returns a shortest path from the first queue of a component back to it. */
-function wayRound(group: ReadonlySet<string>, after: ReadonlyMap<string, readonly string[]>): string[] {
+function shortestCycle(group: ReadonlySet<string>, after: ReadonlyMap<string, readonly string[]>): string[] {
   const start = [...group].filter((key) => !key.startsWith('exchange ')).sort()[0] ?? '';
   const cameFrom = new Map<string, string>();
   const waiting = [start];

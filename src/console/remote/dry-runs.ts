@@ -138,7 +138,7 @@ export function mistakeIn(error: unknown): SelectorMistake | null {
 }
 
 /** Returns the first mistake of each destination's selector in the results. */
-export function mistakesWhile(tried: readonly TriedElement[]): readonly SelectorMistake[] {
+export function mistakesIn(tried: readonly TriedElement[]): readonly SelectorMistake[] {
   const found = new Map<number, SelectorMistake>();
   for (const { id, result } of tried) {
     for (const [destination, { error, line, column }] of result.dst.entries()) {

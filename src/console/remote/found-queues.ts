@@ -71,14 +71,14 @@ export function findQueues({ filter, sort, page }: QueueSearch, signal: AbortSig
 }
 
 /** A row, and the data that it was built from. */
-interface MadeRow {
+interface CachedRow {
   readonly read: QueueOfPage | undefined;
   readonly picture: QueuePicture | undefined;
   readonly row: QueueOfPage;
 }
 
 /** Cached rows by listed queue: an unchanged row must stay the same object, so that it is not rendered again. */
-const made = new WeakMap<QueueOfPage, MadeRow>();
+const rowCache = new WeakMap<QueueOfPage, CachedRow>();
 
 /**
  * Returns the rows of a list in their order, with the latest data of each queue: from the stream if it is live,
@@ -93,7 +93,7 @@ export function withLatest(
   return listed.flatMap((one) => {
     const key = keyOf(one);
     const picture = isLive ? queues.get(key) : undefined;
-    if (isLive && picture === undefined && made.get(one)?.picture !== undefined) return [];
+    if (isLive && picture === undefined && rowCache.get(one)?.picture !== undefined) return [];
     return [rowOf(one, read.get(key), picture)];
   });
 }
@@ -103,9 +103,9 @@ function rowOf(
   read: QueueOfPage | undefined,
   picture: QueuePicture | undefined,
 ): QueueOfPage {
-  const before = made.get(listed);
+  const before = rowCache.get(listed);
   if (before !== undefined && before.read === read && before.picture === picture) return before.row;
   const row = { ...listed, ...read, ...picture };
-  made.set(listed, { read, picture, row });
+  rowCache.set(listed, { read, picture, row });
   return row;
 }

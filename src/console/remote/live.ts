@@ -110,11 +110,11 @@ export const isComplete = signal(false);
 export const clock = signal(now());
 
 const isHidden = signal(document.hidden);
-const isDue = signal(false);
+const mayStream = signal(false);
 /** If the console is opened while refreshing is paused, it still reads the state once. */
 const isPaused = computed(() => refresh.value === 'paused' && isComplete.value);
-const wanted = computed(
-  () => Boolean(session.value) && !hasEnded.value && isDue.value && !isPaused.value && !isHidden.value,
+const isStreamWanted = computed(
+  () => Boolean(session.value) && !hasEnded.value && mayStream.value && !isPaused.value && !isHidden.value,
 );
 const intervalMs = computed(() =>
   refresh.value === 'live' || refresh.value === 'paused' ? 0 : Number(refresh.value) * 1000,
@@ -146,12 +146,12 @@ let firstReads = 0;
  * Delays the stream until the first page has read its data: the stream starts with all queues, and 10,000 of them keep
  * server and browser busy for too long.
  */
-export function beforeStream(reading: Promise<unknown>): void {
-  if (isDue.peek()) return;
+export function delayStream(reading: Promise<unknown>): void {
+  if (mayStream.peek()) return;
   firstReads += 1;
   const end = (): void => {
     firstReads -= 1;
-    if (firstReads === 0) isDue.value = true;
+    if (firstReads === 0) mayStream.value = true;
   };
   reading.then(end, end);
 }
@@ -167,41 +167,41 @@ export function notePaused(of: QueueNamed, paused: boolean): void {
 onUserChange(() => {
   for (const map of Object.values(MAPS)) map.clear();
   samples.clear();
-  arriving = null;
+  snapshot = null;
   isComplete.value = false;
   version.value += 1;
   // Replace the stream, which belongs to the previous user.
   attempt.value += 1;
 });
 
-/** A full snapshot that is still arriving. The old state is shown until it is complete. */
-let arriving: Record<PictureKind, Map<string, object>> | null = null;
+/** A full snapshot that is still snapshot. The old state is shown until it is complete. */
+let snapshot: Record<PictureKind, Map<string, object>> | null = null;
 /** Whether the events being received are older than the stream. */
 let isCatchingUp = true;
 
-let hasNews = false;
-let isShowing = false;
+let hasChanges = false;
+let isFrameRequested = false;
 
 function show(): void {
-  if (!hasNews) return;
-  hasNews = false;
+  if (!hasChanges) return;
+  hasChanges = false;
   version.value += 1;
 }
 
 /** Shows changes in the next frame: a server's update is many events, and pages iterate over all queues. */
-function showSoon(): void {
-  if (isShowing) return;
-  isShowing = true;
+function publishSoon(): void {
+  if (isFrameRequested) return;
+  isFrameRequested = true;
   nextFrame(() => {
-    isShowing = false;
+    isFrameRequested = false;
     show();
   });
 }
 
 function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): void {
-  const map = (arriving ?? MAPS)[kind];
+  const map = (snapshot ?? MAPS)[kind];
   const at = now();
-  heardAt = browserNow();
+  lastActivityAt = browserNow();
   for (const one of pictures) {
     const key = keyIn(kind, one);
     if (one.gone === true) {
@@ -212,9 +212,9 @@ function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): 
     if (kind === 'queues') noteSample(key, at, one as unknown as QueuePicture);
     map.set(key, one);
   }
-  if (arriving !== null) return;
-  hasNews = true;
-  if (isComplete.peek() && intervalMs.peek() === 0) showSoon();
+  if (snapshot !== null) return;
+  hasChanges = true;
+  if (isComplete.peek() && intervalMs.peek() === 0) publishSoon();
 }
 
 function noteSample(key: string, at: number, picture: QueuePicture): void {
@@ -240,13 +240,13 @@ function forgetOldSamples(): void {
 
 function listen(): () => void {
   connection.value = 'connecting';
-  heardAt = browserNow();
+  lastActivityAt = browserNow();
   const source = new EventSource(new URL(`events?kinds=${KINDS.join(',')}`, BASE));
   let retry: (() => void) | null = null;
   source.addEventListener('start', ({ data }) => {
     const { full } = JSON.parse(data) as { full: boolean };
     // Otherwise the events may continue a snapshot whose stream broke.
-    if (full) arriving = emptyMaps();
+    if (full) snapshot = emptyMaps();
     isCatchingUp = true;
     followedSince = now();
     // The server's version or the user's rights may have changed.
@@ -256,24 +256,24 @@ function listen(): () => void {
     source.addEventListener(kind, ({ data }) => note(kind, JSON.parse(data as string)));
   }
   source.addEventListener('alive', () => {
-    heardAt = browserNow();
+    lastActivityAt = browserNow();
   });
   source.addEventListener('complete', () => {
-    heardAt = browserNow();
-    if (arriving !== null) {
-      for (const kind of KINDS) replace(MAPS[kind], arriving[kind]);
-      arriving = null;
+    lastActivityAt = browserNow();
+    if (snapshot !== null) {
+      for (const kind of KINDS) replace(MAPS[kind], snapshot[kind]);
+      snapshot = null;
     }
     isCatchingUp = false;
     connection.value = 'live';
     isComplete.value = true;
-    hasNews = true;
+    hasChanges = true;
     show();
   });
   source.addEventListener('error', () => {
     connection.value = 'lost';
     // Restart the timeout for the browser's next attempt.
-    heardAt = browserNow();
+    lastActivityAt = browserNow();
     if (source.readyState !== EventSource.CLOSED) return;
     // The browser does not reconnect after an error response, such as 401.
     retry = after(3_000, () => {
@@ -307,14 +307,14 @@ const FORGET_EVERY_MS = 60_000;
 /** Minimum interval between requests that keep the session alive. */
 const MIN_KEEP_MS = 1_000;
 /** When the connection last showed activity, by the browser's clock. */
-let heardAt = browserNow();
+let lastActivityAt = browserNow();
 
 /**
  * Follows the server's events until the page is closed.
  * @param isAtOnce whether to start immediately, because the first page shows only what the stream sends
  */
 export function follow(isAtOnce: boolean): void {
-  isDue.value = isAtOnce;
+  mayStream.value = isAtOnce;
   document.addEventListener('visibilitychange', () => {
     isHidden.value = document.hidden;
   });
@@ -325,7 +325,7 @@ export function follow(isAtOnce: boolean): void {
   });
   effect(() => {
     attempt.value;
-    if (wanted.value) return listen();
+    if (isStreamWanted.value) return listen();
     connection.value = isHidden.value ? 'resting' : isPaused.value ? 'paused' : 'connecting';
     return undefined;
   });
@@ -334,27 +334,27 @@ export function follow(isAtOnce: boolean): void {
   });
   effect(() => {
     // This covers a connection that is being opened, too: it may be dead already.
-    if (!wanted.value) return undefined;
+    if (!isStreamWanted.value) return undefined;
     return every(1_000, () => {
       // `Math.abs`, because the clock may have been set back.
-      if (Math.abs(browserNow() - heardAt) > SILENCE_MS) attempt.value += 1;
+      if (Math.abs(browserNow() - lastActivityAt) > SILENCE_MS) attempt.value += 1;
     });
   });
   effect(() => {
     const record = session.value;
-    if (!record || !wanted.value) return undefined;
+    if (!record || !isStreamWanted.value) return undefined;
     // Keep the session alive: a page that shows only the stream sends no other requests.
     const leftMs = Date.parse(record.expiresAt) - now();
     return every(Math.max(MIN_KEEP_MS, leftMs / 2), () => void resume());
   });
   effect(() => {
-    if (!session.value || isDue.value) return undefined;
+    if (!session.value || mayStream.value) return undefined;
     return after(LATEST_MS, () => {
-      isDue.value = true;
+      mayStream.value = true;
     });
   });
   effect(() => {
-    if (!wanted.value) return undefined;
+    if (!isStreamWanted.value) return undefined;
     const ms = intervalMs.value;
     show();
     return every(ms === 0 ? 1_000 : ms, () => {

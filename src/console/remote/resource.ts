@@ -4,7 +4,7 @@ import { isTemporary } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { hasEnded } from '../session.ts';
 import { every } from '../timers.ts';
-import { beforeStream, connection } from './live.ts';
+import { connection, delayStream } from './live.ts';
 
 /** Data that a page reads from the server. The last value stays while the next one is being read. */
 export interface Resource<T> {
@@ -48,7 +48,7 @@ export function useResource<T>(
         if (!abort.signal.aborted) state.value = { ...state.peek(), error, isLoading: false };
       },
     );
-    beforeStream(reading);
+    delayStream(reading);
     return () => abort.abort();
   }, [key, turn.value]);
   const isLive = connection.value === 'live';

@@ -1,4 +1,4 @@
-import { ApiError, apiError, ownHeaders, path, stepIn, urlOf, withFreshToken } from '../api.ts';
+import { ApiError, apiError, commonHeaders, dotSegmentIn, path, urlOf, withFreshToken } from '../api.ts';
 import type { QueueNamed } from './live.ts';
 
 /** The result of an import. `repeated` elements were skipped because they are in the queue, or were imported before. */
@@ -10,7 +10,7 @@ export interface ImportResult {
 /** Returns the URL of a queue's export as NDJSON; null if browsers cannot request the queue's name. */
 export function exportUrl({ ns, queue }: QueueNamed): string | null {
   const where = path('q', ns, queue, 'export');
-  return stepIn(where) === undefined ? urlOf(where).href : null;
+  return dotSegmentIn(where) === undefined ? urlOf(where).href : null;
 }
 
 interface ImportOptions {
@@ -36,7 +36,7 @@ async function sendFile(
   const request = new XMLHttpRequest();
   request.open('POST', urlOf(path('q', ns, queue, 'import')));
   request.setRequestHeader('content-type', 'application/x-ndjson');
-  for (const [name, value] of Object.entries(ownHeaders())) request.setRequestHeader(name, value);
+  for (const [name, value] of Object.entries(commonHeaders())) request.setRequestHeader(name, value);
   request.upload.addEventListener('progress', ({ loaded }) => options.onProgress(loaded));
   request.addEventListener('load', () => {
     const { status, statusText, responseText } = request;

@@ -14,7 +14,7 @@ export interface RedrivenElement {
 }
 
 /** Where a redriven element is now. */
-export type Whereabouts =
+export type ElementLocation =
   | {
       readonly kind: 'source' | 'dead letter';
       readonly element: ListedElement;
@@ -33,7 +33,7 @@ export function firstIdOf(id: string, headers: readonly (readonly [string, strin
 }
 
 /** Searches the source first, then the dead-letter queue, to find an element that moves in between. */
-export async function whereIs(redriven: RedrivenElement, signal: AbortSignal): Promise<Whereabouts> {
+export async function locate(redriven: RedrivenElement, signal: AbortSignal): Promise<ElementLocation> {
   const { source, deadLetters, firstId } = redriven;
   const { groups, areAll } = await groupsOf(source, signal);
   let looked = 0;

@@ -119,7 +119,7 @@ export function InsertDialog({
 }
 
 /** Whether all lines of a text end alike. If not, a text area, which normalizes line ends, would change the text. */
-export function hasOneLineEnd(text: string): boolean {
+export function hasUniformLineEnds(text: string): boolean {
   return !text.includes('\r') || text === text.replace(/\r\n?/g, '\n').replaceAll('\n', '\r\n');
 }
 

@@ -4,13 +4,13 @@ import { Icon } from './icon.tsx';
 
 /** Levels that are open initially, and members of a value that are shown initially. */
 const OPEN_LEVELS = 2;
-const SOME = 100;
+const INITIAL_MEMBERS = 100;
 /** Deeper values are not shown in the tree: users do not open so many levels. */
 const MAX_LEVELS = 60;
 const MAX_TEXT = 2_000;
 
 /** A number that JavaScript would round or format differently, such as a 64-bit id, as it is written in the JSON. */
-class WrittenNumber {
+class LiteralNumber {
   readonly text: string;
 
   constructor(text: string) {
@@ -21,22 +21,22 @@ class WrittenNumber {
 /** Parses JSON; null if it is invalid. */
 export function parseJson(text: string): { readonly value: unknown } | null {
   try {
-    return { value: JSON.parse(text, asWritten) };
+    return { value: JSON.parse(text, keepLiteral) };
   } catch {
-    return parsePlain(text);
+    return parseWithoutReviver(text);
   }
 }
 
 /** Newer browsers pass the source text of a value. */
-function asWritten(_: string, value: unknown, context?: { readonly source?: string }): unknown {
+function keepLiteral(_: string, value: unknown, context?: { readonly source?: string }): unknown {
   const source = context?.source;
   return typeof value === 'number' && source !== undefined && source !== String(value)
-    ? new WrittenNumber(source)
+    ? new LiteralNumber(source)
     : value;
 }
 
 /** Parses without a reviver, which fails for deeply nested values. */
-function parsePlain(text: string): { readonly value: unknown } | null {
+function parseWithoutReviver(text: string): { readonly value: unknown } | null {
   try {
     return { value: JSON.parse(text) };
   } catch {
@@ -63,9 +63,9 @@ function JsonNode({
   readonly level: number;
 }) {
   const isOpen = useSignal(level < OPEN_LEVELS);
-  const shown = useSignal(SOME);
+  const shown = useSignal(INITIAL_MEMBERS);
   const label = name === null ? null : <span class="key">{name}: </span>;
-  if (typeof value !== 'object' || value === null || value instanceof WrittenNumber) {
+  if (typeof value !== 'object' || value === null || value instanceof LiteralNumber) {
     return (
       <div class="leaf">
         {label}
@@ -110,7 +110,7 @@ function JsonNode({
               type="button"
               class="link"
               onClick={() => {
-                shown.value += SOME * 10;
+                shown.value += INITIAL_MEMBERS * 10;
               }}
             >
               {count(members.length - shown.value)} more
@@ -123,7 +123,7 @@ function JsonNode({
 }
 
 function JsonScalar({ value }: { readonly value: unknown }) {
-  if (value instanceof WrittenNumber) return <span class="literal">{value.text}</span>;
+  if (value instanceof LiteralNumber) return <span class="literal">{value.text}</span>;
   if (typeof value !== 'string') return <span class="literal">{String(value)}</span>;
   const isLong = value.length > MAX_TEXT;
   return (

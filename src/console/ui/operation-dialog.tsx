@@ -1,6 +1,6 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
-import { call, mayHaveHappened, path } from '../api.ts';
+import { call, mayHaveChanged, path } from '../api.ts';
 import { bytes, count, named, several, startOfDay } from '../format.ts';
 import { isComplete, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import {
@@ -40,12 +40,15 @@ const SINCE = { any: 'At any time', today: 'Today', hour: 'In the last hour' } a
 type Since = keyof typeof SINCE;
 
 /** Restricts `where` to dead letters of a time range. @param where with a selector that is a function, or none */
-function cameSince(where: ElementChoice, since: Since): ElementChoice {
+function deadSince(where: ElementChoice, since: Since): ElementChoice {
   if (since === 'any') return where;
   const from = new Date(since === 'today' ? startOfDay(now()) : now() - HOUR_MS).toISOString();
-  const hasCome = `env.msg.hdrs["x-dl-at"] >= "${from}"`;
+  const isInTime = `env.msg.hdrs["x-dl-at"] >= "${from}"`;
   const { selector } = where;
-  return { ...where, selector: `env => ${selector === undefined ? '' : `(${selector})(env) && `}${hasCome}` };
+  return {
+    ...where,
+    selector: `env => ${selector === undefined ? '' : `(${selector})(env) && `}${isInTime}`,
+  };
 }
 
 /**
@@ -129,7 +132,7 @@ export function OperationDialog({
       await watchOperation(running.value.id, showIn(running), signal);
     } catch (reason) {
       isStarting.value = false;
-      if (running.peek() === null && mayHaveHappened(reason)) {
+      if (running.peek() === null && mayHaveChanged(reason)) {
         // Require a new count before the action can be confirmed again.
         preview.value = null;
         isUnknown.value = true;
@@ -181,7 +184,7 @@ export function OperationDialog({
               <select
                 disabled={isStarting.value}
                 onChange={(event) => {
-                  chosen.value = cameSince(where, event.currentTarget.value as Since);
+                  chosen.value = deadSince(where, event.currentTarget.value as Since);
                   void countAgain();
                 }}
               >

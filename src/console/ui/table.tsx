@@ -29,8 +29,8 @@ narrow.addEventListener('change', () => {
   isNarrow.value = narrow.matches;
 });
 /** Rendered rows above and below the visible ones. */
-const SPARE = 10;
-/** Scrolling renders other rows after this many; must be less than {@link SPARE}. */
+const OVERSCAN = 10;
+/** Scrolling renders other rows after this many; must be less than {@link OVERSCAN}. */
 const STEP = 2;
 
 /** A table whose rows have the same height. Only rows near the visible part are rendered. */
@@ -58,7 +58,7 @@ export function VirtualTable<Row>({
   readonly selection?: Selection;
   readonly total?: number;
 }) {
-  const columns = useSame(isNarrow.value ? all.filter(({ isMinor }) => isMinor !== true) : all);
+  const columns = useStable(isNarrow.value ? all.filter(({ isMinor }) => isMinor !== true) : all);
   // Rows receive the same callbacks on each render: new functions would make all rows render again.
   const calls = useRef({ onOpen, toggle: selection?.toggle });
   calls.current = { onOpen, toggle: selection?.toggle };
@@ -81,8 +81,8 @@ export function VirtualTable<Row>({
     observer.observe(box);
     return () => observer.disconnect();
   }, []);
-  const from = Math.max(0, first.value - SPARE);
-  const to = Math.min(rows.length, first.value + Math.ceil(height.value / ROW_PX) + STEP + SPARE);
+  const from = Math.max(0, first.value - OVERSCAN);
+  const to = Math.min(rows.length, first.value + Math.ceil(height.value / ROW_PX) + STEP + OVERSCAN);
   const grid = [...(selection === undefined ? [] : ['2.25rem']), ...columns.map(({ width }) => width)].join(
     ' ',
   );
@@ -152,7 +152,7 @@ export function VirtualTable<Row>({
 }
 
 /** Returns the previous list if it has the same members. */
-function useSame<T>(list: readonly T[]): readonly T[] {
+function useStable<T>(list: readonly T[]): readonly T[] {
   const before = useRef(list);
   const { current } = before;
   if (current.length !== list.length || list.some((one, i) => one !== current[i])) before.current = list;

@@ -33,7 +33,7 @@ export function say(text: string): void {
   add('good', text);
 }
 
-export function sayError(error: unknown): void {
+export function showError(error: unknown): void {
   add('bad', messageOf(error));
 }
 
@@ -42,7 +42,7 @@ export async function act(work: () => Promise<string>): Promise<void> {
   try {
     say(await work());
   } catch (error) {
-    sayError(error);
+    showError(error);
   }
 }
 
