@@ -99,7 +99,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   }
 
   async extend(leaseMs?: number, options?: CallOptions): Promise<Date> {
-    if (!this.isHeld) throw this.#overError();
+    if (!this.isHeld) throw this.#endedError();
     const lease = roundedMs('leaseMs', leaseMs, 1);
     const { outcome, until, serverTime } = await this.#wire.settle(
       { action: 'extend', receipt: this.#receipt, lease },
@@ -107,7 +107,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     );
     if (outcome !== 'done' || until === undefined) {
       // A concurrent settlement may have been first: then the reservation is settled, not lost.
-      throw this.#state === 'held' ? this.#lose(outcome) : this.#overError();
+      throw this.#state === 'held' ? this.#lose(outcome) : this.#endedError();
     }
     this.leaseUntil = new Date(until);
     this.#endsAt = localEnd(this.leaseUntil, leaseMs, serverTime);
@@ -133,7 +133,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
 
   async #settle(settlement: Settlement, options: CallOptions | undefined): Promise<void> {
     const { action } = settlement;
-    if (this.#state !== 'held') throw this.#overError();
+    if (this.#state !== 'held') throw this.#endedError();
     this.#state = 'settling';
     const item: SettleRequest = { ...settlement, receipt: this.#receipt };
     try {
@@ -141,9 +141,9 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
       const isDone = outcome === 'done' || outcome === 'dead-lettered';
       // The outcome that a repeated settlement has if its first attempt was applied. After a commit or a burial, the
       // element is gone. After a rollback or a release, it may be anywhere.
-      const isKept = action === 'rollback' || action === 'release';
-      const isOfFirst = isKept ? outcome !== 'token-required' : outcome === 'not-found';
-      if (!isDone && !(isOfFirst && (isRepeat || action === this.#unknown))) throw this.#lose(outcome);
+      const returnsElement = action === 'rollback' || action === 'release';
+      const mayBeOfFirst = returnsElement ? outcome !== 'token-required' : outcome === 'not-found';
+      if (!isDone && !(mayBeOfFirst && (isRepeat || action === this.#unknown))) throw this.#lose(outcome);
       this.#state = 'settled';
       this.#cancelTimer?.();
     } catch (error) {
@@ -181,7 +181,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
     return new LeaseLostError(message, { details: { outcome } });
   }
 
-  #overError(): QuaysideError {
+  #endedError(): QuaysideError {
     if (this.#state === 'lost') return this.#lostError();
     return new QuaysideError('already-settled', `Element ${this.id} is already settled.`);
   }

@@ -48,7 +48,7 @@ export interface ClientResponse {
 }
 
 /** Time limit of a response. Engines answer within 5 s; the rest is for slow networks. */
-const ANSWER_MS = 20_000;
+const RESPONSE_MS = 20_000;
 /** The limit grows with the body: at least this many bytes per millisecond are expected. */
 const BODY_BYTES_PER_MS = 64;
 
@@ -160,8 +160,8 @@ export class Transport {
   async #attempt(request: ClientRequest, deadline: number): Promise<Omit<ClientResponse, 'isRepeat'>> {
     const { waitMs = 0, accepted = [], body = '', options = {} } = request;
     const timeout = new AbortController();
-    const answerMs = waitMs + ANSWER_MS + body.length / BODY_BYTES_PER_MS;
-    const cancel = abortAfter(timeout, Math.min(deadline - monotonic(), answerMs), request);
+    const responseMs = waitMs + RESPONSE_MS + body.length / BODY_BYTES_PER_MS;
+    const cancel = abortAfter(timeout, Math.min(deadline - monotonic(), responseMs), request);
     try {
       return await unlessAborted([this.#closed.signal, options.signal, timeout.signal], (signal) =>
         this.#exchange(request, signal, async (response) => {

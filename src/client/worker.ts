@@ -188,7 +188,8 @@ export class Worker<T> implements AsyncDisposable {
     const cancelGrace = after(graceMs, () => this.#abortAll());
     await this.#endPoll();
     await this.#taking;
-    while (this.#jobs.size > 0 && [...this.#jobs].some(({ isDecided }) => !isDecided)) await this.#change();
+    while (this.#jobs.size > 0 && [...this.#jobs].some(({ isDecided }) => !isDecided))
+      await this.#nextChange();
     cancelGrace();
     this.#cancelRenewal();
     await Promise.all(this.#settling);
@@ -202,14 +203,14 @@ export class Worker<T> implements AsyncDisposable {
       const free = this.#isPaused ? 0 : this.#concurrency - this.#jobs.size;
       // Handlers may be faster than their settlements, so these are bounded, too.
       if (free <= 0 || this.#settling.size >= 2 * this.#concurrency) {
-        await this.#change();
+        await this.#nextChange();
         continue;
       }
       try {
         const taken = await this.#take(Math.min(free, MAX_TAKE));
         failures = 0;
         for (const reservation of taken) {
-          if (this.#isStopping) this.#return(reservation, () => reservation.release());
+          if (this.#isStopping) this.#returnJob(reservation, () => reservation.release());
           else void this.#run(reservation);
         }
         if (taken.length === 0 && !this.#isStopping) this.#emit('idle');
@@ -221,7 +222,7 @@ export class Worker<T> implements AsyncDisposable {
         // A listener may have stopped the worker.
         if (this.#isStopping) continue;
         const { first, last } = FAILED_POLL_MS;
-        await this.#changeWithin(Math.min(last, first * 2 ** (failures - 1)) * (1 - random() / 2));
+        await this.#nextChangeWithin(Math.min(last, first * 2 ** (failures - 1)) * (1 - random() / 2));
       }
     }
   }
@@ -259,7 +260,7 @@ export class Worker<T> implements AsyncDisposable {
         // The server is unreachable. If the take got elements, their leases will expire.
         polling.abort(new StoppedError('The worker takes no more elements.'));
       }
-      if (this.#polling === polling) await this.#changeWithin(CANCEL_AGAIN_MS);
+      if (this.#polling === polling) await this.#nextChangeWithin(CANCEL_AGAIN_MS);
     }
   }
 
@@ -344,7 +345,7 @@ export class Worker<T> implements AsyncDisposable {
     }
   }
 
-  #return(reservation: HeldReservation<T>, settle: () => Promise<void>): void {
+  #returnJob(reservation: HeldReservation<T>, settle: () => Promise<void>): void {
     this.#returned += 1;
     this.#settle(reservation, settle);
   }
@@ -355,7 +356,9 @@ export class Worker<T> implements AsyncDisposable {
       job.isDecided = true;
       const { reservation } = job;
       // Roll back, not release: the handler may have done part of its work, so this counts as a try.
-      this.#return(reservation, () => reservation.rollback({ delayMs: 0, reason: 'the worker was stopped' }));
+      this.#returnJob(reservation, () =>
+        reservation.rollback({ delayMs: 0, reason: 'the worker was stopped' }),
+      );
       reservation.abort(new StoppedError('The worker was stopped, and its grace period is over.'));
     }
   }
@@ -376,7 +379,7 @@ export class Worker<T> implements AsyncDisposable {
     this.#cancelRenewal = after(this.#leaseMs / 3, renew, true);
   }
 
-  #change(): Promise<void> {
+  #nextChange(): Promise<void> {
     return new Promise((resolve) => {
       const previous = this.#onChange;
       this.#onChange = () => {
@@ -387,9 +390,9 @@ export class Worker<T> implements AsyncDisposable {
     });
   }
 
-  async #changeWithin(delayMs: number): Promise<void> {
+  async #nextChangeWithin(delayMs: number): Promise<void> {
     const timer = new AbortController();
-    await Promise.race([this.#change(), sleep(delayMs, timer.signal).catch(() => {})]);
+    await Promise.race([this.#nextChange(), sleep(delayMs, timer.signal).catch(() => {})]);
     timer.abort();
   }
 
