@@ -14,8 +14,8 @@ export function setCsrfToken(token: string | null): void {
 /** The headers of every request, including those not sent by {@link call}. */
 export function commonHeaders(): Readonly<Record<string, string>> {
   // With `x-requested-with`, the server sends a challenge for which browsers do not open their own login dialog.
-  const own = { accept: 'application/problem+json, */*', 'x-requested-with': 'fetch' };
-  return csrfToken === null ? own : { ...own, 'x-csrf-token': csrfToken };
+  const headers = { accept: 'application/problem+json, */*', 'x-requested-with': 'fetch' };
+  return csrfToken === null ? headers : { ...headers, 'x-csrf-token': csrfToken };
 }
 
 /** Increases when a request is answered with 401: the session has ended. */
@@ -176,9 +176,9 @@ export function apiError(
   if (status === 401 && isOfSession) rejected.value += 1;
   try {
     const { code, message, error, detail, title, ...details } = JSON.parse(text) as Record<string, unknown>;
-    const said = [message, detail, title, error].find((one) => typeof one === 'string');
+    const reported = [message, detail, title, error].find((one) => typeof one === 'string');
     if (code === 'forbidden') forbidden.value += 1;
-    return new ApiError(status, String(code ?? status), String(said ?? statusText), details, isOfServer);
+    return new ApiError(status, String(code ?? status), String(reported ?? statusText), details, isOfServer);
   } catch {
     return new ApiError(status, String(status), `${status} ${statusText} ${text.slice(0, 200)}`.trim());
   }

@@ -33,8 +33,8 @@ export function Keys() {
         });
       } else if (event.key === '/') {
         event.preventDefault();
-        const own = document.querySelector<HTMLElement>('#page [data-find]');
-        (own ?? document.querySelector<HTMLElement>('[data-find]'))?.focus();
+        const onPage = document.querySelector<HTMLElement>('#page [data-find]');
+        (onPage ?? document.querySelector<HTMLElement>('[data-find]'))?.focus();
       } else if (event.key === '?') {
         isHelpOpen.value = true;
       }

@@ -27,17 +27,19 @@ export function Shell({
   readonly record: SessionRecord;
   readonly children: ComponentChildren;
 }) {
-  const side = useRef<HTMLElement>(null);
+  const sidebar = useRef<HTMLElement>(null);
   return (
     <div class="shell">
       <button type="button" class="visually-hidden" onClick={focusPage}>
         Skip to the page
       </button>
-      <aside ref={side} id="side" class="side" popover="auto">
+      <aside ref={sidebar} id="side" class="side" popover="auto">
         <a class="brand" href={href([])}>
           <img src={icon} alt="" /> Quayside
         </a>
-        <Navigation onChoose={() => side.current?.matches(':popover-open') && side.current.hidePopover()} />
+        <Navigation
+          onChoose={() => sidebar.current?.matches(':popover-open') && sidebar.current.hidePopover()}
+        />
         <footer>
           Version {record.server.version}
           <br />

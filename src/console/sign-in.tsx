@@ -58,16 +58,16 @@ function SignInForm({ user: known }: { readonly user: string }) {
     }
     isBusy.value = false;
   };
-  const said = error.value ?? notice.value;
+  const message = error.value ?? notice.value;
   return (
     <form class="card" onSubmit={submit}>
       <span class="brand">
         <img src={icon} alt="" /> Quayside
       </span>
       <h1>Sign in to {location.host}</h1>
-      {said !== null && (
+      {message !== null && (
         <p class="failure" role="alert">
-          <Icon name="warn" /> <span>{said}</span>
+          <Icon name="warn" /> <span>{message}</span>
         </p>
       )}
       <label class="field">

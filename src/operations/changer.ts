@@ -205,9 +205,9 @@ export class ElementChanger {
   /** Returns the queue that a dead letter came from, or the reason why there is none. */
   #returnOf({ id, headers }: ScannedDelivery): Queue | string {
     const { namespace } = this.#options.queues.source;
-    const left = headerOf(headers, FROM_QUEUE);
-    if (left === null) return `Element ${id} has no header ${FROM_QUEUE}.`;
-    const from = left.startsWith(TRANSIT_QUEUE) ? headerOf(headers, MOVED_FROM) : left;
+    const origin = headerOf(headers, FROM_QUEUE);
+    if (origin === null) return `Element ${id} has no header ${FROM_QUEUE}.`;
+    const from = origin.startsWith(TRANSIT_QUEUE) ? headerOf(headers, MOVED_FROM) : origin;
     if (from === null)
       return `Element ${id} was in transit to another engine and has no header ${MOVED_FROM}.`;
     let found = this.#returns.get(from);

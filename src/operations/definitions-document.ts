@@ -72,7 +72,7 @@ const NOT_STORED: DocumentQueue = { paused: false, options: null };
 /** Returns the present definitions, as far as this node knows them, sorted by name. */
 export function presentDefinitions({ broker, exchanges }: DefinitionsContext): DefinitionsDocument {
   const overviews = new Map(exchanges.overview().map((overview) => [overview.key, overview]));
-  const own = exchanges.visible(NODE).flatMap(([id, key]) => {
+  const storedExchanges = exchanges.visible(NODE).flatMap(([id, key]) => {
     const overview = overviews.get(key);
     return overview === undefined || exchanges.isConfigured(key) ? [] : [{ id, ...overview }];
   });
@@ -90,7 +90,7 @@ export function presentDefinitions({ broker, exchanges }: DefinitionsContext): D
   }
   return {
     exchanges: Object.fromEntries(
-      own.map(({ id, declaration, isStopStored }) => [
+      storedExchanges.map(({ id, declaration, isStopStored }) => [
         id,
         { ...ordered(declaration), stopped: isStopStored },
       ]),

@@ -359,8 +359,8 @@ export class BulkOperations implements Service {
     }
     this.#creating.set(definitions, [...creating, user]);
     return () => {
-      const left = this.#creating.get(definitions) ?? [];
-      this.#creating.set(definitions, left.toSpliced(left.indexOf(user), 1));
+      const present = this.#creating.get(definitions) ?? [];
+      this.#creating.set(definitions, present.toSpliced(present.indexOf(user), 1));
     };
   }
 
@@ -579,10 +579,10 @@ export class BulkOperations implements Service {
    * @param isStart whether this process has just started, so that it cannot run any of them already
    */
   async #takeOverAll(isStart: boolean): Promise<void> {
-    const left = [...this.#all()].filter(
+    const unowned = [...this.#all()].filter(
       ({ id, operation }) => operation.end === null && !this.#runs.has(id),
     );
-    await Promise.all(left.map((found) => this.#takeOver(found.id, found, isStart).catch(() => {})));
+    await Promise.all(unowned.map((found) => this.#takeOver(found.id, found, isStart).catch(() => {})));
   }
 
   async #takeOver(id: string, found: KnownOperation, isStart: boolean): Promise<void> {

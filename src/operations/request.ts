@@ -227,11 +227,11 @@ function parseIds(value: unknown): ElementId[] {
 
 function parseSet(value: unknown): ElementChange {
   const { headers = {}, tries } = membersOf(value, 'set', ['headers', 'tries']);
-  const given = Object.entries(membersOf(headers, 'set.headers', null));
+  const entries = Object.entries(membersOf(headers, 'set.headers', null));
   const removed: string[] = [];
   const written: string[] = [];
   const seen = new Set<string>();
-  for (const [spelling, text] of given) {
+  for (const [spelling, text] of entries) {
     const path = memberPath('set.headers', spelling);
     const name = spelling.toLowerCase();
     if (seen.has(name)) throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
@@ -248,7 +248,7 @@ function parseSet(value: unknown): ElementChange {
   }
   checkHeaders(written);
   checkHeaders(removed.flatMap((name) => [name, '']));
-  if (given.length === 0 && tries === undefined) {
+  if (entries.length === 0 && tries === undefined) {
     throw invalidParameter('set', 'set changes nothing. Give headers, tries, or both.');
   }
   return {

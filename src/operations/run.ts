@@ -363,8 +363,12 @@ export class OperationRun {
   /** Waits until the bound has passed. Copies that `set` stores before would match the operation itself. */
   async #passBound(): Promise<void> {
     const { now, operation } = this.#options;
-    for (let left = operation.bound - now(); left >= 0 && !this.#isStopping; left = operation.bound - now()) {
-      await this.#wait(left + 1);
+    for (
+      let waitMs = operation.bound - now();
+      waitMs >= 0 && !this.#isStopping;
+      waitMs = operation.bound - now()
+    ) {
+      await this.#wait(waitMs + 1);
     }
   }
 
@@ -379,9 +383,9 @@ export class OperationRun {
   async #waitForRate(): Promise<void> {
     const { clock } = this.#options;
     while (!this.#isStopping && !this.#isCancelled && !this.#isSuperseded) {
-      const left = this.#nextPageAt - clock.monotonic();
-      if (left <= 0) return;
-      await this.#wait(left);
+      const waitMs = this.#nextPageAt - clock.monotonic();
+      if (waitMs <= 0) return;
+      await this.#wait(waitMs);
     }
   }
 
@@ -442,9 +446,9 @@ export class OperationRun {
   async #returnTransit(): Promise<void> {
     const { pending } = this.#progress;
     if (this.#changer.transit === null || pending === null) return;
-    const left = (await this.#pages.readAgain(pending)).length;
+    const unchanged = (await this.#pages.readAgain(pending)).length;
     await this.#changer.returnTransit();
-    this.#countPart(pending, Math.max(0, pending.length - left - this.#changer.returnedCount));
+    this.#countPart(pending, Math.max(0, pending.length - unchanged - this.#changer.returnedCount));
   }
 
   /** Ends the page in progress, and counts `count` of its elements as changed. */
@@ -534,11 +538,11 @@ function sampleOf({
   headers,
 }: ScannedDelivery): ElementSample {
   const shown: [string, string][] = [];
-  let left = MAX_SAMPLE_BYTES;
+  let bytesLeft = MAX_SAMPLE_BYTES;
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const [name = '', value = ''] = headers.slice(at, at + 2);
-    left -= name.length + value.length;
-    if (left >= 0) shown.push([name, textOfBytes(value) ?? value]);
+    bytesLeft -= name.length + value.length;
+    if (bytesLeft >= 0) shown.push([name, textOfBytes(value) ?? value]);
   }
   return {
     id,

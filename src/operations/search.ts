@@ -316,9 +316,9 @@ export class ElementSearch {
     const all = ids ?? [];
     const from = /^\d{1,15}$/.test(after ?? '') ? Number(after) : 0;
     const to = from + Math.min(size, bodies || this.#options.bodies ? MAX_IDS_WITH_BODIES : size);
-    const some = all.slice(from, to);
-    if (some.length === 0) return { deliveries: [], next: null };
-    const { deliveries } = await this.#scan({ after: null, limit: some.length, bodies, ids: some });
+    const pageIds = all.slice(from, to);
+    if (pageIds.length === 0) return { deliveries: [], next: null };
+    const { deliveries } = await this.#scan({ after: null, limit: pageIds.length, bodies, ids: pageIds });
     return { deliveries, next: to < all.length ? String(to) : null };
   }
 
@@ -396,10 +396,14 @@ export class ElementSearch {
     for (let from = 0; from < missing.length; ) {
       const ids: ElementId[] = [];
       // No more than a scan returns at once, so that other calls can run in between.
-      for (let left = SCAN_BYTES; left > 0 && ids.length < MAX_CHUNK && from < missing.length; from++) {
+      for (
+        let bytesLeft = SCAN_BYTES;
+        bytesLeft > 0 && ids.length < MAX_CHUNK && from < missing.length;
+        from++
+      ) {
         const { id, bytes } = missing[from] as ScannedDelivery;
         ids.push(id);
-        left -= bytes;
+        bytesLeft -= bytes;
       }
       const { deliveries } = await this.#scan({ after: null, limit: ids.length, bodies: true, ids });
       for (const delivery of deliveries) full.set(delivery.id, delivery);
@@ -498,18 +502,18 @@ export async function summarizeDeadLetters(
   let endsAt = clock.monotonic() + MAX_MS;
   const summaries: DeadLetterSummary[] = [];
   const failures = new Map<string, unknown>();
-  let left = MAX_SUMMARIZED;
+  let elementsLeft = MAX_SUMMARIZED;
   const summarize = async (queue: Queue): Promise<void> => {
     const { ready, scheduled, reserved } = await queue.counts();
     const count = ready + scheduled + reserved;
     const counted = new CountedDeadLetters();
     let after: string | null = null;
     let isComplete = count === 0;
-    while (!isComplete && left > 0 && clock.monotonic() < endsAt) {
+    while (!isComplete && elementsLeft > 0 && clock.monotonic() < endsAt) {
       const options = { group: null, states: DELIVERY_STATES, after, bodies: false };
-      const page = await queue.scan({ ...options, limit: Math.min(MAX_CHUNK, left) });
+      const page = await queue.scan({ ...options, limit: Math.min(MAX_CHUNK, elementsLeft) });
       for (const { headers } of page.deliveries) counted.add(headers);
-      left -= page.deliveries.length;
+      elementsLeft -= page.deliveries.length;
       after = page.next;
       isComplete = after === null;
     }

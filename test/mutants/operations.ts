@@ -399,7 +399,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'moves to another engine',
     edits: edit(
       'operations/run.ts',
-      'pending.length - left - this.#changer.returnedCount',
+      'pending.length - unchanged - this.#changer.returnedCount',
       'pending.length - left',
     ),
   },

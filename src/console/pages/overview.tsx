@@ -161,9 +161,9 @@ function totalsByNamespace(all: ReadonlyMap<string, QueuePicture>, now: number):
     if (queue.paused) sum.paused += 1;
     sum.oldest = earlier(sum.oldest, readySince(queue));
     // Idle queues have no samples.
-    const own = samples.get(key);
-    if (own === undefined) continue;
-    const rates = ratesAt(own, now, followedSince);
+    const queueSamples = samples.get(key);
+    if (queueSamples === undefined) continue;
+    const rates = ratesAt(queueSamples, now, followedSince);
     sum.in += rates.in;
     sum.out += rates.out;
   }

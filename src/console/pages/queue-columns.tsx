@@ -93,8 +93,8 @@ function Age({ queue }: { readonly queue: QueueOfPage }) {
 
 /** A separate component, so that the clock does not render the whole row each second. */
 function Trend({ queue }: { readonly queue: QueueOfPage }) {
-  const own = samples.get(keyOf(queue));
-  return <Spark samples={own} now={own === undefined ? 0 : clock.value} />;
+  const queueSamples = samples.get(keyOf(queue));
+  return <Spark samples={queueSamples} now={queueSamples === undefined ? 0 : clock.value} />;
 }
 
 /** The columns that the user has chosen. */

@@ -89,11 +89,11 @@ function YesOrNo({ isYes }: { readonly isYes: boolean }) {
 
 /** The user's console sessions; for administrators also those of other users. */
 function Sessions() {
-  const own = session.value?.user ?? '';
-  const user = useSignal(own);
-  const typed = useSignal(own);
+  const self = session.value?.user ?? '';
+  const user = useSignal(self);
+  const typed = useSignal(self);
   const isAsking = useSignal(false);
-  const isOwn = user.value === own;
+  const isOwn = user.value === self;
   const label = isOwn ? 'Your console sessions' : `Console sessions of ${user.value}`;
   const { value, error, isLoading, reload } = useResource(
     `sessions of ${user.value}`,
@@ -128,7 +128,7 @@ function Sessions() {
             class="row"
             onSubmit={(event) => {
               event.preventDefault();
-              user.value = typed.value.trim() || own;
+              user.value = typed.value.trim() || self;
             }}
           >
             <label class="row">

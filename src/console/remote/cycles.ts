@@ -57,12 +57,12 @@ function groupsOf(
   after: ReadonlyMap<string, readonly string[]>,
   before: ReadonlyMap<string, readonly string[]>,
 ): Set<string>[] {
-  const left: string[] = [];
+  const postOrder: string[] = [];
   const seen = new Set<string>();
-  for (const key of keys) left.push(...walk(key, after, seen));
+  for (const key of keys) postOrder.push(...walk(key, after, seen));
   const groups: Set<string>[] = [];
   const grouped = new Set<string>();
-  for (const key of left.reverse()) {
+  for (const key of postOrder.reverse()) {
     const group = new Set(walk(key, before, grouped));
     // A cycle has at least two places: a queue and an exchange.
     if (group.size > 1) groups.push(group);
@@ -78,20 +78,20 @@ function walk(
 ): readonly string[] {
   if (seen.has(start)) return [];
   seen.add(start);
-  const left: string[] = [];
+  const postOrder: string[] = [];
   const path = [{ key: start, at: 0 }];
   for (let here = path.at(-1); here !== undefined; here = path.at(-1)) {
     const to = next.get(here.key)?.[here.at];
     here.at += 1;
     if (to === undefined) {
-      left.push(here.key);
+      postOrder.push(here.key);
       path.pop();
     } else if (!seen.has(to)) {
       seen.add(to);
       path.push({ key: to, at: 0 });
     }
   }
-  return left;
+  return postOrder;
 }
 
 /** Returns a shortest path from the first queue of a component back to it. */

@@ -71,8 +71,8 @@ export async function compareOn(
   const before = await tryOn(id, null, samples);
   const after = await tryOn(id, changed, samples);
   return before.flatMap(({ id: of, result }, i) => {
-    const then = after[i];
-    return then === undefined ? [] : [{ id: of, before: result, after: then.result }];
+    const matching = after[i];
+    return matching === undefined ? [] : [{ id: of, before: result, after: matching.result }];
   });
 }
 

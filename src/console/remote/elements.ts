@@ -182,9 +182,9 @@ async function readBody(
   const body = new Uint8Array(Math.min(length, MAX_BODY_BYTES));
   let at = 0;
   for (const part of parts) {
-    const room = part.subarray(0, body.length - at);
-    body.set(room, at);
-    at += room.length;
+    const fitting = part.subarray(0, body.length - at);
+    body.set(fitting, at);
+    at += fitting.length;
   }
   return { body, isCut: length > MAX_BODY_BYTES };
 }

@@ -218,23 +218,23 @@ function note(kind: PictureKind, pictures: readonly Record<string, unknown>[]): 
 }
 
 function noteSample(key: string, at: number, picture: QueuePicture): void {
-  let own = samples.get(key);
+  let queueSamples = samples.get(key);
   // Idle queues need no samples. When queues changed before the stream started is not known.
-  if (own === undefined && isCatchingUp) return;
-  if (own === undefined) {
-    own = [];
-    samples.set(key, own);
+  if (queueSamples === undefined && isCatchingUp) return;
+  if (queueSamples === undefined) {
+    queueSamples = [];
+    samples.set(key, queueSamples);
     const before = queues.get(key);
-    if (before !== undefined) addSample(own, Math.max(at - 1000, followedSince), before);
+    if (before !== undefined) addSample(queueSamples, Math.max(at - 1000, followedSince), before);
   }
-  addSample(own, at, picture);
+  addSample(queueSamples, at, picture);
 }
 
 /** Deletes the samples of queues that are idle again. */
 function forgetOldSamples(): void {
   const at = now();
-  for (const [key, own] of samples) {
-    if (isAtRest(own, at)) samples.delete(key);
+  for (const [key, queueSamples] of samples) {
+    if (isAtRest(queueSamples, at)) samples.delete(key);
   }
 }
 
