@@ -165,7 +165,7 @@ export function connection(opened: () => OpenedConsole): void {
       await page.route('**/events?*', (route) => route.fulfill({ status: 502 }));
       await page.reload();
       await page.getByRole('button', { name: 'Refresh: Connection lost' }).waitFor();
-      await page.getByRole('alert').filter({ hasText: 'The server did not answer' }).waitFor();
+      await page.getByRole('alert').filter({ hasText: 'The server did not respond' }).waitFor();
       proxy.breaks = () => false;
       await page.unrouteAll();
       await page.getByText('Why is it not delivered now?').waitFor();
@@ -192,7 +192,7 @@ export function connection(opened: () => OpenedConsole): void {
       await confirm.waitFor();
       proxy.breaks = (path) => path.startsWith('/operations/');
       await confirm.click();
-      await dialog.getByRole('alert').filter({ hasText: 'The server did not answer' }).waitFor();
+      await dialog.getByRole('alert').filter({ hasText: 'The server did not respond' }).waitFor();
       proxy.breaks = () => false;
       await page.getByText('1 element of half-answered copied').waitFor();
       assert.equal(await dialog.getByRole('alert').count(), 0);
@@ -500,7 +500,7 @@ export function connection(opened: () => OpenedConsole): void {
     );
     await page.getByRole('button', { name: 'Pause', exact: true }).click();
     await page
-      .getByText('2 queues paused; 1 other is as before and still selected: The engine is away.')
+      .getByText('2 queues paused; 1 other is unchanged and still selected: The engine is away.')
       .waitFor();
     await page.getByText('1 queue selected').waitFor();
     await page.unrouteAll();

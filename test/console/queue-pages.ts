@@ -361,7 +361,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await dialog.getByText('3 elements imported', { exact: true }).waitFor();
     assert.equal(await opened().size('N', 'imported'), 3);
     await send(lines);
-    await dialog.getByText('0 elements imported; 3 elements left out').waitFor();
+    await dialog.getByText('0 elements imported; 3 elements skipped').waitFor();
   });
 
   it('says that an import failed which a proxy answers with a page of its own', async () => {

@@ -319,7 +319,7 @@ function WhyNotDelivered({
     );
   if (reasons.length === 0) reasons.push('It is ready. The next get or reserve takes it, in queue order.');
   return (
-    <section class="card why-card" aria-label="WhyNotDelivered it is not delivered now">
+    <section class="card why-card" aria-label="Why it is not delivered now">
       <Icon
         name={state === 'reserved' ? 'lock' : state === 'scheduled' ? 'clock' : isPaused ? 'paused' : 'ok'}
       />

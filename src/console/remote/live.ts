@@ -174,7 +174,7 @@ onUserChange(() => {
   attempt.value += 1;
 });
 
-/** A full snapshot that is still snapshot. The old state is shown until it is complete. */
+/** A full snapshot that is still arriving. The old state is shown until it is complete. */
 let snapshot: Record<PictureKind, Map<string, object>> | null = null;
 /** Whether the events being received are older than the stream. */
 let isCatchingUp = true;
