@@ -103,7 +103,7 @@ export function rightsFor({
     ...(to === null ? [] : [['write', to.ns] as const]),
     // Nobody else limits what the namespace will store on the target's engine.
     ...(to === null || action !== 'migrate' ? [] : [['manage', to.ns] as const]),
-    // Otherwise a user with `manage` hasMember could copy bodies to a namespace where they may read them.
+    // Otherwise a user with `manage` only could copy bodies to a namespace where they may read them.
     ...(to === null || to.ns === source.ns ? [] : [['read', source.ns] as const]),
   ];
 }
@@ -143,11 +143,11 @@ export function parseRequest(payload: unknown): OperationRequest {
     action: known,
     source,
     where,
-    to: hasMember(members, 'to', known, isMove) ? queueAt(members.to, 'to') : null,
-    delayMs: hasMember(members, 'delay', known, known === 'delay')
+    to: expectsMember(members, 'to', known, isMove) ? queueAt(members.to, 'to') : null,
+    delayMs: expectsMember(members, 'delay', known, known === 'delay')
       ? wholeMember('delay', members.delay, 0, LIMITS.delayMs, 'milliseconds')
       : null,
-    set: hasMember(members, 'set', known, known === 'set') ? parseSet(members.set) : null,
+    set: expectsMember(members, 'set', known, known === 'set') ? parseSet(members.set) : null,
     limit: optional(members.limit, (value) => wholeMember('limit', value, 1, MAX_LIMIT, 'a count')),
     rate: optional(members.rate, (value) => wholeMember('rate', value, 1, MAX_RATE, 'elements a second')),
     dryRun: isDryRun,
@@ -157,7 +157,8 @@ export function parseRequest(payload: unknown): OperationRequest {
 /** A migration moves a whole namespace, so members that select elements are rejected. */
 function parseMigration(members: Members): OperationRequest {
   for (const name of MEMBERS) {
-    if (name !== 'action' && name !== 'source' && name !== 'to') hasMember(members, name, 'migrate', false);
+    if (name !== 'action' && name !== 'source' && name !== 'to')
+      expectsMember(members, name, 'migrate', false);
   }
   return {
     action: 'migrate',
@@ -175,7 +176,7 @@ function parseMigration(members: Members): OperationRequest {
 /**
  * Returns whether the action has this member. @throws QuaysideError `invalid-parameter` if it has not, and it is given
  */
-function hasMember(members: Members, name: string, action: Action, isMeant: boolean): boolean {
+function expectsMember(members: Members, name: string, action: Action, isMeant: boolean): boolean {
   if (!isMeant && members[name] !== undefined) {
     throw invalidParameter(name, `${name} has no meaning with the action ${action}. Leave it out.`);
   }
@@ -204,8 +205,7 @@ function parseWhere(value: unknown): Where {
 }
 
 /**
- * Checks that the action may change elements in this state: `release` changes reserved elements hasMember, and other actions
- * change hasMember the others.
+ * Checks that the action may change elements in this state: only `release` changes reserved elements, and no others.
  */
 function checkState(action: Action, { state }: Where): void {
   if (action === 'count' || state === null || state === 'all') return;
@@ -242,7 +242,7 @@ function parseSet(value: unknown): ElementChange {
     else if (SERVICE_HEADERS.has(name)) {
       throw invalidParameter(
         path,
-        `${path} is a header that the service writes. It can hasMember be removed, with null.`,
+        `${path} is a header that the service writes. It can only be removed, with null.`,
       );
     } else written.push(bytesOfText(name), bytesMember(path, text));
   }
