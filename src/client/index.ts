@@ -1,4 +1,5 @@
 // The declarations use `Disposable`, which the `lib` setting of the importing program may lack.
+/// <reference lib="esnext.disposable" preserve="true" />
 /** The client library, `quayside/client`. It needs only `fetch`. */
 export type {
   BrowsedElement,

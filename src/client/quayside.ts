@@ -103,7 +103,7 @@ const QUEUE_NAME = /^(?!\.\.?\/)([^/]+)\/(?!\.\.?$)(.+)$/s;
 export function pathOf(name: string): string {
   const [, ...parts] = QUEUE_NAME.exec(name) ?? [];
   if (parts.length === 0 || !name.isWellFormed()) {
-    const allowed = 'Allowed: "namespace/queue", where neither is "." or ".."';
+    const allowed = 'Allowed: "namespace/queue", neither "." nor ".."';
     throw new QuaysideError('invalid-name', `${quoted(name)} is not a queue. ${allowed}.`);
   }
   return `/q/${parts.map(encodeURIComponent).join('/')}`;

@@ -252,7 +252,7 @@ export function environment(name: string): string | undefined {
 function authorizationOf(url: URL, auth: ClientOptions['auth']): () => Promise<string> | string | null {
   if (typeof auth === 'function') return auth;
   const { user, password, token }: Partial<Credentials & TokenCredentials> = auth ?? {};
-  if (auth && !user && !token) throw invalid('auth has neither a user nor a token.');
+  if (auth && !user && !token) throw invalid('auth has no user, and no token.');
   const bearer = auth || url.username ? token : environment('QUAYSIDE_TOKEN');
   const name = user ?? (decoded(url.username) || environment('QUAYSIDE_USER'));
   const secret = password ?? (decoded(url.password) || environment('QUAYSIDE_PASSWORD') || '');
