@@ -88,7 +88,7 @@ describe('quayside doctor', () => {
     [
       'a server that is not ready',
       (response) => response.writeHead(503).end(),
-      /^error: http:\S+ responds 503 to \/readyz; ask \/readyz with/,
+      /^error: http:\S+ responds 503 to \/readyz; request \/readyz with/,
     ],
     [
       'the page of a proxy',
