@@ -324,7 +324,7 @@ function GroupChoice({
 
 function SearchForm({ search }: { readonly search: string }) {
   const field = useRef<HTMLInputElement>(null);
-  // Update the field when the browser's buttons change the address, without rendering it anew: it keeps the focus.
+  // Update the field when the browser's buttons change the address, without a new render: it keeps the focus.
   useLayoutEffect(() => {
     if (field.current !== null) field.current.value = search;
   }, [search]);

@@ -51,7 +51,7 @@ export function pageTitle(): string {
   return DESTINATIONS.find(({ to }) => to === first)?.title ?? 'Page not found';
 }
 
-/** The page of the address. It is rendered anew if the path changes, but not if only the query does. */
+/** The page of the address. Another path renders another page; another query does not. */
 export function PageOf() {
   const [first = '', ...rest] = address.value.parts;
   if (first === '') return <Overview />;
