@@ -181,10 +181,7 @@ export class AmqpConnection
   onAttach(endpoint: Endpoint): void {
     try {
       if (this.links.size >= AMQP_LIMITS.links) {
-        throw new QuaysideError(
-          'overloaded',
-          `This connection has ${AMQP_LIMITS.links} links, the most that are allowed.`,
-        );
+        throw new QuaysideError('overloaded', `This connection has ${AMQP_LIMITS.links} links, the maximum.`);
       }
       this.links.add(openLink(this, endpoint));
       this.counts.links += 1;
@@ -274,7 +271,7 @@ export class AmqpConnection
     const header = this.input.raw(AMQP_HEADER.length);
     if (header === null) return false;
     if (!header.equals(AMQP_HEADER)) {
-      throw wrongHeader(header, 'the header of AMQP 1.0 (protocol 0, version 1.0.0) behind the login');
+      throw wrongHeader(header, 'the header of AMQP 1.0 (protocol 0, version 1.0.0) after the login');
     }
     this.writer.add(null, AMQP_HEADER);
     this.#phase = 'frames';

@@ -39,7 +39,10 @@ export type SessionLink = IncomingLink | OutgoingLink | BrowsingLink;
 /** Accepts an `attach`. @throws QuaysideError if the source or target is not valid, or the user lacks the right */
 export function openLink(connection: AmqpConnection, endpoint: Endpoint): SessionLink {
   if (endpoint.request.target?.isCoordinator === true) {
-    throw notSupported('target', 'Transactions are not served, so no link may have a coordinator.');
+    throw notSupported(
+      'target',
+      'Transactions are not supported, so the target of a link must not be a coordinator.',
+    );
   }
   if (endpoint instanceof ReceiverEndpoint) return new IncomingLink(connection, endpoint);
   const source = readSource(endpoint.request.source);
@@ -184,7 +187,7 @@ function checkTarget(address: string): void {
   if (group === null && leaseMs === null) return;
   throw invalidParameter(
     'address',
-    `The address ${quote(maskUrl(address))} of a link to send by has options, which only receivers have. A message names its groups in x-ks-groups.`,
+    `The address ${quote(maskUrl(address))} has options, which are allowed for receivers only. A message names its groups in x-ks-groups.`,
   );
 }
 
@@ -451,7 +454,7 @@ function readSource(source: Terminus | null): SourceRequest {
   if (browses && request.leaseMs !== null) {
     throw invalidParameter(
       'address',
-      'A link with distribution-mode "copy" reserves nothing: leave lease out.',
+      'A link with distribution-mode "copy" does not reserve. Omit the option lease.',
     );
   }
   const group = readGroup(source?.filter ?? null);
@@ -513,7 +516,7 @@ export function parseAddress(text: string): QueueAddress {
   const [, ns, name, options] = ADDRESS.exec(withoutAuthority(text)) ?? [];
   if (ns === undefined || name === undefined) {
     throw invalidAddress(
-      `The address ${quote(maskUrl(text))} names no queue. Write <namespace>/<queue>, with a / or ? within a name as %2F or %3F.`,
+      `The address ${quote(maskUrl(text))} does not name a queue. Use <namespace>/<queue>, with a / or ? within a name as %2F or %3F.`,
     );
   }
   return {
@@ -566,6 +569,6 @@ function invalidAddress(message: string): QuaysideError {
 /** @throws QuaysideError `not-supported` if a source or target requests a dynamically created queue */
 function checkNotDynamic(terminus: Terminus | null): void {
   if (terminus?.isDynamic === true) {
-    throw notSupported('dynamic', 'dynamic is true, but queues are not created for a link. Name one.');
+    throw notSupported('dynamic', 'dynamic is true, but queues are not created for links. Name a queue.');
   }
 }

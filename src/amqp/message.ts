@@ -247,7 +247,7 @@ function readMap(reader: ValueReader, names: 'string' | 'symbol'): NamedValue[] 
   const values: NamedValue[] = [];
   for (let at = 0; at < count; at += 2) {
     const name = reader.simple();
-    if (name.type !== names) throw malformedMessage(`a name is no ${names}`);
+    if (name.type !== names) throw malformedMessage(`a name is not a ${names}`);
     values.push({ name: name.text, value: reader.simple() });
   }
   reader.close();
@@ -255,7 +255,7 @@ function readMap(reader: ValueReader, names: 'string' | 'symbol'): NamedValue[] 
 }
 
 function tooManyEntries(count: number): QuaysideError {
-  const message = `A map of the message has ${count} values. Allowed: ${LIMITS.headerCount} element headers, and at most ${MAX_MAP_ENTRIES} values.`;
+  const message = `A map of the message has ${count} entries. Allowed: at most ${MAX_MAP_ENTRIES}; an element has at most ${LIMITS.headerCount} headers.`;
   return new QuaysideError('invalid-header', message);
 }
 
@@ -386,7 +386,7 @@ class HeaderDraft {
   add(name: string, { type, text }: SimpleValue, defaultType: SimpleType = 'string'): void {
     const lower = name.toLowerCase();
     if (this.#has(lower)) {
-      const message = `The message has ${quoteBytes(lower)} twice; names of headers differ in more than the case of letters.`;
+      const message = `The message has ${quoteBytes(lower)} twice. Names of headers must differ in more than case.`;
       throw new QuaysideError('invalid-header', message, { parameter: lower });
     }
     this.#flat.push(lower, text);

@@ -77,10 +77,10 @@ export class ValueReader {
     const isEmpty = kind === 'list' && code === CODE.list0;
     const isShort = code === (kind === 'list' ? CODE.list8 : CODE.map8);
     if (!isEmpty && !isShort && code !== (kind === 'list' ? CODE.list32 : CODE.map32))
-      throw malformedMessage(`a section is no ${kind}`);
+      throw malformedMessage(`a section is not a ${kind}`);
     const size = isEmpty ? 0 : this.unsigned(isShort ? 1 : 4);
     const end = this.#at + size;
-    if (end > this.#end) throw malformedMessage(`a ${kind} ends behind its message`);
+    if (end > this.#end) throw malformedMessage(`a ${kind} ends after its message`);
     const count = isEmpty ? 0 : this.unsigned(isShort ? 1 : 4);
     this.#outerEnd = this.#end;
     this.#end = end;
@@ -89,7 +89,7 @@ export class ValueReader {
 
   /** Closes the open list or map after all its values were read. */
   close(): void {
-    if (this.#at !== this.#end) throw malformedMessage('a list or map is not as long as its values');
+    if (this.#at !== this.#end) throw malformedMessage('the size of a list or map does not match its values');
     this.#end = this.#outerEnd;
   }
 
@@ -130,7 +130,7 @@ export class ValueReader {
   /** Skips `length` bytes, and returns the position of the first. */
   #skip(length: number): number {
     const from = this.#at;
-    if (from + length > this.#end) throw malformedMessage('a value ends behind its message');
+    if (from + length > this.#end) throw malformedMessage('a value ends after its message');
     this.#at = from + length;
     return from;
   }
@@ -209,7 +209,7 @@ function isScalar(value: number): boolean {
 
 function char(bytes: Buffer, from: number): string {
   const value = bytes.readUInt32BE(from);
-  if (!isScalar(value)) throw malformedMessage('a char is no Unicode scalar value');
+  if (!isScalar(value)) throw malformedMessage('a char is not a Unicode scalar value');
   return String(value);
 }
 

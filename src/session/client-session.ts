@@ -272,7 +272,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       log.error({ err: thrown, connection: this.id }, 'a session failed');
       return new QuaysideError(
         'internal',
-        `The server failed; its log says why, under connection ${this.id}.`,
+        `Internal server error. The server's log has the reason, under connection ${this.id}.`,
       );
     }
     if (thrown.code === 'forbidden') {
@@ -352,7 +352,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       receiveMs,
       send,
       onSilence: () => {
-        const message = `Nothing came for twice the ${receiveMs} ms of the agreed heart-beat.`;
+        const message = `Nothing was received for ${MAX_SILENT_INTERVALS} times the agreed heart-beat interval of ${receiveMs} ms.`;
         this.fail(new QuaysideError('request-timeout', message));
       },
     });
@@ -488,7 +488,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     if (this.#user === null) {
       this.#loginBytes += bytes.length;
       if (this.#loginBytes > LOGIN_BYTES) {
-        const message = `More than the ${LOGIN_BYTES} bytes that are allowed came before the login.`;
+        const message = `More than ${LOGIN_BYTES} bytes arrived before the login, the maximum.`;
         this.fail(new QuaysideError('headers-too-large', message));
         return;
       }

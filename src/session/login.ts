@@ -63,15 +63,16 @@ export type ClientCertificate =
  */
 export function readClientCertificate(socket: object): ClientCertificate {
   if (!(socket instanceof TLSSocket))
-    return missing('it needs a TLS connection to the listener of its protocol');
+    return missing('it requires a TLS connection to the listener of its protocol');
   const { authorized, authorizationError } = socket;
   // `authorized` alone is true for a session that was resumed without a certificate.
   const { subject } = (socket.getPeerCertificate() ?? {}) as Partial<PeerCertificate>;
-  if (subject === undefined) return missing('the client sent none, or was not asked for one (tls.clientCa)');
-  if (!authorized) return rejected(`the client's was not accepted (${authorizationError})`);
+  if (subject === undefined)
+    return missing('the client sent no certificate, or was not asked for one (tls.clientCa)');
+  if (!authorized) return rejected(`the client's certificate was not accepted (${authorizationError})`);
   const name: unknown = subject.CN;
   if (typeof name !== 'string')
-    return rejected("the subject of the client's does not have one common name (CN)");
+    return rejected("the subject of the client's certificate must have exactly one common name (CN)");
   return { name };
 }
 

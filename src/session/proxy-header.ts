@@ -53,7 +53,9 @@ export function readProxyHeader(socket: Socket, clock: Clock, done: (result: Hea
     );
   };
   const onEnd = (): void => finish({ error: 'the connection ended' });
-  const cancel = clock.after(HEADER_MS, () => finish({ error: `no whole header within ${HEADER_MS} ms` }));
+  const cancel = clock.after(HEADER_MS, () =>
+    finish({ error: `the header was not complete within ${HEADER_MS} ms` }),
+  );
   // Ignored: `close` follows every error.
   socket.on('error', () => {});
   socket.on('end', onEnd);
@@ -68,12 +70,12 @@ function truncated(bytes: number): { readonly error: string } {
 
 /** @param fixed shorter than the fixed part if the connection ended within it */
 function headerError(fixed: Buffer): string | null {
-  if (!fixed.subarray(0, SIGNATURE.length).equals(SIGNATURE)) return 'no signature of version 2';
+  if (!fixed.subarray(0, SIGNATURE.length).equals(SIGNATURE)) return 'the signature of version 2 is missing';
   if (fixed.length < FIXED_BYTES) return truncated(fixed.length).error;
   const [command = 0, family = 0] = fixed.subarray(12);
   const length = fixed.readUInt16BE(14);
   if (length > MAX_REST_BYTES)
-    return `${length} bytes behind the fixed part; at most ${MAX_REST_BYTES} are read`;
+    return `${length} bytes follow the fixed part. Allowed: at most ${MAX_REST_BYTES}`;
   if (command === LOCAL) return null;
   if (command !== PROXY) return `command ${hex(command)}; allowed are ${hex(LOCAL)} and ${hex(PROXY)}`;
   const needed = LENGTHS.get(family);

@@ -406,7 +406,7 @@ export async function returnOutstanding(
   } catch (error) {
     session.warn(
       error,
-      'elements of a client that let go of them could not be returned; their leases will end',
+      'elements of a client could not be returned to their queue; they return when their leases expire',
     );
     return error;
   } finally {

@@ -209,7 +209,7 @@ export class SessionServer implements Service {
     // The client is sent this error, so it is not logged as an excess connection is.
     throw new QuaysideError(
       'overloaded',
-      `${this.#protocol} has ${this.#parts.options.maxSockets} connections, the most that are allowed.`,
+      `${this.#protocol} has ${this.#parts.options.maxSockets} connections, the maximum (maxSockets).`,
     );
   }
 

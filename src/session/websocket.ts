@@ -217,7 +217,7 @@ class WebSocketStream extends Duplex implements ClientSocket {
   }
 
   #closeTooBig(when: string): void {
-    this.#webSocket.close(TOO_BIG, `Too many bytes came ${when}.`);
+    this.#webSocket.close(TOO_BIG, `Too many bytes ${when}.`);
     this.destroy();
   }
 }

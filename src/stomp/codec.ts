@@ -205,7 +205,8 @@ export class FrameParser {
     for (; at < input.length; at++) {
       const byte = input[at] as number;
       this.#bits |= byte;
-      if (byte === NUL) throw malformed('A NUL stands among the headers of a frame. A blank line ends them.');
+      if (byte === NUL)
+        throw malformed('There is a NUL in the headers of a frame. A blank line must end the headers.');
       if (byte !== LF) continue;
       const next = input[at + 1];
       if (next === LF) return this.#endHead(at, at + 2);
@@ -225,7 +226,7 @@ export class FrameParser {
     this.#checkHeadLength(end);
     const input = this.#input;
     if (this.#bits > 0x7f && this.rules.utf8 && !isUtf8(input.subarray(this.#position, end))) {
-      throw malformed('Command and headers are not UTF-8, which STOMP 1.1 and 1.2 need.');
+      throw malformed('Command and headers are not UTF-8, which STOMP 1.1 and 1.2 require.');
     }
     this.#head = parseHead(input.toString('latin1', this.#position, end), this.rules, this.#limits.headers);
     this.#headBytes = end - this.#position;
@@ -240,7 +241,7 @@ export class FrameParser {
     if (end - this.#position <= headBytes) return;
     throw new QuaysideError(
       'headers-too-large',
-      `Command and headers of a frame have more than the ${headBytes} bytes that are allowed.`,
+      `Command and headers of a frame have more than ${headBytes} bytes, the maximum.`,
     );
   }
 
@@ -267,7 +268,7 @@ export class FrameParser {
     }
     throw new QuaysideError(
       'body-too-large',
-      `A body of ${length} bytes or more is larger than the ${bodyBytes} that are allowed.`,
+      `The body has ${length} bytes or more. Allowed: at most ${bodyBytes}.`,
     );
   }
 
@@ -283,7 +284,9 @@ export class FrameParser {
       return null;
     }
     if (this.#input[end - 1] !== NUL) {
-      throw malformed(`No NUL follows the ${length} bytes of the body that content-length announces.`);
+      throw malformed(
+        `The content-length is ${length}, but no NUL follows after that many bytes of the body.`,
+      );
     }
     return this.#completeFrame(end - 1);
   }
@@ -345,7 +348,7 @@ function parseHead(text: string, rules: HeadRules, maxHeaders: number): FrameHea
     if (headers.length >= 2 * maxHeaders) {
       throw new QuaysideError(
         'headers-too-large',
-        `The ${command} frame has more headers than the ${maxHeaders} that are allowed.`,
+        `The ${command} frame has more than ${maxHeaders} headers, the maximum.`,
       );
     }
     addHeader(headers, lineAt(text, from, end, rules), rules);
@@ -357,7 +360,7 @@ function parseHead(text: string, rules: HeadRules, maxHeaders: number): FrameHea
 /** The error for a wrong command, mostly from a client of another protocol. */
 function invalidCommand(start: string): QuaysideError {
   return malformed(
-    `${quoteBytes(start)} is no STOMP command. A frame starts with one in capital letters, such as SEND.`,
+    `${quoteBytes(start)} is not a STOMP command. A frame starts with a command in capital letters, such as SEND.`,
   );
 }
 

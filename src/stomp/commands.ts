@@ -195,7 +195,7 @@ function findSettled(
   const suffix = group === null ? '' : ` for group ${quoteBytes(group)}`;
   throw new QuaysideError(
     'element-not-found',
-    `This session holds no unacknowledged message ${quoteBytes(id)}${suffix}.`,
+    `This session has no unacknowledged message ${quoteBytes(id)}${suffix}.`,
   );
 }
 

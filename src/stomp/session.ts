@@ -34,7 +34,7 @@ import { type Transaction, Transactions } from './transactions.ts';
 /** The ERROR for a DISCONNECT if the engine has not executed earlier frames in time. */
 const NO_OUTCOME = new QuaysideError(
   'outcome-unknown',
-  `Frames before the DISCONNECT have no outcome after ${FINISH_MS} ms: they may take effect, or not.`,
+  `Frames before the DISCONNECT were not completed within ${FINISH_MS} ms: they may or may not take effect.`,
 );
 
 /** The STOMP front end. When the server stops, its sessions are closed without an ERROR. */
@@ -68,7 +68,7 @@ export class StompSession extends ClientSession<string, string> {
     this.writer = new StompWriter(socket, this.writerOptions, trailingNewline);
     this.subscriptions = new Subscriptions(this);
     this.transactions = new Transactions(bodyLimit);
-    this.expectWithin(loginTimeoutMs, `No whole CONNECT frame came within ${loginTimeoutMs} ms.`);
+    this.expectWithin(loginTimeoutMs, `No complete CONNECT frame arrived within ${loginTimeoutMs} ms.`);
   }
 
   get version(): Version {
@@ -189,7 +189,7 @@ export class StompSession extends ClientSession<string, string> {
     const { version } = request;
     if (version === null) {
       const accepted = headerOf(frame.headers, 'accept-version') ?? '';
-      const message = `No version of ${quoteBytes(accepted)} is served. Allowed: ${VERSIONS.join(', ')}.`;
+      const message = `Unsupported accept-version ${quoteBytes(accepted)}. Allowed: ${VERSIONS.join(', ')}.`;
       this.fail(malformed(message, 'accept-version'), { versions: VERSIONS });
       return;
     }
@@ -290,7 +290,7 @@ function parseDestination(bytes: string): { ns: string; name: string } {
   const [, ns, name] = DESTINATION.exec(bytes) ?? [];
   if (ns === undefined || name === undefined) {
     throw invalidDestination(
-      `The destination ${quoteBytes(bytes)} names no queue. Write /q/<namespace>/<queue>, with a / within a name as %2F.`,
+      `The destination ${quoteBytes(bytes)} does not name a queue. Use /q/<namespace>/<queue>, with a / within a name as %2F.`,
     );
   }
   return { ns: checkName('namespace', decodePart(ns)), name: checkName('queue', decodePart(name)) };

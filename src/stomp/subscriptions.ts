@@ -65,7 +65,7 @@ export class Subscriptions {
     if (selector) {
       throw new QuaysideError(
         'not-supported',
-        `Subscriptions have no selectors, such as ${quoteBytes(selector)}. Leave selector out, or use an exchange.`,
+        `Selectors such as ${quoteBytes(selector)} are not supported. Omit the header selector, or use an exchange.`,
         { parameter: 'selector' },
       );
     }
@@ -140,7 +140,7 @@ export class Subscriptions {
     }
     if (this.#byId.size >= STOMP_LIMITS.subscriptions) {
       throw new SessionLimitError(
-        `This session has ${STOMP_LIMITS.subscriptions} subscriptions, the most that are allowed.`,
+        `This session has ${STOMP_LIMITS.subscriptions} subscriptions, the maximum.`,
       );
     }
     return key;

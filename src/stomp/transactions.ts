@@ -34,7 +34,7 @@ export class Transactions {
     }
     if (this.#open.size >= STOMP_LIMITS.transactions) {
       throw new SessionLimitError(
-        `This session has ${STOMP_LIMITS.transactions} open transactions, the most that are allowed.`,
+        `This session has ${STOMP_LIMITS.transactions} open transactions, the maximum.`,
       );
     }
     this.#open.set(ownString(id), new Transaction(this, user));
@@ -303,7 +303,7 @@ async function waitForAll(calls: readonly Promise<void>[]): Promise<void> {
 function partlyDone(cause: QuaysideError): QuaysideError {
   return new QuaysideError(
     'outcome-unknown',
-    `A part of the transaction took effect, and then: ${cause.message}`,
+    `The transaction took effect only in part, before it failed: ${cause.message}`,
     { cause },
   );
 }

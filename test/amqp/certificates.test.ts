@@ -113,7 +113,7 @@ describe('The login by SASL EXTERNAL', () => {
   });
 
   for (const [what, identity, why] of [
-    ['no certificate', {}, /the client sent none/],
+    ['no certificate', {}, /the client sent no certificate/],
     ['a certificate of another authority', foreign.sign('/CN=test'), /not accepted/],
     ['a certificate that nobody but its owner signed', makeCertificate('test'), /not accepted/],
     ['a certificate that has expired', authority.sign('/CN=test', { days: -1 }), /CERT_HAS_EXPIRED/],

@@ -73,7 +73,7 @@ describe('a link', () => {
 
   it('that names no queue gets an error without the password of its URL', async () => {
     const { message } = await refusal(client.sender('amqps://test:hush@host/N'));
-    assert.ok(message.includes('The address "amqps://***@host/N" names no queue.'), message);
+    assert.ok(message.includes('The address "amqps://***@host/N" does not name a queue.'), message);
   });
 
   it('whose options make no sense is refused', async () => {

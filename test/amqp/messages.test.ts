@@ -29,7 +29,7 @@ describe('an AMQP error names the wrong value and what is allowed', () => {
   for (const [address, message] of [
     [
       'N',
-      'The address "N" names no queue. Write <namespace>/<queue>, with a / or ? within a name as %2F or %3F.',
+      'The address "N" does not name a queue. Use <namespace>/<queue>, with a / or ? within a name as %2F or %3F.',
     ],
     ['N/%ff', '"%ff" in the address is not percent-encoded UTF-8. Write % as %25.'],
     ['S/a?gruop=G1', 'Unknown option "gruop" of an address. Did you mean "group"? Allowed: group, lease.'],
@@ -43,7 +43,7 @@ describe('an AMQP error names the wrong value and what is allowed', () => {
   it('in a source that asks to browse and to reserve', async () => {
     assert.equal(
       await messageOf(client.receiver({ address: 'N/a?lease=1000', distribution_mode: 'copy' })),
-      'A link with distribution-mode "copy" reserves nothing: leave lease out.',
+      'A link with distribution-mode "copy" does not reserve. Omit the option lease.',
     );
   });
 

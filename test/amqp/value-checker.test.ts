@@ -125,7 +125,7 @@ describe('The value checker', () => {
   });
 
   const wrong: Readonly<Record<string, [Wire, RegExp]>> = {
-    'a code of no type': [bytes(0x3f), /code of no type/],
+    'a code of no type': [bytes(0x3f), /not a known format code/],
     'a boolean that is neither': [bytes(0x56, 2), /boolean/],
     'a string longer than what there is': [bytes(0xb1, 0xff, 0xff, 0xff, 0xff), /longer than/],
     'a list whose size has no room for its count': [bytes(0xd0, 0, 0, 0, 3, 0, 0, 0, 0), /no room/],
@@ -133,14 +133,14 @@ describe('The value checker', () => {
     'a list of 2^32-1 values': [bytes(0xd0, 0, 0, 0, 5, 255, 255, 255, 255, 0x40), /missing/],
     'a list longer than its values': [bytes(0xc0, 3, 1, 0x40, 0x40), /longer than its values/],
     'a map with a key alone': [map8(sym('a'), NULL, sym('b')), /without a value/],
-    'a key that is a list': [map8(list8(), NULL), /not a plain/],
-    'a key that is an empty list': [map8(bytes(0x45), NULL), /not a plain/],
-    'a key that is described': [map8(described(1, sym('a')), NULL), /not a plain/],
+    'a key that is a list': [map8(list8(), NULL), /is a list, map, array or described/],
+    'a key that is an empty list': [map8(bytes(0x45), NULL), /is a list, map, array or described/],
+    'a key that is described': [map8(described(1, sym('a')), NULL), /is a list, map, array or described/],
     'a descriptor that is a string': [bytes(0, str('a'), NULL), /neither a symbol/],
     'a descriptor that is a list': [bytes(0, list8(), NULL), /neither a symbol/],
-    'a descriptor of something described': [described(1, described(2, NULL)), /described itself/],
+    'a descriptor of something described': [described(1, described(2, NULL)), /described again/],
     'a descriptor of nothing': [bytes(0, 0x53, 1), /longer than/],
-    'an array of no type': [array32(5, 1, 0x3f), /of no type/],
+    'an array of no type': [array32(5, 1, 0x3f), /format code of an array/],
     'an array of bytes that are not there': [array32(6, 3, 0x50, 1), /longer than/],
     'an array longer than its values': [array32(8, 1, 0x50, 1, 2, 3), /longer than its values/],
     'an array without a type': [array32(4, 0), /longer than/],

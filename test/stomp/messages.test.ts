@@ -26,13 +26,16 @@ describe('a STOMP error names the wrong value and what is allowed', () => {
     ['SEND\n\n\0', 'The first frame is "SEND". Allowed: CONNECT, STOMP.'],
     [
       'GET / HTTP/1.1\r\n\r\n\0',
-      '"GET / HTTP/1.1" is no STOMP command. A frame starts with one in capital letters, such as SEND.',
+      '"GET / HTTP/1.1" is not a STOMP command. A frame starts with a command in capital letters, such as SEND.',
     ],
     [
       'get / HTTP/1.1\r\n',
-      '"get / HTTP/1.1" is no STOMP command. A frame starts with one in capital letters, such as SEND.',
+      '"get / HTTP/1.1" is not a STOMP command. A frame starts with a command in capital letters, such as SEND.',
     ],
-    ['CONNECT\naccept-version:2.0,3.0\n\n\0', 'No version of "2.0,3.0" is served. Allowed: 1.0, 1.1, 1.2.'],
+    [
+      'CONNECT\naccept-version:2.0,3.0\n\n\0',
+      'Unsupported accept-version "2.0,3.0". Allowed: 1.0, 1.1, 1.2.',
+    ],
     [
       'CONNECT\nheart-beat:often\n\n\0',
       'Invalid heart-beat "often". Allowed: two whole numbers of milliseconds, such as 0,10000.',
@@ -61,7 +64,7 @@ describe('a STOMP error names the wrong value and what is allowed', () => {
     [
       'SEND',
       { destination: '/topic/a' },
-      'The destination "/topic/a" names no queue. Write /q/<namespace>/<queue>, with a / within a name as %2F.',
+      'The destination "/topic/a" does not name a queue. Use /q/<namespace>/<queue>, with a / within a name as %2F.',
     ],
     [
       'SEND',
@@ -96,7 +99,7 @@ describe('a STOMP error names the wrong value and what is allowed', () => {
     [
       'SUBSCRIBE',
       { destination: '/q/N/a', id: '1', selector: 'a = 1' },
-      'Subscriptions have no selectors, such as "a = 1". Leave selector out, or use an exchange.',
+      'Selectors such as "a = 1" are not supported. Omit the header selector, or use an exchange.',
     ],
     [
       'SUBSCRIBE',
@@ -104,7 +107,7 @@ describe('a STOMP error names the wrong value and what is allowed', () => {
       'Subscription "one" exists already. Choose another id, or UNSUBSCRIBE first.',
     ],
     ['UNSUBSCRIBE', { id: 'two' }, 'There is no subscription "two" in this session. It has "one".'],
-    ['ACK', { id: '1-1' }, 'This session holds no unacknowledged message "1-1".'],
+    ['ACK', { id: '1-1' }, 'This session has no unacknowledged message "1-1".'],
     [
       'BEGIN',
       { transaction: 'open' },
@@ -123,7 +126,7 @@ describe('a STOMP error names the wrong value and what is allowed', () => {
     [
       'SEND',
       { destination: '/q/N/a', 'content-length': '1001' },
-      'A body of 1001 bytes or more is larger than the 1000 that are allowed.',
+      'The body has 1001 bytes or more. Allowed: at most 1000.',
     ],
     ['ACK', { 'content-length': '1' }, 'The ACK frame has a body. Only SEND may have one.'],
   ];

@@ -94,8 +94,12 @@ describe('a PROXY protocol header', () => {
   }
 
   for (const [what, bytes, problem] of [
-    ['that is missing', Buffer.from(CONNECT), /no signature/],
-    ['of version 1', Buffer.from('PROXY TCP4 192.0.2.7 127.0.0.1 1 2\r\n'), /no signature/],
+    ['that is missing', Buffer.from(CONNECT), /signature of version 2 is missing/],
+    [
+      'of version 1',
+      Buffer.from('PROXY TCP4 192.0.2.7 127.0.0.1 1 2\r\n'),
+      /signature of version 2 is missing/,
+    ],
     ['of another version', header(0x11, 0x11, IPV4), /command 0x11; allowed are 0x20 and 0x21/],
     ['with an unknown command', header(0x22, 0x11, IPV4), /command 0x22/],
     ['of UDP', header(0x21, 0x12, IPV4), /family 0x12; allowed are 0x00, 0x11, 0x21, 0x31/],

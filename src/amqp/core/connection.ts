@@ -223,7 +223,7 @@ export class ConnectionEndpoint {
   #open(channel: number, end: number): void {
     const fields = this.#fields;
     if (this.#isPeerOpen) throw illegalState('The connection is open already.');
-    if (channel !== 0) throw illegalState(`open came on channel ${channel}. Allowed: channel 0.`);
+    if (channel !== 0) throw illegalState(`open was sent on channel ${channel}. Allowed: channel 0.`);
     if (fields.oneOf('container-id', CODE.string8, CODE.string32) === CODE.null) {
       throw invalidField('container-id is missing.');
     }
@@ -291,7 +291,7 @@ export class ConnectionEndpoint {
       throw illegalState(`Channel ${channel} has a session already. End it first.`);
     }
     if (fields.ushort('remote-channel') !== ABSENT) {
-      throw invalidField('remote-channel answers a session that this server did not begin.');
+      throw invalidField('remote-channel is set, but this server begins no sessions.');
     }
     const nextIncomingId = fields.requiredUint('next-outgoing-id');
     const remoteWindow = fields.requiredUint('incoming-window');
@@ -347,7 +347,7 @@ export class ConnectionEndpoint {
     const answerBytes = ATTACH_BYTES + givenBytes;
     if (answerBytes > this.peerFrameBytes) {
       throw limitExceeded(
-        `The answer to the attach of ${quote(request.name)} may have ${answerBytes} bytes, but the client takes ${this.peerFrameBytes} (max-frame-size).`,
+        `The reply to the attach of ${quote(request.name)} may have ${answerBytes} bytes, but the client takes ${this.peerFrameBytes} (max-frame-size).`,
       );
     }
     const ownHandle = session.takeHandle();
@@ -520,7 +520,7 @@ export class ConnectionEndpoint {
     const handle = fields.requiredUint('handle');
     const endpoint = this.#endpointOf(session, handle);
     if (!(endpoint instanceof ReceiverEndpoint)) {
-      throw illegalState(`A transfer came on link ${handle}, by which the client only receives.`);
+      throw illegalState(`A transfer was sent on link ${handle}, on which the client receives.`);
     }
     session.countTransfer();
     const deliveryId = fields.uint('delivery-id');
@@ -550,7 +550,7 @@ export class ConnectionEndpoint {
       if (endpoint.credit <= 0 && !endpoint.isDetachSent) {
         throw new ProtocolError(
           'amqp:link:transfer-limit-exceeded',
-          `Delivery ${deliveryId} came on link ${handle}, which has no credit left.`,
+          `Delivery ${deliveryId} was sent on link ${handle}, which has no credit left.`,
         );
       }
       session.beginDelivery(deliveryId);
@@ -654,7 +654,9 @@ export class ConnectionEndpoint {
         inner.oneOf('message-annotations', CODE.map8, CODE.map32);
         break;
       case DESCRIBED.transactionalState:
-        throw notImplemented('Transactions are not served, so no delivery has a transactional-state.');
+        throw notImplemented(
+          'Transactions are not supported, so no delivery may have a transactional-state.',
+        );
       default:
         throw decodeError(
           `Delivery state ${hex(state.kind)} is not known. Allowed: received, accepted, rejected, released, modified.`,
@@ -665,7 +667,7 @@ export class ConnectionEndpoint {
   /** Reads the error at the position of `outer` into `#state`. @param reader one that is not in use */
   #readError(outer: FieldReader, reader: FieldReader): void {
     if (descriptorNumber(reader.enterField(outer)) !== DESCRIBED.error) {
-      throw decodeError('An error is of another type.');
+      throw decodeError('A field that must be an error has another type.');
     }
     const condition = reader.symbol('condition');
     if (condition === null) throw invalidField('An error has no condition.');
@@ -691,7 +693,7 @@ export class ConnectionEndpoint {
 
   /** Reads the rest of a performative that has no payload. */
   #finish(end: number): void {
-    if (this.#fields.finish() !== end) throw decodeError('A frame that is no transfer has a payload.');
+    if (this.#fields.finish() !== end) throw decodeError('A frame that is not a transfer has a payload.');
   }
 }
 

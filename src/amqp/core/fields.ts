@@ -50,7 +50,7 @@ export class FieldReader {
     this.#enterList(after);
     if (code === CODE.ulong) return bytes.readUInt32BE(at + 2) === 0 ? bytes.readUInt32BE(at + 6) : ABSENT;
     if (code === CODE.symbol8) return bytes.toString('latin1', at + 3, after);
-    throw decodeError('A descriptor is not an ulong or a short symbol.');
+    throw decodeError('A descriptor is not a ulong or a short symbol.');
   }
 
   /**
@@ -79,7 +79,7 @@ export class FieldReader {
       return;
     }
     if (code !== CODE.list8 && code !== CODE.list32)
-      throw decodeError('A described list was expected, but another type came.');
+      throw decodeError('A value of another type was sent instead of a described list.');
     const width = widthOf[code] ?? 0;
     const first = at + 1 + width;
     if (first + width > this.#end) throw decodeError('A list is longer than what contains it.');
@@ -247,7 +247,7 @@ export class FieldReader {
   }
 
   #absent(name: string, code: number, type: string): number {
-    if (code !== CODE.null) throw decodeError(`${name} is not of type ${type}, or is cut off.`);
+    if (code !== CODE.null) throw decodeError(`${name} is not of type ${type}, or is incomplete.`);
     this.skip();
     return ABSENT;
   }
@@ -330,13 +330,13 @@ export class ValueChecker {
     if (depth >= this.#limits.depth) throw tooDeep();
     const after = this.#descriptor(bytes, at + 1, end);
     const inner = codeAt(bytes, after, end);
-    if (inner === CODE.described) throw decodeError('What a descriptor describes is described itself.');
+    if (inner === CODE.described) throw decodeError('A described value is described again.');
     return this.#content(bytes, after + 1, end, inner, depth + 1);
   }
 
   #descriptor(bytes: Buffer, at: number, end: number): number {
     const code = codeAt(bytes, at, end);
-    if (!isDescriptor(code)) throw decodeError('A descriptor is neither a symbol nor an ulong.');
+    if (!isDescriptor(code)) throw decodeError('A descriptor is neither a symbol nor a ulong.');
     return this.#content(bytes, at + 1, end, code, 0);
   }
 
@@ -348,7 +348,7 @@ export class ValueChecker {
     switch (shapeOf[code]) {
       case SHAPE.fixed:
         if (at + width > end) throw pastEnd();
-        if (code === CODE.boolean && (bytes[at] ?? 0) > 1) throw decodeError('A boolean is 0 or 1.');
+        if (code === CODE.boolean && (bytes[at] ?? 0) > 1) throw decodeError('A boolean is neither 0 nor 1.');
         return at + width;
       case SHAPE.variable:
         return variableEnd(bytes, at, end, code, width);
@@ -357,7 +357,7 @@ export class ValueChecker {
       case SHAPE.array:
         return this.#array(bytes, at, end, width, depth);
       default:
-        throw decodeError(`${hex(code)} is the code of no type.`);
+        throw decodeError(`${hex(code)} is not a known format code.`);
     }
   }
 
@@ -387,7 +387,7 @@ export class ValueChecker {
     if (codeAt(bytes, next, last) === CODE.described) next = this.#descriptor(bytes, next + 1, last);
     const code = codeAt(bytes, next, last);
     next += 1;
-    if (shapeOf[code] === 0) throw decodeError('An array is of no type.');
+    if (shapeOf[code] === 0) throw decodeError('The format code of an array is not known.');
     // Values without content take no bytes: the count of values ends the loop, not the size.
     for (let i = 0; i < count; i++) next = this.#content(bytes, next, last, code, depth + 1);
     if (next !== last) throw decodeError('An array is longer than its values.');
@@ -444,7 +444,7 @@ function isDescriptor(code: number): boolean {
 function checkKey(code: number): void {
   const shape = shapeOf[code];
   const isPlain = code !== CODE.list0 && (shape === SHAPE.fixed || shape === SHAPE.variable);
-  if (!isPlain) throw decodeError('A key of a map is not a plain value.');
+  if (!isPlain) throw decodeError('A key of a map is a list, map, array or described value.');
 }
 
 function pastEnd(): Error {

@@ -44,5 +44,5 @@ export const unauthorized = errorOf('amqp:unauthorized-access');
 
 /** Formats a descriptor or format code as the standard does. */
 export function hex(number: number): string {
-  return number < 0 ? 'of no known name' : `0x${number.toString(16).padStart(2, '0')}`;
+  return number < 0 ? 'with an unknown symbol' : `0x${number.toString(16).padStart(2, '0')}`;
 }

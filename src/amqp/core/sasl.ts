@@ -143,17 +143,17 @@ export class SaslLogin {
   #read(bytes: Buffer, start: number, end: number): { mechanism: string; response: Buffer | null } {
     const offset = start + 4 * (bytes[start + 4] ?? 0);
     if (offset < start + 8 || offset > end) {
-      throw framingError('The data offset of a SASL frame is outside of the frame.');
+      throw framingError('The data offset of a SASL frame is outside the frame.');
     }
     if (bytes[start + 5] !== FRAME_TYPE.sasl) {
-      throw framingError(`Frame type ${bytes[start + 5]} came before the login. Allowed: 1 (SASL).`);
+      throw framingError(`Frame type ${bytes[start + 5]} was sent before the login. Allowed: 1 (SASL).`);
     }
     const fields = new FieldReader(AMQP_LIMITS);
     const type = descriptorNumber(fields.enter(bytes, offset, end));
     const isChallenged = this.#challengedMechanism !== null;
     if (type !== (isChallenged ? SASL.response : SASL.init)) {
       throw decodeError(
-        `The SASL frame ${hex(type)} came. Expected: ${isChallenged ? 'sasl-response' : 'sasl-init'}.`,
+        `The SASL frame ${hex(type)} was sent. Expected: ${isChallenged ? 'sasl-response' : 'sasl-init'}.`,
       );
     }
     const mechanism = this.#challengedMechanism ?? fields.symbol('mechanism');
@@ -164,7 +164,9 @@ export class SaslLogin {
     // Throws the reason why the certificate is not accepted.
     if (mechanism === EXTERNAL) this.#external(Buffer.alloc(0));
     const allowed = this.#mechanisms.join(', ');
-    throw unauthorized(`SASL mechanism ${quoteBytes(mechanism ?? '')} is not served. Allowed: ${allowed}.`);
+    throw unauthorized(
+      `SASL mechanism ${quoteBytes(mechanism ?? '')} is not supported. Allowed: ${allowed}.`,
+    );
   }
 }
 
@@ -172,7 +174,7 @@ export class SaslLogin {
 function checkActingAs(certificate: ClientCertificate, authorizedAs: string): ClientCertificate {
   const { name } = certificate;
   if (name === null || authorizedAs === '' || authorizedAs === bytesOfText(name)) return certificate;
-  const error = `the client's names ${quote(name)}, who may not act as ${quoteBytes(authorizedAs)}`;
+  const error = `the client's certificate names ${quote(name)}, who may not act as ${quoteBytes(authorizedAs)}`;
   return { name: null, error, isSent: true };
 }
 

@@ -257,7 +257,7 @@ export class SessionEndpoint {
     if (this.#incomingLeft <= 0) {
       throw new ProtocolError(
         'amqp:session:window-violation',
-        'A transfer came although the incoming-window of its session is 0.',
+        'A transfer was sent although the incoming-window of its session is 0.',
       );
     }
     this.#incomingLeft -= 1;
