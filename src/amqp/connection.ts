@@ -1,7 +1,7 @@
 import { addressBlock } from '../access/networks.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { ClientSession } from '../session/client-session.ts';
-import { type Arrival, SessionServer } from '../session/server.ts';
+import { type NewConnection, SessionServer } from '../session/server.ts';
 import { type ClientSocket, SocketWriter } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { ConnectionEndpoint, type ConnectionHost } from './core/connection.ts';
@@ -67,7 +67,7 @@ export class AmqpConnection
   #phase: Phase = 'sasl-header';
   #isTurnPlanned = false;
 
-  constructor(parts: AmqpParts, socket: ClientSocket, arrival: Arrival) {
+  constructor(parts: AmqpParts, socket: ClientSocket, arrival: NewConnection) {
     super('amqp', parts, socket, arrival, parseAddress);
     const { authenticator, version, options } = parts;
     this.#parts = parts;

@@ -9,7 +9,7 @@ import { ownString } from '../util/own-bytes.ts';
 import { InsertBatcher, SettleBatcher } from './batchers.ts';
 import type { RightHolder, SessionConsumer } from './consumer.ts';
 import { PageTurns } from './queue-browser.ts';
-import type { Arrival, SessionCounts, SessionParts } from './server.ts';
+import type { NewConnection, SessionCounts, SessionParts } from './server.ts';
 import type { ClientSocket, SocketWriter, WriterOptions } from './socket-writer.ts';
 
 /** Reasons not to read from a client. Each is one bit. */
@@ -80,8 +80,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   readonly id: string;
   readonly counts: SessionCounts;
   readonly origin: ConsumerOrigin;
-  protected readonly lineLimits: Arrival['lineLimits'];
-  readonly #logins: Arrival['logins'];
+  protected readonly lineLimits: NewConnection['lineLimits'];
+  readonly #logins: NewConnection['logins'];
   readonly work = new PendingWork(() => this.#workChanged());
   /** The order in which the session's browsers read their pages. */
   readonly pageTurns = new PageTurns();
@@ -128,7 +128,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     protocol: ConsumerOrigin['protocol'],
     parts: SessionParts,
     socket: ClientSocket,
-    { id, address, counts, logins, lineLimits }: Arrival,
+    { id, address, counts, logins, lineLimits }: NewConnection,
     parse: ParseDestination,
   ) {
     this.done = this.#closed.promise;

@@ -162,10 +162,10 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
 
   /** Stops tracking elements that the client has settled; the caller settles them in the engine. */
   forget(settled: readonly Outstanding<Key>[]): void {
-    for (const one of settled) {
+    for (const delivery of settled) {
       // An element of a transaction may have been delivered again since, in STOMP 1.1 under the same key.
-      if (this.outstanding.get(one.key) !== one) continue;
-      this.outstanding.delete(one.key);
+      if (this.outstanding.get(delivery.key) !== delivery) continue;
+      this.outstanding.delete(delivery.key);
       this.session.counts.unacknowledged -= 1;
     }
   }
@@ -306,13 +306,13 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
     );
     if (expiring.length === 0) return;
     const action = { kind: 'extend', leaseMs } as const;
-    const items = expiring.map((one) => this.queue.item(one, action));
+    const items = expiring.map((delivery) => this.queue.item(delivery, action));
     let settled = 0;
     try {
       await settleInSteps(this.queue, items, (_item, outcome) => {
-        const one = expiring[settled];
+        const delivery = expiring[settled];
         settled += 1;
-        if (one !== undefined && outcome === 'done') one.leasedAt = now;
+        if (delivery !== undefined && outcome === 'done') delivery.leasedAt = now;
       });
     } catch (error) {
       this.session.warn(error, 'leases could not be extended; the next check tries again');
@@ -393,12 +393,12 @@ export async function returnOutstanding(
   const { work } = session;
   work.begin(outstanding.length, 0);
   try {
-    const items = outstanding.map((one) =>
-      queue.item(one, {
+    const items = outstanding.map((delivery) =>
+      queue.item(delivery, {
         kind: 'release',
         delayMs: 0,
         isDefaultDelay: true,
-        countTry: countTries && one.isSeen,
+        countTry: countTries && delivery.isSeen,
       }),
     );
     await settleInSteps(queue, items, () => {});

@@ -81,7 +81,7 @@ export interface SessionParts<Options extends SessionOptions = SessionOptions> {
 }
 
 /** What a server knows about a new connection. */
-export interface Arrival {
+export interface NewConnection {
   /** Names the connection in the log. */
   readonly id: string;
   /** Address of the client, even if it connects through a trusted proxy. */
@@ -102,7 +102,7 @@ interface LineLimits {
 }
 
 /** Creates the session of a connection. */
-type OpenSession = (socket: ClientSocket, arrival: Arrival) => ClientSession;
+type OpenSession = (socket: ClientSocket, arrival: NewConnection) => ClientSession;
 
 /** A front end with sessions: one listener, plain or TLS, and its connections. */
 export class SessionServer implements Service {

@@ -4,7 +4,7 @@ import { checkName } from '../model/names.ts';
 import { ClientSession, FINISH_MS, PAUSE } from '../session/client-session.ts';
 import { authenticate, type ClientCertificate, type Credentials, loginCertified } from '../session/login.ts';
 import { returnOutstanding } from '../session/push-consumer.ts';
-import { type Arrival, SessionServer } from '../session/server.ts';
+import { type NewConnection, SessionServer } from '../session/server.ts';
 import {
   type ClientSocket,
   SocketWriter,
@@ -58,7 +58,7 @@ export class StompSession extends ClientSession<string, string> {
   /** Null before the login. */
   #version: Version | null = null;
 
-  constructor(parts: StompParts, socket: ClientSocket, arrival: Arrival) {
+  constructor(parts: StompParts, socket: ClientSocket, arrival: NewConnection) {
     super('stomp', parts, socket, arrival, parseDestination);
     const { bodyLimit, trailingNewline, loginTimeoutMs } = parts.options;
     const { headBytes, headers } = STOMP_LIMITS;

@@ -148,7 +148,7 @@ export class Subscriptions {
 }
 
 function readMode(value: string | null): AckMode {
-  const mode = value === null ? 'auto' : ACK_MODES.find((one) => one === value);
+  const mode = value === null ? 'auto' : ACK_MODES.find((allowed) => allowed === value);
   if (mode !== undefined) return mode;
   throw invalidParameter('ack', `Invalid ack ${quoteBytes(value ?? '')}. Allowed: ${ACK_MODES.join(', ')}.`);
 }
@@ -211,16 +211,17 @@ export class StompSubscription extends PushConsumer<StompSession, string> {
     if (named === undefined || named.isClaimed) return [];
     if (this.options.mode !== 'client') return [named];
     const selected: Outstanding<string>[] = [];
-    for (const one of this.outstanding.values()) {
-      if (!one.isClaimed) selected.push(one);
-      if (one === named) break;
+    for (const delivery of this.outstanding.values()) {
+      if (!delivery.isClaimed) selected.push(delivery);
+      if (delivery === named) break;
     }
     return selected;
   }
 
   override forget(settled: readonly Outstanding<string>[]): void {
     super.forget(settled);
-    for (const one of settled) if (this.#byElement.get(one.id) === one) this.#byElement.delete(one.id);
+    for (const delivery of settled)
+      if (this.#byElement.get(delivery.id) === delivery) this.#byElement.delete(delivery.id);
   }
 
   protected override get free(): number {

@@ -66,9 +66,9 @@ export class Transactions {
     const { transactionFrames } = STOMP_LIMITS;
     let frames = moreFrames;
     let bytes = moreBytes;
-    for (const one of this.#open.values()) {
-      frames += one.frames;
-      bytes += one.bytes;
+    for (const transaction of this.#open.values()) {
+      frames += transaction.frames;
+      bytes += transaction.bytes;
     }
     if (frames <= transactionFrames && bytes <= this.#maxBytes) return;
     throw new SessionLimitError(
@@ -136,9 +136,9 @@ export class Transaction {
     nextAt: number | null,
   ): void {
     this.#grow(settled.length, 0);
-    for (const one of settled) {
-      one.isClaimed = true;
-      this.#settlements.push({ subscription, outstanding: one, action, nextAt });
+    for (const delivery of settled) {
+      delivery.isClaimed = true;
+      this.#settlements.push({ subscription, outstanding: delivery, action, nextAt });
     }
   }
 
@@ -164,9 +164,9 @@ export class Transaction {
    * @throws QuaysideError what settling and storing throw if nothing took effect; else `outcome-unknown`
    */
   async commit(inserts: SessionInserts): Promise<void> {
-    for (const one of this.#settlements) {
-      one.subscription.forget([one.outstanding]);
-      this.#unsettled.add(one);
+    for (const settlement of this.#settlements) {
+      settlement.subscription.forget([settlement.outstanding]);
+      this.#unsettled.add(settlement);
     }
     try {
       if (this.#settlements.length > 0) {
@@ -186,7 +186,7 @@ export class Transaction {
 
   /** After `commit` failed: elements that are certainly not settled, and that no subscription tracks any more. */
   get unsettled(): ReadonlyMap<Queue, readonly Outstanding[]> {
-    const grouped = byQueue(this.#settlements.filter((one) => this.#unsettled.has(one)));
+    const grouped = byQueue(this.#settlements.filter((settlement) => this.#unsettled.has(settlement)));
     return new Map(
       [...grouped].map(([queue, settlements]) => [queue, settlements.map(({ outstanding }) => outstanding)]),
     );
@@ -230,13 +230,13 @@ export class Transaction {
     for (const anchor of acks) {
       const { queue } = anchor.subscription;
       const together = [...acks].filter(({ subscription }) => subscription.queue.sharesEngineWith(queue));
-      for (const one of together) acks.delete(one);
+      for (const settlement of together) acks.delete(settlement);
       const sends = [...this.#sends].filter((send) => send.queue.sharesEngineWith(queue));
       for (const send of sends) this.#sends.delete(send);
-      const moves = together.map((one) => ({
-        from: one.subscription.queue,
-        finish: one.outstanding,
-        inserts: one === anchor ? sends : [],
+      const moves = together.map((settlement) => ({
+        from: settlement.subscription.queue,
+        finish: settlement.outstanding,
+        inserts: settlement === anchor ? sends : [],
       }));
       await this.#noteResults(together, queue.transfer(moves, this.#user));
     }
@@ -276,7 +276,7 @@ export class Transaction {
     } catch (error) {
       // Elements that may be settled are not returned, but left to their leases: they would be delivered again although
       // the elements that replace them may be stored.
-      if (!isCertain(error)) for (const one of settlements) this.#unsettled.delete(one);
+      if (!isCertain(error)) for (const settlement of settlements) this.#unsettled.delete(settlement);
       throw error;
     }
     if (rejection !== null) throw rejection;
@@ -295,8 +295,10 @@ export class Transaction {
  * @throws the error of one of them, preferably one that leaves the outcome unknown
  */
 async function waitForAll(calls: readonly Promise<void>[]): Promise<void> {
-  const ended = await Promise.allSettled(calls);
-  const failures = ended.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []));
+  const results = await Promise.allSettled(calls);
+  const failures = results.flatMap((result) =>
+    result.status === 'rejected' ? [result.reason as unknown] : [],
+  );
   if (failures.length > 0) throw failures.find((failure) => !isCertain(failure)) ?? failures[0];
 }
 

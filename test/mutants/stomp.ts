@@ -68,7 +68,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'what a client saw and gave back is not a failed try',
     suite: 'model through STOMP',
-    edits: shared('push-consumer.ts', 'countTry: countTries && one.isSeen', 'countTry: false'),
+    edits: shared('push-consumer.ts', 'countTry: countTries && delivery.isSeen', 'countTry: false'),
   },
   {
     name: 'an UNSUBSCRIBE forgets what the client holds',
@@ -101,7 +101,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a COMMIT loses the SENDs that go with an ACK',
     suite: 'model through STOMP',
-    edits: edit('transactions.ts', 'inserts: one === anchor ? sends : []', 'inserts: []'),
+    edits: edit('transactions.ts', 'inserts: settlement === anchor ? sends : []', 'inserts: []'),
   },
   {
     name: 'a session does not renew the leases of what its client holds',
