@@ -357,9 +357,9 @@ describe('a Redis server that is full or unfit', () => {
 
   it('says at start what its append-only file means for what is answered', async () => {
     const rows = [
-      { options: ['--appendonly', 'no'], level: 'warn', words: /a restart loses answered changes/ },
+      { options: ['--appendonly', 'no'], level: 'warn', words: /a restart loses acknowledged changes/ },
       { options: ['--appendfsync', 'everysec'], level: 'info', words: /disk about a second after/ },
-      { options: ['--appendfsync', 'always'], level: 'info', words: /on disk when they are answered/ },
+      { options: ['--appendfsync', 'always'], level: 'info', words: /on disk when they are acknowledged/ },
       { options: ['--appendfsync', 'no'], level: 'warn', words: /disk many seconds after/ },
     ];
     for (const { options, level, words } of rows) {

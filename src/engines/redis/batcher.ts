@@ -185,7 +185,7 @@ export class Batchers {
 
   /** Gives an operation of several calls the timeout of one call. @throws QuaysideError `outcome-unknown` */
   inTime<Value>(value: Promise<Value>): Promise<Value> {
-    const late = (): Error => new ExecutionError('outcome-unknown', 'Redis did not answer in time.');
+    const late = (): Error => new ExecutionError('outcome-unknown', 'Redis did not reply in time.');
     return inTime(this.context.clock, value, late);
   }
 
@@ -379,7 +379,7 @@ class Batcher {
   expire(call: PendingCall): void {
     const { batch } = call;
     if (batch === null) {
-      call.reject(new ExecutionError('storage-unavailable', 'The calls before this one took too long.'));
+      call.reject(new ExecutionError('storage-unavailable', 'Earlier calls to the queue took too long.'));
       while (this.#waiting[0]?.isSettled === true) this.#waiting.shift();
     } else {
       const unsent = new ExecutionError('storage-unavailable', 'Redis cannot be reached now.');
@@ -808,7 +808,7 @@ function isMissingPage({ calls: [call] }: Bundle, result: Result | undefined): b
 /** The error of a read, whose outcome is never unknown: it changed nothing. */
 function readError(error: unknown): unknown {
   if (!(error instanceof ExecutionError) || error.certain) return error;
-  return new ExecutionError('storage-unavailable', 'Redis did not answer in time.');
+  return new ExecutionError('storage-unavailable', 'Redis did not reply in time.');
 }
 
 /** Only numbered batches have takes. */

@@ -210,18 +210,23 @@ class RedisEngine implements Engine {
     this.#isDurabilityLogged = true;
     const wait = settings.wait ?? Math.min(1, replicas);
     const replication =
-      wait === 0 ? 'a failover may lose the last of them' : `${wait} replica has them as well`;
+      wait === 0
+        ? 'a failover may lose the last of them'
+        : `${wait} ${wait === 1 ? 'replica has' : 'replicas have'} them as well`;
     const fields = { engine, appendOnly, appendFsync, wait };
     if (!appendOnly) {
-      log.warn(fields, `Redis keeps no append-only file: a restart loses answered changes; ${replication}.`);
+      log.warn(
+        fields,
+        `Redis keeps no append-only file: a restart loses acknowledged changes; ${replication}.`,
+      );
     } else if (appendFsync === 'always') {
-      log.info(fields, `Changes are on disk when they are answered; ${replication}.`);
+      log.info(fields, `Changes are on disk when they are acknowledged; ${replication}.`);
     } else if (appendFsync === 'everysec') {
-      log.info(fields, `Changes reach the disk about a second after they are answered; ${replication}.`);
+      log.info(fields, `Changes reach the disk about a second after they are acknowledged; ${replication}.`);
     } else if (appendFsync === null) {
       log.info(fields, `CONFIG GET does not show when changes reach the disk; ${replication}.`);
     } else {
-      log.warn(fields, `Changes reach the disk many seconds after they are answered; ${replication}.`);
+      log.warn(fields, `Changes reach the disk many seconds after they are acknowledged; ${replication}.`);
     }
   }
 }
@@ -286,5 +291,6 @@ function replicasFinding({ replicas }: ServerFacts, check: string, { wait }: Set
     return finding(check, 'error', message, 'connect the replicas, or lower wait');
   }
   const awaited = wait ?? Math.min(1, replicas);
-  return finding(check, 'ok', `${connected}; a change is acknowledged when that many have it: ${awaited}`);
+  const needed = awaited === 0 ? 'changes do not wait for them' : `changes wait for ${awaited} of them`;
+  return finding(check, 'ok', `${connected}; ${needed}`);
 }

@@ -182,7 +182,7 @@ export class ListStorage implements Storage {
       const fields = { queue: text, ids: damaged.map(({ id }) => id), err };
       if (isCertain)
         log.warn(fields, 'elements that cannot be decoded are put behind the others by the next pop');
-      else log.warn(fields, 'elements that cannot be decoded are perhaps lost');
+      else log.warn(fields, 'elements that cannot be decoded may be lost');
       return false;
     }
   }

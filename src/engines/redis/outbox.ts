@@ -108,7 +108,7 @@ export class Outbox {
         if (this.#isStopped) return;
         this.#context.log.warn(
           { queue: relay.source, err: error },
-          'elements could not be brought to their queue yet',
+          'elements could not be moved to their queue yet',
         );
         await this.#pause(relay, pauseMs);
         pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);

@@ -62,4 +62,4 @@ export class Policies {
 
 /** The error if all group numbers of a queue are in use. */
 export const noNumberLeft = (): QuaysideError =>
-  new QuaysideError('too-many-groups', 'The queue has 65,535 consumer groups, which is as many as fit.');
+  new QuaysideError('too-many-groups', 'The queue has 65,535 consumer groups, which is the maximum.');

@@ -98,10 +98,10 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
   const cluster = given.boolean('cluster');
   const master = given.string('sentinel');
   if (cluster === true && master !== null)
-    throw given.error('sentinel', 'is not for a cluster; leave one out');
+    throw given.error('sentinel', 'cannot be combined with cluster=true; leave one of them out');
   if (cluster === true && login.db !== 0) throw given.error('db', 'must be 0 on a cluster');
   const prefix = given.string('prefix') ?? 'quayside';
-  if (!/^[^{}\s]+$/.test(prefix)) throw given.error('prefix', 'has a brace or a space; leave it out');
+  if (!/^[^{}\s]+$/.test(prefix)) throw given.error('prefix', 'contains a brace or a space; leave it out');
   return {
     shown,
     addresses: hosts,

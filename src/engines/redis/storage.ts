@@ -368,7 +368,7 @@ function partialFailure(settled: readonly PromiseSettledResult<SettleResult[]>[]
     (each) => each.status === 'rejected' && (each.reason as QuaysideError).code === 'outcome-unknown',
   );
   if (!isChanged) return unknown?.status === 'rejected' ? unknown.reason : cause;
-  return new QuaysideError('outcome-unknown', 'Only some of the items were settled for sure.', {
+  return new QuaysideError('outcome-unknown', 'Only some of the items were certainly settled.', {
     cause,
   });
 }
@@ -616,7 +616,8 @@ const SETTLE: Verb<SettleCall, (SettleResult | null)[]> = {
       });
       if (!isRejected) return results;
       if (!isChanged) return noNumberLeft();
-      const message = 'Some were settled; the groups of others do not fit into their queues.';
+      const message =
+        'Some items were settled; others were not, because their queues have no number left for a consumer group.';
       return new QuaysideError('outcome-unknown', message);
     });
   },

@@ -160,11 +160,10 @@ export class Executor {
     const { writes, repeatable } = execution.request;
     if (error instanceof ReplyError) return this.#handleErrorReply(execution, master, error.message);
     if (error instanceof NotReplicated) {
-      const reason = 'did not reach a replica in time; whether it lasts is unknown';
-      const hint = 'If its master has no replica, connect one, or set wait to 0.';
+      const hint = 'If its master has too few replicas, connect more, or set a lower wait.';
       throw new ExecutionError(
         'outcome-unknown',
-        `The change on ${this.#context.settings.shown} ${reason}. ${hint}`,
+        `The change on ${this.#context.settings.shown} did not reach enough replicas in time, so a failover may undo it. ${hint}`,
       );
     }
     if (!(error instanceof CommandLost)) throw error;
@@ -229,8 +228,8 @@ export class Executor {
       return execution.inTime(loading);
     }
     // `STALE` does not occur here: the library returns it for calls that were given up, which are not attempted again.
-    log.warn({ engine: shown, reply: message }, 'Redis answered with an error that was not expected');
-    const outcome = 'answered with an error; whether it was done is unknown';
+    log.warn({ engine: shown, reply: message }, 'Redis replied with an unexpected error');
+    const outcome = 'replied with an unexpected error; whether the call was executed is unknown';
     throw new ExecutionError('outcome-unknown', `${shown} ${outcome}.`);
   }
 
@@ -327,7 +326,7 @@ export class Execution {
     }
     return new ExecutionError(
       'outcome-unknown',
-      `${this.#shown} did not answer in time; whether it was done is unknown.`,
+      `${this.#shown} did not reply in time; whether the call was executed is unknown.`,
     );
   }
 }

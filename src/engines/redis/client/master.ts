@@ -372,7 +372,7 @@ async function selectDatabase(connection: RedisConnection, db: number): Promise<
   } catch (error) {
     if (!(error instanceof ReplyError)) throw error;
     throw new UnfitRedis(
-      `database ${db} cannot be selected (${error.message}); name one that it has, which is 0 alone on a cluster, and let the user run SELECT`,
+      `database ${db} cannot be selected (${error.message}); choose one that it has, which is only 0 on a cluster, and permit the user to run SELECT`,
     );
   }
 }
@@ -380,14 +380,14 @@ async function selectDatabase(connection: RedisConnection, db: number): Promise<
 function checkVersion(info: ReadonlyMap<string, string>): void {
   const version = info.get('redis_version') ?? 'unknown';
   if (Number.parseInt(version, 10) >= OLDEST_VERSION) return;
-  throw new UnfitRedis(`it is version ${version}; use Redis 7 or Valkey, or a later one`);
+  throw new UnfitRedis(`it is version ${version}; use Redis 7 or later, or Valkey`);
 }
 
 function checkEviction(info: ReadonlyMap<string, string>): void {
   const policy = info.get('maxmemory_policy') ?? 'noeviction';
   if (policy === 'noeviction') return;
   throw new UnfitRedis(
-    `its maxmemory-policy is ${policy}, which throws elements away when memory is short; set maxmemory-policy noeviction`,
+    `its maxmemory-policy is ${policy}, which deletes elements when memory is short; set maxmemory-policy noeviction`,
   );
 }
 

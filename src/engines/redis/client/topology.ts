@@ -52,7 +52,9 @@ export class Topology {
     }
     // Most clusters reject the SELECT already. Clusters with several databases are untested.
     if (this.isCluster && login.db !== 0) {
-      throw new Error(`it is part of a cluster; leave out database ${login.db}, as a cluster is used with 0`);
+      throw new Error(
+        `it is part of a cluster; leave out database ${login.db}, as only 0 is used on a cluster`,
+      );
     }
     if (this.isCluster) {
       await this.#refresh();
