@@ -57,7 +57,7 @@ export function checkHeaders(
     if (bytes > LIMITS.headerBytes) {
       throw invalidHeader(
         prefix + name,
-        `the headers have ${bytes} bytes with it, an element has at most ${LIMITS.headerBytes}`,
+        `with it the headers have ${bytes} bytes, an element has at most ${LIMITS.headerBytes}`,
       );
     }
     if (!NAME.test(name)) throw invalidHeader(prefix + name, 'a header name is a lower-case HTTP token');
