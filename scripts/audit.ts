@@ -1,7 +1,7 @@
 /**
- * `npm run audit`: asks the registry for advisories about the packages that the service needs at run time. Exit code 1
- * if there are any. Some registries do not answer that question (405), and some machines have no network: then this
- * says so and exits with 0, since nothing is known.
+ * `npm run audit`: asks the registry for security advisories about the packages that the service needs at run time.
+ * Exit code 1 if there are any. If the registry does not support the request (405) or there is no network, it reports
+ * that nothing is known and exits with 0.
  */
 import { spawnSync } from 'node:child_process';
 

@@ -1,7 +1,7 @@
 /**
- * `npm run build -- [FOLDER]`: the server and the client as JavaScript with declarations in `dist`, or in FOLDER, as
- * the package ships them.
- * The repository itself runs its TypeScript: Node strips types everywhere but below `node_modules`.
+ * `npm run build -- [FOLDER]`: compiles the server and the client to JavaScript with declarations, as the package ships
+ * them, into FOLDER or `dist`. The repository itself runs its TypeScript: Node strips types everywhere except below
+ * `node_modules`.
  */
 import { execFileSync } from 'node:child_process';
 import { chmodSync, cpSync, existsSync, readdirSync, rmSync } from 'node:fs';
@@ -12,12 +12,12 @@ const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const [, , folder] = process.argv;
 const DIST = resolve(folder ?? join(ROOT, 'dist'));
 const SOURCE = join(ROOT, 'src');
-/** The console's files, which `npm run build:console` makes. */
+/** The folder of the console's files, which `npm run build:console` builds. */
 const CONSOLE = 'console';
 /** Files that the server reads at run time, in addition to its modules. */
 const READ_AT_RUN_TIME = new Set(['.lua']);
 
-// Only the build's own folder is emptied.
+// Only `dist` is emptied, never a folder that was given. The console is kept: another script builds it.
 for (const name of folder === undefined && existsSync(DIST) ? readdirSync(DIST) : [])
   if (name !== CONSOLE) rmSync(join(DIST, name), { recursive: true });
 execFileSync('tsc', ['-p', join(ROOT, 'tsconfig.build.json'), '--outDir', DIST], {

@@ -1,7 +1,7 @@
 /**
- * Builds the console's pages into `dist/console`, unless they are newer than everything that they are made of. `npm ci`
- * runs it, and so does `npm start`, for those whose npm runs no scripts of packages. Where only what a server needs at
- * run time is installed, there is nothing to build with, and the pages stay as they are.
+ * Builds the console's pages into `dist/console` unless they are newer than all their sources. `npm ci` runs it. `npm
+ * start` runs it, too, because npm may be configured to run no install scripts. If only run-time dependencies are
+ * installed, Vite is missing and the pages stay as they are.
  */
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
@@ -26,9 +26,9 @@ if (existsSync(VITE) && !isBuilt()) {
 }
 
 /**
- * File by file, the first page last: a server that reads the pages in the meantime, or another process that builds
- * them, such as that of another test, never finds a part of them. All but the first page have a hash of their content
- * in their names.
+ * Moves the built files into place one by one, `index.html` last, so that a server that reads the pages, or another
+ * process that builds them at the same time (such as another test), never finds `index.html` without its files. The
+ * names of all other files contain a hash of their content.
  */
 function publish(own: string): void {
   const names = filesIn(own).sort((a, b) => Number(a === INDEX) - Number(b === INDEX));

@@ -1,6 +1,6 @@
 /**
- * `npm run deb -- [FOLDER] [--revision N]`: a Debian package of this tree with its Node in it, written into FOLDER
- * (`.`). It needs `npm ci` and dpkg-deb. The architecture is this machine's.
+ * `npm run deb -- [FOLDER] [--revision N]`: builds a Debian package of this tree, including the Node that runs this
+ * script, into FOLDER (default `.`). Requires `npm ci` and dpkg-deb. The architecture is this machine's.
  */
 import { execFileSync } from 'node:child_process';
 import {
@@ -33,7 +33,7 @@ const { version, description } = JSON.parse(readFileSync(join(ROOT, 'package.jso
 const full = `${version}-${values.revision}`;
 
 const stage = mkdtempSync(join(tmpdir(), 'quayside-deb-'));
-// The root of what is installed, which such a folder is closed to.
+// This folder becomes the package's `/`, and `mkdtemp` creates it with mode 0700.
 chmodSync(stage, 0o755);
 try {
   installServer(join(stage, 'usr/lib/quayside'));
@@ -48,7 +48,7 @@ try {
   write('DEBIAN/conffiles', '/etc/quayside/quayside.yaml\n');
   write('DEBIAN/control', control());
   const target = resolve(positionals[0] ?? '.', `quayside_${full}_${architecture}.deb`);
-  // xz takes two minutes for the Node alone, and saves a third.
+  // xz would save a third, but needs two minutes for Node alone.
   execFileSync('dpkg-deb', ['--root-owner-group', '-Zgzip', '--build', stage, target], {
     stdio: ['ignore', 'ignore', 'inherit'],
   });
@@ -57,7 +57,7 @@ try {
   rmSync(stage, { recursive: true, force: true });
 }
 
-/** The package of `npm pack` with the libraries that it needs, and the Node that runs this script. */
+/** Installs the server's build with its run-time dependencies, and the Node that runs this script. */
 function installServer(folder: string): void {
   mkdirSync(folder, { recursive: true });
   const dist = join(folder, 'dist');

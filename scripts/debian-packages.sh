@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs Debian packages that are missing and does nothing where all are there.
-#   scripts/debian-packages.sh wrk redis-server
+# Installs those of the named Debian packages that are missing; does nothing if all are installed.
+# scripts/debian-packages.sh wrk redis-server
 set -eu
 
 if ! command -v dpkg-query >/dev/null; then
@@ -20,7 +20,7 @@ if [ "$(id -u)" -ne 0 ]; then
   exit 1
 fi
 
-# Of several at once, apt refuses all but the first.
+# Serializes concurrent runs: apt fails if another apt holds its lock.
 exec 9</var/lib/dpkg
 flock 9
 export DEBIAN_FRONTEND=noninteractive

@@ -1,7 +1,7 @@
 /**
  * `npm run docs:build [-- --outDir FOLDER]` builds the documentation site into `site/dist`; `npm run docs:dev` serves
- * it and shows changes at once. The first run installs what builds it, from npm's cache or the registry; later ones
- * need no network.
+ * it and reloads on changes. The first run installs VitePress from npm's cache or the registry; later runs need no
+ * network.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

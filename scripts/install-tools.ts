@@ -6,12 +6,12 @@ import { promisify } from 'node:util';
 const run = promisify(execFile);
 
 /**
- * Installs what the lock file of a folder names, unless it is installed. For tools that the server does not need, so
- * that `npm ci` of the project does not bring them.
+ * Runs `npm ci` in a folder unless its lock file has not changed since the last run. For tools that the server does not
+ * need and that the project's own `npm ci` therefore does not install.
  */
 export async function installTools(folder: string): Promise<void> {
   const lock = join(folder, 'package-lock.json');
-  /** The lock file by which the tools were installed. */
+  /** A copy of the lock file from which the tools were installed. */
   const installed = join(folder, 'node_modules', '.installed-by.json');
   const wanted = await readFile(lock, 'utf8');
   const present = await readFile(installed, 'utf8').catch(() => null);

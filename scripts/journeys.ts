@@ -1,9 +1,9 @@
 /**
- * `node scripts/journeys.ts [--functions] [--cold]`: runs three requests against a real server on SQLite and prints how
- * many files and functions of `src` each of them needs, counted by V8 coverage in the main thread and in each worker
- * thread. Each is run three times, and what all of them call is counted: timers that happen to fire in one of them are
- * not part of a journey. `--functions` prints their names, `--cold` counts the first request of its kind instead of the
- * second.
+ * `node scripts/journeys.ts [--functions] [--cold]`: runs three journeys against a real server on SQLite and prints how
+ * many files and functions of `src` each needs, counted by V8 coverage in the main thread and in each worker thread.
+ * Each journey runs three times, and only functions called in all runs count, because timers that happen to fire in one
+ * of them do not belong to the journey. `--functions` prints the names; `--cold` counts the first run instead of later
+ * ones.
  */
 import { parseArgs } from 'node:util';
 import { ServerProcess } from '../test/support/server-process.ts';
@@ -13,12 +13,12 @@ const { values: options } = parseArgs({
   options: { functions: { type: 'boolean', default: false }, cold: { type: 'boolean', default: false } },
 });
 
-/** Runs that are counted. */
+/** How often each journey is run and counted. */
 const RUNS = 3;
 
 interface Journey {
   readonly name: string;
-  /** What must be there first, for queues whose names begin with `prefix`. */
+  /** Sets up what the journey needs, in queues whose names start with `prefix`. */
   prepare?(prefix: string): Promise<void>;
   run(prefix: string): Promise<void>;
 }
@@ -41,7 +41,7 @@ const JOURNEYS: readonly Journey[] = [
         dst: [{ ns: 'N', queue: `${prefix}-to`, selector: 'env => env.msg.hdrs.type === "order"' }],
         consumer: {},
       });
-      // The first element has its selectors compiled, and the graph of exchanges built.
+      // The first element compiles the selectors and builds the graph of exchanges.
       await call('PUT', `/q/N/${prefix}`, 'body', { 'x-ks-hdr-type': 'order' });
     },
     async run(prefix) {
@@ -60,7 +60,7 @@ const JOURNEYS: readonly Journey[] = [
   },
 ];
 
-/** Calls of functions by `file name:offset`, summed over threads. */
+/** Called functions of all threads by `file name:offset`. */
 type Called = Map<string, { readonly file: string; readonly name: string }>;
 
 interface FunctionCoverage {
@@ -70,7 +70,7 @@ interface FunctionCoverage {
 
 type Coverage = readonly { readonly url: string; readonly functions: readonly FunctionCoverage[] }[];
 
-/** One thread of the server, through its inspector. */
+/** Sends an inspector command to one thread of the server. */
 type Send = (method: string, params?: object) => Promise<{ readonly result?: Coverage }>;
 
 const server = await ServerProcess.start({ nodeArgs: ['--inspect=127.0.0.1:0'] });
@@ -91,7 +91,7 @@ try {
   await server.dispose();
 }
 
-/** Runs a journey, and returns what it called. */
+/** Runs a journey and returns the functions it called. */
 async function run(journey: Journey, prefix: string): Promise<Called> {
   await journey.prepare?.(prefix);
   await pause();
@@ -156,12 +156,12 @@ async function call(
   await answer.arrayBuffer();
 }
 
-/** Longer than the server needs for anything in progress; its timers beyond that are not part of a journey. */
+/** Waits longer than the server needs to finish pending work. */
 function pause(): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, 300));
 }
 
-/** Connects to the server's inspector, and to those of its worker threads. */
+/** Connects to the inspectors of the server's main thread and worker threads. */
 async function connectInspector(url: string): Promise<{ threads(): Send[]; close(): void }> {
   const socket = new WebSocket(url);
   await new Promise((resolve, reject) => {

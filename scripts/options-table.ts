@@ -1,5 +1,6 @@
 /**
- * The table of `docs/reference/configuration.md` from the declared options, which `npm run docs:reference` writes.
+ * The table of options in `docs/reference/configuration.md`, generated from their declarations by `npm run
+ * docs:reference`.
  */
 import { describeOptions, type OptionDescription } from '../src/config/load.ts';
 

@@ -1,6 +1,6 @@
 /**
- * `npm run docs:reference` writes the pages of `docs/reference` that come from the code: the routes, the errors and the
- * commands, and the table of options in `configuration.md`. A test compares them with the code.
+ * `npm run docs:reference` generates from the code the pages `routes.md`, `errors.md` and `commands.md` of
+ * `docs/reference`, and the table of options in `configuration.md`. A test compares them with the code.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
@@ -17,7 +17,7 @@ const PAGES = new URL('../docs/reference/', import.meta.url);
 const CONFIGURATION = 'configuration.md';
 const HTTP_PAGE = new URL('../docs/protocols/http.md', import.meta.url);
 
-/** The pages by their file. */
+/** The content of each generated page by its file name. */
 export function referencePages(): Map<string, string> {
   const configuration = readFileSync(new URL(CONFIGURATION, PAGES), 'utf8');
   const [before = ''] = configuration.split('## Every option\n');

@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** Where else the version of `package.json` is written, and how. */
+/** The files that repeat the version of `package.json`, and where in them. */
 const PLACES: readonly { readonly file: string; readonly pattern: RegExp }[] = [
   { file: 'package-lock.json', pattern: /^ {2}"version": "([^"]+)"/m },
   { file: 'clients/python/pyproject.toml', pattern: /^version = "([^"]+)"/m },
@@ -13,7 +13,7 @@ export function versionOf(root: string): string {
   return (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version;
 }
 
-/** The files that name another version than `package.json`. */
+/** A message for each file whose version differs from that of `package.json`. */
 export function versionProblems(root: string): string[] {
   const version = versionOf(root);
   return PLACES.flatMap(({ file, pattern }) => {
@@ -22,7 +22,7 @@ export function versionProblems(root: string): string[] {
   });
 }
 
-/** What is wrong with the section of a version in the changelog. */
+/** Messages about a missing or malformed changelog section of a version. */
 export function changelogProblems(changelog: string, version: string): string[] {
   const heading = new RegExp(`^## ${version.replaceAll('.', '\\.')} - \\d{4}-\\d\\d-\\d\\d$`);
   const section = sectionsOf(changelog).find(([first = '']) => heading.test(first));
@@ -30,12 +30,14 @@ export function changelogProblems(changelog: string, version: string): string[] 
   return upgradingProblems(section);
 }
 
-/** The sections in which the notes for an upgrade do not come first. */
+/** A message for each version whose changelog section does not start with the upgrade notes. */
 export function orderProblems(changelog: string): string[] {
   return sectionsOf(changelog).flatMap(upgradingProblems);
 }
 
-/** Whether the data of a version is kept for the versions after it. */
+/**
+ * A message if `test/upgrades` has no data written by this version, from which later versions are tested to upgrade.
+ */
 export function keptDataProblems(root: string, version: string): string[] {
   const folder = join('test', 'upgrades', version);
   return existsSync(join(root, folder)) ? [] : [`${folder} is missing: run node test/upgrades/make.ts`];

@@ -1,7 +1,7 @@
 /**
- * `npm run release`: checks that this tree can be released, and builds what is published into `release/`.
- * `npm run release -- --check` ends after the checks that take no time. It publishes nothing: docs/internals/release.md
- * has the steps before and after it.
+ * `npm run release` checks that this tree can be released and builds the release files into `release/`. `npm run
+ * release -- --check` runs only the quick checks. Nothing is published: docs/internals/release.md lists the steps
+ * before and after.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { hash } from 'node:crypto';
@@ -13,7 +13,7 @@ import { changelogProblems, keptDataProblems, versionOf, versionProblems } from 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 const OUT = join(ROOT, 'release');
 
-/** A step that throws ends the release. */
+/** A step of the release. If it throws, the release stops. */
 interface Step {
   readonly name: string;
   run(): void;

@@ -1,10 +1,10 @@
 /**
- * `node scripts/rooms.ts [--words] [--cuts]`: prints the size of each folder of `src`: lines, files, exports, exports
- * that one other file uses, import cycles, and how often `WORDS` occur, which are no longer used: the code and its
- * pages have the words of `docs/glossary.md` instead. `--words` prints where each word occurs, `--cuts` which file uses
- * which exports of another alone.
+ * `node scripts/rooms.ts [--words] [--cuts]`: prints for each folder of `src` the number of lines, files and exports,
+ * the share of exports that only one other file imports, the number of import cycles, and how often the retired `WORDS`
+ * occur, which `docs/glossary.md` replaces. `--words` prints where each word occurs; `--cuts` prints which exports of a
+ * file are imported by only one other file.
  *
- * An export with one user is a cut through one subject: the two files may belong together.
+ * An export with one user may mean that one subject is split between two files, which may belong together.
  */
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -14,8 +14,8 @@ import { parseArgs } from 'node:util';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 /**
- * Whole words and parts of identifiers, in any case. Words of the field are `letter` in "dead letter" and `flight` in
- * "in flight".
+ * Retired words, searched as whole words and as parts of identifiers, in any case. Two uses are allowed: `letter` in
+ * "dead letter" and `flight` in "in flight".
  */
 const WORDS =
   'lane flight parcel courier cargo carrier errand tally lapse farewell greeting bye ear hear hears told whoever anew meanwhile beside putOff giveBack putBack handout wayOut breach deafen asker stray readings toldOnce letter'.split(
@@ -28,7 +28,7 @@ interface Source {
   readonly text: string;
   readonly lines: number;
   readonly exports: readonly string[];
-  /** Paths of `src` that it needs when it runs, with the names it imports. */
+  /** The relative imports of the file, with the imported names. */
   readonly imports: readonly {
     readonly path: string;
     readonly names: readonly string[];
@@ -120,7 +120,7 @@ function read(path: string): Source {
   };
 }
 
-/** How many other files of `src` import each export, by `path name`. */
+/** The number of other files of `src` that import an export, by `path name`. */
 function countUsers(): Map<string, number> {
   const counts = new Map<string, number>();
   for (const { imports } of sources) {
@@ -145,7 +145,7 @@ function printCuts(): void {
   }
 }
 
-/** Files that need each other when they run, found depth first. */
+/** Import cycles that exist at run time, found by depth-first search. */
 function findCycles(): string[][] {
   const needs = new Map(
     sources.map(({ path, imports }) => [
@@ -167,7 +167,7 @@ function findCycles(): string[][] {
 }
 
 function findWords(): { path: string; line: number; word: string }[] {
-  // A part of an identifier begins with a capital or follows what is no letter, and ends before the next part.
+  // A part of an identifier starts with a capital or after a non-letter, and ends before the next part.
   const parts = WORDS.map((word) => {
     const [first = '', ...rest] = word;
     return `(?:(?<![A-Za-z])${first}|${first.toUpperCase()})${rest.join('')}(?:s|es)?(?![a-z])`;

@@ -1,6 +1,7 @@
 /**
- * `npm run sbom -- [FILE]`: the bill of materials (CycloneDX, JSON) of what the server needs at run time, optional
- * drivers and the pinned Node included, from the lock file. Needs no network. Without FILE it goes to standard output.
+ * `npm run sbom -- [FILE]`: writes the bill of materials (CycloneDX, JSON) of the run-time dependencies, including
+ * optional drivers and the pinned Node, generated from the lock file. Needs no network. Without FILE it is written to
+ * standard output.
  */
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -30,8 +31,8 @@ interface LockFile {
 }
 
 /**
- * What `npm sbom` says of all packages, without those that are for development alone. Its own `--omit dev` leaves out
- * packages that both need, such as `yaml`.
+ * The output of `npm sbom`, without packages that are only needed for development. Its own `--omit dev` also drops
+ * packages that are needed for both, such as `yaml`.
  */
 export function billOfMaterials(): BillOfMaterials {
   const args = ['sbom', '--sbom-format', 'cyclonedx', '--package-lock-only'];
@@ -52,7 +53,7 @@ export function billOfMaterials(): BillOfMaterials {
   const kept = new Set([...needed, component['bom-ref']]);
   return {
     ...all,
-    // npm takes the name of the folder.
+    // npm uses the name of the folder as the component's name.
     metadata: { ...all.metadata, component: { ...component, name: 'quayside' } },
     components,
     dependencies: all.dependencies
@@ -61,7 +62,7 @@ export function billOfMaterials(): BillOfMaterials {
   };
 }
 
-/** The packages of the lock file that are not for development alone, as `name@version`. */
+/** The packages of the lock file that are needed at run time, as `name@version`. */
 function neededPackages(): Set<string> {
   const { packages } = JSON.parse(readFileSync(join(ROOT, 'package-lock.json'), 'utf8')) as LockFile;
   const needed = Object.entries(packages).filter(([path, { dev }]) => path !== '' && dev !== true);

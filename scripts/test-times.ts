@@ -1,17 +1,17 @@
 /**
- * `node scripts/test-times.ts [FILE…]`: runs the files of `npm test` one after another, on the servers that a whole run
- * shares, and prints for each the processor time and the time that passed, the costliest first. The sum of processor
- * time is what decides how long `npm test` takes on few cores. On a busy machine it comes out larger, up to one and a
- * half times as large was seen: compare two states in turn, not with figures of another hour.
+ * `node scripts/test-times.ts [FILE…]`: runs the test files of `npm test` one by one, on the same shared servers, and
+ * prints the processor time and the elapsed time of each, the costliest first. On few cores, the sum of processor times
+ * determines how long `npm test` takes. On a busy machine the same work was measured at up to 1.5 times as much:
+ * compare two versions in alternating runs, not with figures of another hour.
  *
- * Of Chromium it counts less than half: what a page used is lost when the browser ends its process.
- * `perf stat -e task-clock` has it.
+ * Chromium is undercounted by more than half, because the time of a page is lost when the browser ends its renderer
+ * process. `perf stat -e task-clock` counts it.
  *
- * The output of a file that failed stands above its line.
+ * The output of a failed file is printed above its line.
  *
- * A file of `test/groups/` stands for the files of its folder, which run singly here: each then loads its modules
- * itself, about half a second that it does not need in `npm test`. Named as an argument, a file of `test/groups/` runs
- * as it does there.
+ * A file of `test/groups/` is replaced by the files of its folder, which are run separately: each then loads its
+ * modules itself, which costs about half a second that `npm test` does not spend. A file of `test/groups/` given as an
+ * argument runs as in `npm test`.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -21,7 +21,7 @@ import { fileURLToPath } from 'node:url';
 import { globalSetup, globalTeardown } from '../test/support/run-servers.ts';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-/** Of /proc: ticks of the clock in a second. */
+/** Clock ticks per second in /proc. */
 const TICKS = 100;
 
 interface Times {
@@ -33,14 +33,14 @@ interface Times {
 
 const { scripts } = JSON.parse(readFileSync(`${ROOT}package.json`, 'utf8'));
 /**
- * What stands before `--test` there. One is for V8: with the small heap that it begins with, it marks all of the heap
- * about every second of a long test process, a tenth of its processor time.
+ * The Node flags of `npm test`. One sets V8's initial heap: with the small default, V8 marks the whole heap about once
+ * a second in a long test process, which takes a tenth of its processor time.
  */
 const FLAGS = scripts.test.split(' --test ')[0].split(' ').slice(1);
 
 const given = process.argv.slice(2);
 const files = given.length > 0 ? given : filesOfNpmTest();
-// The shared servers end with this process, also if it is interrupted.
+// Exit on a signal, so that the shared servers end with this process.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1));
 await globalSetup();
 try {
@@ -75,7 +75,7 @@ async function run(file: string): Promise<Times> {
   const args = [...FLAGS, '--test-reporter=tap', file];
   const test = spawn(process.execPath, args, { cwd: ROOT, stdio: ['ignore', 'pipe', 'ignore'] });
   const [output, [code]] = await Promise.all([text(test.stdout), once(test, 'exit')]);
-  // A failure that does not repeat can only be found in what this run said of it.
+  // Print the output now: a failure may not repeat.
   if (code !== 0) console.log(output);
   return {
     file,
@@ -92,7 +92,7 @@ function print(times: Times | undefined): void {
   console.log(`${columns}  ${file}${failed ? '  FAILED' : ''}`);
 }
 
-/** Seconds that this process, those that it started and theirs have used, also those that ended and were waited for. */
+/** Processor seconds used by this process and its descendants, including those that ended and were waited for. */
 function processorTime(): number {
   const parents = new Map<number, number>();
   const ticks = new Map<number, number>();
@@ -111,7 +111,7 @@ function processorTime(): number {
   return [...ticks].reduce((sum, [id, used]) => (isOurs(id) ? sum + used : sum), 0) / TICKS;
 }
 
-/** The fields after the name, which may have spaces; none if the process has ended. */
+/** The fields of /proc/ID/stat after the process name (which may contain spaces); empty if the process has ended. */
 function statOf(id: number): string[] {
   try {
     const stat = readFileSync(`/proc/${id}/stat`, 'utf8');

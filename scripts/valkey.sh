@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the path of a Valkey server. Where none is installed, Debian's packages are unpacked into a temporary
-# folder; Debian 12 has them among its backports. Nothing of the system is changed.
+# Prints the path of a Valkey server. If none is installed, Debian's packages are downloaded and unpacked into a
+# temporary folder (Debian 12 has them in its backports). Nothing is installed in the system.
 set -eu
 
 if command -v valkey-server; then exit 0; fi
