@@ -6,25 +6,28 @@ import { fileURLToPath } from 'node:url';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 
-/** A part of `src`: which other parts it may import, and which packages. `node:*` stands for Node's own. */
+/**
+ * The other parts of `src` and the packages that a part of `src` may import. `node:*` stands for Node's built-in
+ * modules.
+ */
 interface Rule {
   readonly parts: readonly string[];
   readonly packages: readonly string[];
 }
 
-/** Concrete engines, each with its driver. They never see each other. */
+/** Concrete engines and their drivers. Engines may not import each other. */
 const DRIVERS: Readonly<Record<string, string>> = {
   'engines/sqlite': 'node:sqlite',
   'engines/redis': 'ioredis',
   'engines/postgres': 'pg',
 };
 
-/** What every part may import: plain values, and tools that know nothing of Quayside. */
+/** What every part may import: plain values, and utilities that are independent of Quayside. */
 const BASE = ['model', 'util'];
 /** What a front end may import. */
 const CORE = [...BASE, 'access', 'broker', 'sandbox', 'exchange', 'operations', 'events'];
 
-/** Which way imports go. A part that is not listed may not exist: add it here, and say in the review why. */
+/** The allowed imports of each part. A part without a rule fails the test: add it here and justify it in the review. */
 const RULES: Readonly<Record<string, Rule>> = {
   util: { parts: [], packages: ['node:*'] },
   // Hashes are functions of their arguments alone.
@@ -41,14 +44,14 @@ const RULES: Readonly<Record<string, Rule>> = {
   broker: { parts: [...BASE, 'engine'], packages: [] },
   sandbox: { parts: BASE, packages: ['node:*', 'acorn', 'quickjs-wasi'] },
   exchange: { parts: [...BASE, 'engine', 'broker', 'sandbox'], packages: ['node:*'] },
-  // Work on many elements of a queue, which a caller starts and follows.
+  // Bulk operations, which run in the background.
   operations: { parts: [...BASE, 'engine', 'broker', 'sandbox', 'exchange'], packages: ['node:*'] },
-  // What changes, sent to subscribers.
+  // Events about changes, sent to subscribers.
   events: { parts: [...BASE, 'access', 'engine', 'broker', 'exchange', 'operations'], packages: [] },
-  // Spans of requests and of calls of engines, and their way to a collector.
+  // Spans of requests and engine calls, and their export to a collector.
   tracing: { parts: [...BASE, 'engine'], packages: ['node:*'] },
   http: { parts: [...CORE, 'tracing'], packages: ['node:*', 'find-my-way'] },
-  // What front ends whose clients keep a session share.
+  // Shared by the front ends with sessions, STOMP and AMQP.
   session: { parts: [...BASE, 'access', 'broker'], packages: ['node:*', 'ws'] },
   stomp: { parts: [...CORE, 'session'], packages: ['node:*'] },
   amqp: { parts: [...CORE, 'session'], packages: ['node:*'] },
@@ -57,15 +60,15 @@ const RULES: Readonly<Record<string, Rule>> = {
     packages: ['node:*', '@prometheus-io/client'],
   },
   config: { parts: BASE, packages: ['node:*', 'yaml'] },
-  // Runs in a browser: it knows the HTTP interface, and nothing of the server.
+  // Runs in a browser and uses only the HTTP interface.
   console: {
     parts: [],
     packages: ['@codemirror', '@dagrejs', '@lezer', '@preact/signals', 'preact'],
   },
-  // `fetch` is all that it needs.
+  // Needs nothing but `fetch`.
   client: { parts: ['model'], packages: [] },
   cli: { parts: ['client', 'util'], packages: ['node:*', 'commander'] },
-  // The composition root and the process edge: the only one that knows the configuration and the concrete engines.
+  // The composition root and the process boundary: only this part knows the configuration and the concrete engines.
   app: {
     parts: [
       ...CORE,
@@ -84,7 +87,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   'main.ts': { parts: ['config', 'app', 'cli'], packages: ['node:*'] },
 };
 
-/** What only one file may do, because a test, an operator or a reader counts on it. */
+/** Constructs that are reserved for certain files, because tests, operators or readers rely on it. */
 const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string[]; readonly why: string }[] =
   [
     {
@@ -99,15 +102,15 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
     },
     {
       what: /\bconsole\s*\.\s*(log|info|warn|error|debug|trace|table|dir)\b/,
-      // The client is a library: the program that loads it has no log of the server.
+      // The client is a library: a program that uses it does not have the server's log.
       only: ['src/app/log.ts', 'src/client/logger.ts'],
       why: 'what a server has to say goes to its log',
     },
     {
-      // A socket's idle timer is the socket's: it alone knows whether bytes still move.
+      // A socket's idle timer is allowed: only the socket knows whether bytes are still moving.
       what: /\bDate\s*\.\s*now\b|\bperformance\s*\.\s*now\b|(?<!socket\.)\bset(Timeout|Interval)\s*\(/,
-      // What a selector's thread may take is measured where nothing is injected.
-      // The client and the console are loaded without the server's clock.
+      // The selector thread measures its own time limit, and no clock is injected there. The client and the console are
+      // loaded without the server's clock.
       only: [
         'src/util/clock.ts',
         'src/sandbox/thread/selector-thread.ts',
@@ -117,7 +120,7 @@ const RESERVED: readonly { readonly what: RegExp; readonly only: readonly string
       why: 'time comes from the injected clock',
     },
     {
-      // An answer that Node did not make needs its own `Date` header.
+      // A response that bypasses Node's HTTP server needs a `Date` header.
       what: /\bnew Date\(\)/,
       only: ['src/util/clock.ts', 'src/http/server.ts'],
       why: 'time comes from the injected clock',
@@ -131,25 +134,25 @@ interface Import {
 }
 
 interface SourceFile {
-  /** From the root, with `/`. */
+  /** Relative to the root, with `/` as separator. */
   readonly path: string;
-  /** Without comments and without the contents of texts. */
+  /** Without comments and with empty string literals. */
   readonly code: string;
   readonly imports: readonly Import[];
 }
 
-/** Columns. The formatter leaves comments as they are. */
+/** In columns. The formatter does not wrap comments. */
 const COMMENT_WIDTH = 120;
 
 const SOURCES = filesUnder('src').map(readSource);
 
 describe('The source', () => {
-  it('is found', () => {
+  it('is read with its imports', () => {
     assert.ok(SOURCES.length > 40);
     assert.ok(SOURCES.some(({ imports }) => imports.length > 5));
   });
 
-  it('imports only the ways that the design allows', () => {
+  it('has only imports that the rules allow', () => {
     assert.deepEqual(SOURCES.flatMap(forbiddenImports), []);
   });
 
@@ -161,11 +164,11 @@ describe('The source', () => {
     );
   });
 
-  it('has no file that needs itself', () => {
+  it('has no import cycle', () => {
     assert.deepEqual(cycles(SOURCES), []);
   });
 
-  it('has no comment that is wider than 120 columns', () => {
+  it('has no comment wider than 120 columns', () => {
     const wide = SOURCES.flatMap(({ path }) =>
       readFileSync(join(ROOT, path), 'utf8')
         .split('\n')
@@ -175,7 +178,7 @@ describe('The source', () => {
     assert.deepEqual(wide, []);
   });
 
-  it('keeps exits, time, randomness and output in their places', () => {
+  it('uses exits, time, randomness and output only in the files reserved for them', () => {
     const found = SOURCES.flatMap(({ path, code }) =>
       RESERVED.filter(({ what, only }) => what.test(code) && !only.includes(path)).map(
         ({ why, what }) => `${path}: ${why} (${what.exec(code)?.[0]})`,
@@ -185,12 +188,12 @@ describe('The source', () => {
   });
 });
 
-/** A library of its own, in the words of its users: what it calls a queue is not the server's. */
+/** The client is a separate library with its users' terms: a type name may mean something else there. */
 const isOfClient = ({ path }: SourceFile): boolean => path.startsWith('src/client/');
 
 describe('A type name', () => {
-  // Engines never see each other, and each implements the same ports: a batch of one is not a batch of another.
-  it('means one thing in all of src, but for the private types of different engines, and in the client', () => {
+  // Engines implement the same ports independently, so each may declare a private type such as Batch.
+  it('is declared once in src, except in the client and for private types of different engines', () => {
     assert.deepEqual(ambiguousTypes(SOURCES.filter(isOfClient)), []);
     assert.deepEqual(
       ambiguousTypes(SOURCES.filter((file) => !isOfClient(file))),
@@ -200,8 +203,8 @@ describe('A type name', () => {
   });
 });
 
-describe('The test of the architecture', () => {
-  it('sees imports of every form, and none in comments and texts', () => {
+describe('The architecture test', () => {
+  it('finds imports of every form and ignores comments and string literals', () => {
     const source = parse(
       'src/x.ts',
       [
@@ -234,7 +237,7 @@ describe('The test of the architecture', () => {
     );
   });
 
-  it('finds a type name with two meanings', () => {
+  it('finds a type name that is declared twice', () => {
     const files = [
       parse('src/http/x.ts', 'export interface Call {}\nclass Own {}\n  type Call = 1;'),
       parse('src/sandbox/y.ts', "import type { Own } from './own.ts';\ntype Call = number;"),
@@ -250,7 +253,7 @@ describe('The test of the architecture', () => {
     ]);
   });
 
-  it('finds a forbidden arrow and a cycle', () => {
+  it('finds a forbidden import and an import cycle', () => {
     const model = parse('src/model/x.ts', "import { Y } from '../broker/y.ts'; import fs from 'node:fs';");
     const broker = parse('src/broker/y.ts', "import { X } from '../model/x.ts';");
     assert.deepEqual(forbiddenImports(model), [
@@ -263,7 +266,7 @@ describe('The test of the architecture', () => {
 
 /**
  * Names of interfaces, classes and type aliases that more than one file declares at its top level, exported or not.
- * Engines may repeat each other's names, but not one of their own, nor one of the rest of the source.
+ * Different engines may declare the same name, provided that no other part declares it and no engine declares it twice.
  */
 function ambiguousTypes(files: readonly SourceFile[]): string[] {
   const declared = files.flatMap(({ path, code }) =>
@@ -294,12 +297,12 @@ function forbiddenImports({ path, imports }: SourceFile): string[] {
 
 function mayUse({ packages }: Rule, specifier: string): boolean {
   if (packages.includes(specifier)) return true;
-  // A driver is its engine's own, also when it comes with Node.
+  // A driver is reserved for its engine even if it is built into Node.
   if (specifier.startsWith('node:')) return packages.includes('node:*') && specifier !== 'node:sqlite';
   return packages.some((name) => specifier.startsWith(`${name}/`));
 }
 
-/** `broker`, `engines/sqlite`, `main.ts`. */
+/** The part of a path, such as `broker`, `engines/sqlite` or `main.ts`. */
 function partOf(path: string): string {
   const [, first = '', second = '', ...rest] = path.split('/');
   return first === 'engines' && rest.length > 0 ? `${first}/${second}` : first;
@@ -309,7 +312,7 @@ function targetOf(path: string, specifier: string): string {
   return slashed(relative(ROOT, resolve(ROOT, dirname(path), specifier)));
 }
 
-/** Cycles of imports that are there at run time; types may refer to each other. */
+/** Import cycles that exist at run time; type-only imports may be cyclic. */
 function cycles(files: readonly SourceFile[]): string[] {
   const byPath = new Map(files.map((file) => [file.path, file]));
   const done = new Set<string>();
@@ -344,14 +347,14 @@ function parse(path: string, text: string): SourceFile {
     /\b(?:import|export)\b(\s+type\b)?(?:[^;()=§]*?\bfrom\s*|\s*)§(\d+)§|\b(?:import|new URL)\s*\(\s*§(\d+)§/g;
   for (const [whole, type, ofStatement, ofCall] of code.matchAll(statement)) {
     const specifier = texts[Number(ofStatement ?? ofCall)] ?? '';
-    // A URL of a source file is one that a thread is started from.
+    // A URL of a source file is the entry point of a worker thread.
     if (whole.startsWith('new') && !specifier.endsWith('.ts')) continue;
     imports.push({ specifier, isTypeOnly: type !== undefined });
   }
   return { path, code: code.replaceAll(/§\d+§/g, "''"), imports };
 }
 
-/** Takes comments out, and puts a number in the place of each text: `import x from §0§`. */
+/** Removes comments and replaces each string literal with its index: `import x from §0§`. */
 function separate(source: string): { code: string; texts: string[] } {
   const texts: string[] = [];
   const piece =

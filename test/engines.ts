@@ -4,47 +4,47 @@ import { POSTGRES } from './engines/postgres.ts';
 import { REDIS, REDIS_CLUSTER, REDIS_SENTINEL } from './engines/redis.ts';
 import { MEMORY_SQLITE, NORMAL_SQLITE, SQLITE } from './engines/sqlite.ts';
 
-/** An engine that a test opened, with the means to move its time. */
+/** An engine opened for a test, whose clock the test can advance. */
 export interface TestEngine {
   readonly engine: Engine;
-  /** The clock for whatever a test builds on this engine; `passTime` moves it too. */
+  /** The clock for components that a test builds on this engine; `passTime` advances it, too. */
   readonly clock: Clock;
-  /** The engine's idea of the time, ms since 1970. */
+  /** The engine's current time, ms since 1970. */
   now(): number;
-  /** Returns when the engine's clock shows at least `ms` more. */
+  /** Resolves when the engine's clock has advanced by at least `ms`. */
   passTime(ms: number): Promise<void>;
-  /** Stops the engine, removes its data, and fails if the engine failed while it ran. */
+  /** Stops the engine and removes its data. Rejects if the engine reported a failure while it ran. */
   close(): Promise<void>;
 }
 
-/** At which moment of the next changing call the process is killed. */
+/** When the process is killed during the next call that changes data. */
 export type CrashMoment = 'before-commit' | 'after-commit';
 
-/** An engine whose data outlive the process that serves it. */
+/** An engine whose data survive its process. */
 export interface DurableTestEngine extends TestEngine {
   /**
-   * Runs `calls`, kills the process at that moment of their first round trip, and opens the data again. The
-   * promises that `calls` made never resolve as done. This object is closed then; use the answered one.
+   * Runs `calls`, kills the process at that moment of their first round trip, and opens the data again. Promises made
+   * by `calls` are never fulfilled. This object is closed then; use the returned one.
    */
   crash(moment: CrashMoment, calls: () => void): Promise<DurableTestEngine>;
 }
 
 export interface OpenTestEngine {
   readonly namespaces: readonly NamespacePolicy[];
-  /** A day where not given. */
+  /** Defaults to a day. */
   readonly dedupWindowMs?: number;
 }
 
 export interface EngineUnderTest {
   readonly name: string;
-  /** The first half of a queue's type. */
+  /** The first part of a queue's type. */
   readonly type: string;
   open(options: OpenTestEngine): Promise<TestEngine>;
-  /** Null where data do not outlive the process. */
+  /** Null if data do not survive the process. */
   readonly openDurable: ((options: OpenTestEngine) => Promise<DurableTestEngine>) | null;
 }
 
-/** Every engine and mode. The only such list: a suite that should hold for all engines goes through it. */
+/** All engines and modes. This is the only such list: suites that should hold for all engines iterate over it. */
 export const ENGINES: readonly EngineUnderTest[] = [
   SQLITE,
   NORMAL_SQLITE,
@@ -56,20 +56,17 @@ export const ENGINES: readonly EngineUnderTest[] = [
 ];
 
 /**
- * For the contract of storage, hundreds of tests. The other modes, which differ in one setting or in how the server is
- * found, go through the model in any case; `npm run test:long` has every one.
+ * Engines for the storage contract, which has hundreds of tests. The other modes differ only in one setting or in how
+ * the server is found, and are covered by the model-based test; `npm run test:long` runs the contract on all of them.
  */
 export const CONTRACT_ENGINES: readonly EngineUnderTest[] =
   process.env.CONTRACT === 'whole' ? ENGINES : [SQLITE, MEMORY_SQLITE, REDIS, REDIS_CLUSTER, POSTGRES];
 
 /**
- * One mode of each engine, for suites of what stands on top of storage: the modes of an engine differ below its port,
- * and the model runs on every one.
+ * One mode of each engine, for suites of layers above storage: the modes of an engine differ only below the storage
+ * port, and the model-based test runs on all of them.
  */
 export const MAIN_ENGINES: readonly EngineUnderTest[] = [MEMORY_SQLITE, REDIS, POSTGRES];
 
-/**
- * In addition a Redis cluster, for suites that change two queues in one call: in other slots that goes through the
- * outbox.
- */
+/** Adds a Redis cluster, for suites that change two queues in one call: queues in different slots use the outbox. */
 export const MAIN_ENGINES_AND_CLUSTER: readonly EngineUnderTest[] = [...MAIN_ENGINES, REDIS_CLUSTER];

@@ -14,7 +14,7 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 describe('The documentation site', () => {
   let folder: string;
   let files: Set<string>;
-  /** The HTML of each page, by its file. */
+  /** The HTML of each page by its file name. */
   const pages = new Map<string, string>();
 
   before(async () => {
@@ -28,12 +28,12 @@ describe('The documentation site', () => {
 
   after(() => rm(folder, { recursive: true, force: true }));
 
-  it('has each page, and the page that says that there is none', () => {
+  it('has every page and a 404 page', () => {
     const expected = PAGES.map((page) => sitePathOf(page).replace(/\.md$/, '.html'));
     assert.deepEqual([...pages.keys()].sort(), [...expected, '404.html'].sort());
   });
 
-  it('has links that lead to pages and headings, and pictures that are there', () => {
+  it('has no broken link to a page, a heading or an image', () => {
     const broken: string[] = [];
     let anchors = 0;
     for (const [file, html] of pages) {
@@ -51,14 +51,14 @@ describe('The documentation site', () => {
     assert.deepEqual(broken, []);
   });
 
-  it('loads nothing from elsewhere, so that it works without a network', () => {
+  it('loads nothing from other sites, so that it works without a network', () => {
     for (const [file, html] of pages) {
       assert.doesNotMatch(html, /<(script|img|iframe)[^>]*\ssrc="(https?:)?\/\//, file);
       assert.doesNotMatch(html, /<link[^>]*\shref="(https?:)?\/\//, file);
     }
   });
 
-  it('finds words of its pages by a search in the browser', async () => {
+  it('has a local search index with words of its pages', async () => {
     const index = [...files].find((file) => /@localSearchIndexroot\.[\w-]+\.js$/.test(file));
     assert.ok(index !== undefined);
     const text = await readFile(path.join(folder, index), 'utf8');
@@ -68,7 +68,7 @@ describe('The documentation site', () => {
   });
 });
 
-/** The file that a browser is given for an address on a page. */
+/** The file that is served for a link on a page. */
 function fileOf(address: string, page: string): string {
   const { pathname } = new URL(address, `http://site/${page}`);
   const file = pathname.slice(1);

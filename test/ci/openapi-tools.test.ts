@@ -9,14 +9,14 @@ import { installOpenApiTools, tool } from './openapi/tools.ts';
 
 const SAMPLE = fileURLToPath(new URL('openapi/sample.ts', import.meta.url));
 
-describe('The OpenAPI document in the hands of other tools', () => {
+describe('The OpenAPI document in third-party tools', () => {
   const harness = sharedHarness();
   let folder: string;
   let file: string;
 
   before(async () => {
     await installOpenApiTools();
-    // Its own package.json, so that the sample is a module wherever the folder is.
+    // A package.json makes the sample an ES module wherever the folder is.
     folder = await mkdtemp(join(tmpdir(), 'quayside-openapi-'));
     await writeFile(join(folder, 'package.json'), '{"type":"module"}');
     file = join(folder, 'openapi.json');
@@ -26,13 +26,13 @@ describe('The OpenAPI document in the hands of other tools', () => {
 
   after(() => rm(folder, { recursive: true, force: true }));
 
-  it('has nothing that redocly lint complains about', async () => {
+  it('passes redocly lint without a problem', async () => {
     const { code, output } = await tool('redocly', ['lint', file, '--format=json']);
     assert.equal(code, 0, output);
     assert.deepEqual(JSON.parse(output.slice(output.indexOf('{'))).problems, [], output);
   });
 
-  it('generates types on which a program compiles, and the program runs', async () => {
+  it('yields TypeScript types with which a sample program compiles and runs', async () => {
     const generated = join(folder, 'generated.ts');
     const sample = join(folder, 'sample.ts');
     const generation = await tool('openapi-typescript', [file, '-o', generated]);

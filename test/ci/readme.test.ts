@@ -10,16 +10,17 @@ import { QueueClient } from '../support/http-client.ts';
 import { type Block, blocksOf, commandsOf, Shell } from '../support/page-commands.ts';
 
 /**
- * A newcomer's first hour: the code blocks of README.md and of docs/get-started, in order, in a fresh clone of the last
- * commit. The server is started by README's own command. Packages come from npm's cache where it has them, so no
+ * A newcomer's first hour: runs the code blocks of README.md and docs/get-started in order in a fresh clone of the last
+ * commit. The server is started with the README's own command. Packages come from npm's cache if possible, so no
  * network is needed after the `npm ci` that installed these tests.
  */
 const PROJECT = fileURLToPath(new URL('../..', import.meta.url));
-/** Only for a test that would otherwise hang; nothing is measured with it. */
+/** Only prevents a hanging test; nothing is measured with it. */
 const PATIENCE_MS = 240_000;
 
 /**
- * Settings of a newcomer's machine. What else `npm test` set for its children would mislead an npm in another folder.
+ * The npm settings that a newcomer's machine may have. Other variables that `npm test` sets for its children would
+ * mislead an npm in another folder.
  */
 const NPM_SETTINGS = /^npm_config_(cache|registry|userconfig|globalconfig|cafile|noproxy|https?_proxy)$/i;
 
@@ -52,8 +53,8 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     await rm(folder, { recursive: true, force: true });
   });
 
-  it('has shell blocks that any shell takes line by line: no comments, and no URL outside of quotes', () => {
-    // zsh, the shell of macOS, takes an interactive # as a word and a ? as a pattern.
+  it('have shell blocks that work line by line in any shell: no comments, no unquoted URLs', () => {
+    // An interactive zsh, the shell of macOS, treats # as a word and ? as a pattern.
     for (const { language, text } of [...blocks, ...firstQueue, ...install]) {
       if (language !== 'sh') continue;
       assert.doesNotMatch(text, /(^|\s)#/m);
@@ -61,11 +62,11 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     }
   });
 
-  it('passes the token in every example of a commit, a rollback and an extend, and so does every page of docs', async () => {
+  it('pass the lease token in every example of commit, rollback and extend, as all pages of docs do', async () => {
     const pages = (await readdir(path.join(clone, 'docs'), { recursive: true }))
       .filter((name) => name.endsWith('.md'))
       .map((name) => path.join('docs', name))
-      // Its clients are those of another server, which knows no tokens.
+      // This page shows clients of another server, which has no tokens.
       .filter((name) => name !== 'docs/migrate/keuss-server.md');
     let examples = 0;
     for (const page of ['README.md', ...pages]) {
@@ -79,7 +80,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     assert.ok(examples > 0);
   });
 
-  it('says on its first screen what costs newcomers elements or hours', async () => {
+  it('warn at the top of README.md about what costs newcomers elements or hours', async () => {
     const page = await readFile(path.join(clone, 'README.md'), 'utf8');
     const first = page.slice(0, page.indexOf('## A first job')).replaceAll(/\s+/g, ' ');
     for (const said of [
@@ -97,7 +98,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     }
   });
 
-  it('has a first job that is inserted, reserved and committed', async () => {
+  it('have a first job that is inserted, reserved and committed', async () => {
     const exported = server.output.split('\n').find((line) => line.startsWith('export '));
     assert.ok(exported !== undefined, server.output);
     await shell.run(exported);
@@ -117,7 +118,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     ]);
   });
 
-  it('has a worker of the SDK that commits what it worked on, rolls back what fails, and ends when it is stopped', async () => {
+  it('have an SDK worker that commits processed jobs, rolls back failed ones and ends on SIGTERM', async () => {
     const program = textOf(blocks, 'js', /Worker/);
     const failingOnce = program.replace(
       "console.log('working on', job.data);",
@@ -145,7 +146,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     assert.equal(stats.commit, 3, 'the first job, the second, and the one that failed once');
   });
 
-  it('leads to a first queue, a stream and an exchange that do what their page says', async () => {
+  it('have examples of a queue, a stream and an exchange that print what the page says', async () => {
     await paste(shell, firstQueue, [
       [/^export /, () => {}],
       [/-X PUT .*orders"/, isInsert],
@@ -167,7 +168,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     ]);
   });
 
-  it('has a configuration that starts once each user has a hash, and means what README says of it', async () => {
+  it('have a configuration that starts with a password hash and grants the rights that the page describes', async () => {
     const commands = commandsOf(textOf(install, 'sh', /hash-password/));
     assert.equal(commands.length, 3);
     const [hashPassword = '', printConfig = '', start = ''] = commands;
@@ -202,9 +203,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
   });
 });
 
-/**
- * A command that keeps running, in a process group of its own: npm, the shell that npm starts, and what this starts.
- */
+/** A command that keeps running, in its own process group: npm, the shell that npm starts, and the server. */
 class Program {
   output = '';
   readonly #child: ChildProcess;
@@ -227,7 +226,7 @@ class Program {
     this.#ended = once(this.#child, 'close').then(() => this.#onOutput());
   }
 
-  /** Resolves when the output matches. @throws Error if the program ends before */
+  /** Resolves when the output matches. Rejects if the program ends before that. */
   async prints(pattern: RegExp): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const fail = (why: string): void =>
@@ -241,7 +240,7 @@ class Program {
     await promise.finally(() => clearTimeout(patience));
   }
 
-  /** SIGTERM to the whole group, as a terminal that is closed would; resolves when all of it is gone. */
+  /** Sends SIGTERM to the whole group, as a closed terminal would. Resolves when all of its processes have ended. */
   async stop(): Promise<void> {
     const { pid, exitCode, signalCode } = this.#child;
     if (pid !== undefined && exitCode === null && signalCode === null) process.kill(-pid, 'SIGTERM');
@@ -249,7 +248,7 @@ class Program {
   }
 }
 
-/** A newcomer's environment: no program of this project in the path, and any free port instead of the default. */
+/** A newcomer's environment: PATH without this project's programs, and any free port instead of the default. */
 function environment(): Record<string, string> {
   const own = Object.entries(process.env).filter(
     ([name]) =>
@@ -265,7 +264,7 @@ function environment(): Record<string, string> {
   };
 }
 
-/** Runs the shell commands of a page in order, and checks what each prints. */
+/** Runs the shell commands of a page in order and checks the output of each. */
 async function paste(
   shell: Shell,
   blocks: readonly Block[],
@@ -282,7 +281,7 @@ async function paste(
   assert.equal(commands.length, steps.length);
 }
 
-/** The text of the one block of that language that matches. */
+/** The content of the only block of that language that matches. */
 function textOf(blocks: readonly Block[], language: string, pattern: RegExp): string {
   const found = blocks.filter((block) => block.language === language && pattern.test(block.text.trim()));
   assert.equal(found.length, 1, `README.md has one block of ${language} with ${pattern}`);
@@ -293,7 +292,7 @@ function isInsert(printed: string): void {
   assert.match(printed, /^\{"id":"[^"]+"\}$/);
 }
 
-/** Checks what `curl -i` prints of an element. */
+/** Checks the output of `curl -i` for an element. */
 function hasElement(printed: string, contentType: string, body: string): void {
   const [head = '', content] = printed.split('\r\n\r\n');
   assert.match(head, /^HTTP\/1\.1 200 OK\r\n/);

@@ -19,11 +19,11 @@ const RUNNING = {
   error: null,
 };
 
-describe('A bulk operation whose command ends before it', () => {
+describe('A command that ends before its bulk operation', () => {
   let server: Server;
   let reads = 0;
   let isFrozen = false;
-  /** Called with each read of the operation. */
+  /** Called at each request for the state of the operation. */
   let onRead: () => void = () => {};
 
   before(async () => {
@@ -61,7 +61,7 @@ describe('A bulk operation whose command ends before it', () => {
     return { code, stdout: written, stderr: errors };
   }
 
-  it('by a signal is named, with how to see and to cancel it', async () => {
+  it('prints the operation id and how to follow and cancel it if a signal ends it', async () => {
     onRead = () => void process.emit('SIGINT', 'SIGINT');
     const { code, stdout, stderr } = await move();
     assert.deepEqual([code, stdout, reads], [6, '', 1]);
@@ -72,7 +72,7 @@ describe('A bulk operation whose command ends before it', () => {
     assert.equal(process.listenerCount('SIGINT'), 0);
   });
 
-  it('by a signal while the server does not respond ends at once', async () => {
+  it('ends at once on a signal even while the server does not respond', async () => {
     isFrozen = true;
     const { code, stderr } = await move();
     isFrozen = false;
@@ -80,7 +80,7 @@ describe('A bulk operation whose command ends before it', () => {
     assert.match(stderr, /^quayside: operation op-1 continues on the server; .*\n$/);
   });
 
-  it('because the server cannot be reached is named, too', async () => {
+  it('prints the operation id if the server becomes unreachable', async () => {
     onRead = () => void server.close();
     const { code, stdout, stderr } = await move();
     assert.deepEqual([code, stdout], [6, '']);

@@ -72,7 +72,7 @@ describe('The command line', () => {
     await rm(home, { recursive: true, force: true });
   });
 
-  /** Runs a command with that input, its output going into a pipe, or into what says that it is a terminal. */
+  /** Runs a command with the given input. Its output is a pipe, or claims to be a terminal if `isTTY`. */
   async function quayside(
     args: readonly string[],
     input: string | Uint8Array = '',
@@ -95,7 +95,7 @@ describe('The command line', () => {
       .filter((line) => line !== '')
       .map((line) => JSON.parse(line));
 
-  it('inserts, shows, takes and commits elements', async () => {
+  it('inserts, browses, takes and commits elements', async () => {
     const put = await quayside(['put', 'N/orders', '{"order":1}', 'text', '--header', 'lang=en']);
     assert.equal(put.code, 0, put.stderr);
     assert.equal(json(put).length, 2);
@@ -135,7 +135,7 @@ describe('The command line', () => {
     assert.deepEqual(json(await quayside(['status'])), [{ namespace: 'N' }]);
   });
 
-  it('has the exit codes of its page', async () => {
+  it('exits with the documented codes', async () => {
     assert.equal((await quayside(['get', 'N/empty'])).code, 3);
     assert.equal((await quayside(['put', 'no namespace', 'x'])).code, 2);
     assert.equal((await quayside(['put', 'N/x', 'x', '--delay', 'soon'])).code, 2);
@@ -145,7 +145,7 @@ describe('The command line', () => {
     const away = await quayside(['status', 'N/x', '--url', await closedUrl()]);
     assert.equal(away.code, 5);
     assert.match(away.stderr, /cannot be reached/);
-    // What is past when it arrives is rejected; a machine that is busy is given more time.
+    // An expiry that has passed when the request arrives is rejected, so a busy machine retries with more time.
     const expiringIn = (ms: number): Promise<Ended> =>
       quayside(['token', 'add', 'short', '--expires', new Date(Date.now() + ms).toISOString()]);
     let ms = 1_000;
@@ -164,7 +164,7 @@ describe('The command line', () => {
     assert.equal((await quayside(['get', '--help'])).code, 0);
   });
 
-  it('prints the ids of what was inserted if a part is rejected', async () => {
+  it('prints the ids of inserted elements if another element is rejected', async () => {
     const { code, stdout, stderr } = await quayside(['put', 'N/partly', 'a', 'x'.repeat(1_100_000), 'b']);
     assert.match(stderr, /^quayside: Element 2: The body has 1100000 bytes\./);
     assert.equal(code, 1);
@@ -181,7 +181,7 @@ describe('The command line', () => {
     assert.equal(shown.length, 2);
   });
 
-  it('does not say that nothing was changed if the server goes away in the middle', async () => {
+  it('exits with "outcome unknown" if the server shuts down after a part of the elements is inserted', async () => {
     let requests = 0;
     const going = createHttpServer((request, response) => {
       requests += 1;
@@ -203,7 +203,7 @@ describe('The command line', () => {
     }
   });
 
-  it('takes the page of a proxy for no response of the server, whatever was asked', async () => {
+  it("rejects a proxy's HTML page as a response to any command", async () => {
     const proxy = createHttpServer((request, response) => {
       const page = (): unknown =>
         response.writeHead(200, { 'content-type': 'text/html' }).end('<p>Log in</p>');
@@ -254,7 +254,7 @@ describe('The command line', () => {
     }
   });
 
-  it('prints a table of any number of rows', async () => {
+  it('prints a table of 200,000 rows', async () => {
     const record = { size: 1, schedSize: 0, resvSize: 0, paused: false };
     const queues = Object.fromEntries(Array.from({ length: 200_000 }, (_, i) => [`q${i}`, record]));
     const body = JSON.stringify(queues);
@@ -295,7 +295,7 @@ describe('The command line', () => {
     assert.deepEqual(json(await quayside(['purge', 'N/to', '--state', 'all', '--yes'])), [{ removed: 1 }]);
   });
 
-  it('waits for the end of a purge, however long it takes', async (t) => {
+  it('sets no time limit for a purge', async (t) => {
     await quayside(['put', 'N/purged', 'a']);
     const timeouts = t.mock.method(globalThis, 'setTimeout');
     const limitsOf = async (args: readonly string[]): Promise<number> => {
@@ -319,7 +319,7 @@ describe('The command line', () => {
     ]);
   });
 
-  it('names a line that cannot be imported by its place in the whole input', async () => {
+  it('reports an invalid import line by its number in the whole input', async () => {
     await quayside(['put', 'N/long', 'a']);
     const [line] = json(await quayside(['export', 'N/long'])) as object[];
     const lines = Array.from({ length: 5_010 }, (_, i) => JSON.stringify({ ...line, id: `e${i}` }));
@@ -332,7 +332,7 @@ describe('The command line', () => {
     assert.equal(status?.total, 4_999);
   });
 
-  it('stores no text in place of bytes that are not UTF-8', async () => {
+  it('rejects input that is not UTF-8 instead of storing replacement characters', async () => {
     const latin = Buffer.from('{"a":1}\n{"name":"J\xfcrgen"}\n', 'latin1');
     for (const args of [
       ['put', 'N/latin', '--lines'],
@@ -348,7 +348,7 @@ describe('The command line', () => {
     assert.deepEqual([element?.contentType, element?.data], ['application/json', { a: 1 }]);
   });
 
-  it('says that an export is incomplete if the connection ends in the middle', async () => {
+  it('reports an incomplete export if the connection breaks', async () => {
     const breaking = createHttpServer((_, response) => {
       response.writeHead(200, { 'content-type': 'application/x-ndjson' });
       response.write('{"id": "1"}\n', () => response.destroy());
@@ -363,7 +363,7 @@ describe('The command line', () => {
     );
   });
 
-  it('says nothing if the reader of its output has gone, unless it has changed something', async () => {
+  it('reports a closed output pipe only if the command has changed something', async () => {
     await quayside(['put', 'N/unread', '--lines'], 'a\nb\n');
     for (const [command, expected] of [
       ['browse', ''],
@@ -380,13 +380,13 @@ describe('The command line', () => {
     }
   });
 
-  it('fails if its output cannot be written, and says nothing if its reader has gone', async () => {
+  it('fails if its output cannot be written, but is silent if the reader closed the pipe', async () => {
     const script = (command: string, to: string): string =>
       `set -o pipefail; ${process.execPath} ${MAIN} ${command} ${to}`;
     for (const command of ['--print-config', 'man', 'completion bash', 'status']) {
       const full = run('bash', ['-c', script(command, '> /dev/full')], { env: { ...process.env, ...env } });
       await assert.rejects(full, { code: 1, stderr: /^quayside: .*ENOSPC/ }, command);
-      // `true` may read nothing and end before something is written; then this is as if it had read all.
+      // `true` may exit before anything is written; the command must treat that as if `true` had read everything.
       const gone = run('bash', ['-c', script(command, '| true')], { env: { ...process.env, ...env } });
       const { stderr } = await gone.catch((error: { stderr: string }) => error);
       assert.equal(stderr, '', command);
@@ -409,7 +409,7 @@ describe('The command line', () => {
     }
   });
 
-  it('creates, lists and revokes tokens, and logs in with one', async () => {
+  it('creates, lists and revokes tokens, and authenticates with one', async () => {
     const [created] = json(await quayside(['token', 'add', 'ci', '--rights', 'N=write'])) as Record<
       string,
       string
@@ -424,7 +424,7 @@ describe('The command line', () => {
     assert.equal((await quayside(['put', 'N/by-token', 'x'], '', own)).code, 4);
   });
 
-  it('summarizes dead letters, lists nodes and measures', async () => {
+  it('summarizes dead letters, lists nodes and runs a benchmark', async () => {
     assert.equal((await quayside(['dead', 'N'])).code, 0);
     assert.equal(json(await quayside(['nodes'])).length, 1);
     const measured = json(await quayside(['bench', 'N/bench', '--count', '100', '--callers', '8'])) as {
@@ -436,7 +436,7 @@ describe('The command line', () => {
     );
   });
 
-  it('completes its commands in three shells', async () => {
+  it('prints completions for bash, zsh and fish', async () => {
     for (const shell of ['bash', 'zsh', 'fish']) {
       const { stdout } = await quayside(['completion', shell]);
       for (const command of COMMANDS) assert.ok(stdout.includes(command), `${shell}: ${command}`);
@@ -446,7 +446,7 @@ describe('The command line', () => {
     assert.equal((await run('bash', ['-c', `${stdout}\n${typed}`])).stdout, 'put purge\n');
   });
 
-  it('says in the help of a command what each of its arguments is', async () => {
+  it('describes each argument of a command in its help', async () => {
     const describe = async (command: Command, parents: readonly string[]): Promise<void> => {
       const words = [...parents, command.name()];
       for (const one of command.commands) await describe(one, words);
@@ -462,7 +462,7 @@ describe('The command line', () => {
     assert.doesNotMatch(stdout, /\[\]/);
   });
 
-  it('has the content type that its help says, for an argument, a line and standard input', async () => {
+  it('inserts arguments, lines and standard input with the documented content type', async () => {
     const types = async (args: readonly string[], input = ''): Promise<unknown[]> => {
       await quayside(['purge', 'N/types', '--yes']);
       assert.equal((await quayside(['put', 'N/types', ...args], input)).code, 0);
@@ -476,7 +476,7 @@ describe('The command line', () => {
     assert.deepEqual(await types(['--type', 'text/csv'], 'a,b'), ['text/csv']);
   });
 
-  it('prints a man page with each command and each of its options', async () => {
+  it('prints a man page with all commands and options', async () => {
     const { code, stdout } = await quayside(['man']);
     assert.equal(code, 0);
     for (const command of COMMANDS) {
@@ -486,12 +486,12 @@ describe('The command line', () => {
     assert.match(stdout, /^\.SS put queue \[data\.\.\.\]$/m);
     assert.match(stdout, /^\.B \\-\\-dry\\-run$/m);
     for (const code of Object.values(EXIT_CODES)) assert.match(stdout, new RegExp(`^\\.B ${code}$`, 'm'));
-    // A line of text that begins like a request would not be shown.
+    // A text line that starts like a troff request would not be shown.
     const requests = new Set([...stdout.matchAll(/^[.']\S*/gm)].map(([request]) => request));
     assert.deepEqual([...requests].sort(), ['.B', '.I', '.SH', '.SS', '.TH', '.TP']);
   });
 
-  it('does not take the name of a queue for a step in a path: the request would be another one', async () => {
+  it('rejects "." and ".." as queue names: the URL would address another resource', async () => {
     await quayside(['put', 'N/export', 'kept']);
     for (const args of [
       ['export', 'N/.'],
@@ -506,7 +506,7 @@ describe('The command line', () => {
     assert.equal(json(await quayside(['browse', 'N/export'])).length, 1);
   });
 
-  it('takes credentials from its file, for the server and the user of the file alone', async () => {
+  it('uses the credentials of its file only for the server and the user of that file', async () => {
     await mkdir(path.join(home, 'quayside'));
     const file = { url: server.url, user: 'test1', password: 'test1' };
     await writeFile(path.join(home, 'quayside', 'client.json'), JSON.stringify(file));
@@ -522,7 +522,7 @@ describe('The command line', () => {
     assert.equal((await quayside(['status', 'N', '--url', withUser, '--user', 'other'], '', other)).code, 4);
   });
 
-  it('says what is wrong with its file', async () => {
+  it('reports an invalid credentials file without quoting secrets', async () => {
     const folder = path.join(home, 'wrong');
     await mkdir(path.join(folder, 'quayside'), { recursive: true });
     const file = path.join(folder, 'quayside', 'client.json');
@@ -548,7 +548,7 @@ describe('The command line', () => {
     assert.deepEqual([unread.code, unread.stderr], [2, `quayside: ${file} cannot be read (EISDIR).\n`]);
   });
 
-  it('says on a terminal that there is nothing to take, and prints nothing elsewhere', async () => {
+  it('reports an empty queue on a terminal and prints nothing into a pipe', async () => {
     for (const command of ['get', 'reserve']) {
       const shown = await quayside([command, 'N/nothing'], '', env, true);
       assert.deepEqual(shown, {
@@ -560,7 +560,7 @@ describe('The command line', () => {
     }
   });
 
-  it('prints a body that is JSON as it was written, in one line: no number is rounded, and nothing is too deep', async () => {
+  it('prints a JSON body on one line, otherwise unchanged: no rounded numbers, any depth', async () => {
     const deep = `${'['.repeat(20_000)}${']'.repeat(20_000)}`;
     const written = '\ufeff{\n\t"id": 12345678901234567891,\r\n\t"price": 1.50, "text": "a\\tb"\n}\n';
     const shown = '{  "id": 12345678901234567891,   "price": 1.50, "text": "a\\tb" }';
@@ -592,7 +592,7 @@ describe('The command line', () => {
     }
   });
 
-  it('prints a command that a shell can run to commit what was reserved, whatever the queue and the group', async (t) => {
+  it('prints a shell command that commits the reserved element, for any queue name and group', async (t) => {
     const stream = { url: 'sqlite::memory:', variant: 'stream', groups: ['first', 'second'] };
     const other = await ServerInProcess.start({
       config: { http: { users: { test1: 'test1' } }, namespaces: { events: stream } },
@@ -611,7 +611,7 @@ describe('The command line', () => {
     }
   });
 
-  it('prints tables on a terminal, without control characters of bodies, and JSON elsewhere', async () => {
+  it('prints tables without control characters on a terminal, and JSON into a pipe', async () => {
     await quayside(['put', 'N/shown', 'red \u001b[31m']);
     const command = `${process.execPath} ${MAIN} browse N/shown`;
     const { stdout } = await run('script', ['-qec', command, '/dev/null'], {
@@ -627,7 +627,7 @@ describe('The command line', () => {
     assert.equal(JSON.parse(piped.stdout).data, 'red \u001b[31m');
   });
 
-  it('prints nothing of data that a terminal acts on: C0 and C1 controls, and marks that turn the direction of text', async () => {
+  it('escapes C0 and C1 controls and bidirectional marks of data on a terminal', async () => {
     const acting = 'esc \u001b[31m csi \u009b31m turned \u202e';
     const body = JSON.stringify({ text: acting });
     await quayside(['put', 'N/acting', body, '--type', 'application/json']);
@@ -653,7 +653,7 @@ describe('The command line', () => {
       assert.match(stdout, /turned/, args.join(' '));
       assert.doesNotMatch(stdout, /[^\n\P{Cc}]|\p{Bidi_Control}/u, args.join(' '));
     }
-    // JSON means the same, escaped.
+    // The escaped JSON parses to the same value.
     const [shown] = json(await quayside(['browse', 'N/acting', '--json'], '', env, true)) as {
       data: object;
     }[];
@@ -667,7 +667,7 @@ describe('The command line', () => {
   });
 });
 
-/** Where nobody listens. */
+/** A URL of a port on which nothing listens. */
 async function closedUrl(): Promise<string> {
   const listener = createServer().listen(0, '127.0.0.1');
   await once(listener, 'listening');

@@ -1,6 +1,6 @@
 import type { ServerCommands } from '../../src/cli/server-commands.ts';
 
-/** For commands that call a server: those of the server itself run in processes of their own, in test/system. */
+/** For tests of client commands. Commands that run a server are tested as separate processes in test/system. */
 export const NO_SERVER: ServerCommands = {
   version: '0.0.0',
   optionsText: () => '',

@@ -14,10 +14,10 @@ import { NO_SERVER } from './no-server.ts';
 const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 const ENTER_SCREEN = '\u001b[?1049h';
 const LEAVE_SCREEN = '\u001b[?1049l';
-/** What begins a frame. */
+/** Each frame starts with this sequence. */
 const HOME = '\u001b[H';
 
-/** A terminal in this process. */
+/** A simulated terminal in this process. */
 class Terminal {
   readonly stdin = Object.assign(new PassThrough(), {
     isTTY: true,
@@ -32,7 +32,7 @@ class Terminal {
     this.stdout.on('data', (chunk: Buffer) => this.writes.push(chunk.toString()));
   }
 
-  /** Resolves with the next frame that matches. */
+  /** Resolves with the next frame that matches the pattern. */
   async frame(pattern: RegExp): Promise<string> {
     for (;;) {
       const found = this.writes.slice(this.#seen).findIndex((write) => pattern.test(write));
@@ -45,7 +45,7 @@ class Terminal {
   }
 }
 
-/** A frame that never comes fails its test. */
+/** The timeout fails a test whose expected frame is never written. */
 describe('quayside top', { timeout: 120_000 }, () => {
   let server: Harness;
   let env: Record<string, string>;
@@ -67,7 +67,7 @@ describe('quayside top', { timeout: 120_000 }, () => {
   });
   after(() => server?.close());
 
-  /** Runs it with its output going into a pipe. */
+  /** Runs `quayside top` with its output going into a pipe. */
   async function page(...flags: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
     const [stdout, stderr] = [new PassThrough(), new PassThrough()];
     const texts = Promise.all([text(stdout), text(stderr)]);
@@ -79,11 +79,11 @@ describe('quayside top', { timeout: 120_000 }, () => {
     return { code, stdout: written, stderr: errors };
   }
 
-  /** The names of queues in a frame, from top to bottom. */
+  /** The queue names in a frame, from top to bottom. */
   const namesIn = (frame: string): string[] =>
     [...frame.matchAll(/\bN\/(\w+)/g)].map(([, name = '']) => name);
 
-  it('prints one page as JSON and ends if its output is no terminal', async () => {
+  it('prints one page as JSON and ends if its output is not a terminal', async () => {
     const { code, stdout } = await page('--limit', '2');
     assert.equal(code, 0);
     const { queues, matched, sums } = JSON.parse(stdout);
@@ -102,17 +102,17 @@ describe('quayside top', { timeout: 120_000 }, () => {
     );
   });
 
-  it('rejects a field that nothing is sorted by, and an interval that is too short', async () => {
+  it('rejects an unknown sort field and an interval that is too short', async () => {
     const unknown = await page('--sort', 'colour');
     assert.equal(unknown.code, 2);
     assert.match(unknown.stderr, /--sort "colour" is unknown\. Allowed: depth, ready, /);
     assert.equal((await page('--interval', '0')).code, 2);
   });
 
-  it('sorts and filters by keys, writes each frame at once, and restores the terminal', async (t) => {
+  it('sorts and filters on key presses, writes each frame in one piece, and restores the terminal', async (t) => {
     const terminal = new Terminal();
     const { stdin, stdout, writes } = terminal;
-    // Ends it, whatever failed.
+    // Ends `quayside top` even if the test fails.
     t.after(() => stdin.end());
     const io = { stdin, stdout, stderr: new PassThrough(), env };
     const ended = runProgram(['top', '--interval', '0.1'], io, NO_SERVER);
@@ -130,11 +130,11 @@ describe('quayside top', { timeout: 120_000 }, () => {
 
     stdin.write('/thx\u007f');
     await terminal.frame(/filter: th_/);
-    // An arrow is no text.
+    // An arrow key does not add to the filter.
     stdin.write('\u001b[A');
     stdin.write('\r');
     assert.deepEqual(namesIn(await terminal.frame(/1 of 3 queues by name, .*filter: th\b/)), ['three']);
-    // What is wrong with a filter is shown, and the table stays.
+    // An invalid filter shows an error and keeps the table.
     stdin.write('/ colour:1\r');
     const wrong = await terminal.frame(/there is no measure "colour"/);
     assert.deepEqual(namesIn(wrong), ['three']);
@@ -151,7 +151,7 @@ describe('quayside top', { timeout: 120_000 }, () => {
     }
   });
 
-  /** Runs it in a pseudo-terminal of 20 lines, which says at the end how it is set. */
+  /** Runs `quayside top` in a pseudo-terminal of 20 lines and prints the terminal's settings when it has ended. */
   async function inTerminal(t: TestContext, end: (keys: NodeJS.WritableStream, pid: number) => void) {
     const live = `sh -c 'echo pid=$$; exec ${process.execPath} ${MAIN} top'`;
     const command = `stty rows 20 cols 100; ${live}; code=$?; stty -a; exit $code`;
@@ -169,7 +169,7 @@ describe('quayside top', { timeout: 120_000 }, () => {
     return { code, output };
   }
 
-  it('leaves a real terminal as it was, whether a key or a signal ends it', async (t) => {
+  it('restores the settings of a real terminal, whether a key or a signal ends it', async (t) => {
     const ways = [
       (keys: NodeJS.WritableStream) => keys.write('q'),
       (keys: NodeJS.WritableStream) => keys.write('\u0003'),

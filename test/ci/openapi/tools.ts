@@ -11,7 +11,7 @@ export function installOpenApiTools(): Promise<void> {
   return installTools(FOLDER);
 }
 
-/** Runs one of the tools. Resolves with its exit code and what it printed. */
+/** Runs one of the tools. Resolves with its exit code and output. */
 export async function tool(name: string, args: readonly string[]): Promise<{ code: number; output: string }> {
   try {
     const { stdout } = await run(`${FOLDER}node_modules/.bin/${name}`, [...args], {
