@@ -8,15 +8,15 @@ import { needDebian } from '../support/python.ts';
 const run = promisify(execFile);
 
 export interface DebianArchive {
-  /** For whatever else the test makes. */
+  /** A temporary folder, which the test may use, too. */
   readonly folder: string;
   readonly archive: string;
   remove(): Promise<void>;
 }
 
 /**
- * A folder for the run with the root of a small Debian in it, as an archive. mmdebstrap takes what it needs from
- * Debian's mirror. What else these tests need of this machine's Debian is installed as well.
+ * Creates a temporary folder with an archive of a minimal Debian root. mmdebstrap downloads packages from Debian's
+ * mirror. Debian packages that these tests need on this machine are installed, too.
  */
 export async function debianArchive(): Promise<DebianArchive> {
   needDebian('buildah', 'mmdebstrap', 'systemd');
@@ -32,11 +32,11 @@ export async function debianArchive(): Promise<DebianArchive> {
   return { folder, archive, remove: () => rm(folder, { recursive: true, force: true }) };
 }
 
-/** The archive unpacked: a root to change into. */
+/** Unpacks the archive into a root folder for chroot. */
 export async function unpack(archive: string, root: string): Promise<void> {
   await mkdir(root);
   await run('tar', ['-xf', archive, '-C', root, '--exclude=./dev/*']);
-  // What a server's runtime opens; the machine's own /dev would outlive the test if a removal went astray.
+  // The devices that Node opens. The machine's /dev is not mounted: an error while the root is removed could damage it.
   await run('mknod', ['-m', '666', join(root, 'dev/null'), 'c', '1', '3']);
   await run('mknod', ['-m', '666', join(root, 'dev/urandom'), 'c', '1', '9']);
 }

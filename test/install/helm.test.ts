@@ -15,7 +15,7 @@ const TOOLS = join(import.meta.dirname, 'helm');
 const CHART = join(ROOT, 'ops/helm/quayside');
 const run = promisify(execFile);
 
-/** What a manifest is typed as; ServiceMonitor is not Kubernetes' own. */
+/** The declaration file of each manifest's type. ServiceMonitor is missing: it is not a type of Kubernetes. */
 const TYPES: Readonly<Record<string, string>> = {
   'apps/v1 Deployment': 'kubernetes-types/apps/v1.d.ts',
   'apps/v1 StatefulSet': 'kubernetes-types/apps/v1.d.ts',
@@ -74,7 +74,7 @@ interface Rendered {
 // biome-ignore lint/suspicious/noExplicitAny: Kubernetes' objects, whose types the test checks by the compiler.
 type Manifest = any;
 
-/** As Helm renders the chart, for each of these values. */
+/** Renders the chart as Helm does, once for each of the given values. */
 async function render(requests: readonly object[]): Promise<Rendered[]> {
   const renderer = spawn('go', ['run', join(TOOLS, 'render.go'), CHART], {
     env: { ...process.env, GO111MODULE: 'off', GOPATH: '/usr/share/gocode' },
@@ -84,7 +84,7 @@ async function render(requests: readonly object[]): Promise<Rendered[]> {
   return JSON.parse(await text(renderer.stdout));
 }
 
-/** The manifests of a release. Kubernetes reads YAML 1.1. */
+/** The manifests of a rendered chart. Kubernetes parses YAML 1.1. */
 function manifestsOf({ files, error }: Rendered): Manifest[] {
   assert.equal(error, undefined);
   return Object.entries(files ?? {})
@@ -97,7 +97,7 @@ function manifestsOf({ files, error }: Rendered): Manifest[] {
     .filter((manifest) => manifest !== null);
 }
 
-describe('the Helm chart', () => {
+describe('The Helm chart', () => {
   let folder: Folder;
   let shapes: Map<string, Manifest[]>;
   const workloads = (): [string, Manifest][] =>
@@ -122,7 +122,7 @@ describe('the Helm chart', () => {
   });
   after(() => folder.dispose());
 
-  it('has manifests with the fields, and the types of them, that Kubernetes has', async () => {
+  it('has manifests that conform to the types of Kubernetes', async () => {
     const place = await mkdtemp(join(TOOLS, 'manifests-'));
     try {
       let source = '';
@@ -139,7 +139,7 @@ describe('the Helm chart', () => {
         return run('tsc', [...flags, file], { cwd: place });
       };
       await check('manifests.ts').catch(({ stdout }) => assert.fail(stdout));
-      // So that the check is known to find something.
+      // Prove that the check finds an error.
       await writeFile(join(place, 'wrong.ts'), source.replaceAll('"runAsNonRoot"', '"runAsNotRoot"'));
       await assert.rejects(check('wrong.ts'), ({ stdout }) => stdout.includes('runAsNotRoot'));
     } finally {
@@ -147,7 +147,7 @@ describe('the Helm chart', () => {
     }
   });
 
-  it('gives the nodes a configuration that the server takes', async () => {
+  it('gives the nodes a configuration that the server accepts', async () => {
     for (const [name, workload] of workloads()) {
       const [container] = workload.spec.template.spec.containers;
       const manifests = shapes.get(name) ?? [];
@@ -165,7 +165,7 @@ describe('the Helm chart', () => {
     }
   });
 
-  it('lets the nodes do and write nothing that they need not', () => {
+  it('gives the nodes no privileges, and /data as the only writable volume', () => {
     for (const [name, workload] of workloads()) {
       const { template } = workload.spec;
       const [container] = template.spec.containers;
@@ -199,7 +199,7 @@ describe('the Helm chart', () => {
     }
   });
 
-  it('lets nodes connect to engines, and to what the values name, alone', () => {
+  it('lets nodes connect only to engines and to targets given in the values', () => {
     const DNS = 53;
     const expected = {
       'SQLite, nothing but the Secret': [],
@@ -215,7 +215,7 @@ describe('the Helm chart', () => {
     assert.deepEqual(Object.fromEntries(open), expected);
   });
 
-  it('selects by labels that the pods have, and names ports and volumes that they have', () => {
+  it('refers only to labels, ports and volumes that the pods have', () => {
     for (const [name, manifests] of shapes) {
       const workload = manifests.find(({ kind }) => kind === 'StatefulSet' || kind === 'Deployment');
       const { template, volumeClaimTemplates = [] } = workload.spec;
@@ -254,7 +254,7 @@ describe('the Helm chart', () => {
     }
   });
 
-  it('has one node and a volume for the embedded engine, and several nodes with a disruption budget for the others', () => {
+  it('runs one node with a volume for SQLite, and several nodes with a disruption budget for other engines', () => {
     for (const [name, manifests] of shapes) {
       const isSqlite = name.startsWith('SQLite');
       const kinds = manifests.map(({ kind }) => kind);
@@ -266,7 +266,7 @@ describe('the Helm chart', () => {
     assert.deepEqual(replicas, [1, 1, 3, 5]);
   });
 
-  it('rejects values that it does not know, or that would not work', async () => {
+  it('rejects unknown values and values that cannot work', async () => {
     const wrong: [object, RegExp][] = [
       [{}, /secrets\.name: String length/],
       [{ secrets: SECRETS, replica: 2 }, /replica is not allowed/],

@@ -13,14 +13,14 @@ const AUTHORITIES = '/etc/ssl/certs/ca-certificates.crt';
 const ENVIRONMENT = { ...process.env, QUAYSIDE_HTTP__PORT: '0' };
 const run = promisify(execFile);
 
-/** The number of the user that a process runs as. */
+/** The user id of a process. */
 async function userOf(pid: number): Promise<number> {
   const status = await readFile(`/proc/${pid}/status`, 'utf8');
   return Number(/^Uid:\s+(\d+)/m.exec(status)?.[1]);
 }
 
-// Each of the two waits much for files and for the registry; the steps within each are in order.
-describe('an installation', { concurrency: true }, () => {
+// The two suites run concurrently, because both mostly wait for files and the registry; the tests of each run in order.
+describe('An installation', { concurrency: true }, () => {
   let debian: DebianArchive;
   before(async () => {
     debian = await debianArchive();
@@ -29,7 +29,8 @@ describe('an installation', { concurrency: true }, () => {
 
   describe('from the Dockerfile', { concurrency: false }, () => {
     /**
-     * Storage of this test's own, in plain folders: no image of the machine is touched, and no kernel module needed.
+     * Runs buildah with its own storage in plain folders, so that it needs no kernel module and does not see the
+     * machine's images.
      */
     let buildah: (...args: string[]) => Promise<{ stdout: string }>;
     let flags: string[];
@@ -52,7 +53,7 @@ describe('an installation', { concurrency: true }, () => {
         copyFile(AUTHORITIES, join(context, 'authorities.crt')),
         cp(npm, join(context, 'npm'), { recursive: true }),
       ]);
-      // What the official image of Node is made of, which no registry is asked for here.
+      // Stands in for the official Node image, so that no image registry is needed.
       const base = `FROM scratch
 ADD debian.tar /
 COPY node /usr/local/bin/node
@@ -67,7 +68,7 @@ RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
       await buildah(...bud, '--format=docker', '--build-arg=BASE=localhost/base', '-t', 'quayside', ROOT);
     });
 
-    it('runs as a user without rights, is healthy, and finds its elements again', async () => {
+    it('runs as an unprivileged user, passes its health check and keeps elements over a restart', async () => {
       await buildah('from', '--pull-never', '--name', 'one', 'localhost/quayside');
       const config = JSON.parse((await buildah('inspect', '--type=image', 'localhost/quayside')).stdout)
         .Docker.config;
@@ -120,7 +121,7 @@ RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
       await inside('dpkg', '--install', `/${name}`);
     };
 
-    /** Makes a package of the same files as another one, which took most of a minute to build. */
+    /** Repacks a built package under another revision, because a build takes most of a minute. */
     const revise = async (built: string, revision: string): Promise<void> => {
       const files = join(debian.folder, 'revised');
       await run('dpkg-deb', ['--raw-extract', built, files]);
@@ -139,11 +140,11 @@ RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
       await install('1');
     });
 
-    it('has a unit that systemd takes without a warning, and that exposes little', async () => {
+    it('has a unit that systemd accepts without a warning and rates as little exposed', async () => {
       const unit = join(ROOT, 'ops/systemd/quayside.service');
       const { stdout } = await run('systemd-analyze', ['security', '--offline=true', '--threshold=20', unit]);
       assert.match(stdout, /exposure level/);
-      // Against this machine's own units, of which the small Debian has none.
+      // Verified outside of the minimal root, which has no systemd units that this one could refer to.
       const installed = await readFile(join(root, 'lib/systemd/system/quayside.service'), 'utf8');
       const checkable = join(debian.folder, 'quayside.service');
       await writeFile(checkable, installed.replace('/usr/bin/quayside', join(root, 'usr/bin/quayside')));
@@ -151,7 +152,7 @@ RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
       assert.equal(checked.stderr, '');
     });
 
-    it('starts its service when it is installed, also after a removal, and at an upgrade restarts only one that runs', async () => {
+    it('starts its service when it is installed again, and restarts it at an upgrade only if it runs', async () => {
       const systemctl = join(root, 'usr/bin/systemctl');
       const calls = async (action: () => Promise<unknown>): Promise<string[]> => {
         await rm(join(root, 'calls'), { force: true });
@@ -171,7 +172,7 @@ RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
       await rm(join(root, 'run/systemd'), { recursive: true });
     });
 
-    it('is upgraded although the administrator has removed its configuration file', async () => {
+    it('can be upgraded after the administrator has removed its configuration file', async () => {
       const settings = join(root, 'etc/quayside/quayside.yaml');
       const content = await readFile(settings, 'utf8');
       await rm(settings);
@@ -180,7 +181,7 @@ RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm
       await install('1');
     });
 
-    it('serves as a user of its own, keeps elements and settings over an upgrade, and elements when it is purged', async () => {
+    it('runs as its own user, keeps elements and settings over an upgrade, and keeps elements when it is purged', async () => {
       const settings = join(root, 'etc/quayside/quayside.yaml');
       let server = await serve();
       const login = { url: server.url, password: server.password ?? '' };

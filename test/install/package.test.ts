@@ -16,7 +16,7 @@ const CHECKERS = join(import.meta.dirname, 'checkers');
 const PROGRAM = 'program.js';
 const run = promisify(execFile);
 
-/** Deno and Bun are npm packages of their own for each machine; CI has this one. */
+/** Deno and Bun have a different npm package for each platform; this is the one of CI. */
 const RUNTIMES: Readonly<Record<string, readonly string[]>> = {
   Node: [process.execPath],
   Deno: [
@@ -46,7 +46,7 @@ aborted enough
 unreachable connection-failed nothing-changed
 `;
 
-/** Where nobody listens. */
+/** A URL of a port on which nothing listens. */
 async function unusedAddress(): Promise<string> {
   const server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');
@@ -56,7 +56,7 @@ async function unusedAddress(): Promise<string> {
   return `http://127.0.0.1:${port}`;
 }
 
-describe('the package that npm pack makes', () => {
+describe('The package built by npm pack', () => {
   let installed: InstalledPackage;
   let folder: string;
   let env: NodeJS.ProcessEnv;
@@ -69,7 +69,7 @@ describe('the package that npm pack makes', () => {
   });
   after(() => installed.dispose());
 
-  it('serves by npx quayside without optional packages', async () => {
+  it('starts a server by npx quayside without optional packages', async () => {
     const server = await start('npx', ['--no', 'quayside'], {
       cwd: folder,
       env: { ...env, QUAYSIDE_HTTP__PORT: '0' },
@@ -83,7 +83,7 @@ describe('the package that npm pack makes', () => {
     }
   });
 
-  it('brings the client library with its types', async () => {
+  it('contains the client library with its types', async () => {
     const program = `import { Quayside } from 'quayside/client';
 const quayside: Quayside = new Quayside({ url: 'http://127.0.0.1:1' });
 console.log(typeof quayside.queue('N/orders').insert);
@@ -97,13 +97,13 @@ await quayside.close();
     assert.equal(stdout, 'function\n');
   });
 
-  it('holds no source and no test', async () => {
+  it('contains no sources or tests', async () => {
     const found = await readdir(join(folder, 'node_modules', 'quayside'), { recursive: true });
     const wrong = found.filter((name) => /(?<!\.d)\.ts$|^(src|test|bench|scripts)\b/.test(name));
     assert.deepEqual(wrong, []);
   });
 
-  it('exports what publint and attw find nothing wrong with', async () => {
+  it('has exports that publint and attw accept', async () => {
     const check = (name: string, ...args: string[]): Promise<unknown> =>
       run(process.execPath, [join(CHECKERS, 'node_modules', name), ...args], { cwd: folder, env }).catch(
         ({ stdout, stderr }) => assert.fail(`${stdout}${stderr}`),
@@ -117,14 +117,14 @@ await quayside.close();
     );
   });
 
-  it('takes at most 25 MiB with all that it needs, without the drivers of engines', async () => {
+  it('takes at most 25 MiB with its dependencies, without the drivers of engines', async () => {
     const { stdout } = await run('du', ['-sk', join(folder, 'node_modules')]);
     const kib = Number(stdout.split('\t')[0]);
     assert.ok(kib > 0 && kib <= 25 * 1024, `${kib} KiB`);
   });
 
   for (const [name, [command = '', ...args]] of Object.entries(RUNTIMES)) {
-    it(`has a client that inserts, takes, works and fails in ${name} as in the others`, async () => {
+    it(`has a client that behaves in ${name} as in the other runtimes`, async () => {
       const server: Started = await start('npx', ['--no', 'quayside'], {
         cwd: folder,
         env: { ...env, QUAYSIDE_HTTP__PORT: '0', QUAYSIDE_DATA_DIR: join(folder, name), ...DEAD_LETTERS },

@@ -6,13 +6,13 @@ import { RabbitServer } from '../../bench/reference/rabbitmq.ts';
 import { AmqpNode } from '../amqp/node.ts';
 import { until } from '../support/until.ts';
 
-// RabbitMQ's Shovel is a client of AMQP 1.0 that many have already: it moves what is in their queues.
+// RabbitMQ's Shovel is an AMQP 1.0 client that many RabbitMQ users already run; it can move their messages to Quayside.
 
 const COUNT = 200;
 
 /**
- * Two shovels, as a configuration file of RabbitMQ has them: from its queue `from` to Quayside, and back to its queue
- * `to`.
+ * Two shovels in the format of RabbitMQ's configuration: from its queue `from` to Quayside, and from Quayside to its
+ * queue `to`.
  */
 function shovels(port: number): string {
   const quayside = `{protocol,amqp10},{uris,["amqp://test:test@127.0.0.1:${port}?sasl=plain"]}`;
@@ -25,11 +25,11 @@ function shovels(port: number): string {
 }
 
 describe('RabbitMQ’s Shovel', () => {
-  it('moves messages from a queue of RabbitMQ, and back', async () => {
+  it('moves messages from a RabbitMQ queue to Quayside, and back', async () => {
     const node = await AmqpNode.start();
     const rabbit = await RabbitServer.start(() => {}, shovels(node.port));
     try {
-      // Both shovels have declared their queues.
+      // Wait until both shovels have declared their queues and attached.
       await until(() => node.server.counts.links === 2);
       const stomp = connect(rabbit.stompPort, '127.0.0.1');
       stomp.write('CONNECT\naccept-version:1.2\nhost:/\nlogin:guest\npasscode:guest\n\n\0');

@@ -14,12 +14,12 @@ describe('The package of the Python SDK', () => {
   });
   afterEach(() => rm(folder, { recursive: true }));
 
-  it('has types that mypy accepts in its strict mode', async () => {
+  it('has types that pass mypy --strict', async () => {
     await run('/usr/bin/mypy', ['--strict', '--cache-dir', folder]);
   });
 
-  it('is built offline into a wheel and an sdist, and the wheel can be imported', async () => {
-    // setuptools writes next to the sources.
+  it('can be built offline into an sdist and a wheel that can be imported', async () => {
+    // Built from a copy, because setuptools writes next to the sources.
     const source = path.join(folder, 'source');
     const dist = path.join(folder, 'dist');
     await cp(PYTHON_SDK, source, { recursive: true });

@@ -1,6 +1,6 @@
-// Uses the client library as it is installed, and prints what it saw. `runtimes.test.ts` runs it in Node, Deno and Bun;
-// so it needs nothing but what these have in common. Arguments: the server's address, user and password, and
-// an address where nobody listens.
+// Uses the installed client library and prints results. `package.test.ts` runs it in Node, Deno and Bun, so it uses
+// only what these have in common. Arguments: the server's address, user and password, and an address on which nothing
+// listens.
 import { Bury, LeaseLostError, Quayside, RetryLater, Worker } from 'quayside/client';
 
 const [, , url = '', user = '', password = '', unreachable = ''] = process.argv;
@@ -50,7 +50,7 @@ console.log('popped', await bytes.pop());
 
 await client.queue('N/lost').insert(1);
 const lost = await client.queue('N/lost').reserve({ leaseMs: 1 });
-// The timers of the library do not keep a program alive.
+// The library's timers do not keep a program alive.
 const alive = setInterval(() => {}, 1_000);
 const aborted = new Promise((done) => lost?.signal.addEventListener('abort', () => done(lost.signal.reason)));
 console.log('lost', (lost?.signal.aborted ? lost.signal.reason : await aborted) instanceof LeaseLostError);
