@@ -25,14 +25,14 @@ describe('AMQP in the server', () => {
   const call = (program: Program, path: string, method = 'GET'): Promise<Response> =>
     fetch(new URL(path, program.url), { method, headers: { authorization: AUTHORIZATION } });
 
-  it('is off unless it has a port', async () => {
+  it('is off unless a port is configured', async () => {
     const program = await serve('off.json', {});
     assert.equal(program.stdout.split('\n')[0], `Quayside 0.1.0 listens on ${program.url}`);
     assert.doesNotMatch(await (await call(program, '/metrics')).text(), /protocol="amqp"/);
     assert.equal(await program.stop(), 0);
   });
 
-  it('shares users, queues, lists of consumers and metrics with HTTP', async () => {
+  it('shares users, queues, consumer lists and metrics with HTTP', async () => {
     const program = await serve('on.json', { port: 0 });
     const client = await AmqpClient.open(portOf(program), 'test1');
     const receiver = await client.receiver('N/a', {}, 7);
@@ -56,7 +56,7 @@ describe('AMQP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('tells its clients that the server stops, and gives back what they hold', async () => {
+  it('closes connections when the server stops and returns unsettled elements', async () => {
     const program = await serve('stop.json', { port: 0 }, 'sqlite:stop.db');
     const client = await AmqpClient.open(portOf(program), 'test1');
     const sender = await client.sender('N/a');
@@ -72,7 +72,7 @@ describe('AMQP in the server', () => {
     assert.equal(await again.stop(), 0);
   });
 
-  it('ends the connections of users who are gone when the users are read again', async () => {
+  it('ends the connections of removed users when the configuration is reloaded', async () => {
     const config = (users: object): object => ({
       http: { users },
       amqp: { port: 0 },
@@ -91,7 +91,7 @@ describe('AMQP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('is not served beyond this machine without TLS, unless that is asked for', async () => {
+  it('is not served to other machines without TLS unless `insecure` is set', async () => {
     await folder.write('open.json', { http: { users: USERS }, amqp: { host: '0.0.0.0', port: 0 } });
     const refused = await folder.run(['--config', 'open.json']);
     assert.equal(refused.code, 2);
@@ -101,7 +101,7 @@ describe('AMQP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('is served over TLS, as STOMP is', async () => {
+  it('is served over TLS', async () => {
     writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') });
     await folder.write('tls.json', {
       http: { users: USERS },
@@ -119,7 +119,7 @@ describe('AMQP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('logs clients in by certificates of the authorities in a file, which are read again on SIGHUP', async () => {
+  it('authenticates clients by certificates of the CAs in a file, which SIGHUP reloads', async () => {
     writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') });
     const ca = readFileSync(folder.file('cert.pem'), 'utf8');
     const first = new CertificateAuthority();
@@ -152,12 +152,12 @@ describe('AMQP in the server', () => {
   });
 });
 
-/** Where it listens for AMQP. */
+/** The port on which the server listens for AMQP. */
 function portOf({ stdout }: Program): number {
   return Number(/ and amqps?:\/\/[^:]+:(\d+)\n/.exec(stdout)?.[1]);
 }
 
-/** Who waits, once somebody does: credit is a frame of its own, which may come behind the question. */
+/** The queue's consumers as soon as there are any: the frame that grants credit may arrive after this request. */
 interface Listed {
   readonly tid: string;
   readonly user: string;

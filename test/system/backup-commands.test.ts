@@ -51,7 +51,7 @@ describe('npm run backup and npm run restore', () => {
     return jsonOf<{ id: string }>(answer).id;
   }
 
-  /** What is left, with the ids of before. */
+  /** The bodies of the remaining elements by id. */
   async function popAll(): Promise<Map<string, string>> {
     const found = new Map<string, string>();
     for (;;) {
@@ -63,13 +63,13 @@ describe('npm run backup and npm run restore', () => {
 
   const run = (args: readonly string[], input = ''): Promise<Program> =>
     folder.run([...args, ...WITH_CONFIG], { input });
-  /** But for logs: to look whether a file is in use leaves an empty one. */
+  /** The files in the data folder, without logs: checking whether a database is in use leaves an empty log. */
   const data = (): string[] =>
     readdirSync(folder.file('data'))
       .filter((name) => !name.endsWith('-wal'))
       .sort();
 
-  it('back up a server that runs, and bring it back to that moment; no id is given again', async () => {
+  it('back up a running server and restore it to that moment, without reusing ids', async () => {
     const server = await serve();
     const kept = await insert('before the backup');
     const backup = await run(['backup', 'saved/monday', '--user', 'test1', '--url', server.url], 'test1\n');
@@ -110,7 +110,7 @@ describe('npm run backup and npm run restore', () => {
   describe('run by root', { skip: process.getuid?.() !== 0 && 'these tests need root' }, () => {
     const [SERVER, GROUP] = [12_345, 12_346];
 
-    it('leave all files in the data folder to the user of the server, who owns the folder', async () => {
+    it('make the owner of the data folder the owner of all its files', async () => {
       const server = await serve();
       await insert('kept');
       assert.equal(await server.stop(), 0);
@@ -120,7 +120,7 @@ describe('npm run backup and npm run restore', () => {
       chownSync(folder.file('data'), SERVER, GROUP);
       assert.equal((await run(['restore', 'monday'])).code, 0);
       assert.equal((await run(['restore', 'monday', '--replace'])).code, 0);
-      // A backup opens what is configured, and creates what is missing.
+      // A backup opens all configured databases and creates missing ones.
       rmSync(folder.file('data/S.db'));
       assert.equal((await run(['backup', 'tuesday'])).code, 0);
       const names = readdirSync(folder.file('data'));
@@ -135,7 +135,7 @@ describe('npm run backup and npm run restore', () => {
     });
   });
 
-  it('move a backup to another disk whole, or not at all', async (t) => {
+  it('move a backup to another disk completely or not at all', async (t) => {
     const disks = [mountSmallDisk(524_288), mountSmallDisk(8_388_608)];
     const [small = null, large = null] = disks;
     if (small === null || large === null) return t.skip('this process may not mount');
@@ -166,7 +166,7 @@ describe('npm run backup and npm run restore', () => {
     return undefined;
   });
 
-  it('back up and restore a stopped server without a password, also to another data folder, whatever its name', async () => {
+  it('back up and restore a stopped server without a password, even to a data folder with an unusual name', async () => {
     const server = await serve();
     const id = await insert('kept');
     await server.kill();
@@ -186,7 +186,7 @@ describe('npm run backup and npm run restore', () => {
     assert.equal(await after.stop(), 0);
   });
 
-  it('refuse a wrong password, a folder that is there, and a missing one, by their exit codes and messages', async () => {
+  it('reject a wrong password, an existing target and a missing backup with an exit code and a message', async () => {
     const nothing = await run(['backup', 'monday']);
     assert.equal(nothing.code, 1);
     assert.match(nothing.stderr, /There is no SQLite file to back up in \S+data\./);
@@ -214,7 +214,7 @@ describe('npm run backup and npm run restore', () => {
     assert.match(missing.stderr, /nowhere\/backup\.json is not the manifest of a backup/);
   });
 
-  it('change nothing if one file of the backup is damaged, or of a namespace that there is not', async () => {
+  it('change nothing if a file of the backup is damaged or belongs to an unknown namespace', async () => {
     const server = await serve();
     await insert('kept');
     await server.stop();
@@ -235,12 +235,12 @@ describe('npm run backup and npm run restore', () => {
     assert.deepEqual(data(), files);
   });
 
-  it('can be repeated where a restore was killed after it had moved a file away, and no start makes an empty one', async () => {
+  it('can repeat a restore that was killed between its renames; until then the server refuses to start', async () => {
     let server = await serve();
     const id = await insert('kept');
     await server.stop();
     assert.equal((await run(['backup', 'monday'])).code, 0);
-    // What such a kill leaves.
+    // The state after such a kill.
     renameSync(folder.file('data/N.db'), folder.file('data/N.db.replaced-then'));
     copyFileSync(folder.file('monday/N.db'), folder.file('data/N.db.restoring'));
     const refused = await run(['serve']);

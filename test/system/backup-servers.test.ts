@@ -12,7 +12,7 @@ import { ServerInProcess } from '../support/server-in-process.ts';
 
 const PAGE = await readFile(new URL('../../docs/operate/backup.md', import.meta.url), 'utf8');
 
-/** What clients know of one element that was reserved. */
+/** What a client knows of an element that it has reserved. */
 interface Held {
   readonly id: string;
   readonly token: string;
@@ -46,7 +46,7 @@ describe('The commands of docs/operate/backup.md', () => {
     [client, server] = [null, null];
   };
 
-  /** Runs the blocks of a section, each when the one before was answered. */
+  /** The two shell blocks of a section of the page, the backup and the restore, as functions. */
   const shellOf = async (section: string, env: Readonly<Record<string, string>>) => {
     const text = PAGE.split(/^## /m).find((part) => part.startsWith(`${section}\n`)) ?? '';
     const blocks = blocksOf(text).filter(({ language }) => language === 'sh');
@@ -78,7 +78,7 @@ describe('The commands of docs/operate/backup.md', () => {
     return held;
   };
 
-  /** Pops one of those that wait, reserves the other, and inserts another one. */
+  /** Pops one of the ready elements, reserves the other, and inserts a third. */
   const afterBackup = async (): Promise<Held> => {
     ok(await client?.get('N', 'orders', { to: 0 }));
     const lost = await reserve();
@@ -86,7 +86,7 @@ describe('The commands of docs/operate/backup.md', () => {
     return lost;
   };
 
-  /** The state is that of the backup, as the page says. */
+  /** Checks that the state is that of the backup, as the page promises. */
   const assertRestored = async (held: Held, lost: Held): Promise<void> => {
     const late = await client?.commit('N', 'orders', lost.id, { token: lost.token });
     assert.equal(late?.status, 409);
@@ -101,9 +101,9 @@ describe('The commands of docs/operate/backup.md', () => {
     assert.deepEqual(bodies, ['first', 'second']);
   };
 
-  it('bring PostgreSQL back to the moment of the backup', async () => {
+  it('restore PostgreSQL to the moment of the backup', async () => {
     const postgres = await PostgresServer.start({ settings: { fsync: 'off' } });
-    // As docs/engines/postgres.md sets it up.
+    // The setup of docs/engines/postgres.md.
     await runSql(
       postgres,
       "CREATE ROLE quayside LOGIN PASSWORD 'x'; CREATE SCHEMA quayside AUTHORIZATION quayside",
@@ -128,7 +128,7 @@ describe('The commands of docs/operate/backup.md', () => {
     }
   });
 
-  it('bring Redis back to the moment of the backup', async () => {
+  it('restore Redis to the moment of the backup', async () => {
     const redis = await startRedis();
     const port = String(await freePort());
     let hasStarted = false;

@@ -40,7 +40,7 @@ describe('POST /backup', () => {
   const backUp = (client: QueueClient, name?: string) =>
     client.request('POST', '/backup', { query: { name } });
 
-  it('copies each SQLite file once into a folder of that name, and says which namespaces it holds', async () => {
+  it('copies each SQLite file once into the named folder and reports the namespaces of each file', async () => {
     await administrator.insert('N', 'orders', 'a');
     const answer = await backUp(administrator, 'nightly-1');
     assert.equal(answer.status, 201);
@@ -79,7 +79,7 @@ describe('POST /backup', () => {
     assert.ok(!existsSync(join(server.dataDir, 'up')));
   });
 
-  it('refuses a name that has a backup already, and a second one at the same time', async () => {
+  it('rejects the name of an existing backup, and a second backup at the same time', async () => {
     assert.equal((await backUp(administrator, 'taken')).status, 201);
     const again = await backUp(administrator, 'taken');
     assert.deepEqual([again.status, jsonOf<{ code: string }>(again).code], [409, 'backup-conflict']);
@@ -87,7 +87,7 @@ describe('POST /backup', () => {
     assert.deepEqual(both.map(({ status }) => status).sort(), [201, 409]);
   });
 
-  it('is for users without a list of rights, not for one with every right in every namespace', async () => {
+  it('is allowed only for users without a list of rights, not for one with all rights in all namespaces', async () => {
     const answer = await backUp(limited, 'forbidden');
     assert.deepEqual([answer.status, jsonOf<{ code: string }>(answer).code], [403, 'forbidden']);
     const stranger = new QueueClient({ url: server.url, credentials: null });

@@ -6,13 +6,13 @@ import { Gate } from '../support/recorded-load.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
 export interface BatchCrashReport {
-  /** Everything that is wrong, one line each; empty where the run passed. */
+  /** The violations found, one line each; empty if the run passed. */
   readonly faults: readonly string[];
   readonly inserted: number;
   readonly committed: number;
 }
 
-/** Two queues, each in a file of its own. */
+/** Two queues in different SQLite files. */
 const QUEUES = [
   { ns: 'N', queue: 'work' },
   { ns: 'M', queue: 'work' },
@@ -21,22 +21,22 @@ type Place = (typeof QUEUES)[number];
 
 const PRODUCERS = 3;
 const WORKERS = 6;
-/** Above this many elements that nobody has committed, producers rest. */
+/** Producers pause while more elements than this are uncommitted. */
 const BACKLOG = 2000;
 const LEASE_MS = 1000;
-/** From when a take was sent. The server's clock has whole milliseconds. */
+/** A lease is certainly valid for so long after its take was sent. The server's clock has whole milliseconds. */
 const SURELY_HELD_MS = LEASE_MS - 2;
 const MAX_COUNT = 50;
-/** The server is killed when so many requests of workers were answered since its start, and a moment later. */
+/** The server is killed at a random moment up to `mostMs` after it has answered a random number of worker requests. */
 const KILL_AFTER = { least: 3, most: 60, mostMs: 20 };
 
-/** How a commit ends whose lease ran out before it came: another worker has the element, or has committed it. */
+/** Errors of a commit whose lease expired before it arrived: another worker has reserved or committed the element. */
 const OVERTAKEN: ReadonlySet<string> = new Set(['lease-lost', 'not-reserved', 'not-found', 'token-required']);
 
 /**
- * Kills the server again and again while producers insert many elements with one request, and workers take many
- * elements under leases, from one queue and from both, and settle them with one request. What was inserted and not
- * committed must be there at the end; what was committed must never come again.
+ * Kills the server repeatedly while producers insert many elements per request, and workers reserve many elements per
+ * request, from one queue or both, and settle them with one request. All inserted elements that were not committed must
+ * exist at the end; committed elements must not be delivered again.
  */
 export async function runBatchCrash(kills: number, seed: number): Promise<BatchCrashReport> {
   const namespaces = { N: { url: 'sqlite:N.db' }, M: { url: 'sqlite:M.db' } };
@@ -53,13 +53,13 @@ class BatchCrashRun {
   readonly #faults: string[] = [];
   readonly #attempted = new Set<string>();
   readonly #inserted = new Set<string>();
-  /** The id under which a value first came. */
+  /** The id with which a value was first delivered. */
   readonly #ids = new Map<string, string>();
-  /** The last delivery of each value that no worker has begun to settle. */
+  /** The last delivery of each value that no worker has started to settle. */
   readonly #held = new Map<string, { readonly startedAt: number; readonly endedAt: number }>();
   /** When the commit of a value was acknowledged. */
   readonly #committed = new Map<string, number>();
-  /** Values of which a commit has no known outcome. */
+  /** Values with a commit whose outcome is unknown. */
   readonly #unknown = new Set<string>();
   #isStopping = false;
   #countdown = { left: 0, resolve: (): void => {} };
@@ -106,7 +106,7 @@ class BatchCrashRun {
       const { ns, queue } = this.#random.pick(QUEUES);
       const count = this.#random.between(1, 2 * MAX_COUNT);
       const values = Array.from({ length: count }, (_, n) => `${ns}-${producer}-${i}-${n}`);
-      // Under keys, so that a request whose answer was lost can be repeated.
+      // Deduplication keys allow repeating a request whose response was lost.
       for (const value of values) this.#attempted.add(value);
       const body = values.map((text) => `${JSON.stringify({ text, key: text })}\n`).join('');
       let answer: Answer | null = null;
@@ -118,7 +118,7 @@ class BatchCrashRun {
     }
   }
 
-  /** Resolves when so many more requests of workers were answered. */
+  /** Resolves when `count` more requests of workers were answered. */
   #answered(count: number): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#countdown = { left: count, resolve };
@@ -138,7 +138,7 @@ class BatchCrashRun {
     }
   }
 
-  /** @param place null: from both queues */
+  /** @param place null takes from both queues */
   async #takeAndSettle(place: Place | null, to: number): Promise<void> {
     const startedAt = performance.now();
     const count = this.#random.between(1, MAX_COUNT);
@@ -159,7 +159,7 @@ class BatchCrashRun {
     }
   }
 
-  /** @param startedAt when the take was sent that handed it out */
+  /** @param startedAt when the take that delivered the element was sent */
   #checkDelivery({ id, text = '' }: TakenLine, startedAt: number): void {
     if (!this.#attempted.has(text)) this.#faults.push(`nobody inserted: ${text}`);
     const firstId = this.#ids.get(text) ?? id;
@@ -169,7 +169,7 @@ class BatchCrashRun {
     if (committedAt !== undefined && committedAt < startedAt) this.#faults.push(`twice: ${text}`);
     const held = this.#held.get(text);
     const now = performance.now();
-    // Whichever of the two takes was the earlier one, its lease still lasted when the other one was answered.
+    // Whichever take was earlier, its lease was still valid when the other take was answered.
     if (
       held !== undefined &&
       now < held.startedAt + SURELY_HELD_MS &&
@@ -180,7 +180,7 @@ class BatchCrashRun {
   }
 
   async #settle({ ns, queue }: Place, lines: readonly TakenLine[]): Promise<void> {
-    // Some are left to their leases, and some rolled back.
+    // Some deliveries are abandoned until their leases expire, and some are rolled back.
     const isForgotten = this.#random.chance(0.05);
     if (isForgotten) return;
     for (const { text = '' } of lines) this.#held.delete(text);
@@ -204,7 +204,7 @@ class BatchCrashRun {
     }
   }
 
-  /** Takes and commits until both queues are empty, leases that were left included. */
+  /** Takes and commits until both queues are empty, including abandoned deliveries. */
   async #drain(): Promise<void> {
     for (;;) {
       const sizes = await Promise.all(
@@ -217,7 +217,7 @@ class BatchCrashRun {
     }
   }
 
-  /** Null if the server was killed before it had answered. */
+  /** Null if the server was killed before it answered. */
   async #send(path: string, body: string, contentType = 'application/json'): Promise<Answer | null> {
     try {
       return await this.#client.request('POST', path, { body, headers: { 'content-type': contentType } });

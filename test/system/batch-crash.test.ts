@@ -3,11 +3,11 @@ import { describe, it } from 'node:test';
 import { freshSeed } from '../support/random.ts';
 import { runBatchCrash } from './batch-crash-run.ts';
 
-/** `npm run test:crash:batches` kills two hundred times. */
+/** `npm run test:crash:batches` kills the server 200 times. */
 const KILLS = Number(process.env.BATCH_KILLS ?? 8);
 
-describe('inserts, takes and settlements of many, of a server that is killed under load', () => {
-  it(`lose nothing and bring nothing twice in ${KILLS} kills`, async (t) => {
+describe('Batch inserts, takes and settlements on a server killed under load', () => {
+  it(`lose no element and deliver no committed element again in ${KILLS} kills`, async (t) => {
     const seed = Number(process.env.CRASH_SEED ?? freshSeed());
     const { faults, inserted, committed } = await runBatchCrash(KILLS, seed);
     t.diagnostic(

@@ -5,7 +5,7 @@ import { Folder, type Program } from './program.ts';
 
 const FILE = ['--config', 'q.json'];
 
-describe('A configuration that was changed', () => {
+describe('A change of the configuration', () => {
   let folder: Folder;
   before(async () => {
     folder = await Folder.create();
@@ -15,7 +15,7 @@ describe('A configuration that was changed', () => {
   const write = (namespaces: object, more: object = {}): Promise<unknown> =>
     folder.write('q.json', { http: { users: { test1: 'test1' }, ...more }, namespaces });
 
-  /** Runs a server for as long as `use` takes. */
+  /** Runs a server while `use` runs. */
   const serving = async <T>(use: (client: QueueClient, program: Program) => Promise<T>): Promise<T> => {
     const program = await folder.serve(FILE);
     const client = new QueueClient({ url: program.url });
@@ -27,7 +27,7 @@ describe('A configuration that was changed', () => {
     }
   };
 
-  it('is taken on SIGHUP as far as it can be, and the log names the rest', async () => {
+  it('is applied on SIGHUP as far as possible, and the log names the options that need a restart', async () => {
     await write({ N: { url: 'sqlite::memory:' }, M: { url: 'sqlite::memory:' } });
     await serving(async (_, program) => {
       await write(
@@ -71,7 +71,7 @@ describe('A configuration that was changed', () => {
     ],
   ];
   for (const [what, { http = {}, namespaces = {}, exchanges = {} }, error] of REJECTED) {
-    it(`to ${what} is rejected on SIGHUP as by a start, and its users are not taken`, async () => {
+    it(`to ${what} is rejected on SIGHUP like at a start, and its new users are not added`, async () => {
       const N = { url: 'sqlite::memory:' };
       await write({ N });
       await serving(async (client, program) => {
@@ -101,7 +101,7 @@ describe('A configuration that was changed', () => {
     ['simple', 'stream'],
     ['stream', 'simple'],
   ] as const) {
-    it(`to ${later} hands out nothing of what was ${now}, and all of it when it is ${now} again`, async () => {
+    it(`from ${now} to ${later} hides the stored elements until the namespace is ${now} again`, async () => {
       const [before, changed] = [now, later].map((variant) => ({ N: { url: `sqlite:${now}.db`, variant } }));
       assert.ok(before !== undefined && changed !== undefined);
       await write(before);
@@ -120,7 +120,7 @@ describe('A configuration that was changed', () => {
     });
   }
 
-  it('to another engine leaves elements and pauses in the old one', async () => {
+  it('to another engine leaves elements and pauses in the old engine', async () => {
     await write({ N: { url: 'sqlite:old.db' } });
     await serving(async (client) => {
       await client.insert('N', 'q', 'old');

@@ -12,27 +12,27 @@ import { COMPILE_CACHE } from '../support/server-command.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
 export interface ClientCrashReport {
-  /** Everything that is wrong, one line each. */
+  /** The violations found, one line each. */
   readonly faults: readonly string[];
   readonly inserted: number;
-  /** Values that were handled more than once, since a worker or the server died before the commit. */
+  /** Values handled more than once because a worker or the server was killed before the commit. */
   readonly repeated: number;
 }
 
 const WORKER = fileURLToPath(new URL('client-crash-worker.ts', import.meta.url));
 const QUEUE = 'work';
 const PRODUCERS = 4;
-/** Above this many elements that nobody has handled, producers rest. */
+/** Producers pause while more elements than this are unhandled. */
 const MAX_BACKLOG = 500;
 const LEASE_MS = 1_500;
-/** A kill comes after so many more commits. */
+/** The number of commits between two kills. */
 const COMMITS = { least: 1, most: 60 };
 const KILLED = ['server', 'worker', 'both'] as const;
 
 /**
- * Kills the server, the worker, or both, again and again, while a client inserts and a worker in a process of its own
- * handles. Nobody but the library repeats anything. Each acknowledged insert must be handled, as one element, and none
- * after its commit was acknowledged.
+ * Repeatedly kills the server, the worker or both, while a client inserts and a worker process handles elements. Only
+ * the client library retries. Each acknowledged insert must be stored as one element and be handled, and no element may
+ * be handled after its commit was acknowledged.
  */
 export async function runClientCrash(url: string, kills: number, seed: number): Promise<ClientCrashReport> {
   const port = await freePort();
@@ -50,7 +50,7 @@ class ClientCrashRun implements AsyncDisposable {
   readonly #inserted = new Set<string>();
   readonly #handled = new Map<string, number>();
   readonly #committed = new Set<string>();
-  /** The id under which a value first came. */
+  /** The id with which a value was first handled. */
   readonly #ids = new Map<string, string>();
   readonly #faults: string[] = [];
   readonly #waiting = new Set<() => void>();
@@ -61,7 +61,7 @@ class ClientCrashRun implements AsyncDisposable {
     this.#server = server;
     this.#url = url;
     this.#random = random;
-    // A busy machine may need long to start a server; a test of the client's patience is elsewhere.
+    // A busy machine may need long to start a server; the client's retry limits are tested elsewhere.
     this.#client = new Quayside({ url, auth: AUTH, retry: { attempts: 1_000, maxMs: 200 } });
   }
 
@@ -157,7 +157,7 @@ class ClientCrashRun implements AsyncDisposable {
   }
 }
 
-/** A port that stays the same when the server starts again. */
+/** A free port, which stays the same when the server restarts. */
 async function freePort(): Promise<number> {
   const listener = createServer().listen(0, '127.0.0.1');
   await once(listener, 'listening');

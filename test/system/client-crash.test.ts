@@ -4,12 +4,15 @@ import { CLIENT_ENGINES } from '../client/server.ts';
 import { freshSeed } from '../support/random.ts';
 import { runClientCrash } from './client-crash-run.ts';
 
-/** Of each engine: server, worker, both, and so on. `npm run test:crash:client` kills a thousand times in all. */
+/**
+ * Kills per engine, of the server, the worker, and both in turn. `npm run test:crash:client` kills a thousand times in
+ * all.
+ */
 const KILLS = Number(process.env.CLIENT_KILLS ?? 2);
 
-describe('The client library, while server and worker are killed under load', () => {
+describe('The client library, while the server and the worker are killed under load,', () => {
   for (const engine of CLIENT_ENGINES) {
-    it(`loses nothing, and repeats nothing that was committed, in ${KILLS} kills on ${engine.name}`, async (t) => {
+    it(`loses no element and handles no committed element again in ${KILLS} kills on ${engine.name}`, async (t) => {
       const seed = Number(process.env.CRASH_SEED ?? freshSeed());
       const { faults, inserted, repeated } = await runClientCrash(await engine.url(), KILLS, seed);
       t.diagnostic(

@@ -21,7 +21,7 @@ interface Service {
   readonly [option: string]: unknown;
 }
 
-/** The services of a file that run the server. */
+/** The services of a compose file that run the server. */
 async function serversOf(file: string): Promise<[string, Service][]> {
   const { services } = parse(await readFile(join(ROOT, file), 'utf8')) as {
     services: Record<string, Service>;
@@ -37,7 +37,7 @@ describe('The compose files', () => {
   after(() => folder.dispose());
 
   for (const file of ['compose.yaml', 'compose.cluster.yaml']) {
-    it(`${file} gives servers settings that they take, and no rights or place to write but /data`, async () => {
+    it(`${file} gives servers valid settings, no capabilities and a read-only root file system`, async () => {
       const servers = await serversOf(file);
       assert.ok(servers.length > 0);
       const env: Record<string, string> = {};
@@ -55,12 +55,12 @@ describe('The compose files', () => {
     });
   }
 
-  it("compose.cluster.yaml has nodes that accept each other's sessions of the console", async () => {
+  it("compose.cluster.yaml has nodes that accept each other's console sessions", async () => {
     for (const [name, { environment }] of await serversOf('compose.cluster.yaml'))
       assert.equal(environment?.QUAYSIDE_CONSOLE__SECRET_FILE, '/run/secrets/console', name);
   });
 
-  it('compose.cluster.yaml begins with commands that create each secret, for its owner alone', async () => {
+  it('compose.cluster.yaml starts with commands that create each secret, readable only by its owner', async () => {
     const text = await readFile(join(ROOT, 'compose.cluster.yaml'), 'utf8');
     const commands = text.split('\n').flatMap((line) => /^# {3}(.*)/.exec(line)?.[1] ?? []);
     const [chown, up] = commands.splice(-2);
@@ -76,7 +76,7 @@ describe('The compose files', () => {
     }
   });
 
-  it('have a proxy whose settings HAProxy takes', async () => {
+  it('have a proxy configuration that HAProxy accepts', async () => {
     await promisify(execFile)('haproxy', ['-c', '-f', join(ROOT, 'ops/compose/haproxy.cfg')]);
   });
 });

@@ -9,7 +9,9 @@ import { Folder, type Program } from './program.ts';
 
 const run = promisify(execFile);
 
-/** Secrets, each planted where one could be. Bodies and element headers come back in answers, never in logs. */
+/**
+ * Secrets, each planted where a leak is possible. Bodies and element headers are part of responses, but never of logs.
+ */
 const CANARIES = Array.from({ length: 12 }, (_, i) => `Canary${String(i + 1).padStart(2, '0')}Canary`);
 const [
   PLAIN_PASSWORD = '',
@@ -43,7 +45,7 @@ describe('Twelve planted secrets', () => {
     hash = await hashPassword(HASHED_PASSWORD);
     await folder.write('secret', `${FILE_PASSWORD}\n`);
     await mkdir(folder.file('keys'));
-    // A parameter in a sqlite URL is part of the file's name, and still is shown masked.
+    // A parameter of a sqlite URL is part of the file's name, but is masked nevertheless.
     await folder.write('q.json', config({ plain: PLAIN_PASSWORD, hashed: { password: hash } }));
     program = await folder.serve(['--config', 'q.json'], { env });
     await call(`plain:${PLAIN_PASSWORD}`);
@@ -62,7 +64,7 @@ describe('Twelve planted secrets', () => {
 
   after(() => folder.dispose());
 
-  it('are in no answer', () => {
+  it('do not occur in responses', () => {
     assert.ok(answers.length > 40);
     for (const canary of CANARIES) {
       if (canary === BODY || canary === ELEMENT_HEADER) continue;
@@ -74,7 +76,7 @@ describe('Twelve planted secrets', () => {
     assert.ok(!answers.some((answer) => answer.includes(hash)));
   });
 
-  it('are in no log line, and not in what is printed', async () => {
+  it('do not occur in the log or the output', async () => {
     await program.logs((lines) => lines.some(({ event }) => event === 'login-failed'));
     for (const text of [program.stderr, program.stdout]) {
       for (const canary of [...CANARIES, hash]) assert.ok(!text.includes(canary), `${canary}: ${text}`);
@@ -85,7 +87,7 @@ describe('Twelve planted secrets', () => {
     }
   });
 
-  it('are not in --print-config', async () => {
+  it('do not occur in the output of --print-config', async () => {
     await folder.write(
       'q.json',
       config({ plain: PLAIN_PASSWORD, hashed: { password: hash } }, `redis://:${RELOADED_URL}@h`),
@@ -96,7 +98,7 @@ describe('Twelve planted secrets', () => {
     for (const canary of [...CANARIES, hash]) assert.ok(!stdout.includes(canary), stdout);
   });
 
-  it('are not on the command line of the process', async () => {
+  it('do not occur in the command line of the process', async () => {
     const again = await folder.serve([], { env });
     const { stdout } = await run('ps', ['-o', 'args=', '-p', String(again.pid)]);
     await again.stop();
@@ -111,7 +113,7 @@ describe('Twelve planted secrets', () => {
     };
   }
 
-  /** Everything that one user can ask, right and wrong. */
+  /** Sends valid and invalid requests of all kinds with these credentials. */
   async function call(credentials: string): Promise<void> {
     const client = new QueueClient({ url: program.url, credentials });
     const headers = { 'x-ks-hdr-note': ELEMENT_HEADER };
@@ -144,7 +146,7 @@ describe('Twelve planted secrets', () => {
     answers.push([answer.reason, ...answer.rawHeaders, answer.body.toString()].join('\n'));
   }
 
-  /** A configuration that cannot be used replaces nothing, and its fault is logged. */
+  /** Writes a configuration file and reloads it. An invalid one changes nothing and logs an error. */
   async function reload(content: object | string): Promise<void> {
     const before = program.logged().filter(({ event }) => event === 'reload').length;
     await folder.write('q.json', content);
@@ -178,7 +180,7 @@ describe('Twelve secrets in URLs of engines that cannot be opened', () => {
   after(() => folder.dispose());
 
   for (const url of URLS) {
-    it(`are not shown of ${url.replace(SECRET, 'SECRET')}`, async () => {
+    it(`do not occur in the error message for ${url.replace(SECRET, 'SECRET')}`, async () => {
       const namespaces = { N: { url } };
       await folder.write('q.json', { http: { users: { u: 'p' }, port: 0 }, namespaces });
       const ended = await folder.run(['--config', 'q.json'], { env: { QUAYSIDE_LOG__LEVEL: 'debug' } });
@@ -189,7 +191,7 @@ describe('Twelve secrets in URLs of engines that cannot be opened', () => {
     });
   }
 
-  it('are not in --print-config', async () => {
+  it('do not occur in the output of --print-config', async () => {
     const namespaces = Object.fromEntries(URLS.map((url, i) => [`N${i}`, { url }]));
     await folder.write('q.json', { http: { users: { u: 'p' } }, namespaces });
     const { stdout } = await folder.run(['--config', 'q.json', '--print-config']);
@@ -197,7 +199,7 @@ describe('Twelve secrets in URLs of engines that cannot be opened', () => {
     assert.ok(!stdout.includes(SECRET), stdout);
   });
 
-  it('nor of a signaller, of statistics and of a variable', async () => {
+  it('do not occur in error messages about a signaller, statistics or an environment variable', async () => {
     const url = URLS[0] ?? '';
     const N = { url: 'sqlite::memory:', signaller: { url }, stats: { url } };
     await folder.write('q.json', { http: { users: { u: 'p' }, port: 0 }, namespaces: { N } });

@@ -7,8 +7,8 @@ import { Folder, type Program } from './program.ts';
 
 const USERS = { test1: 'test1' };
 
-// Each test has a configuration file of its own: two of them run at the same time.
-describe('A start that cannot be', { concurrency: 2 }, () => {
+// Each test has its own configuration file, because two tests run at the same time.
+describe('A start that fails', { concurrency: 2 }, () => {
   let folder: Folder;
 
   before(async () => {
@@ -123,7 +123,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     ],
   ];
   for (const [i, [why, config, says]] of cases.entries()) {
-    it(`${why} names file, option and remedy and exits with 2`, async () => {
+    it(`${why} names the file, the option and a hint, and exits with 2`, async () => {
       const http = { port: 0, users: USERS, ...('http' in config && (config.http as object)) };
       const namespaces = { N: { url: 'sqlite::memory:' } };
       const file = await folder.write(`q${i}.json`, { namespaces, ...config, http });
@@ -147,7 +147,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     ],
   ];
   for (const [engine, url, says] of AWAY) {
-    it(`for a ${engine} that is not there says so, and exits with 1, as the same start may succeed later`, async () => {
+    it(`for an unreachable ${engine} says so and exits with 1, because a later start may succeed`, async () => {
       const namespaces = { N: { url }, M: { url: 'sqlite::memory:' } };
       const file = await folder.write(`${engine}.json`, { http: { port: 0, users: USERS }, namespaces });
       const program = await folder.run(['--config', file]);
@@ -157,7 +157,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     });
   }
 
-  it('for a port that is taken says so', async () => {
+  it('for a port that is in use says so', async () => {
     const other = createServer().listen(0, '127.0.0.1');
     await new Promise((resolve) => other.once('listening', resolve));
     const address = other.address();
@@ -169,7 +169,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     assertRefused(program);
   });
 
-  it('for a file that another server uses names the file, and does not disturb that server', async () => {
+  it('for a database that another server uses names the file and does not affect that server', async () => {
     const namespaces = { N: { url: 'sqlite:shared.db' } };
     const file = await folder.write('shared.json', { http: { port: 0, users: USERS }, namespaces });
     const first = await folder.serve(['--config', file]);
@@ -180,13 +180,13 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     assert.equal(await first.stop(), 0);
   });
 
-  it('for a variable that names no option names the variable', async () => {
+  it('for an environment variable without an option names the variable', async () => {
     const program = await folder.run([], { env: { QUAYSIDE_HTTP__PROT: '1' } });
     assert.match(program.stderr, /^quayside: QUAYSIDE_HTTP__PROT: there is no such option/);
     assertRefused(program);
   });
 
-  it('for an unusable users file says how to create a new one', async () => {
+  it('for an invalid users file says how to create a new one', async () => {
     await folder.write('data/users.json', '{"admin": {}}');
     const program = await folder.run([], { env: { QUAYSIDE_HTTP__PORT: '0' } });
     assert.match(
@@ -196,9 +196,9 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     assertRefused(program);
   });
 
-  describe('for a folder that the system makes for nobody', {
+  describe('for a data folder that cannot be created', {
     skip: process.platform !== 'linux' && 'only Linux has a /proc below which mkdir answers ENOENT',
-    // A start that hangs is not waited for.
+    // Bounds the wait if a start hangs.
     timeout: 60_000,
   }, () => {
     const dataDir = '/proc/quayside/data';
@@ -223,7 +223,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
       ],
     ];
     for (const [i, [of, args, config, says]] of cases.entries()) {
-      it(`to keep ${of} in names the option`, async () => {
+      it(`and is needed for ${of} names the option`, async () => {
         const file = await folder.write(`proc${i}.json`, { ...config, dataDir });
         const program = await folder.run(['--config', file, ...args]);
         assert.match(program.stderr, says);
@@ -232,7 +232,7 @@ describe('A start that cannot be', { concurrency: 2 }, () => {
     }
   });
 
-  it('for a command line that says nothing known', async () => {
+  it('for an invalid command line quotes the argument', async () => {
     for (const [args, says] of [
       [['frobnicate'], /^quayside: Unknown command "frobnicate"\. /],
       [['docotr', '--json'], /^quayside: Unknown command "docotr"\. Did you mean "doctor"\?/],
@@ -255,7 +255,7 @@ describe('The command line', () => {
 
   after(() => folder.dispose());
 
-  it('shows every option in its help', async () => {
+  it('lists all options in its help', async () => {
     const { code, stdout } = await folder.run(['--help']);
     assert.equal(code, 0);
     for (const { path, variable } of describeOptions()) {
@@ -264,7 +264,7 @@ describe('The command line', () => {
     }
   });
 
-  it('lists the commands of the server and their options in its help, as the others', async () => {
+  it("lists the server's commands and their options in its help, like all commands", async () => {
     const { stdout } = await folder.run(['--help']);
     for (const name of ['serve', 'doctor', 'backup', 'restore', 'hash-password', 'reset-admin', 'put'])
       assert.match(stdout, new RegExp(`^  ${name} `, 'm'));
@@ -274,7 +274,7 @@ describe('The command line', () => {
     assert.match(backup.stdout, /--config <file>/);
   });
 
-  it('prints what is in force, masked, without starting anything', async () => {
+  it('prints the effective configuration with masked secrets, without starting anything', async () => {
     await folder.write(
       'q.yaml',
       'http: { users: { a: CANARY } }\nnamespaces: { N: { url: "sqlite:N.db?key=CANARY" } }',

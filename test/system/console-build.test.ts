@@ -10,7 +10,7 @@ import { until } from '../support/until.ts';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
 describe('scripts/console.ts', () => {
-  it('replaces the pages at once, also if several processes build them while a server reads', async (t) => {
+  it('replaces the pages without a gap, even if several processes build them while a server reads', async (t) => {
     const folder = await mkdtemp(path.join(tmpdir(), 'quayside-console-'));
     t.after(() => rm(folder, { recursive: true, force: true }));
     for (const name of [

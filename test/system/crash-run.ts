@@ -18,14 +18,14 @@ export interface CrashOptions {
 
 export interface CrashReport {
   readonly kills: number;
-  /** How many of them hit the server before it was ready. */
+  /** Kills before the server was ready. */
   readonly killsDuringStart: number;
-  /** The longest start after a kill, up to readiness. */
+  /** The longest time from a start to readiness after a kill. */
   readonly slowestStartMs: number;
   readonly verdict: Verdict;
-  /** Database files whose `integrity_check` said ok. */
+  /** The number of database files that passed `integrity_check`. */
   readonly soundFiles: number;
-  /** Everything that is wrong, one line each; empty where the run passed. */
+  /** The violations found, one line each; empty if the run passed. */
   readonly faults: readonly string[];
   readonly operations: readonly Operation[];
 }
@@ -35,8 +35,8 @@ const KILLS_DURING_START = 0.2;
 const SQLITE_MAGIC = 'SQLite format 3\u0000';
 
 /**
- * Kills the real server again and again under load, restarts it on the same data, drains it and lets the
- * history checker decide. See reliability F1.
+ * Repeatedly kills the real server under load and restarts it on the same data, then drains it and checks the recorded
+ * history. See reliability F1.
  */
 export async function runCrash(options: CrashOptions): Promise<CrashReport> {
   await using server = await ServerProcess.create({ config: crashConfig() });
@@ -73,7 +73,7 @@ class CrashRun {
   async run(): Promise<CrashReport> {
     const { kills, onKill } = this.#options;
     const url = (): string => this.#server.url;
-    // The kills have a random stream of their own, so that the moments do not depend on the load's timing.
+    // The kills have their own random stream, so that their moments do not depend on the load's timing.
     const random = seededRandom(this.#random.between(0, 2 ** 31));
     const load = new Load({ urls: [url], gate: this.#gate, history: this.#history, random });
     load.start();
@@ -91,7 +91,7 @@ class CrashRun {
     const soundFiles = await this.#checkFiles();
     const { operations } = this.#history;
     const verdict = checkHistory(operations, { fifo: true });
-    // A run in which nothing happened proves nothing.
+    // A run without load proves nothing.
     if (verdict.counts.inserts.ok === 0) this.#faults.push('load: no insert was acknowledged');
     if (verdict.counts.deliveries === 0) this.#faults.push('load: nothing was delivered');
     return {
@@ -135,7 +135,7 @@ class CrashRun {
     this.#history.record({ kind: 'crash', ...start, invokedWallAt, ...end });
   }
 
-  /** Answers how many files are sound. */
+  /** Returns the number of intact database files. */
   async #checkFiles(): Promise<number> {
     let sound = 0;
     for (const name of await readdir(this.#server.dataDir)) {
@@ -161,7 +161,7 @@ function integrityOf(file: string): string {
   }
 }
 
-/** The run in one line. */
+/** A one-line summary of the run. */
 export function summaryOf(report: CrashReport, seed: number): string {
   const { verdict, faults } = report;
   const { inserts, takes, settles, deliveries } = verdict.counts;

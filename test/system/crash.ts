@@ -1,6 +1,6 @@
 /**
- * `npm run test:crash -- [--kills N] [--seed S]`: kills the server under load and says in one line what came
- * of it. Exit code 1 on any violation, with the history of the values concerned and of their queues around them.
+ * `npm run test:crash -- [--kills N] [--seed S]`: kills the server under load and prints a one-line summary. If there
+ * is a violation, it also prints the history of the affected values and of their queues at that time, and exits with 1.
  */
 import { parseArgs } from 'node:util';
 import { violationsOf } from '../support/history-check.ts';

@@ -22,12 +22,12 @@ import { ServerProcess } from '../support/server-process.ts';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const DOCS = path.join(ROOT, 'docs');
 
-/** Languages of blocks that are commands. In `console` they begin with `$`, and what they print follows. */
+/** Languages of blocks with shell commands. In `console`, commands start with `$` and are followed by their output. */
 const COMMANDS = ['sh', 'bash', 'console'];
-/** Blocks of these are no program: what one prints, and settings of other programs. */
+/** Languages of blocks that are not programs: output, and settings of other programs. */
 const NO_PROGRAM = ['', 'text'];
 
-/** Blocks that another test reads from the page and runs, by page or folder and languages. */
+/** Blocks that another test reads from the page and runs: page or folder with languages, and the test. */
 const ELSEWHERE: Readonly<Record<string, string>> = {
   'get-started/first-worker.md js': 'test/client/docs.test.ts',
   'get-started/ sh yaml': 'test/ci/readme.test.ts',
@@ -42,7 +42,7 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
   'engines/postgres.md sql': 'test/engines/schema.postgres.test.ts',
 };
 
-/** A hash as `hash-password` prints it, in the place of those that a page shortens. */
+/** A hash in the format of `hash-password`, which replaces hashes that a page shortens. */
 const HASH = `$argon2id$v=19$m=19456,t=2,p=1$${'A'.repeat(22)}$${'B'.repeat(43)}`;
 
 const CONFIG = {
@@ -73,9 +73,9 @@ describe('The code blocks of docs', () => {
   before(async () => {
     needDebian('curl');
     folder = await mkdtemp(path.join(tmpdir(), 'quayside-snippets-'));
-    // A response that is an error fails the command, and so does one that does not come.
+    // An error response or a missing response fails the command.
     await writeFile(path.join(folder, '.curlrc'), 'fail-with-body\nsilent\nshow-error\nmax-time = 60\n');
-    // The folder looks like a clone to the alias of cli.md, which finds Node there as well.
+    // The folder looks like a clone, so that the alias of cli.md works in it.
     for (const part of ['src', 'node_modules', 'package.json'])
       await symlink(path.join(ROOT, part), path.join(folder, part));
     server = await ServerProcess.start({ config: CONFIG });
@@ -88,7 +88,7 @@ describe('The code blocks of docs', () => {
     await rm(folder, { recursive: true, force: true });
   });
 
-  it('are each run by a test that reads the page, or checked against the code', () => {
+  it('are each run by a test or checked against the code', () => {
     const own = ({ name }: Page, { language }: Block): boolean =>
       COMMANDS.includes(language) ||
       ['json', 'yaml'].includes(language) ||
@@ -101,7 +101,7 @@ describe('The code blocks of docs', () => {
     );
     assert.deepEqual(unknown, []);
     const unread = Object.entries(ELSEWHERE).filter(([key, test]) => {
-      // A test names the page by its path, or its folder and then pages of it.
+      // A test contains the path of the page, or of its folder.
       const [where = ''] = key.split(' ');
       const source = readFileSync(path.join(ROOT, test), 'utf8').replaceAll('" / "', '/');
       return !source.includes(`docs/${where}`);
@@ -109,14 +109,14 @@ describe('The code blocks of docs', () => {
     assert.deepEqual(unread, []);
   });
 
-  it('of YAML are configurations that the server takes', async () => {
+  it('in YAML are valid configurations', async () => {
     let loaded = 0;
     for (const page of pages) {
       for (const block of page.blocks) {
         if (block.language !== 'yaml' || isElsewhere(page, block)) continue;
         const text = block.text.replaceAll(/\$argon2id\$[^']*…/g, () => HASH);
         const file = path.join(folder, 'quayside.yaml');
-        // Some show more lines for the map of namespaces.
+        // Some blocks contain only entries of the map of namespaces.
         await writeFile(file, /^\s/.test(text) ? `namespaces:\n${text}` : text);
         await loadConfig({ file, env: {}, cwd: folder }).catch((error: Error) =>
           assert.fail(`${page.name}: ${error.message}\n${text}`),
@@ -127,7 +127,7 @@ describe('The code blocks of docs', () => {
     assert.ok(loaded >= 12, `${loaded}`);
   });
 
-  it('of JSON are JSON, and the exchange of its page can be created', async () => {
+  it('in JSON are valid, and the exchange of guides/exchanges.md can be created', async () => {
     for (const { name, blocks } of pages) {
       for (const { language, text } of blocks) {
         if (language !== 'json') continue;
@@ -139,7 +139,7 @@ describe('The code blocks of docs', () => {
     }
   });
 
-  it('of STOMP in JavaScript receive an element in a browser, and acknowledge it', async () => {
+  it('in JavaScript of protocols/stomp.md receive an element and acknowledge it', async () => {
     await insert('N', 'for-stomp');
     const { promise, resolve } = Promise.withResolvers<string>();
     const program = javaScriptOf('protocols/stomp.md')
@@ -155,7 +155,7 @@ describe('The code blocks of docs', () => {
     assert.equal(jsonOf<{ stats: { commit: number } }>(status).stats.commit, 1);
   });
 
-  it('of JavaScript count the queues of the server as events come', async () => {
+  it('in JavaScript of guides/events.md count the queues of the server from its events', async () => {
     await insert('N', 'counted');
     const { promise, resolve } = Promise.withResolvers<string>();
     const listeners = new Map<string, (event: { data: string }) => void>();
@@ -182,7 +182,7 @@ describe('The code blocks of docs', () => {
     assert.match(await promise, /^[1-9]\d* queues$/);
   });
 
-  /** What a page's commands need, before its first one. */
+  /** What must exist before the commands of a page run. */
   const PREPARE: Readonly<Record<string, () => Promise<unknown>>> = {
     'guides/export.md': () => insert('N', 'orders'),
     'guides/batches.md': async () => {
@@ -195,7 +195,7 @@ describe('The code blocks of docs', () => {
     const { name } = page;
     const steps = page.blocks.filter((block) => !isElsewhere(page, block)).flatMap(stepsOf);
     if (steps.length === 0) continue;
-    it(`of ${name} are commands that succeed, and print what the page says`, async () => {
+    it(`of ${name} are commands that succeed and print what the page shows`, async () => {
       await PREPARE[name]?.();
       const shell = new Shell(folder, {
         PATH: '/usr/bin:/bin',
@@ -224,13 +224,13 @@ describe('The code blocks of docs', () => {
     return client.request('PUT', `/q/${namespace}/${queue}`, { body });
   }
 
-  /** A command with the address, the user and the ids of this server in the place of those of the page. */
+  /** The command with the address, the user and the ids of the page replaced by those of this server. */
   async function completed(command: string): Promise<string> {
     let text = command
       .replaceAll(/http:\/\/(localhost|127\.0\.0\.1):3444|https:\/\/jobs\.example/g, server.url)
       .replaceAll(/admin:(PASSWORD|secret)/g, 'test1:test1')
       .replaceAll('USER=admin QUAYSIDE_PASSWORD=PASSWORD', 'USER=test1 QUAYSIDE_PASSWORD=test1');
-    // A stream of events has no end.
+    // A stream of events does not end.
     if (/^curl -N/.test(text)) text += ' | head -n 9';
     for (const id of new Set(text.match(/\bID\d\b/g))) {
       await insert('N', 'mails');
@@ -246,7 +246,7 @@ interface Step {
   readonly prints: string;
 }
 
-/** The commands of a block, each with what the page says that it prints. */
+/** The commands of a block, each with the output that the page shows. */
 function stepsOf({ language, text }: Block): Step[] {
   if (!COMMANDS.includes(language)) return [];
   if (language !== 'console') return commandsOf(text).map((command) => ({ command, prints: '' }));
@@ -261,7 +261,7 @@ function stepsOf({ language, text }: Block): Step[] {
     });
 }
 
-/** How many lines the first command has. */
+/** The number of lines of the first command. */
 function lengthOfFirst(lines: readonly string[]): number {
   for (let count = 1; count < lines.length; count++) {
     try {
@@ -274,7 +274,7 @@ function lengthOfFirst(lines: readonly string[]): number {
   return lines.length;
 }
 
-/** A pattern of what a page says that a command prints: `…` stands for anything, and so do ids, tokens and moments. */
+/** A pattern for the output that a page shows: `…`, ids, tokens and timestamps may differ. */
 function patternOf(text: string): RegExp {
   const escaped = text.replaceAll(/[.*+?^${}()|[\]\\]/g, '\\$&');
   return new RegExp(

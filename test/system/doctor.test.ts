@@ -17,7 +17,7 @@ const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 const run = promisify(execFile);
 
 const SQLITE = { N: { url: 'sqlite:N.db' } };
-/** Nobody may listen there but root, who does not. */
+/** Only root may listen on this port, and no test does. */
 const NO_SERVER = 'http://127.0.0.1:1';
 
 interface Report {
@@ -33,7 +33,7 @@ describe('quayside doctor', () => {
   });
   afterEach(() => folder.dispose());
 
-  /** @param url null: the server is asked at the configured address */
+  /** @param url null uses the configured address */
   async function doctor(config: object, url: string | null = NO_SERVER): Promise<Report> {
     await folder.write('config.json', config);
     const args = ['doctor', '--config', 'config.json', ...(url === null ? [] : ['--url', url])];
@@ -42,7 +42,7 @@ describe('quayside doctor', () => {
     return { code, findings: lines.map((line) => JSON.parse(line)), stderr };
   }
 
-  /** What was found of something, as `level: message; hint`. */
+  /** The findings of checks whose name contains `check`, as `level: message; hint`. */
   const found = ({ findings }: Report, check: string): string[] =>
     findings
       .filter((finding) => finding.check.includes(check))
@@ -53,7 +53,7 @@ describe('quayside doctor', () => {
     for (const [i, pattern] of patterns.entries()) assert.match(texts[i] ?? '', pattern);
   };
 
-  it('finds nothing wrong before the first start but that no server listens, and creates nothing', async () => {
+  it('reports only that no server is listening before the first start, and creates nothing', async () => {
     const report = await doctor({ namespaces: SQLITE });
     assert.equal(report.code, 0, report.stderr);
     const notOk = report.findings.filter(({ level }) => level !== 'ok');
@@ -69,7 +69,7 @@ describe('quayside doctor', () => {
     assert.ok(!existsSync(folder.file('data')));
   });
 
-  it('asks the server that runs, and reads the limits of its process', async () => {
+  it('queries the running server and reads the limits of its process', async () => {
     await folder.write('config.json', { namespaces: SQLITE });
     const server = await folder.serve(['--config', 'config.json']);
     chmodSync(folder.file('data'), 0o755);
@@ -116,7 +116,7 @@ describe('quayside doctor', () => {
     ['is not there', null, 'ENOENT'],
     ['has no certificate in it', 'rubbish', 'it has none'],
   ] as const) {
-    it(`does not say that no server listens if the file of its certificate ${what}`, async () => {
+    it(`reports that the server cannot be checked if its certificate file ${what}`, async () => {
       if (content !== null) await folder.write('tls.pem', content);
       const http = { port: 1, tls: { cert: 'tls.pem', key: 'tls.pem' } };
       const report = await doctor({ namespaces: SQLITE, http }, null);
@@ -135,7 +135,7 @@ describe('quayside doctor', () => {
     matches(found(missing, 'server'), /^warning: no server listens at unix:\S+q\.sock; start it/);
   });
 
-  it('asks at the address that it was given, also if the server is configured to listen on a Unix socket', async () => {
+  it('queries the address of --url even if the server is configured to listen on a Unix socket', async () => {
     const server = createServer((_, response) => response.end('{"status":"ready"}')).listen(0, '127.0.0.1');
     await once(server, 'listening');
     const http = { host: folder.file('none.sock') };
@@ -152,7 +152,7 @@ describe('quayside doctor', () => {
     }
   });
 
-  it('reports what keeps a server from starting', async () => {
+  it('reports an unusable data folder, a missing certificate and an invalid URL as errors', async () => {
     writeFileSync(folder.file('file'), '');
     const tls = { cert: 'missing.pem', key: 'missing.pem' };
     const report = await doctor({ namespaces: SQLITE, dataDir: 'file', http: { tls } });
@@ -199,7 +199,7 @@ describe('quayside doctor', () => {
     ],
   ];
   for (const [why, config, check, error] of REJECTED) {
-    it(`reports ${why}, with which a server does not start`, async () => {
+    it(`reports ${why}, which also prevents a start`, async () => {
       const report = await doctor({ namespaces: SQLITE, ...config });
       assert.equal(report.code, 1, report.stderr);
       matches(
@@ -210,7 +210,7 @@ describe('quayside doctor', () => {
     });
   }
 
-  it('checks the exchanges of the configuration without storing them', async () => {
+  it('checks the configured exchanges without storing them', async () => {
     const x = {
       src: { ns: 'N', queue: 'a' },
       dst: [{ ns: 'N', queue: 'b', selector: 'env => env.msg.tries > 0' }],
@@ -222,7 +222,7 @@ describe('quayside doctor', () => {
     assert.ok(!existsSync(folder.file('data')));
   });
 
-  it('reads the dates of certificates', async () => {
+  it('warns of a certificate that expires soon and reports an expired one as an error', async () => {
     const tls = { cert: 'cert.pem', key: 'key.pem' };
     writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') });
     const soon = await doctor({ namespaces: SQLITE, http: { tls } });
@@ -242,7 +242,7 @@ describe('quayside doctor', () => {
     );
   });
 
-  it('asks a server whose certificate an authority has signed, and no other server of that authority', async () => {
+  it('accepts a server only with the configured certificate, not with another one of the same CA', async () => {
     const authority = new CertificateAuthority();
     const write = ({ cert, key }: { cert: string; key: string }, chain: string): void => {
       writeFileSync(folder.file('cert.pem'), cert + chain);
@@ -255,7 +255,7 @@ describe('quayside doctor', () => {
     write(own, authority.cert);
     await folder.write('config.json', config);
     const server = await folder.serve(['--config', 'config.json']);
-    // Its address is that of the configuration, so that its own certificate is expected there.
+    // Uses the configured address, so that the configured certificate is expected there.
     const http = { tls, port: Number(new URL(server.url).port) };
     const report = async (): Promise<readonly string[]> => {
       await folder.write('asked.json', { ...config, http });
@@ -276,7 +276,7 @@ describe('quayside doctor', () => {
     );
   });
 
-  it('prints text for people on a terminal, JSON there with --json', async () => {
+  it('prints text on a terminal, and JSON there with --json', async () => {
     await folder.write('config.json', { namespaces: SQLITE });
     const command = `${process.execPath} ${MAIN} doctor --config config.json --url ${NO_SERVER}`;
     const onTerminal = async (flags: string): Promise<string[]> => {
@@ -304,7 +304,7 @@ describe('quayside doctor', () => {
 
     const cli = (...words: string[]): string => redisCli('-p', String(server.port), ...words);
 
-    it('reads the settings that keep elements, and loads no functions', async () => {
+    it('reports settings that endanger elements, and loads no functions', async () => {
       const config = { namespaces: { N: { url: server.url } } };
       const good = await doctor(config);
       assert.equal(good.code, 0, good.stderr);
@@ -333,7 +333,7 @@ describe('quayside doctor', () => {
   });
 
   describe('on PostgreSQL', () => {
-    it('reads the settings that keep elements, and creates no schema', async () => {
+    it('reports settings that endanger elements, and creates no schema', async () => {
       const server = await sharedServer();
       const schema = freshSchema();
       const url = server.url({ parameters: `?schema=${schema}&synchronousCommit=off` });
@@ -357,7 +357,7 @@ describe('quayside doctor', () => {
       assert.deepEqual(rows, []);
     });
 
-    it('warns if nothing removes finished elements from the disk', async (t) => {
+    it('warns if track_counts is off, which disables autovacuum', async (t) => {
       const server = await sharedServer();
       const user = freshSchema();
       await runSql(
