@@ -27,7 +27,7 @@ describe('Array parameters in PostgreSQL’s binary form', () => {
     return rows.map(({ v }) => v);
   }
 
-  it('hold numbers up to those that a JavaScript number holds exactly', async () => {
+  it('encode integers up to the largest that a JavaScript number holds exactly', async () => {
     const values = [
       0,
       1,
@@ -48,7 +48,7 @@ describe('Array parameters in PostgreSQL’s binary form', () => {
     ]);
   });
 
-  it('hold nulls anywhere', async () => {
+  it('encode nulls at any position', async () => {
     assert.deepEqual(await read('bigint', int8Array([null, 1, null])), [null, '1', null]);
     assert.deepEqual(await read('int', int4Array([null, null])), [null, null]);
     assert.deepEqual(await read('bytea', byteaArray([null, Buffer.from('x'), null])), [
@@ -58,7 +58,7 @@ describe('Array parameters in PostgreSQL’s binary form', () => {
     ]);
   });
 
-  it('hold bytes, texts and truths', async () => {
+  it('encode bytes, strings and booleans', async () => {
     const bytes = [Buffer.alloc(0), Buffer.from([0, 255, 10]), Buffer.alloc(100_000, 7)];
     assert.deepEqual(await read('bytea', byteaArray(bytes)), bytes);
     const texts = ['', '{"quoted",NULL}', 'é日🙂'];

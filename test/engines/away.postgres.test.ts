@@ -15,12 +15,12 @@ import { until } from '../support/until.ts';
 import { freshSchema, runSql } from './postgres.ts';
 import { endSessions, openNode } from './postgres-node.ts';
 
-/** What the service promises: any call is answered within this time, ms. */
+/** The service's promise: every call settles within this time, ms. */
 const ANSWERED_MS = 5_000;
 const MEGABYTE = 1024 * 1024;
 const POP = { group: '', count: 10, leaseMs: null };
 
-/** How a server can be away. */
+/** Ways in which a server can be unavailable. */
 const AWAY = {
   frozen: {
     begin: async (server) => server.signalAll('SIGSTOP'),
@@ -33,7 +33,7 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
   describe(`A PostgreSQL server that is ${state}`, () => {
     let server: PostgresServer;
     let engine: Engine;
-    /** What the engine measures its waiting with; it stands still unless a test moves it. */
+    /** The clock of the engine's timeouts. It stands still unless a test advances it. */
     const clock = new FakeClock();
     let queues = 0;
 
@@ -52,7 +52,7 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
       return queue;
     };
 
-    /** Resolves when both connections that calls use are there again. */
+    /** Ends the outage. Resolves when both connections that calls use are open again. */
     const back = async (): Promise<void> => {
       await end(server);
       for (const ask of [() => engine.ping(), () => engine.definitions.list('queue')]) {
@@ -63,7 +63,7 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
       }
     };
 
-    it('refuses every call in time, at once after a while, and continues by itself', async () => {
+    it('has every call rejected within 5 s, immediately once it is known to be unavailable, and is used again when it is back', async () => {
       const [used, fresh] = [await freshQueue('a', 'b', 'c'), { ns: 'plain', name: `new ${++queues}` }];
       await begin(server);
       for (let round = 0; round < 3; round++) {
@@ -79,13 +79,13 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
       );
 
       await back();
-      // The outcome is unknown, so some of it may have been done.
+      // Calls with an unknown outcome may have been applied.
       await purge(engine.storage, used);
       await engine.storage.insert(used, newElements('first', 'second'));
       assert.deepEqual(bodyTexts((await engine.storage.take(used, POP)).deliveries), ['first', 'second']);
     });
 
-    it('is not given more calls than fit in memory', async () => {
+    it('has at most 64 MiB of inserts waiting for it', async () => {
       const queue = await freshQueue('a');
       await begin(server);
       const element = newElement({ body: Buffer.alloc(MEGABYTE) });
@@ -98,7 +98,7 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
       await back();
     });
 
-    it('is not given more questions than fit in memory', async () => {
+    it('has at most 5,000 reads of definitions and 20,000 reads of statistics waiting for it', async () => {
       const queue = await freshQueue('a');
       await begin(server);
       const reads = Array.from({ length: 21_000 }, () => codeOf(engine.stats.read(queue)));
@@ -115,8 +115,8 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
   });
 }
 
-describe('A PostgreSQL server that can be heard before it can be read', () => {
-  it('tells what changed in the gap once it can be read', async () => {
+describe('A PostgreSQL server whose notifications arrive before its definitions can be read', () => {
+  it('causes no missed definition: those changed in the gap are read later', async () => {
     const server = await PostgresServer.start({ settings: { fsync: 'off' } });
     const proxy = await TcpProxy.start(server.port);
     const clock = new FakeClock();
@@ -164,8 +164,8 @@ describe('A PostgreSQL server that can be heard before it can be read', () => {
   });
 });
 
-describe('A PostgreSQL server on which somebody holds a lock', () => {
-  it('answers each of many calls in time, also those that are made again one by one', async () => {
+describe('A PostgreSQL server on which another session locks a table', () => {
+  it('has each of many calls answered within 5 s, although a failed batch is repeated call by call', async () => {
     const server = await PostgresServer.start({ settings: { fsync: 'off' } });
     const clock = new FakeClock();
     const schema = freshSchema();
@@ -178,7 +178,8 @@ describe('A PostgreSQL server on which somebody holds a lock', () => {
     const calls = keys.map((key) => codeOf(engine.storage.insert(key, newElements('x'))));
     await turns();
     clock.advance(1_000);
-    // The first answer says that they are made one by one, each of which waits for the lock in vain.
+    // The first settled call shows that the batch has failed and its calls are repeated one by one; each waits for the
+    // lock.
     await until(async () => (await settledOf(calls)).includes(true));
     assert.deepEqual(await inTime(clock, calls, ANSWERED_MS - 1_000), []);
     await holder.query('ROLLBACK');
@@ -189,7 +190,7 @@ describe('A PostgreSQL server on which somebody holds a lock', () => {
 });
 
 describe('A PostgreSQL server that freezes while a queue is being dropped', () => {
-  it('has the drop answered in time, although it takes several calls', async (t) => {
+  it('has the drop, which takes several calls, answered within 5 s', async (t) => {
     const server = await PostgresServer.start({ settings: { fsync: 'off' } });
     const clock = new FakeClock();
     const schema = freshSchema();
@@ -213,7 +214,7 @@ describe('A PostgreSQL server that freezes while a queue is being dropped', () =
       );
       return rows.length === 1;
     });
-    // It waits for that transaction, and asks from time to time whether it still runs.
+    // The drop waits for that transaction, and checks repeatedly whether it still runs.
     clock.advance(2_000);
     await turns();
     server.signalAll('SIGSTOP');
@@ -221,7 +222,7 @@ describe('A PostgreSQL server that freezes while a queue is being dropped', () =
   });
 });
 
-/** One call of every kind that reaches the server. */
+/** One call of every kind that is sent to the server. */
 function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
   const { storage, definitions, stats } = engine;
   const ref: DeliveryRef = { id: '0123456789ab0000000001', group: '', token: null };
@@ -253,7 +254,7 @@ function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
 
 const REFUSALS = ['storage-unavailable', 'outcome-unknown'];
 
-/** Lets the promised time pass; answers what is wrong with the refusals. */
+/** Lets `lengthMs` pass. Returns the outcomes that are wrong: successes, other errors, calls that have not settled. */
 async function inTime(
   clock: FakeClock,
   calls: readonly Promise<string>[],
@@ -274,12 +275,12 @@ function settledOf(calls: readonly Promise<unknown>[]): Promise<boolean[]> {
   return Promise.all(calls.map((call) => Promise.race([call.then(() => true), no.then(() => no)])));
 }
 
-/** As many turns of the event loop as a call needs to be sent. */
+/** Waits for as many turns of the event loop as a call needs to be sent. */
 async function turns(): Promise<void> {
   for (let turn = 0; turn < 4; turn++) await new Promise((resolve) => setImmediate(resolve));
 }
 
-/** Lets time pass, here and in the world, until there is an answer. */
+/** Lets fake and real time pass until the call has settled. */
 async function passWhile<T>(clock: FakeClock, answer: Promise<T>): Promise<T> {
   while (!(await settledOf([answer]))[0]) {
     await new Promise((resolve) => setTimeout(resolve, 2));

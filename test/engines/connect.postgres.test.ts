@@ -25,7 +25,10 @@ function engineFor(url: string, settings: Record<string, unknown> = {}, logged: 
   });
 }
 
-/** The message with which an engine says that it cannot start; it never holds the password. */
+/**
+ * Returns the message with which the engine's start is rejected, or 'started'. Asserts that neither error nor log has
+ * the password.
+ */
 async function refusal(url: string, settings?: Record<string, unknown>): Promise<string> {
   const logged: unknown[] = [];
   let engine: Engine | null = null;
@@ -44,16 +47,16 @@ async function refusal(url: string, settings?: Record<string, unknown>): Promise
 describe('The URL and the settings of a PostgreSQL engine', () => {
   const wrong: [what: string, url: string, settings: Record<string, unknown>, message: RegExp][] = [
     [
-      'no URL of this kind',
+      'a URL of another scheme',
       `http://u:${PASSWORD}@h/d`,
       {},
       /\*\*\*@h\/d is not a URL of this engine; write postgres:/,
     ],
-    ['a port that is none', `postgres://u:${PASSWORD}@h:x/d`, {}, /"x" is not a port; write a number/],
+    ['an invalid port', `postgres://u:${PASSWORD}@h:x/d`, {}, /"x" is not a port; write a number/],
     ['a percent sign that encodes nothing', `postgres://u:${PASSWORD}%@h/d`, {}, /write %25/],
     ['an unknown parameter', `postgres://u:${PASSWORD}@h/d?a=b`, {}, /unknown setting "a"; allowed: sslmode/],
     [
-      'a mode of TLS that falls back to none',
+      'a TLS mode that falls back to no TLS',
       `postgres://u:${PASSWORD}@h/d?sslmode=prefer`,
       {},
       /"sslmode" must be one of disable/,
@@ -66,25 +69,25 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     ],
     ['an unknown setting', `postgres://u:${PASSWORD}@h/d`, { shema: 'x' }, /unknown setting "shema"/],
     [
-      'a schema that is no name',
+      'an invalid schema name',
       `postgres://u:${PASSWORD}@h/d`,
       { schema: 'a"b' },
       /"schema" must be 1 to 40 lower-case/,
     ],
     [
-      'a durability that is none',
+      'an unknown durability',
       `postgres://u:${PASSWORD}@h/d`,
       { synchronousCommit: 'yes' },
       /"synchronousCommit" must be one of on, off/,
     ],
   ];
   for (const [what, url, settings, message] of wrong) {
-    it(`are refused with ${what}, by name and without the password`, async () => {
+    it(`are rejected if they contain ${what}; the message names it and hides the password`, async () => {
       assert.match(await refusal(url, settings), message);
     });
   }
 
-  it('name the server that does not answer', async () => {
+  it('are in the error if the server does not answer, without the password', async () => {
     const nobody = await refusal(`postgres://u:${PASSWORD}@127.0.0.1:1/d`);
     assert.match(
       nobody,
@@ -92,7 +95,7 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     );
   });
 
-  it('name a wrong password as such', async () => {
+  it('cause an error about the password if it is wrong', async () => {
     const { port } = await sharedServer();
     assert.match(
       await refusal(`postgres://postgres:${PASSWORD}@127.0.0.1:${port}/postgres`),
@@ -100,13 +103,13 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     );
   });
 
-  it('name a database whose encoding loses characters', async () => {
+  it('are rejected if the encoding of the database cannot represent all characters', async () => {
     const server = await sharedServer();
     await runSql(server, `CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0`);
     assert.match(await refusal(server.url().replace(/postgres$/, 'latin')), /encoding LATIN1/);
   });
 
-  it('name a right that is missing, and do without it once the schema is there', async () => {
+  it('need the right to create the schema only if it does not exist', async () => {
     const server = await sharedServer();
     const schema = freshSchema();
     await runSql(server, `CREATE ROLE worker LOGIN PASSWORD '${PASSWORD}'`);
@@ -117,7 +120,7 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE; DROP ROLE worker`);
   });
 
-  it('name the rights on a schema that are missing, whether it has tables or not', async () => {
+  it('cause an error that names the missing rights on the schema, with or without tables in it', async () => {
     const server = await sharedServer();
     const schema = freshSchema();
     await runSql(server, `CREATE ROLE guest LOGIN PASSWORD '${PASSWORD}'; CREATE SCHEMA ${schema}`);
@@ -135,7 +138,7 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE; DROP ROLE guest`);
   });
 
-  it('may name several hosts, of which one answers', async () => {
+  it('may name several hosts, if one of them answers', async () => {
     const server = await sharedServer();
     const schema = freshSchema();
     const url = server.url().replace('127.0.0.1:', 'localhost:1,127.0.0.1:');
@@ -143,7 +146,7 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });
 
-  it('may name a socket, and the settings', async () => {
+  it('may name a Unix socket, and set the schema and the durability in the URL', async () => {
     const server = await sharedServer();
     const schema = freshSchema();
     const password = encodeURIComponent(server.password);
@@ -181,12 +184,12 @@ describe('PostgreSQL over TLS', () => {
     rmSync(folder, { recursive: true });
   });
 
-  it('is used where the certificate is right for the name', async () => {
+  it('is used if the certificate is valid for the host name', async () => {
     const right = url(`?sslmode=verify-full&sslrootcert=${folder}/ca.crt`).replace('127.0.0.1', 'localhost');
     assert.equal(await refusal(right), 'started');
   });
 
-  it('is refused where the certificate is for another name, or from somebody else', async () => {
+  it('is rejected if the certificate is for another name or by an unknown authority', async () => {
     const other = url(`?sslmode=verify-full&sslrootcert=${folder}/ca.crt`);
     assert.match(await refusal(other), /IP: 127\.0\.0\.1|does not match/);
     assert.match(
@@ -195,12 +198,12 @@ describe('PostgreSQL over TLS', () => {
     );
   });
 
-  it('may do without the name, or without any check, where that is asked for', async () => {
+  it('does not check the name with verify-ca, and checks nothing with require', async () => {
     assert.equal(await refusal(url(`?sslmode=verify-ca&sslrootcert=${folder}/ca.crt`)), 'started');
     assert.equal(await refusal(url('?sslmode=require')), 'started');
   });
 
-  it('is not done without by a server that has none', async () => {
+  it('is required by sslmode=require even if the server does not support it', async () => {
     const plain = await sharedServer();
     assert.match(
       await refusal(plain.url({ parameters: '?sslmode=require' })),
@@ -209,7 +212,7 @@ describe('PostgreSQL over TLS', () => {
   });
 });
 
-/** An authority, and a certificate from it for the name `localhost` alone. */
+/** Writes an authority, and a certificate signed by it for the name `localhost` only. */
 function makeCertificates(folder: string): void {
   const openssl = (...args: string[]): void => {
     execFileSync('openssl', args, { cwd: folder, stdio: 'ignore' });

@@ -10,9 +10,9 @@ import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { endSessions, openNode } from './postgres-node.ts';
 
 const STREAM = { ns: 'stream', name: 'q' };
-/** A count waits for it. Those of engines are pairs of numbers. */
+/** Advisory lock that a count waits for. The engine's own locks have pairs of numbers as keys. */
 const GATE = 11;
-/** What the main connection reads the clock for waits for it. */
+/** Advisory lock that statements of the main connection wait for when they read the clock. */
 const MAIN_GATE = 12;
 
 describe('Counts of a stream on PostgreSQL', () => {
@@ -30,7 +30,7 @@ describe('Counts of a stream on PostgreSQL', () => {
     await engine.storage.insert(STREAM, [newElement({ groups: ['g1', 'g2'] })]);
     gate = new pg.Client({ connectionString: server.url() });
     await gate.connect();
-    // The clock stops for statements that count a stream, as long as the gate is closed.
+    // While the gate is closed, statements that count a stream wait when they read the clock.
     await gate.query(`SELECT pg_advisory_lock(${GATE});
       CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$ BEGIN
         IF current_query() LIKE '%WHERE subscription = -$%' THEN PERFORM pg_advisory_xact_lock_shared(${GATE}); END IF;
@@ -63,7 +63,7 @@ describe('Counts of a stream on PostgreSQL', () => {
     assert.equal(await counts, 1);
   });
 
-  it('are read one at a time, between other work of the second connection', async () => {
+  it('are read one at a time, so that other calls of the second connection run between them', async () => {
     const ended: string[] = [];
     const counts = [1, 2, 3].map((n) => counting(ended, `counts ${n}`));
     await until(isWaiting);
@@ -71,12 +71,12 @@ describe('Counts of a stream on PostgreSQL', () => {
     await open();
     assert.deepEqual(await Promise.all(counts), [1, 1, 1]);
     await listed;
-    // The first count and the definitions may have come at the same moment.
+    // The first count and the definitions may have arrived at the same moment.
     assert.deepEqual(ended.slice(0, 2).sort(), ['counts 1', 'definitions']);
     assert.deepEqual(ended.slice(2), ['counts 2', 'counts 3']);
   });
 
-  it('include what was stored by a call that was made before', async () => {
+  it('include elements of an insert that was called earlier', async () => {
     await open();
     const stored = engine.storage.insert(STREAM, [newElement({ groups: ['g1'] })]);
     const counts = await engine.storage.counts(STREAM);
@@ -85,7 +85,7 @@ describe('Counts of a stream on PostgreSQL', () => {
     await stored;
   });
 
-  it('fail alone if the main connection ends while another one is being read', async () => {
+  it('fail if the main connection ends before they are sent; a count that is being read does not', async () => {
     const first = counting([], 'first');
     await until(isWaiting);
     await gate.query(`SELECT pg_advisory_lock(${MAIN_GATE})`);
@@ -93,7 +93,7 @@ describe('Counts of a stream on PostgreSQL', () => {
     await until(async () => (await waiting()) === 2);
     await endSessions(server, 'main');
     await gate.query(`SELECT pg_advisory_unlock(${MAIN_GATE})`);
-    // It is connected again: whatever failed with the first connection has failed.
+    // It is connected again, so everything that failed with the first connection has been rejected.
     await engine.ping();
     await open();
     assert.deepEqual([await first, await second], [1, 'storage-unavailable']);

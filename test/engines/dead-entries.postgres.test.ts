@@ -11,23 +11,24 @@ import { until } from '../support/until.ts';
 import { CountingClock, freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
-/** `npm run test:ci` has a million, as the page of the engine does. */
+/** Number of dead entries. `npm run test:ci` uses a million, as the page of the engine does. */
 const DEAD = Number(process.env.DEAD_ENTRIES ?? 50_000);
 const QUEUE = { ns: 'plain', name: 'q' };
 const TAKES = 20;
-/** A transaction waits for it at its commit. Those of engines are pairs of numbers. */
+/** Advisory lock that a transaction waits for when it commits. The engine's own locks have pairs of numbers as keys. */
 const COMMIT_LOCK = 7;
 
 /**
- * While some transaction stays open, PostgreSQL can remove nothing that was finished since, and a plain read of the
- * index steps over all of it. Pages read are counted, not time: they do not depend on what else the machine does.
+ * While an old transaction stays open, PostgreSQL cannot vacuum elements that were finished since, and a plain read of
+ * the index steps over all of them. These tests count pages instead of measuring time, so that they do not depend on
+ * the load of the machine.
  */
-describe('A queue on PostgreSQL whose finished elements cannot be removed', () => {
+describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () => {
   let server: PostgresServer;
   let schema: string;
   let engine: Engine;
   let holder: pg.Client;
-  /** Probes go by it: while it stands still, none is made and counted. */
+  /** The clock of probes: while it stands still, none is made and counted. */
   const clock = new FakeClock();
   /** Statements that the server rejected. */
   const rejected: unknown[] = [];
@@ -67,12 +68,12 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
 
   const settledPages = () => pagesOf(server, engine, schema);
 
-  it('costs a take some pages, and not all that a read from the front costs', async () => {
+  it('is taken from by reading few pages, not all dead entries at its front', async () => {
     const elements = Array.from({ length: 500 }, () => newElement());
     for (let i = 0; i < 3; i += 1) await engine.storage.insert(QUEUE, elements);
     const before = await settledPages();
     assert.equal(await pop(500), 500);
-    // The take asked for a probe on the other connection, which has replied when a later question has.
+    // The take started a probe on the other connection. It has been replied to when a later call there has.
     await engine.definitions.list('queue');
     const from = await settledPages();
     assert.ok(from - before > DEAD / 40, `the first take and the probe read ${from - before} pages`);
@@ -82,7 +83,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
     assert.equal((await engine.storage.counts(QUEUE)).ready, 1000 - 10 * TAKES);
   });
 
-  it('costs a take no more after a sweep, which every node makes every few seconds', async () => {
+  it('is still taken from by reading few pages after a sweep', async () => {
     await engine.storage.sweep();
     const from = await settledPages();
     for (let i = 0; i < TAKES; i += 1) assert.equal(await pop(10), 10);
@@ -108,7 +109,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
     const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: 1, leaseMs: 60_000 });
     return deliveries[0]?.id ?? '';
   };
-  /** Takes begin behind all that is reserved. */
+  /** Raises the low watermark above everything that is reserved. */
   const passOver = async (): Promise<void> => {
     const elements = Array.from({ length: 600 }, () => newElement());
     await engine.storage.insert(QUEUE, elements);
@@ -122,7 +123,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
     return deliveries.map(({ id }) => id);
   };
 
-  it('costs a take no more after an element was returned undelivered, which comes next', async () => {
+  it('is taken from by reading few pages after an element was returned undelivered, which is taken next', async () => {
     await engine.storage.insert(
       QUEUE,
       Array.from({ length: 500 }, () => newElement()),
@@ -137,14 +138,14 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
     assert.ok(perTake < 300, `${perTake} pages for a reservation, its return and a take`);
   });
 
-  it('gives what is returned to a take that is made at the same moment', async () => {
+  it('delivers an element that is being returned to a take that is called at the same time', async () => {
     const id = await reserve();
     await passOver();
     const [, taken] = await Promise.all([engine.storage.settle([returnOf(id)]), popIds(1)]);
     assert.deepEqual(taken, [id]);
   });
 
-  it('costs a take no more after an element was moved into the queue, which comes in its place', async () => {
+  it('is taken from by reading few pages after an element was moved into it, which keeps its place by maturity', async () => {
     const elsewhere = { ns: 'plain', name: 'elsewhere' };
     const id = await reserve();
     await engine.storage.settle([moveOf(id, elsewhere.name)]);
@@ -161,8 +162,8 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
     assert.ok(perTake < 100, `${perTake} pages a take`);
   });
 
-  it('costs a take little once another one has timed out', async (t) => {
-    // It knows nothing yet, and reads from the front.
+  it('is taken from by reading few pages after a take of the same node has timed out', async (t) => {
+    // A new node has no watermark yet, so it reads from the front.
     const node = await openNode(server, { schema, clock: new FakeClock() });
     t.after(() => node.stop());
     await runSql(
@@ -182,8 +183,8 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
     assert.ok(perTake < 100, `${perTake} pages a take`);
   });
 
-  it('hides nothing that another node was storing for longer than everything that was taken', async (t) => {
-    // Its calls have no deadline, however long its commit is held up.
+  it('delivers an element whose insert on another node was committed only after all newer elements were taken', async (t) => {
+    // On a fake clock, its calls never reach a deadline, however long the commit is delayed.
     const other = await openNode(server, { schema, clock: new FakeClock() });
     t.after(() => other.stop());
     await runSql(
@@ -206,10 +207,10 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
     await until(async () => (await gate.query(isWaiting)).rows.length > 0);
     const startedAt = performance.now();
     const elements = Array.from({ length: 500 }, () => newElement());
-    // Whenever the clock is set forward, the next take asks for a probe.
+    // After the clock was advanced, the next take starts a probe.
     while (performance.now() - startedAt < 1500) {
       await engine.storage.insert(QUEUE, elements);
-      // In steps: a connection on which this begins a probe would be silent for longer than a server may be.
+      // Advance in steps: a connection on which this starts a probe would otherwise seem silent for too long.
       for (let step = 0; step < 3; step += 1) {
         clock.advance(3_500);
         await engine.definitions.list('queue');
@@ -225,7 +226,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be removed', () =
 });
 
 describe('A sweep on PostgreSQL', () => {
-  it('reads a few pages, however much is reserved and however many keys are remembered', async (t) => {
+  it('reads few pages however many reservations and dedup keys are stored', async (t) => {
     const server = await sharedServer();
     const schema = freshSchema();
     const engine = await openNode(server, { schema });
@@ -249,7 +250,7 @@ describe('A sweep on PostgreSQL', () => {
   });
 });
 
-/** The system's clock, which a test sets forward. */
+/** The system's clock, which a test can set forward. */
 class ShiftedClock extends CountingClock {
   shiftMs = 0;
 
@@ -258,8 +259,8 @@ class ShiftedClock extends CountingClock {
   }
 }
 
-describe('What a namespace on PostgreSQL holds', () => {
-  it('is read without the counts that were summed up and cannot be removed, also if another queue is at rest', async (t) => {
+describe('The usage of a namespace on PostgreSQL', () => {
+  it('is read without stepping over merged counter rows that cannot be vacuumed, even if another queue is idle', async (t) => {
     const server = await sharedServer();
     const schema = freshSchema();
     const clock = new ShiftedClock();
@@ -285,8 +286,8 @@ describe('What a namespace on PostgreSQL holds', () => {
       SELECT setval(pg_get_serial_sequence('counter', 'id'), 1000000)`,
     );
     await storage.insert(QUEUE, [newElement()]);
-    // The first pass finds how far the numbers are apart, the second one writes the rows of both queues again; a minute
-    // after the third one has seen that, a fourth one shows that nothing came before.
+    // The first pass finds gaps between the numbers, the second one rewrites the rows of both queues. The third one
+    // sees that; a fourth one a minute later confirms that no earlier row exists.
     for (const minutes of [0, 0, 1, 1]) {
       clock.shiftMs += minutes * 60_000;
       for (let batch = 0; batch < 200; batch += 1) await engine.ping();
@@ -300,8 +301,8 @@ describe('What a namespace on PostgreSQL holds', () => {
   });
 });
 
-describe('A plan of PostgreSQL that was made when a vacuum had found the tables empty', () => {
-  it('reads a few pages for each element when many have come', async (t) => {
+describe('A PostgreSQL plan that was made after a vacuum of empty tables', () => {
+  it('reads few pages per element after the tables have grown', async (t) => {
     const server = await sharedServer();
     const schema = freshSchema();
     const engine = await openNode(server, { schema });
@@ -350,7 +351,7 @@ describe('A plan of PostgreSQL that was made when a vacuum had found the tables 
   });
 });
 
-/** A vacuum that begins while pages are counted would be counted as well: of a million rows, it reads 59,000. */
+/** A vacuum that starts meanwhile would be counted as well: for a million rows, it reads 59,000 pages. */
 async function stopAutovacuum(server: PostgresServer, schema: string): Promise<void> {
   await runSql(
     server,
@@ -365,8 +366,8 @@ async function stopAutovacuum(server: PostgresServer, schema: string): Promise<v
 const ELEMENTS = { tables: ['delivery', 'element', 'dedup'], index: 'delivery_waiting' };
 
 /**
- * Pages of some tables and of an index that all sessions have read. They report what they counted at most once a
- * second, and when they next do something.
+ * Pages of some tables and of an index that all sessions have read. Sessions report these counts when they next execute
+ * something, at most once a second.
  */
 async function pagesOf(
   server: PostgresServer,

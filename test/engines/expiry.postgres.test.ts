@@ -7,7 +7,7 @@ import { clockAt, freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
 const RESERVE = { group: '', count: 9, leaseMs: 600_000 };
-/** More than one statement expires. */
+/** More elements than one statement expires. */
 const MANY = 2500;
 
 describe('Elements on PostgreSQL that expire, with several nodes,', () => {
@@ -28,13 +28,13 @@ describe('Elements on PostgreSQL that expire, with several nodes,', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });
 
-  /** The database's clock is set forward; nodes see it at their next call. */
+  /** Sets the database's clock forward; nodes read it with their next call. */
   const pass = async (ms: number): Promise<void> => {
     now += ms;
     await runSql(server, clockAt(schema, now));
     await Promise.all(nodes.map((node) => node.ping()));
   };
-  /** Takes as a consumer does that asks again when the engine says so. */
+  /** Takes until nothing is due, as a consumer that takes again when the engine says so. */
   const takeAll = async ({ storage }: Engine, queue: { ns: string; name: string }): Promise<string[]> => {
     const bodies: string[] = [];
     for (;;) {
@@ -44,10 +44,10 @@ describe('Elements on PostgreSQL that expire, with several nodes,', () => {
     }
   };
 
-  it('are not delivered by a node that does not know their expiry', async () => {
+  it('are not delivered by a node that has cached that nothing expires', async () => {
     const [a, b] = nodes;
     const queue = { ns: 'jobs', name: `queue ${++queues}` };
-    // From here on the node knows that nothing expires.
+    // From here on the node has cached that nothing expires.
     await b.storage.take(queue, RESERVE);
     await a.storage.insert(queue, [
       newElement({ body: 'late', expiresAt: now + 1000 }),
@@ -58,7 +58,7 @@ describe('Elements on PostgreSQL that expire, with several nodes,', () => {
     assert.deepEqual(await takeAll(b, { ns: 'jobs', name: 'dead' }), ['late']);
   });
 
-  it('do not keep others back, however many they are', async () => {
+  it('do not delay other elements, however many expire', async () => {
     const [a, b] = nodes;
     const queue = { ns: 'plain', name: `queue ${++queues}` };
     const expiring = Array.from({ length: MANY }, () => newElement({ expiresAt: now + 1000 }));

@@ -15,9 +15,9 @@ import { clockAt, freshSchema, runSql } from './postgres.ts';
 import { endSessions, openNode, sessionsOf } from './postgres-node.ts';
 import { Traffic, type Verdict } from './postgres-traffic.ts';
 
-/** Restarts under load; `npm run test:faults` has five. */
+/** Number of restarts under load; `npm run test:faults` sets it to five. */
 const ROUNDS = Number(process.env.FAULT_ROUNDS ?? 1);
-/** How long the server stays frozen after the first call was refused, ms; `FAULT_FROZEN_MS=30000` for a long time. */
+/** How long the server stays frozen after the first call was rejected, ms; `FAULT_FROZEN_MS=30000` for a long time. */
 const FROZEN_MS = Number(process.env.FAULT_FROZEN_MS ?? 0);
 
 const pop = (engine: Engine, queue: { ns: string; name: string }, count = 9) =>
@@ -29,7 +29,7 @@ function assertNothingLost(verdict: Verdict): void {
   assert.deepEqual(verdict.changed, []);
 }
 
-describe('PostgreSQL that fails', () => {
+describe('A PostgreSQL engine whose server fails', () => {
   let server: PostgresServer;
   let engine: Engine;
   let schema: string;
@@ -46,7 +46,7 @@ describe('PostgreSQL that fails', () => {
     server.dispose();
   });
 
-  it(`loses nothing that was acknowledged if it crashes under load, ${ROUNDS} times`, async () => {
+  it(`loses no acknowledged element if the server crashes under load, ${ROUNDS} times`, async () => {
     const other = await openNode(server, { schema });
     const traffic = new Traffic([engine.storage, other.storage], queue());
     for (let round = 0; round < ROUNDS; round++) {
@@ -59,7 +59,7 @@ describe('PostgreSQL that fails', () => {
     await other.stop();
   });
 
-  it('loses nothing if an administrator ends the sessions under load', async () => {
+  it('loses no acknowledged element if an administrator ends its sessions under load', async () => {
     const traffic = new Traffic([engine.storage], queue());
     for (let round = 0; round < ROUNDS; round++) {
       await traffic.acknowledged(200);
@@ -69,11 +69,11 @@ describe('PostgreSQL that fails', () => {
     assertNothingLost(await traffic.end());
   });
 
-  it('loses nothing if its connections stop transmitting under load', async () => {
+  it('loses no acknowledged element if its connections stop transmitting under load', async () => {
     const proxy = await TcpProxy.start(server.port);
     const far = await openNode(server, { schema, port: proxy.port });
     const traffic = new Traffic([engine.storage, far.storage], queue());
-    // What was begun and never committed, and what was committed and never answered.
+    // First transactions that started and were never committed, then those whose commit was never replied to.
     for (const state of ['deaf', 'mute'] as const) {
       await traffic.acknowledged(200);
       proxy.state = state;
@@ -87,7 +87,7 @@ describe('PostgreSQL that fails', () => {
     await proxy.stop();
   });
 
-  it('settles every call while the server is frozen, and continues after that', async () => {
+  it('settles every call while the server is frozen, and continues when it resumes', async () => {
     const traffic = new Traffic([engine.storage], queue());
     await traffic.acknowledged(200);
     server.signalAll('SIGSTOP');
@@ -99,7 +99,7 @@ describe('PostgreSQL that fails', () => {
     assertNothingLost(await traffic.end());
   });
 
-  it('rejects calls at once while the server is unavailable for long, with the time of a retry', async () => {
+  it('rejects calls immediately during a long outage, with a retry time', async () => {
     const own = queue();
     await server.stop('fast');
     await until(async () => (await codeOf(engine.storage.counts(own))) === 'storage-unavailable');
@@ -110,7 +110,7 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['back']);
   });
 
-  it('fails with an unknown outcome if the connection ends before the reply', async () => {
+  it('rejects an insert with outcome-unknown if the connection ends before the reply', async () => {
     const proxy = await TcpProxy.start(server.port);
     const far = await openNode(server, { schema, port: proxy.port });
     const own = queue();
@@ -126,9 +126,9 @@ describe('PostgreSQL that fails', () => {
     await proxy.stop();
   });
 
-  it('makes all nodes read a definition whose change has an unknown outcome', async () => {
+  it('notifies all nodes of a definition whose change has an unknown outcome', async () => {
     const proxy = await TcpProxy.start(server.port);
-    // Both are new: they receive changes from now on, whatever happened to the connections of others.
+    // Both nodes are new, so they receive changes from now on, even if the connections of others are broken.
     const far = await openNode(server, { schema, port: proxy.port });
     const near = await openNode(server, { schema });
     const changed = new Set<string>();
@@ -154,7 +154,7 @@ describe('PostgreSQL that fails', () => {
     await proxy.stop();
   });
 
-  it('lets no pop take effect after it failed with an unknown outcome', async () => {
+  it('prevents a pop from taking effect after it failed with outcome-unknown', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('kept'));
     const frozen = await sessionsOf(server, 'main');
@@ -166,7 +166,7 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['kept']);
   });
 
-  it('lets no pop that waited for an earlier batch take effect after it failed', async () => {
+  it('prevents a pop that waited for an earlier batch from taking effect after it failed', async () => {
     const clock = new FakeClock();
     const own = freshSchema();
     const far = await openNode(server, { schema: own, clock });
@@ -177,7 +177,7 @@ describe('PostgreSQL that fails', () => {
     await far.storage.insert(from, newElements('kept'));
     const [registry, time] = [await session(), await session()];
     await registry.query(`BEGIN; LOCK TABLE ${own}.subscription`);
-    // A session that reads the time waits until the pop has failed.
+    // Sessions that read the time wait until the pop has failed.
     await time.query(`SELECT pg_advisory_lock(7);
       CREATE OR REPLACE FUNCTION ${own}.now_ms() RETURNS bigint LANGUAGE plpgsql AS
       $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN ${now + 5_000}; END $$`);
@@ -196,7 +196,7 @@ describe('PostgreSQL that fails', () => {
     await runSql(server, `DROP SCHEMA ${own} CASCADE`);
   });
 
-  it('answers a call in the time that is left of its own when it waited for something else before', async () => {
+  it('settles a call within the time left of its deadline after an earlier wait', async () => {
     const own = queue();
     const clock = new FakeClock();
     const node = await openNode(server, { schema, clock });
@@ -227,7 +227,7 @@ describe('PostgreSQL that fails', () => {
     await proxy.stop();
   });
 
-  it('keeps a connection whose server needs longer than calls have, as long as it replies', async (t) => {
+  it('keeps a connection whose server is slower than the deadlines of calls, as long as it replies', async (t) => {
     const clock = new FakeClock();
     const own = freshSchema();
     const warnings: string[] = [];
@@ -238,7 +238,7 @@ describe('PostgreSQL that fails', () => {
     const [first, second] = [await session(), await session()];
     await first.query('SELECT pg_advisory_lock(7)');
     await second.query('SELECT pg_advisory_lock(8)');
-    // Each statement waits for the lock that is named when it begins.
+    // Each statement waits for the lock whose number is in the table when it starts.
     await runSql(
       server,
       `CREATE TABLE ${own}.gate AS SELECT 7 AS id;
@@ -267,7 +267,7 @@ describe('PostgreSQL that fails', () => {
     await runSql(server, `DROP SCHEMA ${own} CASCADE`);
   });
 
-  it('replaces a connection that stopped replying also if all calls have expired soon', async () => {
+  it('replaces a connection that stopped replying, even if its calls expired early', async () => {
     const proxy = await TcpProxy.start(server.port);
     const clock = new FakeClock();
     const warnings: string[] = [];
@@ -289,7 +289,7 @@ describe('PostgreSQL that fails', () => {
     await proxy.stop();
   });
 
-  it('rejects inserts with storage-full if the disk is full, and consumers continue', async () => {
+  it('rejects inserts with storage-full if the disk is full, while takes and commits succeed', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('a', 'b'));
     await failing(`WHEN (NEW.lease_until IS NULL) EXECUTE FUNCTION ${schema}.fail('53100')`, async () => {
@@ -303,7 +303,7 @@ describe('PostgreSQL that fails', () => {
     assert.equal(await codeOf(engine.storage.insert(own, newElements('room again'))), 'done');
   });
 
-  it('replaces the connections of calls and of all else whose server became read-only', async () => {
+  it('replaces both its connections, main and second, if the server became read-only', async () => {
     const own = queue();
     await engine.storage.declare([own]);
     const calls = {
@@ -328,7 +328,7 @@ describe('PostgreSQL that fails', () => {
     for (const call of Object.values(calls)) await until(async () => (await codeOf(call())) === 'done');
   });
 
-  it("does not let one caller's failure affect another of the same batch", async () => {
+  it('confines the failure of a call to that call, not to others of its batch', async () => {
     const [good, bad] = [queue(), queue()];
     await engine.storage.insert(good, newElements('x'));
     await engine.storage.insert(bad, newElements('x'));
@@ -345,12 +345,12 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, good)).deliveries), ['two']);
   });
 
-  it('fails with an unknown outcome what was applied in part because BEGIN was cancelled, and repeats nothing', async (t) => {
+  it('rejects a batch of which a part was applied, since its BEGIN was cancelled, with outcome-unknown and does not repeat it', async (t) => {
     const [good, bad, taken] = [queue(), queue(), queue()];
     await engine.storage.insert(taken, newElements('x'));
     await failing(`WHEN (NEW.tries = 666) EXECUTE FUNCTION ${schema}.fail('22000')`, async () => {
       cancelNext(t, 'BEGIN');
-      // Three statements, the second of which fails.
+      // Three statements; the second one fails.
       const outcomes = await Promise.all([
         codeOf(engine.storage.insert(good, newElements('once'))),
         codeOf(engine.storage.insert(bad, [newElement({ tries: 666, dedupKey: 'k' })])),
@@ -379,7 +379,7 @@ describe('PostgreSQL that fails', () => {
     });
   }
 
-  it('repeats a call that PostgreSQL rejected to end a deadlock', async () => {
+  it('repeats a call that PostgreSQL aborted to resolve a deadlock', async () => {
     const own = queue();
     await runSql(server, `CREATE SEQUENCE ${schema}.failures`);
     await failing(
@@ -391,7 +391,7 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['once']);
   });
 
-  it('does not wait for ever for a lock', async () => {
+  it('rejects a call with storage-unavailable if a lock is not released in time', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('a'));
     const holder = await session();
@@ -401,15 +401,14 @@ describe('PostgreSQL that fails', () => {
     assert.deepEqual(bodyTexts((await pop(engine, own)).deliveries), ['a']);
   });
 
-  it('knows of each call that nothing happened if a lock stays for as long as calls may take', async () => {
+  it('rejects all waiting calls with storage-unavailable, and applies none, if a lock outlasts their deadlines', async () => {
     const own = queue();
     const clock = new FakeClock();
     const node = await openNode(server, { schema, clock });
     await node.storage.insert(own, newElements('a'));
     const holder = await session();
     await holder.query(`BEGIN; LOCK TABLE ${schema}.delivery`);
-    // Calls about one queue keep their order, so these share no statement, and the first one alone is the one that
-    // waits.
+    // Calls about one queue keep their order, so these share no statement, and only the first one waits for the lock.
     const calls = ['b', 'c', 'd'].flatMap((body) => [
       codeOf(node.storage.insert(own, newElements(body))),
       codeOf(pop(node, own)),
@@ -423,7 +422,7 @@ describe('PostgreSQL that fails', () => {
     await node.stop();
   });
 
-  /** The next command of that kind fails as one does that an administrator cancels. */
+  /** The next command of that kind fails as if an administrator had cancelled it. */
   function cancelNext(t: TestContext, command: 'BEGIN' | 'COMMIT'): void {
     const { run } = Connection.prototype;
     let isCancelled = false;
@@ -440,7 +439,7 @@ describe('PostgreSQL that fails', () => {
     return client;
   }
 
-  /** Resolves when an engine waits for a lock of that kind. */
+  /** Resolves when a session of an engine waits for a lock of that kind. */
   function waitingFor(kind: 'relation' | 'advisory'): Promise<void> {
     return until(async () => {
       const { rows } = await runSql(
@@ -451,7 +450,7 @@ describe('PostgreSQL that fails', () => {
     });
   }
 
-  /** Makes inserts of some deliveries fail during a test, with an error of that code. */
+  /** Makes inserts of the deliveries that `trigger` selects fail during a test, with the error code that it names. */
   async function failing(trigger: string, test: () => Promise<void>): Promise<void> {
     await runSql(
       server,
@@ -468,7 +467,7 @@ describe('PostgreSQL that fails', () => {
 });
 
 describe('PostgreSQL with a synchronous standby', () => {
-  it('loses nothing that was acknowledged if its server crashes under load and the standby takes over', async (t) => {
+  it('loses no acknowledged element if the primary crashes under load and the standby takes over', async (t) => {
     const primary = await PostgresServer.start({ settings: { fsync: 'off' } });
     t.after(() => primary.dispose());
     const standby = await primary.startStandby();
@@ -503,7 +502,7 @@ describe('PostgreSQL with a synchronous standby', () => {
 });
 
 /**
- * Waits in this turn, so that nothing is read from any socket of this process, until PostgreSQL has popped all and
+ * Blocks the event loop, so that no socket of this process is read, until PostgreSQL has popped all elements and
  * replied.
  */
 function waitForPop(url: string, schema: string): void {
@@ -519,7 +518,7 @@ function waitForPop(url: string, schema: string): void {
 }
 
 describe('A node that was suspended for longer than calls may take', () => {
-  it('gets what PostgreSQL has popped for it in that time', async (t) => {
+  it('returns the elements that PostgreSQL popped for it in that time', async (t) => {
     const server = await PostgresServer.start({ settings: { fsync: 'off' } });
     t.after(() => server.dispose());
     const clock = new SuspendedClock();
@@ -531,7 +530,7 @@ describe('A node that was suspended for longer than calls may take', () => {
     server.signalAll('SIGSTOP');
     const popped = pop(engine, queue);
     popped.catch(() => {});
-    // It is sent within some turns.
+    // The pop is sent within a few turns.
     for (let turn = 0; turn < 10; turn += 1) await new Promise((resolve) => setImmediate(resolve));
     server.signalAll('SIGCONT');
     waitForPop(server.url(), schema);

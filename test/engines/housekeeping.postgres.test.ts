@@ -25,7 +25,7 @@ const STREAM = { ns: 'stream', name: 'q' };
 const LEASE_MS = 1000;
 const RESERVE = { group: '', count: 1000, leaseMs: LEASE_MS };
 
-describe('What PostgreSQL does by itself', () => {
+describe('Housekeeping of the PostgreSQL engine', () => {
   let server: PostgresServer;
   let schema: string;
   let engine: Engine;
@@ -69,7 +69,7 @@ describe('What PostgreSQL does by itself', () => {
     (await node.storage.counts(queue)).ready;
   const numberOf = async (sql: string): Promise<number> => Number((await other.query(sql)).rows[0].n);
 
-  it('fails no call while leases cannot be expired, and expires them when that works again', async () => {
+  it('fails no call while expiring leases fails, and expires them when it succeeds again', async () => {
     await other.query(`CREATE SEQUENCE failures; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         PERFORM nextval('${schema}.failures'); RAISE 'asked for by a test'; END $$;
       CREATE TRIGGER failing BEFORE INSERT ON delivery FOR EACH ROW WHEN (NEW.reason IS NOT NULL) EXECUTE FUNCTION fail()`);
@@ -94,7 +94,7 @@ describe('What PostgreSQL does by itself', () => {
     });
   });
 
-  it('moves no more bytes at once than a statement has the time for', async () => {
+  it('dead-letters in steps of few bytes, so that no statement times out', async () => {
     const body = Buffer.alloc(MEGABYTE);
     for (let i = 0; i < 4; i++) {
       await engine.storage.insert(
@@ -115,7 +115,7 @@ describe('What PostgreSQL does by itself', () => {
   const megabytes = (count: number, groups = ['']) =>
     Array.from({ length: count }, () => newElement({ body: Buffer.alloc(MEGABYTE), groups }));
 
-  it('purges no more bytes in a step than a statement has the time for, of all states together', async () => {
+  it('purges in steps of few bytes, over all states, so that no statement times out', async () => {
     const size = 24;
     for (let stored = 0; stored < size; stored += 4) await engine.storage.insert(JOBS, megabytes(4));
     await engine.storage.take(JOBS, { ...RESERVE, count: size / 2 });
@@ -128,7 +128,7 @@ describe('What PostgreSQL does by itself', () => {
     assert.equal(first.removed + waiting.removed + rest, size);
   });
 
-  it('applies retention to no more bytes at once than a statement has the time for, and to all in the end', async () => {
+  it('applies retention in steps of few bytes until no old element is left', async () => {
     const size = 20;
     for (let stored = 0; stored < size; stored += 4)
       await engine.storage.insert(STREAM, megabytes(4, ['g1']));
@@ -141,7 +141,7 @@ describe('What PostgreSQL does by itself', () => {
     assert.equal(await numberOf('SELECT count(*) AS n FROM delivery'), 0);
   });
 
-  it('expires what is behind very much of a namespace that this node does not have', async () => {
+  it('expires leases and elements behind thousands of a namespace that this node does not have', async () => {
     const far = await openNode(server, { schema, namespaces: OTHERS });
     const theirs = { ns: 'others', name: 'q' };
     const many = Array.from({ length: 1250 }, () => newElement({ expiresAt: now + LEASE_MS / 2 }));
@@ -161,7 +161,7 @@ describe('What PostgreSQL does by itself', () => {
     );
   });
 
-  it('finds an expired element that was reserved when others were expired', async () => {
+  it('dead-letters an element that expired while reserved when it is returned after the sweep', async () => {
     await engine.storage.insert(JOBS, [newElement({ body: 'a', expiresAt: now + LEASE_MS })]);
     const { deliveries } = await engine.storage.take(JOBS, { ...RESERVE, leaseMs: 3_600_000 });
     await pass(30 * LEASE_MS);
@@ -174,7 +174,7 @@ describe('What PostgreSQL does by itself', () => {
   });
 
   it('does not wait for a stream that another node has locked', async (t) => {
-    // A look that takes a busy machine long is not made again soon. By the clock of this node it takes no time.
+    // A sweep that takes long on a busy machine is not repeated soon. By this node's fake clock it takes no time.
     const node = await openNode(server, { schema, namespaces: NAMESPACES, clock: new FakeClock() });
     t.after(() => node.stop());
     const element = newElement({ groups: ['g1'] });
@@ -203,7 +203,7 @@ describe('What PostgreSQL does by itself', () => {
     assert.deepEqual([await ready(STREAM), await ready({ ns: 'stream', name: 'dead' })], [0, 1]);
   });
 
-  it('names the queues that gained elements although another step failed', async () => {
+  it('returns the queues that gained elements although a later step of the sweep failed', async () => {
     await engine.storage.declare([JOBS], { deadLetter: null });
     await engine.storage.insert(JOBS, newElements('a'));
     await engine.storage.take(JOBS, RESERVE);
@@ -216,7 +216,7 @@ describe('What PostgreSQL does by itself', () => {
     await engine.storage.sweep();
   });
 
-  it('leaves few rows of counts, whatever happened at how many times', async () => {
+  it('merges counter rows into a few after many changes at many moments', async () => {
     const queue = { ns: 'jobs', name: 'counted' };
     await engine.storage.insert(queue, [newElement({ delayMs: 10 ** 12 })]);
     for (let step = 0; step < 80; step++) {
@@ -233,11 +233,11 @@ describe('What PostgreSQL does by itself', () => {
     assert.deepEqual([before.ready, before.scheduled], [80, 1]);
   });
 
-  it('leaves few rows of counts although elements mature at more moments than one statement reads rows', async () => {
+  it('merges counter rows into a few although there are more than one statement reads', async () => {
     const queue = { ns: 'jobs', name: 'calendar' };
     const stays = newElement({ matureAt: now + 2 ** 40 });
     await engine.storage.insert(queue, [stays]);
-    // Five months of them, stored and canceled three times.
+    // Elements for five months, stored and purged three times.
     for (let times = 0; times < 3; times++) {
       for (let step = 0; step < 12_000; step += 1000) {
         const elements = Array.from({ length: 1000 }, (_, n) =>

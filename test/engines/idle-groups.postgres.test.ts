@@ -10,9 +10,9 @@ import { openNode } from './postgres-node.ts';
 const QUEUE = { ns: 'stream', name: 'q' };
 const MINUTE_MS = 60_000;
 
-describe('A group of a stream on PostgreSQL that holds nothing', () => {
+describe('An empty group of a stream on PostgreSQL', () => {
   let server: PostgresServer;
-  /** Sets the clock hundreds of times, for which sessions of their own would cost more than what is tested. */
+  /** Sets the clock hundreds of times; opening a session for each would cost more than the code under test. */
   let control: pg.Client;
   let schema: string;
   let nodes: [Engine, Engine];
@@ -35,7 +35,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     await control.query(`DROP SCHEMA ${schema} CASCADE`);
   });
 
-  /** Both nodes keep house each minute, as their sweepers have them do. */
+  /** Both nodes sweep every minute, as their brokers would. */
   const passMinutes = async (
     minutes: number,
     inEach: () => Promise<unknown> = async () => {},
@@ -64,13 +64,13 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     return rows.map(({ grp }) => String(grp));
   };
 
-  it('is forgotten after a while, with what was counted for it; default ones are not', async () => {
+  it('is forgotten with its counter rows after 15 idle minutes, unless it is a default group', async () => {
     const [a] = nodes;
     await a.storage.insert(QUEUE, [newElement({ groups: ['g1', 'group'] })]);
     await pop(a);
     await passMinutes(14);
     assert.deepEqual(await groups(), ['g1', 'group']);
-    // A round that comes a moment early waits for the next minute: some more than the fifteen are due.
+    // Up to ten minutes more than the fifteen: a check that runs a moment too early waits for the next minute.
     await passMinutes(10);
     assert.deepEqual(await groups(), ['g1']);
     const { rows } = await control.query(
@@ -79,7 +79,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     assert.equal(rows.length, 0);
   });
 
-  it('is forgotten no later if the clock of the database was ahead and was set right', async () => {
+  it('is forgotten no later if the clock of the database was ahead and was corrected', async () => {
     const [a] = nodes;
     now += 60 * MINUTE_MS;
     await passMinutes(0);
@@ -91,7 +91,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     assert.deepEqual(await groups(), []);
   });
 
-  it('is created again by a node that knew it', async () => {
+  it('is created again by an insert of a node that had it cached', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     assert.deepEqual(await pop(b), ['first']);
@@ -103,7 +103,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     assert.deepEqual(await pop(b), ['third']);
   });
 
-  it('stays while some node takes from it', async () => {
+  it('is kept while any node takes from it', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     await pop(a);
@@ -113,7 +113,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     assert.deepEqual(await pop(b), ['second']);
   });
 
-  it('is counted if it holds something again, although no node kept house since', async () => {
+  it('is counted and kept once it has an element again, although no node has swept since', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     await pop(a);
@@ -126,7 +126,7 @@ describe('A group of a stream on PostgreSQL that holds nothing', () => {
     assert.deepEqual(await pop(b), ['second']);
   });
 
-  it('is not forgotten if it holds something, waiting or reserved', async () => {
+  it('is not forgotten while it has a waiting or reserved delivery', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     await passMinutes(30);

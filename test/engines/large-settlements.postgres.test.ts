@@ -34,7 +34,7 @@ describe('Settlements of large elements in PostgreSQL', () => {
   beforeEach(async () => {
     schema = freshSchema();
     engine = await openNode(server, { schema, namespaces: NAMESPACES });
-    // What each statement finished or moved, by the transaction.
+    // Records how many deliveries each statement finished or moved.
     await runSql(
       server,
       `CREATE TABLE ${schema}.gone (n bigint);
@@ -67,7 +67,7 @@ describe('Settlements of large elements in PostgreSQL', () => {
     return refs;
   }
 
-  /** That all is gone, and no statement had more of it than there is time for. */
+  /** Asserts that all deliveries are gone and no statement had more than it has time for. */
   async function assertInSteps(outcomes: readonly string[], expected: string): Promise<void> {
     assert.deepEqual(outcomes, new Array(COUNT).fill(expected));
     const { rows } = await runSql(server, `SELECT n::int FROM ${schema}.gone`);
@@ -79,30 +79,30 @@ describe('Settlements of large elements in PostgreSQL', () => {
     assert.ok(Math.max(...steps) <= 9, `${steps} MiB in one statement`);
   }
 
-  it('a commit of many finishes no more bytes at once than a statement has the time for', async () => {
+  it('a commit of many elements runs in statements of few bytes each', async () => {
     await insert(JOBS);
     await assertInSteps(await commit(engine.storage, JOBS, await reserve(JOBS)), 'done');
   });
 
-  it('so does one of a stream', async () => {
+  it('a commit of many elements of a stream runs in statements of few bytes each', async () => {
     await insert(STREAM, ['g1', 'g2']);
     await assertInSteps(await commit(engine.storage, STREAM, await reserve(STREAM, 'g1')), 'done');
   });
 
-  it('and commits of many calls at once', async () => {
+  it('commits of many concurrent calls run in statements of few bytes each', async () => {
     await insert(JOBS);
     const refs = await reserve(JOBS);
     const outcomes = await Promise.all(refs.map((ref) => commit(engine.storage, JOBS, [ref])));
     await assertInSteps(outcomes.flat(), 'done');
   });
 
-  it('removals by id remove no more bytes at once', async () => {
+  it('removals by id run in statements of few bytes each', async () => {
     const ids = await insert(JOBS);
     const outcomes = await Promise.all(ids.map((id) => remove(engine.storage, JOBS, [id])));
     await assertInSteps(outcomes.flat(), 'done');
   });
 
-  it('no more bytes become dead letters at once', async () => {
+  it('dead-lettering many elements runs in statements of few bytes each', async () => {
     await insert(JOBS);
     const action = { kind: 'dead-letter', countTry: true, reason: null } as const;
     await assertInSteps(await settle(engine.storage, JOBS, await reserve(JOBS), action), 'dead-lettered');
@@ -113,7 +113,7 @@ describe('Settlements of large elements in PostgreSQL', () => {
     [JOBS, ''],
     [STREAM, 'g1'],
   ] as const) {
-    it(`all commits of a call that stores elements are one transaction, in ${queue.ns}`, async () => {
+    it(`all commits of a call that also inserts are one transaction, in ${queue.ns}`, async () => {
       await insert(queue, [group]);
       const inserts = [{ queue: JOBS, element: newElement() }];
       const transfers = (await reserve(queue, group)).map((finish, place) => {
@@ -131,7 +131,7 @@ describe('Settlements of large elements in PostgreSQL', () => {
     });
   }
 
-  it("a settlement that is not the holder's is rejected, wherever it stands among large ones", async () => {
+  it('a settlement with a wrong token is rejected, at any position among large ones', async () => {
     await insert(JOBS);
     const refs = await reserve(JOBS);
     const last = refs.at(-1) as DeliveryRef;

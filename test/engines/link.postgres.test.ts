@@ -11,9 +11,9 @@ import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 import { CountingClock, freshSchema, runSql, SILENT, sharedServer } from './postgres.ts';
 
-it('A link to PostgreSQL says goodbye when it is stopped, and has forgotten its earlier connections', async (t) => {
+it('A link to PostgreSQL closes its connection properly when it is stopped, and leaves no earlier one open', async (t) => {
   const server = await sharedServer();
-  // A goodbye may take a second, and a busy machine more.
+  // Closing may take a second, and more on a busy machine.
   const clock = new CountingClock(patient(systemClock));
   const options = {
     url: server.url(),
@@ -43,7 +43,7 @@ it('A link to PostgreSQL says goodbye when it is stopped, and has forgotten its 
   assert.equal(clock.pending, 0);
 });
 
-it('A session of PostgreSQL has its own limits of time, whatever an administrator has set for its user', async (t) => {
+it('A PostgreSQL session sets its own timeouts, whatever an administrator has set for its user', async (t) => {
   const server = await sharedServer();
   const user = freshSchema();
   const limits = [
@@ -65,7 +65,7 @@ it('A session of PostgreSQL has its own limits of time, whatever an administrato
   assert.deepEqual(rows, [['3s', '1500ms', '5s', '0']]);
 });
 
-it('A session of PostgreSQL is ended by its successor, also if its user takes on the role of another one', async (t) => {
+it('A PostgreSQL session is ended by its successor, even if its user takes another role', async (t) => {
   const server = await sharedServer();
   const [user, owner] = [freshSchema(), freshSchema()];
   await runSql(
@@ -84,10 +84,10 @@ it('A session of PostgreSQL is ended by its successor, also if its user takes on
   assert.deepEqual(role, [[owner]]);
 });
 
-it('A session of PostgreSQL that a pooler gives to another connection as it was is rejected', async (t) => {
+it('A PostgreSQL session that a pooler shares between connections without a reset is rejected', async (t) => {
   const server = await sharedServer();
   const user = freshSchema();
-  // What the connection before has set is still there.
+  // The role's setting stands for one that an earlier connection left in the session.
   await runSql(
     server,
     `CREATE ROLE ${user} LOGIN PASSWORD 'x'; ALTER ROLE ${user} SET quayside.session = 'used'`,
@@ -101,7 +101,7 @@ it('A session of PostgreSQL that a pooler gives to another connection as it was 
   connection.destroy();
 });
 
-it('A transaction of PostgreSQL whose results cannot be judged is rolled back', async (t) => {
+it('A PostgreSQL transaction is rolled back if the callback that reads its results throws', async (t) => {
   const server = await sharedServer();
   const user = freshSchema();
   await runSql(server, `CREATE ROLE ${user} LOGIN PASSWORD 'x'`);
@@ -123,14 +123,14 @@ it('A transaction of PostgreSQL whose results cannot be judged is rolled back', 
   assert.deepEqual(rows, [['a'], ['b']]);
 });
 
-/** Waits for no pause. */
+/** Ends pauses of up to a second immediately. */
 class HastyClock extends CountingClock {
   override after(delayMs: number, run: () => void): CancelTimer {
     return super.after(delayMs <= 1000 ? 0 : delayMs, run);
   }
 }
 
-it('A link to several hosts of PostgreSQL logs once why each of them cannot be used', async (t) => {
+it('A link to several PostgreSQL hosts logs once per host why it cannot be used', async (t) => {
   const server = await sharedServer();
   const user = freshSchema();
   await runSql(server, `CREATE ROLE ${user} LOGIN PASSWORD 'x'`);
@@ -160,7 +160,7 @@ it('A link to several hosts of PostgreSQL logs once why each of them cannot be u
   ]);
 });
 
-/** A server that accepts connections and sends nothing, for which a link waits by a clock that only the test moves. */
+/** A link to a server that accepts connections and sends nothing; its clock moves only when the test advances it. */
 async function linkToSilent(t: TestContext, clock: FakeClock, hosts: number) {
   const proxy = await TcpProxy.start((await sharedServer()).port);
   t.after(() => proxy.stop());
@@ -180,7 +180,7 @@ async function linkToSilent(t: TestContext, clock: FakeClock, hosts: number) {
   return { proxy, link: new Link(readSettings(options), 'main', options, {}) };
 }
 
-it('A start waits 15 s for a silent PostgreSQL server, and 5 s if it has another host to try, by its clock', async (t) => {
+it('A start waits 15 s for a silent PostgreSQL server, and 5 s if there is another host to try', async (t) => {
   const clock = new FakeClock();
   const { link } = await linkToSilent(t, clock, 2);
   const opened = t.mock.method(Connection.prototype, 'open');
@@ -206,7 +206,7 @@ it('A start waits 15 s for a silent PostgreSQL server, and 5 s if it has another
   await link.stop();
 });
 
-it('A node that was suspended while it connected to PostgreSQL uses the connection if the server has replied', async (t) => {
+it('A node that was suspended while it connected to PostgreSQL uses the connection if the server had replied', async (t) => {
   const clock = new SuspendedClock();
   const { proxy, link } = await linkToSilent(t, clock, 1);
   proxy.state = 'open';

@@ -15,7 +15,7 @@ import { endSessions, openNode } from './postgres-node.ts';
 
 const NODES = 3;
 const CALLERS_PER_NODE = 8;
-/** Calls of each caller; `MIXTURE_CALLS=5000` for a night. */
+/** Calls of each caller; `MIXTURE_CALLS=5000` for a run overnight. */
 const CALLS = Number(process.env.MIXTURE_CALLS ?? 150);
 const SEED = Number(process.env.SEED ?? freshSeed());
 
@@ -24,17 +24,17 @@ const QUEUES: readonly QueueKey[] = ['plain', 'jobs', 'stream'].flatMap((ns) => 
   { ns, name: 'b' },
 ]);
 const GROUPS = ['g1', 'g2', 'g3'];
-/** Some beyond the steps of due time in which deliveries are counted (17 minutes). */
+/** Some are longer than the steps of due time by which deliveries are counted (17 minutes). */
 const DELAYS_MS = [0, 0, 0, 20, 500, 2_000_000];
 const STATES: readonly DeliveryState[] = ['ready', 'scheduled', 'reserved'];
-/** What a call may be answered while sessions are ended under it. */
+/** Outcomes that a call may have while its session is ended. */
 const ANSWERS = ['done', 'storage-unavailable', 'outcome-unknown'];
 
 /**
- * Whatever nodes do to the same deliveries at the same moment, and wherever that is cut off: what is counted is
- * what is there. A count that is wrong once would stay wrong for ever.
+ * The counts agree with the rows, whatever nodes do to the same deliveries concurrently, and wherever that is
+ * interrupted. A count that is wrong once would stay wrong forever.
  */
-describe('PostgreSQL with several nodes that do everything at once', () => {
+describe('PostgreSQL with several nodes that make random calls concurrently', () => {
   let server: PostgresServer;
   let schema: string;
   let nodes: Engine[];
@@ -49,7 +49,7 @@ describe('PostgreSQL with several nodes that do everything at once', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });
 
-  it(`counts what is there after it, from seed ${SEED}`, async () => {
+  it(`has counts that agree with the stored rows afterwards, from seed ${SEED}`, async () => {
     const world: World = { held: [], codes: [] };
     const callers = nodes.flatMap(({ storage }, node) =>
       Array.from({ length: CALLERS_PER_NODE }, (_, caller) =>
@@ -74,7 +74,7 @@ describe('PostgreSQL with several nodes that do everything at once', () => {
     assert.deepEqual((await runSql(server, `SELECT seq FROM ${schema}.element`)).rows, []);
   });
 
-  /** Where the counts, or what remains of an element, is not what the deliveries are. */
+  /** The rows whose counts, or whose number of remaining deliveries, differ from the deliveries stored. */
   async function miscounted(): Promise<unknown[]> {
     const { rows } = await runSql(
       server,
@@ -98,7 +98,7 @@ describe('PostgreSQL with several nodes that do everything at once', () => {
     return rows;
   }
 
-  /** The port's answer against the rows. */
+  /** Compares the counts that the engine returns with the rows. */
   async function assertSizesAgree(): Promise<void> {
     for (const queue of QUEUES) {
       const sizes = await nodes[0]?.storage.counts(queue);
@@ -113,15 +113,15 @@ describe('PostgreSQL with several nodes that do everything at once', () => {
   }
 });
 
-/** What the callers share. */
+/** State shared by all callers. */
 interface World {
-  /** Reservations, the newest last; some are settled long since. */
+  /** Reservations, the newest last; many have long been settled. */
   readonly held: Held[];
   /** How each call ended. */
   readonly codes: string[];
 }
 
-/** A reservation that any node may settle, the same one as another node at the same moment. */
+/** A reservation that any node may settle, even several nodes at the same moment. */
 interface Held {
   readonly queue: QueueKey;
   readonly ref: DeliveryRef;

@@ -22,7 +22,7 @@ describe('PostgreSQL with several nodes', () => {
   before(async () => {
     server = await sharedServer();
     schema = freshSchema();
-    // At once, on an empty database: one of them makes the schema, and the other one waits for it.
+    // Started concurrently on an empty database: one creates the schema, and the other one waits for it.
     nodes = await Promise.all([openNode(server, { schema }), openNode(server, { schema })]);
   });
   after(async () => {
@@ -30,7 +30,7 @@ describe('PostgreSQL with several nodes', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });
 
-  it('makes the schema once, however many start at the same time', async () => {
+  it('creates the schema once, however many nodes start at the same time', async () => {
     const own = freshSchema();
     const started = await Promise.all(Array.from({ length: 5 }, () => openNode(server, { schema: own })));
     const ids = await Promise.all(started.map(({ storage }) => storage.insert(queue(), newElements('x'))));
@@ -39,7 +39,7 @@ describe('PostgreSQL with several nodes', () => {
     await runSql(server, `DROP SCHEMA ${own} CASCADE`);
   });
 
-  it('hands each element out once, whichever node is asked', async () => {
+  it('delivers each element once, whichever node takes', async () => {
     const traffic = new Traffic(
       nodes.map(({ storage }) => storage),
       queue(),
@@ -49,7 +49,7 @@ describe('PostgreSQL with several nodes', () => {
     assert.deepEqual({ lost, twice, changed, unknown }, { lost: 0, twice: [], changed: [], unknown: 0 });
   });
 
-  it('keeps one order: what one node inserted first, another hands out first', async () => {
+  it('delivers elements in the order in which all nodes inserted them', async () => {
     const own = queue();
     const [a, b] = nodes;
     for (let turn = 0; turn < 10; turn++)
@@ -69,7 +69,7 @@ describe('PostgreSQL with several nodes', () => {
     assert.equal((await a.storage.counts(own)).reserved, 0);
   });
 
-  it('stores an element once when two nodes insert it under one key', async () => {
+  it('stores an element once when two nodes insert it with the same dedup key', async () => {
     const own = queue();
     for (let turn = 0; turn < 20; turn++) {
       const element = newElement({ body: `${turn}`, dedupKey: `key ${turn}` });
@@ -79,7 +79,7 @@ describe('PostgreSQL with several nodes', () => {
     assert.equal((await nodes[0].storage.counts(own)).ready, 20);
   });
 
-  it('finishes a shared element once, though its last groups finish at the same time', async () => {
+  it('removes an element of a stream once, although its last two groups finish it at the same time', async () => {
     const own = queue('stream');
     const [a, b] = nodes;
     const count = 50;
@@ -98,7 +98,7 @@ describe('PostgreSQL with several nodes', () => {
     assert.equal(Number(rows[0].count), 0, 'no content is left behind');
   });
 
-  it('finishes elements of a stream on all nodes at once, and none waits for another in a circle', async () => {
+  it('finishes elements of a stream on all nodes concurrently without a deadlock', async () => {
     const own = queue('stream');
     const groups = ['g1', 'g2', 'g3'];
     const third = await openNode(server, { schema });
@@ -130,7 +130,7 @@ describe('PostgreSQL with several nodes', () => {
     }
   });
 
-  it('receives signals after notifications that are no signals, which any user of the database may send', async () => {
+  it('receives signals after malformed notifications, which any user of the database may send', async () => {
     const warnings: string[] = [];
     const log = { info: () => {}, warn: (_: object, message: string) => void warnings.push(message) };
     const node = await openNode(server, { schema, log });
@@ -156,7 +156,7 @@ describe('PostgreSQL with several nodes', () => {
     assert.equal(warnings.length, payloads.length);
   });
 
-  it('counts and purges what another node stored for groups that this one never asked for', async () => {
+  it('counts and purges elements that another node stored for groups unknown to this node', async () => {
     const own = queue('stream');
     const [a, b] = nodes;
     await a.storage.insert(own, [newElement({ groups: ['g1'] })]);
@@ -167,7 +167,7 @@ describe('PostgreSQL with several nodes', () => {
     assert.equal((await b.storage.take(own, { group: 'g2', count: 1, leaseMs: null })).deliveries.length, 0);
   });
 
-  it('ends each lease once, though all nodes sweep', async () => {
+  it('expires each lease once, although all nodes sweep', async () => {
     const own = queue();
     const count = 1500;
     await nodes[0].storage.insert(
@@ -185,12 +185,12 @@ describe('PostgreSQL with several nodes', () => {
     assert.ok(deliveries.every(({ tries }) => tries === 1));
   });
 
-  it('finds what another node gave back, long after it looked past that place', async () => {
+  it("delivers a popped element that another node returned to a place below this node's low watermark", async () => {
     const own = queue();
     const [a, b] = nodes;
     await a.storage.insert(own, newElements('given back'));
     const popped = await a.storage.take(own, { group: '', count: 1, leaseMs: null });
-    // Enough that node b stops looking from the front.
+    // Enough elements to raise the watermark of node b above the returned one.
     for (let turn = 0; turn < 10; turn++) {
       await b.storage.insert(
         own,
@@ -205,7 +205,7 @@ describe('PostgreSQL with several nodes', () => {
     });
   });
 
-  it('brings signals and changed definitions to the other node', async () => {
+  it('delivers signals and changes of definitions to the other node', async () => {
     const [a, b] = nodes;
     const heard: JsonValue[] = [];
     const changed: (string | null)[] = [];
@@ -220,7 +220,7 @@ describe('PostgreSQL with several nodes', () => {
     for (const stop of stops) stop();
   });
 
-  it('delivers what a node publishes right before it stops, and stops in time if that fails', async () => {
+  it('delivers a signal that a node publishes right before it stops, and stops even if that fails', async () => {
     const [, staying] = nodes;
     const leaving = await openNode(server, { schema });
     const received = Promise.withResolvers<JsonValue>();
@@ -238,7 +238,7 @@ describe('PostgreSQL with several nodes', () => {
     await proxy.stop();
   });
 
-  it('sends equal signals once, and any number of different ones in few notifications', async () => {
+  it('sends equal signals of a batch once, and delivers all different ones', async () => {
     const [a, b] = nodes;
     const heard = new Map<string, number>();
     const stop = b.signaller.subscribe('many', (message) => {
@@ -251,7 +251,7 @@ describe('PostgreSQL with several nodes', () => {
     stop();
   });
 
-  it('listens again after its listening session was ended, and says that changes may have been missed', async () => {
+  it('listens again after its listener session was ended, and reports that changes may have been missed', async () => {
     const [a, b] = nodes;
     const { cache, read } = followDefinitions(b.definitions);
     const heard: JsonValue[] = [];
@@ -266,7 +266,7 @@ describe('PostgreSQL with several nodes', () => {
     for (const stop of stops) stop();
   });
 
-  it('counts statistics of all nodes together', async () => {
+  it('sums the statistics of all nodes', async () => {
     const own = queue();
     for (const { stats } of nodes) stats.add(own, '', { put: 2 });
     await Promise.all(nodes.map(({ stats }) => stats.flush()));

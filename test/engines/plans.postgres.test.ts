@@ -8,7 +8,7 @@ import { openNode } from './postgres-node.ts';
 const QUEUE = { ns: 'plain', name: 'q' };
 const ELEMENTS = 2_000;
 
-it('PostgreSQL reads a page by ids without its neighbours, also if its statistics are of an empty table', async () => {
+it('PostgreSQL reads a page by ids without other rows, even if its statistics are of an empty table', async () => {
   const server = await sharedServer();
   const schema = freshSchema();
   const node = await openNode(server, { schema });
@@ -28,7 +28,7 @@ it('PostgreSQL reads a page by ids without its neighbours, also if its statistic
     });
     assert.equal(page.deliveries.length, 10);
   } finally {
-    // The end of its sessions publishes what they read.
+    // Sessions publish their statistics at the latest when they end.
     await node.stop();
   }
   const read = async (): Promise<Map<string, number>> => {

@@ -17,16 +17,16 @@ export interface NodeOptions {
   readonly schema: string;
   /** {@link NODE_NAMESPACES} if not given. */
   readonly namespaces?: readonly NamespacePolicy[];
-  /** A proxy's; the server's own where not given. */
+  /** Port of a proxy; default: the server's own. */
   readonly port?: number;
-  /** In place of one with that port. */
+  /** URL used instead of the server's own with `port`. */
   readonly url?: string;
   readonly log?: EngineLog;
-  /** What the node measures its waiting with; the system's where not given. */
+  /** The clock of the node's timeouts; default: the system's. */
   readonly clock?: Clock & { readonly pending: number };
 }
 
-/** An engine as a node has it, on PostgreSQL's own time. The test that opens one calls `stop`. */
+/** Opens an engine as a node does, on PostgreSQL's own time. The test that opens one calls `stop`. */
 export async function openNode(server: PostgresServer, options: NodeOptions): Promise<Engine> {
   const { schema, namespaces = NODE_NAMESPACES, port = server.port } = options;
   const { url = server.url({ port }), log = SILENT, clock = new CountingClock() } = options;
@@ -48,7 +48,7 @@ export async function openNode(server: PostgresServer, options: NodeOptions): Pr
   return engine;
 }
 
-/** The sessions that the engines of a schema have, by role. */
+/** Process ids of the sessions that engines have in this role. */
 export async function sessionsOf(
   server: PostgresServer,
   role: 'main' | 'second' | 'listener',

@@ -3,8 +3,8 @@ import { connect, createServer, type Server, type Socket } from 'node:net';
 import type { CrashMoment } from '../engines.ts';
 
 /**
- * Statements that are no part of a call's transaction: what prepares one, and what the engine does in the background,
- * at moments of its own. To cut there would be to cut before the call began.
+ * Statements outside of transactions of calls: those that prepare one, and those that the engine runs in the
+ * background. Cutting at one of them would mean cutting before the call has started.
  */
 const NO_CALLS = new Set([
   ...[
@@ -35,9 +35,8 @@ interface Message {
 }
 
 /**
- * Stands between engine and server, and can end all connections at a chosen moment of the next transaction:
- * when its statements have run and its commit has not been asked for, or when it is committed and the answer
- * has not been passed on.
+ * Proxies between engine and server, and can end all connections at a chosen moment of the next transaction: after its
+ * statements have run and before its commit is sent, or after it was committed and before the reply is forwarded.
  */
 export class PostgresProxy {
   readonly #server: Server;
@@ -68,14 +67,14 @@ export class PostgresProxy {
     return address.port;
   }
 
-  /** Resolves when all connections were ended at that moment of the next transaction. */
+  /** Ends all connections at that moment of the next transaction, and resolves when it has. */
   cutAt(moment: CrashMoment): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#cut = { moment, done: resolve };
     return promise;
   }
 
-  /** Where the next transaction ends, if it is to be cut. */
+  /** The moment at which the next transaction is cut; null: it is not. */
   get moment(): CrashMoment | null {
     return this.#cut?.moment ?? null;
   }
@@ -96,7 +95,7 @@ export class PostgresProxy {
   }
 }
 
-/** One connection on both its ways. */
+/** One client connection and its connection to the server. */
 class Pair {
   readonly #client: Socket;
   readonly #server: Socket;
@@ -104,11 +103,11 @@ class Pair {
   readonly #requests = new Framing(true);
   readonly #answers = new Framing(false);
   #statement = '';
-  /** Commands that are sent and not answered. */
+  /** Number of commands sent without a reply so far. */
   #unanswered = 0;
   #isCutting = false;
   #isHeld = false;
-  /** Answers that were not passed on. */
+  /** Replies that were not forwarded. */
   readonly #kept: Buffer[] = [];
 
   constructor(client: Socket, server: Socket, proxy: PostgresProxy) {
@@ -147,12 +146,12 @@ class Pair {
       if (single || (isQuery && (bytes.includes('COMMIT') || bytes.includes('ROLLBACK')))) {
         this.#isHeld = true;
         this.#server.write(FLUSH);
-        // What was sent before is answered when this question is: it comes after all of it.
+        // Replies keep the order of commands, so everything sent earlier has been replied to once this one has.
         if (this.#unanswered === 0 && !single) this.#proxy.cut();
         return;
       }
     }
-    // The first message, which has no type, is answered when the session is ready.
+    // The first message, which has no type, has been replied to when the session is ready.
     if (ends || kind === '') this.#unanswered += 1;
     this.#server.write(bytes);
   }
@@ -172,19 +171,18 @@ class Pair {
       return;
     }
     this.#kept.push(bytes);
-    // A transaction whose end depends on its answers: nothing comes before it has them.
+    // A transaction whose client waits for these replies before it ends it: forward them.
     const isAwaited = kind === 'Z' && this.#unanswered === 0 && bytes.at(-1) === 'T'.charCodeAt(0);
     if (isAwaited && !this.#isHeld) for (const one of this.#kept.splice(0)) this.#client.write(one);
   }
 }
 
-/** Cuts a stream into messages. The first one of a client has no type. */
+/** Splits a stream into messages. The first one of a client has no type. */
 class Framing {
   #chunks: Buffer[] = [];
   #received = 0;
   /**
-   * Bytes without which no message is complete: joining all chunks at each one would copy a large message again and
-   * again.
+   * Bytes needed for a complete message: joining all chunks whenever one arrives would copy a large message many times.
    */
   #needed = 0;
   #isFirst: boolean;
@@ -213,7 +211,7 @@ class Framing {
   }
 }
 
-/** The name in a Bind message: the second of two texts that end in a zero. */
+/** The name of the statement in a Bind message: the second of two null-terminated strings. */
 function statementOf(bytes: Buffer): string {
   const from = bytes.indexOf(0, 5) + 1;
   return bytes.toString('utf8', from, bytes.indexOf(0, from));

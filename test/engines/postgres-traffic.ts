@@ -7,35 +7,38 @@ import { commit } from '../support/settle.ts';
 const PRODUCERS = 8;
 const RESERVERS = 6;
 const POPPERS = 2;
-/** Short, so that what a fault left reserved comes back within the test. */
+/** Short, so that elements that a fault left reserved become ready within the test. */
 const LEASE_MS = 1500;
 
-/** What the traffic came to. */
+/** The result of the traffic. */
 export interface Verdict {
   readonly acknowledged: number;
-  /** Inserts that were answered, and that nobody got. */
+  /** Number of elements whose insert was acknowledged and that no consumer received. */
   readonly lost: number;
-  /** Of these, as many may be gone with pops that were not answered. */
+  /** How many of these may have been lost with pops whose reply was lost. */
   readonly unknownPops: number;
-  /** Elements that somebody got after they were finished. */
+  /** Elements that were delivered after they were finished. */
   readonly twice: string[];
-  /** Bodies that nobody inserted. */
+  /** Bodies that were received and never inserted. */
   readonly changed: string[];
-  /** The longest time that any call took to be answered, ms. */
+  /** The longest time that any call took to settle, ms. */
   readonly longestMs: number;
   readonly unknown: number;
 }
 
-/** Producers and consumers on one queue, two in eight of whom pop; keeps account of every element. */
+/**
+ * Producers and consumers on one queue (two of eight consumers pop, the others reserve); records what happens to every
+ * element.
+ */
 export class Traffic {
   readonly #storage: readonly Storage[];
   readonly #queue: QueueKey;
   readonly #running: Promise<void>[];
   readonly #attempted = new Set<string>();
   readonly #acknowledged = new Set<string>();
-  /** Popped, or committed with the answer that it was done. */
+  /** Popped, or committed with the outcome `done`. */
   readonly #finished = new Set<string>();
-  /** Handed out under a lease, with a commit of which nobody knows. */
+  /** Delivered under a lease, with a commit of unknown outcome. */
   readonly #unsure = new Set<string>();
   readonly #twice: string[] = [];
   #unknownPops = 0;
@@ -57,13 +60,13 @@ export class Traffic {
     ];
   }
 
-  /** Resolves when so many inserts more were answered. */
+  /** Resolves when `more` further inserts were acknowledged. */
   async acknowledged(more: number): Promise<void> {
     const goal = this.#acknowledged.size + more;
     while (this.#acknowledged.size < goal) await pause();
   }
 
-  /** Stops producing, drains the queue, and gives account. */
+  /** Stops producing, drains the queue, and returns the result. */
   async end(): Promise<Verdict> {
     this.#isProducing = false;
     await Promise.all(this.#running.slice(0, PRODUCERS));
@@ -128,7 +131,7 @@ export class Traffic {
     }
   }
 
-  /** What a node's broker does: ends leases in time. */
+  /** Sweeps as a node's broker does, so that leases expire in time. */
   async #sweep(): Promise<void> {
     while (this.#isConsuming) {
       await this.#timed(this.#node(0).sweep());
@@ -141,7 +144,7 @@ export class Traffic {
     return sizes !== null && sizes.ready + sizes.scheduled + sizes.reserved === 0;
   }
 
-  /** The answer; null where there was none that the port does not promise for a store that is away. */
+  /** Returns the result of a call; null if it was rejected as the port allows while the store is unavailable. */
   async #timed<T>(call: Promise<T>): Promise<T | null> {
     const from = performance.now();
     try {

@@ -17,7 +17,7 @@ export const SILENT: EngineLog = { info: () => {}, warn: () => {} };
 let own: Promise<PostgresServer> | null = null;
 let schemas = 0;
 
-/** One server for all tests of this process, for tests that change or count something on the server. */
+/** One server shared by all tests of this process, also for tests that change or count something on the server. */
 export function sharedServer(): Promise<PostgresServer> {
   own ??= startSharedPostgres();
   return own;
@@ -25,21 +25,18 @@ export function sharedServer(): Promise<PostgresServer> {
 
 export const sharedPostgres = urlOfShared(RUN_SERVERS.postgres, async () => (await sharedServer()).url());
 
-/** A name that no other engine of this process has. */
+/** A schema name that no other engine of this process uses. */
 export function freshSchema(): string {
   schemas += 1;
   return `test_${process.pid}_${schemas}`;
 }
 
-/**
- * SQL that stops a schema's clock. Nodes learn of it at their next call.
- * @param now ms since 1970
- */
+/** SQL that stops a schema's clock at a moment. Nodes read it with their next call. @param now ms since 1970 */
 export function clockAt(schema: string, now: number): string {
   return `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`;
 }
 
-/** Executes SQL in a session of its own. */
+/** Executes SQL in a new session. */
 export async function runSql(server: Pick<PostgresServer, 'url'>, sql: string): Promise<pg.QueryResult> {
   const client = new pg.Client({ connectionString: server.url() });
   await client.connect();
@@ -50,7 +47,7 @@ export async function runSql(server: Pick<PostgresServer, 'url'>, sql: string): 
   }
 }
 
-/** The system's clock, or another one that moves by itself, which knows what it has still to call. */
+/** The system's clock, or another one that moves by itself; counts the timers that are pending. */
 export class CountingClock implements Clock {
   readonly #clock: Clock;
   #pending = 0;
@@ -97,8 +94,8 @@ export const POSTGRES: EngineUnderTest = {
 };
 
 /**
- * The engine's time is PostgreSQL's. For tests it is the fake clock's: the schema's clock function answers what
- * that clock shows. Waiting for a server goes by the real clock, patiently.
+ * The engine's time is PostgreSQL's. In tests, the schema's clock function returns the time of the fake clock. Timeouts
+ * use the real clock, with patience for a busy machine.
  */
 async function openDurable(
   { namespaces, dedupWindowMs = DAY_MS }: OpenTestEngine,
@@ -139,7 +136,7 @@ async function openDurable(
     now: () => clock.now(),
     passTime: async (ms) => {
       const length = Math.max(0, Math.ceil(ms));
-      // The database first: a timer that goes off looks for what is due by then.
+      // Set the database's clock first: timers that fire look for elements due by then.
       await showTime(clock.now() + length);
       clock.advance(length);
     },
@@ -165,7 +162,7 @@ async function openDurable(
   };
 }
 
-/** The recorded counts, which nothing else corrects, are those of the rows. */
+/** Asserts that the recorded counts, which nothing would correct later, agree with the rows. */
 async function assertCounts(control: pg.Client, schema: string): Promise<void> {
   const { rows } = await control.query(`SELECT * FROM
       (SELECT subscription, sum(waiting) AS waiting, sum(reserved) AS reserved, sum(bytes) AS bytes FROM ${schema}.counter GROUP BY 1) t
@@ -179,7 +176,7 @@ async function assertCounts(control: pg.Client, schema: string): Promise<void> {
   assert.deepEqual(rows, [], 'the counts differ from what is stored');
 }
 
-/** What `kill -9` leaves: connections that end at that moment of the next transaction, and no answer. */
+/** Simulates `kill -9`: all connections end at that moment of the next transaction, and no reply arrives. */
 async function killed(
   control: pg.Client,
   proxy: PostgresProxy,

@@ -15,8 +15,8 @@ import { openNode } from './postgres-node.ts';
 
 const RESERVE = { group: '', count: 9, leaseMs: 60_000 };
 
-/** What a second session does at a chosen moment, as another node might. */
-describe('A call on PostgreSQL that meets another node', () => {
+/** A second session acts at a chosen moment, as another node might. */
+describe('A call on PostgreSQL that runs concurrently with another node', () => {
   let server: PostgresServer;
   let schema: string;
   let engine: Engine;
@@ -27,7 +27,7 @@ describe('A call on PostgreSQL that meets another node', () => {
   before(async () => {
     server = await sharedServer();
     schema = freshSchema();
-    // A call that waits for another one's three seconds is still answered on a busy machine.
+    // A patient clock: on a busy machine, a call that waits three seconds for another one must still be in time.
     engine = await openNode(server, { schema, clock: new CountingClock(patient(systemClock)) });
   });
   after(async () => {
@@ -41,7 +41,7 @@ describe('A call on PostgreSQL that meets another node', () => {
   });
   afterEach(() => other.end());
 
-  /** Resolves when a session of the engine waits for a lock of the other one. */
+  /** Resolves when a session of the engine waits for a lock that the second session holds. */
   const blocked = (): Promise<void> =>
     until(async () => {
       const { rows } = await runSql(
@@ -51,14 +51,14 @@ describe('A call on PostgreSQL that meets another node', () => {
       return rows.length > 0;
     });
 
-  it('is answered with an unknown outcome if only a part of it happened', async () => {
+  it('is rejected with outcome-unknown if only a part of it was applied', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('a', 'b'));
     const { deliveries } = await engine.storage.take(own, RESERVE);
     await other.query(`CREATE TABLE broken (); CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         IF (SELECT count(*) FROM ${schema}.broken) > 0 THEN RAISE EXCEPTION 'asked for by a test'; END IF; RETURN OLD; END $$;
       CREATE TRIGGER failing BEFORE DELETE ON delivery FOR EACH ROW EXECUTE FUNCTION fail()`);
-    // The second row is another one when the statement gets its lock, so it is settled again; that fails.
+    // The second row is another version when the statement gets its lock, so it is settled again, which fails.
     await other.query(`BEGIN; CREATE TEMP TABLE kept ON COMMIT DROP AS SELECT * FROM delivery ORDER BY seq DESC LIMIT 1;
       DELETE FROM delivery WHERE seq = (SELECT seq FROM kept); INSERT INTO delivery SELECT * FROM kept; INSERT INTO broken DEFAULT VALUES`);
     const items = deliveries.map(
@@ -79,9 +79,9 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.equal((await engine.storage.counts(own)).reserved, 1);
   });
 
-  it('is repeated if both create the same queue', async () => {
+  it('is repeated if both nodes create the same queue', async () => {
     const own = queue();
-    // As if both had seen that the name is free: the second one finds the id.
+    // As if both had found the name unused: the second one finds the id taken.
     await other.query(`BEGIN; INSERT INTO subscription (id, queue, ns, name, grp)
       SELECT subscription_id('plain', '${own.name}', ''), subscription_id('plain', '${own.name}', ''), 'plain', 'not yet', ''`);
     const inserted = codeOf(engine.storage.insert(own, newElements('x')));
@@ -91,7 +91,7 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.equal(await inserted, 'done');
   });
 
-  it('is repeated soon if what waits is locked', async () => {
+  it('returns a due time within 50 ms if a waiting element is locked', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('locked', 'free'));
     await other.query(
@@ -106,11 +106,11 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.deepEqual([bodyTexts(deliveries), nextDueAt], [['locked'], null]);
   });
 
-  it('is repeated soon if what waits was taken and returned since its snapshot', async () => {
+  it('returns a due time within 50 ms if a waiting element was taken and returned after its snapshot', async () => {
     const own = queue();
     await engine.storage.insert(own, newElements('x'));
-    // The take has its snapshot when it asks for the time, which it gets when the element is another version of its
-    // row.
+    // The take has its snapshot when it reads the time. It gets the time after the row of the element has another
+    // version.
     await other.query(`ALTER FUNCTION now_ms() RENAME TO real_now_ms;
       CREATE FUNCTION now_ms() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
         PERFORM pg_advisory_xact_lock_shared(99); RETURN real_now_ms(); END $$; SELECT pg_advisory_lock(99)`);
@@ -127,7 +127,7 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.deepEqual(bodyTexts((await engine.storage.take(own, RESERVE)).deliveries), ['x']);
   });
 
-  it('leaves no trace of the queues to which it would have moved something', async () => {
+  it('does not create the target queues of a settlement that is rejected', async () => {
     const [own, target, stream] = [queue(), queue(), { ns: 'stream', name: 'target' }];
     const [id = ''] = await engine.storage.insert(own, newElements('x'));
     const inserts = [
@@ -152,7 +152,7 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.deepEqual(await queuesOf('stream'), []);
   });
 
-  it('moves what failed to the dead-letter queue that another node has declared', async () => {
+  it('moves a failed element to the dead-letter queue that another node has declared', async () => {
     const own = queue();
     const far = await openNode(server, { schema });
     await engine.storage.insert(own, newElements('x', 'y'));
@@ -170,7 +170,7 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.equal(ready, 2);
   });
 
-  it('may not extend what waits', async () => {
+  it('cannot extend the lease of a waiting element', async () => {
     const own = queue();
     const [id = ''] = await engine.storage.insert(own, newElements('x'));
     const action = { kind: 'extend', leaseMs: 1000 } as const;
@@ -180,10 +180,10 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.equal(settled?.outcome, 'not-reserved');
   });
 
-  it('does not suffer from a call whose statement takes too long', async () => {
+  it('succeeds although another call of its batch has a statement that times out', async () => {
     const own = queue();
     const [slow = ''] = await engine.storage.insert(own, [newElement({ tries: 666 })]);
-    // A sequence counts also what is rolled back.
+    // A sequence also counts calls that are rolled back.
     await other.query(`CREATE SEQUENCE slept;
       CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM nextval('slept'), pg_sleep(9); RETURN OLD; END $$;
       CREATE TRIGGER sleeping BEFORE DELETE ON delivery FOR EACH ROW WHEN (OLD.tries = 666) EXECUTE FUNCTION sleep()`);
@@ -202,7 +202,7 @@ describe('A call on PostgreSQL that meets another node', () => {
     assert.equal((await engine.storage.counts(own)).ready, 2);
   });
 
-  it('is not kept waiting by a purge, nor shares a batch with pages that may be large', async (t) => {
+  it('shares its batch with at most one statement that may be slow: a page, a take by ids, a count or a purge', async (t) => {
     const own = queue();
     const ids = await engine.storage.insert(own, newElements('a', 'b', 'c'));
     const { calls } = t.mock.method(Connection.prototype, 'transact').mock;

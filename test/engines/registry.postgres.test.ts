@@ -14,8 +14,8 @@ import { openNode } from './postgres-node.ts';
 
 const registry = () => new Registry([], new DatabaseClock(systemClock));
 
-describe('The queues that a PostgreSQL engine remembers', () => {
-  it('are one object for one name, and so are their groups', () => {
+describe('The queues cached by a PostgreSQL engine', () => {
+  it('are one object per name, and so are their groups', () => {
     const names = registry();
     const queue = names.queue({ ns: 'a', name: 'q' });
     assert.equal(names.queue({ ns: 'a', name: 'q' }), queue);
@@ -23,7 +23,7 @@ describe('The queues that a PostgreSQL engine remembers', () => {
     assert.equal(names.subscription(queue, 'g'), names.subscription(queue, 'g'));
   });
 
-  it('do not grow with names that come from requests; those in use stay', () => {
+  it('do not grow with the names of requests; names in use stay cached', () => {
     const names = registry();
     const idle = names.queue({ ns: 'a', name: 'idle' });
     const stream = names.queue({ ns: 'a', name: 'stream' });
@@ -40,7 +40,7 @@ describe('The queues that a PostgreSQL engine remembers', () => {
     assert.ok(stream.subscriptions.size < 20_000);
   });
 
-  it('retain no blocks of memory that they share with what else is allocated', async () => {
+  it('retain no pooled buffers shared with other allocations', async () => {
     const names = registry();
     const before = await memoryInUse();
     for (let index = 0; index < 200; index += 1) {
@@ -54,7 +54,7 @@ describe('The queues that a PostgreSQL engine remembers', () => {
     assert.equal(names.queue({ ns: 'a', name: 'q7' }).nameText.toString(), 'q7');
   });
 
-  it('have ids that do not depend on where one name ends and the next begins', () => {
+  it('have different ids if their names differ only in where one ends and the next begins', () => {
     const names = registry();
     const ids = [
       ['a', 'bc', 'd'],
@@ -82,7 +82,7 @@ describe('The registry of queues in PostgreSQL', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });
 
-  it('has the ids that the database computes, whatever characters names have', async () => {
+  it('computes the same ids as the database, whatever characters names have', async () => {
     for (const name of ['plain', 'é€😀', '1:2:3', 'it\'s {a} "name"', '\\']) {
       await engine.storage.insert({ ns: 'plain', name }, newElements('x'));
       await engine.storage.insert({ ns: 'stream', name }, [newElement({ groups: ['g1', name] })]);
@@ -96,7 +96,7 @@ describe('The registry of queues in PostgreSQL', () => {
     assert.equal(rows[0].same, '20');
   });
 
-  it('rejects a queue whose id another one has, and stores nothing of it', async () => {
+  it('rejects inserts into a queue whose id collides with that of another, and stores nothing', async () => {
     const queue = { ns: 'plain', name: 'collides' };
     await runSql(
       server,

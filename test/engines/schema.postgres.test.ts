@@ -20,7 +20,7 @@ describe('A PostgreSQL schema', () => {
   });
   after(() => runSql(server, `DROP SCHEMA ${schema} CASCADE`));
 
-  it('is used as it is by the next node that starts: ids continue where they were', async () => {
+  it('is reused by the next node that starts: ids continue where they were', async () => {
     const queue = { ns: 'plain', name: 'q' };
     const first = await openNode(server, { schema });
     const [before = ''] = await first.storage.insert(queue, newElements('a'));
@@ -33,14 +33,14 @@ describe('A PostgreSQL schema', () => {
     await second.stop();
   });
 
-  it('may have a name that is a word of SQL', async () => {
+  it('may be named with a reserved word of SQL', async () => {
     const node = await openNode(server, { schema: 'order' });
     await node.storage.insert({ ns: 'plain', name: 'q' }, newElements('a'));
     await node.stop();
     await runSql(server, 'DROP SCHEMA "order" CASCADE');
   });
 
-  it('of another version is rejected at the start, and left as it is', async () => {
+  it('of another version is rejected at the start, and not changed', async () => {
     for (const [version, message] of [
       ['15', /has tables of version "15"; this Quayside needs version "2"/],
       ['0', /has tables of version "0"; this Quayside needs version "2"/],
@@ -48,7 +48,7 @@ describe('A PostgreSQL schema', () => {
       await runSql(server, `UPDATE ${schema}.meta SET value = '${version}' WHERE key = 'version'`);
       await assert.rejects(openNode(server, { schema }), (error: Error) => {
         assert.match(error.message, message);
-        // A server ends with the exit code for which nothing starts it again.
+        // WrongStore makes the server exit with the code on which process managers do not restart it.
         return error instanceof WrongStore;
       });
       const { rows } = await runSql(server, `SELECT value FROM ${schema}.meta WHERE key = 'version'`);
@@ -57,11 +57,11 @@ describe('A PostgreSQL schema', () => {
     await runSql(server, `UPDATE ${schema}.meta SET value = '2' WHERE key = 'version'`);
   });
 
-  it('as docs/engines/postgres.md sets it up is all that its user needs', async () => {
+  it('can be used by the user that docs/engines/postgres.md sets up', async () => {
     const [setup] = blocksOf(readFileSync(PAGE, 'utf8')).filter(({ language }) => language === 'sql');
     assert.ok(setup !== undefined);
     const address = new URL(server.url());
-    /** The database in which psql is after `\\connect`. */
+    /** The database that psql is connected to after `\\connect`. */
     const inQueues = { url: () => Object.assign(new URL(address), { pathname: '/queues' }).href };
     const [before = '', after = ''] = setup.text.split('\\connect queues\n');
     try {

@@ -25,7 +25,7 @@ describe('A server on PostgreSQL', () => {
     database.dispose();
   });
 
-  it('keeps what was stored through a restart of its own', async () => {
+  it('keeps its elements when it is restarted', async () => {
     await client.insert('N', 'kept', 'durable', { headers: { 'x-ks-hdr-a': 'b' } });
     const { code } = await server.stop();
     assert.equal(code, 0);
@@ -34,7 +34,7 @@ describe('A server on PostgreSQL', () => {
     assert.deepEqual([got.body.toString(), got.headers['x-ks-hdr-a']], ['durable', 'b']);
   });
 
-  it('shows its type, and no password anywhere', async () => {
+  it('shows the type of the engine in a status, and its password neither there nor in the log', async () => {
     await client.insert('N', 'shown', 'x');
     const { body } = await client.status('N', 'shown');
     const record = JSON.parse(body.toString()) as { type: string; factory: { signaller: { type: string } } };
@@ -44,14 +44,14 @@ describe('A server on PostgreSQL', () => {
     }
   });
 
-  it('refuses inserts beyond the bytes that a namespace may hold, until some are consumed', async () => {
+  it('rejects inserts beyond maxBytes of a namespace until elements are consumed', async () => {
     const body = 'x'.repeat(400_000);
     const insert = async (): Promise<number> => (await client.insert('B', 'bounded', body)).status;
     assert.deepEqual([await insert(), await insert(), await insert()], [200, 200, 507]);
     assert.equal((await client.insert('N', 'unbounded', body)).status, 200);
     for (let left = 2; left > 0; left--)
       assert.equal((await client.get('B', 'bounded', { to: 0 })).status, 200);
-    // The count is read again within a second or so.
+    // The usage of the namespace is read again within about a second.
     let status = 507;
     while (status === 507) status = await insert();
     assert.equal(status, 200);

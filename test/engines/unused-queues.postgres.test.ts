@@ -14,10 +14,10 @@ const QUEUE = { ns: 'plain', name: 'q' };
 const POP = { group: '', count: 9, leaseMs: null };
 const MINUTE_MS = 60_000;
 const HOUR_MS = 60 * MINUTE_MS;
-/** How long a drop waits before it checks again. */
+/** How long a drop waits between its checks, ms. */
 const DROP_EVERY_MS = 20;
 
-/** The system's clock, on which that wait passes as soon as the test lets it. */
+/** The system's clock, on which the wait of a drop ends as soon as the test lets it. */
 class DropClock extends CountingClock {
   onWait: () => Promise<void> = async () => {};
   waits = 0;
@@ -35,9 +35,9 @@ class DropClock extends CountingClock {
   }
 }
 
-describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
+describe('An unused queue on PostgreSQL with several nodes', () => {
   let server: PostgresServer;
-  /** Sets the clock hundreds of times, for which sessions of their own would cost more than what is tested. */
+  /** Sets the clock hundreds of times; opening a session for each would cost more than the code under test. */
   let control: pg.Client;
   let schema: string;
   let nodes: [Engine, Engine, ...Engine[]];
@@ -60,7 +60,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     await control.query(`DROP SCHEMA ${schema} CASCADE`);
   });
 
-  /** The database's clock is set forward; nodes see it at their next call. */
+  /** Sets the database's clock forward; nodes read it with their next call. */
   const setForward = async (ms: number): Promise<void> => {
     now += ms;
     await control.query(clockAt(schema, now));
@@ -82,7 +82,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
   const insert = ({ storage }: Engine, body: string) => storage.insert(QUEUE, newElements(body));
   const pop = async ({ storage }: Engine) => bodyTexts((await storage.take(QUEUE, POP)).deliveries);
 
-  it('is forgotten after a day, with all that names it', async () => {
+  it('is forgotten after a day, with its name and counters', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     assert.deepEqual(await pop(b), ['first']);
@@ -92,7 +92,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.deepEqual(await b.storage.queues('plain'), []);
     assert.deepEqual(await registered(), []);
     assert.deepEqual(await rows(`SELECT 1 FROM ${schema}.counter`), []);
-    // Both nodes used it.
+    // Both nodes have the old queue cached.
     await insert(b, 'second');
     assert.equal((await a.storage.counts(QUEUE)).ready, 1);
     assert.deepEqual(await pop(a), ['second']);
@@ -100,7 +100,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.deepEqual(await pop(b), ['third']);
   });
 
-  it('stays while one node uses it, whichever looks', async () => {
+  it('is kept while one node uses it, whichever node sweeps', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     await pop(a);
@@ -110,7 +110,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.deepEqual(await registered(), before);
   });
 
-  it('stays if something was stored and removed between two looks at it', async () => {
+  it('is kept if an element was stored and removed between two sweeps', async () => {
     const [a] = nodes;
     await insert(a, 'first');
     await pop(a);
@@ -121,7 +121,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.deepEqual(await a.storage.queues('plain'), ['q']);
   });
 
-  it('is not kept by a node that only reads it, which sees what is stored later', async () => {
+  it('is forgotten although a node reads its counts, and that node sees later elements', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     await pop(a);
@@ -131,7 +131,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.equal((await b.storage.counts(QUEUE)).ready, 1);
   });
 
-  it('stays if a node uses it at the moment at which another would forget it', async () => {
+  it('is kept if a node uses it while another is about to forget it', async () => {
     const [a] = nodes;
     await insert(a, 'first');
     await pop(a);
@@ -140,7 +140,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     const client = new pg.Client({ connectionString: server.url() });
     await client.connect();
     try {
-      // As the other node's use does, which is not committed yet.
+      // The other node's use does the same, and is not committed yet.
       await client.query(`BEGIN; UPDATE ${schema}.subscription SET idle_from = NULL WHERE name = 'q'`);
       await a.storage.sweep();
       await client.query('COMMIT');
@@ -152,14 +152,14 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.deepEqual(await a.storage.queues('plain'), ['q']);
   });
 
-  it('keeps an element of a node that used it before, although the clock was set forward', async () => {
+  it('keeps an element of a node that had it cached when it was forgotten after the clock was set forward', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
     assert.deepEqual(await pop(b), ['first']);
-    // The note that b used it is stored before this, on the same connection, and not after the mark that a sweep makes.
+    // b's use of the queue is stored on the same connection before this sweep, hence before the mark that a sweep sets.
     await b.storage.sweep();
     await a.storage.sweep();
-    // Node b does not know yet that two days passed.
+    // Node b has not read yet that two days passed.
     await setForward(48 * HOUR_MS);
     await a.ping();
     await a.storage.sweep();
@@ -170,14 +170,14 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.deepEqual(await pop(a), ['second']);
   });
 
-  /** What an insert does besides, if it saw the queue without a mark. */
+  /** Stores an element as an insert does that saw the queue without a mark. */
   const storeUnregistered = (client: pg.Client) =>
     client.query(`WITH d AS (INSERT INTO ${schema}.delivery (seq, due_at, inserted_at, subscription, tries, bytes, head, body)
         SELECT nextval('${schema}.element_seq'), 0, 0, id, 0, 3, '[]', 'abc' FROM ${schema}.subscription WHERE name = 'q'
         RETURNING subscription)
       INSERT INTO ${schema}.counter (subscription, step, waiting, reserved, bytes) SELECT subscription, 0, 1, 0, 3 FROM d`);
 
-  it('stays if an insert that saw no mark is committed only after the mark seems old, as the clock was set forward', async () => {
+  it('is kept if an insert that began before it was marked idle is committed after the clock was set forward', async () => {
     const [a] = nodes;
     await insert(a, 'first');
     await pop(a);
@@ -201,7 +201,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     assert.deepEqual(await a.storage.queues('plain'), ['q']);
   });
 
-  describe('and is dropped while an older transaction runs', () => {
+  describe('when it is dropped while an older transaction runs', () => {
     let older: pg.Client;
     let clock: DropClock;
     let node: Engine;
@@ -214,8 +214,8 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       await pop(node);
       older = new pg.Client({ connectionString: server.url() });
       await older.connect();
-      // As a statement that stores something and has just begun: with the locks and the snapshot that it will have to
-      // its end.
+      // Acts as a statement that has just started to store something: it has the locks and the snapshot that it keeps
+      // to its end.
       await older.query(
         `BEGIN ISOLATION LEVEL REPEATABLE READ; LOCK TABLE ${schema}.subscription IN ROW EXCLUSIVE MODE`,
       );
@@ -223,7 +223,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     });
     afterEach(() => older.end());
 
-    it('is gone once that ends', async () => {
+    it('is gone once the transaction ends', async () => {
       let isOver = false;
       clock.onWait = async () => {
         if (!isOver) await older.query('COMMIT');
@@ -234,7 +234,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       assert.deepEqual(await registered(), []);
     });
 
-    it('stays if that has stored something for it, although it began to write after the queue was marked', async () => {
+    it('is kept if the transaction stores an element in it, even after the queue was marked', async () => {
       clock.onWait = async () => {
         clock.onWait = async () => {};
         await storeUnregistered(older);
@@ -245,7 +245,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       assert.equal((await node.storage.counts(QUEUE)).ready, 1);
     });
 
-    it('stays if that does not end, for which a drop waits between its checks', async () => {
+    it('is kept, after several checks, if the transaction does not end', async () => {
       await assert.rejects(node.storage.drop(QUEUE), {
         code: 'storage-unavailable',
         message: /^Queue "q" cannot be dropped while long transactions run/,
@@ -256,7 +256,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       ]);
     });
 
-    it('is not forgotten for a drop that failed', async () => {
+    it('is forgotten no earlier after a drop that failed', async () => {
       await assert.rejects(node.storage.drop(QUEUE), { code: 'storage-unavailable' });
       await older.query('COMMIT');
       await passHours(2);
@@ -265,7 +265,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       assert.deepEqual(await registered(), []);
     });
 
-    it('is not forgotten for a drop that found an element, if that is taken later', async () => {
+    it('is forgotten no earlier after a drop that found an element which was purged later', async () => {
       clock.onWait = async () => {
         clock.onWait = async () => {};
         await storeUnregistered(older);
@@ -277,7 +277,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       assert.deepEqual(await node.storage.queues('plain'), ['q']);
     });
 
-    it('is gone although it was declared while the drop waited', async () => {
+    it('is gone even if it was declared while the drop waited', async () => {
       const [a] = nodes;
       clock.onWait = async () => {
         clock.onWait = async () => {};
@@ -288,14 +288,14 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       assert.deepEqual(await registered(), []);
     });
 
-    it('stays if something is stored between two drops that both wait', async () => {
+    it('is kept if an element is stored between two drops that both wait', async () => {
       const [a] = nodes;
       const other = new pg.Client({ connectionString: server.url() });
       await other.connect();
       let second: Promise<boolean> | null = null;
       clock.onWait = async () => {
         clock.onWait = async () => {};
-        // It takes the mark of the first drop away, and one that comes after it sees none.
+        // This removes the mark of the first drop; statements that start now see no mark.
         await a.storage.declare([QUEUE]);
         await other.query(`BEGIN; LOCK TABLE ${schema}.subscription IN ROW EXCLUSIVE MODE`);
         await storeUnregistered(other);
@@ -329,7 +329,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
       assert.deepEqual(await registered(), []);
     });
 
-    it('stays if the node stops, which ends the drop', async () => {
+    it('is kept if the node stops, which rejects the drop', async () => {
       const waits = Promise.withResolvers<void>();
       clock.onWait = () => {
         waits.resolve();
@@ -343,7 +343,7 @@ describe('A queue on PostgreSQL that is unused, with several nodes,', () => {
     });
   });
 
-  it('takes dead letters of one node although another node knows nothing of that policy', async () => {
+  it('receives dead letters of one node although another node does not have that policy', async () => {
     const [a] = nodes;
     const namespaces = NODE_NAMESPACES.map((policy) => ({ ...policy, deadLetter: null }));
     nodes.push(await openNode(server, { schema, namespaces }));

@@ -11,12 +11,12 @@ const FRONT = { dueAt: Number.MIN_SAFE_INTEGER, seq: 0 };
 const NOW = 1_000_000;
 const MINUTE_MS = 60_000;
 
-/** What a probe finds that has had to step over very much. */
+/** The result of a probe that stepped over many dead entries. */
 function costly(first: Place | null, costMs = 10): ProbeResult {
   return { first, now: NOW, pendingMs: 0, costMs, pages: 1000 };
 }
 
-/** Probes from where the watermark wants it at `nowMs`. */
+/** Runs the probe that the watermark requests at `nowMs`. */
 function probe(watermark: Watermark, nowMs: number, found: ProbeResult | null): void {
   watermark.onTaken(1000);
   const from = watermark.probeFrom(nowMs);
@@ -25,7 +25,7 @@ function probe(watermark: Watermark, nowMs: number, found: ProbeResult | null): 
 }
 
 describe('The low watermark of waiting deliveries', () => {
-  it('stays at the front while reading from there is cheap', () => {
+  it('stays at the front while reading from the front is cheap', () => {
     const watermark = new Watermark();
     probe(watermark, 0, {
       first: { dueAt: NOW - 50_000, seq: 7 },
@@ -38,13 +38,13 @@ describe('The low watermark of waiting deliveries', () => {
     assert.equal(watermark.isSet, false);
   });
 
-  it('moves to the first that waits where reading from the front is costly', () => {
+  it('moves to the first waiting delivery if reading from the front is costly', () => {
     const watermark = new Watermark();
     probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }));
     assert.deepEqual(watermark.place, { dueAt: NOW - 50_000, seq: 7 });
   });
 
-  it('stays a little behind the present, for what other nodes are just storing', () => {
+  it('stays a little behind the present, as other nodes may be storing deliveries', () => {
     for (const first of [{ dueAt: NOW, seq: 7 }, null]) {
       const watermark = new Watermark();
       probe(watermark, 0, costly(first));
@@ -58,7 +58,7 @@ describe('The low watermark of waiting deliveries', () => {
     assert.ok(watermark.isSet && watermark.place.dueAt < NOW - 3000);
   });
 
-  it('is a whole number, which the server compares with a column', () => {
+  it('is an integer, since the server compares it with a column', () => {
     for (const first of [{ dueAt: NOW, seq: 7 }, null]) {
       const watermark = new Watermark();
       probe(watermark, 0, { ...costly(first), pendingMs: 0.4373 });
@@ -66,7 +66,7 @@ describe('The low watermark of waiting deliveries', () => {
     }
   });
 
-  it('is lowered at once by what this node stores before it', () => {
+  it('is lowered immediately by a delivery that this node stores before it', () => {
     const watermark = new Watermark();
     probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }));
     watermark.lower(NOW - 40_000);
@@ -77,7 +77,7 @@ describe('The low watermark of waiting deliveries', () => {
     assert.deepEqual(watermark.place, FRONT);
   });
 
-  it('is not raised by a probe over what was stored while it ran', () => {
+  it('is not raised by a probe over a delivery that was stored while it ran', () => {
     const watermark = new Watermark();
     watermark.onTaken(1000);
     const from = watermark.probeFrom(0);
@@ -88,7 +88,7 @@ describe('The low watermark of waiting deliveries', () => {
     assert.deepEqual(watermark.place, { dueAt: NOW - 90_000, seq: 0 });
   });
 
-  it('is at the front while something is returned whose maturity is not known, and then no lower than that', () => {
+  it('is at the front while a delivery of unknown maturity is being returned, and at its maturity afterwards', () => {
     const watermark = new Watermark();
     probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }));
     watermark.startReturn();
@@ -98,7 +98,7 @@ describe('The low watermark of waiting deliveries', () => {
     assert.deepEqual(watermark.place, { dueAt: NOW - 60_000, seq: 0 });
   });
 
-  it('is not raised over what is returned while a probe runs', () => {
+  it('is not raised over a delivery that is being returned while a probe runs', () => {
     const watermark = new Watermark();
     watermark.onTaken(1000);
     const done = watermark.startProbe(watermark.probeFrom(0) ?? FRONT, 0);
@@ -110,7 +110,7 @@ describe('The low watermark of waiting deliveries', () => {
     assert.deepEqual(watermark.place, { dueAt: NOW - 60_000, seq: 0 });
   });
 
-  it('is at the front until the next probe if nobody knows whether something was returned', () => {
+  it('is at the front until the next probe if the outcome of a return is unknown', () => {
     const watermark = new Watermark();
     probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }));
     watermark.startReturn();
@@ -120,7 +120,7 @@ describe('The low watermark of waiting deliveries', () => {
     assert.deepEqual(watermark.place, { dueAt: NOW - 40_000, seq: 8 });
   });
 
-  it('is looked past from the front again after a pause of twenty times what that costs', () => {
+  it('is probed from the front again after a pause of twenty times the cost of that probe', () => {
     const watermark = new Watermark();
     probe(watermark, 0, costly({ dueAt: NOW - 50_000, seq: 7 }, 100));
     watermark.onTaken(1000);
@@ -129,13 +129,13 @@ describe('The low watermark of waiting deliveries', () => {
     assert.equal(watermark.fullProbeInMs(1500), 500);
   });
 
-  it('is not probed for a queue that hardly moves', () => {
+  it('is not probed for a queue from which little is taken', () => {
     const watermark = new Watermark();
     watermark.onTaken(10);
     assert.equal(watermark.probeFrom(10_000), null);
   });
 
-  it('waits longer after a probe that failed', () => {
+  it('is probed again only after a longer pause if a probe failed', () => {
     const watermark = new Watermark();
     probe(watermark, 0, null);
     watermark.onTaken(1000);
@@ -144,7 +144,7 @@ describe('The low watermark of waiting deliveries', () => {
   });
 });
 
-describe('The low watermark of the rows of counts', () => {
+describe('The low watermark of the counter rows', () => {
   it('is not moved by one read, since rows with smaller numbers may not be committed yet', () => {
     const watermark = new CounterWatermark();
     watermark.onRead(500, 0);
@@ -153,7 +153,7 @@ describe('The low watermark of the rows of counts', () => {
     assert.equal(watermark.from, 0);
   });
 
-  it('is what a read found, when a later one has seen nothing before it', () => {
+  it('moves to the first row of a read once a read a minute later has found no earlier row', () => {
     const watermark = new CounterWatermark();
     watermark.onRead(500, 0);
     watermark.onRead(700, MINUTE_MS);
@@ -162,7 +162,7 @@ describe('The low watermark of the rows of counts', () => {
     assert.equal(watermark.from, 700);
   });
 
-  it('waits for a read that began a minute later, if reads take long', () => {
+  it('moves only after a read that started a minute after the first one ended, if reads are slow', () => {
     const watermark = new CounterWatermark();
     watermark.onRead(500, 0);
     watermark.onRead(700, MINUTE_MS, MINUTE_MS - 1);
@@ -171,7 +171,7 @@ describe('The low watermark of the rows of counts', () => {
     assert.equal(watermark.from, 500);
   });
 
-  it('waits again if a smaller number came late', () => {
+  it('waits another minute if a row with a smaller number was committed late', () => {
     const watermark = new CounterWatermark();
     watermark.onRead(500, 0);
     watermark.onRead(490, MINUTE_MS);
@@ -180,7 +180,7 @@ describe('The low watermark of the rows of counts', () => {
     assert.equal(watermark.from, 490);
   });
 
-  it('stays if reads find nothing', () => {
+  it('stays if reads find no rows', () => {
     const watermark = new CounterWatermark();
     watermark.onRead(null, 0);
     watermark.onRead(null, 2 * MINUTE_MS);

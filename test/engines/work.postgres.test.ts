@@ -8,15 +8,15 @@ import { until } from '../support/until.ts';
 import { freshSchema, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
-/** Elements that wait in a queue of their own, in the way of every plan that reads more than it must. */
+/** Elements that wait in another queue, which a plan that reads too much would step over. */
 const BYSTANDERS = 20_000;
 const ROUNDS = 20;
 
 /**
- * A plan that reads a whole table or index passes every other test, and fails its user at a million
- * elements. So this test counts what operations read while another queue is large.
+ * A plan that reads a whole table or index passes every other test, and is too slow with a million elements. So this
+ * test counts what operations read while another queue is large.
  */
-describe('What the verbs read of PostgreSQL', () => {
+describe('Operations of the PostgreSQL engine', () => {
   let server: PostgresServer;
   let schema: string;
   let engine: Engine;
@@ -38,7 +38,7 @@ describe('What the verbs read of PostgreSQL', () => {
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });
 
-  it('is what they are about, by index, whatever else is stored', async () => {
+  it('read only the rows they need, by index, however many other elements are stored', async () => {
     await settledStatistics();
     const before = await reads();
     for (let round = 0; round < ROUNDS; round++) {
@@ -53,7 +53,7 @@ describe('What the verbs read of PostgreSQL', () => {
     assert.ok(perRound < 2000, `${perRound} index entries a round`);
   });
 
-  /** Each verb once, on a few elements. */
+  /** Calls each operation once, on a few elements. */
   async function everyVerb(ns: string, group: string): Promise<void> {
     const { storage } = engine;
     const queue = { ns, name: 'worked' };
@@ -109,7 +109,10 @@ describe('What the verbs read of PostgreSQL', () => {
     return { scans: Number(rows[0].scans), entries: Number(rows[0].entries) };
   }
 
-  /** Sessions hand in what they counted at most once a second, and when they next do something. */
+  /**
+   * Waits until the statistics stop changing. Sessions report them when they next execute something, at most once a
+   * second.
+   */
   async function settledStatistics(): Promise<void> {
     let last = -1;
     await until(async () => {
