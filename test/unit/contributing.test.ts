@@ -14,6 +14,8 @@ const PLACE = /`([^`\n]+)` in `((?:src|test|scripts)\/[\w./-]+)`/g;
 const JOURNEY_FILE = /^ +((?:http|broker|engine)\/[\w-]+\.ts) /gm;
 /** A function of a journey, such as `Queue.insert`. */
 const METHOD = /`([A-Z]\w+)\.(#?[a-z]\w*)`/g;
+/** A class or type, such as `BufferedStats`. */
+const TYPE = /`((?:[A-Z][a-z]+)+)`/g;
 const NPM_COMMANDS = ['ci', 'pack', 'run'];
 /** npm runs these by itself. */
 const LIFECYCLE = ['prepack', 'prepare'];
@@ -96,10 +98,18 @@ describe('CONTRIBUTING', () => {
     assert.deepEqual(named(lines.slice(test, after), '  ').sort(), foldersOf('test').sort());
   });
 
-  it('names methods that exist', () => {
+  it('names types and methods that exist', () => {
     const source = readdirSync(new URL('src', ROOT), { recursive: true, encoding: 'utf8' })
       .filter((name) => name.endsWith('.ts'))
       .map((name) => readFileSync(new URL(`src/${name}`, ROOT), 'utf8'));
+    const types = [...TEXT.matchAll(TYPE)].map(([, type = '']) => type);
+    assert.ok(types.length > 10);
+    assert.deepEqual(
+      types.filter(
+        (type) => !source.some((text) => new RegExp(`(?:class|interface|type) ${type}\\b`).test(text)),
+      ),
+      [],
+    );
     const unknown = [...TEXT.matchAll(METHOD)].filter(([, type, method = '']) => {
       const declares = new RegExp(`(?:class|interface) ${type}\\b`);
       return type !== 'Date' && !source.some((text) => declares.test(text) && text.includes(method));
