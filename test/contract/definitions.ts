@@ -16,7 +16,7 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
     let keys = 0;
     const freshKey = (): string => `key ${++keys}`;
 
-    it('stores a document and answers it with its version', async () => {
+    it('returns a stored document with its version', async () => {
       const key = freshKey();
       assert.equal(await definitions().get('queue', key), null);
       const value = { paused: true, nested: [1, null, 'é', { a: 0.5 }], '': '' };
@@ -24,7 +24,7 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       assert.deepEqual(await definitions().get('queue', key), { key, value, version });
     });
 
-    it('keeps every JSON value as it is', async () => {
+    it('returns every kind of JSON value unchanged', async () => {
       const values: JsonValue[] = ['text', 0, -1.5, true, false, null, [], {}, [[]], '"\\\u2028\u0000'];
       for (const value of values) {
         const key = freshKey();
@@ -33,7 +33,7 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       }
     });
 
-    it('keeps the kinds apart and lists each sorted by key', async () => {
+    it('lists the documents of one kind only, sorted by key', async () => {
       await on.alone(async ({ engine: { definitions: own } }) => {
         for (const key of ['b', 'a', 'é', "it's %", 'B']) await own.put('queue', key, key, null);
         await own.put('exchange', 'a', 'other kind', null);
@@ -50,7 +50,7 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       });
     });
 
-    it('keeps keys with the separator that scopes ids of exchanges, as long as two names', async () => {
+    it('stores a key made of two names of maximum length and the separator of exchange ids', async () => {
       const key = `${freshKey()}${'i'.repeat(255)}\u001f${'n'.repeat(255)}`;
       const changed = Promise.withResolvers<void>();
       const end = definitions().watch((change) => {
@@ -64,7 +64,7 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       assert.equal(await definitions().delete('exchange', key, version), true);
     });
 
-    it('writes only over the expected version, and changes the version with every write', async () => {
+    it('overwrites only the expected version, and changes the version with every write', async () => {
       const key = freshKey();
       const first = await definitions().put('queue', key, 1, null);
       await assert.rejects(definitions().put('queue', key, 2, null), isConflict);
@@ -75,7 +75,7 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       assert.equal((await definitions().get('queue', key))?.value, 1);
     });
 
-    it("does not look at the version for 'any'", async () => {
+    it("ignores the version if 'any' is expected", async () => {
       const key = freshKey();
       await definitions().put('queue', key, 'new', 'any');
       await definitions().put('queue', key, 'over', 'any');
@@ -92,7 +92,7 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       assert.equal(await definitions().get('queue', key), null);
     });
 
-    it('lets one of several overlapping writers win', async () => {
+    it('lets exactly one of several concurrent writers succeed', async () => {
       const key = freshKey();
       const writers = Array.from({ length: 8 }, (_, index) => definitions().put('queue', key, index, null));
       const outcomes = await Promise.allSettled(writers);
@@ -102,7 +102,7 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       assert.equal((await definitions().get('queue', key))?.value, won);
     });
 
-    it('tells each watcher of each change after it is stored, and no longer once it stopped', async () => {
+    it('notifies each watcher of a change once it is stored, until the watcher stops', async () => {
       const key = freshKey();
       const seen: DefinitionChange[] = [];
       const values: Promise<unknown>[] = [];

@@ -14,7 +14,7 @@ export const MOST_GROUPS = 10;
 /** A retry delay of a minute, whatever the tries. */
 export const STEADY = { firstMs: 60_000, factor: 1, maxMs: 60_000, jitter: 0 };
 
-/** Namespaces of every kind that a policy can make. */
+/** One namespace for each kind of policy. */
 export const NAMESPACES: readonly NamespacePolicy[] = [
   { name: 'plain', groups: null, deadLetter: null, retentionMs: null },
   { name: 'jobs', groups: null, deadLetter: { maxTries: MAX_TRIES, queue: DEAD_LETTERS }, retentionMs: null },
@@ -55,8 +55,8 @@ export const NAMESPACES: readonly NamespacePolicy[] = [
 ];
 
 /**
- * One engine for the tests of a suite. Each test takes queues of its own from `queue`, so none sees another's
- * elements; what a whole engine answers, such as `sweep`, is tested with `alone`.
+ * One engine for the tests of a suite. Each test uses new queues from `queue`, so no test sees another's elements.
+ * Operations on a whole engine, such as `sweep`, are tested with `alone`.
  */
 export class Fixture {
   readonly #open: EngineUnderTest['open'];
@@ -84,7 +84,7 @@ export class Fixture {
     return { ns, name: `queue ${++this.#queues}` };
   }
 
-  /** An engine that only this test uses. */
+  /** Runs the test on an engine that no other test uses. */
   async alone(test: (opened: TestEngine) => Promise<void>): Promise<void> {
     const opened = await this.#open({ namespaces: NAMESPACES });
     try {
@@ -99,8 +99,8 @@ export class Fixture {
   }
 
   /**
-   * Sweeps until a sweep has named the target and it has so many elements: in a cluster of Redis a sweep begins to send
-   * dead letters to another server, and does not wait for that. Returns the queues that the sweeps named.
+   * Sweeps until a sweep has returned the target and it has `count` ready elements: on a Redis cluster, a sweep sends
+   * dead letters to another server and does not wait for their arrival. Returns the queues that the sweeps returned.
    */
   async sweepInto(target: QueueKey, count = 1): Promise<QueueKey[]> {
     const affected: QueueKey[] = [];
@@ -116,7 +116,11 @@ export class Fixture {
     return (await this.storage.take(queue, { group, count, leaseMs })).deliveries;
   }
 
-  /** Reserves one delivery, which must be there. */
+  /**
+   * Reserves one delivery.
+   *
+   * @throws Error if none is ready
+   */
   async reserveOne(queue: QueueKey, group = PLAIN_GROUP, leaseMs = 60_000): Promise<Reserved> {
     const [delivery] = await this.reserve(queue, 1, group, leaseMs);
     if (delivery === undefined || delivery.lease === null) throw new Error('nothing was there to reserve');

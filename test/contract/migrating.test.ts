@@ -73,7 +73,7 @@ describe('a queue in two engines', () => {
     return [a, b];
   };
 
-  it('gains elements in the new engine, and is drained from the old one first', async () => {
+  it('stores new elements in the new engine and delivers those of the old one first', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a', 'b', 'c'));
     await engines.storage.insert(queue, newElements('d', 'e', 'f'));
@@ -84,7 +84,7 @@ describe('a queue in two engines', () => {
     assert.deepEqual(bodyTexts(await taken(queue, 3)), ['f']);
   });
 
-  it('settles an element where it is: what is rolled back in the old engine comes before what is in the new one', async () => {
+  it('settles an element in its own engine: one rolled back in the old engine is delivered before those in the new one', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('first'));
     await engines.storage.insert(queue, newElements('second'));
@@ -103,7 +103,7 @@ describe('a queue in two engines', () => {
     assert.deepEqual(await sizes(queue), [0, 0]);
   });
 
-  it('returns what was popped to the engine that had it, and to its place', async () => {
+  it('returns the elements of an undone pop to their engines and places', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a', 'b'));
     await engines.storage.insert(queue, newElements('c'));
@@ -112,7 +112,7 @@ describe('a queue in two engines', () => {
     assert.deepEqual(bodyTexts(await taken(queue, 3)), ['a', 'b', 'c']);
   });
 
-  it('knows the keys that the old engine has seen, and stores only the other elements', async () => {
+  it('recognizes dedup keys that the old engine has seen, and stores only the other elements', async () => {
     const queue = newQueue();
     const element = (body: string, dedupKey: string, fingerprint: string | null) =>
       newElement({ body, dedupKey, fingerprint });
@@ -135,7 +135,7 @@ describe('a queue in two engines', () => {
     assert.deepEqual(await sizes(queue), [2, 1]);
   });
 
-  it('knows the keys of requests that the old engine has seen, with all their elements', async () => {
+  it('recognizes a request key that the old engine has seen, as a repeat of all its elements', async () => {
     const queue = newQueue();
     const elements = newElements('a', 'b');
     const request = { key: ':user:k', fingerprint: 'same content' };
@@ -159,7 +159,7 @@ describe('a queue in two engines', () => {
     assert.deepEqual(await sizes(queue), [2, 2]);
   });
 
-  it('does not let an insert overtake one whose key is being looked up', async () => {
+  it('does not let an insert overtake an earlier one whose dedup key is still being looked up', async () => {
     const queue = newQueue();
     const calls = [
       engines.storage.insert(queue, [newElement({ body: 'keyed', dedupKey: 'k' })]),
@@ -170,11 +170,11 @@ describe('a queue in two engines', () => {
     assert.deepEqual(bodyTexts(await popped), ['keyed', 'plain']);
   });
 
-  describe('whose element is transferred', () => {
+  describe('when an element of the old engine is transferred', () => {
     let from: QueueKey;
     let to: QueueKey;
     let element: Reserved;
-    /** The old engine is unavailable when the element is to be finished, once. */
+    /** Its old engine rejects the first attempt to finish the element as unavailable. */
     let storage: MigratingStorage;
 
     beforeEach(async () => {
@@ -197,7 +197,7 @@ describe('a queue in two engines', () => {
       return transfer(storage, [{ from, finish: byToken(element), inserts }]);
     };
 
-    it('gets its copies into the new engine, once, also if the element could not be finished', async () => {
+    it('stores the copies in the new engine once, even if the element could not be finished at first', async () => {
       await assert.rejects(move('copy'), { code: 'storage-unavailable' });
       assert.deepEqual(await sizes(from), [1, 0]);
       assert.deepEqual(await move('copy'), ['done']);
@@ -205,15 +205,15 @@ describe('a queue in two engines', () => {
       assert.deepEqual(await sizes(to), [0, 1]);
     });
 
-    it('gets other copies in addition to those of a transfer that could not be finished', async () => {
+    it('stores different copies in addition to those of an attempt that could not finish the element', async () => {
       await assert.rejects(move('copy'), { code: 'storage-unavailable' });
       assert.deepEqual(await move('other'), ['done']);
       assert.deepEqual(bodyTexts(await taken(to, 3)), ['copy', 'other']);
     });
   });
 
-  describe('whose elements are finished in one call with copies', () => {
-    /** Holds an element of the old engine and one of the new one; commits both, the second with a copy. */
+  describe('when two elements are committed in one call, one of them with a copy', () => {
+    /** Reserves two elements, then commits both in one call, the second with a copy. */
     const commitBoth = async (storage: MigratingStorage, from: QueueKey, to: QueueKey) => {
       const inserts = [{ queue: to, element: newElement({ body: 'copy' }) }];
       const [first, second] = [await reserveOne(from), await reserveOne(from)];
@@ -223,7 +223,7 @@ describe('a queue in two engines', () => {
       ]);
     };
 
-    it('keeps all of them if the copies could not be stored, also those that have none', async () => {
+    it('keeps both elements if the copy could not be stored', async () => {
       const [from, to] = [newQueue(), newQueue()];
       await old().insert(from, newElements('a', 'b'));
       const insert = () => Promise.reject(UNAVAILABLE);
@@ -233,7 +233,7 @@ describe('a queue in two engines', () => {
       assert.deepEqual(await sizes(to), [0, 0]);
     });
 
-    it('keeps those of the old engine if the new one could not do its part', async () => {
+    it('keeps the element of the old engine if the new engine failed', async () => {
       const [from, to] = [newQueue(), newQueue()];
       await old().insert(from, newElements('a'));
       await engines.storage.insert(from, newElements('b'));
@@ -244,7 +244,7 @@ describe('a queue in two engines', () => {
       assert.deepEqual(await sizes(to), [0, 0]);
     });
 
-    it('says that the outcome is unknown if the new engine did its part, and the old one did not', async () => {
+    it('fails with outcome-unknown if the new engine succeeded and the old one did not', async () => {
       const [from, to] = [newQueue(), newQueue()];
       await old().insert(from, newElements('a'));
       await engines.storage.insert(from, newElements('b'));
@@ -259,7 +259,7 @@ describe('a queue in two engines', () => {
     });
   });
 
-  it('hands out what the old engine gave if the new one is unavailable, and returns it if that may have lost elements', async () => {
+  it('delivers elements of the old engine if the new one is unavailable, but returns them if the outcome in the new one is unknown', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a', 'b'));
     for (const [failure, expected] of [
@@ -272,14 +272,14 @@ describe('a queue in two engines', () => {
       if (expected === null) await assert.rejects(take, { code: 'outcome-unknown' });
       else {
         const { deliveries, isLeft } = await take;
-        // Who shares the take and got nothing is to meet the failure, and not a time-out.
+        // `isLeft`: a consumer that shares this take and got nothing must receive the failure, not a timeout.
         assert.deepEqual([bodyTexts(deliveries), isLeft], [expected, true]);
       }
       assert.deepEqual(await sizes(queue), [expected === null ? 2 : 0, 0]);
     }
   });
 
-  it('gets an undone pop back once, although the other engine failed at first and the call is repeated', async () => {
+  it('gets the elements of an undone pop back once, even if one engine failed at first and the call is repeated', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a'));
     await engines.storage.insert(queue, newElements('b'));
@@ -296,7 +296,7 @@ describe('a queue in two engines', () => {
     assert.deepEqual(bodyTexts(await taken(queue, 2)), ['b']);
   });
 
-  it('hands out what it popped if that cannot be returned', async () => {
+  it('delivers popped elements that cannot be returned, even beyond maxBytes', async () => {
     const queue = newQueue();
     const undoTake = () => Promise.reject(UNAVAILABLE);
     await old().insert(queue, newElements('a'));
@@ -312,7 +312,7 @@ describe('a queue in two engines', () => {
     assert.deepEqual(await sizes(queue), [0, 0]);
   });
 
-  it('is paged through state by state, the old engine first', async () => {
+  it('is scanned state by state, the old engine first in each', async () => {
     const queue = newQueue();
     const delayed = (body: string) => newElement({ body, delayMs: 60_000 });
     await old().insert(queue, [delayed('c'), ...newElements('a')]);
@@ -336,7 +336,7 @@ describe('a queue in two engines', () => {
     assert.ok(!(await engines.storage.queues('plain')).includes(queue.name));
   });
 
-  it('is forgotten by both engines with the flag of a pause that ended', async () => {
+  it('is forgotten by both engines together with the definition of an ended pause', async () => {
     const queue = newQueue();
     const flag = JSON.stringify([queue.ns, queue.name]);
     await engines.storage.declare([queue]);
@@ -350,7 +350,7 @@ describe('a queue in two engines', () => {
     }
   });
 
-  it('stays within the bytes of a take, whichever engine an element is in', async () => {
+  it('keeps a take within maxBytes across both engines', async () => {
     const queue = newQueue();
     const big = (name: string) => newElement({ body: name.repeat(10_000) });
     await old().insert(queue, [big('a')]);
@@ -363,7 +363,7 @@ describe('a queue in two engines', () => {
     assert.deepEqual(await bounded(25_000), [['b', 'c'], false]);
   });
 
-  it('may be in the new engine if the old one used up the bytes of a take', async () => {
+  it('reports isLeft if elements of the old engine used up the maxBytes of a take', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a'));
     await engines.storage.insert(queue, newElements('b'));
@@ -372,7 +372,7 @@ describe('a queue in two engines', () => {
     assert.deepEqual([bodyTexts(deliveries), isLeft], [['a'], true]);
   });
 
-  it('is not dropped, and loses nothing in the new engine, while the old one holds an element', async () => {
+  it('is not dropped, and keeps the dedup keys of the new engine, while the old one holds an element', async () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a'));
     const keyed = newElement({ body: 'b', dedupKey: 'k' });
@@ -384,7 +384,7 @@ describe('a queue in two engines', () => {
     assert.equal(await engines.storage.drop(queue), true);
   });
 
-  it('is reported by a sweep of its engine although the other one could not be swept', async () => {
+  it('is reported by the sweep of one engine even if the sweep of the other one fails', async () => {
     const queue = newQueue('jobs');
     await old().insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
     await old().take(queue, { group: '', count: 1, leaseMs: 1_000 });
@@ -399,7 +399,7 @@ describe('a queue in two engines', () => {
   });
 });
 
-/** The storage with other operations. */
+/** The storage with some operations replaced. */
 function override(storage: Storage, operations: Partial<Storage>): Storage {
   return new Proxy(storage, {
     get(target, name) {

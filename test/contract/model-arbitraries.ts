@@ -10,8 +10,9 @@ import { type Believed, QUEUES, STREAM_GROUPS, type World } from './model-world.
 export type Command = fc.AsyncCommand<Believed, World>;
 
 /**
- * A step: does one thing to the real system and to the model, and compares. Then everything is compared.
- * @param name called only to report a failure: writing out the bodies of every step took half of the processor time
+ * A step: executes one operation on the real system and on the model, and compares the results. Then compares the whole
+ * state.
+ * @param name called only to report a failure: printing the bodies of every step took half of the processor time
  */
 export function command(name: () => string, run: (model: Believed, world: World) => Promise<void>): Command {
   return {
@@ -27,7 +28,7 @@ export function command(name: () => string, run: (model: Believed, world: World)
 
 export const queues = fc.constantFrom(...QUEUES);
 const groupSets = fc.uniqueArray(fc.constantFrom(...STREAM_GROUPS), { minLength: 1 });
-/** Few values, so that moments meet. */
+/** Few values, so that times coincide. */
 export const lengths = fc.constantFrom(1, 1000, 1000, 5000, 60_000);
 
 export const contents = fc.record({
@@ -57,13 +58,13 @@ export function elementFor(
   return newElement({ ...rest, matureAt, expiresAt, groups: queue.ns === 'stream' ? groups : [''] });
 }
 
-/** Users to whom reservations belong, and who settle; null: the service itself. */
+/** Users who reserve and settle; null: the service itself. */
 export const owners = fc.constantFrom(null, 'ann', 'ben');
 
-/** The tids of consumers that take together; null: none of them gave one. */
+/** The tids of the consumers that share a take; null: none of them gave one. */
 export const tids = fc.option(fc.array(fc.constantFrom(null, 'w1', 'w2'), { minLength: 4, maxLength: 4 }));
 
-/** How a call names a delivery: mostly as it should, sometimes wrong in one way. */
+/** How a call references a delivery: mostly correctly, sometimes with one wrong part. */
 export const refSpecs = fc.record({
   back: fc.nat({ max: 7 }),
   token: fc.boolean(),

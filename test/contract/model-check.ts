@@ -7,12 +7,12 @@ import type { Model, ModelDelivery } from './model.ts';
 import { DEAD_LETTER_QUEUES, EVERY_QUEUE, groupsOf, type World } from './model-world.ts';
 
 /**
- * After how many steps of a history the counts of each group are also read by themselves, which triples the calls of a
- * check. With `MODEL_RUNS`, as in `npm run test:long`, after each.
+ * The counts of each group are compared only every so many steps of a history, because that triples the calls of a
+ * comparison. With `MODEL_RUNS`, as in `npm run test:long`, after each step.
  */
 const STEPS_TO_GROUPS = process.env.MODEL_RUNS === undefined ? 5 : 1;
 
-/** I1, I6: the counts and next maturities of every queue, and of the groups in it, are the model's. */
+/** I1, I6: the counts and next maturities of every queue and of its groups equal the model's. */
 export async function checkAll(model: Model, world: World): Promise<void> {
   const { storage } = world.opened.engine;
   world.checks += 1;
@@ -44,8 +44,8 @@ function counts({ ready, scheduled, reserved, nextMatureAt }: GroupCounts): Grou
 }
 
 /**
- * I3, I4, I5, I8: what was handed out is what the model hands out, in its order, with the same maturity,
- * tries, bytes, type and headers. The model learns ids and tokens that only the real system knows.
+ * I3, I4, I5, I8: the deliveries are those of the model, in the same order, with the same maturity, tries, body, type
+ * and headers. The model learns ids and tokens, which only the real system creates.
  */
 export function checkDeliveries(real: readonly Delivery[], expected: readonly ModelDelivery[]): void {
   assert.equal(real.length, expected.length, 'number of deliveries');
@@ -78,13 +78,13 @@ export function checkDeliveries(real: readonly Delivery[], expected: readonly Mo
   }
 }
 
-/** The model's headers; where it never learned the id of what died, the real one's. */
+/** The model's headers, with the real origin id if the model does not know the id of the dead letter's original. */
 function withOrigin(expected: ElementHeaders, real: ElementHeaders): string[] {
   const isUnknown = expected.at(-2) === 'x-ks-origin-id' && expected.at(-1) === '';
   return isUnknown ? [...expected.slice(0, -1), real.at(-1) ?? ''] : [...expected];
 }
 
-/** Lets everything become eligible and takes it all: nothing is missing, nothing is left. */
+/** Makes every element eligible and takes all of them: no element is missing or left over. */
 export async function drain(model: Model, world: World): Promise<void> {
   await passTime(model, world, 24 * 3600 * 1000);
   for (const queue of EVERY_QUEUE) {
@@ -96,7 +96,7 @@ async function drainGroup(model: Model, world: World, queue: QueueKey, group: st
   const count = 1000;
   const { deliveries } = await world.opened.engine.storage.take(queue, { group, count, leaseMs: null });
   const expected = model.take(queue, group, count, null);
-  // Leases of two queues that ended in one sweep: no engine promises in which order their dead letters arrive.
+  // If one sweep expires leases of two queues, no engine promises the order in which their dead letters arrive.
   const real = deliveries.toSorted((a, b) => bySource(a.headers, b.headers));
   const deadLetters = expected.toSorted((a, b) =>
     bySource(a.element.content.headers, b.element.content.headers),
@@ -104,7 +104,7 @@ async function drainGroup(model: Model, world: World, queue: QueueKey, group: st
   checkDeliveries(real, likeReal(real, deadLetters));
 }
 
-/** By the queue that a dead letter came from, those that expired last. Others keep their order. */
+/** Sorts dead letters by their source queue, expired ones last. Others keep their order. */
 function bySource(a: ElementHeaders, b: ElementHeaders): number {
   const source = (headers: ElementHeaders): string =>
     `${headerOf(headers, 'x-dl-from-queue')} ${isExpired(headers) ? 'expired' : ''}`;
@@ -112,7 +112,8 @@ function bySource(a: ElementHeaders, b: ElementHeaders): number {
 }
 
 /**
- * Nor does any promise an order of those that expired: each goes to the place of the real one that is the same element.
+ * No engine promises an order of expired dead letters either: puts each expected one at the index of the real one that
+ * is the same element.
  */
 function likeReal(real: readonly Delivery[], expected: readonly ModelDelivery[]): ModelDelivery[] {
   const left = expected.filter(({ element }) => isExpired(element.content.headers));
@@ -133,7 +134,7 @@ function likeReal(real: readonly Delivery[], expected: readonly ModelDelivery[])
     const at = left.findIndex((one) => sameAs(delivery, one, isKnown));
     return at < 0 ? [] : left.splice(at, 1);
   };
-  // Those whose ids the model knows first: the others take what is left.
+  // Match those whose ids the model knows first; the others match the remaining ones.
   const known = real.map((delivery) => (isExpired(delivery.headers) ? pick(delivery, true) : []));
   return expected.map((one, i) => {
     const delivery = real[i];
@@ -151,7 +152,7 @@ function headerOf(headers: ElementHeaders, name: string): string {
   return at < 0 ? '' : (headers[at + 1] ?? '');
 }
 
-/** Time passes for both, and leases end for both. */
+/** Lets time pass for both, and expires leases in both. */
 export async function passTime(model: Model, { opened }: World, ms: number): Promise<void> {
   await opened.passTime(ms);
   model.reach(opened.now());
@@ -159,8 +160,8 @@ export async function passTime(model: Model, { opened }: World, ms: number): Pro
 }
 
 /**
- * Sweeps until nothing is due, and until all dead letters have arrived: a Redis cluster sends them to other servers,
- * and no sweep waits for that.
+ * Sweeps until nothing is due and all dead letters have arrived: a Redis cluster sends them to other servers, and no
+ * sweep waits for their arrival.
  */
 export async function sweepAll(model: Model, { opened }: Pick<World, 'opened'>): Promise<void> {
   const { storage } = opened.engine;

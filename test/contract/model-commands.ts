@@ -35,7 +35,10 @@ const insertsOf = (given: fc.Arbitrary<Content[]>): fc.Arbitrary<Command> =>
   );
 
 const inserts = insertsOf(fc.array(contents, { minLength: 1, maxLength: 3 }));
-/** Keys in between, which come again: mostly with the same content, or nothing would ever be stored. */
+/**
+ * Some elements have dedup keys, which repeat; mostly with the same content, or else nearly every call would store
+ * nothing.
+ */
 const largeInserts = insertsOf(
   fc
     .tuple(fc.array(contents, { minLength: 20, maxLength: 40, size: 'max' }), fc.nat({ max: 3 }))
@@ -72,10 +75,10 @@ async function insert(
   }
 }
 
-/** Pops and reserves in equal parts: null comes once in two. */
+/** Null, a pop, as often as a reserve. */
 const leases = fc.option(lengths, { freq: 2 });
 
-/** Between the bodies of the model: 0 to 40 bytes, or 20,000. */
+/** Chosen around the sizes of the model's bodies: 0 to 40 bytes, or 20,000. */
 const byteBounds = fc.constantFrom(undefined, undefined, undefined, 30, 10_000, 30_000);
 
 const takes = fc
@@ -102,7 +105,7 @@ const takes = fc
           ...(maxBytes !== undefined && { maxBytes }),
         };
         const taken = await world.opened.engine.storage.take(queue, options);
-        // An engine may count headers as well, so only it knows where the bytes end a take.
+        // An engine may also count headers, so the model cannot predict where `maxBytes` cuts a take.
         const { length } = taken.deliveries;
         const isCut = taken.isCut === true && maxBytes !== undefined;
         if (isCut) assert.ok(length > 0 && length < count, 'a take that was cut has the first element');
@@ -122,7 +125,7 @@ const takes = fc
     );
   });
 
-/** Compares what was taken, and remembers what a client has learned by it. */
+/** Compares the deliveries, and remembers the ids and tokens that a client now knows. */
 function learnTaken(
   queue: QueueKey,
   deliveries: readonly Delivery[],
@@ -141,7 +144,7 @@ function learnTaken(
   }
 }
 
-/** A token of an earlier reservation of a delivery would let its late worker settle a later one. */
+/** If a token repeated, the late worker of an earlier reservation could settle a later one. */
 function assertFreshToken({ id, group, lease }: Delivery, { tokens }: World): void {
   if (lease === null) return;
   const token = `${id} ${group} ${lease.token}`;
@@ -174,7 +177,7 @@ const rollbacks = fc
     ),
   );
 
-/** What a queue may be given while elements wait in it. */
+/** Options that a queue may get while elements wait in it. */
 const ownOptions: fc.Arbitrary<QueueOptions | null> = fc.option(
   fc.record(
     {
@@ -262,7 +265,7 @@ const purges = fc
     ),
   );
 
-/** Of a queue as it is, or emptied just before. */
+/** Drops a queue as it is, or after a purge. */
 const drops = fc.tuple(queues, fc.boolean()).map(([queue, isEmptied]) =>
   command(
     () => `drop(${queue.ns}/${queue.name}, ${isEmptied})`,
@@ -271,7 +274,7 @@ const drops = fc.tuple(queues, fc.boolean()).map(([queue, isEmptied]) =>
       if (isEmptied) assert.equal(await purge(storage, queue), current.purge(queue, DELIVERY_STATES));
       const isGone = current.drop(queue);
       assert.equal(await storage.drop(queue), isGone);
-      // Pops of a queue that is gone cannot be undone.
+      // Pops of a dropped queue cannot be undone.
       if (isGone) world.popped = world.popped.filter((one) => !isSameKey(one.queue, queue));
     },
   ),
@@ -322,7 +325,7 @@ const passings = fc.constantFrom(1, 1, 999, 1000, 4000, 5000, 60_000).map((ms) =
   ),
 );
 
-/** A few of the ids that the system gave out, mostly of that queue. */
+/** Some of the ids that the system returned last. */
 const idSets = fc.uniqueArray(fc.nat({ max: 9 }), { maxLength: 5 });
 
 const takesByIds = fc
@@ -344,7 +347,7 @@ const takesByIds = fc
 
 const reasons = fc.constantFrom(null, null, 'broken', 'a longer reason');
 
-/** Actions that the new port has; those of a stream keep to groups of a stream. */
+/** Actions on one delivery. Moves to a stream name groups; others do not. */
 const newActions: fc.Arbitrary<SettleAction> = fc.oneof(
   fc.record({
     kind: fc.constant('release' as const),
@@ -366,7 +369,7 @@ const newActions: fc.Arbitrary<SettleAction> = fc.oneof(
   ),
 );
 
-/** Several items in one call, of whatever queues: what the one before changed, the next one finds. */
+/** Several items in one call, of any queues. Each item sees the changes of those before it. */
 const settles = fc
   .array(fc.tuple(refSpecs, fc.constantFrom('reserved' as const, 'waiting' as const), newActions), {
     minLength: 1,
@@ -415,7 +418,7 @@ const batchActions: fc.Arbitrary<SettleAction> = fc.oneof(
   fc.record({ kind: fc.constant('dead-letter' as const), countTry: fc.constant(true), reason: reasons }),
 );
 
-/** What a settlement of many asks for: reserved elements, each settled in its own way. */
+/** Many reserved elements, each settled in its own way. */
 const mixedSettles = fc
   .array(fc.tuple(refSpecs, batchActions), { minLength: 4, maxLength: 12, size: 'max' })
   .map((specs) =>
@@ -439,13 +442,13 @@ const mixedSettles = fc
     ),
   );
 
-/** A command knows no clock: 0 is now, and 1 is a second later. */
+/** Makes `dueAt` absolute, since commands do not know the time: 0 is now, 1 is one second later. */
 function atMoment(action: SettleAction, now: number): SettleAction {
   if (action.kind !== 'release' || action.dueAt === undefined || action.dueAt === null) return action;
   return { ...action, dueAt: now + action.dueAt * 1000 };
 }
 
-/** What a scan shows of each delivery in addition to what a take does. */
+/** Compares the fields that a scan returns in addition to those of a take. */
 const reasonScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([queue, named]) => {
   const group = queue.ns === 'stream' ? named : '';
   return command(
@@ -469,7 +472,7 @@ const reasonScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([qu
   );
 });
 
-/** Who holds what is reserved; leases that ran out may or may not have been expired yet. */
+/** Compares the holders of reserved deliveries, but not of ended leases: they may or may not have been expired yet. */
 const holderScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([queue, named]) => {
   const group = queue.ns === 'stream' ? named : '';
   return command(
@@ -492,7 +495,7 @@ const holderScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([qu
   );
 });
 
-/** Weighted by repetition: histories need elements to be about something. */
+/** Weighted by repetition: most commands need elements to work on. */
 export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
   const common = [
     ...[
@@ -514,6 +517,6 @@ export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
     ...[largeInserts, mixedSettles, mixedSettles],
   ];
   if (!durable) return common;
-  // Opening the data again takes as long as dozens of other steps, so one history in two has a crash.
+  // Reopening the data takes as long as dozens of other steps, so only half of the histories have a crash.
   return [...common, fc.oneof({ weight: 1, arbitrary: crashes }, { weight: 5, arbitrary: takes })];
 }

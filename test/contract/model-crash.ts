@@ -15,7 +15,7 @@ import {
 } from './model-arbitraries.ts';
 import { STREAM_GROUPS, type World } from './model-world.ts';
 
-/** One call, as made on the real system and as the model would see it. */
+/** One call on the real system, and the same call on the model. */
 interface Call {
   real(storage: Storage): Promise<unknown>;
   model(model: Model): void;
@@ -26,7 +26,7 @@ type MakeCall = (model: Model, world: World) => Call;
 const inserting = fc.tuple(queues, fc.array(contents, { minLength: 1, maxLength: 30 })).map(
   ([queue, given]): MakeCall =>
     (current) => {
-      // Elements that contradict each other may be rejected without a round trip, and then no process would be killed.
+      // With conflicting elements the call may be rejected without a round trip, and then no process would be killed.
       const alike = given.map((one) => ({ ...one, fingerprint: one.fingerprint && 'x'.repeat(22) }));
       const elements = alike.map((content) => elementFor(queue, content, current));
       return {
@@ -62,8 +62,8 @@ const settling = fc.tuple(refSpecs, fc.boolean()).map(([spec, finishing]): MakeC
 });
 
 /**
- * I12: the process is killed during a call. What it had answered before is there, and the call itself
- * happened wholly or not at all: before its commit not, after it wholly.
+ * I12: the process is killed during a call. The results of earlier calls persist. The call itself took effect
+ * completely if it was killed after its commit, and not at all if before.
  */
 export const crashes: fc.Arbitrary<Command> = fc
   .tuple(fc.constantFrom<CrashMoment>('before-commit', 'after-commit'), fc.oneof(inserting, taking, settling))
@@ -84,7 +84,7 @@ export const crashes: fc.Arbitrary<Command> = fc
         assert.equal(answered, false, 'no caller got a result');
         if (moment === 'after-commit') call.model(model.current);
         model.current.reach(world.opened.now());
-        // Pops that the old process made are nobody's to undo any more.
+        // Pops of the old process can no longer be undone.
         world.popped = [];
       },
     ),

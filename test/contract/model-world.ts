@@ -18,7 +18,7 @@ export const MODEL_NAMESPACES: readonly NamespacePolicy[] = [
   { name: 'stream', groups: ['g1', 'g2'], deadLetter: { maxTries: 2, queue: 'dead' }, retentionMs: null },
 ];
 
-/** Where the histories play: two plain queues, two streams, and where each sends what fails. */
+/** The queues of the histories: two plain queues and two streams. */
 export const QUEUES: readonly QueueKey[] = [
   { ns: 'jobs', name: 'a' },
   { ns: 'jobs', name: "b'%{}" },
@@ -34,12 +34,12 @@ export const EVERY_QUEUE: readonly QueueKey[] = [...QUEUES, ...DEAD_LETTER_QUEUE
 
 export const STREAM_GROUPS: readonly string[] = ['g1', 'g2', 'g3'];
 
-/** The groups under which a queue's elements may wait. */
+/** The groups that elements of a queue may have. */
 export function groupsOf(queue: QueueKey): readonly string[] {
   return queue.ns === 'stream' ? STREAM_GROUPS : [''];
 }
 
-/** An id that the system once gave out, with the token of the reservation if it came with one. */
+/** An id that the system returned, with the token if it was returned by a reservation. */
 export interface KnownRef {
   readonly queue: QueueKey;
   readonly id: string;
@@ -51,14 +51,14 @@ export interface KnownRef {
 export interface World {
   opened: TestEngine | DurableTestEngine;
   refs: KnownRef[];
-  /** Every token that a reservation came with, after its delivery's id and group. */
+  /** The tokens of all reservations, each prefixed with the delivery's id and group. */
   readonly tokens: Set<string>;
   popped: { queue: QueueKey; delivery: Delivery; model: ModelDelivery }[];
-  /** How often the real system was compared with the model in this history. */
+  /** Number of comparisons between the real system and the model in this history. */
   checks: number;
 }
 
-/** The model that holds now; a crash may replace it. */
+/** The current model. */
 export interface Believed {
   current: Model;
 }

@@ -12,15 +12,15 @@ import type { NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 
 /**
- * What the Storage port promises, as a sequential model: arrays and plain loops, nothing clever, so that it
- * can be read against `docs/concepts.md`. It knows nothing of engines, so the same model serves a front end.
+ * The promises of the Storage port as a sequential model: arrays and plain loops, nothing clever, so that it can be
+ * compared with `docs/concepts.md`. It is independent of engines, so the same model serves a front end.
  */
 export interface ModelElement {
-  /** Order of insertion over all queues: what decides among equal maturities. */
+  /** Order of insertion over all queues, which decides among equal maturities. */
   readonly order: number;
   readonly queue: QueueKey;
   readonly content: Pick<NewElement, 'body' | 'contentType' | 'contentEncoding' | 'headers'>;
-  /** Null until the real system tells it. */
+  /** Null until the real system has returned it. */
   id: string | null;
 }
 
@@ -30,21 +30,21 @@ export interface ModelDelivery {
   state: 'waiting' | 'reserved';
   dueAt: number;
   tries: number;
-  /** Null: it never does. */
+  /** Null: it does not expire. */
   readonly expiresAt: number | null;
-  /** Of the last counted try; of a dead letter, why it died; undefined: an undone take may have lost it. */
+  /** Of the last counted try, or of a dead letter; undefined: unknown, as an undone take may have lost it. */
   reason: string | null | undefined;
-  /** The last reservation's; null where it was rolled back, and unknown ('') where nobody learned it. */
+  /** Of the last reservation; null if it was rolled back, '' if the token is unknown. */
   token: string | null;
   /** The user of the last reservation. */
   owner: string | null;
-  /** The tid for which the last reservation was made, and when. */
+  /** The tid of the last reservation, and when it was made. */
   tid: string | null;
   reservedAt: number;
   leaseUntil: number;
 }
 
-/** How a settling call names a delivery. */
+/** How a settling call references a delivery. */
 export interface ModelRef {
   readonly id: string;
   readonly group: string;
@@ -56,9 +56,9 @@ interface State {
   now: number;
   inserted: number;
   deliveries: ModelDelivery[];
-  /** Since the last sweep. */
+  /** Whether an element has expired since the last `sweep`. */
   hasExpired: boolean;
-  /** By queue, what was declared. */
+  /** The declared options by queue. */
   options: Record<string, QueueOptions>;
   dedup: {
     queue: string;
@@ -80,7 +80,7 @@ export class Model {
     this.#state = { now, inserted: 0, deliveries: [], hasExpired: false, options: {}, dedup: [] };
   }
 
-  /** A second model in the same state: what would be, had a call not happened. */
+  /** A copy of the model, to continue as if a call had not happened. */
   clone(): Model {
     const copy = new Model([...this.#policies.values()], this.#dedupWindowMs, this.#state.now);
     copy.#state = structuredClone(this.#state);
@@ -91,7 +91,7 @@ export class Model {
     return this.#state.now;
   }
 
-  /** Time has come to `now`: leases that ended are failed tries, in the order of their ends. */
+  /** Advances the time to `now`. Ended leases count as failed tries, in the order of their ends. */
   reach(now: number): void {
     this.#state.now = now;
     const ended = this.#state.deliveries
@@ -105,8 +105,8 @@ export class Model {
   }
 
   /**
-   * What waits and has come to its end goes. Returns whether any did since the last call: the real system needs a sweep
-   * for it.
+   * Removes expired waiting elements. Returns whether any expired since the last call: then the real system needs a
+   * sweep, too.
    */
   sweep(): boolean {
     this.#expire();
@@ -126,7 +126,7 @@ export class Model {
     if (expired.length > 0) this.#state.hasExpired = true;
   }
 
-  /** Returns whether the queue held nothing; then it is as if it had never been. */
+  /** Deletes an empty queue with its options and dedup keys. Returns false if it is not empty. */
   drop(queue: QueueKey): boolean {
     if (this.of(queue).length > 0) return false;
     delete this.#state.options[text(queue)];
@@ -134,12 +134,12 @@ export class Model {
     return true;
   }
 
-  /** The queue's own options from now on; null: none. */
+  /** Replaces the options stored with the queue; null: none. */
   declare(queue: QueueKey, options: QueueOptions | null): void {
     this.#state.options[text(queue)] = options ?? {};
   }
 
-  /** An option of a queue: its own, that of the longest rule for its name, or its namespace's. */
+  /** An option of a queue: stored with it, or of the longest pattern that matches its name, or of its namespace. */
   #option<Name extends keyof QueueOptions>({ ns, name }: QueueKey, option: Name): QueueOptions[Name] | null {
     const policy = this.#policies.get(ns);
     const rule = policy?.queues
@@ -153,7 +153,7 @@ export class Model {
     return null;
   }
 
-  /** What the element would repeat, and whether its content is the same; null if it is new. */
+  /** Whether the element would repeat another one, with the same content or not; null if it would not. */
   repeatOf(queue: QueueKey, { dedupKey, fingerprint = null }: NewElement): { isSame: boolean } | null {
     const seen = this.#seen(queue, dedupKey);
     if (seen === undefined || seen.seenAt <= this.now - this.#dedupWindowMs) return null;
@@ -164,9 +164,7 @@ export class Model {
     return this.#state.dedup.find((one) => one.queue === text(queue) && one.key === key);
   }
 
-  /**
-   * The place of the first element of a call whose key was seen with other content, in the call or before; null: none.
-   */
+  /** The index of the first element whose key was used with other content, in this call or before; null: none. */
   mismatchIn(queue: QueueKey, elements: readonly NewElement[]): number | null {
     const own = new Map<string, string | null>();
     for (const [index, { dedupKey: key, fingerprint = null }] of elements.entries()) {
@@ -180,13 +178,13 @@ export class Model {
     return null;
   }
 
-  /** Stores the elements of a call, all or none; empty if there is a mismatch. */
+  /** Stores all elements of a call. If a key was used with other content, stores none and returns an empty array. */
   insertAll(queue: QueueKey, elements: readonly NewElement[]): ModelElement[] {
     if (this.mismatchIn(queue, elements) !== null) return [];
     return elements.map((element) => this.insert(queue, element));
   }
 
-  /** Answers the element: the new one, or the one that its dedup key already made. */
+  /** Returns the new element, or the stored one with the same dedup key. */
   insert(queue: QueueKey, element: NewElement): ModelElement {
     const { dedupKey: key, fingerprint = null, matureAt, delayMs, tries, groups, expiresAt = null } = element;
     const { now, dedup } = this.#state;
@@ -206,7 +204,7 @@ export class Model {
     return stored;
   }
 
-  /** The deliveries that a take must hand out, in order. `leaseMs` null: they are popped. */
+  /** The deliveries that a take must return, in order. `leaseMs` null: they are popped. */
   take(
     queue: QueueKey,
     group: string,
@@ -237,7 +235,7 @@ export class Model {
   commit(queue: QueueKey, ref: ModelRef): SettleOutcome {
     const delivery = this.#find(queue, ref);
     if (delivery === undefined) return 'not-found';
-    // A waiting delivery that still has a token is one whose lease ran out.
+    // A waiting delivery that still has a token is one whose lease expired.
     if (delivery.token === null) return ref.token === null ? 'not-reserved' : 'lease-lost';
     if (ref.token !== null && ref.token !== delivery.token) return 'lease-lost';
     if (isOfAnother(delivery, ref)) return 'token-required';
@@ -259,7 +257,7 @@ export class Model {
     return this.settle(queue, ref, { kind: 'extend', leaseMs });
   }
 
-  /** Any action but a commit, on a reserved delivery. */
+  /** Any action except a commit, on a reserved delivery. */
   settle(queue: QueueKey, ref: ModelRef, action: SettleAction): SettleOutcome {
     const delivery = this.#find(queue, ref);
     const held = this.#held(delivery, ref);
@@ -344,12 +342,12 @@ export class Model {
     return gone.length;
   }
 
-  /** A group's waiting deliveries in a state, in the order of hand-out. */
+  /** The waiting deliveries of a group in a state, in the order of delivery. */
   browse(queue: QueueKey, group: string, state: 'ready' | 'scheduled'): ModelDelivery[] {
     return this.#waiting(queue, group).filter((delivery) => this.#phase(delivery) === state);
   }
 
-  /** Reservations whose leases run, in the order of their ends. */
+  /** Reserved deliveries with a running lease, in the order in which the leases end. */
   reserved(queue: QueueKey, group: string): ModelDelivery[] {
     return this.of(queue)
       .filter((one) => one.group === group && one.state === 'reserved' && one.leaseUntil > this.now)
@@ -365,7 +363,7 @@ export class Model {
     return waiting[0]?.dueAt ?? null;
   }
 
-  /** Of a group its deliveries; without one the elements, each in its most advanced state. */
+  /** Counts the deliveries of a group or, without a group, the elements, each in its most advanced state. */
   sizes(queue: QueueKey, group?: string): GroupCounts {
     const phases = new Map<ModelDelivery | number, Set<string>>();
     for (const delivery of this.of(queue)) {
@@ -402,7 +400,7 @@ export class Model {
     return isOfAnother(delivery, ref) ? 'token-required' : 'done';
   }
 
-  /** Returns whether the element went to the dead-letter queue. */
+  /** Returns whether the delivery was moved to the dead-letter queue. */
   #failTry(
     delivery: ModelDelivery,
     givenDueAt: number,
@@ -421,7 +419,7 @@ export class Model {
     return false;
   }
 
-  /** Moves the element to the dead-letter queue, if there is one. */
+  /** Moves the delivery to the dead-letter queue. Returns false if there is none, or if it is in that queue already. */
   #die(delivery: ModelDelivery, tries: number, reason: string | null): boolean {
     const { ns, name } = delivery.element.queue;
     const policy = this.#option(delivery.element.queue, 'deadLetter') ?? null;
@@ -451,7 +449,7 @@ export class Model {
   }
 }
 
-/** Whether a reservation belongs to another user than the one who settles it without a token. */
+/** Whether the reference has no token although another user reserved the delivery. */
 function isOfAnother({ owner }: ModelDelivery, ref: ModelRef): boolean {
   return ref.token === null && (ref.owner ?? null) !== null && owner !== null && owner !== ref.owner;
 }
@@ -473,7 +471,7 @@ function fresh(element: ModelElement, group: string): ModelDelivery {
   };
 }
 
-/** Names with their values; null: to be removed. */
+/** Pairs of names and values; a null value removes the header. */
 function pairs(flat: readonly (string | null)[]): [string, string | null][] {
   return flat.flatMap((name, i) => (i % 2 === 0 && name !== null ? [[name, flat[i + 1] ?? null]] : []));
 }

@@ -5,13 +5,13 @@ import type { Signaller } from '../../src/engine/signaller.ts';
 import type { EngineUnderTest } from '../engines.ts';
 import { Fixture } from './fixture.ts';
 
-/** Every promise that the comments of `src/engine/signaller.ts` make, on a node whose network is well. */
+/** Every promise that the comments of `src/engine/signaller.ts` make, on a healthy network. */
 export function signallerContract(name: string, open: EngineUnderTest['open']): void {
   describe(`Signaller port: ${name}`, () => {
     const on = new Fixture(open);
     const signaller = (): Signaller => on.opened.engine.signaller;
 
-    /** Subscribes and answers a promise of the first `count` messages. */
+    /** Subscribes, and returns a promise of the first `count` messages. */
     function collect(topic: string, count: number): { messages: Promise<JsonValue[]>; stop: () => void } {
       const got: JsonValue[] = [];
       const { promise, resolve } = Promise.withResolvers<JsonValue[]>();
@@ -22,7 +22,7 @@ export function signallerContract(name: string, open: EngineUnderTest['open']): 
       return { messages: promise, stop };
     }
 
-    it('brings each message once to every subscriber of the topic, those of the own node included', async () => {
+    it('delivers each message once to every subscriber of its topic, also on the publishing node', async () => {
       const subscriptions = [collect('topic', 3), collect('topic', 3)];
       for (const message of ['one', { two: 2 }, 'three']) signaller().publish('topic', message);
       for (const { messages, stop } of subscriptions) {
@@ -31,7 +31,7 @@ export function signallerContract(name: string, open: EngineUnderTest['open']): 
       }
     });
 
-    it('keeps topics apart, whatever their names', async () => {
+    it('delivers a message only to its own topic, whatever characters the names have', async () => {
       const names = ['a', 'a.b', 'a*', '*', 'queue:{x}', "it's"];
       const subscriptions = names.map((topic) => collect(topic, 1));
       for (const topic of names) signaller().publish(topic, `to ${topic}`);
@@ -41,7 +41,7 @@ export function signallerContract(name: string, open: EngineUnderTest['open']): 
       }
     });
 
-    it('brings nothing to a subscription that ended, and the rest to the others', async () => {
+    it('delivers nothing to an ended subscription, but still delivers to the others', async () => {
       const ended = collect('ending', 1);
       let count = 0;
       void ended.messages.then(() => count++);
@@ -54,7 +54,7 @@ export function signallerContract(name: string, open: EngineUnderTest['open']): 
       other.stop();
     });
 
-    it('survives a listener that throws', async () => {
+    it('delivers to the other subscribers although a listener throws', async () => {
       const stop = signaller().subscribe('throwing', () => {
         throw new Error('a fault of the listener');
       });
@@ -69,7 +69,7 @@ export function signallerContract(name: string, open: EngineUnderTest['open']): 
       signaller().publish('silence', 'x');
     });
 
-    it('says what it is', () => {
+    it('has a type of lowercase letters', () => {
       assert.match(signaller().type, /^[a-z]+$/);
     });
   });

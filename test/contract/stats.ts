@@ -10,11 +10,11 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
     const on = new Fixture(open);
     const stats = (): Stats => on.opened.engine.stats;
 
-    it('is empty for a queue that nobody counted', async () => {
+    it('returns no counters for an unknown queue', async () => {
       assert.equal((await stats().read(on.queue())).size, 0);
     });
 
-    it('reads what was added, stored or not', async () => {
+    it('reads flushed and unflushed counters', async () => {
       const queue = on.queue();
       stats().add(queue, '', { put: 2, get: 1 });
       stats().add(queue, '', { put: 1, deadletter: 4 });
@@ -26,7 +26,7 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
       assert.deepEqual((await stats().read(queue)).get(''), { ...expected, put: 4 });
     });
 
-    it('counts each group, and only those that have counts', async () => {
+    it('returns counters for each group that has any, and for no other', async () => {
       const queue = on.queue('stream');
       stats().add(queue, 'g1', { put: 1 });
       stats().add(queue, 'g2', { put: 1, reserve: 1, commit: 1, rollback: 1 });
@@ -36,7 +36,7 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
       assert.deepEqual(read.get('g2'), { ...zeroCounters(), put: 1, reserve: 1, commit: 1, rollback: 1 });
     });
 
-    it('keeps queues and namespaces apart', async () => {
+    it('keeps the counters of queues and namespaces apart', async () => {
       const queue = on.queue();
       stats().add(queue, '', { put: 1 });
       assert.equal((await stats().read({ ...queue, ns: 'jobs' })).size, 0);
@@ -50,7 +50,7 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
       assert.equal((await stats().read(queue)).get('')?.put, 1);
     });
 
-    it('sees a flush that is in progress', async () => {
+    it('counts each addition once while a flush is in progress', async () => {
       const queue = on.queue();
       stats().add(queue, '', { put: 5 });
       const flushed = stats().flush();
@@ -61,7 +61,7 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
       assert.equal((await stats().read(queue)).get('')?.put, 6);
     });
 
-    it("keeps of very many groups those that were counted the most, and what is the queue's own", async () => {
+    it("keeps the queue's own counters and those of the busiest groups when there are too many groups", async () => {
       const queue = on.queue('stream');
       const names = (prefix: string) =>
         Array.from({ length: MAX_COUNTED_GROUPS }, (_, i) => `${prefix} ${i}`);
@@ -78,7 +78,7 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
       assert.equal([...read.keys()].filter((group) => group.startsWith('once')).length, 0);
     });
 
-    it('hands out a picture that later counts do not change', async () => {
+    it('returns a snapshot that later counts do not change', async () => {
       const queue = on.queue();
       stats().add(queue, '', { put: 1 });
       const read = await stats().read(queue);

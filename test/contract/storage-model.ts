@@ -9,21 +9,18 @@ import { checkAll, drain } from './model-check.ts';
 import { commandArbitraries } from './model-commands.ts';
 import { DEDUP_WINDOW_MS, EVERY_QUEUE, MODEL_NAMESPACES, type World } from './model-world.ts';
 
-/** How many histories, and how long. `MODEL_RUNS=50000` for a night. */
+/** Number of random histories per engine. `MODEL_RUNS=50000` takes a night. */
 const RUNS = Number(process.env.MODEL_RUNS ?? 30);
-/** Of the modes in which an engine runs the same code on other settings or topologies. */
+/** The same for modes in which an engine runs the same code with other settings or on another topology. */
 const RUNS_OF_MODES = Number(process.env.MODEL_RUNS ?? 8);
 const ENGINES_IN_FULL = ['sqlite', 'redis', 'postgres'];
 const LENGTH = 60;
-/**
- * What one history may take before it counts as hung. On PostgreSQL half a minute is not enough while the machine is
- * busy.
- */
+/** Timeout of one history. On PostgreSQL, half a minute is not enough on a busy machine. */
 const HISTORY_MS = 5 * 60_000;
 
 /**
- * Compares the engine with the model after every step of random histories, crashes included where data are
- * durable: the invariants I1 to I6, I8, I10 and I12 (I7, I9 and I11 are the broker's).
+ * Compares the engine with the model after every step of random histories, including crashes if the engine is durable:
+ * the invariants I1 to I6, I8, I10 and I12 (I7, I9 and I11 are the broker's).
  */
 export function storageModel(name: string, { open, openDurable }: EngineUnderTest): void {
   const runs = ENGINES_IN_FULL.includes(name) ? RUNS : RUNS_OF_MODES;
@@ -41,12 +38,12 @@ export function storageModel(name: string, { open, openDurable }: EngineUnderTes
 type Open = EngineUnderTest['open'] | NonNullable<EngineUnderTest['openDurable']>;
 
 /**
- * Runs histories on one engine, emptied before each, since opening one takes longer than a history. After a
- * failure the next history begins on a new engine, so that shrinking and replaying start from nothing.
+ * Runs histories on one engine, emptied before each, since opening one takes longer than a history. After a failure the
+ * next history starts on a new engine, so that shrinking and replaying start from scratch.
  */
 class Stage {
   readonly #open: Open;
-  /** Idle, for the next history. */
+  /** An idle engine for the next history. */
   #opened: TestEngine | DurableTestEngine | null = null;
   #isClosed = false;
 
@@ -61,7 +58,7 @@ class Stage {
     let isReusable = false;
     try {
       await this.#play(commands, world);
-      // A history that counts as hung may end while others run, or after all of them.
+      // A history that timed out may end while others run, or after all of them.
       isReusable = this.#opened === null && !this.#isClosed;
       if (isReusable) this.#opened = world.opened;
     } finally {

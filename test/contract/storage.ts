@@ -31,7 +31,8 @@ import { undoTakeContract } from './storage/undo-take.ts';
 
 /**
  * Every promise that the comments of `src/engine/storage.ts` make, as tests.
- * @param boundsGroups false for joined engines, each of which counts the groups of its own elements
+ *
+ * @param boundsGroups false for joined engines, which bound the groups of each engine separately
  */
 export function storageContract(engine: EngineUnderTest, boundsGroups = true): void {
   const { name, open } = engine;

@@ -29,7 +29,7 @@ export function batchContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(none.deliveries, []);
     });
 
-    it('settle in order as well', async () => {
+    it('settle in the order in which they were made', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue);
@@ -43,7 +43,7 @@ export function batchContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(outcomes, [['done'], ['not-reserved'], ['done'], ['not-found']]);
     });
 
-    it('are many: a thousand over a hundred queues, none lost and none mixed up', async () => {
+    it('insert a thousand elements into a hundred queues without losing or mixing up any', async () => {
       const queues = Array.from({ length: 100 }, () => on.queue());
       const inserts = Array.from({ length: 1000 }, (_, index) => {
         const queue = queues[index % 100] ?? on.queue();
@@ -61,7 +61,7 @@ export function batchContract(open: EngineUnderTest['open']): void {
       }
     });
 
-    it('reach their own callers when they travel in several round trips at once', async () => {
+    it('return their own results when several round trips are in flight', async () => {
       const queue = on.queue();
       const inserts: Promise<string[]>[] = [];
       for (let turn = 0; turn < 60; turn++) {
@@ -76,7 +76,7 @@ export function batchContract(open: EngineUnderTest['open']): void {
       );
     });
 
-    it('may carry more bytes than one round trip should', async () => {
+    it('may have more bytes together than fit into one round trip', async () => {
       const queue = on.queue();
       const body = Buffer.alloc(1_048_576, 'm');
       const inserts = Array.from({ length: 24 }, (_, tries) =>
@@ -100,7 +100,7 @@ export function batchContract(open: EngineUnderTest['open']): void {
       );
     });
 
-    it('answer the ping of the engine among them', async () => {
+    it('may include a ping of the engine', async () => {
       const queue = on.queue();
       const [, , { deliveries }] = await Promise.all([
         on.storage.insert(queue, newElements('a')),

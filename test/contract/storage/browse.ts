@@ -47,7 +47,7 @@ export function browseContract(open: EngineUnderTest['open']): void {
       return queue;
     }
 
-    it('pages through each state in the order of hand-out, whole and without repeats', async () => {
+    it('pages through each state in the order of delivery, without gaps or repeats', async () => {
       const queue = await filled();
       for (const limit of [1, 2, 3, 4, 5, 1000]) {
         const ready = await pages(queue, 'ready', limit);
@@ -59,7 +59,7 @@ export function browseContract(open: EngineUnderTest['open']): void {
       assert.equal((await pages(queue, 'ready', 4)).length, 1);
     });
 
-    it('shows all fields but the token', async () => {
+    it('returns all fields except the token', async () => {
       const queue = on.queue();
       const headers = ['h', 'v'];
       await on.storage.insert(queue, [newElement({ body: 'x', tries: 2, headers, contentEncoding: 'gzip' })]);
@@ -76,7 +76,7 @@ export function browseContract(open: EngineUnderTest['open']): void {
       assert.equal(shown?.matureAt, reserved.matureAt);
     });
 
-    it('touches nothing', async () => {
+    it('changes neither the counts nor the order', async () => {
       const queue = await filled();
       await on.reserveOne(queue, '', 60_000);
       const before = await on.storage.counts(queue);
@@ -85,7 +85,7 @@ export function browseContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['r2', 'r3', 'r4']);
     });
 
-    it('continues where a page ended although its elements are gone', async () => {
+    it('continues after a page although its elements are gone', async () => {
       const queue = await filled();
       const first = await on.storage.scan(queue, {
         group: '',
@@ -117,11 +117,11 @@ export function browseContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await pages(queue, 'ready', 1, 'none'), [[]]);
     });
 
-    it('is empty for a queue that nobody wrote', async () => {
+    it('returns an empty page for an unknown queue', async () => {
       assert.deepEqual(await pages(on.queue(), 'ready', 5), [[]]);
     });
 
-    it('takes a bookmark that makes no sense for the beginning', async () => {
+    it('starts from the beginning if the cursor is invalid', async () => {
       const queue = await filled();
       for (const after of ['', 'nonsense', '.', 'NaN.x', '1.2.3', "'"]) {
         const page = await on.storage.scan(queue, {

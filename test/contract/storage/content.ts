@@ -12,7 +12,7 @@ export function contentContract(open: EngineUnderTest['open']): void {
     const on = new Fixture(open);
 
     for (const { name, contentType, contentEncoding, bytes } of sampleBodies()) {
-      it(`returns the ${name} body byte for byte, popped, reserved, browsed and put back`, async () => {
+      it(`keeps the ${name} body byte for byte when browsed, reserved, rolled back, popped and returned`, async () => {
         const queue = on.queue();
         await on.storage.insert(queue, [newElement({ body: bytes, contentType, contentEncoding })]);
         const browsed = await on.storage.scan(queue, {
@@ -36,9 +36,9 @@ export function contentContract(open: EngineUnderTest['open']): void {
       });
     }
 
-    // What an engine does with it may take longer than a call, if other tests have the machine.
+    // While other tests run, an engine may need longer for such a body than a call may take.
     if (process.env.CONTRACT === 'whole') {
-      it('returns a body as large as any limit allows, reserved, browsed, dead-lettered and put back', async () => {
+      it('keeps a body of the largest configurable size when browsed, reserved, dead-lettered and returned', async () => {
         const queue = on.queue('jobs');
         const body = Buffer.alloc(LIMITS.maxBodyLimit, 'x');
         await on.storage.insert(queue, [newElement({ body, tries: MAX_TRIES - 1 })]);
@@ -70,7 +70,7 @@ export function contentContract(open: EngineUnderTest['open']): void {
       for (const [index, body] of bodies.entries()) assert.ok(body.equals(popped[index]?.body ?? body));
     });
 
-    it('has its own copy: what the caller later writes into the array changes nothing', async () => {
+    it('is copied: later writes to the array of the caller change nothing', async () => {
       const queue = on.queue();
       const bodies = [Buffer.from('before'), Buffer.alloc(100_000, 'b')];
       await on.storage.insert(
@@ -83,7 +83,7 @@ export function contentContract(open: EngineUnderTest['open']): void {
       assert.ok(Buffer.alloc(100_000, 'b').equals(popped[1]?.body ?? Buffer.alloc(0)));
     });
 
-    it('leaves the given arrays usable', async () => {
+    it('does not detach the arrays of the caller', async () => {
       const queue = on.queue();
       const body = Buffer.alloc(50_000, 'z');
       await on.storage.insert(queue, [newElement({ body }), newElement({ body })]);

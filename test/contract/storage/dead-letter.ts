@@ -14,7 +14,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
     const on = new Fixture(open);
     const dead = (queue: QueueKey): QueueKey => ({ ns: queue.ns, name: DEAD_LETTERS });
 
-    it('moves an element at the rollback that reaches the limit, and not before', async () => {
+    it('is created by the rollback that reaches maxTries, and not before', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [newElement({ body: 'poison' })]);
       for (let tries = 1; tries < MAX_TRIES; tries++) {
@@ -32,7 +32,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, [byId(last)]), ['not-found']);
     });
 
-    it('keeps body, type, encoding and headers, and adds where from, when and how many tries', async () => {
+    it('keeps body, type, encoding and headers, and adds its source queue, time and tries', async () => {
       const queue = on.queue('jobs');
       const content = {
         body: Buffer.from([0, 255, 10]),
@@ -58,7 +58,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(headers.slice(10), ['x-ks-origin-id', id]);
     });
 
-    it('names the queue by the bytes of its name in UTF-8, as all headers are bytes', async () => {
+    it('names its source queue by the bytes of its name in UTF-8, as all headers are bytes', async () => {
       const queue = { ...on.queue('jobs'), name: 'Bestellungen \u2603 \u00fc' };
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
       await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
@@ -67,7 +67,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(deadLetter?.headers.slice(0, 2), ['x-dl-from-queue', bytes]);
     });
 
-    it('replaces the headers of an earlier move', async () => {
+    it('replaces the headers of an earlier dead letter', async () => {
       const queue = on.queue('jobs');
       const headers = ['x-dl-from-queue', 'old', 'kept', '1', 'x-dl-at', 'old', 'x-dl-tries', '99'];
       await on.storage.insert(queue, [newElement({ headers, tries: 50 })]);
@@ -78,7 +78,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.equal(deadLetter?.headers[7], '51');
     });
 
-    it('names the first id of the element, also after it was moved back and failed again', async () => {
+    it('names the original id of the element, even after it was moved back and failed again', async () => {
       const queue = on.queue('jobs');
       const [id] = await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
       await rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...COUNTED }]);
@@ -95,7 +95,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.equal(again?.headers.lastIndexOf('x-ks-origin-id'), at);
     });
 
-    it('moves an element when its last lease runs out', async () => {
+    it('is created when the lease of the last try expires', async () => {
       const queue = on.queue('jobs');
       const [id] = await on.storage.insert(queue, [newElement({ body: 'abandoned', tries: MAX_TRIES - 1 })]);
       const reserved = await on.reserveOne(queue, '', 1000);
@@ -113,7 +113,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(rest, [...why, 'x-ks-origin-id', id]);
     });
 
-    it('makes the dead-letter queue known with its first element, not before', () =>
+    it('creates the dead-letter queue, which is not listed before', () =>
       on.alone(async ({ engine: { storage } }) => {
         const queue = { ns: 'jobs', name: 'failing' };
         const reserve = { group: '', count: 1, leaseMs: 60_000, owner: null };
@@ -125,7 +125,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
         assert.deepEqual(await storage.queues('jobs'), [DEAD_LETTERS, queue.name]);
       }));
 
-    it('does not move at a rollback that counts no try', async () => {
+    it('is not created by a rollback that counts no try', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
       const uncounted = { delayMs: 0, countTry: false };
@@ -134,7 +134,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.pop(queue))[0]?.tries, MAX_TRIES - 1);
     });
 
-    it('leaves an element that fails in the dead-letter queue where it is', async () => {
+    it('stays in the dead-letter queue when it fails there', async () => {
       const queue = dead(on.queue('jobs'));
       const [id] = await on.storage.insert(queue, [newElement({ body: 'stays', tries: 50 })]);
       const reserved = await on.reserveOne(queue);
@@ -144,7 +144,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.equal(still?.tries, 51);
     });
 
-    it('lets a namespace without a limit fail for ever', async () => {
+    it('is never created in a namespace without maxTries', async () => {
       const queue = on.queue('plain');
       await on.storage.insert(queue, [newElement({ tries: 1_000_000 })]);
       const reserved = await on.reserveOne(queue);
@@ -152,7 +152,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.pop(queue))[0]?.tries, 1_000_001);
     });
 
-    it('is due at once, behind what is ready, if there is no dead-letter queue', async () => {
+    it('stays in its queue, ready behind the other elements, if there is no dead-letter queue', async () => {
       for (const countTry of [false, true]) {
         const queue = on.queue('plain');
         await on.storage.insert(queue, newElements('hopeless', 'next'));
@@ -164,7 +164,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       }
     });
 
-    it('moves one group of a stream and leaves the others; the dead letter is for the default groups', async () => {
+    it('of a stream takes the element from the failed group only, and goes to the default groups', async () => {
       const queue = on.queue('strict');
       await on.storage.insert(queue, [newElement({ body: 'shared', groups: ['g1', 'x'], tries: 1 })]);
       const reserved = await on.reserveOne(queue, 'x');
@@ -178,7 +178,7 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await on.pop(dead(queue), 9, 'x'), []);
     });
 
-    it('is counted in the statistics of the queue that it left, and as put into the one that it came to', async () => {
+    it('counts as deadletter for its source queue and as put for the dead-letter queue', async () => {
       const queue = on.queue('jobs');
       const { stats } = on.opened.engine;
       const before = (await stats.read(dead(queue))).get('')?.put ?? 0;

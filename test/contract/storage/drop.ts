@@ -11,7 +11,7 @@ export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
     const isListed = async ({ ns, name }: { ns: string; name: string }): Promise<boolean> =>
       (await on.storage.queues(ns)).includes(name);
 
-    it('forgets an empty queue at once, with its statistics and dedup keys; its next use creates it again', async () => {
+    it('deletes an empty queue with its statistics and dedup keys; its next use creates it again', async () => {
       const queue = on.queue();
       const { stats } = on.opened.engine;
       const keyed = newElement({ body: 'a', dedupKey: 'k' });
@@ -29,7 +29,7 @@ export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
       assert.equal(await on.storage.drop(queue), true);
     });
 
-    it('changes nothing of a queue that holds an element: ready, scheduled or reserved', async () => {
+    it('does nothing to a queue that holds a ready, scheduled or reserved element', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       assert.equal(await on.storage.drop(queue), false);
@@ -52,7 +52,7 @@ export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
       assert.equal(await on.storage.drop(queue), true);
     });
 
-    it('forgets a stream with its groups, and does nothing with one that another group has not finished', async () => {
+    it('deletes a stream with its groups once every group has finished all elements', async () => {
       const queue = on.queue('stream');
       await on.storage.insert(queue, [newElement({ body: 'e', groups: ['g1', 'g2'] })]);
       await on.pop(queue, 1, 'g1');
@@ -64,7 +64,7 @@ export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
       assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g2')), ['f']);
     });
 
-    it('forgets a queue that was only declared, with its options, and one that never was', async () => {
+    it('deletes a queue that was only declared, and succeeds for one that does not exist', async () => {
       const queue = on.queue('jobs');
       await on.storage.declare([queue], { deadLetter: { maxTries: 1, queue: 'elsewhere' } });
       assert.equal(await on.storage.drop(queue), true);
@@ -72,7 +72,7 @@ export function dropContract({ open }: Pick<EngineUnderTest, 'open'>): void {
       assert.equal(await on.storage.drop(on.queue()), true);
     });
 
-    it('loses nothing that is inserted at the same moment', async () => {
+    it('loses no element that is inserted concurrently', async () => {
       for (let round = 0; round < 20; round += 1) {
         const queue = on.queue();
         await on.storage.insert(queue, newElements('a'));

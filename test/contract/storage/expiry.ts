@@ -20,7 +20,10 @@ export function expiryContract({ open }: EngineUnderTest): void {
       while (nextAt !== null && nextAt <= on.opened.now());
     }
 
-    /** In a cluster of Redis dead letters are sent to another server, and neither a take nor a sweep waits for that. */
+    /**
+     * On a Redis cluster, dead letters are sent to another server, and neither a take nor a sweep waits for their
+     * arrival.
+     */
     const arrived = (count: number): Promise<void> =>
       until(async () => (await on.storage.counts(dead)).ready === count);
 
@@ -29,7 +32,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       return [ready, scheduled, reserved];
     };
 
-    it('delivers an element before its moment, and not at or after it', async () => {
+    it('starts exactly at its moment: the element is delivered before it, but not at or after it', async () => {
       const queue = on.queue();
       const expiresAt = later(10_000);
       await on.storage.insert(queue, [
@@ -45,7 +48,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['e']);
     });
 
-    it('never delivers one that had expired when it was inserted, or that is due only later', async () => {
+    it('prevents delivery of an element that was inserted expired, or that expires before it is due', async () => {
       const queue = on.queue();
       const [id = ''] = await on.storage.insert(queue, [
         newElement({ body: 'stillborn', expiresAt: later(-1) }),
@@ -59,7 +62,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await countsOf(queue), [0, 0, 0]);
     });
 
-    it('lets a take say that it is left, if so many expired that it did not come to what is behind them', async () => {
+    it('makes a take report isLeft if it stops among expired elements before it reaches a ready one', async () => {
       const queue = on.queue();
       const expired = Array.from({ length: 1000 }, () => newElement({ body: '', expiresAt: later(-1) }));
       for (let i = 0; i < 3; i += 1) await on.storage.insert(queue, expired);
@@ -73,7 +76,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(taken.deliveries), ['behind']);
     });
 
-    it('is not taken by id, either', async () => {
+    it('also excludes an element from takes by id', async () => {
       const queue = on.queue();
       const ids = await on.storage.insert(queue, [newElement({ expiresAt: later(1000) })]);
       await on.opened.passTime(1000);
@@ -81,7 +84,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(deliveries, []);
     });
 
-    it('is swept away although nobody takes it; the sweep says when to come back', async () => {
+    it('removes elements in a sweep, which returns when the next one expires', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, [
         newElement({ expiresAt: later(10_000) }),
@@ -101,7 +104,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['stays']);
     });
 
-    it('goes to the dead letter with the reason expired, its tries as they were, and expires no more', async () => {
+    it('moves an element to the dead-letter queue with the reason expired and its tries; there it does not expire again', async () => {
       const queue = on.queue('jobs');
       const headers = ['own', '1'];
       const fields = { body: 'late', tries: 1, headers, expiresAt: later(1000) };
@@ -121,7 +124,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(await on.pop(dead)), ['late']);
     });
 
-    it('goes to the dead letter also if a take comes before any sweep', async () => {
+    it('moves an element to the dead-letter queue even if a take finds it before a sweep', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [newElement({ body: 'late', expiresAt: later(1000) })]);
       await on.opened.passTime(1000);
@@ -132,14 +135,14 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await countsOf(queue), [0, 0, 0]);
     });
 
-    it('is removed if it expires in the dead-letter queue itself', async () => {
+    it('removes an element that expires in the dead-letter queue itself', async () => {
       await on.storage.insert(dead, [newElement({ expiresAt: later(1000) })]);
       await on.opened.passTime(1000);
       await sweep();
       assert.deepEqual(await countsOf(dead), [0, 0, 0]);
     });
 
-    it('leaves a reservation alone: it may be extended and committed', async () => {
+    it('does not affect a reserved element: it can be extended and committed', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, [newElement({ expiresAt: later(1000) })]);
       const held = await on.reserveOne(queue, '', 10_000);
@@ -155,7 +158,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await commit(on.storage, queue, [byToken(held)]), ['done']);
     });
 
-    it('ends what is released after its moment', async () => {
+    it('applies to an element that is rolled back after its moment', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [
         newElement({ body: 'counted', expiresAt: later(1000) }),
@@ -178,7 +181,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       }
     });
 
-    it('ends what waits again because its lease ran out', async () => {
+    it('applies to an element whose lease expired, unless that was its last try', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [
         newElement({ body: 'first try', expiresAt: later(500) }),
@@ -200,7 +203,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       );
     });
 
-    it('still holds for a pop that was undone', async () => {
+    it('still applies to an element whose pop is undone before its moment', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, [newElement({ body: 'undone', expiresAt: later(10_000) })]);
       await on.storage.undoTake(queue, await on.pop(queue));
@@ -211,13 +214,13 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await on.pop(queue), []);
     });
 
-    it('ends what comes back long after its moment because a pop is undone', async () => {
+    it('applies to an element whose pop is undone long after its moment', async () => {
       const queue = on.queue();
       const other = on.queue();
       await on.storage.insert(queue, [newElement({ body: 'undone', expiresAt: later(5_000) })]);
       const popped = await on.pop(queue);
       await on.opened.passTime(60_000);
-      // Calls between, so that an engine has looked for expired elements up to now.
+      // Calls in between, so that the engine has already looked for expired elements up to now.
       await on.storage.insert(other, [newElement({ body: 'other' })]);
       await sweep();
       await on.storage.undoTake(queue, popped);
@@ -225,7 +228,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await countsOf(queue), [0, 0, 0]);
     });
 
-    it('ends each group’s delivery of a stream by itself', async () => {
+    it('applies to each group’s delivery of a stream separately', async () => {
       const queue = on.queue('stream');
       const fields = { body: 'e', groups: ['g1', 'g2', 'g3'], expiresAt: later(1000) };
       await on.storage.insert(queue, [newElement(fields)]);
@@ -239,7 +242,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await countsOf(queue), [0, 0, 0]);
     });
 
-    it('frees no dedup key: a repeat after it expired stores nothing and returns its id', async () => {
+    it('does not free the dedup key: a repeat stores nothing and returns the id of the expired element', async () => {
       const queue = on.queue();
       const element = newElement({ dedupKey: 'k', expiresAt: later(1000) });
       const [first] = await on.storage.insert(queue, [element]);
@@ -252,7 +255,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await on.pop(queue), []);
     });
 
-    it('is kept by what a commit inserts', async () => {
+    it('applies to an element that a commit inserts', async () => {
       const [from, to] = [on.queue(), on.queue()];
       await on.storage.insert(from, newElements('source'));
       const held = await on.reserveOne(from);
@@ -263,7 +266,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await on.pop(to), []);
     });
 
-    it('says when what is left is due, when expired ones were in front of it', async () => {
+    it('does not hide the next maturity behind expired elements', async () => {
       const queue = on.queue();
       const matureAt = later(60_000);
       await on.storage.insert(queue, [
@@ -277,7 +280,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.equal((await on.storage.counts(queue, '')).nextMatureAt, matureAt);
     });
 
-    it('ends thousands, however few each sweep ends', async () => {
+    it('removes thousands of elements, however few per sweep', async () => {
       const queue = on.queue();
       const many = Array.from({ length: 1000 }, () => newElement({ body: '', expiresAt: later(1000) }));
       for (let i = 0; i < 3; i += 1) await on.storage.insert(queue, many);

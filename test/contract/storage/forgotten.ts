@@ -10,7 +10,7 @@ const HOUR_MS = 3_600_000;
 const POP = { group: '', count: 10, leaseMs: null };
 const named = (name: string, ns = 'plain'): QueueKey => ({ ns, name });
 
-/** Hours pass, and the engine is swept in each, as a node does. */
+/** Lets hours pass, and sweeps the engine in each, as a node does. */
 export async function passHours({ engine, passTime }: TestEngine, hours: number): Promise<void> {
   for (let i = 0; i < hours; i += 1) {
     await passTime(HOUR_MS);
@@ -18,12 +18,12 @@ export async function passHours({ engine, passTime }: TestEngine, hours: number)
   }
 }
 
-/** Queues that are empty and unused are forgotten. Lists hold no leases. */
+/** Empty, unused queues are forgotten. This suite also runs for lists, which have no leases. */
 export function forgottenContract(open: EngineUnderTest['open']): void {
   describe('a queue that is empty and unused for a day', () => {
     const on = new Fixture(open);
 
-    it('is forgotten with its statistics, and is made again by its next use', async () => {
+    it('is forgotten with its statistics, and created again by its next use', async () => {
       await on.alone(async (opened) => {
         const { storage, stats } = opened.engine;
         await storage.insert(named('gone'), newElements('a'));
@@ -33,7 +33,7 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
         await storage.declare([named('only declared')]);
         await passHours(opened, 20);
         assert.deepEqual(await storage.queues('plain'), ['gone', 'only declared']);
-        // Reading is no use.
+        // Reading does not count as use.
         await storage.counts(named('gone'));
         assert.equal((await stats.read(named('gone'))).get('')?.put, 1);
         await passHours(opened, 8);
@@ -48,7 +48,7 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('stays while it holds something, is paused, remembers a key, or a consumer takes from it', async () => {
+    it('is kept if it holds an element, is paused, remembers a dedup key, or is polled by a consumer', async () => {
       await on.alone(async (opened) => {
         const { storage, definitions } = opened.engine;
         const { reserve } = storage.capabilities;
@@ -73,7 +73,7 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('is paused and stays, whatever characters its name has', async () => {
+    it('is kept while paused, whatever characters its name has', async () => {
       await on.alone(async (opened) => {
         const { storage, definitions } = opened.engine;
         const names = ['"quoted"', '%', 'a/b', 'back\\slash', 'é€😀'];
@@ -86,7 +86,7 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('works as a new one days later', async () => {
+    it('works like a new one when it is used again days later', async () => {
       await on.alone(async (opened) => {
         const { storage } = opened.engine;
         await storage.insert(named('q'), newElements('a'));
@@ -100,7 +100,7 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('keeps what is inserted in the same moment as it would be forgotten', async () => {
+    it('loses no element that is inserted while it is being forgotten', async () => {
       await on.alone(async (opened) => {
         const { storage } = opened.engine;
         const names = Array.from({ length: 100 }, (_, i) => `q${i}`).sort();
@@ -118,12 +118,12 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
   });
 }
 
-/** The same of what only some engines have: streams and dead-letter queues. */
+/** The same for streams and dead-letter queues, which not every engine has. */
 export function forgottenStreamsContract(open: EngineUnderTest['open']): void {
   describe('a stream, or a dead-letter queue, that is empty and unused for a day', () => {
     const on = new Fixture(open);
 
-    it('works as a new one days later', async () => {
+    it('works like a new one when it is used again days later', async () => {
       await on.alone(async (opened) => {
         const { storage } = opened.engine;
         const queue = named('q', 'stream');
@@ -141,7 +141,7 @@ export function forgottenStreamsContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('takes dead letters although it was forgotten', async () => {
+    it('receives dead letters again after it was forgotten', async () => {
       await on.alone(async (opened) => {
         const { storage } = opened.engine;
         const queue = named('q', 'jobs');

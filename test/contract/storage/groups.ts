@@ -10,12 +10,12 @@ import { byToken, Fixture, MOST_GROUPS } from '../fixture.ts';
 const TOO_MANY = { code: 'too-many-groups' };
 const HOUR_MS = 3_600_000;
 
-/** Names that no other list has. */
+/** Names that no list with another prefix has. */
 function names(prefix: string, count: number): string[] {
   return Array.from({ length: count }, (_, index) => `${prefix} ${index}`);
 }
 
-/** As many as a queue may have. */
+/** As many groups as a queue may have. */
 const FULL = names('full', MOST_GROUPS);
 
 export function groupsContract(open: EngineUnderTest['open']): void {
@@ -29,7 +29,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
       return queue;
     };
 
-    it('refuses an insert that would make one more, and stores nothing of it', async () => {
+    it('rejects an insert that would create one group too many, and stores none of its elements', async () => {
       const queue = await fullQueue();
       const elements = [
         newElement({ body: 'known', groups: FULL.slice(0, 1) }),
@@ -41,26 +41,26 @@ export function groupsContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.storage.counts(queue)).groups.size, 0);
     });
 
-    it('refuses one that names more than an empty queue may have, and makes no queue', async () => {
+    it('rejects an insert with more groups than an empty queue may have, and creates no queue', async () => {
       const queue = on.queue('crowded');
       const elements = [newElement({ groups: [...FULL, 'one more'] })];
       await assert.rejects(on.storage.insert(queue, elements), TOO_MANY);
       assert.equal((await on.storage.queues('crowded')).includes(queue.name), false);
     });
 
-    it('lets known groups and the default ones in', async () => {
+    it('allows existing groups and the default ones in a full queue', async () => {
       const queue = await fullQueue();
       await on.storage.insert(queue, [newElement({ body: 'more', groups: [FULL[0] ?? '', 'g1', 'g2'] })]);
       for (const group of ['g1', 'g2']) assert.deepEqual(bodyTexts(await on.pop(queue, 9, group)), ['more']);
       assert.deepEqual(bodyTexts(await on.pop(queue, 9, FULL[0])), ['first', 'more']);
     });
 
-    it('is for each queue by itself', async () => {
+    it('applies to each queue separately', async () => {
       await fullQueue();
       await on.storage.insert(on.queue('crowded'), [newElement({ groups: ['one more'] })]);
     });
 
-    it('refuses one call of those that travel together, and no other', async () => {
+    it('rejects only those calls of a batch that exceed it', async () => {
       const queue = await fullQueue();
       const inserts = [FULL.slice(0, 1), ['one more'], ['g1'], ['another'], FULL.slice(1, 2)].map(
         (groups, index) => on.storage.insert(queue, [newElement({ body: `call ${index}`, groups })]),
@@ -73,7 +73,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue, 9, FULL[1])), ['first', 'call 4']);
     });
 
-    it('refuses a transfer in the same way, and finishes nothing', async () => {
+    it('rejects a transfer that exceeds it, and finishes nothing', async () => {
       const queue = await fullQueue();
       const taken = await on.reserveOne(queue, FULL[0]);
       const move = (groups: string[]) => [
@@ -88,7 +88,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g2')), ['moved']);
     });
 
-    it('never keeps a dead letter back', async () => {
+    it('does not reject dead letters', async () => {
       const deadLetters = { ns: 'crowded', name: 'dead-letters' };
       await on.storage.insert(deadLetters, [newElement({ groups: FULL })]);
       const queue = on.queue('crowded');
@@ -99,7 +99,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(deadLetters, 9, 'g2')), ['dying']);
     });
 
-    it('takes back what was popped although other groups were created since', async () => {
+    it('allows undoing a pop although other groups have filled the queue since', async () => {
       await on.alone(async (opened) => {
         const queue = { ns: 'crowded', name: 'q' };
         const { storage } = opened.engine;
@@ -112,7 +112,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('forgets groups that have nothing, after a while, and not those that have something', async () => {
+    it('evicts groups that have been empty for a while, but none that has an element', async () => {
       await on.alone(async (opened) => {
         const queue = { ns: 'crowded', name: 'q' };
         const { storage } = opened.engine;
@@ -142,7 +142,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('gives an element to all its groups, known or new, while others make room for them', async () => {
+    it('delivers an element to all its groups, existing or new, while empty groups are evicted for them', async () => {
       await on.alone(async (opened) => {
         const queue = { ns: 'crowded', name: 'q' };
         const { storage } = opened.engine;
@@ -162,7 +162,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
   });
 }
 
-/** Long enough for every engine to have forgotten what is of no use. */
+/** Long enough for every engine to evict empty groups. */
 async function afterAWhile({ engine, passTime }: TestEngine): Promise<void> {
   for (let times = 0; times < 3; times++) {
     await passTime(HOUR_MS);

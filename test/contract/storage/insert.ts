@@ -15,7 +15,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
   describe('declare, queues and insert', () => {
     const on = new Fixture(open);
 
-    it('makes a declared queue known, once, and empty', async () => {
+    it('lists a declared queue once, and empty', async () => {
       await on.alone(async ({ engine: { storage } }) => {
         const queue = { ns: 'plain', name: 'declared' };
         await storage.declare([queue]);
@@ -25,7 +25,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('lists the queues of one namespace, sorted, those known by an insert included', async () => {
+    it('lists the queues of one namespace, sorted, including those created by an insert', async () => {
       await on.alone(async ({ engine: { storage } }) => {
         for (const name of ['b', 'é', 'B', 'a'])
           await storage.insert({ ns: 'plain', name }, newElements('x'));
@@ -35,7 +35,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('does not make a queue known by reading it', async () => {
+    it('does not create a queue that is only read', async () => {
       await on.alone(async ({ engine: { storage } }) => {
         const queue = { ns: 'plain', name: 'only read' };
         const taken = await storage.take(queue, { group: '', count: 1, leaseMs: null });
@@ -47,7 +47,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('takes a signal along where it says so, once for calls that travel together', async () => {
+    it('publishes the signal of an insert if the engine supports it, once per batch of calls', async () => {
       const { storage, signaller } = on.opened.engine;
       assert.ok(storage.insertSignaller === null || storage.insertSignaller === signaller);
       if (storage.insertSignaller === null) return;
@@ -69,7 +69,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       end();
     });
 
-    it('answers one id per element: unique, URL-safe, at most 64 characters', async () => {
+    it('returns one id per element: unique, URL-safe, at most 64 characters', async () => {
       const queues = [on.queue(), on.queue()] as const;
       const ids = [
         ...(await on.storage.insert(queues[0], newElements('a', 'b', 'c'))),
@@ -98,7 +98,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['here']);
     });
 
-    it('takes any name that the model allows', async () => {
+    it('accepts any valid queue name', async () => {
       const names = [
         "it's",
         '"quoted"',
@@ -125,7 +125,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       );
     });
 
-    it('answers the first id for a dedup key that the queue has seen, even after it was consumed', async () => {
+    it('returns the first id for a repeated dedup key, even after the element was consumed', async () => {
       const queue = on.queue();
       const [first] = await on.storage.insert(queue, [newElement({ body: 'first', dedupKey: 'k' })]);
       assert.deepEqual(await on.storage.insert(queue, [newElement({ body: 'again', dedupKey: 'k' })]), [
@@ -138,7 +138,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await on.pop(queue), []);
     });
 
-    it('sees a repeated dedup key within one call, and stores the others', async () => {
+    it('recognizes a dedup key that is repeated within one call, and stores the other elements', async () => {
       const queue = on.queue();
       const ids = await on.storage.insert(queue, [
         newElement({ body: 'a', dedupKey: 'k' }),
@@ -151,7 +151,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'c', 'd', 'e']);
     });
 
-    it('says of a repeated dedup key whether the content is the same; if it is not, the call stores nothing', async () => {
+    it('reports whether a repeat has the same content; if not, the call stores nothing', async () => {
       const queue = on.queue();
       const element = (body: string, dedupKey = 'k'): NewElement => {
         const plain = newElement({ body, dedupKey });
@@ -184,7 +184,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'no key', 'before', 'c', 'new']);
     });
 
-    it('tells whether a dedup key was seen, with a fingerprint or without, and stores nothing for that', async () => {
+    it('reports whether a dedup key was seen, with or without a fingerprint, and stores nothing', async () => {
       const queue = on.queue();
       const elements = ['with', 'without'].map((dedupKey) => {
         const plain = newElement({ body: dedupKey, dedupKey });
@@ -202,7 +202,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['with', 'without']);
     });
 
-    it('stores nothing of a call whose own elements have one dedup key and different content, and leaves others alone', async () => {
+    it('stores nothing of a call that has one dedup key with different content, without affecting concurrent calls', async () => {
       const queue = on.queue();
       const element = (body: string, dedupKey: string): NewElement => {
         const plain = newElement({ body, dedupKey });
@@ -236,7 +236,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'b', 'f', 'i']);
     });
 
-    it('stores unlike elements of one call each as it was given, in their order', async () => {
+    it('stores different kinds of elements of one call unchanged and in order', async () => {
       const queue = on.queue();
       const now = on.opened.now();
       const elements = Array.from({ length: 40 }, (_, i) => {
@@ -275,7 +275,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       }
     });
 
-    it('takes ten thousand elements in one call, keys in between', async () => {
+    it('accepts ten thousand elements in one call, some with dedup keys', async () => {
       const queue = on.queue();
       const elements = Array.from({ length: 10_000 }, (_, i) => {
         const plain = newElement({ body: String(i), dedupKey: i % 100 === 50 ? `k${i % 1000}` : null });
@@ -283,7 +283,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       });
       const repeats: number[] = [];
       const ids = await on.storage.insert(queue, elements, { onRepeat: (index) => repeats.push(index) });
-      // Ten keys, each of them a thousand elements later again.
+      // Ten keys, each of which repeats every thousand elements.
       assert.equal(new Set(ids).size, 10_000 - 90);
       assert.equal(repeats.length, 90);
       assert.deepEqual([repeats[0], ids[repeats[0] ?? 0]], [1050, ids[50]]);
@@ -293,11 +293,11 @@ export function insertContract(open: EngineUnderTest['open']): void {
       while (!step.isDone) step = await on.storage.purge(queue);
     });
 
-    it('takes 16 MiB in one call, all or nothing', async () => {
+    it('stores 16 MiB in one call, once even if the call is repeated', async () => {
       const queue = on.queue();
       const body = new Uint8Array(1024 * 1024).fill(120);
       const elements = Array.from({ length: 16 }, (_, i) => newElement({ body, dedupKey: `k${i}` }));
-      // Replicas of a busy machine may take longer than the engine waits for them: then its caller repeats the call.
+      // On a busy machine, replicas may take longer than the engine waits for them; then the caller repeats the call.
       let ids: readonly string[] = [];
       while (ids.length === 0) {
         ids = await on.storage.insert(queue, elements).catch((error: unknown) => {
@@ -317,7 +317,7 @@ export function insertContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(two)), ['not a repeat']);
     });
 
-    it('forgets a dedup key after the window', async () => {
+    it('forgets a dedup key after the dedup window', async () => {
       await on.alone(async ({ engine: { storage }, passTime }) => {
         const queue = { ns: 'plain', name: 'window' };
         const insert = (): Promise<string[]> => storage.insert(queue, [newElement({ dedupKey: 'k' })]);

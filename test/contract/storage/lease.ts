@@ -9,7 +9,7 @@ export function leaseContract(open: EngineUnderTest['open']): void {
   describe('leases', () => {
     const on = new Fixture(open);
 
-    it('holds until its end and not longer; then the try counts and the element waits again', async () => {
+    it('hide an element until they end; then a try counts and the element waits again', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue, '', 10_000);
@@ -23,7 +23,7 @@ export function leaseContract(open: EngineUnderTest['open']): void {
       assert.equal(again?.matureAt, reserved.lease.until);
     });
 
-    it('may still be committed after its end while nobody has reserved since, by id or by its token', async () => {
+    it('can still be committed after they end, by id or token, until the element is reserved again', async () => {
       for (const name of [byId, byToken]) {
         const queue = on.queue();
         await on.storage.insert(queue, newElements('a'));
@@ -36,7 +36,7 @@ export function leaseContract(open: EngineUnderTest['open']): void {
       }
     });
 
-    it('is lost once somebody reserved since: its token commits nothing, though the id does', async () => {
+    it('are lost once the element is reserved again: the old token commits nothing, but the id does', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const late = await on.reserveOne(queue, '', 1000);
@@ -47,7 +47,7 @@ export function leaseContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, [byToken(next)]), ['not-found']);
     });
 
-    it('cannot be rolled back or extended after its end', async () => {
+    it('cannot be rolled back or extended after they end', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue, '', 1000);
@@ -67,7 +67,7 @@ export function leaseContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.pop(queue))[0]?.tries, 1);
     });
 
-    it('is moved by extend to that long from now, sooner or later, by id or by token', async () => {
+    it('end the given time from now after an extend, earlier or later than before, by id or token', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue, '', 10_000);
@@ -85,7 +85,7 @@ export function leaseContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
     });
 
-    it('keeps its token when extended', async () => {
+    it('keep their token when extended', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue);
@@ -93,13 +93,13 @@ export function leaseContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['done']);
     });
 
-    it('answers not-found to extend for what is not there', async () => {
+    it('cannot be extended for an unknown id: the outcome is not-found', async () => {
       const queue = on.queue();
       const missing = { id: 'none', group: '', token: null, leaseMs: 1 };
       assert.deepEqual(await extend(on.storage, queue, [missing]), [{ outcome: 'not-found', until: null }]);
     });
 
-    it('puts elements whose leases end behind what was due before, in the order in which they ended', async () => {
+    it('return elements, in the order in which they end, behind those that were due before', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b', 'c'));
       await on.reserveOne(queue, '', 2000);

@@ -49,7 +49,7 @@ export function moveContract({ open }: EngineUnderTest): void {
       assert.deepEqual([copy.tries, copy.matureAt], [4, matureAt]);
     });
 
-    it('moves what waits, ready or not; a scheduled one stays scheduled', async () => {
+    it('moves waiting elements, ready or scheduled; a scheduled one stays scheduled', async () => {
       const [from, to] = [on.queue(), on.queue()];
       const matureAt = on.opened.now() + 3_600_000;
       const [a = '', b = ''] = await on.storage.insert(from, [
@@ -88,7 +88,7 @@ export function moveContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await on.pop(to), []);
     });
 
-    it('moves one group’s delivery of a stream, to groups of another, and back to a plain queue', async () => {
+    it('moves one group’s delivery of a stream to groups of another stream, and from there to a plain queue', async () => {
       const [stream, other, plain] = [on.queue('stream'), on.queue('stream'), on.queue()];
       const [id = ''] = await on.storage.insert(stream, [newElement({ body: 'e', groups: ['g1', 'g2'] })]);
       const groups = ['x', 'y'];
@@ -102,7 +102,7 @@ export function moveContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(await on.pop(plain)), ['e']);
     });
 
-    it('moves within its own queue: behind what has the same maturity', async () => {
+    it('moves an element within its queue behind those of the same maturity', async () => {
       const queue = on.queue();
       const matureAt = on.opened.now() - 1000;
       const [id = ''] = await on.storage.insert(queue, [
@@ -134,7 +134,7 @@ export function moveContract({ open }: EngineUnderTest): void {
       assert.ok((await on.storage.queues(to.ns)).includes(to.name));
     });
 
-    it('is rejected if the target has no room for its groups, and changes nothing', async () => {
+    it('is rejected if the target would exceed its maximum of groups, and changes nothing', async () => {
       const [from, to] = [on.queue('crowded'), on.queue('crowded')];
       const many = Array.from({ length: MOST_GROUPS }, (_, i) => `n${i}`);
       for (const group of many) await on.storage.insert(to, [newElement({ groups: [group] })]);

@@ -11,7 +11,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
   describe('options of a queue', () => {
     const on = new Fixture(open);
 
-    /** Fails the first element once. Returns what became of it. */
+    /** Rolls the first element back with a counted try. Returns the outcome. */
     async function failOnce(storage: Storage, queue: QueueKey): Promise<string | undefined> {
       const options = { group: '', count: 1, leaseMs: 60_000 };
       const [first] = (await storage.take(queue, options)).deliveries;
@@ -19,7 +19,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       return (await rollback(storage, queue, [ref]))[0];
     }
 
-    it('give it a dead letter that its namespace does not have', async () => {
+    it('give it a dead-letter queue that its namespace does not have', async () => {
       const [queue, other, target] = [on.queue(), on.queue(), on.queue()];
       await on.storage.declare([queue], { deadLetter: { maxTries: 2, queue: target.name } });
       await on.storage.insert(queue, newElements('a'));
@@ -30,7 +30,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(await on.pop(target)), ['a']);
     });
 
-    it('take the dead letter of its namespace away, or replace it, also for leases that expire', async () => {
+    it('disable or replace the dead-letter queue of its namespace, also for expired leases', async () => {
       const [none, own, target] = [on.queue('jobs'), on.queue('jobs'), on.queue('jobs')];
       await on.storage.declare([none], { deadLetter: null });
       await on.storage.declare([own], { deadLetter: { maxTries: 1, queue: target.name } });
@@ -44,7 +44,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       assert.deepEqual(await on.pop({ ns: 'jobs', name: DEAD_LETTERS }), []);
     });
 
-    it('are kept by a declaration without options, and replaced as a whole by one with them', async () => {
+    it('are kept by a declaration without options, and replaced as a whole by one with options', async () => {
       const [queue, target] = [on.queue('jobs'), on.queue('jobs')];
       await on.storage.declare([queue], { deadLetter: { maxTries: 1, queue: target.name } });
       await on.storage.declare([queue]);
@@ -54,7 +54,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       assert.equal(await failOnce(on.storage, queue), 'done', 'the namespace’s again');
     });
 
-    it('are gone after a declaration that takes them away', async () => {
+    it('are removed by a declaration with null', async () => {
       const [queue, target] = [on.queue(), on.queue()];
       await on.storage.declare([queue], { deadLetter: { maxTries: 1, queue: target.name } });
       await on.storage.declare([queue], null);
@@ -62,14 +62,14 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       assert.equal(await failOnce(on.storage, queue), 'done');
     });
 
-    it('hold for what was inserted before they were declared', async () => {
+    it('apply to elements that were inserted before they were declared', async () => {
       const [queue, target] = [on.queue(), on.queue()];
       await on.storage.insert(queue, newElements('a'));
       await on.storage.declare([queue], { deadLetter: { maxTries: 1, queue: target.name } });
       assert.equal(await failOnce(on.storage, queue), 'dead-lettered');
     });
 
-    it('declare several queues at once, empty and listed', async () => {
+    it('can be declared for several queues in one call, which creates the queues', async () => {
       const queues = [on.queue(), on.queue()];
       await on.storage.declare(queues, { deadLetter: { maxTries: 1, queue: 'elsewhere' } });
       const names = await on.storage.queues('plain');
@@ -80,7 +80,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       }
     });
 
-    it('set for how long a stream keeps its elements', () =>
+    it('set the retention of a stream', () =>
       on.alone(async ({ engine: { storage }, passTime, now }) => {
         const short = { ns: 'stream', name: 'short' };
         const usual = { ns: 'stream', name: 'usual' };
@@ -99,7 +99,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       }));
 
     if (openDurable !== null) {
-      it('are there again after a restart', async () => {
+      it('survive a crash', async () => {
         const opened = await openDurable({ namespaces: NAMESPACES });
         let current = opened;
         try {

@@ -13,7 +13,7 @@ export function purgeContract({ open }: EngineUnderTest): void {
     const on = new Fixture(open);
     const batch = Array.from({ length: BATCH }, () => newElement({ body: '' }));
 
-    it('removes a part in each step until it is done, with inserts in between', async () => {
+    it('removes some elements in each step until it is done, despite inserts in between', async () => {
       const queue = on.queue();
       for (let i = 0; i < MANY / BATCH; i += 1) await on.storage.insert(queue, batch);
       let inserted = MANY;
@@ -38,7 +38,7 @@ export function purgeContract({ open }: EngineUnderTest): void {
       assert.equal((await on.pop(queue)).length, ready);
     });
 
-    it('is done at once with what is empty, was never written, or has nothing in these states', async () => {
+    it('is done in one step if the queue is unknown or has no element in these states', async () => {
       const queue = on.queue();
       assert.deepEqual(await on.storage.purge(queue), { removed: 0, isDone: true });
       assert.ok(!(await on.storage.queues(queue.ns)).includes(queue.name));

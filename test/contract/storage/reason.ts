@@ -31,7 +31,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       return new Map(pairs);
     };
 
-    it('go to the dead letter with the last try', async () => {
+    it('a dead letter has the reason of its last try', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 2 })]);
       for (const reason of ['first', 'second']) {
@@ -44,7 +44,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.equal(headers.get('x-dl-tries'), String(MAX_TRIES));
     });
 
-    it('are there again after a pop that was undone', async () => {
+    it('a reason survives a pop that is undone', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, [newElement()]);
       const ref = byToken(await on.reserveOne(queue));
@@ -55,7 +55,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await scanReasons(queue), ['of the "first" try: \u00e9']);
     });
 
-    it('do not go to a dead letter whose last try had none', async () => {
+    it('a dead letter whose last try had no reason has none', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 2 })]);
       for (const reason of ['of an earlier try', null]) {
@@ -66,7 +66,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.equal((await headersOf()).has('x-dl-reason'), false);
     });
 
-    it('are cut to 1024 bytes of UTF-8, at a character', async () => {
+    it('a reason is cut to 1024 bytes of UTF-8 at a character boundary', async () => {
       const queue = on.queue();
       const cases: [string, string][] = [
         ['x'.repeat(MAX_REASON_BYTES), 'x'.repeat(MAX_REASON_BYTES)],
@@ -84,7 +84,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       }
     });
 
-    it('keep every character, also those that end headers: there they are spaces, and left out at the ends', async () => {
+    it('a reason keeps every character; in the header, control characters become spaces and are trimmed at the ends', async () => {
       const queue = on.queue('jobs');
       const reason = ' \tline\r\nnext\0 "é" 🙂\u007f \\\r\n';
       await on.storage.insert(queue, newElements('a'));
@@ -102,11 +102,11 @@ export function reasonContract({ open }: EngineUnderTest): void {
       const expected = bytesOfText('line  next  "é" 🙂  \\');
       const headers = await headersOf();
       assert.equal(headers.get('x-dl-reason'), expected);
-      // As of an element that a client inserts: an import of an export takes it, and so does an exchange.
+      // Valid as headers of a client's insert: an import of an export accepts them, and so does an exchange.
       checkHeaders([...headers].flat(), SERVICE_HEADERS);
     });
 
-    it('of a lease that expired at the last try is lease-expired', async () => {
+    it('the reason is lease-expired if the lease of the last try expired', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [newElement({ tries: MAX_TRIES - 1 })]);
       await on.reserveOne(queue, '', 1000);
@@ -116,7 +116,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.equal((await headersOf()).get('x-dl-reason'), 'lease-expired');
     });
 
-    it('of an earlier death are replaced at the next one, and removed if that has none', async () => {
+    it('the reason of an earlier dead letter is replaced by the next one, or removed if that has none', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, newElements('mortal'));
       const die = async (reason: string | null): Promise<Map<string, string>> => {
@@ -136,7 +136,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['mortal']);
     });
 
-    it('the action dead-letter moves at once, from reserved or waiting, and counts a try if countTry is set', async () => {
+    it('the action dead-letter moves a reserved or waiting element immediately, and counts a try if countTry is set', async () => {
       const queue = on.queue('jobs');
       const [, b = ''] = await on.storage.insert(queue, [
         newElement({ body: 'a' }),
@@ -170,7 +170,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.deepEqual([value(1, 'x-dl-from-queue'), value(1, 'x-ks-origin-id')], [queue.name, b]);
     });
 
-    it('the action dead-letter releases an element that has nowhere to go', async () => {
+    it('the action dead-letter releases an element that has no dead-letter queue to go to', async () => {
       const queues: QueueKey[] = [on.queue('plain'), { ns: 'jobs', name: DEAD_LETTERS }];
       for (const queue of queues) {
         await on.storage.insert(queue, newElements('homeless'));

@@ -9,7 +9,7 @@ export function removeContract(open: EngineUnderTest['open']): void {
   describe('remove and purge', () => {
     const on = new Fixture(open);
 
-    it('removes waiting elements by id, ready or not, and answers each', async () => {
+    it('removes waiting elements by id, ready or scheduled, and returns an outcome for each', async () => {
       const queue = on.queue();
       const [a = '', , c = ''] = await on.storage.insert(queue, [
         newElement({ body: 'a' }),
@@ -26,7 +26,7 @@ export function removeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['b']);
     });
 
-    it('leaves a reserved element alone', async () => {
+    it('does not remove a reserved element', async () => {
       const queue = on.queue();
       const [id = ''] = await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue);
@@ -44,7 +44,7 @@ export function removeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
     });
 
-    it('purges everything and answers how many deliveries went', async () => {
+    it('purges everything and returns the number of removed deliveries', async () => {
       const queue = on.queue('stream');
       const both = ['g1', 'g2'];
       await on.storage.insert(queue, [
@@ -88,7 +88,7 @@ export function removeContract(open: EngineUnderTest['open']): void {
       assert.equal(await purge(on.storage, queue, []), 0);
     });
 
-    it('continues with a purged queue as with a new one, other queues untouched', async () => {
+    it('lets a purged queue be used like a new one, and leaves other queues untouched', async () => {
       const [queue, other] = [on.queue(), on.queue()];
       await on.storage.insert(queue, newElements('old'));
       await on.storage.insert(other, newElements('other'));
@@ -100,7 +100,7 @@ export function removeContract(open: EngineUnderTest['open']): void {
       assert.ok((await on.storage.queues('plain')).includes(queue.name));
     });
 
-    it('purges thousands', async () => {
+    it('purges thousands of elements', async () => {
       const queue = on.queue();
       const many = Array.from({ length: 2500 }, () => newElement({ body: '' }));
       await on.storage.insert(queue, many);

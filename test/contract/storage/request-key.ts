@@ -9,7 +9,7 @@ import { Fixture, MOST_GROUPS, NAMESPACES } from '../fixture.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
 
-/** A key whose fingerprint is that of the content with this name. */
+/** A request key whose fingerprint stands for the given content. */
 function requestOf(key: string, content = 'content'): RequestKey {
   return { key: `:user:${key}`, fingerprint: content.padEnd(22, '_') };
 }
@@ -33,7 +33,7 @@ async function insert(
   return { ids, repeats };
 }
 
-/** All elements of a call, as repeats. */
+/** The repeats that a call reports if it repeats all elements. */
 function allOf({ ids }: Inserted): Inserted['repeats'] {
   return ids.map((_, index) => [index, true]);
 }
@@ -64,7 +64,7 @@ export function requestKeyContract({
       assert.deepEqual(await on.pop(queue), []);
     });
 
-    it('makes no queue known by a call without elements, which only looks', async () => {
+    it('does not create a queue when it is only looked up', async () => {
       const queue = on.queue();
       assert.deepEqual(await insert(on.storage, queue, [], requestOf('k')), { ids: [], repeats: [] });
       assert.ok(!(await on.storage.queues(queue.ns)).includes(queue.name));
@@ -90,7 +90,7 @@ export function requestKeyContract({
       );
     });
 
-    it('returns no ids and stores nothing if it came with other content before', async () => {
+    it('makes an insert store nothing and return no ids if it was used with other content before', async () => {
       const queue = on.queue();
       const { ids } = await insert(on.storage, queue, newElements('a', 'b'), requestOf('k'));
       for (const elements of [newElements('a', 'c'), newElements('c'), newElements('a', 'b', 'c')]) {
@@ -103,7 +103,7 @@ export function requestKeyContract({
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'b']);
     });
 
-    it('works for calls that travel together, with and without a key', async () => {
+    it('works for calls of one batch, with and without a key', async () => {
       const queue = on.queue();
       const keyed = newElement({ body: 'e', dedupKey: 'user:e' });
       const [plain, first, same, other, own, repeat] = await Promise.all([
@@ -125,7 +125,7 @@ export function requestKeyContract({
       );
     });
 
-    it('works for calls that travel together and have nothing but content and timing', async () => {
+    it('works for calls of one batch whose elements have neither groups nor dedup keys', async () => {
       const queue = on.queue();
       const timed = [newElement({ body: 'b', tries: 1 }), newElement({ body: 'late', delayMs: 60_000 })];
       const [first, keyed, repeat, other, last] = await Promise.all([
@@ -147,7 +147,7 @@ export function requestKeyContract({
       assert.equal(scheduled, 1);
     });
 
-    it('is looked for by a call without elements, which stores nothing', async () => {
+    it('can be looked up by a call without elements, which stores nothing', async () => {
       const queue = on.queue();
       assert.deepEqual(await insert(on.storage, queue, [], requestOf('k')), { ids: [], repeats: [] });
       assert.deepEqual(await insert(on.storage, queue, [], requestOf('k')), { ids: [], repeats: [] });
@@ -166,7 +166,7 @@ export function requestKeyContract({
       assert.deepEqual(bodyTexts(await on.pop(two)), ['b']);
     });
 
-    it('is not remembered of a call that is rejected', async () => {
+    it('is not remembered if its call is rejected', async () => {
       const queue = on.queue('crowded');
       const full = Array.from({ length: MOST_GROUPS }, (_, index) => `full ${index}`);
       await on.storage.insert(queue, [newElement({ groups: full })]);
@@ -177,7 +177,7 @@ export function requestKeyContract({
       assert.deepEqual([ids.length, repeats], [1, []]);
     });
 
-    it('is for up to ten thousand elements', async () => {
+    it('covers ten thousand elements', async () => {
       const queue = on.queue();
       const elements = Array.from({ length: 10_000 }, (_, index) => newElement({ body: `${index}` }));
       const first = await insert(on.storage, queue, elements, requestOf('k'));
@@ -188,7 +188,7 @@ export function requestKeyContract({
       while (!step.isDone) step = await on.storage.purge(queue);
     });
 
-    it('is forgotten after the window', async () => {
+    it('is forgotten after the dedup window', async () => {
       await on.alone(async ({ engine: { storage }, passTime }) => {
         const queue = { ns: 'plain', name: 'window' };
         const repeat = () => insert(storage, queue, newElements('a', 'b'), requestOf('k'));

@@ -7,14 +7,14 @@ import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { commit, rollback, settle } from '../../support/settle.ts';
 import { byId, byToken, DEAD_LETTERS, Fixture, STEADY } from '../fixture.ts';
 
-/** A rollback for which nobody named a delay. */
+/** A rollback without a delay from the client. */
 const FAILED = { delayMs: 0, isDefaultDelay: true, countTry: true };
 
 export function retryDelayContract(open: EngineUnderTest['open']): void {
   describe('retry delay', () => {
     const on = new Fixture(open);
 
-    /** Fails the first element, and returns how long it has to wait. */
+    /** Rolls the first element back, and returns how long it has to wait. */
     async function delayAfterFailure(queue: QueueKey, terms = FAILED): Promise<number> {
       const reserved = await on.reserveOne(queue);
       assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(reserved), ...terms }]), ['done']);
@@ -43,7 +43,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.equal(dead?.tries, 0, 'a dead letter does not wait');
     });
 
-    it('gives way to the delay or the moment that a rollback names, and to one that counts no try', async () => {
+    it('does not apply if the rollback names a delay or counts no try', async () => {
       const queue = on.queue('patient');
       await on.storage.insert(queue, newElements('a'));
       assert.equal(await delayAfterFailure(queue, { ...FAILED, delayMs: 5000, isDefaultDelay: false }), 5000);
@@ -55,7 +55,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.equal(await delayOf(queue, before.matureAt), 0, 'it has its place again');
     });
 
-    it('takes the place of the default delay of a front end, which holds if there is no retry delay', async () => {
+    it('replaces the default delay of a front end, which applies if there is no retry delay', async () => {
       const [plain, patient] = [on.queue(), on.queue('patient')];
       for (const queue of [plain, patient]) await on.storage.insert(queue, newElements('a'));
       const terms = { ...FAILED, delayMs: 5000 };
@@ -63,7 +63,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.equal(await delayAfterFailure(patient, terms), 1000);
     });
 
-    it('counts from the end of a lease, and a late commit still succeeds', async () => {
+    it('starts at the end of an expired lease, and a late commit still succeeds', async () => {
       const queue = on.queue('patient');
       await on.storage.insert(queue, newElements('a', 'b'));
       const [first, second] = [
@@ -80,7 +80,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.deepEqual([again?.id, again?.tries, again?.matureAt], [first.id, 1, first.lease.until + 1000]);
     });
 
-    it('holds for waiting elements that are released with a counted try', async () => {
+    it('applies to a waiting element that is released with a counted try', async () => {
       const queue = on.queue('patient');
       const [id = ''] = await on.storage.insert(queue, newElements('a'));
       const action = { kind: 'release', ...FAILED } as const;
@@ -88,7 +88,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.equal(await delayOf(queue, on.opened.now()), 1000);
     });
 
-    it('is shortened by a part that differs between elements and tries, and is the same at each attempt', async () => {
+    it('is shortened by a jitter that differs between elements and tries', async () => {
       const queue = { ns: 'patient', name: 'own jitter' };
       const bodies = Array.from({ length: 20 }, (_, i) => `${i}`);
       await on.storage.insert(queue, newElements(...bodies));
@@ -116,7 +116,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.ok(new Set(delays).size >= 20, 'they are spread');
     });
 
-    it('is that of the most specific rule for the name, whatever characters are in it', async () => {
+    it('comes from the most specific pattern that matches the queue name, whatever characters it has', async () => {
       const delayed = [
         [{ ns: 'patient', name: 'own 100% a_b' }, 0],
         [{ ns: 'patient', name: 'own 100% axb' }, null],
@@ -130,7 +130,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       }
     });
 
-    it('comes with the other options of that rule, such as the dead letter', async () => {
+    it('comes with the other options of that pattern, such as the dead letter', async () => {
       const few = { ns: 'patient', name: 'mails: few tries' };
       const never = { ns: 'patient', name: 'own dead letters' };
       for (const queue of [few, never]) await on.storage.insert(queue, [newElement({ tries: 4 })]);
@@ -141,7 +141,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await outcome(never), ['done']);
     });
 
-    it('of the queue itself goes before those of its name, and before none', async () => {
+    it('stored with a queue takes precedence over that of its namespace, also if it is null', async () => {
       const [own, none] = [on.queue(), on.queue('patient')];
       await on.storage.insert(own, newElements('a'));
       await on.storage.insert(none, newElements('a'));
@@ -156,7 +156,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.equal(await delayAfterFailure(none), 2000, 'that of the namespace, after two tries');
     });
 
-    it('declared while an element is reserved holds for the end of its lease', async () => {
+    it('declared while an element is reserved applies when its lease expires', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue, '', 1000);
@@ -166,7 +166,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.equal(await delayOf(queue, reserved.lease.until), 60_000);
     });
 
-    it('of a stream holds for the group whose try failed alone', async () => {
+    it('of a stream applies only to the group whose try failed', async () => {
       const queue = on.queue('stream');
       await on.storage.declare([queue], { retryDelay: STEADY });
       await on.storage.insert(queue, [newElement({ body: 'a', groups: ['g1', 'g2'] })]);
@@ -178,7 +178,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g1')), ['a']);
     });
 
-    it('is at its maximum after any number of tries', async () => {
+    it('stays at its maximum after any number of tries', async () => {
       const queue = on.queue();
       const steep = { firstMs: 1, factor: 100, maxMs: 3_600_000, jitter: 0 };
       await on.storage.declare([queue], { retryDelay: steep });
@@ -187,7 +187,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.equal(retryDelayMs(steep, 4, 0), 1_000_000);
     });
 
-    it('and retention are chosen by name in a stream', () =>
+    it('and retention of a stream come from the pattern that matches its name', () =>
       on.alone(async ({ engine: { storage }, passTime, now }) => {
         const [kept, other] = ['kept orders', 'other'].map((name) => ({ ns: 'kept by name', name }));
         assert.ok(kept !== undefined && other !== undefined);

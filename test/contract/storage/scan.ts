@@ -45,7 +45,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       return new Map([...held, ...ids].map((id, i) => [names[i] ?? '', id]));
     }
 
-    it('goes through the states in their own order, whatever the order in which they are given', async () => {
+    it('returns ready, scheduled, then reserved deliveries, in whatever order the states are given', async () => {
       const queue = on.queue();
       await fill(queue);
       const expected = [
@@ -68,7 +68,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await scanAll(queue, { states: [] }), []);
     });
 
-    it('ends a page with 2 MiB of bodies and one more: other calls wait behind a page', async () => {
+    it('ends a page with the body that exceeds 2 MiB, because other calls wait behind a page', async () => {
       const queue = on.queue();
       const count = 7;
       for (let i = 0; i < count; i++)
@@ -88,7 +88,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       );
     });
 
-    it('continues behind any delivery by its cursor, also after that one has gone', async () => {
+    it('continues after the cursor of any delivery, even if that delivery is gone', async () => {
       const queue = on.queue();
       await fill(queue);
       const found = await scanAll(queue);
@@ -102,7 +102,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await rest(found[0]?.cursor ?? null), ['r2', 's1', 's2', 'h1', 'h2']);
     });
 
-    it('continues behind any delivery of a group of a stream', async () => {
+    it('continues after the cursor of any delivery of a group of a stream', async () => {
       const queue = on.queue('stream');
       const groups = ['g1', 'g2'];
       await on.storage.insert(
@@ -117,7 +117,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       }
     });
 
-    it('finds those of the given ids that are in one of the states, in the same order, as one page', async () => {
+    it('returns those of the given ids that are in one of the states, in the usual order, on one page', async () => {
       const [queue, other] = [on.queue(), on.queue()];
       const ids = await fill(queue);
       const [foreign = ''] = await on.storage.insert(other, newElements('foreign'));
@@ -137,7 +137,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts((await page(['reserved'])).deliveries), ['h2']);
     });
 
-    it('leaves bodies out if asked, and keeps their lengths and everything else', async () => {
+    it('omits bodies on request, but returns their lengths and all other fields', async () => {
       const queue = on.queue();
       const body = Buffer.alloc(100_000, 7);
       const content = { contentType: 'text/x', contentEncoding: 'gzip', headers: ['a', '1', 'b', 'é'] };
@@ -159,7 +159,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       assert.deepEqual({ contentType, contentEncoding, headers, tries }, { ...content, tries: 2 });
     });
 
-    it('shows when each was inserted and when it expires, and no token', async () => {
+    it('returns when each delivery was inserted and when it expires, and no token', async () => {
       const queue = on.queue();
       const before = on.opened.now();
       const expiresAt = before + 3_600_000;
@@ -180,7 +180,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       }
     });
 
-    it('shows who holds each reservation, and since when, until it ends', async () => {
+    it('returns who holds each reservation, and since when, until it ends', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b', 'c', 'd', 'e'));
       const before = on.opened.now();
@@ -226,7 +226,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       assert.equal((await scanAll(queue, { ids: [held.id] }))[0]?.reason, 'why', 'and a reason stays');
     });
 
-    it('shows the holders of many reservations, each its own, in the order of delivery', async () => {
+    it('returns the right holder of each of many reservations', async () => {
       const queue = on.queue('stream');
       const bodies = Array.from({ length: 150 }, (_, n) => String(n));
       await on.storage.insert(
@@ -247,7 +247,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       );
     });
 
-    it('shows why the last counted try failed, in whatever state the delivery is', async () => {
+    it('returns why the last counted try failed, in any state of the delivery', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reasons = async (): Promise<(string | null)[]> =>

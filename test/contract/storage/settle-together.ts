@@ -11,7 +11,7 @@ const DIGITS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_
 const ALL = { group: PLAIN_GROUP, states: ['reserved'], after: null, limit: 100, bodies: false } as const;
 
 export function settleTogetherContract(open: EngineUnderTest['open']): void {
-  describe('commit of what was reserved together', () => {
+  describe('commit of elements that were reserved together', () => {
     const on = new Fixture(open);
     const back = { delayMs: 0, countTry: true };
     const COUNT = 20;
@@ -25,7 +25,7 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       return [ready, scheduled, reserved];
     };
 
-    it('commits all', async () => {
+    it('commits all of them', async () => {
       const queue = on.queue();
       const reserved = await reserveAll(queue);
       const done = bodies.map(() => 'done');
@@ -36,7 +36,7 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, reserved.map(byToken)), gone);
     });
 
-    it('commits all but what another reference has settled before', async () => {
+    it('commits all except those that were settled before', async () => {
       const queue = on.queue();
       const reserved = await reserveAll(queue);
       await commit(on.storage, queue, reserved.slice(7, 8).map(byToken));
@@ -52,7 +52,7 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['element 12']);
     });
 
-    it('commits nothing by the token of its neighbour', async () => {
+    it('rejects the token of another element of the same take', async () => {
       const queue = on.queue();
       const reserved = await reserveAll(queue);
       const refs = reserved.map(byToken);
@@ -65,7 +65,7 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await left(queue), [0, 0, 1]);
     });
 
-    it('commits nothing by a token of which another character than its own ends it', async () => {
+    it('rejects a token that differs in the last character', async () => {
       const queue = on.queue();
       const [reserved] = await reserveAll(queue);
       assert.ok(reserved !== undefined);
@@ -78,7 +78,7 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, [ref]), ['done']);
     });
 
-    it('commits large and small elements, and inserts what their commits insert', async () => {
+    it('commits large and small elements, and inserts the copies that come with their commits', async () => {
       const [queue, to] = [on.queue(), on.queue()];
       const sizes = bodies.map((_, n) => (n % 7 === 3 ? 3000 : 10));
       await on.storage.insert(
@@ -100,7 +100,7 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(to)), bodies);
     });
 
-    it('reserves for several holders in one call, each by its place', async () => {
+    it('follows a take that assigns its tids to the deliveries by position', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements(...bodies));
       const tids = bodies.map((_, n) => `t${n >> 1}`);

@@ -8,7 +8,7 @@ import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { byToken, DEAD_LETTERS, Fixture, MAX_TRIES, type Reserved } from '../fixture.ts';
 
 export function settleWaitingContract({ open }: EngineUnderTest): void {
-  describe('settle, of what waits and of several queues', () => {
+  describe('settle of waiting elements and of several queues', () => {
     const on = new Fixture(open);
     const FINISH: SettleAction = { kind: 'finish' };
 
@@ -29,7 +29,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
     const settle = async (...items: readonly SettleItem[]): Promise<SettleOutcome[]> =>
       (await on.storage.settle(items)).map(({ outcome }) => outcome);
 
-    it('finishes a waiting delivery of one group and leaves the element’s others', async () => {
+    it('finishes a waiting delivery of one group and keeps those of the other groups', async () => {
       const queue = on.queue('stream');
       const [id = ''] = await on.storage.insert(queue, [newElement({ body: 'e', groups: ['g1', 'g2'] })]);
       assert.deepEqual(await settle(waiting(queue, id, FINISH, 'g1')), ['done']);
@@ -38,7 +38,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g2')), ['e']);
     });
 
-    it('finishes all groups of an element, or none if one of them has it reserved', async () => {
+    it('finishes an element for all its groups, or for none if one of them has it reserved', async () => {
       const queue = on.queue('stream');
       const groups = ['g1', 'g2', 'g3'];
       const [a = '', b = ''] = await on.storage.insert(queue, [
@@ -56,7 +56,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await settle(reserved(queue, held, FINISH)), ['done']);
     });
 
-    it('rejects what is reserved, or not there, and changes nothing', async () => {
+    it('rejects reserved and unknown elements, and changes nothing', async () => {
       const [queue, to] = [on.queue('jobs'), on.queue('jobs')];
       const [id = ''] = await on.storage.insert(queue, newElements('held'));
       const held = await on.reserveOne(queue);
@@ -77,7 +77,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await on.pop(to), []);
     });
 
-    it('releases what waits: at once, after a delay or at a moment, its tries as they were', async () => {
+    it('releases waiting elements immediately, after a delay or at a given time, with unchanged tries', async () => {
       const queue = on.queue();
       const [a = '', b = '', c = ''] = await on.storage.insert(queue, [
         newElement({ body: 'a', delayMs: 3_600_000, tries: 2 }),
@@ -102,7 +102,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
       assert.deepEqual([last?.id, last?.matureAt], [c, dueAt]);
     });
 
-    it('releases a reservation at a moment, also one that has passed', async () => {
+    it('releases a reserved element at a given time, even one in the past', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));
       const [a, b] = [await on.reserveOne(queue), await on.reserveOne(queue)];
@@ -120,7 +120,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
       assert.deepEqual([second?.id, second?.matureAt, second?.tries], [a.id, later, 1]);
     });
 
-    it('counts a try of what waits, up to the dead letter', async () => {
+    it('counts tries of a waiting element, up to the dead letter', async () => {
       const queue = on.queue('jobs');
       const fields = { body: 'tired', tries: MAX_TRIES - 2 };
       const [id = ''] = await on.storage.insert(queue, [newElement(fields)]);
@@ -131,7 +131,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(await on.pop({ ns: 'jobs', name: DEAD_LETTERS })), ['tired']);
     });
 
-    it('applies mixed actions to several queues in one call, each result in its place', async () => {
+    it('applies mixed actions to several queues in one call, and returns the results in order', async () => {
       const [one, two, jobs, to] = [on.queue(), on.queue('stream'), on.queue('jobs'), on.queue()];
       await on.storage.insert(one, newElements('commit', 'extend', 'release'));
       const [waits = ''] = await on.storage.insert(one, [newElement({ body: 'waits', delayMs: 3_600_000 })]);
@@ -166,7 +166,7 @@ export function settleWaitingContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await settle(reserved(one, extend, FINISH)), ['done']);
     });
 
-    it('applies several items about one delivery one after the other', async () => {
+    it('applies several items for one delivery in order', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));
       const [a, b] = [await on.reserveOne(queue), await on.reserveOne(queue)];

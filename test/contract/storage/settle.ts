@@ -20,7 +20,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.deepEqual({ ready, scheduled, reserved }, { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('answers a batch in its order, each reference for itself', async () => {
+    it('returns one outcome per reference, in order', async () => {
       const queue = on.queue();
       const [waiting] = await on.storage.insert(queue, [newElement({ body: 'later', delayMs: 3_600_000 })]);
       await on.storage.insert(queue, newElements('a', 'b'));
@@ -36,7 +36,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(outcomes, ['not-found', 'done', 'not-reserved', 'lease-lost', 'done', 'not-found']);
     });
 
-    it('knows ids by their queue: one of another queue, or of none, is not found', async () => {
+    it('does not find an id in another queue, or in one that does not exist', async () => {
       const [queue, other] = [on.queue(), on.queue()];
       await on.storage.insert(queue, newElements('a'));
       await on.storage.insert(other, newElements('b'));
@@ -56,7 +56,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['done']);
     });
 
-    it('takes no text for an id but the one that it gave', async () => {
+    it('accepts an id only exactly as it was returned', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const { id, lease } = await on.reserveOne(queue);
@@ -86,7 +86,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, [{ id, group: '', token: lease.token }]), ['done']);
     });
 
-    it('answers not-reserved for a waiting element, lease-lost if a token was given', async () => {
+    it('returns not-reserved for a waiting element, or lease-lost if a token was given', async () => {
       const queue = on.queue();
       const [id = ''] = await on.storage.insert(queue, newElements('a'));
       const named = { id, group: '' };
@@ -96,7 +96,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
     });
 
-    it('settles for another user only by the token, and for the same user without', async () => {
+    it('requires the token if another user reserved the element', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, newElements('a', 'b', 'c', 'd'));
       const take = async (owner: string | null): Promise<Reserved> => {
@@ -129,7 +129,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       ]);
     });
 
-    it('asks another user for the token of a lease that ran out, too', async () => {
+    it('requires the token if another user reserved the element, even after the lease expired', async () => {
       await on.alone(async ({ engine: { storage }, passTime }) => {
         const queue = { ns: 'plain', name: 'late' };
         await storage.insert(queue, newElements('a'));
@@ -143,7 +143,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('draws tokens of 128 bits, no two alike', async () => {
+    it('creates unique tokens of 128 bits', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements(...'abcdefgh'));
       const tokens = (await on.reserve(queue)).map(({ lease }) => lease?.token ?? '');
@@ -152,7 +152,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       for (const token of tokens) assert.match(token, /^[A-Za-z0-9_-]{22}$|^[0-9a-z]{1,10}-[0-9a-f]{20}$/);
     });
 
-    it('keeps a late worker away from the next worker: the old token is lease-lost for every verb', async () => {
+    it('rejects the token of an earlier reservation with lease-lost, for every verb', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const late = await on.reserveOne(queue);
@@ -167,7 +167,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, [byToken(next)]), ['done']);
     });
 
-    it('keeps every old token away from the next reservation, however the two compare', async () => {
+    it('rejects the old token of each of many elements that were reserved again', async () => {
       const queue = on.queue();
       const bodies = Array.from({ length: 64 }, (_, n) => `element ${n}`);
       const reserved = async () =>
@@ -195,7 +195,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
     });
 
     for (const countTry of [true, false]) {
-      it(`lets nobody commit what was rolled back, ${countTry ? 'with' : 'without'} a try counted`, async () => {
+      it(`rejects the commit of an element that was rolled back, ${countTry ? 'with' : 'without'} a try counted`, async () => {
         const queue = on.queue();
         await on.storage.insert(queue, newElements('a'));
         const reserved = await on.reserveOne(queue);
@@ -206,7 +206,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       });
     }
 
-    it('counts a try at each rollback that asks for it, on top of the initial ones', async () => {
+    it('adds a try to the initial ones at each counted rollback', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, [newElement({ tries: 7 })]);
       const seen: number[] = [];
@@ -219,7 +219,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.pop(queue))[0]?.tries, 10);
     });
 
-    it('makes a counted rollback eligible after its delay, behind what is due before', async () => {
+    it('makes a rolled-back element ready after its delay', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));
       const before = on.opened.now();
@@ -243,7 +243,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['b', 'a']);
     });
 
-    it('gives an uncounted rollback its place back: the same maturity, tries and turn', async () => {
+    it('returns an element to its place at an uncounted rollback, with the same maturity and tries', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));
       const a = await on.reserveOne(queue);
@@ -256,7 +256,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(second === undefined ? [] : bodyTexts([second]), ['b']);
     });
 
-    it('delays an uncounted rollback that asks for it, without counting', async () => {
+    it('delays an uncounted rollback on request, without counting a try', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue);

@@ -9,18 +9,18 @@ import { until } from '../../support/until.ts';
 import { byToken, DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
 
 export function sizesContract(open: EngineUnderTest['open']): void {
-  describe('sizes and nextDueAt', () => {
+  describe('counts and usage', () => {
     const on = new Fixture(open);
 
     const counts = ({ ready, scheduled, reserved }: GroupCounts): number[] => [ready, scheduled, reserved];
     const plain = async (queue: QueueKey): Promise<number[]> => counts(await on.storage.counts(queue));
 
-    it('is all zero and null for a queue that nobody wrote', async () => {
+    it('are zero for an unknown queue', async () => {
       const sizes = await on.storage.counts(on.queue());
       assert.deepEqual(sizes, { ready: 0, scheduled: 0, reserved: 0, nextMatureAt: null, groups: new Map() });
     });
 
-    it('follows every verb on a plain queue', async () => {
+    it('follow every operation on a plain queue', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b', 'c', 'd'));
       await on.storage.insert(queue, [newElement({ delayMs: 3_600_000 })]);
@@ -42,7 +42,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.storage.counts(queue)).groups.size, 0);
     });
 
-    it('tells with `now` for how long the oldest ready element has been ready', async () => {
+    it('yield, together with now(), for how long the oldest ready element has been ready', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, [newElement({ delayMs: 1_000 }), newElement({ delayMs: 3_600_000 })]);
       await on.opened.passTime(5_000);
@@ -50,11 +50,11 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       const { ready, nextMatureAt } = await on.storage.counts(queue);
       assert.equal(ready, 1);
       const age = on.storage.now(queue) - (nextMatureAt ?? 0);
-      // Within what a real engine needs to answer, and what its clock is known to be off by.
+      // Allows for the response time of a real engine, and for the known error of its clock.
       assert.ok(age >= 3_900 && age <= 4_100 + on.opened.now() - before + 2_000, `${age}`);
     });
 
-    it('counts a scheduled element as ready from its maturity on', async () => {
+    it('include a scheduled element as ready from its maturity on', async () => {
       const queue = on.queue();
       const now = on.opened.now();
       const delays = [10_000, 20_000, 20_000, 30_000];
@@ -73,7 +73,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await plain(queue), [3, 0, 0]);
     });
 
-    it('counts a lease that ran out as waiting', async () => {
+    it('include an element as ready again after its lease expired', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       await on.reserveOne(queue, '', 1000);
@@ -83,7 +83,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await plain(queue), [1, 0, 0]);
     });
 
-    it('answers the earliest maturity of what waits, due or not', async () => {
+    it('include the earliest maturity of the waiting elements, due or not', async () => {
       const queue = on.queue();
       const now = on.opened.now();
       const next = async (): Promise<(number | null)[]> => [
@@ -99,7 +99,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await next(), [now + 3_600_000, now + 3_600_000]);
     });
 
-    it('counts a stream by elements, each once in its most advanced state, and its groups', async () => {
+    it('of a stream include each element once, in its most advanced state, and the deliveries of each group', async () => {
       const queue = on.queue('stream');
       await on.storage.insert(queue, [
         newElement({ body: 'a', groups: ['g1', 'g2'] }),
@@ -120,7 +120,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       ]);
     });
 
-    it("counts one group's deliveries where a group is named", async () => {
+    it('of a group include only its deliveries', async () => {
       const queue = on.queue('stream');
       const matureAt = on.opened.now() + 3_600_000;
       await on.storage.insert(queue, [
@@ -137,7 +137,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       assert.equal(await nextDueAt(on.storage, queue, 'g2'), matureAt);
     });
 
-    it('counts what a namespace holds over all its queues: waiting, scheduled and reserved', async () => {
+    it('of a namespace include the ready, scheduled and reserved elements of all its queues', async () => {
       await on.alone(async ({ engine: { storage } }) => {
         const [one, two] = [
           { ns: 'plain', name: 'one' },
@@ -161,12 +161,12 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('knows the bytes that are held: they come with elements, and go with the last of them, however that goes', async () => {
+    it('of a namespace include stored bytes, until the elements are purged, committed or popped', async () => {
       await on.alone(async ({ engine, passTime }) => {
         const { storage } = engine;
         const usedBytes = async (): Promise<number> => (await storage.usage('jobs')).bytes ?? Number.NaN;
         const before = await usedBytes();
-        // An engine that does not know has no `maxBytes`.
+        // An engine that does not count bytes does not support `maxBytes`.
         if (Number.isNaN(before)) return;
         const [jobs, dead] = ['busy', DEAD_LETTERS].map((name) => ({ ns: 'jobs', name }));
         assert.ok(jobs && dead);
@@ -197,7 +197,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
           await passTime(1_001);
           await storage.sweep();
         }
-        // In a cluster of Redis a sweep begins to bring dead letters to another server, and does not wait for that.
+        // On a Redis cluster, a sweep sends dead letters to another server and does not wait for their arrival.
         await until(async () => (await storage.counts(dead)).ready === 20);
         await isHeld();
         const { deliveries } = await storage.take(dead, { group: '', count: 100, leaseMs: 60_000 });

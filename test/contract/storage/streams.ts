@@ -9,7 +9,7 @@ export function streamContract(open: EngineUnderTest['open']): void {
   describe('streams', () => {
     const on = new Fixture(open);
 
-    it('gives each group of an element its own delivery, under one id', async () => {
+    it('give each group of an element its own delivery, under one id', async () => {
       const queue = on.queue('stream');
       const [id] = await on.storage.insert(queue, [newElement({ body: 'both', groups: ['g1', 'g2'] })]);
       for (const group of ['g1', 'g2']) {
@@ -20,7 +20,7 @@ export function streamContract(open: EngineUnderTest['open']): void {
       }
     });
 
-    it('shows an element to no group but its own; sets may differ within a queue', async () => {
+    it('deliver an element only to its own groups, which may differ between the elements of a queue', async () => {
       const queue = on.queue('stream');
       await on.storage.insert(queue, [
         newElement({ body: 'one', groups: ['g1'] }),
@@ -33,14 +33,14 @@ export function streamContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await on.pop(queue, 9, ''), []);
     });
 
-    it('counts a group given twice once', async () => {
+    it('deliver an element once to a group that is named twice', async () => {
       const queue = on.queue('stream');
       await on.storage.insert(queue, [newElement({ groups: ['g1', 'g1', 'g2', 'g1'] })]);
       assert.equal((await on.pop(queue, 9, 'g1')).length, 1);
       assert.equal((await on.pop(queue, 9, 'g2')).length, 1);
     });
 
-    it('keeps tries, maturity and lease of each group to itself', async () => {
+    it('keep tries, maturity and lease separately for each group', async () => {
       const queue = on.queue('stream');
       await on.storage.insert(queue, [newElement({ groups: ['g1', 'g2'] })]);
       const failed = await on.reserveOne(queue, 'g1');
@@ -53,7 +53,7 @@ export function streamContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.pop(queue, 9, 'g1'))[0]?.tries, 1);
     });
 
-    it('settles under the group of the reserve only', async () => {
+    it('allow settling only for the group that reserved the element', async () => {
       const queue = on.queue('stream');
       await on.storage.insert(queue, [newElement({ groups: ['g1', 'g2'] })]);
       const mine = await on.reserveOne(queue, 'g1');
@@ -66,7 +66,7 @@ export function streamContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, [byToken(theirs), byToken(mine)]), ['done', 'done']);
     });
 
-    it('keeps an element until its last group has finished it', async () => {
+    it('keep an element until its last group has finished it', async () => {
       const queue = on.queue('stream');
       await on.storage.insert(queue, [newElement({ groups: ['g1', 'g2', 'g3'] })]);
       await commit(on.storage, queue, [byToken(await on.reserveOne(queue, 'g2'))]);
@@ -77,7 +77,7 @@ export function streamContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.storage.counts(queue)).groups.size, 0);
     });
 
-    it('takes 64 groups', async () => {
+    it('support elements with 64 groups', async () => {
       const queue = on.queue('stream');
       const groups = Array.from({ length: 64 }, (_, index) =>
         `group ${index} of many, with é`.replace(',', ''),
@@ -87,7 +87,7 @@ export function streamContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.storage.counts(queue)).groups.size, 0);
     });
 
-    it('drops what waits past the retention of its namespace, not what is reserved or younger', async () => {
+    it('drop waiting elements after the retention of their namespace, but no reserved or younger ones', async () => {
       await on.alone(async ({ engine: { storage }, passTime }) => {
         const queue = { ns: 'kept', name: 'q' };
         const unkept = { ns: 'stream', name: 'q' };
@@ -114,7 +114,7 @@ export function streamContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('drops a reserved element past the retention once it is given back', async () => {
+    it('drop a reserved element past its retention once it is rolled back', async () => {
       await on.alone(async ({ engine: { storage }, passTime }) => {
         const queue = { ns: 'kept', name: 'q' };
         await storage.insert(queue, [newElement({ groups: ['g1'] })]);

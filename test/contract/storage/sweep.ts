@@ -12,14 +12,14 @@ export function sweepContract(open: EngineUnderTest['open']): void {
     const other = { ns: 'jobs', name: 'other' };
     const reserve = (leaseMs: number) => ({ group: '', count: 1, leaseMs });
 
-    it('answers no queue and no moment where no lease runs', async () => {
+    it('returns no queue and no next time if there is no lease', async () => {
       await on.alone(async ({ engine: { storage } }) => {
         await storage.insert(queue, newElements('a'));
         assert.deepEqual(await storage.sweep(), { affected: [], nextAt: null });
       });
     });
 
-    it('answers the end of the lease that ends next, over all queues', async () => {
+    it('returns the earliest end of a lease over all queues', async () => {
       await on.alone(async ({ engine: { storage }, passTime }) => {
         await storage.insert(queue, newElements('a', 'b'));
         await storage.insert(other, newElements('c'));
@@ -39,7 +39,7 @@ export function sweepContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('names each queue whose leases it ended, once', async () => {
+    it('returns each queue with expired leases once', async () => {
       await on.alone(async ({ engine: { storage }, passTime }) => {
         await storage.insert(queue, newElements('a', 'b', 'c'));
         await storage.insert(other, newElements('d'));
@@ -61,7 +61,7 @@ export function sweepContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('ends thousands of leases, in as many calls as it likes', async () => {
+    it('expires thousands of leases over several calls, each of which requests the next immediately', async () => {
       await on.alone(async ({ engine: { storage }, now, passTime }) => {
         const count = 2500;
         const bodies = Array.from({ length: count }, (_, index) => `${index}`);
@@ -79,7 +79,7 @@ export function sweepContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('may be called by several at once, each lease ended once', async () => {
+    it('expires each lease once although several sweeps run concurrently', async () => {
       await on.alone(async ({ engine: { storage }, passTime }) => {
         await storage.insert(queue, newElements('a'));
         await storage.take(queue, reserve(1000));

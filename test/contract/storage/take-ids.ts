@@ -16,7 +16,7 @@ export function takeIdsContract({ open }: EngineUnderTest): void {
       { group = '', count = 100, leaseMs = null as number | null } = {},
     ): Promise<TakeResult> => on.storage.take(queue, { group, count, ids, leaseMs });
 
-    it('pops those that are eligible, by maturity, then by insertion, and leaves the others', async () => {
+    it('pops the eligible elements, ordered by maturity, then by insertion, and leaves the others', async () => {
       const queue = on.queue();
       const now = on.opened.now();
       const [a = '', b = '', c = '', d = ''] = await on.storage.insert(queue, [
@@ -31,7 +31,7 @@ export function takeIdsContract({ open }: EngineUnderTest): void {
       assert.equal((await on.storage.counts(queue)).scheduled, 1);
     });
 
-    it('takes them although thousands of others have expired, and none that has', async () => {
+    it('takes elements although thousands of others have expired, but no expired one', async () => {
       const queue = on.queue();
       const expiresAt = on.opened.now() + 1000;
       const expiring = Array.from({ length: 1000 }, () => newElement({ expiresAt }));
@@ -46,14 +46,14 @@ export function takeIdsContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(deliveries), ['stays']);
     });
 
-    it('takes no more than `count`, and each of them once', async () => {
+    it('takes at most count elements, each once', async () => {
       const queue = on.queue();
       const ids = await on.storage.insert(queue, newElements('a', 'b', 'c'));
       assert.deepEqual(bodyTexts((await take(queue, [...ids, ...ids], { count: 2 })).deliveries), ['a', 'b']);
       assert.deepEqual(bodyTexts((await take(queue, [...ids, ...ids])).deliveries), ['c']);
     });
 
-    it('reserves, with a token that settles, and skips what is reserved', async () => {
+    it('reserves elements with tokens that settle them, and skips reserved ones', async () => {
       const queue = on.queue();
       const [a = '', b = ''] = await on.storage.insert(queue, newElements('a', 'b'));
       const [held] = (await take(queue, [b], { leaseMs: 60_000 })).deliveries;
@@ -63,7 +63,7 @@ export function takeIdsContract({ open }: EngineUnderTest): void {
       assert.deepEqual(await commit(on.storage, queue, [byToken({ ...held, lease: held.lease })]), ['done']);
     });
 
-    it('finds no id of another queue or of another group, and none that it never gave', async () => {
+    it('does not find ids of another queue or group, or unknown ids', async () => {
       const [queue, other, stream] = [on.queue(), on.queue(), on.queue('stream')];
       const ids = await on.storage.insert(queue, newElements('a'));
       await on.storage.insert(other, newElements('b'));
@@ -81,7 +81,7 @@ export function takeIdsContract({ open }: EngineUnderTest): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
     });
 
-    it('takes a thousand', async () => {
+    it('takes a thousand elements in one call', async () => {
       const queue = on.queue();
       const bodies = Array.from({ length: 1000 }, (_, i) => String(i));
       const ids = await on.storage.insert(queue, newElements(...bodies));

@@ -12,14 +12,14 @@ export function takeContract(open: EngineUnderTest['open']): void {
   describe('take', () => {
     const on = new Fixture(open);
 
-    it('pops in the order of insertion where maturities are equal', async () => {
+    it('pops elements of equal maturity in the order of insertion', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));
       await on.storage.insert(queue, newElements('c'));
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a', 'b', 'c']);
     });
 
-    it('hands out by maturity before insertion', async () => {
+    it('delivers by maturity before order of insertion', async () => {
       const queue = on.queue();
       const now = on.opened.now();
       await on.storage.insert(queue, [
@@ -31,7 +31,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['first', 'second', 'third', 'fourth']);
     });
 
-    it('hands out at most as many as asked for, and says nothing of the next maturity then', async () => {
+    it('delivers at most count elements, and then does not return the next maturity', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b', 'c'));
       const taken = await on.storage.take(queue, { group: '', count: 2, leaseMs: null });
@@ -39,18 +39,18 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.equal(taken.nextDueAt, null);
     });
 
-    it('knows about what the engine’s clock shows, without asking', async () => {
+    it('keeps the estimate of the engine’s clock within 100 ms', async () => {
       const queue = on.queue();
       const [before] = [on.opened.now(), await on.storage.insert(queue, newElements('a'))];
       await on.pop(queue);
       for (const known of [on.storage.now(), on.storage.now(queue)]) {
-        // An estimate is late by the way of an answer.
+        // The estimate lags by the time that a response takes to arrive.
         assert.ok(known >= before - 100, `${known} is long before ${before}`);
         assert.ok(known <= on.opened.now() + 100, `${known} is yet to come`);
       }
     });
 
-    it('hands out nothing before its maturity, and answers when that is', async () => {
+    it('delivers no element before its maturity, and returns the earliest maturity', async () => {
       const queue = on.queue();
       const before = on.opened.now();
       await on.storage.insert(queue, [newElement({ body: 'later', delayMs: 3_600_000 })]);
@@ -62,7 +62,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.equal(await nextDueAt(on.storage, queue, ''), due);
     });
 
-    it('hands out from the very moment of maturity on, not a millisecond before', async () => {
+    it('delivers an element exactly from its maturity on', async () => {
       const queue = on.queue();
       const matureAt = on.opened.now() + 100;
       await on.storage.insert(queue, [newElement({ body: 'ripe', matureAt })]);
@@ -76,7 +76,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.equal(delivery?.matureAt, matureAt);
     });
 
-    it('prefers matureAt to delayMs, and keeps a moment of the past as it is', async () => {
+    it('prefers matureAt to delayMs, and keeps a maturity in the past unchanged', async () => {
       const queue = on.queue();
       const matureAt = on.opened.now() - 86_400_000;
       await on.storage.insert(queue, [newElement({ matureAt, delayMs: 3_600_000 })]);
@@ -84,7 +84,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.equal(delivery?.matureAt, matureAt);
     });
 
-    it('answers where it hands out too few: null, or the maturity of what waits next', async () => {
+    it('returns the next maturity, or null, if it delivers fewer than count', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const all = await on.storage.take(queue, { group: '', count: 5, leaseMs: null });
@@ -138,7 +138,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
         assert.deepEqual([names(last), last.isCut ?? false], ['b', false]);
       });
 
-      it('bounds each of several takes alone, made in one turn, of one queue and of several', async () => {
+      it('bounds each of several concurrent takes separately, in one queue and in several', async () => {
         const [queue, other] = [on.queue(), on.queue()];
         for (const each of [queue, other]) {
           await on.storage.insert(
@@ -155,7 +155,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
         assert.deepEqual(taken.map(names), ['ab', 'cde', 'ab', 'f']);
       });
 
-      it('bounds takes of a stream, and by ids', async () => {
+      it('bounds takes of a stream and takes by ids', async () => {
         const [stream, queue] = [on.queue('stream'), on.queue()];
         const groups = ['g1', 'g2'];
         await on.storage.insert(
@@ -171,7 +171,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
         assert.deepEqual(names(await bounded(queue, 25_000, { ids })), 'ab');
       });
 
-      it('takes a thousand at once if they fit', async () => {
+      it('takes a thousand elements in one call if they fit', async () => {
         const queue = on.queue();
         await on.storage.insert(
           queue,
@@ -182,7 +182,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       });
     });
 
-    it('hands out 16 MiB and a body more at most, however many were asked for, and says that there is more', async () => {
+    it('delivers at most 16 MiB plus one body per call, and reports isLeft', async () => {
       const queue = on.queue();
       const count = 20;
       const MiB = 1024 * 1024;
@@ -205,7 +205,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       );
     });
 
-    it('finishes what it pops: no lease, and gone', async () => {
+    it('finishes popped elements: they have no lease and are gone', async () => {
       const queue = on.queue();
       const [id] = await on.storage.insert(queue, newElements('a'));
       const [delivery] = await on.pop(queue);
@@ -217,7 +217,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       ]);
     });
 
-    it('reserves: hidden from others, with a token and the end of the lease', async () => {
+    it('hides a reserved element from others, and returns a token and the end of the lease', async () => {
       const queue = on.queue();
       const before = on.opened.now();
       await on.storage.insert(queue, newElements('a'));
@@ -229,7 +229,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await on.pop(queue), []);
     });
 
-    it('gives each reservation of a delivery a token of its own', async () => {
+    it('gives each reservation of a delivery a new token', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));
       const tokens = new Set<string>();
@@ -256,7 +256,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.equal(tokens.size, 6);
     });
 
-    it('hands no delivery to two takers, however many ask at once', async () => {
+    it('delivers each element once, however many takes run concurrently', async () => {
       const queue = on.queue();
       const count = 200;
       const bodies = Array.from({ length: count }, (_, index) => `element ${index}`);
@@ -268,7 +268,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(taken, bodies);
     });
 
-    it('serves a take that was called right after an insert nobody awaited', async () => {
+    it('finds an element whose insert was called just before and not awaited', async () => {
       const queue = on.queue();
       const inserted = on.storage.insert(queue, newElements('fresh'));
       const taken = on.storage.take(queue, { group: '', count: 1, leaseMs: 60_000 });
@@ -277,7 +277,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
       assert.equal(takenId, id);
     });
 
-    it('hands out a delivery again whose lease ran out, although nobody swept', async () => {
+    it('delivers an element again after its lease expired, without a sweep', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const first = await on.reserveOne(queue, '', 1000);

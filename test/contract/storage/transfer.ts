@@ -10,7 +10,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
   describe('transfer', () => {
     const on = new Fixture(open);
 
-    it('finishes the element and inserts the others, in several queues and namespaces', async () => {
+    it('finishes the element and inserts others into several queues and namespaces', async () => {
       const [from, one] = [on.queue(), on.queue()];
       const two = on.queue('stream');
       await on.storage.insert(from, newElements('source'));
@@ -36,7 +36,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(two, 9, 'g2')), ['copy']);
     });
 
-    it('keeps copies by the retention of their own namespace, not by that of the source', async () => {
+    it('applies the retention of the target namespace to copies, not that of the source', async () => {
       const [kept, long] = [on.queue('kept'), on.queue('stream')];
       const both = async (from: QueueKey, to: QueueKey, group: string): Promise<void> => {
         await on.storage.insert(
@@ -58,7 +58,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.storage.counts(long)).ready, 2);
     });
 
-    it('inserts nothing for a move whose element is not held, and does the other moves', async () => {
+    it('inserts nothing if its element is not reserved, without affecting the other transfers of the call', async () => {
       const [from, to] = [on.queue(), on.queue()];
       await on.storage.insert(from, newElements('a', 'b'));
       const a = await on.reserveOne(from);
@@ -74,7 +74,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(from)), ['b']);
     });
 
-    it('inserts nothing for a move from a queue that does not exist, and does the other moves', async () => {
+    it('inserts nothing if its source queue does not exist, without affecting the other transfers of the call', async () => {
       const [from, to, unknown] = [on.queue(), on.queue(), on.queue()];
       await on.storage.insert(from, newElements('a'));
       const a = await on.reserveOne(from);
@@ -88,7 +88,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(to)), ['right']);
     });
 
-    it('may drop an element by inserting nothing, and may insert where it came from', async () => {
+    it('may insert nothing, and may insert into its source queue', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('drop', 'turn'));
       const [drop, turn] = [await on.reserveOne(queue), await on.reserveOne(queue)];
@@ -100,7 +100,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['turned']);
     });
 
-    it('honours dedup keys of what it inserts', async () => {
+    it('honors the dedup keys of the inserted elements', async () => {
       const [from, to] = [on.queue(), on.queue()];
       await on.storage.insert(from, newElements('a', 'b'));
       const element = newElement({ body: 'once', dedupKey: 'k' });
@@ -110,7 +110,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(to)), ['once']);
     });
 
-    it('keeps the order of what it inserts into one queue, whatever else is inserted with it', async () => {
+    it('keeps the order of the elements it inserts into one queue, whatever else the call inserts', async () => {
       const [from, to, stream] = [on.queue(), on.queue(), on.queue('stream')];
       const bodies = ['1', '2 also for a stream', '3', '4 with a key', '5'];
       await on.storage.insert(from, newElements(...bodies));
@@ -126,7 +126,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(stream, 9, 'g1')), [bodies[1]]);
     });
 
-    it('finishes one group of a stream element and leaves the others', async () => {
+    it('finishes a stream element for one group only', async () => {
       const [from, to] = [on.queue('stream'), on.queue()];
       await on.storage.insert(from, [newElement({ body: 'shared', groups: ['g1', 'g2'] })]);
       const reserved = await on.reserveOne(from, 'g1');

@@ -9,7 +9,7 @@ export function undoTakeContract(open: EngineUnderTest['open']): void {
   describe('undoTake', () => {
     const on = new Fixture(open);
 
-    it('undoes a pop: the same element at the same place', async () => {
+    it('returns popped elements unchanged to their places', async () => {
       const queue = on.queue();
       const content = { contentType: null, contentEncoding: 'gzip', headers: ['a', '1', 'a', '2'] };
       await on.storage.insert(queue, [
@@ -27,7 +27,7 @@ export function undoTakeContract(open: EngineUnderTest['open']): void {
       }
     });
 
-    it('keeps the order among equal maturities when one of several comes back', async () => {
+    it('keeps the order among equal maturities when only one of several elements is returned', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b', 'c', 'd'));
       const [, b] = await on.pop(queue, 2);
@@ -35,7 +35,7 @@ export function undoTakeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['b', 'c', 'd']);
     });
 
-    it('gives the group its delivery back, whether others still have the element or not', async () => {
+    it('returns the delivery to its group, whether or not other groups still have the element', async () => {
       const queue = on.queue('stream');
       const [id] = await on.storage.insert(queue, [newElement({ body: 'x', groups: ['g1', 'g2'] })]);
       const first = await on.pop(queue, 1, 'g1');
@@ -51,7 +51,7 @@ export function undoTakeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(again === undefined ? [] : bodyTexts([again]), ['x']);
     });
 
-    it('counts an element once after it came back to several groups one by one', async () => {
+    it('makes an element count once after it was returned to several groups one by one', async () => {
       for (const order of [
         ['g1', 'g2'],
         ['g2', 'g1'],
@@ -78,7 +78,7 @@ export function undoTakeContract(open: EngineUnderTest['open']): void {
       }
     });
 
-    it('leaves an element that can be reserved, committed and removed like any other', async () => {
+    it('returns an element that can be reserved, committed and removed like any other', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b'));
       const popped = await on.pop(queue);
@@ -91,7 +91,7 @@ export function undoTakeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await commit(on.storage, queue, popped.map(byId)), ['not-found', 'not-found']);
     });
 
-    it('counts in no statistic', async () => {
+    it('changes no statistics', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       await on.storage.undoTake(queue, await on.pop(queue));
