@@ -33,7 +33,7 @@ const DECODE = 'amqp:decode-error';
 const FIELD = 'amqp:invalid-field';
 const LIMIT = 'amqp:resource-limit-exceeded';
 
-describe('The endpoint of a connection, of attach', () => {
+describe('The connection endpoint, on attach', () => {
   const source = described(0x28, list8(str('N/q')));
   const target = described(0x29, list8(str('N/q')));
   const sender = [str('l'), uint(0), FALSE, NULL, NULL, source, target, NULL, NULL, uint(0)];
@@ -115,25 +115,25 @@ describe('The endpoint of a connection, of attach', () => {
     ],
   });
 
-  it('refuses a handle that is in use', () => {
+  it('rejects a handle that is in use', () => {
     const driver = new EndpointDriver().begun();
     driver.receive(attachReceiver());
     assert.equal(driver.refusal(attachReceiver({ name: 'other' })), 'amqp:session:handle-in-use');
   });
 
-  it('tells links of one name apart by their direction, and ends an older one of the same', () => {
+  it('treats links of one name but opposite directions as different, and detaches an older link of the same direction', () => {
     const driver = new EndpointDriver().begun();
     driver.receive(attachReceiver({ handle: 0 }), attachSender({ handle: 1 })).forget();
     driver.receive(attachSender({ handle: 2 }));
     assert.deepEqual(driver.kinds, [KIND.detach, KIND.attach, KIND.flow]);
     assert.equal(conditionOf(driver.frames[0] ?? Buffer.alloc(0)), 'amqp:link:stolen');
     assert.deepEqual(driver.detached, [driver.links[1]]);
-    // The client confirms it, and then has the handle again.
+    // Once the client has confirmed the detach, its handle is free again.
     assert.deepEqual(driver.forget().receive(detach(1)).frames, []);
     assert.equal(driver.refusal(attachSender({ name: 'other', handle: 1 })), 'passed');
   });
 
-  it('ends an older link of the same name in another session', () => {
+  it('detaches an older link of the same name in another session', () => {
     const driver = new EndpointDriver().begun().receive(begin(1), attachSender()).forget();
     driver.receive(attachSender({ channel: 1 }));
     assert.deepEqual(
@@ -146,7 +146,7 @@ describe('The endpoint of a connection, of attach', () => {
     );
   });
 
-  it('answers one that is refused without a terminus and with a detach, and discards what came behind it', () => {
+  it('answers a rejected link with an attach without terminus and a detach, and discards the transfers sent after it', () => {
     const driver = new EndpointDriver({ refused: 'N/no' }).begun().forget();
     driver.receive(
       attachSender({ address: 'N/no' }),
@@ -161,14 +161,14 @@ describe('The endpoint of a connection, of attach', () => {
     assert.equal(driver.receive(detach()).refusal(attachSender()), 'passed');
   });
 
-  it('keeps of a filter no more than itself', () => {
+  it('copies a filter out of the received chunk', () => {
     const filter = map8(sym('f'), str('G'));
     const source = described(0x28, list8(str('N/q'), ...Array<Wire>(6).fill(NULL), filter));
     const driver = new EndpointDriver().begun().receive(frame('attach', [...receiver, source]));
     assert.equal(driver.sender.request.source?.filter?.buffer.byteLength, filter.length);
   });
 
-  it('refuses more links than the peer has handles', () => {
+  it('rejects a link beyond the handle-max of the session', () => {
     const driver = new EndpointDriver();
     driver.receive(open());
     driver.receive(begin(0, uint(0)));
@@ -176,7 +176,7 @@ describe('The endpoint of a connection, of attach', () => {
     assert.equal(driver.refusal(attachReceiver({ handle: 1, name: 'b' })), 'amqp:not-allowed');
   });
 
-  it('bounds links that are over and whose end the client does not confirm', () => {
+  it('bounds the detached links whose detach the client has not confirmed', () => {
     const driver = new EndpointDriver({ refused: 'N/no' }).begun();
     const attach = (i: number): Buffer => {
       const channel = Math.floor(i / 256);
@@ -191,7 +191,7 @@ describe('The endpoint of a connection, of attach', () => {
     assert.equal(driver.refusal(attach(256)), 'amqp:connection:framing-error');
   });
 
-  it('lets a name and a handle be used again after a detach', () => {
+  it('allows a name and a handle to be reused after a detach', () => {
     const driver = new EndpointDriver().begun();
     driver.receive(attachReceiver());
     driver.receive(detach());
@@ -199,7 +199,7 @@ describe('The endpoint of a connection, of attach', () => {
   });
 
   for (const name of ['l', '__proto__', 'constructor', 'ä', 'n'.repeat(300)]) {
-    it(`answers the link ${name.slice(0, 12)} with its name`, () => {
+    it(`echoes the name of the link ${name.slice(0, 12)}`, () => {
       const driver = new EndpointDriver().begun().forget();
       driver.receive(attachReceiver({ name }));
       assert.ok(driver.frames[0]?.includes(str(name)));
@@ -207,11 +207,11 @@ describe('The endpoint of a connection, of attach', () => {
   }
 });
 
-describe('The endpoint of a connection whose client takes frames of 512 bytes', () => {
+describe('The connection endpoint whose client accepts frames of 512 bytes', () => {
   const small = (): EndpointDriver => new EndpointDriver().receive(open(NULL, uint(512)), begin());
   const fits = ({ frames }: EndpointDriver): boolean => frames.every(({ length }) => length <= 512);
 
-  it('sends no longer answer to an attach, and closes instead', () => {
+  it('closes the connection if its attach would not fit into a frame', () => {
     const seen = new Set<string>();
     for (let length = 1; length < 240; length += 7) {
       for (const attach of [attachReceiver, attachSender]) {
@@ -223,7 +223,7 @@ describe('The endpoint of a connection whose client takes frames of 512 bytes', 
     assert.deepEqual([...seen], ['passed', LIMIT]);
   });
 
-  it('cuts the descriptions of errors', () => {
+  it('truncates the descriptions of errors', () => {
     const driver = small()
       .receive(attachSender(), attachReceiver({ name: 'm', handle: 1 }))
       .forget();

@@ -26,14 +26,14 @@ describe('A link with the distribution mode copy', () => {
     return got;
   };
 
-  it('says so in its source', async () => {
+  it('confirms the mode in its source', async () => {
     const receiver = await browse();
     const { source } = receiver.link as unknown as { source: { distribution_mode: string } };
     assert.equal(source.distribution_mode, 'copy');
   });
 
   for (const snd_settle_mode of [0, 1, 2]) {
-    it(`gets copies of what is ready, in order, and changes nothing by settling them: snd-settle-mode ${snd_settle_mode}`, async () => {
+    it(`sends copies of the ready elements in order, unaffected by settling: snd-settle-mode ${snd_settle_mode}`, async () => {
       await node.insert('a', 'x', { body: Buffer.from('y'), tries: 3 }, 'z', 'u', 'v');
       await node.insert('a', { body: Buffer.from('later'), delayMs: 60_000 });
       const receiver = await browse('N/a', { snd_settle_mode });
@@ -60,7 +60,7 @@ describe('A link with the distribution mode copy', () => {
     });
   }
 
-  it('is no consumer, and shows a paused queue, too', async () => {
+  it('is not listed as a consumer and also reads a paused queue', async () => {
     await node.insert('a', 'x');
     await node.queue('a').pause();
     const receiver = await browse();
@@ -69,7 +69,7 @@ describe('A link with the distribution mode copy', () => {
     assert.deepEqual(node.queue('a').consumers(), []);
   });
 
-  it('does not show what is reserved', async () => {
+  it('does not send reserved elements', async () => {
     await node.insert('a', 'held', 'free');
     await node.reserve('a');
     const receiver = await browse();
@@ -78,7 +78,7 @@ describe('A link with the distribution mode copy', () => {
     assert.deepEqual(receiver.inbox.map(textOf), ['free']);
   });
 
-  it('goes as far as its credit, and on from there with more', async () => {
+  it('stops when its credit is used up and continues with new credit', async () => {
     await node.insert('a', ...numbers(700));
     const receiver = await browse('N/a', { snd_settle_mode: 1 });
     receiver.link.add_credit(300);
@@ -89,7 +89,7 @@ describe('A link with the distribution mode copy', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 700, scheduled: 0, reserved: 0 });
   });
 
-  it('answers a drain at the end of the queue, stays open, and with the next flow shows what has come since', async () => {
+  it('answers a drain at the end of the queue, stays attached, and sends newer elements after the next flow', async () => {
     await node.insert('a', 'x', 'y');
     const receiver = await browse();
     receiver.link.add_credit(10);
@@ -104,7 +104,7 @@ describe('A link with the distribution mode copy', () => {
     assert.equal((await node.sizes('a')).ready, 3);
   });
 
-  it('shows before the answer to a drain what came before it, while a page was read', async () => {
+  it('answers a drain only after sending elements that were inserted while a page was being read', async () => {
     const { storage } = node.engine.engine;
     const { scan } = storage;
     const isRead = Promise.withResolvers<void>();
@@ -127,10 +127,10 @@ describe('A link with the distribution mode copy', () => {
     assert.deepEqual(receiver.inbox.map(textOf), ['x']);
   });
 
-  it('leaves a drain without an answer if the server stops before all that it shows was written', async () => {
+  it('does not answer a drain if the server stops before everything sent for it was written', async () => {
     await node.insert('filler', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000) })));
     await node.insert('a', 'x', 'y', 'z');
-    // The first page has one element: how large they are is not known before.
+    // The first page has one element, because the sizes of elements are not known yet.
     const held = holdScans(node.engine.engine.storage, () => held.queues.length > 1);
     const { counts } = node.server;
     const receiver = await browse();
@@ -155,7 +155,7 @@ describe('A link with the distribution mode copy', () => {
     assert.deepEqual([receiver.inbox.map(textOf), isDrained], [['x'], false]);
   });
 
-  it('answers a drain with less credit than elements', async () => {
+  it('answers a drain when the credit is used up before the queue ends', async () => {
     await node.insert('a', ...numbers(10));
     const receiver = await browse();
     receiver.link.add_credit(4);
@@ -163,7 +163,7 @@ describe('A link with the distribution mode copy', () => {
     assert.deepEqual(receiver.inbox.map(textOf), numbers(4));
   });
 
-  it('shows no more deliveries than a session may leave unsettled, and more once they are settled', async () => {
+  it('sends at most as many deliveries as a session may leave unsettled, and more once they are settled', async () => {
     const count = 2100;
     await node.insert('a', ...numbers(count));
     const receiver = await browse();
@@ -175,7 +175,7 @@ describe('A link with the distribution mode copy', () => {
     assert.deepEqual(await texts(receiver, count - 2048), numbers(count).slice(2048));
   });
 
-  it('is settled by the server if the client gives outcomes without settling', async () => {
+  it('settles a delivery for which the client sent an outcome without settling', async () => {
     await node.insert('a', 'x');
     const raw = await node.rawClient(
       begin(),
@@ -190,7 +190,7 @@ describe('A link with the distribution mode copy', () => {
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
-  it('takes the right browse, and shows no bodies to a user who may not see them', async () => {
+  it('requires the right browse and omits bodies for a user who may not see them', async () => {
     await node.insert('a', { body: Buffer.from('"secret"'), headers: ['x-amqp-body', 'string'] });
     const textFor = async (user: string): Promise<string> => {
       const receiver = await browse('N/a', {}, await node.client(user));
@@ -210,7 +210,7 @@ describe('A link with the distribution mode copy', () => {
     assert.equal(await refused(browser.receiver('N/a')), 'amqp:unauthorized-access');
   });
 
-  it('shows what its group would get', async () => {
+  it('sends only the elements of its group', async () => {
     await node.insertInto('S', 'a', { body: Buffer.from('one'), groups: ['G1'] });
     await node.insertInto('S', 'a', { body: Buffer.from('both'), groups: ['G1', 'G2'] });
     const receiver = await browse('S/a?group=G2');
@@ -220,7 +220,7 @@ describe('A link with the distribution mode copy', () => {
     await assert.rejects(browse('N/a?group=G2'), /invalid-field/);
   });
 
-  it('reads no more of the queue while its client does not read', async () => {
+  it('stops reading the queue while its client does not read', async () => {
     await node.insert('a', ...Array.from({ length: 100 }, () => ({ body: Buffer.alloc(200_000) })));
     const receiver = await browse('N/a', { snd_settle_mode: 1 });
     socketOf(client.connection).pause();
@@ -232,7 +232,7 @@ describe('A link with the distribution mode copy', () => {
     for (let i = 0; i < 100; i++) await receiver.next();
   });
 
-  it('ends if the client takes no message as large', async () => {
+  it('is detached if an element exceeds the max-message-size of the client', async () => {
     await node.insert('a', { body: Buffer.alloc(5000) });
     const receiver = await browse('N/a', { max_message_size: 1000 });
     receiver.link.add_credit(1);
@@ -240,7 +240,7 @@ describe('A link with the distribution mode copy', () => {
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
-  it('leaves nothing behind if its client goes in the middle', async () => {
+  it('leaves no state behind if its client disconnects while browsing', async () => {
     await node.insert('a', ...numbers(500));
     const receiver = await browse();
     receiver.link.add_credit(500);

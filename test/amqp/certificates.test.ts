@@ -34,21 +34,21 @@ const authority = new CertificateAuthority();
 const foreign = new CertificateAuthority();
 const TLS = { ...server, clientCa: authority.cert };
 
-describe('The login by SASL EXTERNAL', () => {
+describe('Login by SASL EXTERNAL', () => {
   let node: AmqpNode;
   const clients: RawClient[] = [];
 
   before(async () => {
     node = await AmqpNode.start({ options: { tls: TLS } });
   });
-  // Of each network and minute one failure is logged.
+  // One failure per network and minute is logged.
   beforeEach(() => node.clock.advance(60_000));
   after(async () => {
     for (const { socket } of clients) socket.destroy();
     await node.stop();
   });
 
-  /** A client that has sent the SASL header, and the mechanisms that it was offered. */
+  /** Connects, sends the SASL header, and returns the client and the mechanisms that the server offers. */
   const connect = async (
     identity: Partial<ClientIdentity> & { maxVersion?: SecureVersion; session?: Buffer },
     to = node,
@@ -69,7 +69,7 @@ describe('The login by SASL EXTERNAL', () => {
     return String((last?.fields as { description?: string } | undefined)?.description);
   };
 
-  it('gives a client the rights of the user whom the common name of its certificate names', async () => {
+  it('grants the rights of the user named by the common name of the client certificate', async () => {
     const { client, offered } = await connect(authority.sign('/O=Works/CN=reader'));
     assert.deepEqual(offered, ['EXTERNAL', 'PLAIN']);
     assert.equal(await login(client, saslInit('EXTERNAL', '')), 0);
@@ -78,7 +78,7 @@ describe('The login by SASL EXTERNAL', () => {
     assert.equal(node.server.counts.subscriptions, 1);
   });
 
-  it('serves rhea, which sends no password', async () => {
+  it('works with rhea, which sends no password', async () => {
     await node.insert('rhea', 'x');
     const client = await AmqpClient.open(node.port, 'test', {
       transport: 'tls',
@@ -93,21 +93,21 @@ describe('The login by SASL EXTERNAL', () => {
     await client.close();
   });
 
-  it('asks for the response if it did not come at first', async () => {
+  it('sends a challenge if the init has no initial response', async () => {
     const { client } = await connect(authority.sign('/CN=test'));
     client.write(saslInit('EXTERNAL', null));
     await client.until(KIND.challenge);
     assert.equal(await login(client, rawFrame(1, 0, described(0x43, list8(bin(''))))), 0);
   });
 
-  it('takes the name of the user as whom the client acts, if it is the same', async () => {
+  it('accepts an authorization identity only if it is the name in the certificate', async () => {
     const identity = authority.sign('/CN=test');
     assert.equal(await login((await connect(identity)).client, saslInit('EXTERNAL', 'test')), 0);
     assert.equal(await login((await connect(identity)).client, saslInit('EXTERNAL', 'reader')), 1);
     assert.match(reason(), /names "test", who may not act as "reader"/);
   });
 
-  it('is no must: the same client may log in by a password, as another user', async () => {
+  it('is optional: the same client may log in with a password as another user', async () => {
     const { client } = await connect(authority.sign('/CN=reader'));
     assert.equal(await login(client, plain('test', 'test')), 0);
   });
@@ -122,7 +122,7 @@ describe('The login by SASL EXTERNAL', () => {
     ['a certificate without a name', authority.sign('/O=test'), /one common name/],
   ] as const) {
     for (const maxVersion of ['TLSv1.2', 'TLSv1.3'] as const) {
-      it(`is neither offered to a client with ${what} nor taken, over ${maxVersion}`, async () => {
+      it(`is neither offered to nor accepted from a client with ${what}, over ${maxVersion}`, async () => {
         const { client, offered } = await connect({ ...identity, maxVersion });
         assert.deepEqual(offered, ['PLAIN']);
         assert.equal(await login(client, saslInit('EXTERNAL', '')), 1);
@@ -143,7 +143,7 @@ describe('The login by SASL EXTERNAL', () => {
     });
   }
 
-  it('checks the certificate on each connection: no TLS session is resumed', async () => {
+  it('checks the certificate on each connection, because TLS sessions are never resumed', async () => {
     for (const maxVersion of ['TLSv1.2', 'TLSv1.3'] as const) {
       const { client } = await connect({ ...authority.sign('/CN=test'), maxVersion });
       const session = (client.socket as TLSSocket).getSession();
@@ -153,7 +153,7 @@ describe('The login by SASL EXTERNAL', () => {
     }
   });
 
-  it('is counted and logged like a login by password; the same failure again is logged after a minute', async () => {
+  it('is counted and logged like a password login; a repeated failure is logged again only after a minute', async () => {
     const accounts = readAccounts([{ name: 'test', password: 'test', rights: null }], []);
     const logged: object[] = [];
     const clock = new FakeClock();
@@ -191,20 +191,20 @@ describe('The login by SASL EXTERNAL', () => {
     }
   };
 
-  it('goes by the authorities that were read last', async () => {
+  it('uses the authorities that were read last', async () => {
     await reloading({ ...server, clientCa: foreign.cert }, async (other) => {
       assert.deepEqual((await connect(authority.sign('/CN=test'), other)).offered, ['PLAIN']);
       assert.deepEqual((await connect(foreign.sign('/CN=test'), other)).offered, ['EXTERNAL', 'PLAIN']);
     });
   });
 
-  it('trusts no authority once none is configured any more', async () => {
+  it('trusts no authority after a reload without any', async () => {
     await reloading(server, async (other) => {
       assert.deepEqual((await connect(authority.sign('/CN=test'), other)).offered, ['PLAIN']);
     });
   });
 
-  it('is off unless authorities are configured: clients are asked for no certificate', async () => {
+  it('is off and requests no client certificate if no authorities are configured', async () => {
     const other = await AmqpNode.start({ options: { tls: server } });
     const { client, offered } = await connect(authority.sign('/CN=test'), other);
     assert.deepEqual(offered, ['PLAIN']);
@@ -213,8 +213,8 @@ describe('The login by SASL EXTERNAL', () => {
   });
 });
 
-describe('A connection over TLS that its client closes', () => {
-  it('executes and answers what came before, although the check of its login took longer', async () => {
+describe('A TLS connection that its client closes', () => {
+  it('executes and answers frames sent before the close, even if the login check took longer', async () => {
     const authenticator = new SlowAuthenticator();
     const node = await AmqpNode.start({ options: { tls: server }, authenticator });
     const connect = (): Promise<RawClient> => RawClient.openTls(node.port, { ca: server.cert });
@@ -224,12 +224,12 @@ describe('A connection over TLS that its client closes', () => {
       client.socket.allowHalfOpen = true;
       client.socket.end(Buffer.concat([SASL, plain('test', 'test'), AMQP, ...frames]));
       await once(client.socket, 'finish');
-      // Behind this handshake the server has seen that end, too.
+      // After this handshake, the server has also processed the end of the first connection.
       const next = await connect();
       authenticator.letIn();
       await client.until(KIND.disposition);
       assert.equal((await node.sizes('q')).ready, 1);
-      // The server closes its side by itself: its clock stands still.
+      // The server closes its side without a timeout: the test never advances its clock.
       await client.rest();
       await until(() => node.server.counts.sessions === 0);
       next.socket.destroy();

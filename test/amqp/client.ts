@@ -9,13 +9,13 @@ import rhea, {
   type Session,
 } from 'rhea';
 
-/** How a message that was sent, or a whole link, ended. */
+/** The outcome of a sent message, or how a whole link ended. */
 export interface Outcome {
   readonly kind: 'accepted' | 'rejected' | 'released' | 'modified' | 'settled';
   readonly error: AmqpError | null;
 }
 
-/** A link or connection that the server refused or ended. */
+/** The error of a link or connection that the server rejected or closed. */
 export class Ended extends Error {
   readonly condition: string;
   readonly info: Readonly<Record<string, string>>;
@@ -28,10 +28,12 @@ export class Ended extends Error {
   }
 }
 
-/** rhea's client with promises in the place of events. */
+/** rhea's client with promises instead of events. */
 export class AmqpClient {
   readonly connection: Connection;
-  /** The error by which the server closed, or null where it was cut or closed without one. */
+  /**
+   * Resolves to the error with which the server closed, or null if the connection was cut or closed without an error.
+   */
   readonly closed: Promise<Ended | null>;
 
   private constructor(connection: Connection, closed: Promise<Ended | null>) {
@@ -39,7 +41,7 @@ export class AmqpClient {
     this.closed = closed;
   }
 
-  /** Resolves when the connection is open. @throws Error where it is not opened */
+  /** Resolves when the connection is open. @throws Error if it cannot be opened */
   static open(port: number, user = 'test', fields: object = {}): Promise<AmqpClient> {
     const container = rhea.create_container({ id: `client-${user}` });
     container.on('error', () => {});
@@ -48,7 +50,7 @@ export class AmqpClient {
     connection.setMaxListeners(0);
     const ended = Promise.withResolvers<Ended | null>();
     const opened = Promise.withResolvers<AmqpClient>();
-    // What went wrong comes with `connection_error` and `disconnected`.
+    // Errors are reported by `connection_error` and `disconnected`.
     connection.on('error', () => {});
     connection.on('protocol_error', () => {});
     connection.on('connection_open', () => opened.resolve(new AmqpClient(connection, ended.promise)));
@@ -65,15 +67,15 @@ export class AmqpClient {
     return opened.promise;
   }
 
-  /** A link to send by. @throws Ended where the server refuses it */
+  /** Attaches a sending link. @throws Ended if the server rejects it */
   async sender(target: string | object, fields: object = {}): Promise<TestSender> {
     const sender = this.connection.open_sender({ target, autosettle: true, ...fields } as never);
     return new TestSender(sender, await attached(sender, 'sender'));
   }
 
   /**
-   * A link to receive by, with no credit yet unless some is given. Nothing is accepted by itself.
-   * @throws Ended where the server refuses it
+   * Attaches a receiving link with the given credit. Nothing is accepted automatically.
+   * @throws Ended if the server rejects it
    */
   async receiver(source: string | object, fields: object = {}, credit = 0): Promise<TestReceiver> {
     const options = { source, credit_window: 0, autoaccept: false, autosettle: true, ...fields };
@@ -84,22 +86,22 @@ export class AmqpClient {
     return wrapped;
   }
 
-  /** A session in addition to the default one of links. Not begun. */
+  /** A session in addition to the default one, not yet begun. */
   session(): Session {
     return (this.connection as unknown as { create_session(): Session }).create_session();
   }
 
-  /** Closes politely. */
+  /** Sends a close and waits for the server's close. */
   async close(): Promise<void> {
     this.connection.close();
     await this.closed;
   }
 
-  /** Cuts the connection. */
+  /** Destroys the socket. */
   cut(): void {
     const socket = socketOf(this.connection);
     socket.destroy();
-    // rhea's client gets no other event, and would keep its timers.
+    // rhea gets no other event here, and would keep its timers running.
     socket.emit('end');
   }
 }
@@ -118,7 +120,7 @@ export function socketOf(connection: Connection): ClientSocket {
   return (connection as unknown as { socket: ClientSocket }).socket;
 }
 
-/** Resolves, when the server has attached with a terminus, to a promise of the link's end. */
+/** Resolves once the server has attached with a terminus. `ended` resolves when the link ends. */
 async function attached(
   link: Sender | Receiver,
   side: 'sender' | 'receiver',
@@ -126,7 +128,7 @@ async function attached(
   const ended = Promise.withResolvers<Ended | null>();
   const opened = Promise.withResolvers<void>();
   link.on(`${side}_open`, () => {
-    // A refusal comes without a terminus, and its error behind it.
+    // A rejected link gets an attach without a terminus, followed by a detach with the error.
     if ((side === 'sender' ? link.target : link.source)?.address) opened.resolve();
   });
   link.on(`${side}_error`, () => {
@@ -145,10 +147,10 @@ async function attached(
   return { ended: ended.promise };
 }
 
-/** A link by which the client sends. */
+/** A sending link. */
 export class TestSender {
   readonly link: Sender;
-  /** Resolves to the error by which the server ended it, or null. */
+  /** Resolves to the error with which the server detached the link, or null. */
   readonly ended: Promise<Ended | null>;
   readonly #waiting = new Map<Delivery, (outcome: Outcome) => void>();
 
@@ -160,7 +162,7 @@ export class TestSender {
     }
   }
 
-  /** Sends when there is credit; resolves to the outcome. */
+  /** Waits for credit, sends, and resolves to the outcome. */
   async send(message: Message | object, format?: number): Promise<Outcome> {
     await this.sendable();
     const outcome = Promise.withResolvers<Outcome>();
@@ -191,11 +193,11 @@ export interface Got {
   readonly delivery: Delivery;
 }
 
-/** A link by which the client receives. */
+/** A receiving link. */
 export class TestReceiver {
   readonly link: Receiver;
   readonly attached: Promise<{ ended: Promise<Ended | null> }>;
-  /** Messages that were not asked for yet. */
+  /** Messages that arrived before a call of `next` wanted them. */
   readonly inbox: Got[] = [];
   readonly #waiting: ((got: Got) => void)[] = [];
 
@@ -204,7 +206,7 @@ export class TestReceiver {
     this.attached = attachedLink;
     link.on('message', ({ message, delivery }: EventContext) => {
       if (message === undefined || delivery === undefined) return;
-      // rhea keeps a message that came settled until it is settled here as well, and closes its window at 2048 of them.
+      // rhea keeps a pre-settled message until it is settled locally, and closes its window at 2048 of them.
       if (delivery.remote_settled) delivery.update(true);
       const got = { message: message as Got['message'], delivery };
       const next = this.#waiting.shift();
@@ -213,25 +215,25 @@ export class TestReceiver {
     });
   }
 
-  /** The error by which the server ended it, or null. */
+  /** The error with which the server detached the link, or null. */
   async ended(): Promise<Ended | null> {
     return (await this.attached).ended;
   }
 
-  /** The next message, for which credit was given. */
+  /** The next message. The caller must have granted credit for it. */
   next(): Promise<Got> {
     const got = this.inbox.shift();
     if (got !== undefined) return Promise.resolve(got);
     return new Promise((resolve) => this.#waiting.push(resolve));
   }
 
-  /** Gives credit for one, and resolves to it. */
+  /** Grants credit for one message and resolves to it. */
   take(): Promise<Got> {
     this.link.add_credit(1);
     return this.next();
   }
 
-  /** Uses up the credit: resolves when the server has sent what it had for it. */
+  /** Drains the link; resolves when the server has used up the credit. */
   async drain(): Promise<void> {
     const drained = new Promise((resolve) => this.link.once('receiver_drained', resolve));
     this.link.drain_credit();
@@ -245,7 +247,7 @@ export class TestReceiver {
   }
 }
 
-/** The body of a message as text, whatever form it has. */
+/** The body of a message as a string, whatever its section type. */
 export function textOf({ message: { body } }: Got): string {
   const data = (body as { content?: Buffer } | null)?.content ?? body;
   return Buffer.isBuffer(data) ? data.toString() : String(data);

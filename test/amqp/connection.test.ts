@@ -42,7 +42,7 @@ function kinds(said: readonly Said[]): Said['kind'][] {
   return said.map(({ kind }) => kind);
 }
 
-/** The condition of the `close` that the server sends last. */
+/** The condition of the `close`, which must be the last frame from the server. */
 async function closed(client: RawClient): Promise<string | null> {
   const last = (await client.rest()).at(-1);
   assert.equal(last?.kind, KIND.close);
@@ -61,7 +61,7 @@ describe('An AMQP connection', () => {
   const bodyOf = async (name = 'q'): Promise<string> =>
     Buffer.from((await node.pop(name))?.body ?? []).toString();
 
-  it('takes messages of one transfer and of several', async () => {
+  it('accepts messages of one transfer and of several', async () => {
     const client = await node.rawClient(...SENDING);
     await client.until(KIND.flow);
     client.write(transfer(BODY, { id: 0 }), transfer(BODY, { id: 1, more: true }));
@@ -71,14 +71,14 @@ describe('An AMQP connection', () => {
     assert.deepEqual([await bodyOf(), await bodyOf()], ['body', 'bodybodybody']);
   });
 
-  it('lets a sender and a receiver have the same name', async () => {
+  it('allows a sender and a receiver of the same name', async () => {
     const client = await node.rawClient(begin(), attachSender({ name: 'q' }));
     client.write(attachReceiver({ name: 'q', handle: 1 }));
     for (const _ of [1, 2]) assert.ok((await client.until(KIND.attach)).includes(str('q')));
     assert.deepEqual([node.server.counts.links, node.server.counts.subscriptions], [2, 1]);
   });
 
-  it('refuses a link by which a client controls transactions, and keeps the others', async () => {
+  it('rejects links of transaction controllers and keeps the other links', async () => {
     const client = await node.rawClient(...SENDING);
     await client.until(KIND.flow);
     const coordinator = described(0x30, list8(sym('amqp:local-transactions')));
@@ -93,7 +93,7 @@ describe('An AMQP connection', () => {
     assert.equal(await bodyOf(), 'body');
   });
 
-  it('lets a name, a handle and a channel be used again at once', async () => {
+  it('allows a name, a handle and a channel to be reused without waiting for answers', async () => {
     const client = await node.rawClient(...SENDING, detach(), attachSender(), end(), begin(), attachSender());
     const said: Said['kind'][] = [];
     while (said.filter((kind) => kind === KIND.attach).length < 3)
@@ -104,7 +104,7 @@ describe('An AMQP connection', () => {
     );
   });
 
-  it('ends a link whose name another one takes, and gives back what it held', async () => {
+  it('detaches a link when another one takes its name, and returns its unsettled deliveries to the queue', async () => {
     await node.insert('q', 'x');
     const client = await node.rawClient(begin(), attachReceiver(), credit(0, 1));
     await client.until(KIND.transfer);
@@ -114,7 +114,7 @@ describe('An AMQP connection', () => {
     assert.deepEqual([node.server.counts.links, node.server.counts.unacknowledged], [1, 1]);
   });
 
-  it('takes what is sent without waiting for any answer', async () => {
+  it('accepts pipelined frames, from the SASL header to the close', async () => {
     const client = await node.stranger();
     client.write(SASL, plain('test', 'test'), AMQP, open(), ...SENDING, transfer(BODY), close());
     const said = kinds(await client.rest());
@@ -123,7 +123,7 @@ describe('An AMQP connection', () => {
     assert.equal(await bodyOf(), 'body');
   });
 
-  it('drops an aborted delivery, and takes the next', async () => {
+  it('drops an aborted delivery and accepts the next one', async () => {
     const client = await node.rawClient(...SENDING);
     await client.until(KIND.flow);
     client.write(transfer(dataSection('part'), { id: 0, more: true }));
@@ -135,7 +135,7 @@ describe('An AMQP connection', () => {
     assert.deepEqual([await bodyOf(), await node.pop('q')], ['body', null]);
   });
 
-  it('lets others have their turn, however much a client sends at once', async () => {
+  it('yields to other work while it processes a large chunk of frames', async () => {
     const client = await node.rawClient(...SENDING);
     await client.until(KIND.flow);
     const { counts } = node.server;
@@ -151,7 +151,7 @@ describe('An AMQP connection', () => {
     assert.ok(turns.size > 3, `${turns.size} turns`);
   });
 
-  it('answers a close with a close, and closes', async () => {
+  it('answers a close with a close, then ends', async () => {
     const client = await node.rawClient(begin(), close());
     assert.deepEqual(kinds(await client.rest()), [KIND.begin, KIND.close]);
     client.socket.end();
@@ -159,12 +159,12 @@ describe('An AMQP connection', () => {
     assert.deepEqual(node.endReasons, []);
   });
 
-  it('lets heart-beats pass', async () => {
+  it('ignores heart-beats', async () => {
     const client = await node.rawClient(HEART_BEAT, begin());
     await client.until(KIND.begin);
   });
 
-  it('sends empty frames at three quarters of the idle-time-out that the client asks for', async () => {
+  it('sends empty frames at three quarters of the client’s idle-time-out', async () => {
     const client = await node.stranger();
     client.write(SASL, plain('test', 'test'), AMQP, open(NULL, NULL, NULL, uint32(10_000)));
     await client.until(KIND.open);
@@ -173,14 +173,14 @@ describe('An AMQP connection', () => {
     assert.deepEqual(beat?.bytes, HEART_BEAT);
   });
 
-  it('ends a client that is silent for twice its idle-time-out', async () => {
+  it('is closed if the client is silent for twice the server’s idle-time-out', async () => {
     await node.stop();
     node = await AmqpNode.start({ options: { idleTimeoutMs: 30_000 } });
     const client = await node.rawClient();
     node.clock.advance(59_999);
     assert.equal(node.server.counts.errors, 0);
     node.clock.advance(1);
-    // Heart-beats of its own were not asked for.
+    // The client requested no heart-beats, so none precede the close.
     assert.equal(await closed(client), 'amqp:resource-limit-exceeded');
   });
 
@@ -212,7 +212,7 @@ describe('An AMQP connection', () => {
     ],
   };
   for (const [what, [frames, condition]] of Object.entries(errors)) {
-    it(`answers ${what} with a close that says ${condition}`, async () => {
+    it(`answers ${what} with a close of condition ${condition}`, async () => {
       const client = await node.rawClient(...frames);
       assert.equal(await closed(client), condition);
       assert.deepEqual(node.endReasons, [condition]);
@@ -220,7 +220,7 @@ describe('An AMQP connection', () => {
     });
   }
 
-  it('executes what came before a protocol error, and reports it before it closes', async () => {
+  it('executes and answers frames that precede a protocol error, then closes', async () => {
     const client = await node.rawClient(...SENDING);
     await client.until(KIND.flow);
     client.write(transfer(BODY), Buffer.alloc(8));
@@ -228,21 +228,21 @@ describe('An AMQP connection', () => {
     assert.equal(await bodyOf(), 'body');
   });
 
-  it('opens before it closes, if the open of the client is what is wrong', async () => {
+  it('sends an open before its close if the client’s open is invalid', async () => {
     const client = await node.stranger();
     client.write(SASL, plain('test', 'test'), AMQP, frame('open', []));
     const said = kinds(await client.rest());
     assert.deepEqual(said, ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP', KIND.open, KIND.close]);
   });
 
-  it('executes nothing behind a protocol error', async () => {
+  it('ignores frames that follow a protocol error', async () => {
     const client = await node.rawClient(...SENDING, Buffer.alloc(8), transfer(BODY));
     await client.rest();
     client.write(transfer(BODY));
     assert.equal((await node.sizes('q')).ready, 0);
   });
 
-  it('cuts a client that does not close after a protocol error', async () => {
+  it('is cut if the client does not close after a protocol error', async () => {
     const client = await node.rawClient(Buffer.alloc(8));
     await closed(client);
     assert.equal(node.server.counts.sessions, 1);
@@ -250,7 +250,7 @@ describe('An AMQP connection', () => {
     await gone();
   });
 
-  it('logs why it ended, in words', async () => {
+  it('logs a description of the protocol error', async () => {
     const client = await node.rawClient(Buffer.alloc(8));
     await closed(client);
     const { fields } = node.logged[0] ?? assert.fail();
@@ -260,7 +260,7 @@ describe('An AMQP connection', () => {
     );
   });
 
-  it('ends in the middle of a login with an outcome, if the server stops', async () => {
+  it('answers a login in progress with an outcome when the server stops', async () => {
     const client = await node.stranger();
     client.write(SASL);
     await client.until(KIND.mechanisms);
@@ -271,7 +271,7 @@ describe('An AMQP connection', () => {
     await stopped;
   });
 
-  it('executes what a client sent that closes its side behind it', async () => {
+  it('executes frames that were sent before the client half-closed the socket', async () => {
     const client = await node.rawClient(...SENDING);
     await client.until(KIND.flow);
     client.write(transfer(BODY));
@@ -280,7 +280,7 @@ describe('An AMQP connection', () => {
     assert.equal(await bodyOf(), 'body');
   });
 
-  it('reads nothing while too much is in flight to the engine', async () => {
+  it('stops reading while too many bytes are in flight to the engine', async () => {
     const { asked, letGo } = node.holdInserts();
     const client = await node.rawClient(...SENDING);
     await client.until(KIND.flow);
@@ -296,7 +296,7 @@ describe('An AMQP connection', () => {
     while ((await node.sizes('q')).ready < 100);
   });
 
-  it('survives a fault of the server: the link ends, and the log says why', async () => {
+  it('survives an internal error during attach: the link is detached and the error is logged', async () => {
     const fault = new TypeError('a bug');
     const client = await node.rawClient(begin());
     const { broker } = node;
@@ -310,7 +310,7 @@ describe('An AMQP connection', () => {
     assert.ok(node.logged.some(({ fields }) => (fields as { err?: unknown }).err === fault));
   });
 
-  it('continues where ids wrap at 2^32: sends, receives and settles', async () => {
+  it('sends, receives and settles across the wrap of ids at 2^32', async () => {
     await node.stop();
     node = await AmqpNode.start({ firstId: 2 ** 32 - 5 });
     const count = 20;
@@ -328,7 +328,7 @@ describe('An AMQP connection', () => {
     await until(() => node.server.counts.unacknowledged === 0);
     while ((await node.sizes('q')).reserved > 0);
     assert.deepEqual(await node.sizes('q'), { ready: 0, scheduled: 0, reserved: 0 });
-    // What a client sends wraps as well.
+    // The ids of the client's transfers wrap as well.
     client.write(attachSender({ name: 's', handle: 1, address: 'N/p' }));
     await client.until(KIND.flow);
     for (let i = 0; i < count; i++) {

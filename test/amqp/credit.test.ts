@@ -9,7 +9,7 @@ import { AmqpNode, stalled, TestAuthenticator } from './node.ts';
 import { KIND } from './raw-client.ts';
 import { attachReceiver, begin, frame, NULL, TRUE, uint } from './wire.ts';
 
-describe('credit of a client that receives', () => {
+describe('credit of a receiving client', () => {
   let node: AmqpNode;
   let client: AmqpClient;
 
@@ -21,7 +21,7 @@ describe('credit of a client that receives', () => {
 
   const numbers = (count: number): string[] => Array.from({ length: count }, (_, i) => String(i));
 
-  it('is the window: no more is sent than it allows', async () => {
+  it('limits the number of deliveries that are sent', async () => {
     await node.insert('a', ...numbers(20));
     const receiver = await client.receiver('N/a', {}, 7);
     for (let i = 0; i < 7; i++) assert.equal(textOf(await receiver.next()), String(i));
@@ -32,7 +32,7 @@ describe('credit of a client that receives', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 11, scheduled: 0, reserved: 9 });
   });
 
-  it('is listed as the window, which shrinks when the client gives less', async () => {
+  it('is listed as the consumer’s window, which shrinks when the client grants less', async () => {
     const window = (): number | null | undefined =>
       node.server.describeSessions().flatMap(({ consumers }) => consumers)[0]?.window;
     await node.insert('a', ...numbers(8));
@@ -52,7 +52,7 @@ describe('credit of a client that receives', () => {
     await receiver.next();
   });
 
-  it('that a client takes back is listed no more', async () => {
+  it('is no longer listed after the client revokes it', async () => {
     const raw = await node.rawClient(
       frame('begin', [NULL, uint(0), uint(1), uint(2048)]),
       attachReceiver({ name: 'l', handle: 0, address: 'N/a' }),
@@ -74,7 +74,7 @@ describe('credit of a client that receives', () => {
     assert.equal(node.queue('a').consumers().length, 0);
   });
 
-  it('is used up by a drain, with what there is', async () => {
+  it('is used up by a drain after all ready elements are sent', async () => {
     await node.insert('a', '0', '1');
     const receiver = await client.receiver('N/a', {}, 10);
     await receiver.next();
@@ -90,14 +90,14 @@ describe('credit of a client that receives', () => {
     assert.equal(textOf(await receiver.take()), '3');
   });
 
-  it('that is drained where nothing is there ends at once', async () => {
+  it('is used up immediately by a drain on an empty queue', async () => {
     const receiver = await client.receiver('N/a', {}, 10);
     await receiver.drain();
     assert.equal(receiver.link.has_credit(), false);
     assert.equal(node.queue('a').consumers().length, 0);
   });
 
-  it('costs 1 MiB and one message of what waits for the window of its session, however many links it has', async () => {
+  it('makes a session hold at most 1 MiB and one message for its window, however many links it has', async () => {
     const count = 40;
     const all = Array.from({ length: count }, (_, i) => i);
     for (const i of all) await node.insert(`w${i}`, { body: Buffer.alloc(400_000) });
@@ -108,7 +108,7 @@ describe('credit of a client that receives', () => {
       ...all.map((i) => attachReceiver({ name: `l${i}`, handle: i, address: `N/w${i}` })),
     );
     for (const _ of all) await raw.until(KIND.attach);
-    // There is room for one frame of each message.
+    // The window has room for one frame of each message.
     raw.write(
       frame('flow', window(0)),
       ...all.map((i) => frame('flow', [...window(0), uint(i), uint(0), uint(1)])),
@@ -125,7 +125,7 @@ describe('credit of a client that receives', () => {
     assert.equal(node.server.counts.messages, count);
   });
 
-  it('that is drained with more there than the session’s window sends all when the window opens, then ends', async () => {
+  it('is used up by a drain only after all messages have passed the window of the session', async () => {
     await node.insert('a', ...numbers(20));
     const window = (seen: number, size: number): Buffer[] => [uint(seen), uint(size), uint(0), uint(2048)];
     const raw = await node.rawClient(
@@ -143,14 +143,14 @@ describe('credit of a client that receives', () => {
     assert.equal(kinds.length, 21);
   });
 
-  it('counts in the numbers for metrics as no more than a session may hold', async () => {
+  it('is counted in metrics up to the session’s limit of unsettled deliveries', async () => {
     const receiver = await client.receiver('N/a', {}, 2 ** 32 - 1);
     await until(() => node.queue('a').consumers().length === 1);
     assert.equal(node.server.counts.window, AMQP_LIMITS.unsettled);
     await receiver.close();
   });
 
-  it('that is drained with more there than credit sends as many', async () => {
+  it('sends exactly as many elements as it allows when a drain finds more', async () => {
     await node.insert('a', ...numbers(600));
     const receiver = await client.receiver('N/a', {}, 500);
     await receiver.drain();
@@ -158,7 +158,7 @@ describe('credit of a client that receives', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 100, scheduled: 0, reserved: 500 });
   });
 
-  it('that is drained on a paused queue ends, and the elements stay', async () => {
+  it('is used up by a drain on a paused queue, whose elements stay', async () => {
     await node.insert('a', 'x');
     await node.queue('a').pause();
     const receiver = await client.receiver('N/a', {}, 5);
@@ -171,7 +171,7 @@ describe('credit of a client that receives', () => {
   });
 
   for (const code of ['storage-unavailable', 'overloaded'] as const) {
-    it(`that is drained while the engine answers ${code} is used up when that has passed, and the link stays`, async () => {
+    it(`drained while the engine fails with ${code} is used up once the engine recovers, and the link stays`, async () => {
       await node.insert('a', 'x');
       const { storage } = node.engine.engine;
       const { take } = storage;
@@ -185,7 +185,7 @@ describe('credit of a client that receives', () => {
         attachReceiver({ address: 'N/a' }),
         frame('flow', [uint(0), uint(2048), uint(0), uint(2048), uint(0), uint(0), uint(10), NULL, TRUE]),
       );
-      // It asks again, and no more often than once a second.
+      // The link retries, at most once a second.
       for (let times = 1; times <= 3; times += 1) {
         await until(() => failed === times && node.queue('a').consumers().length === 0);
         node.clock.advance(RETRY_MS - 1);
@@ -196,13 +196,13 @@ describe('credit of a client that receives', () => {
       const kinds: unknown[] = [];
       while (kinds.at(-1) !== KIND.flow) kinds.push((await raw.next())?.kind);
       assert.deepEqual(kinds, [KIND.begin, KIND.attach, KIND.transfer, KIND.flow]);
-      // The next one waits, as before.
+      // The next credit without a drain waits as before.
       raw.write(frame('flow', [uint(1), uint(2048), uint(0), uint(2048), uint(0), uint(10), uint(1)]));
       await until(() => node.queue('a').consumers().length === 1);
     });
   }
 
-  it('beyond what a session may leave unsettled waits until some of it is settled', async () => {
+  it('beyond the session’s limit of unsettled deliveries waits until some are settled', async () => {
     const count = 3000;
     for (let i = 0; i < count; i += 500) await node.insert('a', ...numbers(500));
     const receiver = await client.receiver('N/a', {}, count);
@@ -216,7 +216,7 @@ describe('credit of a client that receives', () => {
     assert.equal((await node.sizes('a')).ready, 0);
   });
 
-  it('of two links of one session is not used beyond what both may leave unsettled', async () => {
+  it('of two links never exceeds the unsettled limit of their session', async () => {
     await node.insert('a', ...numbers(1000));
     await node.insert('a', ...numbers(1100));
     const b = await client.receiver('N/b', {}, 1);
@@ -230,7 +230,7 @@ describe('credit of a client that receives', () => {
     assert.deepEqual([(await node.pop('b'))?.tries, b.inbox.length, node.logged], [0, 0, []]);
   });
 
-  it('of two links of one session is each for its own queue', async () => {
+  it('of each link applies to its own queue only', async () => {
     await node.insert('a', 'a0', 'a1');
     await node.insert('b', 'b0', 'b1');
     const [a, b] = [await client.receiver('N/a', {}, 1), await client.receiver('N/b', {}, 2)];
@@ -239,7 +239,7 @@ describe('credit of a client that receives', () => {
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
-  it('is not all used while the client does not read, and everything comes in the end, in order', async () => {
+  it('is used only in part while the client does not read; all messages arrive in order once it reads', async () => {
     const count = 300;
     await node.insert(
       'a',
@@ -262,8 +262,8 @@ describe('credit of a client that receives', () => {
   });
 });
 
-describe('messages of a link that the server ends while the client does not read', () => {
-  it('count a failed try if they still come, and else none', async () => {
+describe('messages of a link that the server detaches while the client does not read', () => {
+  it('count a failed try only if they reach the client', async () => {
     const node = await AmqpNode.start();
     try {
       const count = 60;
@@ -291,8 +291,8 @@ describe('messages of a link that the server ends while the client does not read
   });
 });
 
-describe('a message in many frames', () => {
-  it('is sent in frames of the size that the client takes, and comes so as well', async () => {
+describe('a message of many frames', () => {
+  it('is sent in frames of the client’s max-frame-size, and accepted in such frames', async () => {
     const node = await AmqpNode.start();
     const client = await node.client('test', { max_frame_size: 1000 });
     const body = Buffer.from(Array.from({ length: 300_000 }, (_, i) => i % 251));
@@ -304,11 +304,11 @@ describe('a message in many frames', () => {
     await node.stop();
   });
 
-  it('ends the link of a client that takes no message as large, which stays in the queue', async () => {
+  it('stays in the queue if it exceeds the client’s max-message-size, which detaches the link', async () => {
     const node = await AmqpNode.start();
     try {
       const client = await node.client();
-      // What fits behind the first one is taken with the large one, and is not written yet when the link ends.
+      // The element after the large one is taken with it, but not yet written when the link ends.
       await node.insert('a', 'first', 'second', { body: Buffer.alloc(10_000) }, 'next');
       const receiver = await client.receiver('N/a', { max_message_size: 5_000 }, 10);
       for (const body of ['first', 'second']) assert.equal(textOf(await receiver.next()), body);
@@ -323,7 +323,7 @@ describe('a message in many frames', () => {
     }
   });
 
-  it('continues when the client’s window does, and a link that is closed in between leaves no rest', async () => {
+  it('resumes when the client’s window opens, and leaves no remainder when its link is closed in between', async () => {
     const node = await AmqpNode.start();
     const client = await node.client('test', { max_frame_size: 1000, session_buffer_size: 30 });
     await node.insert('a', { body: Buffer.alloc(20_000, 'a') }, { body: Buffer.alloc(20_000, 'b') });

@@ -44,14 +44,14 @@ const NO_WINDOW = 'amqp:session:window-violation';
 
 const BODY = dataSection('body');
 
-/** A session with a link by which the client sends, and credit for it. */
+/** A session with an attached link on which the client sends, with the given credit. */
 function sending(credit = 10, messageBytes?: number): EndpointDriver {
   return new EndpointDriver({ credit, ...(messageBytes === undefined ? {} : { messageBytes }) })
     .begun()
     .receive(attachSender());
 }
 
-/** A session with a link by which the client receives, and that much credit. */
+/** A session with an attached link on which the client receives, with the given credit. */
 function receiving(
   granted: number,
   firstId = 0,
@@ -63,12 +63,12 @@ function receiving(
     .forget();
 }
 
-/** The ids of frames that the client was sent, by the place of the field. */
+/** An id in a frame that the client was sent, at the byte offset of its field. */
 function idOf(frameBytes: Buffer, at: number): number {
   return frameBytes.readUInt32BE(at);
 }
 
-/** A transfer with other fields than usual, by their places. */
+/** A transfer with some of its fields replaced, by field position. */
 function odd(fields: Readonly<Record<number, Wire>>, payload = BODY): Buffer {
   const usual = [uint(0), uint(0), bin('t'), uint(0), FALSE, FALSE, ...Array<Wire>(5).fill(NULL)];
   return frame(
@@ -78,11 +78,11 @@ function odd(fields: Readonly<Record<number, Wire>>, payload = BODY): Buffer {
   );
 }
 
-/** A flow of a session: the client has seen what was sent before `nextIncomingId`. */
+/** A session flow: the client has seen all transfers before `nextIncomingId` and has room for `size` more. */
 const window = (nextIncomingId: number, size: number): Buffer =>
   frame('flow', [uint(nextIncomingId), uint(size), uint(0), uint(2048)]);
 
-describe('The endpoint of a session, of transfers', () => {
+describe('The session endpoint, on transfers', () => {
   const cases: Readonly<Record<string, [Buffer, string]>> = {
     'no handle': [odd({ 0: NULL }), DECODE],
     'a handle that nothing is attached to': [odd({ 0: uint(5) }), 'amqp:session:unattached-handle'],
@@ -105,12 +105,12 @@ describe('The endpoint of a session, of transfers', () => {
     it(`answers ${what} with ${expected}`, () => assert.equal(sending().refusal(given), expected));
   }
 
-  it('refuses one on a link that the peer receives on', () => {
+  it('rejects a transfer on a link on which the peer receives', () => {
     const driver = new EndpointDriver().begun().receive(attachReceiver());
     assert.equal(driver.refusal(transfer(BODY)), STATE);
   });
 
-  it('lets as many begin as there is credit', () => {
+  it('accepts as many deliveries as there is credit', () => {
     const driver = sending(2).receive(transfer(BODY, { id: 0 }), transfer(BODY, { id: 1 }));
     assert.equal(driver.refusal(transfer(BODY, { id: 2 })), NO_CREDIT);
     const [link] = driver.links;
@@ -119,12 +119,12 @@ describe('The endpoint of a session, of transfers', () => {
     assert.equal(driver.refusal(transfer(BODY, { id: 2 })), 'passed');
   });
 
-  it('takes transfers that are sent with open, begin and attach, without waiting for their answers', () => {
+  it('accepts transfers that are pipelined with open, begin and attach', () => {
     const driver = new EndpointDriver().begun().receive(attachSender(), transfer(BODY));
     assert.deepEqual(driver.messages, [[0, BODY, false]]);
   });
 
-  it('does not count a delivery twice that has begun when new credit comes', () => {
+  it('counts a delivery in progress once when new credit is granted', () => {
     const driver = sending(1).receive(transfer(BODY, { id: 0, more: true }));
     const [link] = driver.links;
     assert.ok(link !== undefined && 'grant' in link);
@@ -133,7 +133,7 @@ describe('The endpoint of a session, of transfers', () => {
     assert.equal(driver.refusal(transfer(BODY, { id: 2 })), NO_CREDIT);
   });
 
-  it('lets as many come as the window of the session has room for, and opens it again', () => {
+  it('accepts as many deliveries as the session window allows, and reopens the window when they are settled', () => {
     const driver = sending(AMQP_LIMITS.unsettled + 10);
     for (let id = 0; id < AMQP_LIMITS.unsettled; id++) driver.receive(transfer(BODY, { id }));
     assert.equal(driver.refusal(transfer(BODY, { id: AMQP_LIMITS.unsettled })), NO_WINDOW);
@@ -146,14 +146,14 @@ describe('The endpoint of a session, of transfers', () => {
     assert.equal(driver.refusal(transfer(BODY, { id: AMQP_LIMITS.unsettled + 10 })), NO_WINDOW);
   });
 
-  it('wants delivery-ids in their order, from wherever they begin', () => {
+  it('requires consecutive delivery-ids, starting anywhere', () => {
     const driver = sending().receive(transfer(BODY, { id: 4_000_000_000 }));
     assert.equal(driver.refusal(transfer(BODY, { id: 4_000_000_002 })), FIELD);
     const back = sending().receive(transfer(BODY, { id: 5 }));
     assert.equal(back.refusal(transfer(BODY, { id: 5 })), FIELD);
   });
 
-  it('takes delivery-ids that wrap at 2^32, and settles them by one disposition', () => {
+  it('accepts delivery-ids that wrap at 2^32 and settles them by one disposition', () => {
     const driver = sending().receive(
       transfer(BODY, { id: 2 ** 32 - 2 }),
       transfer(BODY, { id: 2 ** 32 - 1 }),
@@ -175,12 +175,12 @@ describe('The endpoint of a session, of transfers', () => {
     assert.equal(driver.refusal(settle(2 ** 32 - 1, 2)), FIELD);
   });
 
-  it('wants a delivery to end before another begins on its link', () => {
+  it('requires a delivery to end before another begins on its link', () => {
     const driver = sending().receive(transfer(BODY, { id: 0, more: true }));
     assert.equal(driver.refusal(transfer(BODY, { id: 1 })), STATE);
   });
 
-  it('lets deliveries of two links mingle', () => {
+  it('allows the deliveries of two links to interleave', () => {
     const driver = sending().receive(attachSender({ name: 'm', handle: 1 }));
     driver.receive(transfer(BODY, { id: 0, more: true }), transfer(BODY, { id: 1, handle: 1, more: true }));
     driver.receive(furtherTransfer(BODY, false), furtherTransfer(BODY, false, 1));
@@ -191,13 +191,13 @@ describe('The endpoint of a session, of transfers', () => {
     ]);
   });
 
-  it('takes a delivery as settled that any of its transfers settles', () => {
+  it('treats a delivery as settled if any of its transfers is', () => {
     const driver = sending().receive(transfer(BODY, { id: 0, more: true }));
     driver.receive(frame('transfer', [uint(0), undefined, undefined, undefined, TRUE], { payload: BODY }));
     assert.deepEqual(driver.messages, [[0, Buffer.concat([BODY, BODY]), true]]);
   });
 
-  it('drops an aborted delivery, whose credit is used', () => {
+  it('drops an aborted delivery, which uses up its credit', () => {
     const driver = sending(2).receive(transfer(BODY, { id: 0, more: true }));
     driver.receive(frame('transfer', [uint(0), ...Array<undefined>(8), TRUE]));
     assert.deepEqual([driver.messages, driver.creditLost], [[], 1]);
@@ -206,7 +206,7 @@ describe('The endpoint of a session, of transfers', () => {
     assert.equal(driver.refusal(transfer(BODY, { id: 2 })), NO_CREDIT);
   });
 
-  it('cuts a delivery that is too large one byte behind the limit', () => {
+  it('truncates a delivery that is too large to one byte over the limit', () => {
     const part = Buffer.alloc(400, 'x');
     const driver = sending(10, 1000);
     driver.receive(transfer(part, { more: true }), furtherTransfer(part, true), furtherTransfer(part, true));
@@ -216,7 +216,7 @@ describe('The endpoint of a session, of transfers', () => {
     assert.equal(driver.messages[1]?.[1].length, 1002);
   });
 
-  it('keeps of a small part no more than itself', () => {
+  it('copies a small part out of the received chunk', () => {
     const driver = sending();
     const around = Buffer.concat([transfer(BODY, { more: true }), Buffer.alloc(60_000)]);
     driver.endpoint.receive(around, 0, around.length - 60_000);
@@ -225,7 +225,7 @@ describe('The endpoint of a session, of transfers', () => {
     assert.ok(kept.equals(BODY) && kept.buffer.byteLength < 200);
   });
 
-  /** Begins deliveries of 8000 bytes, each on a link of its own, until there are too many. */
+  /** Begins deliveries of 8000 bytes, each on its own link, until one is rejected. Returns their number plus `from`. */
   const fillBegun = (driver: EndpointDriver, from: number): number => {
     for (let i = from; ; i++) {
       driver.receive(attachSender({ name: `l${i}`, handle: i }));
@@ -237,12 +237,12 @@ describe('The endpoint of a session, of transfers', () => {
     }
   };
 
-  it('bounds what all deliveries that have begun keep', () => {
+  it('bounds the number of incomplete deliveries', () => {
     const count = fillBegun(new EndpointDriver({ messageBytes: 8192 }).begun(), 0);
     assert.equal(count, AMQP_LIMITS.begunMessages);
   });
 
-  it('has its place in the window of the session back when its link ends before it does', () => {
+  it('restores the session window when a link ends with an incomplete delivery', () => {
     const driver = new EndpointDriver().begun();
     for (let id = 0; id < AMQP_LIMITS.unsettled + 10; id++) {
       driver.receive(attachSender(), transfer(BODY, { id, more: true }), detach());
@@ -251,7 +251,7 @@ describe('The endpoint of a session, of transfers', () => {
     assert.equal(driver.links.length, AMQP_LIMITS.unsettled + 10);
   });
 
-  it('forgets a delivery with its link, and with its session', () => {
+  it('forgets an incomplete delivery when its link or session ends', () => {
     const driver = new EndpointDriver({ messageBytes: 8192 }).begun();
     for (let id = 0; id < 20; id++) {
       const more = transfer(Buffer.alloc(8000), { id, more: true });
@@ -265,8 +265,8 @@ describe('The endpoint of a session, of transfers', () => {
   });
 });
 
-describe('The endpoint of a session, of dispositions', () => {
-  /** A session on which that many deliveries were sent to the peer. */
+describe('The session endpoint, on dispositions', () => {
+  /** A session on which `count` deliveries were sent to the peer. */
   const sent = (count: number): EndpointDriver => receiving(count).sendMessages(count);
   const stated = (state: Wire): Buffer => disposition(0, 0, state);
   const error = described(0x1d, list8(sym('a:b')));
@@ -312,7 +312,7 @@ describe('The endpoint of a session, of dispositions', () => {
     it(`answers ${what} with ${expected}`, () => assert.equal(sent(5).refusal(given), expected));
   }
 
-  it('passes over any number of deliveries that are settled already', () => {
+  it('skips any number of deliveries that are already settled', () => {
     const { unsettled } = AMQP_LIMITS;
     const driver = receiving(2 * unsettled)
       .sendMessages(unsettled)
@@ -324,7 +324,7 @@ describe('The endpoint of a session, of dispositions', () => {
     assert.equal(driver.dispositions.length, unsettled + 1);
   });
 
-  it('counts what it costs to go over them', () => {
+  it('counts the effort of processing a range of deliveries', () => {
     const { endpoint } = sent(100);
     const cost = (first: number, last: number): number => {
       const before = endpoint.effort;
@@ -335,14 +335,14 @@ describe('The endpoint of a session, of dispositions', () => {
     assert.equal(cost(0, 99), cost(0, 0) + 99);
   });
 
-  it('lets the peer settle what it sent', () => {
+  it('allows the peer to settle the deliveries that it sent', () => {
     const driver = sending().receive(transfer(BODY, { id: 7 }));
     const settle = (id: number): Buffer => frame('disposition', [FALSE, uint(id), uint(id), TRUE]);
     assert.equal(driver.refusal(settle(7)), 'passed');
     assert.equal(driver.refusal(settle(8)), FIELD);
   });
 
-  it('settles each delivery once, whatever is repeated', () => {
+  it('settles each delivery once, even if dispositions repeat', () => {
     const driver = sent(3).receive(disposition(1, 1), disposition(0, 2), disposition(0, 2));
     assert.deepEqual(
       driver.dispositions.map(([id]) => id),
@@ -350,7 +350,7 @@ describe('The endpoint of a session, of dispositions', () => {
     );
   });
 
-  it('leaves a delivery unsettled that has an outcome only, and is settled by this side then', () => {
+  it('keeps a delivery with an outcome unsettled until the server settles it', () => {
     const driver = sent(2).receive(frame('disposition', [TRUE, uint(0), uint(1), FALSE, ACCEPTED]));
     assert.deepEqual(driver.dispositions, [
       [0, 0x24, false],
@@ -365,7 +365,7 @@ describe('The endpoint of a session, of dispositions', () => {
     assert.equal(driver.receive(disposition(0, 1)).dispositions.length, 2);
   });
 
-  it('keeps an old id from settling the delivery that took its place', () => {
+  it('never applies an old delivery-id to the delivery that took its slot', () => {
     const { unsettled } = AMQP_LIMITS;
     const driver = receiving(3 * unsettled)
       .sendMessages(unsettled)
@@ -374,15 +374,15 @@ describe('The endpoint of a session, of dispositions', () => {
     const { length } = driver.dispositions;
     driver.receive(disposition(0, unsettled - 1));
     assert.equal(driver.dispositions.length, length);
-    // Nor does this side, which may settle late what its client settled already.
+    // Nor does the server, which may settle a delivery after its client has.
     const { sender } = driver;
     for (const one of driver.sent.slice(0, unsettled)) sender.session.settleSent(one);
     assert.equal(sender.unsettledCount, unsettled);
   });
 });
 
-describe('The endpoint of a session, of what it sends', () => {
-  it('sends no more than the window of the client has room for, and the rest when it opens', () => {
+describe('The session endpoint, when it sends', () => {
+  it('sends only as much as the client’s window allows, and the rest when it opens', () => {
     const driver = receiving(10).receive(window(0, 2)).sendMessages(5);
     assert.deepEqual([driver.kinds.length, driver.sender.sendable], [2, 0]);
     driver.receive(window(1, 2));
@@ -392,7 +392,7 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.equal(driver.sender.sendable, 5);
   });
 
-  it('continues where the ids wrap at 2^32: transfers, deliveries and their dispositions', () => {
+  it('numbers transfers and deliveries across the wrap at 2^32, and accepts dispositions for them', () => {
     const firstId = 2 ** 32 - 3;
     const driver = receiving(10, firstId).sendMessages(6);
     const ids = driver.frames.map((bytes) => idOf(bytes, 20));
@@ -402,13 +402,13 @@ describe('The endpoint of a session, of what it sends', () => {
       driver.dispositions.map(([id]) => id),
       [2 ** 32 - 1, 0, 1],
     );
-    // The client has seen five of six transfers, and has room for four.
+    // The client has seen five of the six transfers and has room for four.
     driver.receive(frame('flow', [uint(2), uint(4), uint(0), uint(2048)]));
     assert.equal(driver.sender.session.sendable, 3);
     assert.equal(driver.refusal(disposition(2, 3)), FIELD);
   });
 
-  it('counts what may be unsettled across 2^32', () => {
+  it('counts unsettled deliveries across the wrap at 2^32', () => {
     const { unsettled } = AMQP_LIMITS;
     const driver = receiving(2 * unsettled, 2 ** 32 - 100).sendMessages(unsettled);
     assert.equal(driver.sender.session.available, 0);
@@ -417,7 +417,7 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.equal(driver.sender.session.available, 200);
   });
 
-  it('splits messages by the frames that the client takes', () => {
+  it('splits messages into frames of the client’s max-frame-size', () => {
     const open = frame('open', [str('client'), NULL, uint(512)]);
     const driver = receiving(3, 0, open).sendMessages(1, 1500);
     assert.equal(driver.kinds.length, 4);
@@ -433,7 +433,7 @@ describe('The endpoint of a session, of what it sends', () => {
     );
   });
 
-  it('reports used credit behind the messages that wait for the window, and not behind those of other links', () => {
+  it('reports used credit after the link’s own queued messages, but not after those of other links', () => {
     const driver = receiving(10).receive(window(0, 1)).sendMessages(3);
     driver.receive(
       frame('flow', [uint(0), uint(1), uint(0), uint(2048), uint(0), uint(0), uint(10), NULL, TRUE]),
@@ -447,12 +447,12 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.deepEqual(driver.kinds, [KIND.flow]);
     driver.forget().receive(window(1, 10));
     assert.deepEqual(driver.kinds, [KIND.transfer, KIND.transfer, KIND.flow]);
-    // Delivery-count 10, credit 0, drain.
+    // Delivery-count 10, credit 0, drain true.
     const tail = bytes(0x52, 10, 0x43, 0x40, 0x41);
     assert.deepEqual(driver.frames.at(-1)?.subarray(-tail.length), tail);
   });
 
-  /** A flow for a link. */
+  /** A flow with link fields. */
   const linkFlow = (handle: number, size: number, given: object): Buffer => {
     const {
       seen,
@@ -470,7 +470,7 @@ describe('The endpoint of a session, of what it sends', () => {
     return frame('flow', [...fields, ...ofLink, drain ? TRUE : FALSE, echo ? TRUE : FALSE]);
   };
 
-  it('queues one flow of a link, however often the client asks for an echo, and sends it when the window opens', () => {
+  it('queues a single flow per link, however many echoes the client requests, and sends it when the window opens', () => {
     const driver = receiving(100).receive(window(0, 0)).sendMessages(2).forget();
     const echo = linkFlow(0, 0, { seen: 0, echo: true });
     for (let i = 0; i < 200_000; i++) driver.endpoint.receive(echo, 0, echo.length);
@@ -479,7 +479,7 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.deepEqual(driver.kinds, []);
     driver.receive(window(0, 10));
     assert.deepEqual(driver.kinds, [KIND.transfer, KIND.transfer, KIND.flow]);
-    // Delivery-count 100, credit 0, drain.
+    // Delivery-count 100, credit 0, drain true.
     const tail = bytes(0x52, 100, 0x43, 0x40, 0x41);
     assert.deepEqual(driver.frames.at(-1)?.subarray(-tail.length), tail);
   });
@@ -488,7 +488,7 @@ describe('The endpoint of a session, of what it sends', () => {
     ['claims to have seen more than was sent', 100],
     ['names no delivery-count', undefined],
   ] as const) {
-    it(`grants no credit twice that a drain has used up, although the client ${what}`, () => {
+    it(`grants no credit again that a drain has used up, even if the client ${what}`, () => {
       const driver = receiving(100).receive(window(0, 0)).sendMessages(1);
       for (let i = 0; i < 4; i++) {
         driver.receive(
@@ -503,7 +503,7 @@ describe('The endpoint of a session, of what it sends', () => {
     });
   }
 
-  it('counts what is on its way against new credit', () => {
+  it('subtracts deliveries in flight from new credit', () => {
     const driver = receiving(5).sendMessages(3);
     driver.receive(credit(0, 4));
     assert.equal(driver.sender.credit, 1);
@@ -517,13 +517,13 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.equal(driver.sender.credit, 2 ** 32 - 1);
   });
 
-  it('takes credit without a delivery-count for credit from the first delivery on, however many were sent since', () => {
+  it('counts credit without a delivery-count from the first delivery on', () => {
     const driver = receiving(5).sendMessages(3);
     driver.receive(frame('flow', [uint(0), uint(2048), uint(0), uint(2048), uint(0), NULL, uint(4)]));
     assert.equal(driver.sender.credit, 1);
   });
 
-  it('keeps an unsettled delivery when a disposition names one far behind it that was sent settled', () => {
+  it('keeps an unsettled delivery when a disposition names a much later, pre-settled one', () => {
     const driver = receiving(100).sendMessages(1).sendMessages(40, 4, true).forget();
     for (let id = 1; id <= 40; id++) driver.receive(disposition(id, id));
     assert.deepEqual([driver.dispositions, driver.sender.unsettledCount], [[], 1]);
@@ -531,7 +531,7 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.deepEqual([driver.dispositions, driver.sender.unsettledCount], [[[0, 0x24, true]], 0]);
   });
 
-  it('passes over what a disposition names again, also if later deliveries have taken its places', () => {
+  it('skips deliveries that a disposition names again, even if later ones took their slots', () => {
     const driver = receiving(100).sendMessages(3).receive(disposition(0, 2)).forget();
     driver.sendMessages(16).receive(disposition(0, 3));
     assert.deepEqual(
@@ -541,7 +541,7 @@ describe('The endpoint of a session, of what it sends', () => {
     assert.equal(driver.sender.unsettledCount, 15);
   });
 
-  it('drops what waits of a link that ends, and sends what is behind it', () => {
+  it('drops the queued messages of a link that ends, and sends those queued after them', () => {
     const driver = receiving(10).receive(attachReceiver({ name: 'm', handle: 1 }), window(0, 1));
     driver
       .receive(frame('flow', [uint(0), uint(1), uint(0), uint(2048), uint(1), uint(0), uint(9)]))
@@ -558,12 +558,12 @@ describe('The endpoint of a session, of what it sends', () => {
     driver.receive(window(1, 5));
     assert.deepEqual(driver.kinds, [KIND.transfer, KIND.detach, KIND.transfer]);
     assert.deepEqual([first.unsettledCount, second.unsettledCount], [0, 1]);
-    // Clients end their connection if a delivery-id is left out.
+    // Clients close their connection if a delivery-id is skipped.
     assert.deepEqual([idOf(driver.frames[0] ?? BODY, 20), idOf(driver.frames[2] ?? BODY, 20)], [0, 1]);
     assert.equal(second.session.available, AMQP_LIMITS.unsettled - 1);
   });
 
-  it('keeps its books over any order of sends, dispositions, windows and credit', () => {
+  it('keeps its counts consistent over any order of sends, dispositions, windows and credit', () => {
     const step = fc.oneof(
       fc.record({ kind: fc.constant('send' as const), count: fc.integer({ min: 1, max: 40 }) }),
       fc.record({

@@ -13,7 +13,7 @@ import { AmqpNode } from './node.ts';
 const ROOT = new URL('../../', import.meta.url);
 const PAGE = readFileSync(new URL('docs/protocols/amqp.md', ROOT), 'utf8');
 
-/** The rows of the table whose first column has that name, as cells. */
+/** The cells of each row of the table whose first column has this header. */
 function table(firstColumn: string): string[][] {
   const lines = PAGE.split('\n');
   const head = lines.findIndex((line) => line.startsWith(`| ${firstColumn} |`));
@@ -34,7 +34,7 @@ function table(firstColumn: string): string[][] {
 const bare = (cell = ''): string => cell.replaceAll('`', '');
 
 describe('docs/protocols/amqp.md and the code', () => {
-  it('list the same errors: condition, and what becomes of a message', () => {
+  it('list the same errors, with their conditions and their effect on the message', () => {
     const listed = table('code').map(([code, condition, message]) => [bare(code), bare(condition), message]);
     const [, sentence = ''] = /never come: ([\s\S]*?)\. A consumer/.exec(PAGE) ?? [];
     const never = [...sentence.matchAll(/`([a-z-]+)`/g)].map(([, code]) => code);
@@ -50,7 +50,7 @@ describe('docs/protocols/amqp.md and the code', () => {
     assert.equal(listed.length + never.length, built.length);
   });
 
-  it('name the same clients that are tested', () => {
+  it('name the same tested clients', () => {
     const [, sentence = ''] = /through one suite:([\s\S]*?)\n\n/.exec(PAGE) ?? [];
     const named = [...sentence.matchAll(/`([^`]+)`/g)].map(([, name]) => name);
     assert.deepEqual(
@@ -73,7 +73,7 @@ describe('docs/protocols/amqp.md and the code', () => {
     assert.ok(PAGE.includes(`\`tries² · ${c2} + tries · ${c1} + ${c0}\` seconds`));
   });
 
-  it('list the same names with a meaning', () => {
+  it('list the same reserved names', () => {
     const meant = Object.entries(names)
       .filter(([name]) => /_(ANNOTATION|PROPERTY)$/.test(name))
       .map(([, value]) => String(value));
@@ -89,7 +89,7 @@ describe('docs/protocols/amqp.md and the code', () => {
     }
   });
 
-  it('say of each field of the properties what becomes of it', () => {
+  it('describe the handling of every field of the properties', () => {
     const parts = table('part of a message').map(([part]) => bare(part));
     const named = PROPERTY_FIELDS.filter((field) =>
       parts.some((part) => part.includes(`properties.${field}`)),
@@ -101,7 +101,7 @@ describe('docs/protocols/amqp.md and the code', () => {
     );
   });
 
-  it('name a test for each row of what is served, and of what is not', () => {
+  it('cite an existing test in each row of the tables of supported and unsupported features', () => {
     const folders = ['test/amqp/', 'test/system/'];
     const tests = new Set(
       folders.flatMap((folder) =>
@@ -109,7 +109,7 @@ describe('docs/protocols/amqp.md and the code', () => {
           .filter((name) => name.endsWith('.test.ts'))
           .flatMap((file) => {
             const source = readFileSync(new URL(folder + file, ROOT), 'utf8');
-            // A test's own name, or the row of a table that tests are made from.
+            // The title of a test, or the key of a table from which tests are generated.
             const named = /(?:\bit\(\s*|^\s+\[?)'([^']+)'[,:]/gm;
             return [...source.matchAll(named)].map(([, name]) => name);
           }),
@@ -120,7 +120,7 @@ describe('docs/protocols/amqp.md and the code', () => {
     for (const [, , name] of table('not served')) assert.ok(tests.has(name), `there is no test: ${name}`);
   });
 
-  it('agree in the example', async () => {
+  it('have a working example that prints the documented output', async () => {
     const [, example = ''] = /```js\n([\s\S]*?)```/.exec(PAGE) ?? [];
     const node = await AmqpNode.start();
     const AsyncFunction = (async () => {}).constructor as new (

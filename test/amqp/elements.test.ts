@@ -44,7 +44,7 @@ describe('a message and its element', () => {
     return message;
   };
 
-  it('keep a body of data byte for byte, and its types character for character', async () => {
+  it('preserve binary bodies byte for byte, and content type and encoding character for character', async () => {
     for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
       const types = {
         content_type: contentType,
@@ -64,14 +64,14 @@ describe('a message and its element', () => {
     }
   });
 
-  it('join several sections of data', async () => {
+  it('concatenate several data sections', async () => {
     await accept({
       body: rheaMessage.data_sections([Buffer.from('one,'), Buffer.from(''), Buffer.from('two')]),
     });
     assert.equal(Buffer.from((await node.pop(queue))?.body ?? []).toString(), 'one,two');
   });
 
-  it('remember whether the body was a string, a binary or null', async () => {
+  it('preserve whether the body was a string, a binary or null', async () => {
     const bodies = [
       'a string: é',
       Buffer.from([0, 255, 128]),
@@ -89,7 +89,7 @@ describe('a message and its element', () => {
     }
   });
 
-  it('keep bodies that are maps, lists, numbers or sequences, and return them as they came', async () => {
+  it('preserve bodies that are maps, lists, numbers or sequences', async () => {
     const bodies = [
       { a: 'map', nested: { list: [1, 'two', null] } },
       ['a', 'list'],
@@ -108,7 +108,7 @@ describe('a message and its element', () => {
     assert.deepEqual((await receive()).body, [1, 2]);
   });
 
-  it('keep each list of a sequence', async () => {
+  it('preserve the lists of an amqp-sequence body', async () => {
     const body = rheaMessage.sequence_sections([[1, 2], [], ['three']]);
     await accept({ body });
     assert.deepEqual((await node.pop(queue))?.headers, ['x-amqp-body', 'sequence']);
@@ -117,7 +117,7 @@ describe('a message and its element', () => {
     assert.deepEqual([back.typecode, back.multiple, back.content], [0x76, true, [[1, 2], [], ['three']]]);
   });
 
-  it('reject bodies that are not well-formed', async () => {
+  it('are rejected if the body is malformed', async () => {
     await fresh();
     const raw = await node.rawClient(begin(), attachSender({ address: `N/${queue}` }));
     await raw.until(KIND.flow);
@@ -134,7 +134,7 @@ describe('a message and its element', () => {
     assert.equal(await node.pop(queue), null);
   });
 
-  /** The conditions by which messages are rejected, on one link that stays. */
+  /** Sends the payloads on one link, which must stay attached, and returns the conditions of their rejection. */
   const rejections = async (...payloads: Buffer[]): Promise<(string | null)[]> => {
     await fresh();
     const raw = await node.rawClient(begin(), attachSender({ address: `N/${queue}` }));
@@ -148,14 +148,14 @@ describe('a message and its element', () => {
     return conditions;
   };
 
-  it('reject descriptors that are nested, however deeply, and continue', async () => {
+  it('are rejected if descriptors are nested at any depth, and the connection continues', async () => {
     const nested = Buffer.concat([bytes(0x00, 0x53, 0x71), Buffer.alloc(100_000)]);
     const described2 = bytes(0x00, 0x53, 0x71, 0x00, described(0x01, uint(1)), uint(1));
     assert.deepEqual(await rejections(nested, described2), ['amqp:decode-error', 'amqp:decode-error']);
     assert.deepEqual(node.logged, []);
   });
 
-  it('reject symbols outside of ASCII and chars that are none, and never send them', async () => {
+  it('are rejected if they have non-ASCII symbols or invalid chars, which the server never sends either', async () => {
     const values = [
       bytes(0xa3, 2, 0xc3, 0xa9),
       bytes(0x73, 0xff, 0xff, 0xff, 0xff),
@@ -172,13 +172,13 @@ describe('a message and its element', () => {
     assert.deepEqual((await receive()).application_properties, { a: 'é', b: '4294967295' });
   });
 
-  it('reject a map of very many values before they are read', async () => {
+  it('are rejected if a map has too many entries, before its values are read', async () => {
     const names = Array.from({ length: 10_000 }, (_, i) => [str(String(i)), bytes(0x3f)]).flat();
-    // The first value is of no known type, which shows that it was not read.
+    // The first value has an unknown type, so reading it would give another error.
     assert.deepEqual(await rejections(described(0x74, map32(...names))), ['amqp:invalid-field']);
   });
 
-  it('return more lists than a message may have sections as data', async () => {
+  it('return a sequence of more lists than a message may have sections as data', async () => {
     await fresh();
     const headers = ['x-amqp-body', 'sequence'];
     for (const [count, typecode] of [
@@ -190,7 +190,7 @@ describe('a message and its element', () => {
     }
   });
 
-  it('return what is not the encoding of a value as data', async () => {
+  it('return a body as data if it is not an encoded value', async () => {
     for (const form of ['value', 'sequence']) {
       await fresh();
       await node.insert(queue, { body: Buffer.from('no encoding'), headers: ['x-amqp-body', form] });
@@ -198,7 +198,7 @@ describe('a message and its element', () => {
     }
   });
 
-  it('keep fields of the properties as headers of the same names, and return them to their fields', async () => {
+  it('preserve fields of the properties as headers of the same names', async () => {
     const fields = {
       message_id: 'm-1',
       user_id: Buffer.from('test'),
@@ -226,7 +226,7 @@ describe('a message and its element', () => {
     ]);
   });
 
-  it('keep ids that are no strings, with their types', async () => {
+  it('preserve the types of ids that are not strings', async () => {
     const ids = [
       42,
       Buffer.from('00112233445566778899aabbccddeeff', 'hex'),
@@ -241,13 +241,13 @@ describe('a message and its element', () => {
     }
   });
 
-  it('keep a user id that is no text', async () => {
+  it('preserve a user-id that is not valid UTF-8', async () => {
     const user_id = Buffer.from([1, 2, 255]);
     await accept({ user_id, body: data('x') });
     assert.deepEqual((await receive()).user_id, user_id);
   });
 
-  it('keep application properties with their spelling and types, readable over every protocol', async () => {
+  it('preserve names and types of application properties, with values that every protocol can read', async () => {
     const properties = {
       colour: 'blue',
       orderId: 'A-1',
@@ -283,7 +283,7 @@ describe('a message and its element', () => {
     assert.match(value('x-amqp-types') ?? '', /(^|, )orderId, big=ulong, small=byte, Flag=boolean, /);
   });
 
-  it('keep annotations of the message; those of this hop and the footer are left out', async () => {
+  it('preserve message annotations and drop delivery annotations and the footer', async () => {
     await accept({
       message_annotations: { 'x-opt-colour': 'blue', 'x-opt-number': 5, 'x-opt-ks-id': 'not mine' },
       delivery_annotations: { 'x-opt-hop': 1 },
@@ -299,7 +299,7 @@ describe('a message and its element', () => {
     assert.equal(back.footer, undefined);
   });
 
-  it('say the id and the maturity of the element in annotations, and its tries as delivery-count', async () => {
+  it('carry id and maturity as annotations and tries as delivery-count', async () => {
     await fresh();
     const [id] = await node.insert(queue, { tries: 300, body: Buffer.from('x') });
     const { message_annotations: annotations, delivery_count, durable } = await receive();
@@ -308,7 +308,7 @@ describe('a message and its element', () => {
     assert.equal(durable, true);
   });
 
-  it('have no key of a map twice, and the server’s own annotations, whatever headers another protocol set', async () => {
+  it('have unique map keys and the server’s own annotations, whatever headers another protocol set', async () => {
     await fresh();
     const forged = ['x-opt-ks-id', 'x-opt-ks-mature', 'x-opt-ks-group'].flatMap((name) => [
       `x-amqp-annotation-${name}`,
@@ -326,12 +326,12 @@ describe('a message and its element', () => {
     });
   });
 
-  it('take delivery-count for the initial tries', async () => {
+  it('take delivery-count as the initial tries', async () => {
     await accept({ delivery_count: 4, body: data('x') });
     assert.equal((await node.pop(queue))?.tries, 4);
   });
 
-  it('are due when x-opt-delivery-time or x-next-t says, or after x-opt-delivery-delay or x-delta-t', async () => {
+  it('mature at x-opt-delivery-time or x-next-t, or after x-opt-delivery-delay or x-delta-t', async () => {
     const ways = [
       (at: number) => ({ message_annotations: { 'x-opt-delivery-time': types.wrap_timestamp(at) } }),
       (at: number) => ({ message_annotations: { 'x-opt-delivery-time': types.wrap_long(at) } }),
@@ -350,7 +350,7 @@ describe('a message and its element', () => {
     }
   });
 
-  it('are due at once, and for the usual groups, where a client wrote null for a time, a delay or the groups', async () => {
+  it('treat null as absent for the time, the delay and the groups', async () => {
     const annotations = { 'x-opt-delivery-time': null, 'x-opt-delivery-delay': null };
     const properties = { 'x-next-t': null, 'x-delta-t': null, 'x-ks-groups': null };
     await accept({
@@ -361,7 +361,7 @@ describe('a message and its element', () => {
     assert.deepEqual((await node.pop(queue))?.headers, []);
   });
 
-  it('are refused where a header could not be returned over HTTP, and nothing is stored', async () => {
+  it('are rejected if a header could not be returned over HTTP, and nothing is stored', async () => {
     const broken = [
       { application_properties: { 'two words': 'x' } },
       { application_properties: { lines: 'one\ntwo' } },
@@ -381,7 +381,7 @@ describe('a message and its element', () => {
     }
   });
 
-  it('are refused where a time or count is none', async () => {
+  it('are rejected if a time, a count or the groups are invalid', async () => {
     const broken = [
       { application_properties: { 'x-next-t': 'soon' } },
       { application_properties: { 'x-delta-t': -1 } },
@@ -396,7 +396,7 @@ describe('a message and its element', () => {
     }
   });
 
-  it('are refused where the bytes are no message', async () => {
+  it('are rejected if the bytes are not a well-formed message', async () => {
     const broken = [
       '',
       '00',
@@ -407,10 +407,10 @@ describe('a message and its element', () => {
       '00537045',
       '00a3036162634000',
       '405377',
-      // A map of two pairs that counts one, and a list without room for its count.
+      // A map of two pairs whose count is one, and a list too short for its count.
       '005374c10d02a10161a10162a10163a10164',
       '005370c000005375a000',
-      // Application properties twice.
+      // Application properties that occur twice.
       '005374c10702a10161a10162005374c10702a10163a10164',
     ];
     for (const hex of broken) {
@@ -421,7 +421,7 @@ describe('a message and its element', () => {
     }
   });
 
-  it('that came over HTTP or STOMP find their fields by the names of their headers', async () => {
+  it('map the headers of an element inserted over HTTP or STOMP to the fields of the same names', async () => {
     await fresh();
     const headers = [
       'correlation-id',
@@ -445,7 +445,7 @@ describe('a message and its element', () => {
     });
   });
 
-  it('that somebody else marked with types that do not fit are strings', async () => {
+  it('ignore type marks of other protocols that do not fit the values', async () => {
     await fresh();
     const marks =
       'a=int, b=uuid, c=ulong, d=boolean, e=double, f=char, g=nonsense, h=binary, i=null, __proto__=int';

@@ -16,27 +16,27 @@ import { attachReceiver, begin, frame, type Performative, str, type Wire } from 
 
 interface EndpointOptions {
   readonly messageBytes?: number;
-  /** Credit of each link by which the client sends. */
+  /** Credit granted to each link on which the client sends. */
   readonly credit?: number;
   readonly firstId?: number;
-  /** Refuses links to this address. */
+  /** Rejects links to this address. */
   readonly refused?: string;
 }
 
-/** The endpoint of a connection alone: frames in, frames out. It accepts every link. */
+/** A connection endpoint without a socket: frames in, frames out. It accepts every link except those to `refused`. */
 export class EndpointDriver implements ConnectionHost {
   readonly endpoint: ConnectionEndpoint;
-  /** What the client was sent, and the observer of each frame. */
+  /** The frames sent to the client, and the observer of each. */
   readonly frames: Buffer[] = [];
   readonly observers: (WriteObserver | null)[] = [];
-  /** Complete messages: delivery id, payload, and whether it came settled. */
+  /** Complete messages: delivery-id, payload, whether settled. */
   readonly messages: [number, Buffer, boolean][] = [];
-  /** Dispositions of what was sent: delivery id, number of the state, whether settled. */
+  /** Dispositions of sent messages: delivery-id, descriptor code of the state, whether settled. */
   readonly dispositions: [number, number, boolean][] = [];
   /** Links in the order of their `attach`. */
   readonly links: Endpoint[] = [];
   readonly detached: Endpoint[] = [];
-  /** Credit that the client used up without sending. */
+  /** Credit used up by deliveries that never became a message. */
   creditLost = 0;
   readonly writer = {
     add: (observer: WriteObserver | null, bytes: Buffer): void => {
@@ -60,36 +60,36 @@ export class EndpointDriver implements ConnectionHost {
     });
   }
 
-  /** The kinds of frames that the client was sent. */
+  /** The kinds of the frames sent to the client. */
   get kinds(): Said['kind'][] {
     return this.frames.map((bytes) => splitFrame(bytes).kind);
   }
 
-  /** What the client is sent from now on. */
+  /** Forgets the frames sent so far. */
   forget(): this {
     this.frames.length = 0;
     this.observers.length = 0;
     return this;
   }
 
-  /** The link that was attached last, by which the client receives. */
+  /** The most recently attached link, on which the client receives. */
   get sender(): SenderEndpoint {
     const link = this.links.at(-1);
     assert.ok(link !== undefined && !(link instanceof ReceiverEndpoint));
     return link;
   }
 
-  /** Takes frames of the client. @throws ProtocolError */
+  /** Processes frames from the client. @throws ProtocolError */
   receive(...all: readonly Buffer[]): this {
     for (const bytes of all) {
-      // Not at the beginning of its buffer, and not to its end.
+      // The frame neither starts nor ends its buffer, as in a chunk of the socket.
       const chunk = Buffer.concat([Buffer.alloc(3, 0xee), bytes, Buffer.alloc(5, 0xee)]);
       this.endpoint.receive(chunk, 3, 3 + bytes.length);
     }
     return this;
   }
 
-  /** The condition for which a frame ends the connection. */
+  /** The condition of the protocol error that a frame causes, or `passed`. */
   refusal(bytes: Buffer): string {
     try {
       this.receive(bytes);
@@ -105,7 +105,7 @@ export class EndpointDriver implements ConnectionHost {
     return this.receive(frame('open', [str('client')]), begin());
   }
 
-  /** Sends so many messages by the link that was attached last. */
+  /** Sends `count` messages on the most recently attached link. */
   sendMessages(count: number, bytes = 4, isSettled = false): this {
     for (let i = 0; i < count; i++) {
       const message = Buffer.alloc(TRANSFER_HEAD_BYTES + bytes, 'm');
@@ -174,7 +174,9 @@ export class EndpointDriver implements ConnectionHost {
   }
 }
 
-/** How a connection with a session answers frames that have these fields. */
+/**
+ * Declares a test per case: sends the frame with these fields on a connection with a session, and expects the result.
+ */
 export function answers(
   name: Performative,
   cases: Readonly<Record<string, [(Wire | undefined)[], string]>>,

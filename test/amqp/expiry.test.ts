@@ -11,7 +11,7 @@ describe('a message with a time to live', () => {
   let node: AmqpNode;
   afterEach(() => node.stop());
 
-  it('is rejected on an engine that has none; one that lasts for ever is not', async () => {
+  it('is rejected by an engine without expiry, unless it lasts forever', async () => {
     node = await AmqpNode.start({ engine: withoutExpiry(MEMORY_SQLITE) });
     const sender = await (await node.client()).sender('N/a');
     const at = new Date(node.clock.now() + 1000);
@@ -27,7 +27,7 @@ describe('a message with a time to live', () => {
     assert.equal((await node.sizes('a')).ready, 4);
   });
 
-  it('of a rejected delivery on such an engine the reason is lost, and the element stays', async () => {
+  it('that the client rejects on an engine without expiry stays in the queue, and its reason is dropped', async () => {
     node = await AmqpNode.start({ engine: withoutExpiry(MEMORY_SQLITE) });
     await node.insert('a', 'x');
     const receiver = await (await node.client()).receiver('N/a', {}, 1);
@@ -36,7 +36,7 @@ describe('a message with a time to live', () => {
     while ((await node.sizes('a')).scheduled !== 1);
   });
 
-  describe('on an engine that has it', () => {
+  describe('on an engine with expiry', () => {
     for (const [name, fields] of [
       ['ttl', () => ({ ttl: 2000 })],
       ['absolute-expiry-time', (now: number) => ({ absolute_expiry_time: new Date(now + 2000) })],
@@ -54,7 +54,7 @@ describe('a message with a time to live', () => {
       });
     }
 
-    it('never expires if its moment is 0, as old versions of Qpid Proton send it', async () => {
+    it('never expires if its absolute-expiry-time is 0, as old versions of Qpid Proton send it', async () => {
       node = await AmqpNode.start({ engine: MEMORY_SQLITE });
       const sender = await (await node.client()).sender('N/a');
       await sender.send({ body: 'x', absolute_expiry_time: new Date(0) });
@@ -62,7 +62,7 @@ describe('a message with a time to live', () => {
       assert.notEqual(await node.pop('a'), null);
     });
 
-    it('keeps the moment for its receiver', async () => {
+    it('returns its absolute-expiry-time to the receiver', async () => {
       node = await AmqpNode.start({ engine: MEMORY_SQLITE });
       const client = await node.client();
       const at = new Date(node.clock.now() + 2000);
@@ -71,7 +71,7 @@ describe('a message with a time to live', () => {
       assert.deepEqual(message.absolute_expiry_time, at);
     });
 
-    it('does not tell the receiver of a dead letter that it has expired, nor of one that was moved back', async () => {
+    it('has no absolute-expiry-time for the receiver once it is a dead letter or was redriven', async () => {
       node = await AmqpNode.start({ engine: MEMORY_SQLITE });
       const client = await node.client();
       const at = node.clock.now() + 2000;
@@ -83,14 +83,14 @@ describe('a message with a time to live', () => {
       assert.equal(message.absolute_expiry_time, undefined);
       const { 'absolute-expiry-time': kept, 'x-dl-reason': reason } = message.application_properties ?? {};
       assert.deepEqual([kept, reason], [String(at), 'expired']);
-      // As `redrive` leaves it.
+      // The headers that `redrive` leaves.
       const headers = ['absolute-expiry-time', String(at), 'x-ks-origin-id', 'id'];
       await node.insert('b', { body: Buffer.from('x'), headers });
       const back = await (await client.receiver('N/b', {}, 1)).next();
       assert.equal(back.message.absolute_expiry_time, undefined);
     });
 
-    it('does not tell the receiver of a copy of an exchange that it has expired: copies do not', async () => {
+    it('has no absolute-expiry-time for the receiver of an exchange’s copy, because copies do not expire', async () => {
       node = await AmqpNode.start({ engine: MEMORY_SQLITE });
       const client = await node.client();
       const past = String(node.clock.now() - 2000);
@@ -105,7 +105,7 @@ describe('a message with a time to live', () => {
       }
     });
 
-    it('that is rejected tells the dead-letter queue why', async () => {
+    it('passes the error of its rejection to the dead-letter queue as the reason', async () => {
       node = await AmqpNode.start({ engine: MEMORY_SQLITE });
       const client = await node.client();
       for (const [error, expected] of [

@@ -18,7 +18,7 @@ import {
   uint,
 } from './wire.ts';
 
-describe('a fault of the server in an AMQP session', () => {
+describe('an internal error in an AMQP session', () => {
   let node: AmqpNode;
   let client: RawClient;
 
@@ -33,7 +33,7 @@ describe('a fault of the server in an AMQP session', () => {
   const endsWithInternalError = async (): Promise<void> => {
     assert.equal(conditionOf(await client.until(KIND.close)), 'amqp:internal-error');
     assert.equal(faults()[0], 'RangeError: broken');
-    // Others are served.
+    // Other clients are still served.
     await (await node.client()).receiver('N/q');
   };
 
@@ -47,25 +47,25 @@ describe('a fault of the server in an AMQP session', () => {
     await node.stop();
   });
 
-  it('at the end of a turn ends the connection with amqp:internal-error', async () => {
+  it('at the end of an event-loop turn closes the connection with amqp:internal-error', async () => {
     mock.method(OutgoingLink.prototype, 'fill', fail, { times: 1 });
     client.write(credit(0, 11));
     await endsWithInternalError();
   });
 
-  it('when the client takes more again ends the connection with amqp:internal-error', async () => {
+  it('when the client opens its window again closes the connection with amqp:internal-error', async () => {
     mock.method(OutgoingLink.prototype, 'fill', fail, { times: 1 });
     client.write(attachSender({ name: 'm', handle: 1 }));
     await endsWithInternalError();
   });
 
-  it('at the end of a link ends the connection with amqp:internal-error', async () => {
+  it('during a detach by the client closes the connection with amqp:internal-error', async () => {
     mock.method(SenderEndpoint.prototype, 'release', fail, { times: 1 });
     client.write(detach(0));
     await endsWithInternalError();
   });
 
-  it('at the end of a link that the server ends does so, too', async () => {
+  it('during a detach by the server closes the connection with amqp:internal-error', async () => {
     mock.method(SenderEndpoint.prototype, 'release', fail, { times: 1 });
     const [consumer] = node.queue('q').consumers();
     node.queue('q').cancel(consumer?.tid ?? '', null);
@@ -76,7 +76,7 @@ describe('a fault of the server in an AMQP session', () => {
     ['links are released', SenderEndpoint.prototype, 'release'],
     ['links are stopped', OutgoingLink.prototype, 'stop'],
   ] as const) {
-    it(`when ${what} behind a lost connection is logged`, async () => {
+    it(`when ${what} after a lost connection is logged`, async () => {
       const original = owner[method as keyof typeof owner] as (...given: unknown[]) => unknown;
       mock.method(
         owner,
@@ -94,8 +94,8 @@ describe('a fault of the server in an AMQP session', () => {
   }
 });
 
-describe('a client that receives', () => {
-  it('cannot make the credit of a link overflow', async () => {
+describe('a receiving client', () => {
+  it('cannot overflow the credit of a link', async () => {
     const node = await AmqpNode.start();
     try {
       const client = await node.rawClient(
@@ -110,7 +110,7 @@ describe('a client that receives', () => {
       };
       flow(10, 0, 100);
       await until(() => node.queue('q').consumers().length === 1);
-      // The window closes behind the take, so that the element's transfer waits, and a flow behind it.
+      // Close the window after the take, so that the element's transfer is queued, with a flow behind it.
       client.write(
         frame('flow', [uint(0), uint(0), uint(0), uint(2048)]),
         frame('flow', [uint(0), uint(0), uint(0), uint(2048), NULL, NULL, NULL, NULL, FALSE, TRUE]),

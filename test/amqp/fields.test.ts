@@ -24,7 +24,7 @@ import {
   type Wire,
 } from './wire.ts';
 
-/** Fields that are entered, of bytes that have more behind them which would do as a value. */
+/** Enters a list that is followed in its buffer by bytes which would be valid values. */
 function entered(given: Buffer): FieldReader {
   const fields = new FieldReader(AMQP_LIMITS);
   fields.enter(Buffer.concat([given, uint(0), uint(0)]), 0, given.length);
@@ -35,7 +35,7 @@ function of(...values: Wire[]): FieldReader {
   return entered(described(0x10, list8(...values)));
 }
 
-/** What is said to a list, whether its buffer ends with it or continues. */
+/** The error messages for a list, once at the end of its buffer and once followed by more bytes. */
 function refusals(
   given: Buffer,
   read: (fields: FieldReader) => void = (fields) => fields.finish(),
@@ -56,7 +56,7 @@ function refusals(
 }
 
 describe('The fields of a list', () => {
-  it('are entered by a number or a symbol, in every form of a list', () => {
+  it('are entered by a numeric or symbolic descriptor, in every encoding of a list', () => {
     const fields = new FieldReader(AMQP_LIMITS);
     const enter = (given: Buffer): number | string => fields.enter(given, 0, given.length);
     assert.equal(enter(described(0x10, list8(uint(1)))), 0x10);
@@ -71,7 +71,7 @@ describe('The fields of a list', () => {
     assert.equal(enter(bytes(0, 0x80, Buffer.alloc(8, 1), list8())), ABSENT);
   });
 
-  it('are read in their order, each by its type', () => {
+  it('are read in order, each by its type', () => {
     const fields = of(
       uint(0),
       uint(255),
@@ -96,7 +96,7 @@ describe('The fields of a list', () => {
     assert.equal(fields.finish(), fields.end);
   });
 
-  it('are absent where they are null, and where the list has ended', () => {
+  it('are absent if they are null or the list has ended', () => {
     const fields = of(NULL);
     assert.equal(fields.uint('a'), ABSENT);
     const { at } = fields;
@@ -114,7 +114,7 @@ describe('The fields of a list', () => {
     assert.throws(() => fields.requiredUint('h'), /h is missing/);
   });
 
-  it('are returned as what their types hold', () => {
+  it('are returned with their values', () => {
     const map = map8(sym('k'), NULL);
     const fields = of(bin('abc'), bin(''), str('ü'), sym('s'), map);
     assert.deepEqual([fields.binary('a'), fields.binary('b')], [Buffer.from('abc'), Buffer.alloc(0)]);
@@ -123,14 +123,14 @@ describe('The fields of a list', () => {
     assert.deepEqual(long.binary('a'), Buffer.alloc(300, 'x'));
   });
 
-  it('are numbers of 64 bits, in every form', () => {
+  it('are read as 64-bit numbers in every encoding', () => {
     const fields = of(bytes(0x44), smallUlong(7), bytes(0x80, Buffer.from('0000000300000005', 'hex')), NULL);
     const read = ['a', 'b', 'c', 'd'].map((name) => fields.ulong(name));
     assert.deepEqual(read, [0, 7, 3 * 2 ** 32 + 5, ABSENT]);
     assert.throws(() => of(uint(1)).ulong('x'), /x is not of type ulong/);
   });
 
-  it('may be lists of their own', () => {
+  it('may be nested lists', () => {
     const outer = of(described(0x28, list8(uint(5))), uint(6));
     const inner = new FieldReader(AMQP_LIMITS);
     assert.equal(inner.enterField(outer), 0x28);
@@ -185,7 +185,7 @@ describe('The fields of a list', () => {
     ],
   };
   for (const [what, [given, message]] of Object.entries(wrong)) {
-    it(`are not entered, or not left, where there is ${what}`, () => {
+    it(`are rejected if there is ${what}`, () => {
       assert.deepEqual(refusals(given), new Set([message]));
     });
   }
@@ -198,13 +198,13 @@ describe('The fields of a list', () => {
     'a boolean': [bytes(0x56), (fields) => fields.boolean('x')],
   };
   for (const [what, [value, read]] of Object.entries(cut)) {
-    it(`refuse ${what} that is cut off by the end of its list`, () => {
+    it(`are rejected if ${what} is cut off by the end of the list`, () => {
       const [message] = refusals(described(1, list8(value)), read);
       assert.match(message ?? '', /is incomplete|longer than/);
     });
   }
 
-  it('do not take what is behind their list for one of them', () => {
+  it('are not read beyond the end of the list', () => {
     for (const read of [
       (fields: FieldReader) => fields.uint('x'),
       (fields: FieldReader) => fields.isAbsent,
@@ -215,7 +215,7 @@ describe('The fields of a list', () => {
     }
   });
 
-  it('refuse values of other types', () => {
+  it('are rejected if their type is wrong', () => {
     assert.throws(() => of(str('1')).uint('x'), /x is not of type uint/);
     assert.throws(() => of(uint(1)).ushort('x'), /x is not of type ushort/);
     assert.throws(() => of(uint(1)).ubyte('x'), /x is not of type ubyte/);

@@ -13,11 +13,11 @@ import {
 } from './foreign/driven.ts';
 import { AmqpNode } from './node.ts';
 
-// Libraries that other people wrote, each put through the same suite.
+// Third-party AMQP libraries, each run through the same suite.
 
-/** Only for tests that would otherwise hang; nothing is measured with it. */
+/** Bounds tests that would otherwise hang; not a measurement. */
 const PATIENCE_MS = 120_000;
-/** These libraries and rhea keep real time, so it is long enough for a busy machine. */
+/** Third-party libraries run on real time, so this is long enough for a busy machine. */
 const SILENCE_MS = 4_000;
 const BEAT_MS = 1_000;
 
@@ -58,7 +58,7 @@ function foreignSuite(library: ForeignLibrary): void {
       assert.deepEqual(await sizes(), expected);
     };
 
-    it('sends and gets bytes, with their type and application properties', async () => {
+    it('sends and receives bytes with their content type and application properties', async () => {
       const address = fresh();
       const bytes = Buffer.from(Array.from({ length: 2560 }, (_, i) => i & 255));
       const sent = await client.send(address, bytes, 'image/png', { colour: 'blue', orderId: 'A-1' });
@@ -72,7 +72,7 @@ function foreignSuite(library: ForeignLibrary): void {
       await settled(address, { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('sends and gets a message of many frames, and an empty one', async () => {
+    it('sends and receives a message of many frames, and an empty one', async () => {
       const address = fresh();
       const large = Buffer.alloc(400_000, 'Grüße, ☃');
       if (library.sendsManyFrames) assert.equal(await client.send(address, large), 'accepted');
@@ -84,7 +84,7 @@ function foreignSuite(library: ForeignLibrary): void {
       await settled(address, { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('gets many in order, within its credit', async () => {
+    it('receives many messages in order, within its credit', async () => {
       const address = fresh();
       for (let i = 0; i < 50; i++) await client.send(address, Buffer.from(`no. ${i}`));
       await client.receive(address, 50);
@@ -95,7 +95,7 @@ function foreignSuite(library: ForeignLibrary): void {
       await settled(address, { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('gets what is sent while it waits', async () => {
+    it('receives a message that is sent while it waits', async () => {
       const address = fresh();
       await client.receive(address, 1);
       const next = client.next();
@@ -125,7 +125,7 @@ function foreignSuite(library: ForeignLibrary): void {
       await settled(address, { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('sends to groups and reads as one', async () => {
+    it('sends to groups and receives as one of them', async () => {
       await client.send('S/groups', Buffer.from('for one'), '-', { 'x-ks-groups': 'G1' });
       await client.send('S/groups', Buffer.from('for two'), '-', { 'x-ks-groups': 'G1,G2' });
       await client.receive('S/groups', 1, 'unsettled', 'G2');
@@ -133,18 +133,18 @@ function foreignSuite(library: ForeignLibrary): void {
       await client.settle('accepted');
     });
 
-    it('learns that a message is rejected', async () => {
+    it('reports that a message was rejected', async () => {
       assert.equal(await client.send(fresh(), Buffer.from('x'), '-', { 'x-delta-t': 'soon' }), 'rejected');
     });
 
-    it('learns that its password is wrong', async () => {
+    it('reports a wrong password', async () => {
       const other = library.start();
-      // One of them says no more than that its connection closed.
+      // One of the libraries reports only that its connection was closed.
       await assert.rejects(other.open(node.port, { password: 'wrong' }), /auth|ConnectionClose/i);
       await other.end();
     });
 
-    it('continues after its connection was cut', async () => {
+    it('recovers from a cut connection, which counts a failed try for its unsettled message', async () => {
       const address = fresh();
       await client.send(address, Buffer.from('held'));
       await client.receive(address, 1);
@@ -162,7 +162,7 @@ function foreignSuite(library: ForeignLibrary): void {
       await settled(address, { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('gets the dead letter of what failed too often', async () => {
+    it('receives the dead letter of a message that failed too often', async () => {
       await client.send('D/foreign', Buffer.from('hopeless'), 'text/plain');
       await client.receive('D/foreign', 2);
       for (const tries of [0, 1]) {
@@ -178,7 +178,7 @@ function foreignSuite(library: ForeignLibrary): void {
       await client.settle('accepted');
     });
 
-    it('continues after the server was restarted, and no try is counted for what it held', async () => {
+    it('recovers from a server restart, which counts no try for its unsettled message', async () => {
       const address = fresh();
       await client.send(address, Buffer.from('held'));
       await client.receive(address, 1);
@@ -198,7 +198,7 @@ function foreignSuite(library: ForeignLibrary): void {
     });
 
     if (library.sendsValues) {
-      it('sends and gets bodies of the common types', async () => {
+      it('sends and receives bodies of the common AMQP types', async () => {
         const address = fresh();
         for (const kind of VALUE_KINDS) assert.equal(await client.sendValue(address, kind), 'accepted', kind);
         await client.receive(address, VALUE_KINDS.length);
@@ -210,7 +210,7 @@ function foreignSuite(library: ForeignLibrary): void {
     }
 
     if (library.browses) {
-      it('browses: what it settles stays', async () => {
+      it('browses without removing what it settles', async () => {
         const address = fresh();
         for (const body of ['x', 'y']) await client.send(address, Buffer.from(body));
         await client.receive(address, 5, 'copy');
@@ -226,7 +226,7 @@ function foreignSuite(library: ForeignLibrary): void {
     }
 
     if (library.drains) {
-      it('learns when a drain is done, of a queue with elements and of an empty one', async () => {
+      it('reports the end of a drain, with elements and on an empty queue', async () => {
         const address = fresh();
         for (let i = 0; i < 3; i++) await client.send(address, Buffer.from(`no. ${i}`));
         assert.equal(await client.drain(address, 10), 3);
@@ -236,7 +236,7 @@ function foreignSuite(library: ForeignLibrary): void {
     }
 
     if (library.beatsWhenAsked) {
-      it('keeps its connection by heart-beats, notices when the server sends none, and is noticed', async () => {
+      it('keeps its connection alive by heart-beats, detects a silent server, and is detected when silent', async () => {
         const patient = await start({ idleTimeoutMs: BEAT_MS });
         patient.runClock(BEAT_MS);
         const line = await TcpProxy.start(patient.port);
@@ -246,7 +246,7 @@ function foreignSuite(library: ForeignLibrary): void {
         await beating.receive('N/beats', 2);
         const next = beating.next();
         const { frames } = counts;
-        // Half a beat apart: for longer than the client bears the server's silence.
+        // Beats are half a period apart, so this takes longer than the silence that the client tolerates.
         await until(() => counts.frames >= frames + 10);
         await patient.insert('beats', 'alive');
         assert.equal((await next).body.toString(), 'alive');
@@ -257,7 +257,7 @@ function foreignSuite(library: ForeignLibrary): void {
         await beating.open(line.port, { silenceMs: SILENCE_MS });
         await until(() => counts.sessions === 1);
         patient.runClock();
-        // The driver waits for its next line, and its library has no thread of its own.
+        // The driver waits for its next command, and its library has no thread that could send heart-beats.
         await until(() => counts.sessions === 0);
         await beating.end();
         await line.stop();
@@ -266,11 +266,11 @@ function foreignSuite(library: ForeignLibrary): void {
     }
 
     if (library.namesLinks) {
-      it('may name two links alike, one each way, and attach again under the name', async () => {
+      it('allows two links of opposite direction to share a name, and to attach again', async () => {
         await client.ask('same', fresh());
       });
 
-      it('learns why a link is refused', async () => {
+      it('reports why a link was rejected', async () => {
         assert.deepEqual(await client.ask('refused', 'X/a'), ['amqp:not-found']);
       });
     }
@@ -278,7 +278,7 @@ function foreignSuite(library: ForeignLibrary): void {
 }
 
 describe('python3-qpid-proton with a client certificate', { timeout: PATIENCE_MS }, () => {
-  it('logs in by SASL EXTERNAL, with the rights of the user whom it names, or not at all', async () => {
+  it('logs in by SASL EXTERNAL with the rights of the user whom the certificate names, or is rejected', async () => {
     const tls = makeListenerTls();
     const authority = new CertificateAuthority();
     const node = await AmqpNode.start({ options: { tls: { ...tls, clientCa: authority.cert } } });

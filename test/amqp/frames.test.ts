@@ -39,34 +39,34 @@ const STATE = 'amqp:illegal-state';
 const LIMIT = 'amqp:resource-limit-exceeded';
 const ERROR = described(0x1d, list8(sym('amqp:internal-error'), str('why')));
 
-describe('The endpoint of a connection, of any frame', () => {
-  it('refuses a data offset before the header, or past the end', () => {
+describe('The connection endpoint, on any frame', () => {
+  it('rejects a data offset inside the header or past the end', () => {
     for (const doff of [0, 1, 3, 255]) {
       assert.equal(new EndpointDriver().refusal(rawFrame(0, 0, Buffer.alloc(0), doff)), FRAMING);
     }
   });
 
-  it('lets an extended header pass', () => {
+  it('ignores an extended header', () => {
     const body = open().subarray(8);
     assert.equal(new EndpointDriver().refusal(rawFrame(0, 0, bytes(Buffer.alloc(4), body), 3)), 'passed');
   });
 
-  it('refuses types that are not AMQP', () => {
+  it('rejects frame types other than AMQP', () => {
     for (const type of [1, 2, 255]) {
       assert.equal(new EndpointDriver().refusal(rawFrame(type, 0, open().subarray(8))), FRAMING);
     }
   });
 
-  it('lets heart-beats pass at any time', () => {
+  it('accepts heart-beats at any time', () => {
     assert.deepEqual(new EndpointDriver().receive(HEART_BEAT).frames, []);
   });
 
-  it('refuses everything before open', () => {
+  it('rejects every performative before open', () => {
     const early = [begin(), attachSender(), credit(0, 1), detach(), end(), close()];
     for (const bytes of early) assert.equal(new EndpointDriver().refusal(bytes), STATE);
   });
 
-  it('refuses what is no performative', () => {
+  it('rejects bodies that are not a performative', () => {
     for (const body of [
       described(0x10, str('open')),
       described(0x10, NULL),
@@ -88,7 +88,7 @@ describe('The endpoint of a connection, of any frame', () => {
     }
   });
 
-  it('knows performatives by their symbols, and by an ulong of any length', () => {
+  it('accepts performatives described by their symbols, or by a ulong in any encoding', () => {
     const fields = list8(str('client'));
     for (const descriptor of [
       sym('amqp:open:list'),
@@ -101,7 +101,7 @@ describe('The endpoint of a connection, of any frame', () => {
     assert.equal(new EndpointDriver().refusal(rawFrame(0, 0, bytes(0, high, fields))), STATE);
   });
 
-  it('refuses payloads behind all but transfers', () => {
+  it('rejects a payload after any performative but a transfer', () => {
     const behind = (whole: Buffer): Buffer => rawFrame(0, 0, bytes(whole.subarray(8), Buffer.from('x')));
     assert.equal(new EndpointDriver().refusal(behind(open())), DECODE);
     const others = [begin(1), attachSender({ name: 'm', handle: 1 }), credit(0, 1), detach(), end(), close()];
@@ -114,7 +114,7 @@ describe('The endpoint of a connection, of any frame', () => {
     }
   });
 
-  it('executes nothing behind a close of either side, but the close of the client', () => {
+  it('ignores frames after a close by either side, except the close of the client', () => {
     const closed = new EndpointDriver().begun().receive(close()).forget();
     assert.deepEqual(closed.receive(begin(1), close()).frames, []);
     const closing = new EndpointDriver().begun();
@@ -126,7 +126,7 @@ describe('The endpoint of a connection, of any frame', () => {
   });
 });
 
-describe('The endpoint of a connection, of open', () => {
+describe('The connection endpoint, on open', () => {
   answers('open', {
     'no container-id': [[NULL], FIELD],
     'a container-id that is a symbol': [[sym('a')], DECODE],
@@ -160,7 +160,7 @@ describe('The endpoint of a connection, of open', () => {
     ],
   });
 
-  it('refuses a second one, and one on another channel than 0', () => {
+  it('rejects a second open, and an open on a channel other than 0', () => {
     const driver = new EndpointDriver();
     driver.receive(open());
     assert.equal(driver.refusal(open()), STATE);
@@ -168,7 +168,7 @@ describe('The endpoint of a connection, of open', () => {
   });
 });
 
-describe('The endpoint of a connection, of begin and end', () => {
+describe('The connection endpoint, on begin and end', () => {
   const fields = [undefined, uint(0), uint(1), uint(1)];
 
   answers('begin', {
@@ -191,13 +191,13 @@ describe('The endpoint of a connection, of begin and end', () => {
     });
   }
 
-  it('refuses channels above the highest', () => {
+  it('rejects channels above its channel-max', () => {
     const { channelMax } = AMQP_LIMITS;
     assert.equal(new EndpointDriver().begun().refusal(begin(channelMax)), 'passed');
     assert.equal(new EndpointDriver().begun().refusal(begin(channelMax + 1)), FRAMING);
   });
 
-  it('refuses more sessions than the peer has channels', () => {
+  it('rejects more sessions than the peer’s channel-max allows', () => {
     const driver = new EndpointDriver();
     driver.receive(open(NULL, NULL, ushort(1)));
     driver.receive(begin(0));
@@ -207,12 +207,12 @@ describe('The endpoint of a connection, of begin and end', () => {
     assert.equal(driver.refusal(begin(9)), 'passed');
   });
 
-  it('refuses frames on a channel without a session', () => {
+  it('rejects frames on a channel without a session', () => {
     const all = [attachSender({ channel: 1 }), credit(0, 1, 1), detach(0, 1), end(1)];
     for (const one of all) assert.equal(new EndpointDriver().begun().refusal(one), FRAMING);
   });
 
-  it('lets a channel be used again after its end', () => {
+  it('allows a channel to be reused after its end', () => {
     const driver = new EndpointDriver().begun();
     assert.equal(driver.refusal(end()), 'passed');
     assert.equal(driver.refusal(end()), FRAMING);
@@ -228,7 +228,7 @@ describe('The endpoint of a connection, of begin and end', () => {
   });
 });
 
-describe('The endpoint of a connection, of flow, detach and close', () => {
+describe('The connection endpoint, on flow, detach and close', () => {
   const session = [undefined, uint(1), uint(0), uint(1)];
 
   answers('flow', {
@@ -250,7 +250,7 @@ describe('The endpoint of a connection, of flow, detach and close', () => {
     'a drain that is a number': [[...session, uint(0), uint(0), uint(1), undefined, uint(1)], DECODE],
   });
 
-  it('answers a flow that asks for an echo, about a link or the session', () => {
+  it('answers a flow that requests an echo, for a link or the session', () => {
     const driver = new EndpointDriver({ credit: 7 })
       .begun()
       .receive(attachSender(), attachReceiver({ handle: 1 }));
@@ -260,12 +260,12 @@ describe('The endpoint of a connection, of flow, detach and close', () => {
       driver.forget().receive(echo(...link));
       assert.deepEqual(driver.kinds, [0x13]);
     }
-    // Handle, delivery-count, credit, available, drain.
+    // Handle 1, delivery-count 0, credit 3, available 0, drain false.
     const tail = bytes(0x52, 1, 0x43, 0x52, 3, 0x40, 0x42);
     assert.deepEqual(driver.frames[0]?.subarray(-tail.length), tail);
   });
 
-  it('takes credit back that a sender uses up without sending', () => {
+  it('regains the credit that a sender uses up by a drain', () => {
     const driver = new EndpointDriver({ credit: 10 }).begun().receive(attachSender());
     const advanced = (count: number): Buffer =>
       frame('flow', [...session, uint(0), uint(count), uint(0), uint(0), TRUE]);
@@ -283,7 +283,7 @@ describe('The endpoint of a connection, of flow, detach and close', () => {
     'an error of another type': [[uint(0), TRUE, described(0x28, list8())], DECODE],
   });
 
-  it('refuses a second detach', () => {
+  it('rejects a second detach', () => {
     const driver = new EndpointDriver().begun();
     driver.receive(attachReceiver());
     assert.equal(driver.refusal(detach()), 'passed');

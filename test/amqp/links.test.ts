@@ -11,7 +11,7 @@ import { begin, described, frame, list8, map8, NULL, str, sym, TRUE, uint } from
 
 const { types, message: rheaMessage } = rhea;
 
-/** The error that a refused link ends with. */
+/** The error with which a rejected link ends. */
 async function refusal(attaching: Promise<unknown>): Promise<Ended> {
   try {
     await attaching;
@@ -32,7 +32,7 @@ describe('a link', () => {
   });
   after(() => node.stop());
 
-  it('names its queue in three ways and by URLs, percent-encoded', async () => {
+  it('accepts three forms of queue addresses, and URLs, percent-encoded', async () => {
     const ways = [
       'N/a%20%2F%3F%C3%BC',
       '/q/N/a%20%2F%3Fü',
@@ -54,7 +54,7 @@ describe('a link', () => {
     assert.deepEqual(await node.sizes('a /?ü'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('that names no queue is refused', async () => {
+  it('is rejected if its address names no queue', async () => {
     const addresses = ['', 'N', '/N/a', 'N/a/b', '/q/N', '/x/N/a', 'N/%ff', 'N/%', 'N/%00', 'N/', '/a'];
     const urls = ['amqp://N/a', 'amqps://host', 'amqp://host/N', 'amqp://host/N/a/b', 'http://host/N/a'];
     for (const address of [...addresses, ...urls]) {
@@ -65,18 +65,18 @@ describe('a link', () => {
     assert.equal((await refusal(client.sender('X/a'))).condition, 'amqp:not-found');
   });
 
-  it('may have the options of its address in a URL', async () => {
+  it('accepts address options in a URL', async () => {
     await node.insertInto('S', 'url', { body: Buffer.from('x'), groups: ['G2'] });
     const receiver = await client.receiver('amqps://host/S/url?group=G2', { snd_settle_mode: 1 }, 1);
     assert.equal(textOf(await receiver.next()), 'x');
   });
 
-  it('that names no queue gets an error without the password of its URL', async () => {
+  it('hides the password of a URL in the error about its address', async () => {
     const { message } = await refusal(client.sender('amqps://test:hush@host/N'));
     assert.ok(message.includes('The address "amqps://***@host/N" does not name a queue.'), message);
   });
 
-  it('whose options make no sense is refused', async () => {
+  it('is rejected if its options are invalid', async () => {
     const broken = [
       'N/a?lease=0',
       'N/a?lease=x',
@@ -97,20 +97,20 @@ describe('a link', () => {
     }
   });
 
-  it('may name a group that contains an equals sign', async () => {
+  it('accepts a group name that contains an equals sign', async () => {
     await node.insertInto('S', 'equal', { body: Buffer.from('of a'), groups: ['a'] });
     await node.insertInto('S', 'equal', { body: Buffer.from('of a=b='), groups: ['a=b='] });
     const receiver = await client.receiver('S/equal?group=a=b=', { snd_settle_mode: 1 }, 1);
     assert.equal(textOf(await receiver.next()), 'of a=b=');
   });
 
-  it('that names a group by its address and by a filter is refused', async () => {
+  it('is rejected if it names a group both in its address and in a filter', async () => {
     const filter = { 'x-ks-group': types.wrap_described('G2', 'quayside:group') };
     const error = await refusal(client.receiver({ address: 'S/a?group=G1', filter }));
     assert.deepEqual([error.condition, error.info.parameter], ['amqp:invalid-field', 'filter']);
   });
 
-  it('to send by has no options', async () => {
+  it('is rejected if a sending link has options', async () => {
     for (const address of ['S/a?group=G1', 'N/a?lease=1000', 'S/a?group=G1&lease=1000']) {
       const error = await refusal(client.sender(address));
       assert.deepEqual(
@@ -123,7 +123,7 @@ describe('a link', () => {
     await client.sender('S/a?');
   });
 
-  it('without an address sends each message to the queue that it names in its property to', async () => {
+  it('without an address routes each message by its property to', async () => {
     assert.ok([client.connection.offered_capabilities].flat().includes('ANONYMOUS-RELAY'));
     const link = client.connection.open_sender({ target: {}, autosettle: true } as never);
     await new Promise((resolve) => link.once('sendable', resolve));
@@ -155,7 +155,7 @@ describe('a link', () => {
     assert.equal((await node.sizes('relayed-2')).ready, 1);
   });
 
-  it('without an address needs the right to write with each message', async () => {
+  it('without an address checks the right to write for each message', async () => {
     const reader = await node.client('reader');
     const link = reader.connection.open_sender({ target: {} } as never);
     await new Promise((resolve) => link.once('sendable', resolve));
@@ -170,7 +170,7 @@ describe('a link', () => {
     await reader.close();
   });
 
-  it('without the right is logged once in a minute for each user and reason, and how often it was', async () => {
+  it('rejected for a missing right is logged once per minute, user and reason, with the number of repeats', async () => {
     const own = await AmqpNode.start();
     try {
       const reader = await own.client('reader');
@@ -192,7 +192,7 @@ describe('a link', () => {
     }
   });
 
-  it('that asks for what is not served is refused as not implemented', async () => {
+  it('is rejected as not implemented if it requires an unsupported feature', async () => {
     const selector = {
       'apache.org:selector-filter:string': types.wrap_described("colour = 'blue'", 0x468c00000004),
     };
@@ -204,7 +204,7 @@ describe('a link', () => {
     for (const attempt of attempts) assert.equal((await refusal(attempt)).condition, 'amqp:not-implemented');
   });
 
-  it('to receive by tells its source: outcomes, the default of them, and that elements are moved', async () => {
+  it('announces outcomes, default outcome and the mode move in its source if the client receives', async () => {
     const receiver = await client.receiver('N/a');
     const { source } = receiver.link as unknown as { source: Record<string, unknown> };
     assert.deepEqual(source.outcomes, [
@@ -218,13 +218,13 @@ describe('a link', () => {
     await receiver.close();
   });
 
-  it('to send by tells how large a message may be', async () => {
+  it('announces the maximum message size if the client sends', async () => {
     const sender = await client.sender('N/a');
     assert.equal(sender.link.max_message_size, 1_048_576 + AMQP_LIMITS.sectionBytes);
     await sender.close();
   });
 
-  it('beyond as many as a connection may have is refused, in whichever session', async () => {
+  it('is rejected beyond the limit of links per connection, across sessions', async () => {
     const other = await node.client();
     const links = [];
     for (let i = 0; i < AMQP_LIMITS.links; i++) links.push(other.sender('N/a'));
@@ -246,7 +246,7 @@ describe('a link', () => {
     assert.equal((await node.sizes('again')).ready, 3);
   });
 
-  it('ends with the session that it is of, and what the client holds goes back', async () => {
+  it('ends with its session, and its unsettled deliveries return to the queue', async () => {
     await node.insert('ended', 'x');
     const other = await node.client();
     const session = other.session();
@@ -303,8 +303,8 @@ describe('groups of a stream over AMQP', () => {
   });
 });
 
-describe('a message for one group more than a stream may have', () => {
-  it('is rejected over AMQP, and no other that came with it', async () => {
+describe('a message for more groups than a stream may have', () => {
+  it('is rejected over AMQP, but messages pipelined with it are accepted', async () => {
     const node = await AmqpNode.start({ policies: [plain('S', { groups: ['G1'], maxGroups: 1 })] });
     const sender = await (await node.client()).sender('S/a');
     const groups = ['G2', 'G1', 'G3', 'G1', 'G4', 'G2'];
@@ -328,7 +328,7 @@ describe('a message for one group more than a stream may have', () => {
     await node.stop();
   });
 
-  it('is rejected over AMQP', async () => {
+  it('is rejected over AMQP, and later messages for existing groups are accepted', async () => {
     const node = await AmqpNode.start({ policies: [plain('S', { groups: ['G1'], maxGroups: 1 })] });
     const client = await node.client();
     const sender = await client.sender('S/a');
@@ -350,7 +350,7 @@ describe('rights over AMQP', () => {
   });
   after(() => node.stop());
 
-  it('sending needs write, receiving needs read; a namespace that one may not see is unknown', async () => {
+  it('require write to send and read to receive; a namespace without any right is reported as unknown', async () => {
     const table = [
       ['reader', 'sender', 'amqp:unauthorized-access'],
       ['reader', 'receiver', null],
@@ -373,7 +373,7 @@ describe('rights over AMQP', () => {
     );
   });
 
-  it('follow a reload of the users: links without them end, and others continue', async () => {
+  it('follow a reload of the users: links that lost their right are detached, others continue', async () => {
     const known = new TestAuthenticator();
     const writer = (): User | null =>
       known.recall(`Basic ${Buffer.from('writer:writer').toString('base64')}`);

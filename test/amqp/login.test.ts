@@ -38,14 +38,14 @@ function kinds(said: readonly Said[]): Said['kind'][] {
   return said.map(({ kind }) => kind);
 }
 
-/** The code of the outcome, which is the last that the server says. */
+/** The code of the outcome, which must be the last frame from the server. */
 async function outcome(client: RawClient): Promise<number | undefined> {
   const said = await client.rest();
   assert.equal(said.at(-1)?.kind, KIND.outcome);
   return codeOf(said.at(-1)?.bytes ?? Buffer.alloc(0));
 }
 
-describe('The login by SASL', () => {
+describe('Login by SASL', () => {
   let node: AmqpNode;
 
   beforeEach(async () => {
@@ -53,16 +53,16 @@ describe('The login by SASL', () => {
   });
   afterEach(() => node.stop());
 
-  it('offers PLAIN and nothing else', async () => {
+  it('offers only PLAIN', async () => {
     const client = await node.stranger();
     client.write(SASL);
     await client.until('SASL');
-    // RabbitMQ's client does not know a symbol without an array.
+    // RabbitMQ's client requires an array, even for a single symbol.
     const offered = array32(14, 1, 0xb3, 0, 0, 0, 5, Buffer.from('PLAIN'));
     assert.deepEqual((await client.until(KIND.mechanisms)).subarray(-offered.length), offered);
   });
 
-  it('takes the name and the password of a user, and then AMQP', async () => {
+  it('accepts the name and password of a user, then continues with AMQP', async () => {
     const client = await node.stranger();
     client.write(SASL, plain('test', 'test'));
     assert.equal(codeOf(await client.until(KIND.outcome)), 0);
@@ -75,13 +75,13 @@ describe('The login by SASL', () => {
     assert.equal(counts.receivedBytes, sent.length);
   });
 
-  it('takes what a client says without waiting for answers', async () => {
+  it('accepts pipelined frames', async () => {
     const client = await node.stranger();
     client.write(SASL, plain('test', 'test'), AMQP, open());
     await client.until(KIND.open);
   });
 
-  it('takes bytes one by one', async () => {
+  it('accepts its frames byte by byte', async () => {
     const client = await node.stranger();
     for (const byte of Buffer.concat([SASL, plain('test', 'test'), AMQP, open()])) {
       client.write(Buffer.from([byte]));
@@ -90,7 +90,7 @@ describe('The login by SASL', () => {
     await client.until(KIND.open);
   });
 
-  it('asks for a response that did not come at first', async () => {
+  it('sends a challenge if the init has no initial response', async () => {
     const client = await node.stranger();
     client.write(SASL, saslInit('PLAIN', null));
     await client.until(KIND.challenge);
@@ -98,7 +98,7 @@ describe('The login by SASL', () => {
     assert.equal(codeOf(await client.until(KIND.outcome)), 0);
   });
 
-  it('takes the name of a user as whom it acts, if it is the same', async () => {
+  it('accepts an authorization identity if it is the user itself', async () => {
     const client = await node.stranger();
     client.write(SASL, plain('test', 'test', 'test'));
     assert.equal(codeOf(await client.until(KIND.outcome)), 0);
@@ -147,7 +147,7 @@ describe('The login by SASL', () => {
     });
   }
 
-  it('logs one line for all connections of a network that end before their login in a minute, and their number', async () => {
+  it('logs one line per minute for the connections of a network that end before their login, with their number', async () => {
     for (let i = 0; i < 5; i++) {
       const client = await node.stranger();
       client.write(SASL, Buffer.alloc(8));
@@ -161,7 +161,7 @@ describe('The login by SASL', () => {
     });
   });
 
-  it('answers a token that has expired with outcome 1: no later login by it succeeds', async () => {
+  it('answers an expired token with outcome 1, because retrying cannot succeed', async () => {
     const expired = new QuaysideError('token-expired', 'Token "t" has expired.');
     const authenticator = {
       recall: () => null,
@@ -175,7 +175,7 @@ describe('The login by SASL', () => {
     await own.stop();
   });
 
-  it('asks for a response once', async () => {
+  it('sends only one challenge', async () => {
     const client = await node.stranger();
     client.write(SASL, saslInit('PLAIN', null), rawFrame(1, 0, described(0x43, list8(NULL))));
     assert.deepEqual(kinds(await client.rest()), ['SASL', KIND.mechanisms, KIND.challenge, KIND.outcome]);
@@ -187,20 +187,20 @@ describe('The login by SASL', () => {
     ['TLS by AMQP', Buffer.from('AMQP\x02\x01\0\0', 'latin1')],
     ['HTTP', Buffer.from('GET / HTTP/1.1\r\n\r\n')],
   ] as const) {
-    it(`answers ${what} with the header that should have come, and closes`, async () => {
+    it(`answers ${what} with the expected header and closes`, async () => {
       const client = await node.stranger();
       client.write(header);
       assert.deepEqual(kinds(await client.rest()), ['SASL']);
     });
   }
 
-  it('answers another header behind the login with that of AMQP, and closes', async () => {
+  it('answers any header but AMQP after the login with the AMQP header and closes', async () => {
     const client = await node.stranger();
     client.write(SASL, plain('test', 'test'), SASL);
     assert.deepEqual(kinds(await client.rest()), ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP']);
   });
 
-  it('reads 4 KiB before it, and no more', async () => {
+  it('reads at most 4 KiB', async () => {
     const client = await node.stranger();
     const frame = rawFrame(1, 0, Buffer.alloc(AMQP_LIMITS.loginBytes - 8 - SASL.length));
     client.write(SASL, frame.subarray(0, -1));
@@ -209,13 +209,13 @@ describe('The login by SASL', () => {
     assert.equal(await outcome(client), 4);
   });
 
-  it('does not wait for a frame that is larger than what is read', async () => {
+  it('rejects a frame larger than this limit without waiting for it', async () => {
     const client = await node.stranger();
     client.write(SASL, Buffer.from([0, 0, 0x10, 0x01]));
     assert.equal(await outcome(client), 2);
   });
 
-  it('takes 10 seconds and no more', async () => {
+  it('times out after 10 seconds', async () => {
     const client = await node.stranger();
     client.write(SASL);
     await client.until(KIND.mechanisms);
@@ -225,7 +225,7 @@ describe('The login by SASL', () => {
     assert.equal(await outcome(client), 4);
   });
 
-  it('is followed by open within 10 seconds', async () => {
+  it('must be followed by open within 10 seconds', async () => {
     const client = await node.stranger();
     client.write(SASL, plain('test', 'test'));
     await client.until(KIND.outcome);
@@ -235,7 +235,7 @@ describe('The login by SASL', () => {
     assert.deepEqual(kinds(await client.rest()), [KIND.open, KIND.close]);
   });
 
-  it('leaves no timer behind once the client is gone, whenever that is', async () => {
+  it('leaves no timer behind, whenever the client disconnects', async () => {
     const before = node.clock.pending;
     const frames = [SASL, plain('test', 'test'), AMQP, open()];
     for (let sent = 0; sent <= frames.length; sent++) {
@@ -250,8 +250,8 @@ describe('The login by SASL', () => {
   });
 });
 
-describe('The login by SASL ANONYMOUS', () => {
-  it('is offered and served if a user is configured for it, with that user’s rights', async () => {
+describe('Login by SASL ANONYMOUS', () => {
+  it('is offered if a user is configured for it, and grants that user’s rights', async () => {
     const node = await AmqpNode.start({ options: { anonymousUser: 'reader' } });
     const client = await node.stranger();
     client.write(SASL, saslInit('ANONYMOUS', null));
@@ -267,7 +267,7 @@ describe('The login by SASL ANONYMOUS', () => {
     await node.stop();
   });
 
-  it('fails if its user is gone', async () => {
+  it('fails if its user does not exist', async () => {
     const node = await AmqpNode.start({ options: { anonymousUser: 'gone' } });
     const client = await node.stranger();
     client.write(SASL, saslInit('ANONYMOUS', ''));
@@ -275,7 +275,7 @@ describe('The login by SASL ANONYMOUS', () => {
     await node.stop();
   });
 
-  it('is counted and logged as a login by password is, also if it fails', async () => {
+  it('is counted and logged like a password login, whether it succeeds or fails', async () => {
     const events: object[] = [];
     const log = {
       debug: (fields: object) => void events.push(fields),
@@ -301,8 +301,8 @@ describe('The login by SASL ANONYMOUS', () => {
   });
 });
 
-describe('The login by SASL, where logins cannot be checked', () => {
-  it('may be tried again later', async () => {
+describe('Login by SASL when logins cannot be checked', () => {
+  it('fails with outcome 4, so that the client may retry', async () => {
     const fault = new Error('no logins today');
     const authenticator = {
       recall: () => null,
@@ -321,8 +321,8 @@ describe('The login by SASL, where logins cannot be checked', () => {
   });
 });
 
-describe('The login by SASL, with real users', () => {
-  it('shares the limit on failures with all other doors', async () => {
+describe('Login by SASL with configured accounts', () => {
+  it('shares the limit on failed logins with the other front ends', async () => {
     const clock = new FakeClock();
     const authenticator = new PasswordAuthenticator({
       accounts: readAccounts([{ name: 'u', password: 'right', rights: null }], []),

@@ -7,7 +7,7 @@ import { until } from '../support/until.ts';
 import { type AmqpClient, Ended } from './client.ts';
 import { AmqpNode } from './node.ts';
 
-describe('an AMQP error names the wrong value and what is allowed', () => {
+describe('an AMQP error names the invalid value and what is allowed', () => {
   let node: AmqpNode;
   let client: AmqpClient;
 
@@ -40,7 +40,7 @@ describe('an AMQP error names the wrong value and what is allowed', () => {
     });
   }
 
-  it('in a source that asks to browse and to reserve', async () => {
+  it('in a source that requests both browsing and a lease', async () => {
     assert.equal(
       await messageOf(client.receiver({ address: 'N/a?lease=1000', distribution_mode: 'copy' })),
       'A link with distribution-mode "copy" does not reserve. Omit the option lease.',
@@ -94,8 +94,8 @@ describe('an AMQP error names the wrong value and what is allowed', () => {
     ],
     ['of HTTP', Buffer.from('GET / HTTP/1.1\r\n'), 'The connection starts with "GET / HT".'],
   ] as const) {
-    it(`in the log, of a client that begins with the header ${what}, which gets that of AMQP 1.0`, async () => {
-      // Lines about connections without a login are one a minute for each network.
+    it(`in the log, for a client that begins with the header ${what} and is sent the header of AMQP 1.0`, async () => {
+      // One line per minute and network is logged about connections without a login.
       node.clock.advance(60_000);
       node.logged.length = 0;
       const socket = connect(node.port, '127.0.0.1');

@@ -49,7 +49,7 @@ interface ClientInModel {
   links: LinkInModel[];
 }
 
-/** The server behind AMQP, the model of what it stores, and what each client holds. */
+/** The server behind AMQP, the model of its contents, and the unsettled messages of each client. */
 export class AmqpWorld extends SessionWorld<AmqpNode> {
   readonly #clients = new Map<number, ClientInModel>();
 
@@ -78,7 +78,7 @@ export class AmqpWorld extends SessionWorld<AmqpNode> {
     await this.settle();
   }
 
-  /** A link to receive by; at most one for each queue and group of a client. */
+  /** Attaches a receiving link; at most one for each queue and group of a client. */
   async attach(number: number, { queue, group: named, isPop, credit, leaseMs }: Wanted): Promise<void> {
     const one = await this.#client(number);
     const group = queue.ns === 'stream' ? named : '';

@@ -36,7 +36,7 @@ const of = (name: string, run: (world: AmqpWorld, client: number, index: number)
       command<AmqpWorld>(`${name}(${client}, ${index})`, (world) => run(world, client, index)),
     );
 
-/** Weighted by repetition. */
+/** Repeated entries give a command more weight. */
 const commands: fc.Arbitrary<Command>[] = [
   ...commonCommands<AmqpWorld>(),
   ...Array(5).fill(attaches),
@@ -49,11 +49,11 @@ const commands: fc.Arbitrary<Command>[] = [
 ];
 
 /**
- * The sequential model of the storage contract once more, through AMQP: with credit and drains, all outcomes,
- * links and clients that come and go, and queues that are paused.
+ * Runs the sequential model of the storage contract through AMQP: with credit and drains, all outcomes, links and
+ * clients that attach and disconnect, and paused queues.
  */
 describe('AMQP', () => {
-  it('does what the sequential model does, in any history', async () => {
+  it('behaves like the sequential model in any history', async () => {
     await checkHistories(commands, { runs: RUNS, maxCommands: 100 }, async (history) => {
       const node = await AmqpNode.start({ policies: MODEL_POLICIES });
       const world = new AmqpWorld(node, MODEL_POLICIES);

@@ -9,21 +9,21 @@ export { stalled, TestAuthenticator } from '../support/session-node.ts';
 
 export interface AmqpNodeOptions extends SessionNodeOptions {
   readonly options?: Partial<AmqpOptions>;
-  /** The first id of transfers and deliveries. */
+  /** The first transfer-id and delivery-id that the server uses. */
   readonly firstId?: number;
 }
 
-/** `max-frame-size` of clients that are logged in. */
+/** The `max-frame-size` that `rawClient` announces. */
 const CLIENT_FRAME_BYTES = 131_072;
 
-/** A node with AMQP and no other front end, on an engine of its own. */
+/** A node whose only front end is AMQP, on an engine of its own. */
 export class AmqpNode extends SessionNode<AmqpServer> {
   readonly #clients: AmqpClient[] = [];
   readonly #rawClients: RawClient[] = [];
   #timer: NodeJS.Timeout | undefined;
 
   static async start(given: AmqpNodeOptions = {}): Promise<AmqpNode> {
-    // Clients send their heart-beats by the time of the machine, of which the node's clock knows nothing.
+    // Clients send heart-beats on machine time, which the node's fake clock does not follow.
     const options = { ...AMQP_DEFAULTS, idleTimeoutMs: 0, port: 0, ...given.options };
     const node = new AmqpNode(
       await openFor(given),
@@ -35,7 +35,7 @@ export class AmqpNode extends SessionNode<AmqpServer> {
     return node;
   }
 
-  /** A client that is logged in; it is cut when the node stops, if it is still there. */
+  /** A client that is logged in; it is cut when the node stops. */
   async client(user = 'test', fields: object = {}): Promise<AmqpClient> {
     const client = await AmqpClient.open(this.port, user, fields);
     this.#clients.push(client);
@@ -47,9 +47,9 @@ export class AmqpNode extends SessionNode<AmqpServer> {
   }
 
   /**
-   * Lets the node's clock run with that of the machine, by which clients send their heart-beats, until it stops.
-   * @param unheardMs how far it runs without a frame of a client, whom a busy machine may hold up; not given: without
-   * limit
+   * Advances the node's clock with the machine's clock, by which clients send heart-beats, until the node stops.
+   * @param unheardMs how far the clock may run without a frame from a client, which a busy machine may delay; default:
+   *   without limit
    */
   runClock(unheardMs = Infinity): void {
     clearInterval(this.#timer);
@@ -73,14 +73,14 @@ export class AmqpNode extends SessionNode<AmqpServer> {
     await super.stop();
   }
 
-  /** A connection on which nothing was sent. */
+  /** A connection on which the client has sent nothing. */
   async stranger(): Promise<RawClient> {
     const client = await RawClient.open(this.port);
     this.#rawClients.push(client);
     return client;
   }
 
-  /** A client that sends bytes, logged in, which has sent these frames behind its `open`. */
+  /** A logged-in client for raw bytes that has sent these frames after its `open`. */
   async rawClient(...frames: readonly Buffer[]): Promise<RawClient> {
     const client = await this.stranger();
     client.write(SASL, plain('test', 'test'));
@@ -90,7 +90,7 @@ export class AmqpNode extends SessionNode<AmqpServer> {
     return client;
   }
 
-  /** The reasons that the log has for connections that were ended. */
+  /** The conditions in the log with which connections ended. */
   get endReasons(): unknown[] {
     return this.logged
       .filter(({ message }) => message === 'an AMQP connection was ended')

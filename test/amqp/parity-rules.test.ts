@@ -6,10 +6,10 @@ import { elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support
 import { until } from '../support/until.ts';
 import { type AmqpClient, Ended, type Got, type TestReceiver, textOf } from './client.ts';
 
-// Rows of docs/protocols/parity.md: a test's name begins with the row's. Those about what an element carries are
-// in parity.test.ts.
+// The tests cover rows of docs/protocols/parity.md: the name of a test begins with the name of its row. Rows about the
+// content of an element are in parity.test.ts.
 
-describe('HTTP and AMQP alike', () => {
+describe('HTTP and AMQP agree on', () => {
   let node: ParityNode;
   let http: QueueClient;
   let amqp: AmqpClient;
@@ -38,7 +38,7 @@ describe('HTTP and AMQP alike', () => {
   };
   const sizesAre = (...expected: number[]): Promise<void> =>
     until(async () => JSON.stringify(await sizes()) === JSON.stringify(expected));
-  /** A client of its own that holds the next message. */
+  /** A separate client that holds the next message unsettled. */
   const holding = async (
     address = addressOf(queue),
     fields: object = {},
@@ -48,7 +48,7 @@ describe('HTTP and AMQP alike', () => {
     return { client, receiver, got: await receiver.next() };
   };
 
-  it('many at once: a take of many and credit bring the same elements, and neither those of the other', async () => {
+  it('many at once: a take of many and credit deliver the same elements, and no element twice', async () => {
     fresh();
     for (const body of ['a', 'b', 'c', 'd', 'e']) await insert(body);
     const path = `/q/N/${queue}/take`;
@@ -69,7 +69,7 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
-  it('queue: odd names are the same queue', async () => {
+  it('queue: a name with special characters is the same queue', async () => {
     for (const name of ['a/b', '%2F', 'ü ☃', '..', 'a:b', 'a\\b', '__proto__', 'a?b']) {
       queue = name;
       await send();
@@ -81,7 +81,7 @@ describe('HTTP and AMQP alike', () => {
     }
   });
 
-  it('delay: seconds here are milliseconds there', async () => {
+  it('delay: HTTP takes seconds, AMQP milliseconds', async () => {
     fresh();
     await send({ message_annotations: { 'x-opt-delivery-delay': 1500 } });
     await send({ application_properties: { 'x-delta-t': 1500 } });
@@ -97,7 +97,7 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
-  it('time to live: seconds here are milliseconds there', async () => {
+  it('time to live: HTTP takes seconds, AMQP milliseconds', async () => {
     fresh();
     await send({ ttl: 1500 });
     await send({ absolute_expiry_time: new Date(node.harness.opened.now() + 1500) });
@@ -108,7 +108,7 @@ describe('HTTP and AMQP alike', () => {
     assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
   });
 
-  it('reason: what one says at a rollback, the other reads in the dead-letter queue', async () => {
+  it('reason: the reason of a rollback in one protocol is readable in the dead letter over the other', async () => {
     const reason = 'schlüssel "7" fehlt';
     fresh();
     await http.insert('jobs', queue, 'x', { tries: 1 });
@@ -126,7 +126,7 @@ describe('HTTP and AMQP alike', () => {
     await deadLetter.client.close();
   });
 
-  it('pop: what one took, the other does not find', async () => {
+  it('pop: an element popped over one protocol is gone for the other', async () => {
     fresh();
     await insert();
     const { client, receiver } = await holding(addressOf(queue), { snd_settle_mode: 1 });
@@ -137,7 +137,7 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
-  it('reserve: what one holds, the other waits for', async () => {
+  it('reserve: an element reserved over one protocol is not delivered over the other', async () => {
     fresh();
     await insert();
     const { client } = await holding();
@@ -148,7 +148,7 @@ describe('HTTP and AMQP alike', () => {
     assert.equal((await http.get('N', queue, { to: 0 })).status, 200);
   });
 
-  it('commit: finishes for good', async () => {
+  it('commit: removes the element', async () => {
     fresh();
     await insert();
     const { client, got } = await holding();
@@ -159,7 +159,7 @@ describe('HTTP and AMQP alike', () => {
     assert.equal((await http.commit('N', queue, id)).status, 404);
   });
 
-  it('rollback: one failed try more, at once or after the delay; released counts none', async () => {
+  it('rollback: counts a failed try, with the same delays; released counts none', async () => {
     fresh();
     await insert();
     const { client, got, receiver } = await holding();
@@ -178,7 +178,7 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
-  it('lease: one that runs out is a failed try for both', async () => {
+  it('lease: an expired lease counts a failed try for both', async () => {
     fresh();
     await insert();
     const { client } = await holding(`${addressOf(queue)}?lease=5000`);
@@ -195,7 +195,7 @@ describe('HTTP and AMQP alike', () => {
     await second.close();
   });
 
-  it('dead letter: failed tries of all consumers count together', async () => {
+  it('dead letter: failed tries over both protocols are counted together', async () => {
     fresh();
     await send({ application_properties: { colour: 'blue' } }, 'jobs');
     const reserved = await http.reserve('jobs', queue, { to: 0 });
@@ -221,7 +221,7 @@ describe('HTTP and AMQP alike', () => {
     await deadLetter.client.close();
   });
 
-  it('options of a queue: they hold for both', async () => {
+  it('options of a queue: apply to both', async () => {
     fresh();
     await http.setOptions('N', queue, { maxElements: 1, ttl: 60, retryDelay: { first: 7 } });
     await insert();
@@ -243,7 +243,7 @@ describe('HTTP and AMQP alike', () => {
     assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
   });
 
-  it('pause: holds back both, and lets inserts in', async () => {
+  it('pause: stops deliveries of both, but not inserts', async () => {
     fresh();
     await http.pause('N', queue);
     await send();
@@ -256,7 +256,7 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
-  it('holder: has the tid of the get, or one that begins with the connection', async () => {
+  it('holder: has the tid of the get over HTTP, or one that begins with the container-id over AMQP', async () => {
     fresh();
     await insert();
     await insert();
@@ -273,7 +273,7 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
-  it('consumers: are listed, and cancelled, over HTTP', async () => {
+  it('consumers: of AMQP are listed and cancelled over HTTP', async () => {
     fresh();
     const client = await node.amqpClient();
     const receiver = await client.receiver(addressOf(queue), {}, 1);
@@ -288,7 +288,7 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
-  it('rights: the same user may do the same', async () => {
+  it('rights: allow the same user the same operations', async () => {
     for (const [name, may] of [
       ['reader', [403, 200]],
       ['writer', [200, 403]],
@@ -313,7 +313,7 @@ describe('HTTP and AMQP alike', () => {
     }
   });
 
-  it('limits: a body that is too large for one is for the other', async () => {
+  it('limits: apply the same body limit to both', async () => {
     for (const [length, fits] of [
       [BODY_LIMIT, true],
       [BODY_LIMIT + 1, false],
@@ -328,7 +328,7 @@ describe('HTTP and AMQP alike', () => {
     }
   });
 
-  it('a client that goes: what it held is there for the other', async () => {
+  it('a client that goes: its unsettled elements are available to the other protocol', async () => {
     fresh();
     await insert();
     const { client } = await holding();
@@ -337,7 +337,7 @@ describe('HTTP and AMQP alike', () => {
     assert.equal(headerOf(await http.get('N', queue, { to: 0 }), 'x-ks-tries'), '1');
   });
 
-  it('owner of a reservation: what an AMQP client holds is its user alone to settle over HTTP without a token', async () => {
+  it('owner of a reservation: an element held over AMQP can be settled over HTTP without a token by the same user only', async () => {
     fresh();
     await insert();
     const { client, got } = await holding();
@@ -347,7 +347,7 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
-  it('repeated inserts: a key stores once, and a message each time', async () => {
+  it('repeated inserts: an idempotency key stores once, but every message is stored', async () => {
     fresh();
     const headers = { 'idempotency-key': 'once' };
     await http.insert('N', queue, 'x', { headers });
@@ -376,7 +376,7 @@ describe('HTTP and AMQP alike', () => {
     await client.close();
   });
 
-  it('settled: what an AMQP client holds may be settled over HTTP; its own outcome is refused then', async () => {
+  it('settled: an element held over AMQP may be settled over HTTP; the later outcome over AMQP is rejected', async () => {
     fresh();
     await insert();
     const { client, receiver, got } = await holding();
@@ -389,7 +389,7 @@ describe('HTTP and AMQP alike', () => {
 });
 
 describe('docs/protocols/parity.md', () => {
-  it('has a test over AMQP for each of its rows', () => {
+  it('has an AMQP test for each of its rows', () => {
     const folder = new URL('.', import.meta.url);
     const files = readdirSync(folder).filter((name) => /^parity.*\.test\.ts$/.test(name));
     const tests = files.flatMap((file) =>

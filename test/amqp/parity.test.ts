@@ -11,13 +11,13 @@ import { sampleBodies } from '../support/bodies.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import type { AmqpClient, Outcome } from './client.ts';
 
-/** Headers tried; `npm run test:fuzz` has the 10,000 that F17 of the reliability plan asks for. */
+/** Number of random headers; `npm run test:fuzz` uses the 10,000 that F17 of the reliability plan asks for. */
 const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 200);
 const { types } = rhea;
 const data = (bytes: Uint8Array): object => rhea.message.data_section(Buffer.from(bytes));
 const bytesOf = ({ body }: Message): Buffer => (body as { content: Buffer }).content;
 
-describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
+describe('the content of an element over AMQP, HTTP and STOMP', () => {
   let node: ParityNode;
   let harness: Harness;
   let http: QueueClient;
@@ -46,7 +46,7 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     return message;
   };
 
-  it('body, content type, content encoding, element headers: sent over AMQP, got over HTTP and STOMP as they were sent', async () => {
+  it('body, content type, content encoding, element headers: sent over AMQP, received unchanged over HTTP and STOMP', async () => {
     for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
       const queue = harness.queue();
       const message = {
@@ -80,7 +80,7 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     }
   });
 
-  it('id, text in headers: inserted over HTTP and STOMP, got over AMQP as they were inserted', async () => {
+  it('id, text in headers: inserted over HTTP and STOMP, received unchanged over AMQP', async () => {
     for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
       const queue = harness.queue();
       const encoding = contentEncoding === null ? {} : { 'content-encoding': contentEncoding };
@@ -99,7 +99,7 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
       assert.equal(message.message_annotations?.['x-opt-ks-id'], id);
       assert.equal(message.content_type, contentType);
       assert.equal(message.content_encoding ?? null, contentEncoding);
-      // Bytes that are not UTF-8 are taken for ISO 8859-1, since AMQP has nothing but UTF-8.
+      // Header bytes that are not UTF-8 are read as ISO 8859-1, because AMQP strings are UTF-8 only.
       const properties = { colour: 'blue; light', text: 'Grüße ☃', latin: 'Grüße' };
       assert.deepEqual(message.application_properties, properties);
       assert.equal(message.reply_to, 'N/answers');
@@ -124,14 +124,14 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     }
   });
 
-  it('body: a string comes back to AMQP as one, and everywhere as its bytes', async () => {
+  it('body: a string is returned as a string over AMQP, and as its bytes over HTTP', async () => {
     const queue = harness.queue();
     for (let i = 0; i < 2; i++) await send(queue, { body: 'Grüße, ☃' });
     assert.equal((await http.get('N', queue, { to: 0 })).body.toString(), 'Grüße, ☃');
     assert.equal((await pop(queue)).body, 'Grüße, ☃');
   });
 
-  it('body: a map or a sequence comes back to AMQP as one, and is its encoding over HTTP, both ways', async () => {
+  it('body: a map or a sequence is returned as such over AMQP, and as its encoding over HTTP, in both directions', async () => {
     const sequence = rhea.message.sequence_sections([[1], ['two']]);
     for (const [form, body] of [
       ['value', { a: 1, list: ['x', null] }],
@@ -148,7 +148,7 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     }
   });
 
-  it('content type: where there is none, none is made up', async () => {
+  it('content type: a missing one stays missing over AMQP', async () => {
     const queue = harness.queue();
     await http.insert('N', queue, 'x');
     assert.equal((await pop(queue)).content_type, undefined);
@@ -156,7 +156,7 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     assert.equal((await http.get('N', queue, { to: 0 })).headers['content-type'], 'application/octet-stream');
   });
 
-  it('maturity, tries, groups: are the same by both', async () => {
+  it('maturity, tries, groups: are the same over both protocols', async () => {
     const queue = harness.queue();
     const at = harness.opened.now() + 60_000;
     await send(
@@ -185,7 +185,7 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     await receiver.close();
   });
 
-  it('refused headers: all others come back identical from both', async () => {
+  it('refused headers: all other headers are returned unchanged over both protocols', async () => {
     const name = fc.oneof(
       { weight: 4, arbitrary: fc.stringMatching(/^[a-zA-Z0-9-]{1,12}$/) },
       { weight: 1, arbitrary: fc.string({ minLength: 1, maxLength: 6 }) },
@@ -205,7 +205,7 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     const receiver = await amqp.receiver(addressOf(queue), { snd_settle_mode: 1 });
     await fc.assert(
       fc.asyncProperty(name, value, async (header, given) => {
-        // rhea would set the prototype of its object instead.
+        // rhea would set the prototype of its object instead of a property.
         fc.pre(header !== '__proto__');
         const own = typeof given === 'string' ? given.toWellFormed() : given;
         const { kind, error } = await sender.send({ body: 'x', application_properties: { [header]: own } });
@@ -226,7 +226,7 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
     assert.ok(kept > HEADERS_TRIED / 4 && refused > HEADERS_TRIED / 20, `${kept} kept, ${refused} refused`);
   });
 
-  it('limits: headers are refused over AMQP where they are more than HTTP could return', async () => {
+  it('limits: headers are rejected over AMQP if HTTP could not return them', async () => {
     const most = Object.fromEntries(Array.from({ length: 64 }, (_, i) => [`n-${100 + i}`, ':'.repeat(120)]));
     const queue = harness.queue();
     for (const [properties, kind] of [
@@ -241,13 +241,15 @@ describe('what an element carries, over AMQP and over HTTP and STOMP', () => {
   });
 });
 
-/** An element header of an answer as the text that its bytes are. */
+/** An element header of an HTTP answer, its bytes decoded as UTF-8. */
 function textIn(answer: Answer, name: string): string | undefined {
   const bytes = elementHeadersOf(answer).get(name);
   return bytes === undefined ? undefined : Buffer.from(bytes, 'latin1').toString();
 }
 
-/** Under which name an application property is kept: those of fields, such as `to`, are taken. */
+/**
+ * The element header in which an application property is stored. Names of message fields, such as `to`, are reserved.
+ */
 function keptName(name: string): string {
   return HEADER_FIELDS.has(name) || name.startsWith(AMQP_PREFIX) ? `${PROPERTY_PREFIX}${name}` : name;
 }

@@ -3,14 +3,14 @@ import { connect, type Socket } from 'node:net';
 import { type ConnectionOptions, connect as connectTls } from 'node:tls';
 import { PERFORMATIVES } from './wire.ts';
 
-/** What a server said: a protocol header, or a frame. */
+/** A frame or protocol header from the server. */
 export interface Said {
   readonly bytes: Buffer;
-  /** `AMQP`, `SASL`, or the number of the descriptor; null: a heart-beat. */
+  /** `AMQP`, `SASL`, or the descriptor code of the frame; null: a heart-beat. */
   readonly kind: 'AMQP' | 'SASL' | number | null;
 }
 
-/** Descriptors of AMQP's and SASL's frames. */
+/** Descriptor codes of the frames of AMQP and SASL. */
 export const KIND = {
   ...PERFORMATIVES,
   mechanisms: 0x40,
@@ -18,7 +18,7 @@ export const KIND = {
   outcome: 0x44,
 } as const;
 
-/** A client that sends the bytes that it is given, and cuts what it receives into frames. */
+/** Sends raw bytes, and splits received bytes into frames. */
 export class RawClient {
   readonly socket: Socket;
   #bytes = Buffer.alloc(0);
@@ -47,7 +47,7 @@ export class RawClient {
     return client;
   }
 
-  /** Over TLS. */
+  /** Connects over TLS. */
   static async openTls(port: number, options: ConnectionOptions): Promise<RawClient> {
     const client = new RawClient(
       connectTls({ port, host: '127.0.0.1', servername: 'localhost', ...options }),
@@ -56,12 +56,12 @@ export class RawClient {
     return client;
   }
 
-  /** In one write. */
+  /** Sends all parts in one write. */
   write(...parts: readonly Buffer[]): void {
     if (!this.socket.destroyed) this.socket.write(Buffer.concat(parts));
   }
 
-  /** The next thing that the server says; null where it closes instead. */
+  /** The next frame or header from the server; null if the server closes instead. */
   async next(): Promise<Said | null> {
     for (;;) {
       const said = this.#cut();
@@ -72,7 +72,7 @@ export class RawClient {
     }
   }
 
-  /** Reads up to the next thing of that kind. @throws Error where the server closes before */
+  /** Reads up to the next frame or header of this kind. @throws Error if the server closes before */
   async until(kind: Said['kind']): Promise<Buffer> {
     for (let said = await this.next(); said !== null; said = await this.next()) {
       if (said.kind === kind) return said.bytes;
@@ -80,7 +80,7 @@ export class RawClient {
     throw new Error(`The server closed without ${kind}.`);
   }
 
-  /** All that it says until it closes. */
+  /** All frames and headers until the server closes. */
   async rest(): Promise<Said[]> {
     const all: Said[] = [];
     for (let said = await this.next(); said !== null; said = await this.next()) all.push(said);
@@ -98,13 +98,13 @@ export class RawClient {
   }
 }
 
-/** What a whole frame, or a protocol header, is. */
+/** A whole frame or protocol header with its kind. */
 export function splitFrame(bytes: Buffer): Said {
   if (bytes.toString('latin1', 0, 4) === 'AMQP') return { bytes, kind: bytes[4] === 3 ? 'SASL' : 'AMQP' };
   return { bytes, kind: bytes[10] ?? null };
 }
 
-/** The condition of a `close`, a `detach` or an `end`; null where there is none. */
+/** The condition of a `close`, a `detach` or an `end`; null if there is none. */
 export function conditionOf(bytes: Buffer): string | null {
   const found = /\xa3[\s\S]([a-z]+:[a-z:-]+)/.exec(bytes.toString('latin1'));
   return found?.[1] ?? null;

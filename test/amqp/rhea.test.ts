@@ -5,7 +5,7 @@ import { type AmqpClient, textOf } from './client.ts';
 import { AmqpNode } from './node.ts';
 
 describe('rhea’s client', () => {
-  it('connects again by itself, and continues with its links', async () => {
+  it('reconnects by itself, and its links continue', async () => {
     const node = await AmqpNode.start();
     const client: AmqpClient = await node.client('test', { reconnect: 1, initial_reconnect_delay: 1 });
     const sender = await client.sender('N/a');
@@ -28,15 +28,15 @@ describe('rhea’s client', () => {
     await node.stop();
   });
 
-  it('is kept by empty frames, and noticed when it sends none', async () => {
+  it('stays connected by empty frames in both directions, and is closed when it sends none', async () => {
     const node = await AmqpNode.start({ options: { idleTimeoutMs: 600 } });
     node.runClock(600);
     const client = await node.client('test', { idle_time_out: 3000 });
     const { frames } = node.server.counts;
-    // For longer than the client bears the server's silence.
+    // This takes longer than the silence that the client tolerates.
     await until(() => node.server.counts.frames >= frames + 12);
     assert.equal(node.server.counts.sessions, 1);
-    // It does not answer any more: rhea's own timers of the client are stopped with its stream.
+    // Silence the client: it sends no more frames, not even from its own timers.
     node.runClock();
     const inner = client.connection as unknown as { _write_frame(): void };
     inner._write_frame = () => {};
@@ -45,7 +45,7 @@ describe('rhea’s client', () => {
     await node.stop();
   });
 
-  it('is not taken for silent while this server does not read, and is afterwards', async (t) => {
+  it('is not considered silent while this server does not read, but is afterwards', async (t) => {
     t.mock.timers.enable({ apis: ['setTimeout'] });
     const idleTimeoutMs = 10_000;
     const node = await AmqpNode.start({ options: { idleTimeoutMs } });
@@ -57,7 +57,7 @@ describe('rhea’s client', () => {
     const { letGo } = node.holdInserts();
     const sender = await client.sender('N/a');
     await sender.sendable();
-    // More than a client may have in flight in the engine.
+    // More bytes than a client may have in flight to the engine.
     const sending = Array.from({ length: 8 }, () => sender.send({ body: Buffer.alloc(1_000_000) }));
     await until(() => node.server.counts.receivedBytes > 5_000_000);
     for (let i = 0; i < 10; i++) pass(idleTimeoutMs / 2);

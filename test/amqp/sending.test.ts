@@ -8,7 +8,7 @@ import { AmqpNode } from './node.ts';
 import { KIND } from './raw-client.ts';
 import { attachSender, begin, dataSection, transfer } from './wire.ts';
 
-describe('a message of a client that sends', () => {
+describe('a message that a client sends', () => {
   let node: AmqpNode;
   let client: AmqpClient;
   let sender: TestSender;
@@ -20,7 +20,10 @@ describe('a message of a client that sends', () => {
   });
   afterEach(() => node.stop());
 
-  /** From now on the engine answers this to every insert; until it is put right again. */
+  /**
+   * Makes every insert fail with this code, until the returned function is called.
+   * @param stores whether the insert takes effect nevertheless
+   */
   const breakEngine = (code: ErrorCode, stores = false): (() => void) => {
     const { storage } = node.engine.engine;
     const { insert } = storage;
@@ -33,7 +36,7 @@ describe('a message of a client that sends', () => {
     };
   };
 
-  it('is accepted when the engine has it, not before', async () => {
+  it('is accepted only once the engine has stored it', async () => {
     const { asked, letGo } = node.holdInserts();
     let isAnswered = false;
     const sending = sender.send({ body: 'x' }).then((outcome) => {
@@ -47,7 +50,7 @@ describe('a message of a client that sends', () => {
     assert.equal((await sending).kind, 'accepted');
   });
 
-  it('is released where the engine did not take it, and may be sent again', async () => {
+  it('is released if the engine did not store it, and may be sent again', async () => {
     for (const code of ['storage-unavailable', 'storage-full', 'overloaded'] as const) {
       const mend = breakEngine(code);
       assert.equal((await sender.send({ body: 'x' })).kind, 'released', code);
@@ -57,7 +60,7 @@ describe('a message of a client that sends', () => {
     assert.equal((await node.sizes('a')).ready, 3);
   });
 
-  it('is never accepted where nobody knows whether it was stored: the link ends', async () => {
+  it('is never accepted if its outcome is unknown: the link is detached', async () => {
     const mend = breakEngine('outcome-unknown', true);
     let outcome: unknown = null;
     void sender.send({ body: 'x' }).then((one) => {
@@ -70,7 +73,7 @@ describe('a message of a client that sends', () => {
     assert.equal(outcome, null);
   });
 
-  it('that fails by a fault of ours ends the link, and the log says why', async () => {
+  it('detaches the link if an internal error occurs, which is logged', async () => {
     const { storage } = node.engine.engine;
     const { insert } = storage;
     storage.insert = () => Promise.reject(new TypeError('a bug'));
@@ -87,7 +90,7 @@ describe('a message of a client that sends', () => {
     assert.ok(!JSON.stringify(node.logged).includes('secret'));
   });
 
-  it('that came settled and cannot be stored ends the link, since it has no outcome', async () => {
+  it('detaches the link if it was sent settled and cannot be stored', async () => {
     const settled = await client.sender('N/a', { snd_settle_mode: 1 });
     await settled.sendable();
     settled.link.send({ body: 'fine' });
@@ -97,7 +100,7 @@ describe('a message of a client that sends', () => {
     while ((await node.sizes('a')).ready < 1);
   });
 
-  it('with a body over the limit is rejected; one of the limit is taken', async () => {
+  it('is rejected if its body exceeds the limit, and accepted if it has exactly that size', async () => {
     const sizes: [number, string][] = [
       [100_000, 'accepted'],
       [100_001, 'rejected'],
@@ -111,7 +114,7 @@ describe('a message of a client that sends', () => {
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
-  it('is one of many: all are stored, in order, and new credit is given', async () => {
+  it('is stored in order with thousands of others, for which new credit is granted', async () => {
     const count = 3000;
     const outcomes = [];
     for (let i = 0; i < count; i++) {
@@ -124,7 +127,7 @@ describe('a message of a client that sends', () => {
     }
   });
 
-  it('is one of many for which a queue has too little room: those before them are stored, and the rest is released', async () => {
+  it('beyond the capacity of its queue is released, while those before it are stored', async () => {
     await node.queue('a').storeOptions({ maxElements: 3 });
     const outcomes = await Promise.all(
       Array.from({ length: 10 }, (_, i) => sender.send({ body: String(i) })),
@@ -139,12 +142,12 @@ describe('a message of a client that sends', () => {
     assert.equal(await node.pop('a'), null);
   });
 
-  it('of a client that asks for rcv-settle-mode second is settled first, whether or not that client settles', async () => {
+  it('is settled by the server first, even if the client requests rcv-settle-mode second and never settles', async () => {
     const second = await client.sender('N/a', { rcv_settle_mode: 1, autosettle: false });
     assert.equal(second.link.rcv_settle_mode, 0);
     second.link.on('accepted', ({ delivery }) => {
       assert.equal(delivery?.remote_settled, true);
-      // rhea's own end: the client needs its room for the next ones.
+      // Settled in rhea only, to make room in its ring for further deliveries.
       Object.assign(delivery ?? {}, { settled: true });
     });
     const outcomes = [];
@@ -153,7 +156,7 @@ describe('a message of a client that sends', () => {
     while ((await node.sizes('a')).ready < 3000);
   });
 
-  it('may be delayed as Qpid JMS does it, which asks for the capability and sends a timestamp', async () => {
+  it('may be delayed as Qpid JMS does it, with the capability and a timestamp', async () => {
     assert.ok([client.connection.offered_capabilities].flat().includes('DELAYED_DELIVERY'));
     const delayed = await client.sender('N/a', { desired_capabilities: ['DELAYED_DELIVERY'] });
     assert.deepEqual([delayed.link.offered_capabilities].flat(), ['DELAYED_DELIVERY']);
@@ -162,7 +165,7 @@ describe('a message of a client that sends', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 1, reserved: 0 });
   });
 
-  it('is answered although its client has closed its half of the connection behind it', async () => {
+  it('is answered although its client has half-closed the connection after sending it', async () => {
     const { asked, letGo } = node.holdInserts();
     const message = transfer(dataSection('x'));
     const raw = await node.rawClient(begin(), attachSender({ address: 'N/a' }), message);
@@ -174,14 +177,14 @@ describe('a message of a client that sends', () => {
     assert.deepEqual(await raw.rest(), []);
   });
 
-  it('reaches a client that waits in the same moment', async () => {
+  it('is delivered to a client that is already waiting', async () => {
     const receiver = await client.receiver('N/a', {}, 1);
     await until(() => node.queue('a').consumers().length === 1);
     await sender.send({ body: 'x' });
     (await receiver.next()).delivery.accept();
   });
 
-  it('does not go before others by its priority', async () => {
+  it('is not delivered earlier for its priority', async () => {
     await sender.send({ body: 'first' });
     await sender.send({ body: 'second', priority: 9 });
     const receiver = await client.receiver('N/a', {}, 2);

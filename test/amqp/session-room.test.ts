@@ -4,13 +4,13 @@ import { until } from '../support/until.ts';
 import { type AmqpClient, textOf } from './client.ts';
 import { AmqpNode } from './node.ts';
 
-/** More than a session may leave unsettled. */
+/** More deliveries than a session may leave unsettled. */
 const COUNT = 2100;
 
-// rhea’s own ring must not be what a test waits for.
+// The ring buffer of rhea must not be the limit that a test reaches.
 const ROOMY = { session_buffer_size: 100_000 };
 
-describe('the room of a session', () => {
+describe('the unsettled capacity of a session', () => {
   let node: AmqpNode;
   let client: AmqpClient;
 
@@ -37,7 +37,7 @@ describe('the room of a session', () => {
     await Promise.all(outcomes);
   };
 
-  it('goes to the other links when one of them has its deliveries settled', async () => {
+  it('is available to the other links after one link has settled its deliveries', async () => {
     await fill('many');
     const a = await client.receiver('N/many', {}, 2048);
     const held = [];
@@ -48,7 +48,7 @@ describe('the room of a session', () => {
     for (const body of 'abcde') assert.equal(textOf(await b.next()), body);
   });
 
-  it('goes to a link whose element had to go back when it was used up', async () => {
+  it('is available to a link whose element had to return to the queue when it was used up', async () => {
     await fill('many');
     const b = await client.receiver('N/few', {}, 1);
     await until(() => node.queue('few').consumers().length === 1);
@@ -61,7 +61,7 @@ describe('the room of a session', () => {
     assert.equal((await b.next()).message.delivery_count ?? 0, 0);
   });
 
-  it('is free again after a link that the client closed with deliveries unsettled', async () => {
+  it('is restored after the client detached a link with unsettled deliveries', async () => {
     await fill('many');
     await node.insert('few', ...'abcdefghij');
     const receiver = await client.receiver('N/few', {}, 10);
@@ -71,7 +71,7 @@ describe('the room of a session', () => {
     await receiveAll();
   });
 
-  it('is free again after a link that this server ended with deliveries unsettled', async () => {
+  it('is restored after the server detached a link with unsettled deliveries', async () => {
     await fill('many');
     await node.insert('few', 'x');
     const receiver = await client.receiver('N/few', {}, 2);
@@ -82,7 +82,7 @@ describe('the room of a session', () => {
     await receiveAll();
   });
 
-  it('is free again after a link that ended with a message that came settled and was refused', async () => {
+  it('is restored after a link was detached for a pre-settled message that was rejected', async () => {
     const sender = await client.sender('N/few', { snd_settle_mode: 1 });
     await sender.sendable();
     sender.link.send({ body: 'x', application_properties: { 'x-delta-t': 'soon' } });
@@ -90,7 +90,7 @@ describe('the room of a session', () => {
     await sendAll();
   });
 
-  it('is free although a client that asked for rcv-settle-mode second never settles', async () => {
+  it('is not used by messages of a client with rcv-settle-mode second that never settles', async () => {
     const sender = await client.sender('N/few', { rcv_settle_mode: 1, autosettle: false });
     const { kind } = await sender.send({ body: 'x' });
     assert.equal(kind, 'accepted');
@@ -98,7 +98,7 @@ describe('the room of a session', () => {
     await sendAll();
   });
 
-  it('is free again after a client has closed before it was answered, behind another that has not', async () => {
+  it('is restored after a client detached a link before its message was answered', async () => {
     const fields = { rcv_settle_mode: 1, autosettle: false };
     const first = await client.sender('N/few', fields);
     await first.send({ body: 'x' });

@@ -6,7 +6,7 @@ import type { AmqpClient, Got, TestReceiver } from './client.ts';
 import { textOf } from './client.ts';
 import { AmqpNode } from './node.ts';
 
-describe('an outcome of a client that receives', () => {
+describe('an outcome of a receiving client', () => {
   let node: AmqpNode;
   let client: AmqpClient;
 
@@ -22,21 +22,21 @@ describe('an outcome of a client that receives', () => {
     return { got: await receiver.next(), receiver };
   };
   const settled = (): Promise<void> => until(() => node.server.counts.unacknowledged === 0);
-  /** The engine has answered. */
+  /** Waits until all outcomes are processed, then checks the sizes. */
   const sizesAre = async (expected: object, name = 'a', ns = 'N'): Promise<void> => {
     await settled();
     await until(async () => (await node.sizes(name, ns)).reserved === 0);
     assert.deepEqual(await node.sizes(name, ns), expected);
   };
 
-  it('accepted commits', async () => {
+  it('accepted commits the element', async () => {
     const { got } = await held();
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 1 });
     got.delivery.accept();
     await sizesAre({ ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('rejected is a failed try, and the element stays away for longer each time: 3, 9, 21 s', async () => {
+  it('rejected is a failed try with the growing retry delay: 3, 9, 21 s', async () => {
     await node.insert('a', 'x');
     const receiver = await client.receiver('N/a');
     for (const [tries, seconds] of [3, 9, 21].entries()) {
@@ -51,7 +51,7 @@ describe('an outcome of a client that receives', () => {
     }
   });
 
-  it('rejected for a long reason gives the engine no more of it than is kept', async () => {
+  it('rejected with a long reason passes a truncated reason to the engine', async () => {
     const { storage } = node.engine.engine;
     const { settle } = storage;
     const reasons: (string | null | undefined)[] = [];
@@ -65,7 +65,7 @@ describe('an outcome of a client that receives', () => {
     assert.deepEqual(reasons, [`a:b: ${'x'.repeat(LIMITS.reasonBytes - 5)}`]);
   });
 
-  it('counts no try when the node stops: the broker drains before the connections end', async () => {
+  it('missing when the node stops counts no try: the broker drains before connections end', async () => {
     await node.insert('a', 'x', 'y');
     const receiver = await client.receiver('N/a', {}, 10);
     await receiver.next();
@@ -82,7 +82,7 @@ describe('an outcome of a client that receives', () => {
     );
   });
 
-  it('released gives back at once, and counts no try', async () => {
+  it('released returns the element immediately and counts no try', async () => {
     const { got, receiver } = await held();
     got.delivery.release();
     const { message, delivery } = await receiver.take();
@@ -91,7 +91,7 @@ describe('an outcome of a client that receives', () => {
     await sizesAre({ ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('modified gives back at once; with delivery-failed it is a failed try', async () => {
+  it('modified returns the element immediately, and is a failed try with delivery-failed', async () => {
     const { got, receiver } = await held();
     got.delivery.modified({ delivery_failed: false });
     const again = await receiver.take();
@@ -108,7 +108,7 @@ describe('an outcome of a client that receives', () => {
     ['no outcome, settled,', ({ delivery }) => delivery.update(true)],
     ['none, when the connection is lost,', () => client.cut()],
   ] as readonly (readonly [string, (got: Got) => void])[]) {
-    it(`${what} waits for the retry delay of the queue`, async () => {
+    it(`${what} delays the element by the retry delay of its queue`, async () => {
       await node
         .queue('a')
         .storeOptions({ retryDelay: { firstMs: 7000, factor: 2, maxMs: 60_000, jitter: 0 } });
@@ -120,7 +120,7 @@ describe('an outcome of a client that receives', () => {
     });
   }
 
-  it('modified with undeliverable-here goes to the dead letter, where there is one', async () => {
+  it('modified with undeliverable-here moves the element to the dead-letter queue', async () => {
     const [id] = await node.insertInto('D', 'a', {
       body: Buffer.from('hopeless'),
       headers: ['colour', 'blue'],
@@ -138,7 +138,7 @@ describe('an outcome of a client that receives', () => {
     assert.equal(deadLetter?.tries, 0);
   });
 
-  it('modified with undeliverable-here comes back later where there is no dead letter', async () => {
+  it('modified with undeliverable-here delays the element if there is no dead-letter queue', async () => {
     const { got } = await held();
     got.delivery.modified({ undeliverable_here: true });
     await sizesAre({ ready: 0, scheduled: 1, reserved: 0 });
@@ -146,7 +146,7 @@ describe('an outcome of a client that receives', () => {
     assert.equal((await node.pop('a'))?.tries, 0);
   });
 
-  it('modified with undeliverable-here comes back later in the dead-letter queue itself', async () => {
+  it('modified with undeliverable-here delays an element of the dead-letter queue itself', async () => {
     await node.insertInto('D', '__deadletter__', 'x');
     const receiver = await client.receiver('D/__deadletter__', {}, 10);
     (await receiver.next()).delivery.modified({ delivery_failed: true, undeliverable_here: true });
@@ -155,7 +155,7 @@ describe('an outcome of a client that receives', () => {
     assert.equal((await receiver.next()).message.delivery_count, 1);
   });
 
-  it('rejected too often moves the element to the dead letter, as on every protocol', async () => {
+  it('rejected too often moves the element to the dead-letter queue', async () => {
     await node.insertInto('D', 'a', { body: Buffer.from('x'), tries: 1 });
     const receiver = await client.receiver('D/a', {}, 1);
     (await receiver.next()).delivery.reject();
@@ -163,14 +163,14 @@ describe('an outcome of a client that receives', () => {
     assert.equal(Buffer.from((await node.pop('__deadletter__', 'D'))?.body ?? []).toString(), 'x');
   });
 
-  it('that is not there when the delivery is settled is a failed try', async () => {
+  it('missing when the client settles is a failed try', async () => {
     const { got, receiver } = await held();
     got.delivery.update(true);
     const { message } = await receiver.take();
     assert.equal(message.delivery_count, 1);
   });
 
-  it('that a client does not settle itself is settled by the server when the engine has settled', async () => {
+  it('without settlement is settled by the server once the engine has applied it', async () => {
     const { got } = await held('N', { rcv_settle_mode: 1, autosettle: false });
     assert.equal(got.delivery.link.rcv_settle_mode, 1);
     const answered = new Promise((resolve) => got.delivery.link.once('settled', resolve));
@@ -179,7 +179,7 @@ describe('an outcome of a client that receives', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('may be one for many deliveries', async () => {
+  it('may cover many deliveries in one disposition', async () => {
     await node.insert('a', ...Array.from({ length: 500 }, (_, i) => String(i)));
     const receiver = await client.receiver('N/a', {}, 500);
     const got: Got[] = [];
@@ -192,7 +192,7 @@ describe('an outcome of a client that receives', () => {
     await sizesAre({ ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('that comes too late detaches the link, since the element is somebody else’s', async () => {
+  it('sent after the lease expired detaches the link, because another consumer holds the element', async () => {
     await node.insert('a', 'x');
     const receiver = await client.receiver('N/a?lease=1000', {}, 1);
     const { delivery } = await receiver.next();
@@ -208,13 +208,13 @@ describe('an outcome of a client that receives', () => {
     assert.equal((await node.sizes('a')).reserved, 1);
   });
 
-  it('is not needed for what came settled: that was popped', async () => {
+  it('is not needed for a pre-settled delivery, which is a pop', async () => {
     const { got } = await held('N', { snd_settle_mode: 1 });
     assert.equal(got.delivery.remote_settled, true);
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('has time for as long as the link lives: its leases are kept', async () => {
+  it('may take as long as the link lives, because leases are renewed', async () => {
     const { got } = await held();
     for (let i = 0; i < 20; i++) {
       node.clock.advance(40_000);

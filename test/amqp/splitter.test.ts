@@ -16,7 +16,7 @@ function split(splitter: FrameSplitter, chunks: readonly Buffer[]): Buffer[] {
   return found;
 }
 
-/** Bytes in pieces of these lengths, again and again. */
+/** Bytes in chunks of these lengths, repeated cyclically. */
 function pieces(bytes: Buffer, lengths: readonly number[]): Buffer[] {
   const found: Buffer[] = [];
   for (let at = 0, i = 0; at < bytes.length; i++) {
@@ -34,7 +34,7 @@ const frames = fc.array(
 const lengths = fc.array(fc.integer({ min: 1, max: 1500 }), { minLength: 1, maxLength: 6 });
 
 describe('The frame splitter', () => {
-  it('finds the same frames however the stream comes in parts', () => {
+  it('finds the same frames however the stream is split into chunks', () => {
     fc.assert(
       fc.property(frames, lengths, (said, parts) => {
         assert.deepEqual(split(new FrameSplitter(MAX), pieces(Buffer.concat(said), parts)), said);
@@ -42,14 +42,14 @@ describe('The frame splitter', () => {
     );
   });
 
-  it('finds them when they are taken late', () => {
+  it('finds frames that are read only after all chunks were pushed', () => {
     const said = [1, 2, 3, 4].map((size) => rawFrame(0, 0, Buffer.alloc(size * 100, size)));
     const splitter = new FrameSplitter(MAX);
     for (const chunk of pieces(Buffer.concat(said), [130])) splitter.push(chunk);
     assert.deepEqual(split(splitter, [Buffer.alloc(0)]), said);
   });
 
-  it('leaves a frame that comes whole where it came', () => {
+  it('returns a frame within one chunk in place, without a copy', () => {
     const chunk = Buffer.concat([rawFrame(0, 0, Buffer.alloc(9)), rawFrame(0, 0, Buffer.alloc(5))]);
     const splitter = new FrameSplitter(MAX);
     splitter.push(chunk);
@@ -64,7 +64,7 @@ describe('The frame splitter', () => {
     ]);
   });
 
-  it('does not touch a frame any more that it put together', () => {
+  it('does not reuse the buffer of a frame that it assembled', () => {
     const said = [1, 2].map((fill) => rawFrame(0, 0, Buffer.alloc(50, fill)));
     const splitter = new FrameSplitter(MAX);
     const found = pieces(Buffer.concat(said), [40]).flatMap((chunk) => {
@@ -74,13 +74,13 @@ describe('The frame splitter', () => {
     assert.deepEqual(found, said);
   });
 
-  it('takes frames from 8 bytes to the most', () => {
+  it('accepts frames from 8 bytes to the maximum', () => {
     const said = [Buffer.alloc(0), Buffer.alloc(MAX - 8)].map((body) => rawFrame(0, 0, body));
     assert.deepEqual(split(new FrameSplitter(MAX), said), said);
   });
 
   for (const size of [0, 1, 7, MAX + 1, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1]) {
-    it(`refuses a size of ${size} as soon as it is seen, however it comes`, () => {
+    it(`rejects a size of ${size} as soon as its four bytes are there`, () => {
       const head = Buffer.alloc(4);
       head.writeUInt32BE(size);
       for (const length of [1, 2, 3, 4]) {
@@ -91,7 +91,7 @@ describe('The frame splitter', () => {
     });
   }
 
-  it('puts a frame of many parts together in no more room than a frame may have', () => {
+  it('assembles a frame of many chunks in a buffer no larger than the maximum frame', () => {
     const splitter = new FrameSplitter(1024 * 1024);
     const whole = rawFrame(0, 0, Buffer.alloc(1_000_000));
     for (const [i, chunk] of pieces(whole, [10_000]).entries()) {
@@ -102,7 +102,7 @@ describe('The frame splitter', () => {
     }
   });
 
-  it('gives bytes that are no frame only when all have come', () => {
+  it('returns raw bytes only once all of them have arrived', () => {
     const splitter = new FrameSplitter(MAX);
     splitter.push(Buffer.from('AMQP'));
     assert.equal(splitter.raw(8), null);

@@ -42,7 +42,7 @@ function refusal(value: Buffer, end = value.length): string {
   return 'passed';
 }
 
-/** The part of rhea that reads values; its types do not show it. */
+/** The decoder of rhea, which its types do not declare. */
 const { Reader } = createRequire(import.meta.url)('rhea/lib/types.js') as {
   Reader: new (bytes: Buffer) => { position: number; read(): unknown };
 };
@@ -78,7 +78,7 @@ const value: fc.Arbitrary<Wire> = fc.letrec<{ value: Wire; inner: Wire }>((tie) 
 })).value;
 
 describe('The value checker', () => {
-  it('goes to the end of every well-formed value, and no further', () => {
+  it('ends exactly at the end of every well-formed value', () => {
     fc.assert(
       fc.property(value, fc.uint8Array({ maxLength: 8 }), (encoded, more) => {
         assert.equal(checked(bytes(encoded, Buffer.from(more))), encoded.length);
@@ -86,7 +86,7 @@ describe('The value checker', () => {
     );
   });
 
-  it('refuses every well-formed value that is cut', () => {
+  it('rejects every truncated value', () => {
     fc.assert(
       fc.property(value, fc.nat(), (encoded, where) => {
         assert.match(refusal(encoded, where % encoded.length), /^amqp:decode-error/);
@@ -94,7 +94,7 @@ describe('The value checker', () => {
     );
   });
 
-  it('lets nothing pass that rhea cannot read, and ends where rhea ends', () => {
+  it('passes only values that rhea can decode, and ends at the same byte', () => {
     const flipped = fc
       .tuple(value, fc.array(fc.tuple(fc.nat(), fc.nat(255)), { minLength: 1, maxLength: 3 }))
       .map(([encoded, changes]) => {
@@ -149,13 +149,13 @@ describe('The value checker', () => {
     'a symbol outside ASCII': [bytes(0xa3, 1, 0xe9), /not ASCII/],
   };
   for (const [name, [encoded, message]] of Object.entries(wrong)) {
-    it(`refuses ${name}`, () => {
+    it(`rejects ${name}`, () => {
       assert.match(refusal(encoded), /^amqp:decode-error/);
       assert.match(refusal(encoded), message);
     });
   }
 
-  it('takes values within each other to a depth of 16, and no deeper', () => {
+  it('accepts values nested to a depth of 16 only', () => {
     for (const wrap of [
       (inner: Wire) => list32(inner),
       (inner: Wire) => map32(sym('a'), inner),
@@ -174,7 +174,7 @@ describe('The value checker', () => {
     assert.match(refusal(nested(9, (inner) => described(1, list32(inner)))), /^amqp:resource-limit-exceeded/);
   });
 
-  it('counts values that take no room', () => {
+  it('counts values that have no bytes', () => {
     assert.equal(refusal(array32(5, 4095, 0x40)), 'passed');
     for (const count of [4096, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1]) {
       assert.match(refusal(array32(5, count, 0x40)), /^amqp:resource-limit-exceeded/);
@@ -185,7 +185,7 @@ describe('The value checker', () => {
     assert.match(refusal(list32(four, four, four)), /^amqp:resource-limit-exceeded/);
   });
 
-  it('lets there be no more values than bytes', () => {
+  it('rejects more values than its budget', () => {
     const many = list32(array32(5, 60, 0x40));
     const nothing = (bytes: number): void => {
       checker.reset(bytes);
@@ -195,7 +195,7 @@ describe('The value checker', () => {
     nothing(62);
   });
 
-  it('takes values of 2^32-1 bytes for what they are: too long', () => {
+  it('rejects values that claim 2^32-1 bytes', () => {
     for (const code of [0xb0, 0xb1, 0xb3, 0xd0, 0xd1, 0xf0]) {
       assert.match(refusal(bytes(code, uint32(2 ** 32 - 1), uint32(0))), /^amqp:decode-error/);
     }

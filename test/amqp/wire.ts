@@ -1,4 +1,4 @@
-// AMQP 1.0 as bytes, written out: what tests send must not depend on a library's idea of it.
+// AMQP 1.0 encoded by hand: the bytes that tests send must not depend on any library.
 
 /** An encoded value. */
 export type Wire = Buffer;
@@ -17,7 +17,7 @@ export function bytes(...values: (number | Buffer)[]): Buffer {
   return Buffer.concat(values.map((value) => (typeof value === 'number' ? Buffer.from([value]) : value)));
 }
 
-/** In the shortest form, as most clients write it. */
+/** In the shortest encoding, as most clients send it. */
 export function uint(value: number): Wire {
   if (value === 0) return bytes(0x43);
   return value < 256 ? bytes(0x52, value) : bytes(0x70, u32(value));
@@ -67,7 +67,7 @@ export function list32(...fields: Wire[]): Wire {
   return bytes(0xd0, u32(content.length + 4), u32(fields.length), content);
 }
 
-/** @param entries keys and values in turn */
+/** @param entries alternating keys and values */
 export function map8(...entries: Wire[]): Wire {
   const content = Buffer.concat(entries);
   return bytes(0xc1, content.length + 1, entries.length, content);
@@ -78,7 +78,7 @@ export function map32(...entries: Wire[]): Wire {
   return bytes(0xd1, u32(content.length + 4), u32(entries.length), content);
 }
 
-/** @param values without their codes */
+/** @param values without their format codes */
 export function array8(code: number, ...values: Buffer[]): Wire {
   const content = Buffer.concat(values);
   return bytes(0xe0, content.length + 2, values.length, code, content);
@@ -106,12 +106,12 @@ export const PERFORMATIVES = {
 } as const;
 export type Performative = keyof typeof PERFORMATIVES;
 
-/** Any frame: whatever its body is. */
+/** A frame with any body, valid or not. */
 export function rawFrame(type: number, channel: number, body: Buffer, doff = 2): Buffer {
   return bytes(u32(8 + body.length), doff, type, channel >> 8, channel & 255, body);
 }
 
-/** A frame of AMQP. Fields that are undefined in the middle are null; the last ones are left out. */
+/** An AMQP frame. Undefined fields become null. */
 export function frame(
   name: Performative,
   fields: readonly (Wire | undefined)[] = [],
@@ -127,7 +127,7 @@ export const AMQP = Buffer.from('AMQP\0\x01\0\0', 'latin1');
 export const SASL = Buffer.from('AMQP\x03\x01\0\0', 'latin1');
 export const HEART_BEAT = rawFrame(0, 0, Buffer.alloc(0));
 
-/** @param response null: none */
+/** @param response null: no initial response */
 export function saslInit(mechanism: string, response: string | null): Buffer {
   return rawFrame(1, 0, described(0x41, list8(sym(mechanism), response === null ? NULL : bin(response))));
 }
@@ -136,7 +136,7 @@ export function plain(user: string, password: string, as = ''): Buffer {
   return saslInit('PLAIN', `${as}\0${user}\0${password}`);
 }
 
-/** One data section. */
+/** A body of one data section. */
 export function dataSection(body: string | Buffer): Buffer {
   return described(0x75, bin(body));
 }
@@ -153,7 +153,7 @@ interface Attached {
   readonly address?: string;
 }
 
-/** A link on which the client sends. */
+/** An attach of a link on which the client sends. */
 export function attachSender({
   name = 'l',
   handle = 0,
@@ -166,7 +166,7 @@ export function attachSender({
   return frame('attach', fields, { channel });
 }
 
-/** A link on which the client receives. */
+/** An attach of a link on which the client receives. */
 export function attachReceiver({
   name = 'l',
   handle = 0,
@@ -180,7 +180,7 @@ export function attachReceiver({
   return frame('attach', [str(name), uint(handle), TRUE, ubyte(2), ubyte(0), source, target], { channel });
 }
 
-/** Credit for a link on which the client receives. */
+/** A flow that grants credit to a link on which the client receives. */
 export function credit(handle: number, count: number, channel = 0): Buffer {
   const fields = [uint(0), uint(2048), uint(0), uint(2048), uint(handle), uint(0), uint(count)];
   return frame('flow', fields, { channel });
@@ -218,7 +218,7 @@ export function furtherTransfer(payload: Buffer, more: boolean, handle = 0): Buf
 
 export const ACCEPTED = described(0x24, bytes(0x45));
 
-/** Settles deliveries that the client received. */
+/** Settles deliveries that the client received, with the given state. */
 export function disposition(first: number, last: number, state: Wire | undefined = ACCEPTED): Buffer {
   return frame('disposition', [TRUE, uint(first), uint(last), TRUE, state]);
 }

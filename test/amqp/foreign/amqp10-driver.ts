@@ -1,4 +1,4 @@
-// Drives npm's amqp10 by the lines that `driven.ts` describes. Its connections reconnect by themselves.
+// Drives npm's amqp10 with the commands described in `driven.ts`. Its connections reconnect by themselves.
 
 import AMQP from 'amqp10';
 import { Mailbox } from '../../stomp/foreign/client.ts';
@@ -9,11 +9,11 @@ interface Received extends ShownMessage {
   readonly receiver: AMQP.ReceiverLink;
 }
 
-/** By itself it takes what stands behind a slash for a subject. */
+/** By default, the library takes the part of an address after a slash as a subject. */
 const POLICY = AMQP.Policy.merge({ parseLinkAddress: (name: string) => ({ name }) }, AMQP.Policy.Default);
-/** By itself it takes 10,000 bytes. */
+/** The library's default is 10,000 bytes. */
 const MAX_MESSAGE_BYTES = 1_048_576;
-/** Otherwise it accepts what comes by itself. */
+/** Without this mode, the library accepts every message automatically. */
 const SETTLES_LATER = 1;
 const received = new Mailbox<Received | Error>();
 let client: AMQP.Client | null = null;
@@ -34,7 +34,7 @@ await drive<Received>({
       const failed = Promise.withResolvers<never>();
       client.on('client:errorReceived', failed.reject);
       failed.promise.catch(() => {});
-      // A login that failed it tries again without end.
+      // After a failed login, the library retries forever.
       await Promise.race([client.connect(`amqp://${user}:${password}@${host}`), failed.promise]);
     } else {
       await connected.promise;

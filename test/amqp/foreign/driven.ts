@@ -8,23 +8,22 @@ import { Mailbox } from '../../stomp/foreign/client.ts';
 import { type ClientIdentity, writeCertificate } from '../../support/certificate.ts';
 import { spawnOwned } from '../../support/owned-process.ts';
 
-// Libraries of other languages run in a process of their own, a driver around them. Every line that goes to it is
-// a verb and its words; every line that comes back is `ok` or `error`, and words. Bodies are in hexadecimal; `-` is
-// nothing.
-//   open <url> <user> <password> <silence, ms>            silence: how long to bear it from the server; 0: for ever
+// Each library runs inside a driver, in a process of its own. Each line to the driver is a verb and its words; each
+// line back is `ok` or `error`, and words. Bodies are in hexadecimal; `-` stands for an absent word.
+//   open <url> <user> <password> <silence, ms>            silence: how long the server may be silent; 0: forever
 //   close
-//   lost                                                  -> when the library has noticed that its connection is gone
+//   lost                                                  -> once the library has noticed that its connection is lost
 //   send <address> <body> <content type> <name=value>…    -> the outcome
 //   receive <address> <credit> settled|unsettled|copy <group>
 //   next                                                  -> <body> <content type> <delivery count> <name=value>…
-//   settle accepted|rejected|released|modified            the last message that came
+//   settle accepted|rejected|released|modified            the message that `next` returned last
 //   send-value <address> text|number|flag|list|map        a body of that type -> the outcome
-//   next-value                                            -> the type of the body, if it is the same
-//   drain <address> <credit>                              -> how many came before the drain ended; they are accepted
+//   next-value                                            -> the type of the body, if it equals the one sent
+//   drain <address> <credit>                              -> the number of messages received, all accepted
 
 const INSTALL = fileURLToPath(new URL('../../../scripts/debian-packages.sh', import.meta.url));
 
-/** A test that failed may leave a driver behind. */
+/** Kills a driver that a failed test left behind. */
 const LEFT_BEHIND_MS = 240_000;
 
 export interface ForeignMessage {
@@ -36,30 +35,30 @@ export interface ForeignMessage {
 
 export interface ForeignLibrary {
   readonly name: string;
-  /** Whether it lets its user choose the names of links. */
+  /** Whether the library lets its user choose link names. */
   readonly namesLinks: boolean;
-  /** Whether its driver browses. */
+  /** Whether its driver can browse. */
   readonly browses: boolean;
-  /** Whether it minds the server's silence, and sends heart-beats only while it is asked for something. */
+  /** Whether the library notices a silent server, and sends heart-beats only while a command runs. */
   readonly beatsWhenAsked: boolean;
-  /** Whether it sends messages that are larger than a frame. */
+  /** Whether the library can send messages larger than a frame. */
   readonly sendsManyFrames: boolean;
-  /** Whether it connects over TLS, which is then the only way. */
+  /** Whether the library connects over TLS only. */
   readonly isOverTls: boolean;
-  /** Whether its outcome `modified` can say that the delivery failed. */
+  /** Whether its outcome `modified` can set `delivery-failed`. */
   readonly failsByModifying: boolean;
-  /** Whether its driver sends bodies that are values. */
+  /** Whether its driver sends bodies that are AMQP values. */
   readonly sendsValues: boolean;
-  /** Whether it drains links, and says when that is done. */
+  /** Whether the library can drain links and reports the end of a drain. */
   readonly drains: boolean;
   start(): DrivenClient;
 }
 
-/** Types of bodies that are no bytes. */
+/** Types of bodies other than bytes. */
 export const VALUE_KINDS = ['text', 'number', 'flag', 'list', 'map'] as const;
 export type ValueKind = (typeof VALUE_KINDS)[number];
 
-/** Debian's Python binding, and the C library below it by a driver that is compiled here. */
+/** Debian's Python binding, the C library below it with a driver compiled here, and others. */
 export const LIBRARIES: readonly ForeignLibrary[] = [
   {
     name: 'python3-qpid-proton',
@@ -73,7 +72,7 @@ export const LIBRARIES: readonly ForeignLibrary[] = [
     drains: false,
     start() {
       install('python3-qpid-proton', 'libsasl2-modules');
-      // Debian's modules belong to Debian's Python; another one may come first in PATH.
+      // Debian's modules need Debian's Python; another one may come first in PATH.
       return new DrivenClient('/usr/bin/python3', [file('./proton-driver.py')]);
     },
   },
@@ -154,14 +153,14 @@ const FOLDER = mkdtempSync(join(tmpdir(), 'quayside-foreign-'));
 process.on('exit', () => rmSync(FOLDER, { recursive: true, force: true }));
 const CERTIFICATE = join(FOLDER, 'cert.pem');
 
-/** The certificate by which libraries that connect over TLS know the server. */
+/** Creates the certificate that libraries connecting over TLS trust. */
 export function makeListenerTls(): { cert: string; key: string } {
   const files = { cert: CERTIFICATE, key: join(FOLDER, 'key.pem') };
   writeCertificate(files);
   return { cert: readFileSync(files.cert, 'utf8'), key: readFileSync(files.key, 'utf8') };
 }
 
-/** Debian's Python binding, which logs in by a certificate instead of a password. */
+/** Debian's Python binding, logging in with a client certificate instead of a password. */
 export function startWithCertificate({ cert, key }: ClientIdentity): DrivenClient {
   install('python3-qpid-proton', 'libsasl2-modules');
   const folder = mkdtempSync(join(FOLDER, 'client-'));
@@ -209,7 +208,7 @@ export class DrivenClient {
     createInterface({ input: child.stdout }).on('line', (line) => this.#answers.put(line));
   }
 
-  /** Answers the words behind `ok`. @throws Error with those behind `error` */
+  /** Returns the words after `ok`. @throws Error with the words after `error` */
   async ask(...words: readonly string[]): Promise<string[]> {
     this.#process.stdin?.write(`${words.join(' ')}\n`);
     const [result, ...answer] = (await this.#answers.take()).split(' ');
@@ -221,17 +220,17 @@ export class DrivenClient {
     port: number,
     { scheme = 'amqp', user = 'test', password = 'test', silenceMs = 0 } = {},
   ): Promise<void> {
-    // The certificate is that of `localhost`, and of this address.
+    // The certificate is valid for both `localhost` and this address.
     const host = scheme === 'amqp' ? '127.0.0.1' : 'localhost';
     await this.ask('open', `${scheme}://${host}:${port}`, user, password, String(silenceMs));
   }
 
-  /** Resolves when the library has noticed that its connection is gone; then another may be opened. */
+  /** Resolves when the library has noticed the lost connection; then another may be opened. */
   async lost(): Promise<void> {
     await this.ask('lost');
   }
 
-  /** Answers the outcome. */
+  /** Returns the outcome. */
   async send(address: string, body: Buffer, contentType = '-', properties: object = {}): Promise<string> {
     const pairs = Object.entries(properties).map(([name, value]) => `${name}=${value}`);
     const [outcome = ''] = await this.ask(
@@ -258,17 +257,17 @@ export class DrivenClient {
     };
   }
 
-  /** Sends a body of this type, and answers the outcome. */
+  /** Sends a body of this type and returns the outcome. */
   async sendValue(address: string, kind: ValueKind): Promise<string | undefined> {
     return (await this.ask('send-value', address, kind))[0];
   }
 
-  /** The type of the next message's body, if that is what `sendValue` sends. */
+  /** The type of the next message's body, if the body equals the one that `sendValue` sends. */
   async nextValue(): Promise<string> {
     return (await this.ask('next-value')).join(' ');
   }
 
-  /** Drains a new link with this much credit, and answers how many messages came. */
+  /** Drains a new link with this much credit and returns the number of messages received. */
   async drain(address: string, credit: number): Promise<number> {
     return Number((await this.ask('drain', address, String(credit)))[0]);
   }

@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { Mailbox } from '../../stomp/foreign/client.ts';
 
-/** A message as a library of JavaScript shows it. */
+/** A message as a JavaScript library presents it. */
 export interface ShownMessage {
   readonly body: unknown;
   readonly contentType: string | null | undefined;
@@ -9,15 +9,15 @@ export interface ShownMessage {
   readonly properties: Readonly<Record<string, unknown>> | null | undefined;
 }
 
-/** What a driver does with its library, by the verbs that `driven.ts` describes. */
+/** What a driver implements with its library: the verbs described in `driven.ts`. */
 export interface Verbs<Received extends ShownMessage = ShownMessage> {
   open(url: URL, user: string, password: string): Promise<void>;
   close(): Promise<void>;
-  /** Resolves when the library has noticed that its connection is gone. */
+  /** Resolves when the library has noticed the lost connection. */
   lost(): Promise<void>;
   /** @returns the outcome */
   send(address: string, body: unknown, fields: SentFields): Promise<string>;
-  /** From now on messages come into `received`. */
+  /** Subscribes: messages are put into `received`. */
   receive(address: string, credit: number, isSettled: boolean, group: string | null): Promise<void>;
   settle(message: Received, outcome: string): void;
   readonly received: Mailbox<Received | Error>;
@@ -28,7 +28,7 @@ export interface SentFields {
   readonly properties: Readonly<Record<string, string>>;
 }
 
-/** Bodies of the common types; all drivers have the same. */
+/** Sample bodies, the same in all drivers. */
 const VALUES: Readonly<Record<string, unknown>> = {
   text: 'Grüße, ☃',
   number: 4711,
@@ -42,7 +42,7 @@ function kindOf(body: unknown): string {
   return found?.[0] ?? `other:${JSON.stringify(body)}`;
 }
 
-/** Reads lines until there are no more, and prints what becomes of each. */
+/** Reads commands from stdin until its end, and prints the result of each. */
 export async function drive<Received extends ShownMessage>(verbs: Verbs<Received>): Promise<void> {
   let held: Received | null = null;
   const next = async (): Promise<Received> => {

@@ -1,4 +1,4 @@
-/* Drives Debian's libqpid-proton by the lines that `driven.ts` describes. One connection, one socket, no threads. */
+/* Drives Debian's libqpid-proton with the commands described in `driven.ts`. One connection, one socket, no threads. */
 
 #include <errno.h>
 #include <netdb.h>
@@ -35,7 +35,7 @@ static int sock = -1;
 static unsigned tags;
 static char failure[512];
 
-/* What events have brought, until a command asks for it. */
+/* Results of events, kept until a command asks for them. */
 static pn_delivery_t *updated;
 static struct { pn_delivery_t *delivery; char *bytes; size_t size; } incoming[4096];
 static int incoming_first, incoming_end;
@@ -46,7 +46,7 @@ static void note(const char *what, pn_condition_t *condition) {
   snprintf(failure, sizeof failure, "%s %s", what, name);
 }
 
-/* A link hands over the bytes of its current delivery only, so they are copied before it goes on. */
+/* A link exposes only its current delivery, so its bytes are copied before the link advances. */
 static void take(pn_delivery_t *delivery) {
   size_t size = pn_delivery_pending(delivery);
   char *bytes = malloc(size + 1);
@@ -112,14 +112,14 @@ static int64_t now_ms(void) {
   return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Whether bytes came before the connection's timers are due. */
+/* Whether bytes arrived before the connection's next timer is due. */
 static bool wait_for_bytes(int64_t due) {
   struct pollfd one = {.fd = sock, .events = POLLIN};
   int64_t left = due - now_ms();
   return poll(&one, 1, due == 0 ? -1 : left < 0 ? 0 : (int)left) > 0;
 }
 
-/* Sends what there is to send, heart-beats among it, and waits for the next bytes, or the next heart-beat. */
+/* Sends pending output, including heart-beats, and waits for bytes or the next timer. */
 static void turn(void) {
   int64_t due = pn_transport_tick(driver.transport, now_ms());
   write_all();
@@ -271,7 +271,7 @@ static void print_properties(pn_data_t *properties) {
   }
 }
 
-/* next: <body> <content type> <delivery count> <name=value>... */
+/* next -> <body> <content type> <delivery count> <name=value>... */
 static void next_message(void) {
   while (incoming_first == incoming_end && !failed()) turn();
   if (incoming_first == incoming_end) return;
@@ -300,7 +300,7 @@ static void settle(const char *outcome) {
   write_all();
 }
 
-/* Until the library has noticed that the connection is gone. */
+/* Waits until the library has noticed the lost connection. */
 static void lose(void) {
   while (!is_closed) turn();
   close(sock);

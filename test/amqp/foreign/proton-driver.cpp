@@ -1,5 +1,5 @@
-// Drives Debian's libqpid-proton-cpp by the lines that `driven.ts` describes. The library has a thread of its own, and
-// reconnects by itself.
+// Drives Debian's libqpid-proton-cpp with the commands described in `driven.ts`. The library has a thread of its own
+// and reconnects by itself.
 
 #include <condition_variable>
 #include <cstdint>
@@ -64,8 +64,8 @@ struct incoming {
 };
 
 /**
- * The library's objects belong to its thread, which runs what `inject` is given; what the two threads share is guarded by
- * the lock.
+ * The library's objects are used only on its thread, through `inject`. Fields shared by both threads are guarded by the
+ * lock.
  */
 class driver : public proton::messaging_handler {
   proton::container container_;
@@ -92,7 +92,7 @@ class driver : public proton::messaging_handler {
     changed_.notify_all();
   }
 
-  /** Waits until the condition holds, or something has failed. */
+  /** Waits until the condition holds. Throws if a failure was recorded. */
   template <class Condition> void wait(Condition holds) {
     std::unique_lock<std::mutex> guard(lock_);
     changed_.wait(guard, [&] { return holds() || !failure_.empty(); });

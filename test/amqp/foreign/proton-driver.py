@@ -1,4 +1,4 @@
-"""Drives Debian's python3-qpid-proton by the lines that `driven.ts` describes."""
+"""Drives Debian's python3-qpid-proton with the commands described in `driven.ts`."""
 
 import binascii
 import os
@@ -81,7 +81,7 @@ class Driver:
             delivery.local.failed = True
             delivery.update(Disposition.MODIFIED)
             delivery.settle()
-        # The outcome leaves with the next turns of its loop.
+        # The outcome is sent by the next turns of the library's loop.
         container = self.connection.container
         patience, container.timeout = container.timeout, 0.01
         for _ in range(3):
@@ -89,7 +89,7 @@ class Driver:
         container.timeout = patience
 
     def same(self, address):
-        """Two links of one name, one each way; and a link that is attached again under it."""
+        """Attaches two links of one name, one in each direction, and then one of them again."""
         for body in (b"first", b"second"):
             sender = self.connection.create_sender(address, name="same")
             receiver = self.connection.create_receiver(address, credit=1, name="same")

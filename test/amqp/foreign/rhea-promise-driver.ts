@@ -1,4 +1,4 @@
-// Drives npm's rhea-promise by the lines that `driven.ts` describes. Its connections reconnect by themselves.
+// Drives npm's rhea-promise with the commands described in `driven.ts`. Its connections reconnect by themselves.
 
 import {
   type AwaitableSender,

@@ -1,4 +1,4 @@
-"""Drives Debian's python3-uamqp, which only knows TLS, by the lines that `driven.ts` describes."""
+"""Drives Debian's python3-uamqp, which supports TLS only, with the commands described in `driven.ts`."""
 
 import binascii
 import os
@@ -13,11 +13,11 @@ STEP_S = 0.01
 
 
 class Driver:
-    """A connection for each link: the library's clients have one of each."""
+    """One connection per link: each client of the library has a single link."""
 
     def open(self, url, user, password, silence_ms):
         self.host, _, port = url.split("://")[1].partition(":")
-        # Before anything is sent the library says nothing of a login that was refused.
+        # The library reports a rejected login only once something is sent.
         self.auth = lambda: authentication.SASLPlain(
             self.host, user, password, port=int(port), verify=os.environ["DRIVER_CA"]
         )
@@ -59,7 +59,7 @@ class Driver:
         try:
             client.send_message(message)
         except errors.MessageException as refused:
-            # The library turns the condition into a code of its own.
+            # The library maps the condition to an error code of its own.
             if refused.condition == constants.ErrorCodes.InvalidField:
                 return "rejected"
             raise
@@ -102,7 +102,7 @@ class Driver:
             self.message.release()
         elif outcome == "modified":
             self.message.modify(True, False)
-        # The outcome leaves with the next turns of its loop.
+        # The outcome is sent by the next turns of the library's loop.
         for _ in range(3):
             self.receiver.do_work()
 

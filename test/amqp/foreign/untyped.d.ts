@@ -1,4 +1,4 @@
-/** As much of amqp10, which has no types of its own, as the tests use. */
+/** The part of amqp10 that the tests use; the package has no types. */
 declare module 'amqp10' {
   namespace AMQP {
     interface Message {
@@ -32,7 +32,7 @@ declare module 'amqp10' {
   export default AMQP;
 }
 
-/** As much of rhea-promise as the tests use. */
+/** The part of rhea-promise that the tests use. */
 declare module 'rhea-promise' {
   import type { ConnectionOptions, Delivery, EventContext, Message } from 'rhea';
 
