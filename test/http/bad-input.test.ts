@@ -127,7 +127,7 @@ function parameterRows(): Refused[] {
   return rows.map((row) => ({ ...row, bytes: fixQuery(row.bytes) }));
 }
 
-/** Rows that add a parameter to a target that has a query already. */
+/** Joins the second query of a target, which a row added to a target that had one, with `&`. */
 function fixQuery(bytes: Buffer): Buffer {
   const text = bytes.toString('latin1');
   const line = text.slice(0, text.indexOf('\r\n'));
@@ -257,7 +257,7 @@ function headerRows(): Refused[] {
   ];
 }
 
-/** The operation that a request is of; undefined if its path is not well encoded. */
+/** The route that a request matches; undefined if its path is malformed. */
 function routeOf(bytes: Buffer): Route | undefined {
   const [method = '', target = ''] = bytes.toString('latin1').split(' ', 2);
   const segments = target.split('?', 1)[0]?.split('/') ?? [];
@@ -300,7 +300,7 @@ describe('Bad input', () => {
     });
   }
 
-  it('after all that nothing is stored, and nobody waits', async () => {
+  it('stores no element and leaves no consumer waiting', async () => {
     const { data } = jsonOf<{ data: { id: string; totalSize: number }[] }>(
       await harness()
         .client()
@@ -314,10 +314,10 @@ describe('Bad input', () => {
   });
 });
 
-describe('Odd names that are good', () => {
+describe('Odd but valid names', () => {
   const harness = sharedHarness();
 
-  // None of these names anything but a queue: no file, no route, no key of an object.
+  // Each is only a queue name: it must not be mistaken for a file, a route or an object key.
   const names = [
     '..',
     '.',
@@ -354,7 +354,7 @@ describe('Odd names that are good', () => {
   ];
 
   for (const name of names) {
-    it(`a queue, a tid, a group and a header value named ${JSON.stringify(name)}`, async () => {
+    it(`${JSON.stringify(name)} can name a queue, a tid and a group`, async () => {
       const client = harness().client();
       const { id } = jsonOf<{ id: string }>(await client.insert('N', name, name));
       assert.equal(jsonOf<{ size: number }>(await client.status('N', name)).size, 1);
@@ -374,7 +374,7 @@ describe('Odd names that are good', () => {
     });
   }
 
-  it('ids that are the words of other routes are ids', async () => {
+  it('an id may be a word of another route', async () => {
     const client = harness().client();
     for (const id of ['status', 'consumers', 'pause', '__proto__']) {
       assert.equal((await client.remove('N', 'q', id)).status, 404, id);
@@ -382,7 +382,7 @@ describe('Odd names that are good', () => {
     }
   });
 
-  it('a plus sign in a query is a space, as forms write it', async () => {
+  it('a plus sign in a query means a space, as in HTML forms', async () => {
     const client = harness().client();
     const waiting = client.request('GET', '/q/N/plus?tid=a+b%2Bc');
     await harness().waiting(1);

@@ -51,7 +51,7 @@ async function sizes(client: QueueClient, ns: string, queue: string): Promise<Re
   };
 }
 
-/** Reserves so many, in their order. */
+/** Reserves `count` elements, in queue order. */
 async function reserve(client: QueueClient, ns: string, queue: string, count: number) {
   const taken: { id: string; token: string; body: string }[] = [];
   for (let i = 0; i < count; i += 1) {
@@ -62,7 +62,7 @@ async function reserve(client: QueueClient, ns: string, queue: string, count: nu
   return taken;
 }
 
-/** What the queue gives until it has no more. */
+/** Pops all elements of the queue and returns their bodies. */
 async function drain(client: QueueClient, ns: string, queue: string): Promise<string[]> {
   const bodies: string[] = [];
   for (;;) {
@@ -75,7 +75,7 @@ async function drain(client: QueueClient, ns: string, queue: string): Promise<st
 const BOUNDARY = 'a b=c';
 const TYPE = `multipart/mixed; boundary="${BOUNDARY}"`;
 
-/** A body of parts: headers as they are written, and content. */
+/** A multipart body. Each part is its header lines, as written, and its content. */
 function multipart(...parts: readonly (readonly [string, string | Buffer])[]): Buffer {
   const chunks: Buffer[] = [];
   for (const [headers, content] of parts) {
@@ -89,10 +89,10 @@ function multipart(...parts: readonly (readonly [string, string | Buffer])[]): B
 }
 
 for (const engine of MAIN_ENGINES) {
-  describe(`Many at once over HTTP: ${engine.name}`, () => {
+  describe(`Batch requests over HTTP: ${engine.name}`, () => {
     const harness = sharedHarness({ engine });
 
-    it('lines are stored in their order, and their ids returned', async () => {
+    it('lines are stored in order and answered with their ids', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const lines = Array.from({ length: 100 }, (_, i) => ({ json: { i } }));
@@ -109,7 +109,7 @@ for (const engine of MAIN_ENGINES) {
       );
     });
 
-    it('a request of many has room for 10,000 elements', async () => {
+    it('a batch may contain 10,000 elements', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const lines = Array.from(
@@ -125,12 +125,12 @@ for (const engine of MAIN_ENGINES) {
       );
     });
 
-    it('a request of many may have 16 MiB', async () => {
+    it('a batch may have 16 MiB', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const text = 'x'.repeat(1_000_000);
       const lines = Array.from({ length: 16 }, (_, i) => ({ text: `${i}${text}`, key: `k${i}` }));
-      // Replicas of a busy machine may take longer than the engine waits for them: then a client repeats its request.
+      // Replicas on a busy machine may take longer than the engine waits for them: a client then repeats its request.
       let answer = await client.insertLines('N', queue, lines);
       while (answer.status === 503 && jsonOf<Problem>(answer).code === 'outcome-unknown') {
         answer = await client.insertLines('N', queue, lines);
@@ -170,7 +170,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal(headerOf(bytes, 'content-type'), 'application/octet-stream');
     });
 
-    it('a line with a key that came before stores nothing, and returns the first id', async () => {
+    it('a line that repeats a key stores nothing and is answered with the first id', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const first = inserted(await client.insertLines('N', queue, [{ text: 'a', key: 'k1' }, { text: 'b' }]));
@@ -189,7 +189,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await drain(client, 'N', queue), ['a', 'b', 'c', 'd']);
     });
 
-    it('the key of a line is that of a single insert', async () => {
+    it('the key of a line is equivalent to the Idempotency-Key of a single insert', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const { ids } = inserted(await client.insertLines('N', queue, [{ text: 'a', key: 'ké' }]));
@@ -199,7 +199,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal(headerOf(single, 'x-ks-repeated'), 'true');
     });
 
-    it('a key that came before with other content is refused by its line, and nothing is stored', async () => {
+    it('a line that reuses a key with other content is named in the error, and nothing is stored', async () => {
       const client = harness().client();
       const queue = harness().queue();
       inserted(await client.insertLines('N', queue, [{ text: 'a', key: 'k' }]));
@@ -209,7 +209,7 @@ for (const engine of MAIN_ENGINES) {
       const twice = [{ text: 'f' }, { text: 'g', key: 'new' }, { text: 'h', key: 'new' }];
       assert.equal(problem(await client.insertLines('N', queue, twice), 422).line, 3);
       assert.deepEqual(await drain(client, 'N', queue), ['a']);
-      // Not even the keys are there.
+      // The keys of rejected requests are not stored either.
       const again = inserted(
         await client.insertLines('N', queue, [
           { text: 'i', key: 'other' },
@@ -231,7 +231,7 @@ for (const engine of MAIN_ENGINES) {
       ];
       const first = await client.insertLines('N', queue, lines, { headers });
       assert.deepEqual([first.headers['x-ks-repeated'], inserted(first).repeated], [undefined, undefined]);
-      // The same elements, written in another way.
+      // The same elements in a different notation.
       const again = await client.insertLines(
         'N',
         queue,
@@ -245,7 +245,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual((await drain(client, 'N', queue)).sort(), ['b', 'c', '{"a":1}']);
     });
 
-    it('the key of a request is refused with other content, and nothing is stored', async () => {
+    it('a request that reuses a request key with other content is rejected and stores nothing', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const headers = { 'idempotency-key': 'k' };
@@ -270,7 +270,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await drain(client, 'N', queue), ['ab', 'c']);
     });
 
-    it('the key of a request is refused if one of many alike elements differs in anything', async () => {
+    it('a request that reuses a request key is rejected if one property of one element differs', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const headers = { 'idempotency-key': 'k' };
@@ -293,7 +293,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await drain(client, 'N', queue), ['a', 'b', 'c']);
     });
 
-    it('the key of a request is that of no element and of no other queue', async () => {
+    it('a request key is independent of element keys and of other queues', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const headers = { 'idempotency-key': 'k' };
@@ -306,7 +306,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await drain(client, 'N', queue), ['a', 'b', 'c']);
     });
 
-    it('parts have one key in the head of the request as well', async () => {
+    it('a multipart request can have a request key, too', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const headers = { 'idempotency-key': 'k' };
@@ -320,7 +320,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await drain(client, 'N', queue), ['a', 'b']);
     });
 
-    it('one call settles in every way, and says how each ended', async () => {
+    it('one call can use every kind of settlement and reports the outcome of each item', async () => {
       const client = harness().client();
       const queue = harness().queue();
       inserted(
@@ -393,7 +393,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await sizes(client, 'N', queue), { size: 5000, schedSize: 0, resvSize: 0 });
     });
 
-    it('the elements of one insert into a stream have at most 100,000 deliveries together, and none is stored beyond that', async () => {
+    it('a batch into a stream that would have more than 100,000 deliveries is rejected as a whole', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const groups = Array.from({ length: 64 }, (_, i) => `G${i}`);
@@ -405,7 +405,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal(inserted(await client.insertLines('events', queue, lines.slice(0, 20))).ids.length, 20);
     });
 
-    it('groups of a stream are an array in a line, and each group settles its own', async () => {
+    it('a line names the groups of a stream in an array, and each group settles its own delivery', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const lines = [{ text: 'a', groups: ['G1', 'G2'] }, { text: 'b', groups: ['G2'] }, { text: 'c' }];
@@ -428,7 +428,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal((await client.get('events', queue, { to: 0 })).body.toString(), 'c');
     });
 
-    it('an insert of many serves the consumers that wait', async () => {
+    it('a batch insert serves waiting consumers', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const waiting = Array.from({ length: 3 }, () => client.get('N', queue, { to: 60_000 }));
@@ -447,10 +447,10 @@ for (const engine of MAIN_ENGINES) {
   });
 }
 
-describe('Insert many: what a body may be', () => {
+describe('Insert many: request bodies', () => {
   const harness = sharedHarness({ http: { batchCount: 20, batchBytes: 65_536, bodyLimit: 1000 } });
 
-  /** Refused, and nothing stored; the problem. */
+  /** Asserts that a request is rejected and stores nothing; returns its problem. */
   async function refused(send: (client: QueueClient, queue: string) => Promise<Answer>, status = 400) {
     const client = harness().client();
     const queue = harness().queue();
@@ -465,7 +465,7 @@ describe('Insert many: what a body may be', () => {
       status,
     );
 
-  it('names a bad line by its number and its member, and what is allowed', async () => {
+  it('an error names the bad line, its member and what is allowed', async () => {
     const rows: readonly (readonly [object | string, string, string | undefined, RegExp])[] = [
       ['{"text":', 'invalid-body', undefined, /^Line 2: It is not JSON: /],
       ['"text"', 'invalid-body', undefined, /^Line 2: It is "text", not a JSON object\.$/],
@@ -501,7 +501,7 @@ describe('Insert many: what a body may be', () => {
       [{ text: 'a', groups: 'G1' }, 'invalid-parameter', 'groups', /an array of 1 to 64 names/],
       [{ text: 'a', groups: [] }, 'invalid-parameter', 'groups', /an array of 1 to 64 names/],
       [{ text: 'a', groups: ['a,b'] }, 'invalid-parameter', 'groups[0]', /not a consumer group/],
-      // It has no UTF-8 form, so that its elements would be those of another group after a restart.
+      // A lone surrogate has no UTF-8 form: after a restart its elements would belong to another group.
       [{ text: 'a', groups: ['\ud800'] }, 'invalid-parameter', 'groups[0]', /well-formed/],
       [{ text: 'a', groups: [1] }, 'invalid-parameter', 'groups[0]', /a string/],
       [{ text: 'a', groups: ['G1'] }, 'invalid-parameter', 'groups', /plain queues/],
@@ -527,7 +527,7 @@ describe('Insert many: what a body may be', () => {
     }
   });
 
-  it('a line that is not UTF-8 is refused', async () => {
+  it('a line that is not UTF-8 is rejected', async () => {
     const body = Buffer.concat([
       Buffer.from('{"text":"a"}\n{"text":"'),
       Buffer.from([0xff]),
@@ -542,7 +542,7 @@ describe('Insert many: what a body may be', () => {
     );
   });
 
-  it('lines of white space count, however many and whatever is in front of an element', async () => {
+  it('blank lines count in the line number of an error', async () => {
     const blank = ' \r\n\t\n\n'.repeat(1_000);
     const body = `${blank}  {"text":"a"} \r\n${blank} {`;
     const answer = await refused((client, queue) =>
@@ -551,12 +551,12 @@ describe('Insert many: what a body may be', () => {
     assert.deepEqual([answer.code, answer.line], ['invalid-body', 6_002]);
   });
 
-  it('a body over the limit of one element is refused by its line', async () => {
+  it('an element body over bodyLimit is rejected with its line number', async () => {
     const answer = await line({ text: 'x'.repeat(1001) }, 413);
     assert.deepEqual([answer.code, answer.line, answer.limit], ['body-too-large', 2, 1000]);
   });
 
-  it('one element too many is refused, and so is one byte too many', async () => {
+  it('a batch with one element or one byte too many is rejected', async () => {
     const lines = Array.from({ length: 21 }, () => ({ text: 'a' }));
     const count = await refused((client, queue) => client.insertLines('N', queue, lines), 413);
     assert.deepEqual([count.code, count.line, count.limit], ['body-too-large', 21, 20]);
@@ -564,7 +564,7 @@ describe('Insert many: what a body may be', () => {
     assert.deepEqual([large.code, large.limit], ['body-too-large', 65_536]);
   });
 
-  it('lines may end with CRLF, the last with nothing, and may be empty', async () => {
+  it('lines may end with CRLF and may be empty, and the last needs no line end', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const body = '{"text":"a"}\r\n\n  \n{"text":"b"}';
@@ -576,14 +576,14 @@ describe('Insert many: what a body may be', () => {
     assert.equal(problem(await client.insertMany('N', queue, bad, 'application/x-ndjson'), 400).line, 3);
   });
 
-  it('no lines are no elements', async () => {
+  it('an empty body inserts nothing', async () => {
     const client = harness().client();
     assert.deepEqual(inserted(await client.insertMany('N', harness().queue(), '', 'application/x-ndjson')), {
       ids: [],
     });
   });
 
-  it('json is stored as it stands in the line', async () => {
+  it('json is stored exactly as written in the line', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const bodies = [
@@ -604,14 +604,14 @@ describe('Insert many: what a body may be', () => {
     assert.deepEqual(await drain(client, 'N', queue), bodies.slice(1));
   });
 
-  it('of a member that a line has twice the last one counts', async () => {
+  it('the last of duplicate members of a line wins', async () => {
     const client = harness().client();
     const queue = harness().queue();
     inserted(await client.insertLines('N', queue, ['{"json":1,"json":[2]}']));
     assert.deepEqual(await drain(client, 'N', queue), ['[2]']);
   });
 
-  it('the query says what lines and parts do not say themselves', async () => {
+  it('query parameters are the defaults of lines and parts', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const query = { mature: 4_000_000_000, tries: 3 };
@@ -632,7 +632,7 @@ describe('Insert many: what a body may be', () => {
     assert.deepEqual(await drain(client, 'N', queue), ['long']);
   });
 
-  it('what is of one element cannot be given for the request', async () => {
+  it('headers of a single element and unusable content types are rejected on the request', async () => {
     const rows = [
       [{ 'idempotency-key': 'k'.repeat(256) }, 'idempotency-key'],
       [{ 'x-ks-hdr-a': '1' }, 'x-ks-hdr-*'],
@@ -649,7 +649,7 @@ describe('Insert many: what a body may be', () => {
     }
   });
 
-  it('a request has a key, or its elements have keys, and not both', async () => {
+  it('a request key cannot be combined with element keys', async () => {
     const headers = { 'idempotency-key': 'k' };
     const line = await refused((client, queue) =>
       client.insertLines('N', queue, [{ text: 'a' }, { text: 'b', key: 'own' }], { headers }),
@@ -686,7 +686,7 @@ describe('Insert many: what a body may be', () => {
     assert.deepEqual([again.repeated, again.ids[0]], [[0], ids[0]]);
   });
 
-  it('names a bad part by its number', async () => {
+  it('an error names the bad part by its number', async () => {
     const rows: readonly (readonly [string, RegExp])[] = [
       ['content-type text/plain\r\n', /^Part 2: "content-type text\/plain" is not a header\.$/],
       [' folded: x\r\n', /is not a header/],
@@ -705,7 +705,7 @@ describe('Insert many: what a body may be', () => {
     }
   });
 
-  it('a body of parts that does not end, or has a line that only begins with its boundary, is refused', async () => {
+  it('a multipart body without a final boundary, or with a malformed boundary, is rejected', async () => {
     const whole = multipart(['', 'a'], ['', 'b']).toString();
     const bodies = [
       '',
@@ -720,7 +720,7 @@ describe('Insert many: what a body may be', () => {
     }
   });
 
-  it('a client that disconnects before the end of its body has stored nothing', async () => {
+  it('a client that disconnects before the end of its body stores nothing', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const connection = await RawConnection.open(harness().port);
@@ -738,12 +738,12 @@ describe('Insert many: what a body may be', () => {
   });
 });
 
-describe('Insert many: large bodies', () => {
+describe('Large batch inserts', () => {
   const users = ['ann', 'ben', 'cleo'].map((name) => ({ name, password: 'pw', rights: null }));
   const harness = sharedHarness({ users, http: { bodyLimit: 1000 } });
   const body = '{"text":"some text"}\n'.repeat(100);
 
-  /** Begins a body that never ends. */
+  /** Starts a request whose body never ends. */
   const beginSlowly = async (user: string, queue: string): Promise<RawConnection> => {
     const connection = await RawConnection.open(harness().port);
     const authorization = `Authorization: ${basic(user, 'pw')}`;
@@ -758,9 +758,9 @@ describe('Insert many: large bodies', () => {
     return connection;
   };
 
-  it('wait for their turn, and those of one user keep no other user waiting', async () => {
+  it('wait for a free slot of their user without delaying other users', async () => {
     const queue = harness().queue();
-    // Two of ann's bodies that never end hold her places.
+    // Two bodies that never end occupy both of ann's slots.
     const slow = await Promise.all([1, 2].map(() => beginSlowly('ann', queue)));
     const ann = harness().client('ann:pw');
     let isServed = false;
@@ -781,7 +781,7 @@ describe('Insert many: large bodies', () => {
     assert.deepEqual(await sizes(ben, 'N', queue), { size: 201, schedSize: 0, resvSize: 0 });
   });
 
-  it('that two users send slowly, and as many that wait behind them, keep no third user waiting', async () => {
+  it('of two users that send slowly, and more that wait behind them, do not delay a third user', async () => {
     const queue = harness().queue();
     const slow = await Promise.all(['ann', 'ben', 'ann', 'ben'].map((user) => beginSlowly(user, queue)));
     for (const connection of slow) assert.equal((await connection.answers(1))[0]?.status, 100);
@@ -795,11 +795,11 @@ describe('Insert many: large bodies', () => {
   });
 });
 
-describe('Settle many: what a body may be', () => {
+describe('Settle many: request bodies', () => {
   const users = ['test1', 'ben'].map((name) => ({ name, password: name, rights: null }));
   const harness = sharedHarness({ users, http: { batchCount: 20 } });
 
-  it('a body of another shape is refused with its path, and nothing is settled', async () => {
+  it('a malformed body is rejected with the path of the bad member, and nothing is settled', async () => {
     const client = harness().client();
     const queue = harness().queue();
     inserted(await client.insertLines('N', queue, [{ text: 'a' }]));
@@ -842,7 +842,7 @@ describe('Settle many: what a body may be', () => {
     assert.deepEqual(await sizes(client, 'N', queue), { size: 0, schedSize: 0, resvSize: 1 });
   });
 
-  it('names that no element, group or reservation can have are outcomes of their items', async () => {
+  it('impossible ids, groups and tokens are reported as outcomes of their items', async () => {
     const client = harness().client();
     const queue = harness().queue();
     inserted(await client.insertLines('N', queue, [{ text: 'a' }, { text: 'b' }]));
@@ -867,7 +867,7 @@ describe('Settle many: what a body may be', () => {
     );
   });
 
-  it('an element that is named twice is settled once', async () => {
+  it('an element named twice is settled once', async () => {
     const client = harness().client();
     const queue = harness().queue();
     inserted(await client.insertLines('N', queue, [{ text: 'a' }]));
@@ -881,7 +881,7 @@ describe('Settle many: what a body may be', () => {
     );
   });
 
-  it('what another user reserved needs its token', async () => {
+  it('an element that another user reserved requires its token', async () => {
     const client = harness().client();
     const ben = harness().client('ben:ben');
     const queue = harness().queue();
@@ -892,13 +892,13 @@ describe('Settle many: what a body may be', () => {
     assert.deepEqual(outcomes, ['token-required', 'done']);
   });
 
-  it('nothing to settle is no error', async () => {
+  it('an empty settlement is not an error', async () => {
     const client = harness().client();
     assert.deepEqual(settled(await client.settleMany('N', harness().queue(), {})), []);
     assert.deepEqual(settled(await client.settleMany('N', harness().queue(), { bury: [] })), []);
   });
 
-  it('without a dead-letter queue a buried element is released', async () => {
+  it('without a dead-letter queue a buried element is rolled back', async () => {
     const client = harness().client();
     const queue = harness().queue();
     inserted(await client.insertLines('N', queue, [{ text: 'a' }]));
@@ -908,7 +908,7 @@ describe('Settle many: what a body may be', () => {
     assert.deepEqual([again.body.toString(), headerOf(again, 'x-ks-tries')], ['a', '1']);
   });
 
-  it('each kind of settlement is counted in its own meter', async () => {
+  it('the metrics count each kind of settlement by outcome', async () => {
     const client = harness().client();
     const queue = harness().queue();
     inserted(
@@ -934,7 +934,7 @@ describe('Settle many: what a body may be', () => {
     });
   });
 
-  it('each element of one take and of one settlement is counted', async () => {
+  it('the statistics of a queue count each element of a batch take and of a batch settlement', async () => {
     const client = harness().client();
     const queue = harness().queue();
     inserted(
@@ -953,7 +953,7 @@ describe('Settle many: what a body may be', () => {
   });
 
   async function counts(client: QueueClient): Promise<Map<string, number>> {
-    // The page is collected at most once a second.
+    // Metrics are collected at most once a second.
     await harness().passTime(1001);
     const text = (await client.request('GET', '/metrics')).body.toString();
     const found = new Map<string, number>();

@@ -52,7 +52,7 @@ for (const engine of MAIN_ENGINES) {
     const idOf = async (inserted: ReturnType<QueueClient['insert']>): Promise<string> =>
       jsonOf<{ id: string }>(await inserted).id;
 
-    it('finds one element by its id, and says when it expires', async () => {
+    it('finds an element by its id and shows when it expires', async () => {
       const queue = harness.queue();
       const now = harness.opened.now();
       const first = await idOf(http.insert('N', queue, '1'));
@@ -65,7 +65,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual((await page(queue, { id: 'none' })).elements, []);
     });
 
-    it('shows elements of all states in delivery order, and who holds them, and takes none', async () => {
+    it('shows elements of all states in delivery order with their holders, without changing the queue', async () => {
       const queue = harness.queue();
       const now = harness.opened.now();
       await http.insert('N', queue, 'held');
@@ -101,7 +101,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual((await page(queue, { state: 'all' })).elements.length, 3);
     });
 
-    it('pages through a queue by its cursors, also behind an element that is gone', async () => {
+    it('pages through a queue by cursor, even if the element at the cursor is gone', async () => {
       const queue = harness.queue();
       for (const body of ['a', 'b', 'c', 'd', 'e']) await http.insert('N', queue, body);
       const first = await page(queue, { limit: 2 });
@@ -115,7 +115,7 @@ for (const engine of MAIN_ENGINES) {
         second.elements.map(({ text }) => text),
         ['d', 'e'],
       );
-      // An engine may not know yet that nothing is behind a full page.
+      // After a full page an engine may not yet know that it was the last.
       if (second.next !== null) assert.deepEqual((await page(queue, { after: second.next })).elements, []);
     });
 
@@ -137,7 +137,7 @@ for (const engine of MAIN_ENGINES) {
       );
     });
 
-    it('shows bodies as it is asked: none, the beginning, or all', async () => {
+    it('returns no body, a preview or the full body, as requested', async () => {
       const queue = harness.queue();
       const long = `${'x'.repeat(511)}é${'y'.repeat(1000)}`;
       await http.insert('N', queue, long);
@@ -152,7 +152,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await shown('full'), [long, false]);
     });
 
-    it('returns one element byte for byte with its state, and changes nothing', async () => {
+    it('returns one element byte for byte with its state, without changing it', async () => {
       const queue = harness.queue();
       const body = Buffer.from([0, 1, 2, 0xff, 0xfe]);
       const headers = { 'x-ks-hdr-a': '1', 'content-encoding': 'x-own' };
@@ -187,13 +187,13 @@ for (const engine of MAIN_ENGINES) {
       assert.equal((await http.request('GET', path)).status, 404);
     });
 
-    it('leaves no trace of a queue that does not exist', async () => {
+    it('does not create a queue that does not exist', async () => {
       assert.deepEqual((await page('never')).elements, []);
       assert.equal((await http.request('GET', '/q/N/never/elements/x')).status, 404);
       assert.ok(!Object.hasOwn(jsonOf<object>(await http.request('GET', '/q/N')), 'never'));
     });
 
-    it('finds the dead-letter queues that options of queues name', async () => {
+    it('finds dead-letter queues that are named only in the options of a queue', async () => {
       const queue = harness.queue();
       const body = JSON.stringify({ deadLetter: { maxTries: 1, queue: 'own-dead' } });
       const put = await http.request('PUT', `/q/hidden/${queue}/options`, { body });
@@ -209,7 +209,7 @@ for (const engine of MAIN_ENGINES) {
       );
     });
 
-    it('summarizes dead letters by reason and by the queue that they left', async () => {
+    it('summarizes dead letters by reason and by source queue', async () => {
       const [first, second] = [harness.queue(), harness.queue()];
       const fail = async (queue: string, reason: string): Promise<void> => {
         await http.insert('jobs', queue, 'x', { tries: 2 });
@@ -246,11 +246,11 @@ for (const engine of MAIN_ENGINES) {
   });
 }
 
-describe('Dead-letter queues of storage that is slow', () => {
+describe('Dead-letter queues in slow or unavailable storage', () => {
   const deadLetter = { maxTries: 1, queue: 'dead' };
   const harness = sharedHarness({ namespaces: [plain('a', { deadLetter }), plain('b', { deadLetter })] });
 
-  it('are left out of the summary after a second, and the response says so', async () => {
+  it('are omitted from the summary after a second, which is then marked incomplete', async () => {
     const { storage } = harness().opened.engine;
     const { counts } = storage;
     const summary = async (): Promise<{ namespaces: string[]; complete: boolean }> => {
@@ -267,13 +267,13 @@ describe('Dead-letter queues of storage that is slow', () => {
     storage.counts = counts;
   });
 
-  it('do not hide others while their engine is unavailable, and the response names their namespaces', async () => {
+  it('are reported as unavailable by namespace, while the others are summarized', async () => {
     const { storage } = harness().opened.engine;
     const { counts } = storage;
     const away = new Set(['a']);
     storage.counts = async (...given) => {
       if (!away.has(given[0].ns)) return counts.apply(storage, given);
-      // No reply came in time.
+      // As if the engine's call had timed out.
       await harness().passTime(4_500);
       throw unavailable('The store is not reachable now.', new Error('no answer'));
     };
@@ -297,7 +297,7 @@ describe('Dead letters of a stream', () => {
   const deadLetter = { maxTries: 1, queue: 'dead' };
   const harness = sharedHarness({ namespaces: [plain('stream', { groups: ['a', 'b'], deadLetter })] });
 
-  it('are summarized for the default group, and the response says that there are more for others', async () => {
+  it('are summarized for the default group, and marked incomplete if other groups have more', async () => {
     const summary = async (): Promise<object[]> => {
       const answer = await harness().client().request('GET', '/dead-letters');
       const { queues } = jsonOf<{ queues: { count: number; looked: number; complete: boolean }[] }>(answer);
@@ -310,7 +310,7 @@ describe('Dead letters of a stream', () => {
   });
 });
 
-/** Members of a status that move by themselves. */
+/** Members of a status that change over time by themselves. */
 const VARYING = { rates: null, oldestReadyAge: null };
 
 describe('Browsing', () => {
@@ -323,14 +323,14 @@ describe('Browsing', () => {
   const harness = sharedHarness({ users, limits: { callMs: 20 } });
   const as = (user: string): QueueClient => harness().client(`${user}:pw`);
 
-  it('answers 503 if the engine fails while the selector decides, and the server continues', async (t) => {
+  it('is answered with 503 if the engine fails while the selector runs, and works again afterwards', async (t) => {
     const queue = harness().queue();
     const elements = Array.from({ length: 400 }, (_, n) => `{"text":"${n}"}\n`).join('');
     const type = { 'content-type': 'application/x-ndjson' };
     await as('all').request('POST', `/q/N/${queue}/elements`, { body: elements, headers: type });
     const { storage } = harness().opened.engine;
     const { scan } = storage;
-    // The third part is read while the selector has the second.
+    // The third chunk is read while the selector processes the second.
     let parts = 0;
     t.mock.method(storage, 'scan', async (...given: Parameters<typeof scan>) => {
       parts += 1;
@@ -345,7 +345,7 @@ describe('Browsing', () => {
     assert.equal(jsonOf<Page>(await browse()).elements.length, 400);
   });
 
-  it('shows no bodies to a user whose maskBodies is set, unless they may read there', async () => {
+  it('hides bodies from a user with maskBodies, except where they have the read right', async () => {
     const queue = harness().queue();
     const inserted = await as('all').insert('N', queue, 'secret', { headers: { 'x-ks-hdr-a': '1' } });
     const { id } = jsonOf<{ id: string }>(inserted);
@@ -374,7 +374,7 @@ describe('Browsing', () => {
     );
   });
 
-  it('says where a selector is wrong, where it throws, and that it takes too long', async () => {
+  it('reports where a selector is wrong or throws, and when it takes too long', async () => {
     const queue = harness().queue();
     await as('all').insert('N', queue, 'x');
     const find = (where: string) =>
@@ -393,7 +393,7 @@ describe('Browsing', () => {
     assert.match(jsonOf<{ detail: string }>(slow).detail, /^where: the selector uses more time/);
   });
 
-  it('of dead letters shows those of namespaces in which the user may browse', async () => {
+  it('shows dead letters only of namespaces in which the user may browse', async () => {
     const list = (user: string, query: Query = {}) => as(user).request('GET', '/dead-letters', { query });
     const namespaces = async (user: string) =>
       jsonOf<{ queues: { ns: string }[] }>(await list(user)).queues.map(({ ns }) => ns);

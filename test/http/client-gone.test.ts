@@ -28,10 +28,10 @@ async function blockedGet(
   return connection;
 }
 
-describe('The access log of a client that goes away', () => {
+describe('The access log line of a client that disconnected', () => {
   const harness = sharedHarness({ http: { logsAccess: true } });
 
-  it('has its address, though nothing else asked for it before the connection was closed', async () => {
+  it('has its address, although nothing read the address before the connection was closed', async () => {
     const connection = await blockedGet(harness(), harness().queue());
     await harness().waiting(1);
     connection.socket.resetAndDestroy();
@@ -41,10 +41,10 @@ describe('The access log of a client that goes away', () => {
   });
 });
 
-describe('Clients that go away at once', () => {
+describe('Many clients that disconnect at once', () => {
   const harness = sharedHarness();
 
-  it('leave the event loop to other requests between responses to fifty of them', async () => {
+  it('are processed at most 50 per turn of the event loop, so that other requests are served in between', async () => {
     const count = 100;
     const queue = harness().queue();
     const gone = await Promise.all(Array.from({ length: count }, () => blockedGet(harness(), queue)));
@@ -64,7 +64,7 @@ describe('Clients that go away at once', () => {
   });
 });
 
-describe('A client that goes away while it waits', () => {
+describe('A client that disconnects while it waits', () => {
   const harness = sharedHarness();
 
   const ways: readonly (readonly [string, (connection: RawConnection) => void])[] = [
@@ -74,7 +74,7 @@ describe('A client that goes away while it waits', () => {
   ];
 
   for (const [what, leave] of ways) {
-    it(`${what}: stops waiting at once and never takes an element`, async () => {
+    it(`stops waiting at once and never takes an element if it ${what}`, async () => {
       const queue = harness().queue();
       const connection = await blockedGet(harness(), queue);
       await harness().waiting(1);
@@ -86,7 +86,7 @@ describe('A client that goes away while it waits', () => {
     });
   }
 
-  it('the next consumer in the wait queue gets the element instead', async () => {
+  it('leaves the element to the next consumer in the wait queue', async () => {
     const queue = harness().queue();
     const gone = await blockedGet(harness(), queue);
     await harness().waiting(1);
@@ -98,7 +98,7 @@ describe('A client that goes away while it waits', () => {
     assert.equal((await next).body.toString(), 'a');
   });
 
-  it('with pipelined calls behind the one that waits: none of them takes an element', async () => {
+  it('takes no element with the requests that it pipelined behind the waiting one', async () => {
     const queue = harness().queue();
     const request = rawRequest([`GET ${queuePath('N', queue)} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
     const connection = await RawConnection.open(harness().port);
@@ -110,7 +110,7 @@ describe('A client that goes away while it waits', () => {
     assert.equal((await statusOf(harness(), queue)).size, 3);
   });
 
-  it('a thousand times: nothing is left, and all elements are there', async () => {
+  it('leaves no waiter behind, even a thousand times', async () => {
     const queue = harness().queue();
     for (let round = 0; round < 20; round++) {
       const connections = await Promise.all(Array.from({ length: 50 }, () => blockedGet(harness(), queue)));
@@ -123,17 +123,17 @@ describe('A client that goes away while it waits', () => {
   });
 });
 
-describe('A client that goes away before its element was handed over', () => {
+describe('A client that disconnects before it has read its element', () => {
   const users = ['test1', 'ann', 'ben'].map((name) => ({ name, password: name, rights: null }));
   const harness = sharedHarness({ users, http: { bodyLimit: 64 * 1_048_576 } });
-  /** More than the kernel takes into its buffers for a client that does not read. */
+  /** More than the kernel buffers for a client that does not read. */
   const large = Buffer.alloc(32 * 1_048_576, 'x');
 
   for (const [what, query] of [
     ['a pop', ''],
     ['a reserve', '?reserve=1'],
   ] as const) {
-    it(`${what}: the element goes back, same id, no try counted, and is counted in no statistic`, async () => {
+    it(`returns the element of ${what} to its place, without counting a try or a take`, async () => {
       const client = harness().client();
       const queue = harness().queue();
       const { id } = jsonOf<{ id: string }>(await client.insert('N', queue, large, { tries: 2 }));
@@ -155,7 +155,7 @@ describe('A client that goes away before its element was handed over', () => {
     });
   }
 
-  it('clients that do not read hold no more than 128 MiB for a user: what one more takes goes back', async () => {
+  it('clients of one user that do not read buffer at most 128 MiB; a further take is rejected and undone', async () => {
     const queue = harness().queue();
     const half = newElement({ body: Buffer.alloc(64 * 1_048_576) });
     const { storage } = harness().opened.engine;
@@ -174,7 +174,7 @@ describe('A client that goes away before its element was handed over', () => {
     assert.equal((await harness().client().reserve('N', queue)).body.length, half.body.byteLength);
   });
 
-  it('clients that look at elements and do not read them are counted in the same way', async () => {
+  it('unread responses to browse requests count toward the same limit, which also rejects other large responses', async () => {
     const queue = harness().queue();
     const half = newElement({ body: Buffer.alloc(64 * 1_048_576) });
     const [id = ''] = await harness().opened.engine.storage.insert({ ns: 'N', name: queue }, [half]);
@@ -210,7 +210,7 @@ describe('A client that goes away before its element was handed over', () => {
     assert.equal((await insertMany(5_000)).status, 200);
   });
 
-  it('clients of two users that do not read keep no third user from taking', async () => {
+  it('clients of two users that do not read do not prevent a third user from taking', async () => {
     const queue = harness().queue();
     const half = newElement({ body: Buffer.alloc(64 * 1_048_576) });
     const { storage } = harness().opened.engine;
@@ -230,7 +230,7 @@ describe('A client that goes away before its element was handed over', () => {
     await until(async () => (await statusOf(harness(), queue)).size === 4);
   });
 
-  it('a waiting client gets what another one could not take', async () => {
+  it('a waiting client receives the element that another did not read', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const connection = await blockedGet(harness(), queue);
@@ -244,7 +244,7 @@ describe('A client that goes away before its element was handed over', () => {
     assert.ok((await next).body.equals(large));
   });
 
-  it('a client that read its whole answer keeps it, however it leaves then', async () => {
+  it('a client that read its whole response keeps the element, however it disconnects', async () => {
     const client = harness().client();
     for (const leave of ['destroy', 'resetAndDestroy'] as const) {
       const queue = harness().queue();
@@ -258,17 +258,17 @@ describe('A client that goes away before its element was handed over', () => {
   });
 });
 
-describe('A client that does not read its answer', () => {
+describe('A client that does not read its response', () => {
   const harness = sharedHarness({
     http: { bodyLimit: 64 * 1_048_576, headersTimeoutMs: 1500, requestTimeoutMs: 1500 },
   });
-  /** Not over HTTP: a busy machine may take longer than that to read such a request. */
+  /** Bypasses HTTP: a busy machine may take longer than the request timeout to read such a request. */
   const storeLarge = (name: string): Promise<unknown> => {
     const large = newElement({ body: Buffer.alloc(32 * 1_048_576) });
     return harness().opened.engine.storage.insert({ ns: 'N', name }, [large]);
   };
 
-  it('is cut off after a while, and its element goes back', async () => {
+  it('is disconnected after the timeout, and its element is returned to the queue', async () => {
     const queue = harness().queue();
     await storeLarge(queue);
     const connection = await blockedGet(harness(), queue);
@@ -278,7 +278,7 @@ describe('A client that does not read its answer', () => {
     connection.destroy();
   });
 
-  it('is cut off though the answer had to wait for another one on its connection', async () => {
+  it('is disconnected even if the response had to wait for an earlier one on its connection', async () => {
     const queue = harness().queue();
     const client = harness().client();
     await storeLarge(queue);
@@ -296,7 +296,7 @@ describe('A client that does not read its answer', () => {
 });
 
 describe('An element that HTTP cannot write', () => {
-  it('is answered with 500 and a request id, goes back, and is logged; the server continues', async () => {
+  it('is answered with 500 and a request id, returned to the queue and logged', async () => {
     const harness = await Harness.start();
     try {
       const client = harness.client();
@@ -318,10 +318,10 @@ describe('An element that HTTP cannot write', () => {
   });
 });
 
-describe('A client that goes away in the middle of an insert', () => {
+describe('A client that disconnects in the middle of an insert', () => {
   const harness = sharedHarness();
 
-  it('of many, behind a call that waits: its turn is for the next one', async () => {
+  it('releases its slot for large inserts if it pipelined a batch behind a waiting call', async () => {
     const queue = harness().queue();
     const path = queuePath('N', queue);
     const insert = (...headers: string[]): string[] => [
@@ -333,7 +333,7 @@ describe('A client that goes away in the middle of an insert', () => {
     ];
     const get = rawRequest([`GET ${path} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
     const begun = rawRequest(insert('Transfer-Encoding: chunked'), '3\r\n{}\n\r\n');
-    // Fewer than may wait for their turn, more than have it at once.
+    // More than there are slots, but fewer than may wait for one.
     const connections = await Promise.all(
       Array.from({ length: 20 }, async () => {
         const connection = await RawConnection.open(harness().port);
@@ -358,7 +358,7 @@ describe('A client that goes away in the middle of an insert', () => {
     ['of a declared length', 'Content-Length: 100'],
     ['in chunks', 'Transfer-Encoding: chunked'],
   ] as const) {
-    it(`${what}: nothing is stored`, async () => {
+    it(`stores nothing of a body ${what}`, async () => {
       const queue = harness().queue();
       const connection = await RawConnection.open(harness().port);
       const path = queuePath('N', queue);
@@ -372,12 +372,12 @@ describe('A client that goes away in the middle of an insert', () => {
   }
 });
 
-describe('Clients that do not read long texts', () => {
+describe('Clients that do not read long responses', () => {
   const metrics = 'x'.repeat(64 * 1_048_576);
   const http = { metricsWithoutLogin: true };
   const harness = sharedHarness({ http, metricsText: () => metrics });
 
-  it('hold no more than 128 MiB without a login, and users are served', async () => {
+  it('buffer at most 128 MiB together without a login, while users are served', async () => {
     const connections: RawConnection[] = [];
     const scraped = (): number => harness().server.requestTimes.get('metrics')?.count ?? 0;
     for (const count of [1, 2]) {

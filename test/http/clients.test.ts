@@ -29,7 +29,7 @@ interface Waiting {
 describe('GET /consumers', () => {
   const harness = sharedHarness({ users: USERS });
 
-  it('lists who waits in any queue of the namespaces that the user manages, the longest first', async () => {
+  it('lists the waiting consumers of the namespaces that the user manages, longest waiting first', async () => {
     const worker = harness().client('worker:x');
     const waits: Promise<unknown>[] = [];
     for (const [ns, queue, tid] of [
@@ -97,7 +97,7 @@ describe('GET /sessions', () => {
   ];
   const harness = sharedHarness({ users: USERS, sessions: () => sessions });
 
-  it('lists sessions with their consumers, as far as the user may see them', async () => {
+  it('lists the sessions and consumers that the user may see, oldest first', async () => {
     const { nodeId } = harness().broker;
     const list = async (credentials: string, query = ''): Promise<readonly object[]> => {
       const answer = await read<{ sessions: (SessionInfo & { node: string })[] }>(
@@ -130,7 +130,7 @@ describe('GET /audit', () => {
     readonly details: object;
   }
 
-  it('shows who changed what, the latest first, as far as the user may see it', async () => {
+  it('shows the changes that the user may see with their authors, latest first', async () => {
     const admin = harness().client();
     await admin.pause('N', 'a');
     await harness().passTime(1_000);
@@ -158,7 +158,7 @@ describe('GET /audit', () => {
     assert.deepEqual(await lines('worker:x'), []);
   });
 
-  it('has no line of a request whose client disconnected before the end of its body', async () => {
+  it('has no line for a request whose client disconnected before the end of its body', async () => {
     const on = await Harness.start({ http: { logsAccess: true } });
     const connection = await RawConnection.open(on.port);
     const lines = ['PUT /x/cut HTTP/1.1', 'Host: test', AUTHORIZATION, 'Content-Length: 9'];
@@ -171,7 +171,7 @@ describe('GET /audit', () => {
     await on.close();
   });
 
-  it('keeps the last thousand', async () => {
+  it('keeps the last thousand lines', async () => {
     const admin = harness().client();
     for (let i = 0; i < 1_001; i += 1) await admin.resume('N', 'many');
     const { total, lines } = await read<{ total: number; lines: Line[] }>(admin, '/audit');

@@ -38,7 +38,7 @@ describe('The console', () => {
   const get = (path: string, headers: Readonly<Record<string, string>> = {}): Promise<Answer> =>
     client.request('GET', path, { headers });
 
-  it('is served without a login, as what it is', async () => {
+  it('is served without a login, each file with its content type', async () => {
     for (const [path, type, content] of [
       ['/console/', 'text/html; charset=utf-8', INDEX],
       ['/console/index.html', 'text/html; charset=utf-8', INDEX],
@@ -57,7 +57,7 @@ describe('The console', () => {
     }
   });
 
-  it('lets nothing run, and nobody frame it, but itself', async () => {
+  it('allows only its own scripts and cannot be framed', async () => {
     const answer = await get('/console/');
     assert.deepEqual(headerOf(answer, 'content-security-policy').split('; '), [
       "default-src 'none'",
@@ -77,7 +77,7 @@ describe('The console', () => {
     assert.equal(headerOf(answer, 'referrer-policy'), 'no-referrer');
   });
 
-  it('is kept for ever where names change with the content, and asked for again where they do not', async () => {
+  it('is cached forever where file names contain a hash, and revalidated elsewhere', async () => {
     const asset = await get('/console/assets/index-a1b2.js');
     assert.equal(headerOf(asset, 'cache-control'), 'public, max-age=31536000, immutable');
     for (const path of ['/console/', '/console/icon.svg']) {
@@ -92,7 +92,7 @@ describe('The console', () => {
     }
   });
 
-  it('is compressed for clients that take gzip, if that makes it smaller', async () => {
+  it('is compressed for clients that accept gzip, if that makes it smaller', async () => {
     for (const accepted of ['gzip', 'br, gzip;q=0.5', 'deflate, GZIP']) {
       const answer = await get('/console/', { 'accept-encoding': accepted });
       assert.equal(headerOf(answer, 'content-encoding'), 'gzip');
@@ -109,7 +109,7 @@ describe('The console', () => {
     assert.equal(small.headers['content-encoding'], undefined);
   });
 
-  it('is where browsers are sent, by addresses that hold under any path of a proxy', async () => {
+  it('is where browsers are redirected, by relative addresses that work behind a proxy', async () => {
     for (const path of ['/', '/console']) {
       const answer = await get(path, BROWSER);
       assert.equal(answer.status, 302);
@@ -123,7 +123,7 @@ describe('The console', () => {
     assert.equal(jsonOf<{ code: string }>(program).code, 'route-not-found');
   });
 
-  it('may be reached by a link on any page, but not its session', async () => {
+  it('may be opened by a link on a foreign page, unlike the routes of its session', async () => {
     const link = { ...BROWSER, 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate' };
     assert.equal((await get('/', link)).status, 302);
     assert.equal((await get('/console/', link)).status, 200);
@@ -165,7 +165,7 @@ describe('A console that is not built', () => {
 
   after(() => rm(folder, { recursive: true, force: true }));
 
-  it('says how to build it, and is there as soon as it is', async () => {
+  it('is answered with how to build it, and is served once it is built', async () => {
     const harness = await Harness.start({ http: { consoleFolder: join(folder, 'dist') } });
     const client = harness.client(null);
     for (const path of ['/console/', '/console/assets/index-a1b2.js']) {
@@ -183,7 +183,7 @@ describe('A console that is not built', () => {
 describe('A server without a console', () => {
   const harness = sharedHarness({ http: { consoleFolder: null } });
 
-  it('has none of its paths', async () => {
+  it('serves none of its paths', async () => {
     const client = harness().client();
     for (const path of ['/', '/console', '/console/', '/console/session']) {
       const answer = await client.request('GET', path, { headers: BROWSER });

@@ -46,7 +46,7 @@ interface OwnSession {
 
 type HeaderFields = Readonly<Record<string, string>>;
 
-/** What a browser sends with a request of a page of the same origin. */
+/** Headers that browsers add to requests of a same-origin page. */
 const PAGE = { 'sec-fetch-site': 'same-origin', 'sec-fetch-mode': 'cors' };
 
 function signIn(
@@ -61,7 +61,7 @@ function signIn(
   });
 }
 
-/** The only cookie of a response: its name and value, and its attributes. */
+/** The only cookie of a response: `name=value`, then its attributes. */
 function setCookie({ rawHeaders }: Answer): string[] {
   const values = rawHeaders.filter((_, i) => rawHeaders[i - 1] === 'set-cookie');
   assert.equal(values.length, 1);
@@ -91,7 +91,7 @@ describe('A session of the console', () => {
   const harness = sharedHarness({ users: USERS });
   const stranger = (): QueueClient => harness().client(null);
 
-  it('begins with the password, and says who the user is and what they may do', async () => {
+  it('starts with the password and returns the user, their rights and the server', async () => {
     const answer = await signIn(stranger(), 'support');
     assert.equal(answer.status, 200);
     assert.equal(headerOf(answer, 'cache-control'), 'no-store');
@@ -105,7 +105,7 @@ describe('A session of the console', () => {
     assert.equal(Date.parse(expiresAt), harness().opened.clock.now() + 1_800_000);
   });
 
-  it('keeps the part of the User-Agent that is shown, and nothing else of it', async () => {
+  it('stores only the visible part of the User-Agent', async () => {
     const client = stranger();
     const SESSIONS = 200;
     const agents = async (length: number): Promise<number> => {
@@ -124,7 +124,7 @@ describe('A session of the console', () => {
     assert.ok(long - short < (SESSIONS * 12_000) / 4, `${short} and ${long} bytes`);
   });
 
-  it('is shown to a page that was loaded again', async () => {
+  it('is returned to a page that was reloaded', async () => {
     const client = stranger();
     const answer = await signIn(client, 'ops');
     const again = await session(client, { ...PAGE, cookie: `theme=dark; ${cookieOf(answer)}` });
@@ -138,7 +138,7 @@ describe('A session of the console', () => {
     assert.deepEqual(attributesOf(answer), ['Path=/', 'HttpOnly', 'SameSite=Strict']);
   });
 
-  it('does not begin with a wrong password, an unknown user, or a colon in the wrong place', async () => {
+  it('does not start with a wrong password, an unknown user or a misplaced colon', async () => {
     for (const [user, password] of [
       ['ops', 'wrong'],
       ['nobody', 'ops-password'],
@@ -152,7 +152,7 @@ describe('A session of the console', () => {
     }
   });
 
-  it('takes nothing but a user and a password, and repeats no password', async () => {
+  it('accepts only a user and a password, and no error repeats the password', async () => {
     const client = stranger();
     for (const [body, parameter, detail] of [
       ['{"user":"ops"}', 'password', /^password is missing; it must be a string\.$/],
@@ -176,7 +176,7 @@ describe('A session of the console', () => {
     assert.equal(large.status, 413);
   });
 
-  it('stands for its user on every route, with that user’s rights', async () => {
+  it('authenticates its user on every route, with that user’s rights', async () => {
     const client = stranger();
     const headers = await signedIn(client, 'support');
     assert.equal((await client.status('jobs', 'q', { headers })).status, 200);
@@ -186,7 +186,7 @@ describe('A session of the console', () => {
     assert.equal((await client.request('GET', '/definitions', { headers })).status, 403);
   });
 
-  it('is needed by its page even if the browser adds Basic credentials of another user', async () => {
+  it('takes precedence over Basic credentials of another user that the browser adds', async () => {
     const client = stranger();
     const headers = { ...(await signedIn(client, 'support')), authorization: basic('ops', 'ops-password') };
     assert.equal((await client.request('GET', '/definitions', { headers })).status, 403);
@@ -194,7 +194,7 @@ describe('A session of the console', () => {
     assert.equal((await client.request('GET', '/definitions', { headers })).status, 401);
   });
 
-  it('ends with a sign-out, on which the browser forgets the cookie', async () => {
+  it('ends with a sign-out, which deletes the cookie in the browser', async () => {
     const client = stranger();
     const headers = await signedIn(client);
     const answer = await client.request('DELETE', '/console/session', { headers });
@@ -206,7 +206,7 @@ describe('A session of the console', () => {
     assert.equal((await client.request('DELETE', '/console/session', { headers: PAGE })).status, 204);
   });
 
-  it('is listed for its user with the others of theirs, and they sign each other out', async () => {
+  it('is listed with the other sessions of its user, who can sign each of them out', async () => {
     const client = stranger();
     const [one, other] = [await signedIn(client, 'support'), await signedIn(client, 'support')];
     const foreign = await signedIn(client);
@@ -235,7 +235,7 @@ describe('A session of the console', () => {
     assert.equal((await client.request('GET', '/console/sessions', { headers: crossSite })).status, 403);
   });
 
-  it('is listed for administrators, who sign it out, alone or with all others of its user', async () => {
+  it('is listed for administrators, who can sign out one or all sessions of a user', async () => {
     const client = stranger();
     const admin = await signedIn(client);
     const [one, other] = [await signedIn(client, 'support'), await signedIn(client, 'support')];
@@ -268,7 +268,7 @@ describe('A session of the console', () => {
     assert.deepEqual([line?.fields.user, line?.fields.of], ['ops', 'support']);
   });
 
-  it('is another one after each sign-in, and the one of before has ended', async () => {
+  it('is replaced at each sign-in, which ends the previous session', async () => {
     const client = stranger();
     const planted = await signedIn(client);
     const answer = await signIn(client, 'ops', undefined, { cookie: planted.cookie ?? '' });
@@ -278,7 +278,7 @@ describe('A session of the console', () => {
     assert.equal((await session(client, { ...PAGE, cookie: cookieOf(answer) })).status, 200);
   });
 
-  it('is not one that somebody made up', async () => {
+  it('is rejected if its cookie is forged or malformed', async () => {
     const client = stranger();
     const { cookie = '' } = await signedIn(client);
     const [body = '', signature = ''] = cookie.replace('quayside_session=', '').split('.');
@@ -298,7 +298,7 @@ describe('A session of the console', () => {
     }
   });
 
-  it('is logged with its user at its begin and its end', async () => {
+  it('is logged with its user when it starts and ends', async () => {
     const client = stranger();
     const headers = await signedIn(client, 'support');
     await client.request('DELETE', '/console/session', { headers });
@@ -311,8 +311,8 @@ describe('A session of the console', () => {
   });
 });
 
-describe('The end of a session that the engine does not store', () => {
-  /** Writes of definitions wait for it. */
+describe('The end of a session that the engine fails to store', () => {
+  /** Definitions are written once this resolves; they fail if it rejects. */
   let writable = Promise.resolve();
   const engine: EngineUnderTest = {
     ...MEMORY_SQLITE,
@@ -350,7 +350,7 @@ describe('The end of a session that the engine does not store', () => {
     writable.catch(() => {});
   }
 
-  it('counts all the same: the browser forgets the cookie, the audit log has a line, and it is stored later', async () => {
+  it('takes effect at once, deletes the cookie, is audited, and is stored later', async () => {
     const client = stranger();
     const headers = await signedIn(client);
     rejectWrites();
@@ -365,7 +365,7 @@ describe('The end of a session that the engine does not store', () => {
     await storedLater('ops');
   });
 
-  it('is audited if it is one of a list, or that of all of them', async () => {
+  it('is audited whether one session or all sessions of the user end', async () => {
     const client = stranger();
     for (const [path, action] of [
       [`/${'x'.repeat(43)}`, 'endConsoleSession'],
@@ -381,7 +381,7 @@ describe('The end of a session that the engine does not store', () => {
     }
   });
 
-  it('is not waited for by the sign-in that replaces it', async () => {
+  it('does not delay the sign-in that replaces the session', async () => {
     const client = stranger();
     const { cookie = '', ...headers } = await signedIn(client);
     const { promise, resolve } = Promise.withResolvers<void>();
@@ -396,7 +396,7 @@ describe('The end of a session that the engine does not store', () => {
 describe('A request with the cookie of a session', () => {
   const harness = sharedHarness({ users: USERS, http: { allowedOrigins: ['https://jobs.example'] } });
 
-  /** Every request that changes something, a GET that pops included. */
+  /** One request per kind of change, including a GET that pops. */
   const writes = (queue: string): readonly (readonly [string, string])[] => [
     ['PUT', queuePath('N', queue)],
     ['POST', queuePath('N', queue)],
@@ -429,7 +429,7 @@ describe('A request with the cookie of a session', () => {
     assert.deepEqual(await namespace?.queueNames(), []);
   });
 
-  it('inserts and pops with it', async () => {
+  it('inserts and pops with the CSRF token', async () => {
     const client = harness().client(null);
     const queue = harness().queue();
     const headers = await signedIn(client);
@@ -438,7 +438,7 @@ describe('A request with the cookie of a session', () => {
     assert.equal(popped.body.toString(), 'a');
   });
 
-  it('is nobody’s if another page or the address bar sent it', async () => {
+  it('is not authenticated if another page or the address bar sent it', async () => {
     const client = harness().client(null);
     const headers = await signedIn(client);
     const allowed = { origin: 'https://jobs.example', 'sec-fetch-site': 'cross-site' };
@@ -455,7 +455,7 @@ describe('A request with the cookie of a session', () => {
     }
   });
 
-  it('is its user’s over plain HTTP, too, where browsers do not say which page sent it', async () => {
+  it('is authenticated over plain HTTP, too, where browsers do not send Sec-Fetch-Site', async () => {
     const client = harness().client(null);
     const queue = harness().queue();
     const { cookie = '', 'x-csrf-token': token = '' } = await signedIn(client);
@@ -469,7 +469,7 @@ describe('A request with the cookie of a session', () => {
     assert.equal((await client.insert('N', queue, 'a', { headers })).status, 200);
   });
 
-  it('never makes a browser ask for a password', async () => {
+  it('never makes a browser prompt for a password', async () => {
     const client = harness().client(null);
     const challenge = async (path: string, headers: HeaderFields): Promise<string> => {
       const answer = await client.request('GET', path, { headers });
@@ -488,7 +488,7 @@ describe('A request with the cookie of a session', () => {
     assert.match(await challenge('/q', {}), /^Basic /);
   });
 
-  it('leaves Basic credentials of programs as they are', async () => {
+  it('does not affect programs that send Basic credentials', async () => {
     const client = harness().client('ops:ops-password');
     const queue = harness().queue();
     assert.equal((await client.insert('N', queue, 'a')).status, 200);
@@ -510,7 +510,7 @@ describe('The end of a session', () => {
 
   after(() => harness.close());
 
-  it('comes when it was not used for the idle time', async () => {
+  it('comes after the idle time without a request', async () => {
     const headers = await signedIn(client);
     await harness.passTime(30 * MINUTE - 1);
     assert.equal((await session(client, headers)).status, 200);
@@ -518,7 +518,7 @@ describe('The end of a session', () => {
     assert.equal((await session(client, headers)).status, 401);
   });
 
-  it('is postponed by each use, whose response has the cookie of the time', async () => {
+  it('is postponed by each request, whose response may renew the cookie', async () => {
     let headers = await signedIn(client);
     for (let i = 0; i < 5; i += 1) {
       await harness.passTime(20 * MINUTE);
@@ -545,7 +545,7 @@ describe('The end of a session', () => {
     assert.equal((await session(client, headers)).status, 401);
   });
 
-  it('ends the streams of events that it began', async () => {
+  it('ends its streams of events', async () => {
     const subscribers = (count: number): Promise<void> =>
       until(() => harness.events.counts.subscribers === count);
     const signedOut = await signedIn(client);
@@ -561,7 +561,7 @@ describe('The end of a session', () => {
     await subscribers(0);
   });
 
-  it('comes for streams of events of all sessions that are ended together', async () => {
+  it('ends the streams of events of all sessions that are ended together', async () => {
     const headers = await signedIn(client);
     const stream = client.request('GET', '/events', { headers: await signedIn(client) });
     await until(() => harness.events.counts.subscribers === 1);
@@ -574,9 +574,9 @@ describe('The end of a session', () => {
   const sizeOf = async (queue: string, headers: HeaderFields): Promise<number> =>
     jsonOf<{ totalSize: number }>(await client.status('N', queue, { headers })).totalSize;
 
-  /** A session that has been in use until a second before its longest time. */
+  /** A session that was used until a second before its maximum lifetime. */
   const longUsed = async (): Promise<HeaderFields> => {
-    // After an end of all sessions one begins up to a minute later than by the clock.
+    // After all sessions were ended, the start of a new one may be recorded up to a minute late.
     await harness.passTime(MINUTE);
     let headers = await signedIn(client);
     for (let i = 1; i < 36; i += 1) {
@@ -603,7 +603,7 @@ describe('The end of a session', () => {
       when: 'with all sessions of the user',
       begin: () => signedIn(client),
       end: async (headers) => {
-        // Of two ends of all in one millisecond the second would leave what began after the first.
+        // A second end of all sessions in the same millisecond would spare sessions started after the first.
         await harness.passTime(1);
         await client.request('DELETE', '/console/sessions', { headers });
       },
@@ -611,7 +611,7 @@ describe('The end of a session', () => {
     { when: 'after 12 hours', begin: longUsed, end: () => harness.passTime(1000) },
   ];
   for (const { when, begin, end } of ends) {
-    it(`ends its takes that wait, and they take nothing: ${when}`, async () => {
+    it(`ends its waiting takes, which take nothing: ${when}`, async () => {
       const headers = await begin();
       const queue = harness.queue();
       const take = (path: string, body: object): Promise<Answer> =>
@@ -632,10 +632,10 @@ describe('The end of a session', () => {
     });
   }
 
-  it('leaves the browser the cookie of a session after it', async () => {
+  it('does not overwrite the cookie of a later session with a renewed one', async () => {
     const headers = await signedIn(client);
     await harness.passTime(20 * MINUTE);
-    // Its response would renew the cookie, which is old enough.
+    // The cookie is old enough to be renewed by the response.
     const get = client.get('N', harness.queue(), { headers });
     await harness.waiting(1);
     await client.request('DELETE', '/console/session', { headers });
@@ -646,14 +646,14 @@ describe('The end of a session', () => {
 
   const chunk = (text: string): string => `${text.length.toString(16)}\r\n${text}\r\n`;
 
-  /** Lines of an export, as many as are stored at once. */
+  /** As many lines of an export as are stored at once. */
   const batch = (from: number): string =>
     Array.from({ length: 500 }, (_, i) => {
       const [id, insertedAt] = [String(from + i), '2026-01-01T00:00:00.000Z'];
       return `${JSON.stringify({ id, mature: 1_700_000_000, insertedAt, tries: 0, headers: {}, text: id })}\n`;
     }).join('');
 
-  /** A request whose body has only begun. */
+  /** Sends the head of a request with a chunked body. */
   const begun = async (line: string, headers: HeaderFields): Promise<RawConnection> => {
     const connection = await RawConnection.open(harness.port);
     const fields = Object.entries(headers).map(([name, value]) => `${name}: ${value}`);
@@ -662,7 +662,7 @@ describe('The end of a session', () => {
   };
 
   for (const { when, begin, end } of ends) {
-    it(`ends an import that it began, with what was stored by then: ${when}`, async () => {
+    it(`ends its import, which keeps what was stored by then: ${when}`, async () => {
       const headers = await begin();
       const queue = harness.queue();
       const connection = await begun(`POST ${queuePath('N', queue)}/import HTTP/1.1`, headers);
@@ -679,12 +679,12 @@ describe('The end of a session', () => {
     });
   }
 
-  it('ends an insert whose body still comes, and it stores nothing', async () => {
+  it('ends an insert whose body is incomplete, which stores nothing', async () => {
     const headers = await signedIn(client);
     const queue = harness.queue();
     const connection = await begun(`PUT ${queuePath('N', queue)} HTTP/1.1`, headers);
     connection.send(chunk('la'));
-    // A response on another connection shows that the bytes before it were read.
+    // A response on another connection means that the bytes sent before it have been read.
     await session(client, headers);
     await client.request('DELETE', '/console/session', { headers });
     connection.send(`${chunk('te')}0\r\n\r\n`);
@@ -694,7 +694,7 @@ describe('The end of a session', () => {
     connection.destroy();
   });
 
-  it('ends a listing that waits for the one before it', async () => {
+  it('ends a listing that waits for an earlier one', async () => {
     const headers = await signedIn(client);
     const kept = await signedIn(client);
     const { storage } = harness.opened.engine;
@@ -708,7 +708,7 @@ describe('The end of a session', () => {
     const first = client.queues('N', { headers: kept });
     await entered.promise;
     const second = client.queues('jobs', { headers });
-    // A response on another connection shows that it was read.
+    // A response on another connection means that the request has been read.
     await session(client, kept);
     await client.request('DELETE', '/console/session', { headers });
     storage.queues = queues;
@@ -716,7 +716,7 @@ describe('The end of a session', () => {
     assert.deepEqual([(await first).status, (await second).status], [200, 401]);
   });
 
-  it('cuts an export short that it began', async () => {
+  it('aborts its export', async () => {
     const headers = await signedIn(client);
     const queue = harness.queue();
     const lines = Array.from({ length: 500 }, (_, i) => ({ text: String(i) }));
@@ -741,7 +741,7 @@ describe('The end of a session', () => {
     await assert.rejects(exported, { code: 'ECONNRESET' });
   });
 
-  it('comes for its renewed cookies as well when it is signed out', async () => {
+  it('invalidates its renewed cookies, too', async () => {
     const headers = await signedIn(client);
     await harness.passTime(20 * MINUTE);
     const renewed = cookieOf(await session(client, headers));
@@ -775,7 +775,7 @@ describe('The password of a session’s user', () => {
 
   after(() => harness.close());
 
-  it('ends it by a change, and so does the end of the user; other rights apply at once', async () => {
+  it('ends the session if it changes or the user is removed, while changed rights apply at once', async () => {
     const client = harness.client(null);
     const headers = await signedIn(client);
     const reload = (users: UserDefinition[]): unknown =>
@@ -791,7 +791,7 @@ describe('The password of a session’s user', () => {
     assert.equal((await session(client, headers)).status, 401);
   });
 
-  it('can be guessed no more often than over Basic', async () => {
+  it('can be guessed no more often than with Basic authentication', async () => {
     const client = harness.client(null);
     authenticator.replaceAccounts(readAccounts(definitions('ops-password'), NAMESPACES));
     const statuses: number[] = [];
@@ -804,7 +804,7 @@ describe('Nodes with the same console.secret', () => {
   const users: readonly UserDefinition[] = USERS;
   const secret = 'a secret of at least 32 characters';
 
-  it('accept each other’s sessions; another secret does not', async () => {
+  it('accept each other’s sessions, but not those made with another secret', async () => {
     const nodes = await Promise.all(
       [secret, secret, `${secret}!`, undefined].map((consoleSecret) =>
         Harness.start({ users, ...(consoleSecret !== undefined && { consoleSecret }) }),
@@ -841,7 +841,7 @@ describe('The cookie over TLS', () => {
   });
 });
 
-describe('The cookie over TLS that a proxy ends', () => {
+describe('The cookie behind a proxy that terminates TLS', () => {
   const trusted = sharedHarness({ users: USERS, http: { trustedProxies: new Networks(['127.0.0.1']) } });
   const untrusted = sharedHarness({ users: USERS });
 
@@ -861,7 +861,7 @@ describe('The cookie over TLS that a proxy ends', () => {
     assert.equal(attributesOf(answer).includes('Secure'), false);
   });
 
-  it('is not one that another host of the domain, or plain HTTP, has set', async () => {
+  it('is ignored without the __Host- prefix, as another host of the domain could have set it', async () => {
     const client = trusted().client(null);
     const https = { 'x-forwarded-proto': 'https' };
     const [own, others] = [await signIn(client, 'ops', undefined, https), await signIn(client, 'support')];

@@ -18,7 +18,7 @@ describe('A page of an allowed origin', () => {
     assert.equal(headerOf(answer, 'vary'), 'origin');
   }
 
-  it('may read responses, errors included, and the headers of elements by name', async () => {
+  it('may read responses, errors included, and each element header by its name', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const headers = { ...page, 'x-ks-hdr-kind': 'mail', 'x-ks-hdr-lang': 'en' };
@@ -34,7 +34,7 @@ describe('A page of an allowed origin', () => {
     assertReadable(await client.get('N', queue, { to: 0, headers: page }));
   });
 
-  it('may read every header of a response that the table of routes names', async () => {
+  it('may read every response header that the route table names', async () => {
     const answer = await harness().client().request('GET', '/q', { headers: page });
     const exposed = headerOf(answer, 'access-control-expose-headers').split(', ');
     const named = routeTable({ options: HTTP_DEFAULTS, version: '0' }).flatMap(({ responses }) =>
@@ -45,7 +45,7 @@ describe('A page of an allowed origin', () => {
     }
   });
 
-  it('may ask before it sends, without credentials, and learns nothing of what exists', async () => {
+  it('may send preflight requests without credentials, which do not reveal what exists', async () => {
     const ask = (path: string): Promise<Answer> =>
       harness()
         .client(null)
@@ -66,7 +66,7 @@ describe('A page of an allowed origin', () => {
     }
   });
 
-  it('is allowed no header that is not a name', async () => {
+  it('is not granted malformed header names', async () => {
     const answer = await harness()
       .client(null)
       .request('OPTIONS', '/q', {
@@ -80,7 +80,7 @@ describe('A page of an allowed origin', () => {
     assert.equal(answer.headers['access-control-allow-headers'], undefined);
   });
 
-  it('may still not prefetch', async () => {
+  it('may not prefetch', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -88,7 +88,7 @@ describe('A page of an allowed origin', () => {
     assert.equal(answer.status, 403);
   });
 
-  it('is the only one: others get no CORS headers, and no preflight', async () => {
+  it('is the only one that receives CORS headers and preflight responses', async () => {
     const client = harness().client();
     const asked = { 'access-control-request-method': 'GET' };
     for (const headers of [{}, { origin: 'https://evil.example', ...asked }, asked]) {
@@ -105,7 +105,7 @@ describe('A page of an allowed origin', () => {
 });
 
 describe('A rejected request', () => {
-  /** Proxies of 127.0.0.0/8, and how often somebody asked who is one. */
+  /** Trusted proxies that count their look-ups. */
   class Counted extends Networks {
     asked = 0;
 
@@ -117,7 +117,7 @@ describe('A rejected request', () => {
   const trustedProxies = new Counted(['127.0.0.0/8']);
   const harness = sharedHarness({ http: { trustedProxies } });
 
-  it('is not described if the log is not at level debug', async () => {
+  it('is not examined for its log line unless the log level is debug', async () => {
     const headers = { forwarded: 'for=192.0.2.1' };
     const answer = await harness().client(null).request('GET', '/nowhere', { headers });
     assert.equal(answer.status, 401);
@@ -137,7 +137,7 @@ describe('The log of foreign pages', () => {
       .filter(({ level, fields }) => level === 'warn' && fields.event === 'forbidden')
       .map(({ fields }) => fields.address ?? [fields.network, fields.leftOut]);
 
-  it('has one line for each network and minute, with a count of the lines that were left out', async () => {
+  it('has one line per network and minute, then a count of the omitted lines', async () => {
     const on = await Harness.start({ http: { trustedProxies }, logsDebug: true });
     for (const last of [1, 2, 3, 4]) assert.equal((await ask(on, `192.0.2.${last}`)).status, 403);
     await ask(on, '2001:db8::1');
@@ -158,7 +158,7 @@ describe('The log of foreign pages', () => {
     assert.deepEqual(warned(on).slice(6), [['192.0.2.0/24', 1]]);
   });
 
-  it('counts networks together if there are more than a thousand in a minute', async () => {
+  it('combines the networks beyond a thousand per minute into one count', async () => {
     const on = await Harness.start({ http: { trustedProxies } });
     for (let i = 0; i < 1_010; i += 1) await ask(on, `10.${i >> 8}.${i & 255}.1`);
     assert.equal(warned(on).length, 1_001);
@@ -167,8 +167,8 @@ describe('The log of foreign pages', () => {
   });
 });
 
-describe('A path of a request without the right', () => {
-  it('is logged up to 256 characters of each part', async () => {
+describe('The path of a request that lacks a right', () => {
+  it('is logged with at most 256 characters per segment', async () => {
     const users = [{ name: 'r', password: 'r', rights: { N: ['read' as const] } }];
     const on = await Harness.start({ users });
     const path = `/q/N/${'a://'.repeat(1_000).replaceAll('/', '%2F')}`;

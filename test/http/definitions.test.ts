@@ -27,7 +27,7 @@ for (const engine of MAIN_ENGINES) {
   describe(`Definitions as one document, ${engine.name}`, () => {
     const harness = sharedHarness({ engine, namespaces: NAMESPACES });
 
-    it('are what a document made them, and the same document changes nothing', async () => {
+    it('match the document that was applied, and applying it again changes nothing', async () => {
       const client = harness().client();
       const document = {
         exchanges: { forward: { ...FORWARD, stopped: true } },
@@ -48,7 +48,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await present(client), document);
       assert.equal((await client.paused('N', 'held')).body.toString(), 'true');
       assert.deepEqual(jsonOf<Changes>(await put(client, document)).changes, []);
-      // Clean up, as the next test expects nothing.
+      // Clean up: the next test expects no definitions.
       const last = jsonOf<Changes>(await put(client, EMPTY, '?prune=1'));
       assert.deepEqual(
         last.changes.map(({ outcome }) => outcome),
@@ -57,7 +57,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await present(client), EMPTY);
     });
 
-    it('are shown as a difference first, which changes nothing', async () => {
+    it('are compared with a document by a dry run, which changes nothing', async () => {
       const client = harness().client();
       const document = { exchanges: { forward: FORWARD }, queues: { N: { held: { paused: true } } } };
       const { applied, changes } = jsonOf<Changes>(await put(client, document, '?dryRun=1'));
@@ -80,7 +80,7 @@ describe('A document of definitions', () => {
     ],
   });
 
-  it('keeps what it does not name unless it prunes, and changes what differs', async () => {
+  it('changes what differs, and keeps what it does not name unless prune is set', async () => {
     const client = harness().client();
     await put(client, {
       exchanges: { one: FORWARD, two: { ...FORWARD, stopped: true } },
@@ -103,7 +103,7 @@ describe('A document of definitions', () => {
     assert.deepEqual(await present(client), EMPTY);
   });
 
-  it('names both of two exchanges that were created under one id, changes and removes each, and is taken back', async () => {
+  it('distinguishes two exchanges with the same id, and can be applied to change or remove each of them', async () => {
     const client = harness().client();
     const hidden = { ...FORWARD, src: { ns: 'other', queue: 'in' } };
     await put(client, { exchanges: { twin: hidden } });
@@ -125,7 +125,7 @@ describe('A document of definitions', () => {
     assert.deepEqual(await present(client), EMPTY);
   });
 
-  it('applies the others if one fails, and says why it did', async () => {
+  it('applies the remaining definitions if one fails, and reports why it failed', async () => {
     const client = harness().client();
     const broken = { ...FORWARD, dst: [{ ns: 'N', queue: 'out', selector: 'env => {' }] };
     const { changes } = jsonOf<Changes>(await put(client, { exchanges: { bad: broken, good: FORWARD } }));
@@ -142,7 +142,7 @@ describe('A document of definitions', () => {
     await put(client, EMPTY, '?prune=1');
   });
 
-  it('is applied only to the version that was looked at', async () => {
+  it('is applied only if the version in If-Match is current', async () => {
     const client = harness().client();
     const { headers } = await client.request('GET', '/definitions');
     const etag = String(headers.etag);
@@ -155,7 +155,7 @@ describe('A document of definitions', () => {
     await put(client, EMPTY, '?prune=1');
   });
 
-  it('is rejected with the place of what is wrong', async () => {
+  it('is rejected with the path of the wrong member', async () => {
     const client = harness().client();
     for (const [document, parameter] of [
       [[], ''],
@@ -180,7 +180,7 @@ describe('A document of definitions', () => {
     assert.deepEqual([unknown.status, jsonOf<{ code: string }>(unknown).code], [404, 'namespace-not-found']);
   });
 
-  it('is for administrators', async () => {
+  it('may be read and applied only by administrators', async () => {
     const client = harness().client('operator:pw');
     assert.equal((await client.request('GET', '/definitions')).status, 403);
     assert.equal((await put(client, EMPTY)).status, 403);
@@ -191,7 +191,7 @@ describe('A document of definitions whose user is removed while it is applied', 
   let isUser = true;
   const harness = sharedHarness({ renewUser: (user) => (isUser ? user : null) });
 
-  it('changes nothing from then on, and says so', async () => {
+  it('changes nothing from then on and reports this for each definition', async () => {
     const client = harness().client();
     const { definitions } = harness().opened.engine;
     const store = definitions.put.bind(definitions);

@@ -11,7 +11,7 @@ import { sharedHarness } from './harness.ts';
 const PAGE = readFileSync(new URL('../../docs/protocols/http.md', import.meta.url), 'utf8');
 const ROUTES = routeTable({ options: HTTP_DEFAULTS, version: '0' });
 
-/** The sections of a page by their heading, without the heading itself. */
+/** The sections of a page by heading; their text excludes the heading. */
 function sections(text: string, level: string): Map<string, string> {
   const parts = text.split(new RegExp(`^${level} `, 'm')).slice(1);
   return new Map(
@@ -19,7 +19,7 @@ function sections(text: string, level: string): Map<string, string> {
   );
 }
 
-/** The rows of the table whose header begins with that column, as cells. */
+/** The cells of each row of the table whose first column is `firstColumn`. */
 function table(text: string, firstColumn: string): string[][] {
   const lines = text.split('\n');
   const head = lines.findIndex((line) => line.startsWith(`| ${firstColumn} |`));
@@ -61,7 +61,7 @@ describe('docs/protocols/http.md and the code', () => {
     assert.deepEqual(documented, built);
   });
 
-  it('have a section for each operation, and none for another', () => {
+  it('have one section for each operation and no other sections', () => {
     const operations = sections(PAGE, '##').get('Operations') ?? '';
     const documented = [...sections(operations, '###').keys()].sort();
     assert.deepEqual(documented, ROUTES.map(({ id }) => `\`${id}\``).sort());
@@ -105,13 +105,13 @@ describe('docs/protocols/http.md and the code', () => {
     });
   }
 
-  it('list the same errors that any operation of a kind may answer', () => {
+  it('list the same errors that any operation of a kind may be answered with', () => {
     const intro = /in addition, any operation[\s\S]*?\n\n/i.exec(PAGE)?.[0] ?? '';
     const built = new Set(ROUTES.flatMap((route) => commonProblemsOf(route)));
     assert.deepEqual(codes(intro), built);
   });
 
-  it('list the same errors, with the same statuses', () => {
+  it('list the same error codes with the same statuses', () => {
     const documented = table(sections(PAGE, '##').get('Errors') ?? '', 'code').map(([code, status]) => [
       code,
       status,
@@ -140,7 +140,7 @@ describe('GET /openapi.json', () => {
     assert.equal(document.openapi, '3.1.0');
     const ids = new Set<string>();
     let operations = 0;
-    // What browsers alone load is described on the page.
+    // Routes that only browsers load are described on the page instead.
     for (const route of ROUTES.filter(({ isPage }) => !isPage)) {
       for (const method of route.methods) {
         const operation = document.paths[route.path.replace(/:(\w+)/g, '{$1}')]?.[method.toLowerCase()];
@@ -162,7 +162,7 @@ describe('GET /openapi.json', () => {
     assert.equal(Object.values(document.paths).flatMap((methods) => Object.keys(methods)).length, operations);
   });
 
-  it('names the type of each error that does not come as problem details', async () => {
+  it('names the content type of each error that is not sent as problem details', async () => {
     const { paths } = jsonOf<OpenApi>(await harness().client().request('GET', '/openapi.json'));
     const types = (path: string, status: number): string[] =>
       Object.keys(paths[path]?.get?.responses[status]?.content ?? {});
@@ -173,7 +173,7 @@ describe('GET /openapi.json', () => {
     assert.deepEqual(types('/q/{namespace}', 404), [problem]);
   });
 
-  it('refers to nothing that it does not hold', async () => {
+  it('contains no dangling reference', async () => {
     const text = (await harness().client().request('GET', '/openapi.json')).body.toString();
     const document = JSON.parse(text);
     for (const [, pointer = ''] of text.matchAll(/"\$ref":"#\/([^"]+)"/g)) {

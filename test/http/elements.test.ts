@@ -7,7 +7,7 @@ import { sharedHarness } from './harness.ts';
 describe('Elements', () => {
   const harness = sharedHarness();
 
-  it('the content type is returned character for character, no charset added', async () => {
+  it('the content type is returned character for character, without an added charset', async () => {
     const client = harness().client();
     const queue = harness().queue();
     for (const contentType of [
@@ -22,7 +22,7 @@ describe('Elements', () => {
     }
   });
 
-  it('without a content type, or with an empty one, the answer is application/octet-stream', async () => {
+  it('the content type is application/octet-stream if it was missing or empty', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -32,14 +32,14 @@ describe('Elements', () => {
     }
   });
 
-  it('an empty line of content-encoding says nothing about the next one', async () => {
+  it('an empty content-encoding line does not hide the next one', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a', { headers: { 'content-encoding': ['', 'gzip'] } });
     assert.equal(headerOf(await client.get('N', queue), 'content-encoding'), 'gzip');
   });
 
-  it('a content-encoding is kept and returned with the bytes as they came', async () => {
+  it('the content-encoding is returned as it was sent, with the unchanged body', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const body = Buffer.from('not really gzip');
@@ -62,7 +62,7 @@ describe('Elements', () => {
     }
   });
 
-  it('names of element headers are lower-case; repeated ones are joined', async () => {
+  it('names of element headers become lower-case, and repeated headers are joined', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a', { headers: { 'X-Ks-Hdr-Colour': ['red', 'blue'] } });
@@ -71,7 +71,7 @@ describe('Elements', () => {
     assert.ok(answer.rawHeaders.includes('x-ks-hdr-colour'));
   });
 
-  it('a header that ends with the prefix is no element header', async () => {
+  it('a header that is only the prefix, or almost the prefix, is not an element header', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a', {
@@ -97,7 +97,7 @@ describe('Elements', () => {
     assert.equal(elementHeadersOf(answer).get('__proto__'), 'kept');
   });
 
-  it('header values come back byte for byte: tabs, inner spaces, empty, and bytes above 0x7f', async () => {
+  it('header values are returned byte for byte, including tabs, inner spaces, empty values and bytes above 0x7f', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const values = ['a\tb', 'a  b', '', latin1('Grüße ☃'), '\xa0\xff'];
@@ -110,7 +110,7 @@ describe('Elements', () => {
     );
   });
 
-  it('64 headers of 8192 bytes together go round; more is refused and stores nothing', async () => {
+  it('64 headers of 8192 bytes together are stored, and an element with more is rejected', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const most = Object.fromEntries(
@@ -126,7 +126,7 @@ describe('Elements', () => {
     assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 0);
   });
 
-  it('mature and delay take fractions of seconds', async () => {
+  it('mature and delay accept fractions of seconds', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const matureAt = harness().opened.now() + 1_234;
@@ -136,7 +136,7 @@ describe('Elements', () => {
     await harness().waiting(1);
     const second = client.get('N', queue);
     await harness().waiting(2);
-    // Both wait before the engine has said when the next element is due, and this clock stands still.
+    // Both consumers wait before the engine has returned when the next element is due, and the test clock stands still.
     const consumers = () => harness().broker.namespace('N').queue(queue).consumers();
     const asleep = () => until(() => consumers().every(({ wakeup_timeout }) => wakeup_timeout === 'set'));
     await asleep();
@@ -147,7 +147,7 @@ describe('Elements', () => {
     assert.equal(headerOf(await second, 'x-ks-mature'), new Date(matureAt).toISOString());
   });
 
-  it('a mature that can only be milliseconds is a 400 that says so', async () => {
+  it('a mature that can only be milliseconds is rejected with an error that says so', async () => {
     const client = harness().client();
     const answer = await client.insert('N', harness().queue(), 'a', { mature: Date.now() });
     assert.equal(answer.status, 400);
@@ -164,7 +164,7 @@ describe('Elements', () => {
     for (const id of ids) assert.match(id, /^[A-Za-z0-9_-]{1,64}$/);
   });
 
-  it('order of hand-out: maturity, then insertion; a rolled-back element matures at now + delay', async () => {
+  it('elements are delivered by maturity, then insertion; a rolled-back element matures after its delay', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'late', { delay: 2 });
@@ -179,7 +179,7 @@ describe('Elements', () => {
     assert.deepEqual(order, ['second', 'early', 'first', 'late']);
   });
 
-  it('an insert with an idempotency key that came before stores nothing and answers the first id', async () => {
+  it('an insert that repeats an idempotency key stores nothing and is answered with the first id', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const options = { headers: { 'idempotency-key': 'order 17' } };
@@ -195,7 +195,7 @@ describe('Elements', () => {
     assert.equal((await client.get('N', queue, { to: 0 })).status, 504);
   });
 
-  it('a repeated insert says so, and is not counted as a put', async () => {
+  it('a repeated insert is marked x-ks-repeated and not counted as a put', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const options = { headers: { 'idempotency-key': 'order 18' } };
@@ -205,7 +205,7 @@ describe('Elements', () => {
     assert.equal(stats.put, 1);
   });
 
-  it('the same idempotency key with another body, type, header or parameter is a 422 and stores nothing', async () => {
+  it('an idempotency key reused with another body, type, header or parameter is rejected with 422 and stores nothing', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const key = { 'idempotency-key': 'order 19' };
@@ -243,7 +243,7 @@ describe('Elements of several users', () => {
   const users = ['a', 'b'].map((name) => ({ name, password: 'pw', rights: null }));
   const harness = sharedHarness({ users });
 
-  it('the same idempotency key of two users is two keys', async () => {
+  it('idempotency keys of different users are independent', async () => {
     const queue = harness().queue();
     for (const name of ['a', 'b']) {
       const client = harness().client(`${name}:pw`);
@@ -256,7 +256,7 @@ describe('Elements of several users', () => {
   });
 });
 
-/** The string whose characters are the bytes of a text's UTF-8, as Node's client writes header values. */
+/** Encodes a string so that Node's client, which writes header values as Latin-1, sends it as UTF-8. */
 function latin1(text: string): string {
   return Buffer.from(text, 'utf8').toString('latin1');
 }

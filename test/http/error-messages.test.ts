@@ -9,7 +9,7 @@ const many = (line: string): Buffer =>
   closingRequest('POST', '/q/N/q/elements', ['content-type: application/x-ndjson'], line);
 const create = (body: string): Buffer => closingRequest('PUT', '/x/x', [], body);
 
-/** What was sent, and the whole sentence that it is answered with. */
+/** What is wrong, the request, and the complete `detail` of its error. */
 const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string | RegExp])[] = [
   ['a path', get('/queue/N'), 'Path "/queue/N" does not exist. GET /openapi.json lists those that do.'],
   ['a path that is not well encoded', get('/q/N/%zz'), 'Path "/q/N/%zz" is not percent-encoded UTF-8.'],
@@ -183,11 +183,11 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
   ],
 ];
 
-describe('A message names what was wrong, and what is allowed', () => {
+describe('An error message names the offending value and what is allowed', () => {
   const harness = sharedHarness({ http: { bodyLimit: 2_000 } });
 
   for (const [what, bytes, detail] of MESSAGES) {
-    it(`of ${what}`, async () => {
+    it(`for ${what}`, async () => {
       const [answer] = await exchange(harness().port, bytes);
       const problem = JSON.parse(Buffer.from(answer?.body ?? '{}', 'latin1').toString()) as {
         detail: string;

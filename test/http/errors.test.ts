@@ -8,7 +8,7 @@ const PROBLEM = 'application/problem+json';
 
 describe('Errors on the wire', () => {
   for (const code of ERROR_CODES) {
-    it(`${code} is problem details for clients that accept them`, () => {
+    it(`${code} is sent as problem details to clients that accept them`, () => {
       const error = new QuaysideError(code, 'A sentence.', {
         parameter: 'p',
         extra: { tid: 't', status: 'x' },
@@ -27,7 +27,7 @@ describe('Errors on the wire', () => {
     });
   }
 
-  it('404 of an exchange: text/html; charset=utf-8, body no such exchange [<id>], escaped', () => {
+  it('exchange-not-found is sent as HTML with the escaped id', () => {
     const of = (id: string) =>
       errorResponse(new QuaysideError('exchange-not-found', '', { extra: { id } }), null);
     assert.deepEqual(of('x1'), {

@@ -19,7 +19,7 @@ const USERS = [
   { name: 'writer', password: 'pw', rights: { N: ['write'] } },
 ];
 
-/** A harness, and clients that are closed with it. */
+/** Runs a test with a harness and event clients, all of which are closed afterwards. */
 async function withEvents(
   test: (events: EventsUnderTest) => Promise<void>,
   options: HarnessOptions = {},
@@ -49,14 +49,14 @@ class EventsUnderTest {
     return client;
   }
 
-  /** Subscribes, and returns once the full picture was sent. */
+  /** Subscribes and resolves once the full picture has arrived. */
   async complete(options: Partial<EventClientOptions> = {}): Promise<EventClient> {
     const client = this.listen(options);
     await this.until(() => client.isComplete);
     return client;
   }
 
-  /** Lets time pass in steps until `holds`; returns how much. */
+  /** Advances time in steps until `holds` returns true. Returns the time that passed, ms. */
   async until(holds: () => boolean, stepMs = 50): Promise<number> {
     for (let ms = 0; ms < 7_200_000; ms += stepMs) {
       for (let i = 0; i < 10; i += 1) {
@@ -78,7 +78,7 @@ class EventsUnderTest {
   }
 }
 
-/** A picture of an operation with the id 1. */
+/** A picture of a bulk operation with the id 1. */
 function operation(json: string): Picture {
   return {
     kind: 'operations',
@@ -97,7 +97,7 @@ const DEAD_LETTERS = [
 ];
 
 describe('GET /events', () => {
-  it('begins with a full picture, and then tells what changes', () =>
+  it('starts with a full picture and then sends changes', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
       await client.insert('N', 'orders', 'a');
@@ -131,18 +131,17 @@ describe('GET /events', () => {
       assert.match(listener.lastEventId, /^[\w.-]+-\d+$/);
     }));
 
-  it('sends the full picture once every queue was read, without waiting for the next update', () =>
+  it('sends the full picture as soon as every queue has been read, before the next update is due', () =>
     withEvents(async (events) => {
       await events.harness.client().insert('N', 'orders', 'a');
       const listener = events.listen();
-      // Nodes and exchanges are sent at once: the queues, which are read later, do not wait for the update that
-      // follows.
+      // Nodes and exchanges are sent at once. The queues are read later, but must not wait for the next update.
       const ms = await events.until(() => listener.isComplete, 10);
       assert.ok(ms < 100, `${ms} ms of the server's clock until the picture was full`);
       assert.equal(listener.queue('N', 'orders')?.size, 1);
     }));
 
-  it('tells of a queue that keeps changing twice a second at most, and its latest counts', () =>
+  it('sends a queue that keeps changing at most twice a second, with its latest counts', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
       const listener = await events.complete();
@@ -158,7 +157,7 @@ describe('GET /events', () => {
       assert.ok(updates >= 4 && updates <= 12, `${updates} updates in five seconds`);
     }));
 
-  it('tells of exchanges and nodes, and of what is gone', () =>
+  it('sends exchanges and nodes, including the deletion of an exchange', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
       const listener = await events.complete();
@@ -185,7 +184,7 @@ describe('GET /events', () => {
       await events.until(() => listener.of('exchanges').length === 0);
     }));
 
-  it('tells of bulk operations, to those who may manage their source, and of what they change', () =>
+  it('sends bulk operations to users who may manage their source, and the queues that they change', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
       for (let i = 0; i < 5; i += 1) await client.insert('N', 'many', 'a');
@@ -204,7 +203,7 @@ describe('GET /events', () => {
       assert.ok((await events.until(() => reader.queue('N', 'many')?.size === 0)) <= 600);
     }));
 
-  it('shows what the user may see, and nothing else', () =>
+  it('sends only what the user may see', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
       for (const ns of ['N', 'hidden']) await client.insert(ns, 'secret', 'a');
@@ -265,7 +264,7 @@ describe('GET /events', () => {
       }
     }));
 
-  it('takes filters by namespace, queue and kind', () =>
+  it('can be filtered by namespace, queue and kind', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
       for (const [ns, queue] of [
@@ -285,7 +284,7 @@ describe('GET /events', () => {
       assert.deepEqual([...nodes.pictures.keys()], ['nodes']);
     }));
 
-  it('continues if a signal of another program, or of another version, describes no node', () =>
+  it('ignores malformed node signals of other programs or versions', () =>
     withEvents(async (events) => {
       const listener = await events.complete();
       const { signaller } = events.harness.opened.engine;
@@ -302,7 +301,7 @@ describe('GET /events', () => {
       assert.deepEqual([response.status, jsonOf<unknown[]>(response).length], [200, 1]);
     }));
 
-  it('continues after the last event id, and begins again if it does not know it', () =>
+  it('continues after the last event id, or restarts with a full picture if the id is unknown', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
       for (const queue of ['a', 'b']) await client.insert('N', queue, 'x');
@@ -321,7 +320,7 @@ describe('GET /events', () => {
       }
     }));
 
-  it('begins again for a client whose rights or filter are others than those of its last event id', () =>
+  it('restarts with a full picture if the last event id belongs to another filter or other rights', () =>
     withEvents(async (events) => {
       await events.harness.client().insert('N', 'a', 'x');
       const nodesOnly = await events.complete({ query: 'kinds=nodes' });
@@ -334,7 +333,7 @@ describe('GET /events', () => {
       }
     }));
 
-  it('rests once the last subscriber has left, and reads no queue until the next one comes', () =>
+  it('reads no queues while there is no subscriber', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
       await client.insert('N', 'a', 'x');
@@ -358,14 +357,14 @@ describe('GET /events', () => {
       assert.deepEqual(JSON.parse(second.events[0]?.data ?? ''), { full: true });
     }));
 
-  it('sends a comment within 15 s if there is nothing else', () =>
+  it('sends a comment within 15 s if nothing changes', () =>
     withEvents(async (events) => {
       const listener = await events.complete();
       const ms = await events.until(() => listener.comments.length === 1, 500);
       assert.ok(ms >= 10_000 && ms <= 15_000, `${ms} ms`);
     }));
 
-  it('says that it is alive if there is nothing else, to clients that see no comments', () =>
+  it('sends an alive event within 15 s if nothing changes, for clients that cannot see comments', () =>
     withEvents(async (events) => {
       const listener = await events.complete();
       const ms = await events.until(() => listener.events.at(-1)?.event === 'alive', 500);
@@ -373,7 +372,7 @@ describe('GET /events', () => {
       assert.equal(listener.events.at(-1)?.data, '{}');
     }));
 
-  it('is never silent for longer than 15 s, whenever the last change was', () =>
+  it('is never silent for longer than 15 s, whenever the last change occurred', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
       const listener = await events.complete();
@@ -402,7 +401,7 @@ describe('GET /events', () => {
       assert.deepEqual(JSON.parse(listener.events.at(-1)?.data ?? ''), { reason: 'login-expired' });
     }));
 
-  it('ends with its server, and rejects those who come later', () =>
+  it('ends when the server drains, which then rejects new subscribers', () =>
     withEvents(async (events) => {
       const listener = await events.complete();
       events.harness.server.drain();
@@ -416,7 +415,7 @@ describe('GET /events', () => {
       assert.deepEqual([late.status, codeOf(late)], [503, 'shutting-down']);
     }));
 
-  it('is limited for a user and in all, and a user who has none is never kept out by others', () =>
+  it('is limited per user and in total, where a user without a stream always gets one', () =>
     withEvents(
       async (events) => {
         const own = [await events.complete(), await events.complete()];
@@ -435,7 +434,7 @@ describe('GET /events', () => {
       { maxSubscribers: { total: 3, perUser: 2 } },
     ));
 
-  it('ends for a user who is gone or has other rights, and continues for one whose rights are the same', () =>
+  it('ends for users who were removed or whose rights changed, and continues for others', () =>
     withEvents(async (events) => {
       const [kept, changed, gone] = [
         await events.complete(),
@@ -456,7 +455,7 @@ describe('GET /events', () => {
       await events.until(() => kept?.queue('N', 'q')?.size === 1);
     }));
 
-  it('sends nothing to a client that does not read, and what holds once it reads again', () => {
+  it('sends nothing to a client that does not read, and the current state once it reads again', () => {
     let round = 0;
     const shown = (): string => JSON.stringify({ id: '1', round, text: 'x'.repeat(1_000_000) });
     const source: PictureSource = { kind: 'operations', read: () => [operation(shown())] };
@@ -480,24 +479,24 @@ describe('GET /events', () => {
     );
   });
 
-  it('ends when the client closes its sending side, as proxies do for a client that left', () =>
+  it('ends when the client closes its sending side, as proxies do for a client that disconnected', () =>
     withEvents(async (events) => {
       const { port } = events.harness;
       const connection = await RawConnection.open(port);
       connection.send(rawRequest(['GET /events HTTP/1.1', 'Host: test', AUTHORIZATION]));
       await events.until(() => events.harness.events.counts.subscribers === 1);
       connection.socket.end();
-      // An hour later it would end anyway.
+      // Streams end after an hour anyway, so the end must come earlier.
       const ms = await events.until(() => events.harness.events.counts.subscribers === 0);
       assert.ok(ms < 3_600_000, `${ms} ms of the server's clock until it ended`);
       await connection.untilClosed();
       assert.match(connection.received, /^HTTP\/1\.1 200 [\s\S]*event: start/);
     }));
 
-  it('is cut off for a client that takes nothing for as long as a request may take', () => {
+  it('is cut off if its client reads nothing for the request timeout', () => {
     const source: PictureSource = {
       kind: 'operations',
-      // More than the kernel takes for a client that does not read.
+      // More than the kernel buffers for a client that does not read.
       read: () => [operation(JSON.stringify({ id: '1', text: 'x'.repeat(20_000_000) }))],
     };
     return withEvents(
@@ -540,7 +539,7 @@ describe('GET /events', () => {
     );
   });
 
-  it('is counted by metrics', () =>
+  it('is counted in the metrics', () =>
     withEvents(async (events) => {
       await events.complete();
       const text = (await events.harness.client().request('GET', '/metrics')).body.toString();
@@ -548,7 +547,7 @@ describe('GET /events', () => {
       assert.match(text, /^quayside_event_bytes_total [1-9]\d*$/m);
     }));
 
-  it('is for pages of allowed origins, with CORS, and for no others', () =>
+  it('is open to pages of allowed origins only, with CORS headers', () =>
     withEvents(
       async (events) => {
         const origin = 'https://jobs.example';
@@ -564,7 +563,7 @@ describe('GET /events', () => {
       { http: { allowedOrigins: ['https://jobs.example'] } },
     ));
 
-  it('rejects what it does not know', () =>
+  it('rejects unknown parameters, kinds and namespaces, and queues that the user may not read', () =>
     withEvents(async (events) => {
       const client = events.harness.client();
       for (const [query, status, code] of [
@@ -586,7 +585,7 @@ describe('GET /events', () => {
 });
 
 describe('Alarms', () => {
-  it('say that dead letters came lately, to those who may read them', () =>
+  it('report recent dead letters to users who may read them', () =>
     withEvents(
       async (events) => {
         const client = events.harness.client();
@@ -612,7 +611,7 @@ describe('Alarms', () => {
       },
     ));
 
-  it('know the dead-letter queues that options of queues name', () =>
+  it('cover dead-letter queues that are named only in the options of a queue', () =>
     withEvents(
       async (events) => {
         const client = events.harness.client();
@@ -633,7 +632,7 @@ describe('Alarms', () => {
       },
     ));
 
-  it('say that an engine does not answer and that a disk is nearly full, and since when', () => {
+  it('report since when an engine has been unavailable or a disk nearly full', () => {
     let check = 'ok';
     let freeBytes = 100;
     return withEvents(
@@ -680,7 +679,7 @@ describe('Alarms', () => {
 });
 
 describe('A source of events', () => {
-  it('is read when it says that something changed, and if it fails, what was before stays', () => {
+  it('is read when it reports a change, and its previous pictures stay if reading fails', () => {
     let text = 'first';
     let fails = false;
     let notify: (() => void) | null = null;

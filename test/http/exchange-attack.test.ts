@@ -12,11 +12,11 @@ const ATTACKS = {
   'fills its memory': 'env => { const a = []; for (;;) a.push(new Array(1e5).fill(0)); }',
 };
 
-describe('While a selector is created that takes long to parse', () => {
+describe('While a selector that takes long to parse is created', () => {
   const harness = sharedHarness({ namespaces: [plain('N'), plain('M')], limits: {} });
 
   for (const pattern of ['/[PROPERTIES]/v', '/PROPERTIES/v', '/[PROPERTIES]/iu']) {
-    it(`${pattern} of 8 KiB, requests are answered and an exchange forwards`, async () => {
+    it(`(${pattern} of 8 KiB) requests are answered and an exchange forwards`, async () => {
       const evil = new Names(harness());
       const honest = new Names(harness());
       await honest.create({ dst: [{ ns: 'M', queue: honest.dst, selector: 'env => env.msg.tries === 0' }] });
@@ -33,7 +33,7 @@ describe('While a selector is created that takes long to parse', () => {
         answered += 1;
       }
       assert.equal((await creating).status, 400);
-      // A main thread that is busy answers what came in the meantime all at once: two, with the create.
+      // A blocked main thread would answer all requests of the meantime at once: two, including the create.
       assert.ok(answered > 5, `${answered} requests were answered`);
       await honest.client.insert('N', honest.src, 'x');
       assert.equal((await honest.client.get('M', honest.dst)).body.toString(), 'x');
@@ -48,11 +48,11 @@ describe('While another user has many slow exchanges in the same namespace', () 
       { name: 'test1', password: 'test1', rights: null },
       { name: 'evil', password: 'e', rights: null },
     ],
-    // Some 5 ms for an element; a call ends early, after 25 ms.
+    // An element takes about 5 ms; a call of a full batch therefore ends early, after 25 ms.
     limits: { callMs: 1000, watchdogMs: 5000, batch: 5 },
   });
 
-  it('an element waits for few of their calls, and not for one of each', async () => {
+  it('an element waits for a few of their calls, not for one call of each', async () => {
     const slow = 'env => { for (let i = 0; i < 5e4; i += 1); return true }';
     const others = Array.from({ length: 30 }, () => new Names(harness()));
     const honest = new Names(harness());
@@ -81,7 +81,7 @@ describe('While another user has many slow exchanges in the same namespace', () 
     const before = done();
     for (let i = 0; i < 5; i += 1) await forward(`${i}`);
     const forwardedToOthers = done() - before;
-    // One call of each, for each of five elements, would be all that there are.
+    // One call of each exchange before each of the five elements would be all of their elements.
     assert.ok(
       forwardedToOthers < (others.length * ELEMENTS) / 2,
       `${forwardedToOthers} of theirs went before five`,
@@ -92,12 +92,12 @@ describe('While another user has many slow exchanges in the same namespace', () 
 describe('While the selector of one exchange attacks', () => {
   const harness = sharedHarness({
     namespaces: [plain('N'), plain('M')],
-    // Two cores are busy for as long as an attack may last, three times in each test.
+    // Kept short: each test occupies two cores for three times the length of an attack.
     limits: { compileMs: 1_000, callMs: 200, watchdogMs: 400 },
   });
 
   for (const [how, selector] of Object.entries(ATTACKS)) {
-    it(`and ${how}, another exchange forwards and requests are answered, until it is stopped`, async () => {
+    it(`and ${how}, another exchange forwards and requests are answered, until the attacker is stopped`, async () => {
       const evil = new Names(harness());
       const honest = new Names(harness());
       await evil.create({ dst: [{ ns: 'M', queue: evil.dst, selector }] });
@@ -123,7 +123,7 @@ describe('While the selector of one exchange attacks', () => {
       }
       await forwarding;
       assert.ok(forwarded >= 1, 'nothing was forwarded during the attack');
-      // Requests do not take turns with selectors: many are answered while one element waits for its own.
+      // Requests do not queue behind selectors: many are answered while one element waits for its selector.
       assert.ok(answered > forwarded, `${answered} requests, ${forwarded} elements`);
       assert.notEqual((await evil.record()).lastError, null);
     });

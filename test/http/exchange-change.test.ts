@@ -30,7 +30,7 @@ describe('PUT /x/:id with If-Match', () => {
     });
   const selected = (x: Names, selector: string) => ({ dst: [{ ns: 'M', queue: x.dst, selector }] });
 
-  it('changes the declaration; counters and stopped stay, and the version follows', async () => {
+  it('changes the declaration and the version, and keeps the counters and the stopped state', async () => {
     const x = fresh();
     await x.create(selected(x, 'env => false'));
     await x.client.insert('N', x.src, 'no');
@@ -83,7 +83,7 @@ describe('PUT /x/:id with If-Match', () => {
     );
   });
 
-  it('is 412 with another version, and for an id that is unknown or not to be seen', async () => {
+  it('is answered with 412 for another version, and for an id that is unknown or hidden from the user', async () => {
     const x = fresh();
     await x.create();
     const { version } = await x.record();
@@ -106,7 +106,7 @@ describe('PUT /x/:id with If-Match', () => {
     assert.equal(unseen.status, 412);
   });
 
-  it('refuses what a create would refuse, and changes nothing', async () => {
+  it('rejects what a create would reject, and changes nothing', async () => {
     const x = fresh();
     await x.create();
     const { version } = await x.record();
@@ -121,7 +121,7 @@ describe('PUT /x/:id with If-Match', () => {
     assert.equal((await x.record()).version, version);
   });
 
-  it('lets one of two changes at once through', async () => {
+  it('applies only one of two concurrent changes', async () => {
     const x = fresh();
     await x.create();
     const { version } = await x.record();

@@ -7,7 +7,7 @@ import { codeOf, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
 const MAX_COPIES = 8;
-/** With the default, a loop that is not bounded would run for hours. */
+/** With the default, an unbounded loop would run for hours. */
 const MAX_HOPS = 5;
 
 describe('Copies of an element', () => {
@@ -20,7 +20,7 @@ describe('Copies of an element', () => {
   const total = async (x: Names, ns: string, queue: string): Promise<number> =>
     jsonOf<{ totalSize: number }>(await x.client.status(ns, queue)).totalSize;
 
-  it('for the same destination twice without selectors are refused, by create and dry run, with the path', async () => {
+  it('to a destination listed twice without a selector are rejected by create and dry run, with the path', async () => {
     const x = fresh();
     const to = { ns: 'M', queue: x.dst };
     const refused = await x.create({ dst: [to, { ns: 'M', queue: 'other' }, to] });
@@ -38,12 +38,12 @@ describe('Copies of an element', () => {
     assert.equal((await x.create({ dst: [to, selected, selected, { ns: 'N', queue: x.dst }] })).status, 201);
   });
 
-  it('that go round a loop are bounded, and go to __too_many_hops__ with their exchange', async () => {
+  it('in a loop are bounded: surplus elements go to __too_many_hops__ with the exchange’s name', async () => {
     const x = fresh();
     const back = Array.from({ length: 4 }, () => ({ ns: 'N', queue: x.src, selector: 'env => true' }));
     await x.create({ dst: [...back, { ns: 'M', queue: x.dst }] });
     await x.client.insert('N', x.src, 'x');
-    // 1 becomes 4; each of those would become 4 of 16, and that is over the bound.
+    // 1 element becomes 4. Each of those would become 4 more, 16 in total, which exceeds the limit.
     await until(async () => (await x.record()).stats.too_many_hops >= 4);
     assert.equal(await total(x, 'N', x.src), 0);
     assert.equal(await total(x, 'N', '__too_many_hops__'), 4);
@@ -54,7 +54,7 @@ describe('Copies of an element', () => {
     for (let i = 0; i < 3; i += 1) await x.client.get('N', '__too_many_hops__');
   });
 
-  it('that would go round a loop are shown by a dry run as they would be stored, also of what is not created yet', async () => {
+  it('in a loop are shown by a dry run as they would be stored, even before the exchange is created', async () => {
     const x = fresh();
     const back = Array.from({ length: 3 }, () => ({ ns: 'N', queue: x.src, selector: 'env => true' }));
     const dst = [...back, { ns: 'M', queue: x.dst }];
@@ -74,7 +74,7 @@ describe('Copies of an element', () => {
     assert.equal((await attempt({ 'x-copy-count': '3' }))[0], '__too_many_hops__');
   });
 
-  it('are counted over all exchanges of a loop, whatever a selector writes', async () => {
+  it('are counted across all exchanges of a loop, and selectors cannot reset the count', async () => {
     const [x, y] = [fresh(), fresh()];
     const reset = 'env => { delete env.msg.hdrs["x-copy-count"]; return true }';
     const twice = (ns: string, queue: string) => [
@@ -96,7 +96,7 @@ describe('Copies of an element', () => {
     }
   });
 
-  it('that do not go round are not bounded', async () => {
+  it('outside a loop are not bounded', async () => {
     const x = fresh();
     const many = Array.from({ length: MAX_COPIES * 2 }, () => ({
       ns: 'M',

@@ -19,7 +19,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
     { ns: 'M', queue: x.dst },
   ];
 
-  it('shows nothing of it: no names, selector, counters or errors, in any form', async () => {
+  it('reveals no name, selector, counter or error of that destination in any response', async () => {
     const x = new Names(harness());
     await x.create({ dst: dst(x) });
     await x.client.insert('N', x.src, 'x');
@@ -45,7 +45,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
     assert.match((await x.client.request('GET', '/metrics')).body.toString(), /secret\/vault/);
   });
 
-  it('has no version and no ETag for that reader, which would confirm a guess of its declaration', async () => {
+  it('has no version and no ETag for that reader, because these would confirm a guessed declaration', async () => {
     const x = new Names(harness());
     await x.create({ dst: dst(x) });
     const reader = harness().client('reader:r');
@@ -58,7 +58,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
     assert.equal(headerOf(await x.client.request('GET', `/x/${x.id}`), 'etag'), `"${version}"`);
   });
 
-  it('is not stopped, started, changed, tried or deleted by that reader, and the refusal names nothing', async () => {
+  it('cannot be stopped, started, changed, tested or deleted by that reader, and the error reveals no name', async () => {
     const x = new Names(harness());
     await x.create({ dst: dst(x) });
     const reader = harness().client('reader:r');
@@ -77,7 +77,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
     }
   });
 
-  it('shows in metrics no queues of a namespace that its reader may only write to', async () => {
+  it('does not add metrics of queues that its reader may only write to', async () => {
     const x = new Names(harness());
     await x.client.insert('M', x.dst, 'a');
     await x.client.insert('N', x.src, 'a');
@@ -93,7 +93,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
     );
   });
 
-  it('counts in the metrics of those who see its source alone', async () => {
+  it('is counted only in the metrics of users who may see its source', async () => {
     const x = new Names(harness());
     await x.create({ src: { ns: 'secret', queue: x.src } });
     const text = (await harness().client('reader:r').request('GET', '/metrics')).body.toString();
@@ -102,7 +102,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
   });
 });
 
-describe('An id that an exchange of a hidden namespace has', () => {
+describe('An id that an exchange of a hidden namespace already has', () => {
   const harness = sharedHarness({
     namespaces: [plain('N'), plain('M'), plain('secret')],
     users: [
@@ -115,7 +115,7 @@ describe('An id that an exchange of a hidden namespace has', () => {
     dst: [{ ns: 'M', queue: `${queue}-to`, selector: 'env => env.msg.tries === 0' }],
   });
 
-  it('is free for the user: everything reads as if there were no other', async () => {
+  it('can be used by the user as if the other exchange did not exist', async () => {
     const x = new Names(harness());
     const maker = harness().client('maker:m');
     assert.equal((await x.create(declared('secret', x.src))).status, 201);
@@ -160,7 +160,7 @@ describe('An id that an exchange of a hidden namespace has', () => {
     assert.deepEqual((await x.record()).src, { q: x.src, ns: 'secret' });
   });
 
-  it('is that of the first for those who see both, and the other has its namespace with it', async () => {
+  it('names the first exchange for users who see both; the other is listed as id@namespace', async () => {
     const x = new Names(harness());
     const maker = harness().client('maker:m');
     await x.create(declared('secret', x.src));
@@ -168,7 +168,7 @@ describe('An id that an exchange of a hidden namespace has', () => {
     const listed = jsonOf<Record<string, ExchangeRecord>>(await x.client.request('GET', '/x'));
     assert.deepEqual(listed[x.id]?.src, { q: x.src, ns: 'secret' });
     assert.deepEqual(listed[`${x.id}@N`]?.src, { q: x.src, ns: 'N' });
-    // Scrapes within a second share what was collected.
+    // Scrapes within a second share one collection.
     await harness().passTime(1000);
     const metrics = (await x.client.request('GET', '/metrics')).body.toString();
     for (const ns of ['N', 'secret']) {
@@ -181,7 +181,7 @@ describe('An id that an exchange of a hidden namespace has', () => {
     assert.equal((await x.client.request('DELETE', `/x/${x.id}`)).status, 201);
   });
 
-  it('names an element that went to __no_route__ as its creator knows it', async () => {
+  it('is written to unroutable elements without the namespace, as the creator of the exchange knows it', async () => {
     const x = new Names(harness());
     const maker = harness().client('maker:m');
     await x.create(declared('secret', x.src));
@@ -193,7 +193,7 @@ describe('An id that an exchange of a hidden namespace has', () => {
   });
 });
 
-describe('What a selector of an exchange threw', () => {
+describe('The error that a selector threw', () => {
   const harness = sharedHarness({
     namespaces: [plain('N'), plain('M')],
     users: [
@@ -204,7 +204,7 @@ describe('What a selector of an exchange threw', () => {
     ],
   });
 
-  it('is shown to those who may see bodies of the source, since it may quote one', async () => {
+  it('is shown only to users who may see bodies of the source, because it may quote one', async () => {
     const x = new Names(harness());
     const selector = 'env => { throw new Error(env.msg.payload) }';
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector }] });

@@ -20,7 +20,7 @@ describe('The number of exchanges that read from a namespace', () => {
   };
   const outcome = (answer: Answer): string => (answer.status === 201 ? 'made' : codeOf(answer));
 
-  it('is bounded: a create beyond is refused and leaves nothing, until another is deleted', async () => {
+  it('is limited: a create beyond the limit is rejected and stores nothing, until another exchange is deleted', async () => {
     const made = Array.from({ length: MOST }, fresh);
     for (const x of made) assert.equal((await x.create()).status, 201);
     const late = fresh();
@@ -37,7 +37,7 @@ describe('The number of exchanges that read from a namespace', () => {
     await remove(...made, late, elsewhere);
   });
 
-  it('is bounded for creates that come at once', async () => {
+  it('is limited for concurrent creates', async () => {
     const all = Array.from({ length: MOST + 4 }, fresh);
     const answers = await Promise.all(all.map((x) => x.create()));
     assert.deepEqual(answers.map(outcome).sort(), [
@@ -47,7 +47,7 @@ describe('The number of exchanges that read from a namespace', () => {
     await remove(...all.filter((_, i) => answers[i]?.status === 201));
   });
 
-  it('counts no create that failed', async () => {
+  it('does not include creates that failed', async () => {
     const { definitions } = harness().opened.engine;
     const put = definitions.put.bind(definitions);
     definitions.put = () => Promise.reject(new Error('planted'));
@@ -62,7 +62,7 @@ describe('The number of exchanges that read from a namespace', () => {
     await remove(...made);
   });
 
-  it('does not keep those from running that are stored or configured beyond it', async () => {
+  it('may exceed the limit for stored and configured exchanges, which all run', async () => {
     const { engine, clock } = harness().opened;
     const sandbox = patientSandbox(clock);
     const namespaces = [plain('N'), plain('M')].map((policy) => ({ policy, engine, maxExchanges: MOST }));

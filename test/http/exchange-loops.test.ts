@@ -23,7 +23,7 @@ describe('Loops over HTTP', () => {
   const recordOf = async (client: QueueClient, id: string): Promise<ExchangeRecord> =>
     jsonOf(await client.request('GET', `/x/${encodeURIComponent(id)}`));
 
-  it('are named in at most 4096 bytes of header, whatever the ids', async () => {
+  it('are named in a header of at most 4096 bytes, however long the ids are', async () => {
     const client = harness().client();
     const long = (name: string): string => name + '\u20ac'.repeat(80);
     for (let i = 0; i < 20; i += 1) {
@@ -52,7 +52,7 @@ describe('Loops over HTTP', () => {
     assert.deepEqual(record.loops.slice(0, loops.length), loops);
   });
 
-  it('name no exchange whose source namespace the user may not see', async () => {
+  it('do not name exchanges whose source namespace the user may not see', async () => {
     const all = harness().client();
     const maker = harness().client('maker:m');
     await create(all, 'out', 'N/a', 'M/b');

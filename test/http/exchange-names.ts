@@ -32,7 +32,7 @@ export interface ExchangeRecord {
 
 let made = 0;
 
-/** An exchange's names that no other test uses. */
+/** An exchange with an id and queues that no other test uses. */
 export class Names {
   readonly client: QueueClient;
   readonly id: string;
@@ -65,7 +65,7 @@ export class Names {
   }
 }
 
-/** The code of problem details. */
+/** The `code` of a response with problem details. */
 export function codeOf(answer: Answer): string {
   return jsonOf<{ code: string }>(answer).code;
 }

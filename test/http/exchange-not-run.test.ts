@@ -9,7 +9,7 @@ import { sharedHarness } from './harness.ts';
 
 const MAX_QUEUES = 10;
 
-/** Changes by other nodes are found by reading; no signal tells of them. */
+/** An engine that sends no signals: changes by other nodes are found only by reading. */
 const LATE_NEWS: EngineUnderTest = {
   ...MEMORY_SQLITE,
   open: async (options) => {
@@ -31,7 +31,7 @@ describe('An exchange that this node does not run', () => {
     ],
   });
   const stored = (id: string) => harness().opened.engine.definitions.get('exchange', id);
-  /** As another node stores it. */
+  /** Stores an exchange as another node would. */
   const store = (id: string, declaration: object): Promise<string> =>
     harness().opened.engine.definitions.put(
       'exchange',
@@ -43,7 +43,7 @@ describe('An exchange that this node does not run', () => {
     for (let i = 0; i < MAX_QUEUES; i += 1) await harness().client().insert(ns, `full ${i}`, 'x');
   };
 
-  it('is not stored by the create that refuses it', async () => {
+  it('is not stored if its create is rejected', async () => {
     const x = new Names(harness());
     await fill('M');
     const refused = await x.create();
@@ -54,7 +54,7 @@ describe('An exchange that this node does not run', () => {
     assert.equal((await x.client.request('DELETE', `/x/${x.id}`)).status, 201);
   });
 
-  it('is deleted by who may, where another node stored it', async () => {
+  it('can be deleted by users with the right if another node stored it', async () => {
     const x = new Names(harness());
     await store(x.id, x.declaration({ dst: [{ ns: 'elsewhere', queue: 'q' }] }));
     assert.equal((await x.client.request('GET', '/x?reload=1')).status, 200);
@@ -73,7 +73,7 @@ describe('An exchange that this node does not run', () => {
     assert.equal((await x.client.request('DELETE', `/x/${x.id}`)).status, 201);
   });
 
-  it('runs from the first question on, where another node stored it just now', async () => {
+  it('is started by the first request for it if another node has just stored it', async () => {
     const x = new Names(harness());
     const dst = [{ ns: 'M', queue: x.dst }];
     for (const [method, path, status] of [
@@ -94,7 +94,7 @@ describe('An exchange that this node does not run', () => {
     }
   });
 
-  it('is stopped and started for the others where this node cannot run it', async () => {
+  it('can be stopped and started for the other nodes if this node cannot run it', async () => {
     const x = new Names(harness());
     await store(x.id, x.declaration({ dst: [{ ns: 'elsewhere', queue: 'q' }] }));
     for (const [verb, stopped] of [
@@ -115,7 +115,7 @@ describe('An exchange that this node does not run', () => {
     assert.equal((await x.client.request('DELETE', `/x/${x.id}`)).status, 201);
   });
 
-  it('is deleted where its source is in a namespace that this node does not serve', async () => {
+  it('can be deleted even if its source namespace is not served by this node', async () => {
     const x = new Names(harness());
     await store(x.id, x.declaration({ src: { ns: 'elsewhere', queue: 'q' } }));
     assert.equal((await harness().client('other:o').request('DELETE', `/x/${x.id}`)).status, 404);

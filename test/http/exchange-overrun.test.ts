@@ -6,7 +6,7 @@ import { until } from '../support/until.ts';
 import { type ExchangeRecord, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
-/** Numbers like this take QuickJS seconds for each mebibyte. */
+/** QuickJS needs seconds per MiB to parse numbers like this. */
 const SLOW_TO_PARSE = `[${'1e308,'.repeat(170_000)}1]`;
 const json = { contentType: 'application/json' };
 
@@ -19,7 +19,7 @@ describe('An element that overruns the limits of selectors', () => {
     ],
     limits: { callMs: 50, watchdogMs: 150, bodyMsPerMiB: 40 },
   });
-  /** Lets the elements that went back for 5 s come again, and none of their leases expire, until `holds`. */
+  /** Advances time until `holds`, so that rolled-back elements return after 5 s, while no lease expires. */
   const pass = async (x: Names, holds: (record: ExchangeRecord) => boolean): Promise<void> => {
     await until(async () => {
       const record = await x.record();
@@ -29,7 +29,7 @@ describe('An element that overruns the limits of selectors', () => {
     });
   };
 
-  it('by its payload never stops the exchange, and goes to __no_route__ after three times, with the reason', async () => {
+  it('by its payload goes to __no_route__ with the reason after three tries, and never stops the exchange', async () => {
     const x = new Names(harness());
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => env.msg.payload.amount > 100' }] });
     const writer = harness().client('writer:w');
@@ -47,7 +47,7 @@ describe('An element that overruns the limits of selectors', () => {
     assert.equal(given.body.toString(), SLOW_TO_PARSE);
   });
 
-  it('by its selector goes to __no_route__ after three times, while others pass', async () => {
+  it('by its selector goes to __no_route__ after three tries, while other elements pass', async () => {
     const x = new Names(harness());
     const selector = 'env => { if (env.msg.hdrs.evil) while (1); return true }';
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector }] });
@@ -62,7 +62,7 @@ describe('An element that overruns the limits of selectors', () => {
     assert.equal(saw.last_no_route?.id, id);
   });
 
-  it('stops the exchange as the third of different elements in a row, with the reason', async () => {
+  it('stops the exchange with the reason if it is the third different element in a row', async () => {
     const x = new Names(harness());
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => { while (1); }' }] });
     for (let i = 0; i < 3; i += 1) await x.client.insert('N', x.src, `${i}`);

@@ -13,7 +13,7 @@ interface Tried {
   readonly dst: { error: string | null; line: number | null; column: number | null; logs: string[] }[];
 }
 
-describe('What a selector saw', () => {
+describe('What a selector saw, logged and threw', () => {
   const harness = sharedHarness({ namespaces: [plain('N'), plain('M')] });
   const fresh = (): Names => new Names(harness());
   const tryWith = async (selectors: readonly string[], sample: object = {}): Promise<Tried> => {
@@ -25,7 +25,7 @@ describe('What a selector saw', () => {
     return jsonOf(answer);
   };
 
-  it('is named by a dry run, with the content type that decided it', async () => {
+  it('is returned by a dry run: the form of the payload and the content type that decided it', async () => {
     for (const [content_type, payload] of [
       ['application/json', 'json'],
       ['application/problem+json', 'json'],
@@ -38,7 +38,7 @@ describe('What a selector saw', () => {
     }
   });
 
-  it('is in the record: the last element, and the last that went to __no_route__ without an error', async () => {
+  it('is in the record for the last element and for the last one that went to __no_route__ without an error', async () => {
     const x = fresh();
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => env.msg.payload.amount > 100' }] });
     assert.deepEqual((await x.record()).saw, { last: null, last_no_route: null });
@@ -57,7 +57,7 @@ describe('What a selector saw', () => {
     assert.deepEqual([saw.last?.payload, saw.last?.content_type], ['json', 'application/json']);
   });
 
-  it('and wrote to its console is in the dry run, for each destination, bounded', async () => {
+  it('is returned by a dry run: a bounded console log per destination', async () => {
     const { dst } = await tryWith([
       'env => { console.log("got", env.msg.payload, 1n, undefined, null); console.warn([1]); return true }',
       'env => { console.error("second"); throw new Error("after") }',
@@ -79,13 +79,13 @@ describe('What a selector saw', () => {
     assert.equal(logs[50], '… and more');
   });
 
-  it('and wrote before it took too long is in the dry run', async () => {
+  it('is returned by a dry run even if the selector took too long: what it logged before', async () => {
     const { overrun, logs } = await tryWith(['env => { console.log("begins"); while (1); }']);
     assert.match(overrun ?? '', /too long|interrupted/);
     assert.deepEqual(logs, ['begins']);
   });
 
-  it('has no console that could carry anything from one element to the next, or break out', async () => {
+  it('cannot be leaked to another element or out of the sandbox through console', async () => {
     const { dst } = await tryWith([
       'env => { console.kept = 1 }',
       'env => { console.log = 1 }',
@@ -103,18 +103,18 @@ describe('What a selector saw', () => {
     ['env => {\r\n  throw new Error("x") }', 2, 9],
     ['function (env) {\n  return [1].map(() => env.no.thing) }', 2, 24],
   ] as const) {
-    it(`and where it failed at run time: ${JSON.stringify(selector)}`, async () => {
+    it(`is returned with the position of a run-time error: ${JSON.stringify(selector)}`, async () => {
       const { dst } = await tryWith([selector]);
       const [tried] = dst;
       assert.match(tried?.error ?? '', new RegExp(`\\(line ${line}, column \\d+\\)$`));
       assert.equal(tried?.line, line);
-      // The VM points at the expression or at the place in it that failed.
+      // The VM reports the column of the expression or of the failing part in it.
       const start = tried?.column ?? 0;
       assert.ok(start >= column && start <= column + 8, `column ${start}, the expression is at ${column}`);
     });
   }
 
-  it('and where it failed is in the errors of the record', async () => {
+  it('is in the errors of the record with the position of the error', async () => {
     const x = fresh();
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env =>\n  env.no.thing' }] });
     await x.client.insert('N', x.src, 'x');

@@ -7,14 +7,14 @@ import { sharedHarness } from './harness.ts';
 
 const LEVELS = 8_000;
 
-describe('A trial of an exchange', () => {
+describe('A dry run of an exchange', () => {
   const harness = sharedHarness({ namespaces: [plain('N'), plain('M')] });
 
   for (const [open, close] of [
     ['[', ']'],
     ['{"a":', '}'],
   ] as const) {
-    it(`is refused for a payload that is nested too deeply, which is named: ${open}`, async () => {
+    it(`is rejected with msg.payload if the payload is nested too deeply: ${open}`, async () => {
       const x = new Names(harness());
       await x.create();
       const body = `{"msg":{"payload":${open.repeat(LEVELS)}1${close.repeat(LEVELS)}}}`;
@@ -24,7 +24,7 @@ describe('A trial of an exchange', () => {
     });
   }
 
-  it('has no use for what else is nested deeply: it is refused or ignored, and never a fault', async () => {
+  it('rejects or ignores deep nesting elsewhere, without an internal error', async () => {
     const x = new Names(harness());
     await x.create();
     const deep = '['.repeat(LEVELS) + ']'.repeat(LEVELS);

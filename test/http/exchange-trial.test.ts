@@ -16,7 +16,7 @@ describe('POST /x/:id/test', () => {
   });
   const fresh = (): Names => new Names(harness());
 
-  it('says per destination what would become of a sample, and stores nothing', async () => {
+  it('returns the result of a sample for each destination and stores nothing', async () => {
     const x = fresh();
     await x.create({
       dst: [
@@ -55,7 +55,7 @@ describe('POST /x/:id/test', () => {
     assert.equal(jsonOf<{ totalSize: number }>(await x.client.status('M', x.dst)).totalSize, 0);
   });
 
-  it('shows the beginning of payloads that are large together, as text to the last whole character', async () => {
+  it('truncates payloads that are large together, at a whole character', async () => {
     const x = fresh();
     const dst = (count: number, text: string) =>
       Array.from({ length: count }, () => ({
@@ -82,7 +82,7 @@ describe('POST /x/:id/test', () => {
     assert.equal(one?.payload_bytes, 1_000_000);
   });
 
-  it('and what is stored then have the same headers if these are no ASCII', async () => {
+  it('returns non-ASCII headers as they would be stored', async () => {
     const x = fresh();
     const selector = 'env => { env.msg.hdrs.price = "5 \u20ac"; return env.msg.hdrs.city === "Z\u00fcrich" }';
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector }] });
@@ -100,7 +100,7 @@ describe('POST /x/:id/test', () => {
     }
   });
 
-  it('tries a declaration that the body carries instead', async () => {
+  it('tests the declaration in the body, if given, instead of the stored one', async () => {
     const x = fresh();
     const declaration = x.declaration({ dst: [{ ns: 'M', queue: x.dst, selector: 'throw 1' }] });
     const refused = await x.client.request('POST', `/x/${x.id}/test`, {
@@ -117,7 +117,7 @@ describe('POST /x/:id/test', () => {
     assert.equal((await x.client.request('GET', `/x/${x.id}`)).status, 404);
   });
 
-  it('refuses samples that could not be stored', async () => {
+  it('rejects samples that could not be stored', async () => {
     const x = fresh();
     await x.create();
     for (const [body, code] of [
@@ -140,7 +140,7 @@ describe('POST /x/:id/test', () => {
     }
   });
 
-  it('shows the headers of the copy that is stored then', async () => {
+  it('returns the headers of the copy as they would be stored', async () => {
     const x = fresh();
     await x.create();
     const hdrs = { a: 'b', 'x-hop-count': '3' };
@@ -194,7 +194,7 @@ describe('POST /x/:id/test', () => {
     ],
   ];
   for (const [what, declaration, parameter, credentials] of faults) {
-    it(`refuses a declaration with ${what}, naming its place in the body`, async () => {
+    it(`rejects a declaration with ${what} and names its path in the body`, async () => {
       const x = fresh();
       const body = JSON.stringify({ declaration: declaration(x) });
       const answer = await harness().client(credentials).request('POST', `/x/${x.id}/test`, { body });

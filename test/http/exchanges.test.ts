@@ -22,7 +22,7 @@ describe('HTTP interface of exchanges', () => {
 
   describe('4.2 Create', () => {
     for (const method of ['POST', 'PUT']) {
-      it(`${method} /x/:id answers 201 with an empty body, and the exchange runs`, async () => {
+      it(`${method} /x/:id is answered with 201 and an empty body, and the exchange runs`, async () => {
         const x = fresh();
         const answer = await x.create({}, method);
         assert.equal(answer.status, 201);
@@ -35,7 +35,7 @@ describe('HTTP interface of exchanges', () => {
       });
     }
 
-    it('is idempotent for the same declaration, and 409 for another one', async () => {
+    it('is idempotent for the same declaration, and answered with 409 for another one', async () => {
       const x = fresh();
       await x.create();
       assert.equal((await x.create()).status, 201);
@@ -123,7 +123,7 @@ describe('HTTP interface of exchanges', () => {
         ['reserve as text', { consumer: { reserve: 'yes' } }, 'invalid-parameter', 'consumer.reserve'],
       ];
     for (const [what, change, code, parameter] of bad) {
-      it(`refuses ${what} with 400, naming the field`, async () => {
+      it(`rejects ${what} with 400 and names the field`, async () => {
         const x = fresh();
         const answer = await (typeof change === 'string'
           ? x.client.request('PUT', `/x/${x.id}`, { body: change })
@@ -135,7 +135,7 @@ describe('HTTP interface of exchanges', () => {
       });
     }
 
-    it('names the member that a misspelt one probably means, and else those that are allowed', async () => {
+    it('suggests the correct name of a misspelled member, or else lists the allowed members', async () => {
       const x = fresh();
       const detail = async (change: Record<string, unknown>): Promise<string> =>
         jsonOf<{ detail: string }>(await x.create(change)).detail;
@@ -154,14 +154,14 @@ describe('HTTP interface of exchanges', () => {
       assert.equal(await detail({ src: undefined }), 'src is missing; it must be a JSON object.');
     });
 
-    it('says line and column of a syntax error', async () => {
+    it('returns the line and column of a syntax error', async () => {
       const x = fresh();
       const answer = await x.create({ dst: [{ ns: 'N', queue: 'q', selector: 'env =>\n  env.(' }] });
       const { line, column } = jsonOf<{ line: number; column: number }>(answer);
       assert.deepEqual([line, column], [2, 7]);
     });
 
-    it('refuses a body that is not UTF-8, and changes no byte of it to store it', async () => {
+    it('rejects a body that is not UTF-8 instead of storing a converted one', async () => {
       const x = fresh();
       const dst = [{ ns: 'M', queue: x.dst, selector: 'env.msg.hdrs.name === "Müller"' }];
       const text = JSON.stringify(x.declaration({ dst }));
@@ -175,7 +175,7 @@ describe('HTTP interface of exchanges', () => {
       assert.deepEqual((await x.record()).dst, [{ q: x.dst, ns: 'M', selector: dst[0]?.selector }]);
     });
 
-    it('refuses a body over 64 KiB with 413', async () => {
+    it('rejects a body over 64 KiB with 413', async () => {
       const x = fresh();
       const answer = await x.client.request('PUT', `/x/${x.id}`, { body: ' '.repeat(65_537) });
       assert.equal(answer.status, 413);
@@ -183,7 +183,7 @@ describe('HTTP interface of exchanges', () => {
   });
 
   describe('4.2 List, 2.4 Exchange record', () => {
-    it('GET /x answers records by id', async () => {
+    it('GET /x returns records by id', async () => {
       const x = fresh();
       await x.create({ consumer: { reserve: true, wsize: 7 } });
       const records = jsonOf<Record<string, ExchangeRecord>>(await x.client.request('GET', '/x'));
@@ -198,7 +198,7 @@ describe('HTTP interface of exchanges', () => {
       assert.equal(record.stopped, null);
     });
 
-    it('shows opts {} and wsize 1000 where none were given, and an idle loop by its tid', async () => {
+    it('shows opts {} and wsize 1000 by default, and the tid of an idle loop', async () => {
       const x = fresh();
       await x.create();
       await until(async () => Object.keys((await x.record()).pending_tids).length === 1);
@@ -208,7 +208,7 @@ describe('HTTP interface of exchanges', () => {
       for (const since of Object.values(record.pending_tids)) assert.match(since, /^\d{4}-.*Z$/);
     });
 
-    it('array=1 and tree=1 give the listings of the console; reload=1 reads again', async () => {
+    it('array=1 and tree=1 return the listings of the console, and reload=1 is accepted', async () => {
       const x = fresh();
       await x.create();
       const array = jsonOf<{ data: { id: string }[] }>(await x.client.request('GET', '/x?array=1&reload=1'));
@@ -224,7 +224,7 @@ describe('HTTP interface of exchanges', () => {
   });
 
   describe('4.2 Status, 7 Errors', () => {
-    it('404 text/html; charset=utf-8, no such exchange [<id>], on every operation', async () => {
+    it('every operation on an unknown id is answered with 404 and "no such exchange [<id>]" as HTML', async () => {
       const { client } = fresh();
       for (const [method, path] of [
         ['GET', '/x/none'],
@@ -241,7 +241,7 @@ describe('HTTP interface of exchanges', () => {
       }
     });
 
-    it('the id is HTML-escaped, and problem details are given to who asks for them', async () => {
+    it('the id is HTML-escaped, and clients that accept problem details receive them', async () => {
       const { client } = fresh();
       const answer = await client.request('GET', '/x/%3Cscript%3E');
       assert.equal(answer.body.toString(), 'no such exchange [&lt;script&gt;]');
@@ -254,7 +254,7 @@ describe('HTTP interface of exchanges', () => {
   });
 
   describe('3.4 Exchange', () => {
-    it('stop and start answer 201 with an empty body, are idempotent, and show in stopped', async () => {
+    it('stop and start are answered with 201 and an empty body, are idempotent, and set stopped', async () => {
       const x = fresh();
       await x.create();
       for (const method of ['POST', 'PUT']) {
@@ -271,7 +271,7 @@ describe('HTTP interface of exchanges', () => {
       }
     });
 
-    it('delete answers 201, later reads 404, and the queues stay', async () => {
+    it('delete is answered with 201, later reads with 404, and the queues stay', async () => {
       const x = fresh();
       await x.create();
       await x.client.insert('N', x.src, 'x');
@@ -285,7 +285,7 @@ describe('HTTP interface of exchanges', () => {
   });
 
   describe('rights', () => {
-    it('to change an exchange: exchange and read on the source, write on each destination', async () => {
+    it('a change of an exchange requires exchange and read on the source and write on each destination', async () => {
       const x = fresh();
       const maker = harness().client('maker:m');
       const reader = harness().client('reader:r');
@@ -308,7 +308,7 @@ describe('HTTP interface of exchanges', () => {
       assert.equal((await maker.request('POST', `/x/${x.id}/stop`)).status, 201);
     });
 
-    it('of which one has none in a namespace, the refusal reads as where there is no such namespace', async () => {
+    it('a namespace in which the user has no rights is rejected like one that does not exist', async () => {
       const x = fresh();
       const maker = harness().client('maker:m');
       const places = [
@@ -323,7 +323,7 @@ describe('HTTP interface of exchanges', () => {
       }
     });
 
-    it('lists are filtered by what the user may see', async () => {
+    it('lists contain only what the user may see', async () => {
       const x = fresh();
       await x.create();
       const seen = jsonOf<object>(await harness().client('reader:r').request('GET', '/x'));
@@ -333,7 +333,7 @@ describe('HTTP interface of exchanges', () => {
       assert.equal((await harness().client('other:o').request('GET', `/x/${x.id}`)).status, 404);
     });
 
-    it('every operation needs credentials', async () => {
+    it('every operation requires credentials', async () => {
       const stranger = harness().client(null);
       for (const [method, path] of [
         ['GET', '/x'],

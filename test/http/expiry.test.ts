@@ -11,7 +11,7 @@ describe('an insert with ttl, and a rollback with a reason', () => {
   const engine = withoutExpiry(MEMORY_SQLITE);
   const harness = sharedHarness({ engine });
 
-  it('are rejected on an engine that keeps neither', async () => {
+  it('are rejected on an engine that supports neither', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const inserted = await client.insert('N', queue, 'x', { query: { ttl: '1' } });
@@ -39,7 +39,7 @@ describe('an insert with ttl, and a rollback with a reason', () => {
 describe('an element with a time to live', () => {
   const harness = sharedHarness({ engine: MEMORY_SQLITE });
 
-  it('is delivered before its end, and not after it', async () => {
+  it('is delivered before it expires, and not afterwards', async () => {
     const client = harness().client();
     const queue = harness().queue();
     for (const body of ['a', 'b']) await client.insert('N', queue, body, { query: { ttl: '1.5' } });
@@ -48,7 +48,7 @@ describe('an element with a time to live', () => {
     assert.equal((await client.get('N', queue, { to: 0 })).status, 504);
   });
 
-  it('goes to the dead-letter queue when it expires, where a consumer that waits gets it', async () => {
+  it('goes to the dead-letter queue when it expires and is delivered to a waiting consumer there', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('jobs', queue, 'late', { query: { ttl: '2' } });
@@ -64,7 +64,7 @@ describe('an element with a time to live', () => {
     );
   });
 
-  it('is the same content only with the same ttl, under one Idempotency-Key', async () => {
+  it('repeats an Idempotency-Key only with the same ttl', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const headers = { 'idempotency-key': 'k' };
@@ -77,7 +77,7 @@ describe('an element with a time to live', () => {
     assert.equal(jsonOf<{ code: string }>(await insert('11')).code, 'idempotency-mismatch');
   });
 
-  it('names the reason of its last rollback in the dead-letter queue', async () => {
+  it('carries the reason of its last rollback into the dead-letter queue', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const reason = `broken: "é" ${'x'.repeat(1000)}`;

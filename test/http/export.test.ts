@@ -28,7 +28,7 @@ for (const engine of MAIN_ENGINES) {
   describe(`Export, ${engine.name}`, () => {
     const harness = sharedHarness({ engine, namespaces: NAMESPACES });
 
-    it('has each element with its state, and changes nothing', async () => {
+    it('contains each element with its state, without changing the queue', async () => {
       const client = harness().client();
       const insert = async (body: string | Buffer, query: Record<string, string>): Promise<string> =>
         idOf(
@@ -70,7 +70,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual({ size, schedSize, resvSize }, { size: 1, schedSize: 1, resvSize: 1 });
     });
 
-    it('has the deliveries of all groups of a stream, or of one', async () => {
+    it('contains the deliveries of all groups of a stream, or of one', async () => {
       const client = harness().client();
       const id = idOf(await client.insert('events', 'out', 'x', { query: { groups: 'a,b' } }));
       const all = linesOf(await client.request('GET', '/q/events/out/export'));
@@ -88,14 +88,14 @@ for (const engine of MAIN_ENGINES) {
       );
     });
 
-    it('of a queue that does not exist has no lines, and creates none', async () => {
+    it('of a queue that does not exist is empty and does not create the queue', async () => {
       const client = harness().client();
       const answer = await client.request('GET', '/q/N/never/export');
       assert.deepEqual([answer.status, answer.body.length], [200, 0]);
       assert.ok(!(await client.queues('N')).body.includes('never'));
     });
 
-    it('has more elements than one page, each once', async () => {
+    it('contains every element once, even if there are more than one page', async () => {
       const client = harness().client();
       const lines = Array.from({ length: 450 }, (_, i) => ({ text: String(i) }));
       for (const { text } of lines) await client.insert('N', 'many', text);
@@ -106,7 +106,7 @@ for (const engine of MAIN_ENGINES) {
       );
     });
 
-    it('is stored again by an import, each element once, with maturity, tries and headers', async () => {
+    it('can be imported with maturity, tries and headers, each element once', async () => {
       const client = harness().client();
       const options = { query: { tries: '3' }, headers: { 'content-type': 'text/plain', 'x-ks-hdr-k': 'ü' } };
       for (const body of ['a', 'b']) await client.insert('N', 'source', body, options);
@@ -131,7 +131,7 @@ for (const engine of MAIN_ENGINES) {
       );
     });
 
-    it('of dead letters is imported whatever the name of the queue that they left, and however many headers they had', async () => {
+    it('of dead letters can be imported for any name of their source queue and the maximum number of headers', async () => {
       const client = harness().client();
       const names = [' before', 'behind '];
       const headers = Object.fromEntries(Array.from({ length: 64 }, (_, i) => [`x-ks-hdr-h${i}`, 'v']));
@@ -148,7 +148,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(from.sort(), names);
     });
 
-    it('of a stream is imported with the group of each delivery', async () => {
+    it('of a stream can be imported with the group of each delivery', async () => {
       const client = harness().client();
       await client.insert('events', 'from', 'x', { query: { groups: 'a,b' } });
       const { body } = await client.request('GET', '/q/events/from/export');
@@ -168,7 +168,7 @@ describe('An import', () => {
   const line = (id: string, more = {}): string =>
     `${JSON.stringify({ id, mature: 1, insertedAt: '2026-01-01T00:00:00.000Z', tries: 0, text: id, ...more })}\n`;
 
-  it('says which line is wrong, and what was stored before it', async () => {
+  it('reports which line is wrong and how many elements were stored before it', async () => {
     const client = harness().client();
     const wrong: [string, string, string][] = [
       ['{', 'invalid-body', ''],
@@ -207,7 +207,7 @@ describe('An import', () => {
     });
   });
 
-  it('rejects a line that is too long or no UTF-8 by its number', async () => {
+  it('rejects a line that is too long or not UTF-8, with its number', async () => {
     const client = harness().client();
     const long = await client.request('POST', '/q/N/wrong/import', {
       body: `${line('a')}${'x'.repeat(2_200_000)}`,
@@ -236,7 +236,7 @@ describe('An import that takes long', () => {
   const chunk = (text: string): string => `${text.length.toString(16)}\r\n${text}\r\n`;
   const END = '0\r\n\r\n';
 
-  /** An import whose body the server waits for. */
+  /** Starts an import and waits until the server is ready for its body. */
   const begin = async (queue: string): Promise<RawConnection> => {
     const connection = await RawConnection.open(harness().port);
     const head = [`POST ${queuePath('N', queue)}/import HTTP/1.1`, 'Host: test', AUTHORIZATION];
@@ -246,14 +246,14 @@ describe('An import that takes long', () => {
     return connection;
   };
 
-  /** Resolves when a request that began now, and whose body never comes, has been rejected. */
+  /** Starts a request whose body never comes. Resolves when it is rejected, that is, after one request timeout. */
   const requestTimedOut = async (): Promise<void> => {
     const head = [`PUT ${queuePath('N', 'slow')} HTTP/1.1`, 'Host: test', AUTHORIZATION, 'Content-Length: 1'];
     const [answer] = await exchange(harness().port, rawRequest(head));
     assert.equal(answer?.status, 408);
   };
 
-  it('is not cut off while its body comes, and neither is the next request of its connection', async () => {
+  it('does not time out while its body arrives, and neither does the next request on its connection', async () => {
     const connection = await begin('long');
     for (const id of ['a', 'b']) {
       connection.send(chunk(line(id)));
@@ -268,7 +268,7 @@ describe('An import that takes long', () => {
     assert.equal((await connection.untilClosed()).at(-1)?.status, 200);
   });
 
-  it('ends with what was stored if its client sends nothing for the time of a whole request', async () => {
+  it('ends, with what was stored, if its client sends nothing for the request timeout', async () => {
     const connection = await begin('idle');
     connection.send(chunk(Array.from({ length: 501 }, (_, i) => line(String(i))).join('')));
     await until(
@@ -288,7 +288,7 @@ describe('An import that takes long', () => {
     assert.equal(answer?.headers.get('connection'), 'close');
   });
 
-  it('may wait for storage that is slow', async () => {
+  it('does not time out while it waits for slow storage', async () => {
     const { storage } = harness().opened.engine;
     const { insert } = storage;
     const entered = Promise.withResolvers<void>();
@@ -316,7 +316,7 @@ describe('Exports and imports of several users', () => {
   const users = names.map((name) => ({ name, password: name, rights: null }));
   const harness = sharedHarness({ namespaces: NAMESPACES, users });
 
-  it('are bounded, and those of others, which may take any time, keep no user who has none from starting one', async () => {
+  it('are limited per user, so that slow ones of other users never prevent a user from starting one', async () => {
     const slow = [];
     for (const name of ['ann', 'ben', 'cleo', 'dan', 'ann', 'ben', 'cleo', 'dan']) {
       const connection = await RawConnection.open(harness().port);
@@ -344,7 +344,7 @@ describe('Who may export', () => {
     ],
   });
 
-  it('is one who may see bodies', async () => {
+  it('is every user who may see bodies', async () => {
     const statuses: Record<string, number> = {};
     for (const name of ['viewer', 'masked', 'reader', 'writer']) {
       const client = harness().client(`${name}:pw`);
@@ -354,8 +354,8 @@ describe('Who may export', () => {
   });
 });
 
-describe('An export and an import whose user is gone before their end', () => {
-  /** How often the user is found before that. */
+describe('An export and an import whose user is removed before their end', () => {
+  /** How many more look-ups find the user. */
   let left = 0;
   const harness = sharedHarness({
     namespaces: NAMESPACES,
@@ -365,7 +365,7 @@ describe('An export and an import whose user is gone before their end', () => {
     },
   });
 
-  it('end, with what was written or stored by then', async () => {
+  it('end with what was written or stored by then', async () => {
     const client = harness().client();
     left = 1;
     const exported = Array.from({ length: 2_500 }, (_, i) => `{"text":"${i}"}`).join('\n');

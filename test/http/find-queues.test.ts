@@ -42,8 +42,8 @@ const USERS: readonly UserDefinition[] = [
 ];
 
 /**
- * A node that has read its queues: `N` has `small` (2), `large` (20) and `later` (3 scheduled), `jobs` has `large` (5),
- * paused.
+ * On a node that has read its queues: `N` has `small` (2), `large` (20) and `later` (3 scheduled); `jobs` has `large`
+ * (5), which is paused.
  */
 describe('GET /queues', () => {
   let harness: Harness;
@@ -77,7 +77,7 @@ describe('GET /queues', () => {
   }
   const ids = ({ queues }: Found): string[] => queues.map(({ ns, queue }) => `${queue}@${ns}`);
 
-  it('counts what this node changed just now, also in a queue that is new', async () => {
+  it('includes changes that this node has just made, even in a new queue', async () => {
     await client.insertLines('jobs', 'just-now', [{ text: '1' }, { text: '2' }]);
     const ask = { ns: 'jobs', filter: 'just-now' };
     assert.deepEqual((await find(ask)).sums, { size: 2, schedSize: 0, resvSize: 0, totalSize: 2 });
@@ -87,7 +87,7 @@ describe('GET /queues', () => {
     assert.equal((await find(ask)).matched, 0);
   });
 
-  it('lists the queues of all namespaces by name, with what was read of them', async () => {
+  it('lists the queues of all namespaces by name, with counts, rates and sums', async () => {
     const found = await find();
     assert.deepEqual(ids(found), ['large@N', 'large@jobs', 'later@N', 'small@N']);
     assert.deepEqual([found.matched, found.total, found.unavailable], [4, 4, []]);
@@ -102,7 +102,7 @@ describe('GET /queues', () => {
     assert.ok((small?.take ?? 0) > 0);
   });
 
-  it('filters by names, numbers and states, all of which must hold', async () => {
+  it('filters by names, numbers and states, all of which must match', async () => {
     for (const [filter, expected] of [
       ['large', ['large@N', 'large@jobs']],
       ['LAR ns:n', ['large@N']],
@@ -163,7 +163,7 @@ describe('GET /queues', () => {
     }
   });
 
-  it('sorts by each number, the largest first, and by name', async () => {
+  it('sorts by numbers, largest first by default, and by name', async () => {
     assert.deepEqual(ids(await find({ sort: 'depth' })), ['large@N', 'large@jobs', 'later@N', 'small@N']);
     assert.deepEqual(ids(await find({ sort: 'depth', order: 'asc' })), [
       'small@N',
@@ -181,7 +181,7 @@ describe('GET /queues', () => {
     ]);
   });
 
-  it('answers pages', async () => {
+  it('returns pages', async () => {
     const first = await find({ limit: 3 });
     const second = await find({ limit: 3, offset: 3 });
     assert.deepEqual(ids(first), ['large@N', 'large@jobs', 'later@N']);
@@ -190,7 +190,7 @@ describe('GET /queues', () => {
     assert.deepEqual(ids(await find({ offset: 100 })), []);
   });
 
-  it('says what is wrong with a request', async () => {
+  it('reports what is wrong with a request', async () => {
     for (const [query, detail] of [
       [{ filter: 'dept:>1' }, /"dept".*Did you mean "depth"\?/],
       [{ filter: 'colour:red' }, /there is no measure "colour". Allowed: ready.* write "queue:colour:red"\./],
@@ -207,7 +207,7 @@ describe('GET /queues', () => {
     }
   });
 
-  it('shows what the user may read, and nothing of the rest', async () => {
+  it('returns only queues that the user may read', async () => {
     const limited = harness.client('jobs-only:x');
     const found = await find({}, limited);
     assert.deepEqual(ids(found), ['large@jobs']);
@@ -219,8 +219,8 @@ describe('GET /queues', () => {
   });
 });
 
-describe('GET /queues of a node that has read nothing yet', () => {
-  it('reads what it needs', async () => {
+describe('GET /queues of a node that has not read its queues yet', () => {
+  it('reads them first', async () => {
     const harness = await Harness.start();
     const client = harness.client();
     await client.insert('N', 'a', 'x');
@@ -259,7 +259,7 @@ describe('GET /history', () => {
     }
   }
 
-  it('adds up the queues of all namespaces, those that are gone left out', async () => {
+  it('sums up the existing queues of all visible namespaces, or of one', async () => {
     await minutes(1);
     for (const [ns, queue] of [
       ['N', 'a'],

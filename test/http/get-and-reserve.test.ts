@@ -14,7 +14,7 @@ interface Pending {
 describe('Get and reserve', () => {
   const harness = sharedHarness();
 
-  it('`to` over: 504, reason Queue Pop Timeout, JSON with timeout, tid and since', async () => {
+  it('a call whose `to` has passed is answered with 504 Queue Pop Timeout and JSON with timeout, tid and since', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const since = new Date(harness().opened.now()).toISOString();
@@ -28,7 +28,7 @@ describe('Get and reserve', () => {
     assert.deepEqual(jsonOf(answer), { timeout: true, tid: 'me', since });
   });
 
-  it('a client that accepts problem details gets them, with the same members', async () => {
+  it('a client that accepts problem details receives the timeout as such, with the same members', async () => {
     const headers = { accept: 'application/problem+json' };
     const answer = await harness().client().get('N', harness().queue(), { to: 0, tid: 'me', headers });
     assert.equal(answer.status, 504);
@@ -39,7 +39,7 @@ describe('Get and reserve', () => {
     assert.equal(problem.tid, 'me');
   });
 
-  it('to=0 answers at once, with an element or without, also while paused', async () => {
+  it('to=0 is answered at once, with or without an element, even while the queue is paused', async () => {
     const client = harness().client();
     const queue = harness().queue();
     assert.equal((await client.get('N', queue, { to: 0 })).status, 504);
@@ -50,7 +50,7 @@ describe('Get and reserve', () => {
     assert.equal((await client.get('N', queue, { to: 0 })).status, 200);
   });
 
-  it('Prefer: wait=N stands for `to`, in seconds; `to` beats it; other preferences are left alone', async () => {
+  it('Prefer: wait=N sets `to` in seconds unless `to` is given, and other preferences are ignored', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const prefer = (value: string) => ({ headers: { prefer: value } });
@@ -68,7 +68,7 @@ describe('Get and reserve', () => {
     assert.equal((await forever).status, 200);
   });
 
-  it('without tid one is made, is shown, may be cancelled, and a timeout names it', async () => {
+  it('a call without tid is assigned one, which is listed, can be cancelled, and is named by a timeout', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const waiting = client.get('N', queue);
@@ -81,7 +81,7 @@ describe('Get and reserve', () => {
     assert.equal(typeof timeout.tid, 'string');
   });
 
-  it('several calls may share a tid: each is listed, and a cancel ends them all', async () => {
+  it('several calls may share a tid: each is listed, and a cancel ends all of them', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const waiting = [1, 2, 3].map(() => client.get('N', queue, { tid: 'same' }));
@@ -95,7 +95,7 @@ describe('Get and reserve', () => {
     for (const answer of await Promise.all(waiting)) assert.equal(answer.status, 410);
   });
 
-  it('consumers and cancel reach calls of every group', async () => {
+  it('listing and cancelling consumers include calls of every group', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const waiting = ['G1', 'G2'].map((group) => client.get('events', queue, { group, tid: 't' }));
@@ -105,13 +105,13 @@ describe('Get and reserve', () => {
     for (const answer of await Promise.all(waiting)) assert.equal(answer.status, 410);
   });
 
-  it('cancelling a tid that does not wait: 200, empty', async () => {
+  it('cancelling a tid that does not wait is answered with 200 and an empty body', async () => {
     const answer = await harness().client().cancel('N', harness().queue(), 'nobody');
     assert.equal(answer.status, 200);
     assert.equal(answer.body.length, 0);
   });
 
-  it('consumers are listed with their group on a stream, and exchanges without a user', async () => {
+  it('consumers of a stream are listed with their group, and exchanges without a user', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const waiting = client.get('events', queue, { group: 'G1', tid: 't' });
@@ -137,7 +137,7 @@ describe('Get and reserve', () => {
     await waiting;
   });
 
-  it('cleanup_timeout is set where `to` was given; wakeup_timeout while a due element is slept for', async () => {
+  it('cleanup_timeout is set if `to` was given, and wakeup_timeout while a scheduled element is awaited', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'later', { delay: 60 });
@@ -155,7 +155,7 @@ describe('Get and reserve', () => {
     assert.deepEqual((await Promise.all(waiting)).map(({ status }) => status).sort(), [200, 504]);
   });
 
-  it('those who wait are served in the order in which they came, one for each insert', async () => {
+  it('waiting calls are served in order of arrival, one per insert', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const waiting = [];
@@ -168,7 +168,7 @@ describe('Get and reserve', () => {
     assert.deepEqual(bodies, ['a', 'b', 'c']);
   });
 
-  it('a reserve answers x-ks-lease and x-ks-lease-until, of the usual length or as long as `lease` asks', async () => {
+  it('a reserve returns x-ks-lease and x-ks-lease-until, with the default lease or the requested one', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -181,7 +181,7 @@ describe('Get and reserve', () => {
     assert.notEqual(headerOf(usual, 'x-ks-lease'), headerOf(short, 'x-ks-lease'));
   });
 
-  it('a lease on a pop is rejected, so that a forgotten reserve loses no element', async () => {
+  it('a pop with a lease is rejected, so that a forgotten reserve=1 loses no element', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -189,7 +189,7 @@ describe('Get and reserve', () => {
     assert.equal(jsonOf<{ size: number }>(await client.status('N', queue)).size, 1);
   });
 
-  it('extend renews the lease and answers its new end', async () => {
+  it('extend renews the lease and returns its new end', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -207,7 +207,7 @@ describe('Get and reserve', () => {
     assert.deepEqual(jsonOf(usual), { until: new Date(harness().opened.now() + 120_000).toISOString() });
   });
 
-  it('an expired lease counts as a failed try, and a waiting client gets the element', async () => {
+  it('an expired lease counts as a failed try, and a waiting client receives the element', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -222,7 +222,7 @@ describe('Get and reserve', () => {
 describe('Get and reserve, limits', () => {
   const harness = sharedHarness();
 
-  it('more blocked calls than the limit: 429 with Retry-After', async () => {
+  it('a call beyond the limit of blocked calls is answered with 429 and Retry-After', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const waiting = Array.from({ length: 100 }, () => client.get('N', queue, { tid: 't' }));

@@ -16,7 +16,7 @@ function request(method: string, path: string, body = ''): Buffer {
 describe('A client that closes its sending side after its request, as nc -N does', () => {
   const harness = sharedHarness({ http: { bodyLimit: 64 * MIB } });
 
-  /** Sends and half-closes in one go. Resolves with what came when the server has closed the connection. */
+  /** Sends and half-closes at once. Resolves with all responses when the server has closed the connection. */
   async function halfClosed(bytes: Buffer): Promise<RawAnswer[]> {
     const connection = await RawConnection.open(harness().port);
     connection.socket.end(bytes);
@@ -27,14 +27,14 @@ describe('A client that closes its sending side after its request, as nc -N does
     return jsonOf<{ totalSize: number }>(await harness().client().status('N', queue)).totalSize;
   }
 
-  it('is answered on an insert, and the element is stored', async () => {
+  it('receives the response to an insert, which is stored', async () => {
     const queue = harness().queue();
     const [answer] = await halfClosed(request('PUT', queuePath('N', queue), 'a'));
     assert.equal(answer?.status, 200);
     assert.equal((await harness().client().get('N', queue, { to: 0 })).body.toString(), 'a');
   });
 
-  it('is answered on each of several pipelined inserts', async () => {
+  it('receives the responses to several pipelined inserts', async () => {
     const queue = harness().queue();
     const one = request('PUT', queuePath('N', queue), 'a');
     const answers = await halfClosed(Buffer.concat(Array.from({ length: 20 }, () => one)));
@@ -45,7 +45,7 @@ describe('A client that closes its sending side after its request, as nc -N does
     assert.equal(await sizeOf(queue), 20);
   });
 
-  it('stores nothing with a request that is not complete', async () => {
+  it('stores nothing with an incomplete request', async () => {
     const queue = harness().queue();
     const whole = request('PUT', queuePath('N', queue), 'abc');
     const [answer] = await halfClosed(whole.subarray(0, -1));
@@ -53,7 +53,7 @@ describe('A client that closes its sending side after its request, as nc -N does
     assert.equal(await sizeOf(queue), 0);
   });
 
-  it('is answered on every operation that takes no element', async () => {
+  it('receives the response to every operation that takes no element', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const path = queuePath('N', queue);
@@ -91,7 +91,7 @@ describe('A client that closes its sending side after its request, as nc -N does
   });
 
   for (const query of ['', '?to=60000', '?reserve=1']) {
-    it(`takes nothing with a get that waits${query}, and gets an error`, async () => {
+    it(`takes nothing with a get${query} that waits, and receives an error`, async () => {
       const queue = harness().queue();
       const connection = await RawConnection.open(harness().port);
       connection.send(request('GET', `${queuePath('N', queue)}${query}`));
@@ -108,7 +108,7 @@ describe('A client that closes its sending side after its request, as nc -N does
     });
   }
 
-  it('takes nothing with gets that are pipelined behind one that waits', async () => {
+  it('takes nothing with gets that it pipelined behind a waiting one', async () => {
     const queue = harness().queue();
     const connection = await RawConnection.open(harness().port);
     const get = request('GET', queuePath('N', queue));
@@ -122,7 +122,7 @@ describe('A client that closes its sending side after its request, as nc -N does
     );
   });
 
-  it('gets all of an element that is being written already', async () => {
+  it('receives all of an element that is already being written', async () => {
     const queue = harness().queue();
     const large = Buffer.alloc(32 * MIB, 'x');
     await harness().client().insert('N', queue, large);
@@ -140,8 +140,8 @@ describe('Clients that close their sending sides at once', () => {
   const names = ['test1', ...Array.from({ length: 8 }, (_, i) => `user${i}`)];
   const harness = sharedHarness({ users: names.map((name) => ({ name, password: name, rights: null })) });
 
-  it('get the elements of a response that is being made, once', async () => {
-    // The responses to them take several turns, and so does the long one.
+  it('receive the elements of a response in progress, exactly once', async () => {
+    // The responses to these clients take several turns of the event loop, and so does the long response.
     const others = await Promise.all(
       Array.from({ length: 600 }, async (_, i) => {
         const name = `user${i % 8}`;

@@ -38,10 +38,10 @@ import { QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 
 export interface HarnessOptions {
-  /** From the one list of engines; in memory where not given. */
+  /** Defaults to SQLite in memory. */
   readonly engine?: EngineUnderTest;
   readonly namespaces?: readonly NamespacePolicy[];
-  /** Of each namespace. */
+  /** Max. queues per namespace. */
   readonly maxQueues?: number;
   readonly maxExchanges?: number;
   readonly maxElements?: number;
@@ -49,26 +49,26 @@ export interface HarnessOptions {
   readonly maxCopies?: number;
   readonly users?: readonly UserDefinition[];
   readonly http?: Partial<HttpOptions>;
-  /** Whether queues are watched, for rates and events. */
+  /** Whether queues are watched, which rates and events require. */
   readonly watches?: boolean;
-  /** Further sources of events. */
+  /** Additional sources of events. */
   readonly eventSources?: (broker: Broker, opened: TestEngine) => readonly PictureSource[];
-  /** Subscribers of events: of a user, and in all. */
+  /** Max. subscribers of events, in total and per user. */
   readonly maxSubscribers?: { readonly total: number; readonly perUser: number };
-  /** Whether the log has lines of level debug. */
+  /** Whether lines of level debug are logged. */
   readonly logsDebug?: boolean;
-  /** Of the selector sandbox, in place of patient ones. */
+  /** Limits of the selector sandbox; by default they are so generous that a busy machine does not exceed them. */
   readonly limits?: Partial<SandboxLimits>;
-  /** For sessions of the console; where not given: the accounts of `users`. */
+  /** Accounts of console sessions; defaults to those of `users`. */
   readonly accountNamed?: (name: string) => Account | null;
   readonly consoleSecret?: string;
-  /** Who a user is by now; not given: the same. */
+  /** Returns the current user for an earlier one; by default the same. */
   readonly renewUser?: RenewUser;
-  /** Of STOMP and AMQP. */
+  /** The sessions of STOMP and AMQP; none by default. */
   readonly sessions?: () => readonly SessionInfo[];
-  /** In place of the metrics. */
+  /** Replaces the text of the metrics. */
   readonly metricsText?: () => string;
-  /** Where not given: {@link NamedUsers}. */
+  /** Defaults to {@link NamedUsers}. */
   readonly authenticator?: (opened: TestEngine, tokens: ApiTokens) => Authenticator;
 }
 
@@ -90,8 +90,8 @@ export interface LogLine {
 }
 
 /**
- * Engine, broker and HTTP server in this process, with a clock that the test moves. `close` fails the test
- * where something is left: a blocked call, a connection, a timer, an unexpected fault in the log.
+ * Engine, broker and HTTP server in this process, with a clock that the test advances. `close` fails the test
+ * if something is left over, such as a blocked call, a connection or a timer.
  */
 export class Harness {
   readonly opened: TestEngine;
@@ -131,7 +131,7 @@ export class Harness {
       undefined,
       {
         ...SILENT_LOG,
-        // What a response's own code throws reaches nobody else: the call is never answered.
+        // An error thrown by a response's own code would otherwise go unnoticed: the call is never answered.
         warn: (fields, message) => {
           if (message === 'a consumer failed') logAt('error')(fields, message);
         },
@@ -256,7 +256,7 @@ export class Harness {
       await harness.server.start();
       return harness;
     } catch (error) {
-      // A constructor that rejects its options must not leave the engine open.
+      // If the constructor rejects its options, the engine must still be closed.
       await (harness === null ? opened.close() : harness.close());
       throw error;
     }
@@ -266,7 +266,7 @@ export class Harness {
     return this.server.address.port;
   }
 
-  /** A client with connections of its own; closed with the harness. */
+  /** A client with its own connections; it is closed with the harness. */
   client(credentials: string | null = 'test1:test1'): QueueClient {
     const client = new QueueClient({ url: `http://127.0.0.1:${this.port}`, credentials });
     this.#clients.push(client);
@@ -279,7 +279,7 @@ export class Harness {
     return `q${this.#queue.made}`;
   }
 
-  /** Resolves when exactly so many calls wait. */
+  /** Resolves when exactly `count` calls wait. */
   waiting(count: number): Promise<void> {
     return until(() => this.broker.waiting === count);
   }
@@ -292,7 +292,7 @@ export class Harness {
     return this.log.filter(({ level }) => level === 'error');
   }
 
-  /** Stops everything in the server's order. */
+  /** Stops everything in the order in which the server stops. */
   async close(): Promise<void> {
     for (const client of this.#clients) client.close();
     this.server.drain();
@@ -311,7 +311,7 @@ export class Harness {
   }
 }
 
-/** One harness for all tests of a `describe`; it must end without a fault in its log. */
+/** One harness for all tests of a `describe`. The suite fails if an error was logged. */
 export function sharedHarness(options: HarnessOptions = {}): () => Harness {
   let harness: Harness | null = null;
   before(async () => {
@@ -327,7 +327,7 @@ export function sharedHarness(options: HarnessOptions = {}): () => Harness {
   };
 }
 
-/** Users of a test, checked without a slow hash; their rights are the real ones. */
+/** Authenticates the users of a test without a slow hash, but with their real rights. */
 export class NamedUsers implements Authenticator {
   readonly #users: ReadonlyMap<string, User>;
   readonly #tokens: ApiTokens;

@@ -7,7 +7,7 @@ import { sharedHarness } from './harness.ts';
 
 const USERS = ['test1', 'flood', 'second'].map((name) => ({ name, password: name, rights: null }));
 const BODY = 'x'.repeat(1_000_000);
-/** Of one user, and one element more. */
+/** The bytes that one user may have at the engine, plus one element. */
 const MOST_BYTES = 6_000_000;
 
 describe('Inserts of several users', () => {
@@ -19,12 +19,12 @@ describe('Inserts of several users', () => {
   });
   afterEach(() => held.release());
 
-  /** So many requests one after the other leave the server time to read what came before them. */
+  /** Gives the server time to read what was sent before, by many consecutive requests. */
   const letServerRead = async (client: QueueClient): Promise<void> => {
     for (let i = 0; i < 100; i += 1) await client.status('N', 'none');
   };
 
-  it('go to the engine in turn: behind 40 MB of one user, no other waits for more than a few', async () => {
+  it('reach the engine in turn: 40 MB of one user delay no other user by more than a few MB', async () => {
     const [flood, second, honest] = [as('flood'), as('second'), as('test1')];
     const flooding = Array.from({ length: 40 }, () => flood.insert('N', 'flooded', BODY));
     await until(() => held.total >= 4_000_000);
@@ -47,7 +47,7 @@ describe('Inserts of several users', () => {
     assert.equal(size, 40);
   });
 
-  it('keep the order in which one user sent them, small ones behind large ones', async () => {
+  it('of one user keep their order, even small ones behind large ones', async () => {
     const flood = as('flood');
     const sent: Promise<unknown>[] = [];
     for (let i = 0; i < 6; i += 1) {
@@ -63,7 +63,7 @@ describe('Inserts of several users', () => {
     assert.equal((await flood.get('N', 'ordered')).body.toString(), 'last');
   });
 
-  it('leave to the engine what is left of their 4.5 s when their turn comes', async () => {
+  it('pass to the engine what remains of their 4.5 s when their turn comes', async () => {
     const flood = as('flood');
     const flooding = Array.from({ length: 10 }, () => flood.insert('N', 'timed', BODY));
     await until(() => held.total >= 4_000_000);
@@ -78,7 +78,7 @@ describe('Inserts of several users', () => {
     await Promise.all(flooding);
   });
 
-  it('are rejected with overloaded if their turn does not come within 3.5 s, and nothing of them is stored', async () => {
+  it('are rejected with overloaded, and not stored, if their turn does not come within 3.5 s', async () => {
     const flood = as('flood');
     const flooding = Array.from({ length: 10 }, () => flood.insert('N', 'late', BODY));
     await until(() => held.total >= 4_000_000);

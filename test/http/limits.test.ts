@@ -26,7 +26,7 @@ function put(...headers: string[]): Buffer {
 describe('Bodies over the limit', () => {
   const harness = sharedHarness({ http: { bodyLimit: 1_000 } });
 
-  it('with a declared length: 413 before any of it is sent', async () => {
+  it('are rejected with 413 before they are sent, if their length is declared', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(put('Content-Length: 10000000000'));
     const [answer] = await connection.answers(1);
@@ -35,7 +35,7 @@ describe('Bodies over the limit', () => {
     connection.destroy();
   });
 
-  it('in chunks: 413 at the limit, while the client still sends', async () => {
+  it('are rejected with 413 at the limit while the client is still sending, if they are chunked', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(put('Transfer-Encoding: chunked'));
     connection.send(`3e8\r\n${'x'.repeat(1_000)}\r\n`);
@@ -45,7 +45,7 @@ describe('Bodies over the limit', () => {
     connection.destroy();
   });
 
-  it('a client that sends it all the same can read its answer, and use the connection again', async () => {
+  it('are discarded if the client sends them anyway, and the connection can be used again', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(put(`Content-Length: ${MIB}`));
     connection.send(Buffer.alloc(MIB));
@@ -58,7 +58,7 @@ describe('Bodies over the limit', () => {
     );
   });
 
-  it('a client that does not stop is cut off', async () => {
+  it('end the connection if the client does not stop sending', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(put('Transfer-Encoding: chunked'));
     const chunk = Buffer.from(`100000\r\n${'x'.repeat(MIB)}\r\n`);
@@ -73,7 +73,7 @@ describe('Bodies over the limit', () => {
     assert.ok(sent < 100, 'it ended long before the client did');
   });
 
-  it('one of exactly the limit, in many pieces, is taken as it came', async () => {
+  it('do not include one of exactly the limit in many chunks, which is stored unchanged', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(put('Transfer-Encoding: chunked', 'Connection: close'));
     for (let i = 0; i < 100; i++) connection.send(`a\r\n${String(i).padStart(10, '.')}\r\n`);
@@ -90,7 +90,7 @@ describe('Bodies over the limit', () => {
 describe('Expect: 100-continue', () => {
   const harness = sharedHarness({ http: { bodyLimit: 1_000 } });
 
-  it('is met once the request is known to be good, and then the body is read', async () => {
+  it('is answered with 100 once the request is valid, and then the body is read', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(put('Content-Length: 1', 'Expect: 100-Continue', 'Connection: close'));
     const [first] = await connection.answers(1);
@@ -121,7 +121,7 @@ describe('Expect: 100-continue', () => {
     ],
   ];
   for (const [what, status, bytes] of refused) {
-    it(`is not met for ${what}: ${status}, and the connection ends`, async () => {
+    it(`is answered with ${status} for ${what}, and the connection ends`, async () => {
       const answers = await exchange(harness().port, bytes);
       assert.deepEqual(
         answers.map((answer) => answer.status),
@@ -130,7 +130,7 @@ describe('Expect: 100-continue', () => {
     });
   }
 
-  it('a get that says it is served', async () => {
+  it('is accepted on a get, which has no body', async () => {
     await harness().client().insert('N', 'q', 'a');
     const lines = [
       'GET /q/N/q HTTP/1.1',
@@ -159,23 +159,23 @@ describe('Requests that take too long to arrive', () => {
     ],
   ];
   for (const [what, bytes] of slow) {
-    it(`${what}: 408, and the connection ends`, async () => {
+    it(`${what} is answered with 408, and the connection ends`, async () => {
       const [answer] = await exchange(harness().port, bytes);
       assert.equal(answer?.status, 408);
       assert.equal(codeOf(answer), 'request-timeout');
     });
   }
 
-  it('a call that waits for an element is not one of them', async () => {
+  it('do not include calls that wait for an element', async () => {
     const waiting = harness().client().get('N', 'patient');
     await harness().waiting(1);
-    // The same check that ends slow requests looks at this connection as well, and after it.
+    // The check that ends this slow request has examined the waiting call's connection, too.
     await exchange(harness().port, 'GET /q HTTP/1.1\r\n');
     await harness().client().insert('N', 'patient', 'a');
     assert.equal((await waiting).status, 200);
   });
 
-  it('an idle connection ends', async () => {
+  it('do not affect idle connections, which end without an error', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(rawRequest(['GET /livez HTTP/1.1', 'Host: test']));
     const [answer] = await connection.untilClosed();
@@ -183,7 +183,7 @@ describe('Requests that take too long to arrive', () => {
     assert.equal(answer?.headers.get('connection'), 'keep-alive');
   });
 
-  it('nothing of them is stored', async () => {
+  it('store nothing', async () => {
     const { totalSize } = jsonOf<{ totalSize: number }>(await harness().client().status('N', 'q'));
     assert.equal(totalSize, 0);
   });
@@ -192,7 +192,7 @@ describe('Requests that take too long to arrive', () => {
 describe('Connections', () => {
   const harness = sharedHarness({ http: { maxSockets: 2 } });
 
-  it('beyond the limit are closed when they come', async () => {
+  it('beyond the limit are closed at once and logged once a minute', async () => {
     const held = [await RawConnection.open(harness().port), await RawConnection.open(harness().port)];
     const probe = rawRequest(['GET /livez HTTP/1.1', 'Host: test']);
     for (const connection of held) connection.send(probe);
@@ -224,7 +224,7 @@ describe('Connections of one user', () => {
     return (await connection.answers(count)).at(-1);
   };
 
-  it('are nine tenths of all, also if they are idle: another user still gets one', async () => {
+  it('are at most nine tenths of all, idle ones included, so that another user can still connect', async () => {
     const held: RawConnection[] = [];
     const open = async (): Promise<RawConnection> => {
       const connection = await RawConnection.open(harness().port);
@@ -241,14 +241,14 @@ describe('Connections of one user', () => {
     await rejected.untilClosed();
     const honest = await open();
     assert.equal((await ask(honest, 'test1'))?.status, 200);
-    // Those of a proxy have requests of many users.
+    // A proxy sends requests of many users over one connection.
     assert.equal((await ask(held[0] as RawConnection, 'test1', 2))?.status, 200);
     assert.equal((await ask(honest, 'other', 2))?.status, 200);
     for (const connection of held) connection.destroy();
   });
 });
 
-describe('A body that comes in chunks of one byte', () => {
+describe('A body in chunks of one byte', () => {
   const login = Promise.withResolvers<User>();
   const harness = sharedHarness();
   const slowLogin = sharedHarness({
@@ -259,7 +259,7 @@ describe('A body that comes in chunks of one byte', () => {
     }),
   });
   const CHUNK = '1\r\nx\r\n';
-  /** The connections of requests, as the server has them. */
+  /** The server's sockets of the requests that have started. */
   let sockets: Socket[] = [];
   const onStart = (message: unknown): void => {
     sockets.push((message as { socket: Socket }).socket);
@@ -278,7 +278,7 @@ describe('A body that comes in chunks of one byte', () => {
     return connection;
   }
 
-  /** What the server keeps once it has read that. @param count how many bytes of the body it reads at least */
+  /** Bytes that the server retains after reading `chunks`. @param count min. bytes of the body that it reads */
   async function kept(connection: RawConnection, chunks: Buffer, count: number): Promise<number> {
     const [socket] = sockets;
     const before = await memoryInUse();
@@ -288,7 +288,7 @@ describe('A body that comes in chunks of one byte', () => {
     return (await memoryInUse()) - before;
   }
 
-  it('takes about twice its size, and is stored as it is', async () => {
+  it('occupies less than ten times its size in memory and is stored unchanged', async () => {
     const size = MIB / 2;
     const chunks = Buffer.from(CHUNK.repeat(size));
     const connection = await begun(harness().port, 'PUT', '/q/N/pieces');
@@ -301,7 +301,7 @@ describe('A body that comes in chunks of one byte', () => {
     assert.ok(bytes < 10 * size, `${bytes} bytes`);
   });
 
-  it('takes no more before its login is checked', async () => {
+  it('occupies no more while its login is being checked', async () => {
     const size = MIB / 8;
     const chunks = Buffer.from(CHUNK.repeat(size));
     const connection = await begun(slowLogin().port, 'PUT', '/q/N/q');
@@ -312,7 +312,7 @@ describe('A body that comes in chunks of one byte', () => {
     assert.ok(bytes < 10 * size, `${bytes} bytes`);
   });
 
-  it('takes no more as a line of an import whose end has not come', async () => {
+  it('occupies no more than 100 bytes per byte as an incomplete line of an import', async () => {
     const count = 10_000;
     const connection = await begun(harness().port, 'POST', '/q/N/imported/import');
     connection.socket.setNoDelay();
@@ -330,7 +330,7 @@ describe('A body that comes in chunks of one byte', () => {
   });
 });
 
-describe('A login that takes its time', () => {
+describe('A slow login', () => {
   const user: User = {
     name: 'slow',
     isAdministrator: false,
@@ -346,7 +346,7 @@ describe('A login that takes its time', () => {
   };
   const harness = sharedHarness({ authenticator: () => authenticator });
 
-  it('the body waits in the socket until then, and is whole; a client that disconnected is forgotten', async () => {
+  it('delays the reading of the body, of which nothing is lost, and tolerates clients that disconnect', async () => {
     const body = Buffer.alloc(MIB, 'abcdefg');
     const connection = await RawConnection.open(harness().port);
     connection.send(put(`Content-Length: ${body.length}`, 'Connection: close'));
@@ -369,7 +369,7 @@ describe('A login that takes its time', () => {
 describe('A namespace that is full', () => {
   const harness = sharedHarness({ namespaces: [plain('N')], maxElements: 1 });
 
-  it('answers inserts with 507 and says what to do; consuming continues', async () => {
+  it('rejects inserts with 507 and the setting to change, while consuming continues', async () => {
     const client = harness().client();
     const queue = harness().queue();
     assert.equal((await client.insert('N', queue, 'a')).status, 200);
@@ -381,7 +381,7 @@ describe('A namespace that is full', () => {
     assert.equal((await client.get('N', queue, { to: 0 })).body.toString(), 'a');
   });
 
-  it('answers a repeated insert with its first id, and creates no queue for one that it rejects', async () => {
+  it('answers a repeated insert with its first id, and creates no queue for a rejected insert', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await harness().passTime(1001);
@@ -395,11 +395,11 @@ describe('A namespace that is full', () => {
   });
 });
 
-describe('Names that a client invents', () => {
+describe('Queue names that a client invents', () => {
   const MAX_QUEUES = 3;
   const harness = sharedHarness({ namespaces: [plain('N')], maxQueues: MAX_QUEUES });
 
-  it('take no room if one call would add more queues than there is room for', async () => {
+  it('create no queue if one call would exceed the limit of queues', async () => {
     const client = harness().client();
     const queues = Array.from({ length: MAX_QUEUES + 1 }, (_, i) => ({ ns: 'N', queue: `waits ${i}` }));
     const answer = await takeFrom(client, { from: queues });
@@ -416,7 +416,7 @@ describe('Names that a client invents', () => {
     assert.equal((await takeFrom(client, { from: queues, to: 0 })).status, 504);
   });
 
-  it('take no room where the call makes no queue', async () => {
+  it('do not count toward the limit of queues in calls that create no queue', async () => {
     const client = harness().client();
     for (let i = 0; i < 3 * MAX_QUEUES; i += 1) {
       assert.equal((await client.status('N', `read ${i}`)).status, 200);
@@ -442,7 +442,7 @@ describe('A queue', () => {
   const QUEUES = 300;
   const TARGET_BYTES = 12_000;
 
-  /** @returns what the node keeps, in bytes */
+  /** Creates queues. @returns the bytes that the node retains */
   async function create(prefix: string, padding: string): Promise<number> {
     const client = harness().client();
     const before = await memoryInUse();
@@ -457,7 +457,7 @@ describe('A queue', () => {
     return (await memoryInUse()) - before;
   }
 
-  it('keeps its name, and nothing else of the request that created it', async () => {
+  it('retains only its name of the request that created it', async () => {
     await create('first', '');
     const short = await create('short', '');
     const long = await create('long', 'x'.repeat(TARGET_BYTES));

@@ -8,7 +8,7 @@ import { AUTHORIZATION, lastRequest, RawConnection, rawRequest } from './raw.ts'
 
 const USERS = ['test1', 'other'].map((name) => ({ name, password: name, rights: null }));
 
-/** Holds the names of queues back until it is released; counts who asked for them. */
+/** Delays reads of queue names until `release` is called, and counts them. */
 function holdNames({ opened }: Harness): { asked: () => number; release: () => void } {
   const { storage } = opened.engine;
   const queues = storage.queues.bind(storage);
@@ -31,7 +31,7 @@ function holdNames({ opened }: Harness): { asked: () => number; release: () => v
 describe('Listings under load', () => {
   const harness = sharedHarness({ users: USERS, maxQueues: 3_000 });
 
-  it('read an engine in small batches, between which others are served', async () => {
+  it('read the sizes of at most 32 queues at once', async () => {
     const client = harness().client();
     for (let i = 0; i < 300; i++) await client.insert('jobs', `queue ${i}`, 'a');
     const { storage } = harness().opened.engine;
@@ -51,7 +51,7 @@ describe('Listings under load', () => {
     assert.ok(most <= 32, `${most} sizes were read at once`);
   });
 
-  it('write a long response in pieces, with turns of the event loop between them', async () => {
+  it('write a long response in chunks, with turns of the event loop in between', async () => {
     const client = harness().client();
     for (let i = 0; i < 1_000; i++) await client.insert('hidden', `queue ${i}`, 'a');
     let turns = 0;
@@ -74,9 +74,9 @@ describe('Listings under load', () => {
     assert.ok(turns > answer.body.length / 65_536, `${turns} turns for ${answer.body.length} bytes`);
   });
 
-  it('run one at a time for a user, and at the same time for two', async () => {
+  it('run one at a time per user, and concurrently for different users', async () => {
     const names = holdNames(harness());
-    // Of several namespaces: listings of one share what they read in any case.
+    // Of different namespaces, because listings of one namespace share a read anyway.
     const own = ['N', 'jobs', 'hidden'].map((ns) => harness().client().queues(ns));
     await until(() => names.asked() >= 1);
     const others = harness().client('other:other').queues('events');
@@ -87,7 +87,7 @@ describe('Listings under load', () => {
     for (const answer of await Promise.all([...own, others])) assert.equal(answer.status, 200);
   });
 
-  it('that wait are at most 16 for each user; one more is 503', async () => {
+  it('that wait are limited to 16 per user, and one more is answered with 503', async () => {
     const names = holdNames(harness());
     const client = harness().client();
     const answers = Array.from({ length: 18 }, () => client.queues('N'));
@@ -98,7 +98,7 @@ describe('Listings under load', () => {
     assert.equal((await client.queues('N')).status, 200);
   });
 
-  it('by a HEAD behind a blocked get on one connection start after it, and delay no other listing', async (t) => {
+  it('of a HEAD pipelined behind a blocked get start after it and delay no other listing', async (t) => {
     const names = holdNames(harness());
     const queue = harness().queue();
     const path = queuePath('N', '').slice(0, -1);
@@ -118,7 +118,7 @@ describe('Listings under load', () => {
     assert.equal(connection.received.match(/HTTP\/1\.1 200 /g)?.length, 2);
   });
 
-  it('end with their client, and let the next one start', async () => {
+  it('end when their client disconnects, so that the next one starts', async () => {
     const names = holdNames(harness());
     const path = queuePath('N', '').slice(0, -1);
     const gone = await RawConnection.open(harness().port);

@@ -9,7 +9,7 @@ type Record_ = Readonly<Record<string, unknown>>;
 describe('Listings and status', () => {
   const harness = sharedHarness();
 
-  it('stats count put, get, reserve, commit, rollback and deadletter, all present from 0', async () => {
+  it('stats count put, get, reserve, commit, rollback and deadletter, all starting at 0', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const stats = async () => jsonOf<{ stats: unknown }>(await client.status('N', queue)).stats;
@@ -23,7 +23,7 @@ describe('Listings and status', () => {
     assert.deepEqual(await stats(), { put: 2, get: 1, reserve: 2, commit: 1, rollback: 1, deadletter: 0 });
   });
 
-  it('streams count the same for each group', async () => {
+  it('stats of a stream also count per group', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('events', queue, 'a', { groups: 'G1,G2' });
@@ -38,7 +38,7 @@ describe('Listings and status', () => {
     assert.equal(stats.groups.G2?.put, 1);
   });
 
-  it('array=1: data holds each record with an id queue@namespace', async () => {
+  it('array=1 returns each record in data, with an id queue@namespace', async () => {
     const client = harness().client();
     const queue = 'with @ and / in it';
     await client.insert('jobs', queue, 'a');
@@ -50,7 +50,7 @@ describe('Listings and status', () => {
     );
   });
 
-  it('tree=1: a folder for each namespace, its queues as children with their counts', async () => {
+  it('tree=1 returns a folder per namespace, with its queues and their counts as children', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('hidden', queue, 'a');
@@ -85,7 +85,7 @@ describe('Listings and status', () => {
     ]);
   });
 
-  it('array and tree together are a 400', async () => {
+  it('array and tree together are rejected with 400', async () => {
     for (const path of ['/q', '/q/N']) {
       const answer = await harness()
         .client()
@@ -94,7 +94,7 @@ describe('Listings and status', () => {
     }
   });
 
-  it('reload=1 reads the pause flags of the engine again', async () => {
+  it('reload=1 reads the pause flags from the engine again', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -112,7 +112,7 @@ describe('Listings and status', () => {
     assert.equal((await client.get('N', '__proto__')).body.toString(), 'a');
   });
 
-  it('more queues than are read at once are all listed', async () => {
+  it('all queues are listed, even if there are more than are read at once', async () => {
     const client = harness().client();
     for (let i = 0; i < 150; i++) await client.insert('hidden', `many ${i}`, 'x');
     const names = Object.keys(jsonOf<object>(await client.queues('hidden')));
@@ -120,10 +120,10 @@ describe('Listings and status', () => {
   });
 });
 
-describe('Listings that are asked for at the same time', () => {
+describe('Concurrent listings', () => {
   const harness = sharedHarness();
 
-  it('are read once for all of them, and each shows what was there when it was asked for', async () => {
+  it('share one read, and each contains every queue that existed when it was requested', async () => {
     const { storage } = harness().opened.engine;
     const client = harness().client();
     await client.insert('N', 'old', 'x');

@@ -20,7 +20,7 @@ function requestOn(socket = new Socket()): HttpRequest {
 const piece = (length: number): Buffer => Buffer.alloc(length, 'x');
 
 describe('The body of a request', () => {
-  it('reaches its reader once, whole, whether it comes before or after it is claimed', () => {
+  it('reaches its reader once and complete, whether it arrives before or after it is claimed', () => {
     for (const claimAt of [0, 1, 2, 3]) {
       const request = requestOn();
       const reader = new Reader();
@@ -38,7 +38,7 @@ describe('The body of a request', () => {
     }
   });
 
-  it('of one piece is handed on without a copy; of none it is empty', () => {
+  it('of one chunk is passed on without a copy, and of none is an empty buffer', () => {
     const one = Buffer.from('abc');
     const request = requestOn();
     const reader = new Reader();
@@ -52,7 +52,7 @@ describe('The body of a request', () => {
     assert.deepEqual(reader.heard[1], Buffer.alloc(0));
   });
 
-  it('over the limit is said once, as soon as it is known, and not kept', () => {
+  it('over the limit is reported once, as soon as it is known, and discarded', () => {
     const late = requestOn();
     const reader = new Reader();
     late.claim(3, reader);
@@ -70,7 +70,7 @@ describe('The body of a request', () => {
     assert.deepEqual(other.heard, ['too large']);
   });
 
-  it('that nobody claimed yet holds the socket back, until it is claimed or given up', () => {
+  it('that is not claimed yet pauses the socket after 64 KiB, until it is claimed or discarded', () => {
     for (const giveUp of [false, true]) {
       const socket = new Socket();
       let resumed = 0;
@@ -89,7 +89,7 @@ describe('The body of a request', () => {
     }
   });
 
-  it('that nobody wants is thrown away, and a client that does not stop is cut off', () => {
+  it('that was discarded is read and dropped, and ends the connection after 8 MiB', () => {
     const socket = new Socket();
     const request = requestOn(socket);
     const reader = new Reader();

@@ -17,10 +17,10 @@ const QUEUES: readonly QueueKey[] = [
 const DEAD: QueueKey = { ns: 'jobs', name: 'dead' };
 const EVERY_QUEUE = [...QUEUES, DEAD];
 const DAY_MS = 24 * 3600 * 1000;
-/** Turns of the event loop after which the server must have come to rest. */
+/** Turns of the event loop after which the server must be idle. */
 const PATIENCE = 5_000;
 
-/** A get that waits, in the model and at the server. */
+/** A get that waits both in the model and at the server. */
 interface Waiting {
   readonly tid: string;
   readonly queue: QueueKey;
@@ -38,7 +38,7 @@ interface KnownRef {
   readonly token: string | null;
 }
 
-/** The server, the model of what it stores, and who waits in which order. */
+/** The server, the model of what it stores, and the waiting gets in order. */
 export class HttpWorld {
   readonly #harness: Harness;
   readonly #client: QueueClient;
@@ -96,7 +96,7 @@ export class HttpWorld {
     await this.#settle();
   }
 
-  /** A get that answers at once, or waits. */
+  /** A get that is answered at once or waits. */
   async get(
     queue: QueueKey,
     named: string,
@@ -162,7 +162,7 @@ export class HttpWorld {
     await this.#settle();
   }
 
-  /** Cancels one who waits; or, where nobody does, an unknown tid, which is no error. */
+  /** Cancels a waiting get or, if there is none, an unknown tid, which is not an error. */
   async cancel(index: number): Promise<void> {
     const who = this.#waiting[index % Math.max(1, this.#waiting.length)];
     const queue = who?.queue ?? EVERY_QUEUE[0] ?? DEAD;
@@ -173,7 +173,7 @@ export class HttpWorld {
     await this.#settle();
   }
 
-  /** A client that waits goes away; it takes nothing. */
+  /** A waiting client disconnects; it must take nothing. */
   async vanish(index: number): Promise<void> {
     const who = this.#waiting[index % Math.max(1, this.#waiting.length)];
     if (who === undefined) return;
@@ -187,7 +187,7 @@ export class HttpWorld {
     while (this.#waiting.length > 0) await this.cancel(0);
   }
 
-  /** Time passes from one event of the model to the next, so that both see them in the same order. */
+  /** Advances time from one event of the model to the next, so that server and model process them in the same order. */
   async passTime(ms: number): Promise<void> {
     const end = this.#model.now + ms;
     while (this.#model.now < end) {
@@ -198,7 +198,7 @@ export class HttpWorld {
     }
   }
 
-  /** Leases that end, elements that mature, and gets whose time is over. */
+  /** When leases end, elements mature and gets time out. */
   #moments(): number[] {
     const deliveries = EVERY_QUEUE.flatMap((queue) => this.#model.of(queue));
     return [
@@ -208,7 +208,7 @@ export class HttpWorld {
   }
 
   /**
-   * Serves in the model every consumer that can be served, and waits until the server has done, and shows, the same.
+   * Serves every consumer in the model that can be served, then waits until the server reports the same state.
    */
   async #settle(): Promise<void> {
     for (const who of [...this.#waiting]) {
@@ -240,7 +240,7 @@ export class HttpWorld {
     this.#refs.push({ queue, id, group, token });
   }
 
-  /** I1, I2, I6, I7, I9: status and consumers are the model's, once the server has come to rest. */
+  /** I1, I2, I6, I7, I9: an idle server reports the model's status and consumers. */
   async #compare(queue: QueueKey): Promise<void> {
     const { ready, scheduled, reserved, nextMatureAt } = this.#model.sizes(queue);
     const expected = {
@@ -335,7 +335,7 @@ const gets = fc
     queues,
     fc.constantFrom('g1', 'g2', 'g3'),
     fc.option(lengths, { freq: 2 }),
-    // No multiple of other lengths: who comes first when time is over as an element matures is left open.
+    // Not multiples of other lengths: if a timeout coincides with a maturity, either may come first.
     fc.constantFrom(0, 0, null, null, 777, 3333),
   )
   .map(([queue, group, leaseMs, toMs]) =>

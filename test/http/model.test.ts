@@ -6,7 +6,7 @@ import { plain } from '../support/broker.ts';
 import { Harness } from './harness.ts';
 import { commands, HttpWorld } from './model-world.ts';
 
-/** Where nothing travels, histories are cheap. */
+/** Without a network, histories are cheap. */
 const RUNS = Number(process.env.MODEL_RUNS ?? 30);
 const RUNS_ELSEWHERE = Number(process.env.MODEL_RUNS ?? 5);
 const NAMESPACES = [
@@ -15,12 +15,12 @@ const NAMESPACES = [
 ];
 
 /**
- * The sequential model of the storage contract once more, through the whole server: with consumers that wait,
- * time out, are cancelled and go away, and with queues that are paused.
+ * Runs the sequential model of the storage contract through the whole server, with consumers that wait, time out,
+ * are cancelled or disconnect, and with queues that are paused.
  */
 for (const engine of MAIN_ENGINES) {
   describe(`the HTTP interface: ${engine.name}`, () => {
-    it('does what the sequential model does, in any history', async () => {
+    it('behaves like the sequential model in any history', async () => {
       await fc.assert(
         fc.asyncProperty(fc.commands(commands, { maxCommands: 50 }), async (history) => {
           const harness = await Harness.start({ engine, namespaces: NAMESPACES });

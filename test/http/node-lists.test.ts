@@ -37,7 +37,7 @@ const NOBODY: Viewer = { name: 'nobody', isAdministrator: false, manages: [], se
 
 describe('A list of all nodes', () => {
   let harness: Harness;
-  /** Another node, whose replies the tests make. */
+  /** Another node, whose replies the tests define. */
   let other: Broker;
   let ask: Ask<Params, { readonly ns: string; readonly tid: string }>;
   let asked: Params[] = [];
@@ -83,7 +83,7 @@ describe('A list of all nodes', () => {
     return jsonOf(answer);
   }
 
-  it('shows nothing of what another node sends that the user may not see', async () => {
+  it('omits rows of other nodes that the user may not see', async () => {
     const since = '2026-01-01T00:00:00.000Z';
     rows = [
       { ns: 'N', tid: 'of N', since },
@@ -102,14 +102,14 @@ describe('A list of all nodes', () => {
     rows = [];
   });
 
-  it('is whole but for a node whose rows this version does not know', async () => {
+  it('reports a node as missing if this version cannot read its rows', async () => {
     rows = [null as unknown as object];
     const list = await read(harness.client());
     assert.deepEqual([list.missing, list.total, list.consumers], [[other.nodeId], 0, []]);
     rows = [];
   });
 
-  it('of sessions is made for an administrator although the user makes as many as are allowed', async () => {
+  it('of a user’s sessions is available to administrators even while that user requests the maximum', async () => {
     let questions = 0;
     other.questions.register({
       name: 'console-sessions',
@@ -136,7 +136,7 @@ describe('A list of all nodes', () => {
     await Promise.all(own);
   });
 
-  it('asks other nodes for no more than the user may see, who may be a token with fewer rights', async () => {
+  it('asks other nodes only for what the user, or a token with fewer rights, may see', async () => {
     const manager = harness.client('manager:x');
     await read(manager, '/consumers?limit=7');
     const viewer = { name: 'manager', isAdministrator: false, manages: ['jobs'], sees: ['N', 'jobs'] };
@@ -158,7 +158,7 @@ describe('A list of all nodes', () => {
     assert.deepEqual(asked[0]?.viewer, narrowed);
   });
 
-  it('has of each node the first rows that the viewer may see', async () => {
+  it('contains the first rows of each node that the viewer may see', async () => {
     const waits: Promise<unknown>[] = [];
     for (const [ns, tid] of [
       ['N', 't1'],

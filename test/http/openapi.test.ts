@@ -31,7 +31,7 @@ describe('The OpenAPI document', () => {
     document = jsonOf<Document>(await harness().client().request('GET', '/openapi.json'));
   });
 
-  it('names a server, its types, the bodies of /x, and the headers of elements', () => {
+  it('declares a server, the types, the bodies of /x and the element headers', () => {
     assert.deepEqual(
       document.servers.map(({ url }) => url),
       ['/'],

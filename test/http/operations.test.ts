@@ -14,7 +14,7 @@ function start(client: QueueClient, request: unknown): Promise<Answer> {
   return client.request('POST', '/operations', { body, headers: json });
 }
 
-/** How an operation ended. */
+/** Waits for the end of an operation and returns its record. */
 async function ended(harness: Harness, client: QueueClient, location = ''): Promise<OperationRecord> {
   const read = async () => jsonOf<OperationRecord>(await client.request('GET', location));
   await until(async () => {
@@ -34,7 +34,7 @@ describe('Bulk operations over HTTP', () => {
   const users = ['test1', 'ann'].map((name) => ({ name, password: name, rights: null }));
   const harness = sharedHarness({ users });
 
-  it('are started with 202 and a location, run to their end, and are listed until they are forgotten', async () => {
+  it('are started with 202 and a location, run to their end, and are then listed', async () => {
     const client = harness().client();
     for (let i = 0; i < 20; i += 1) await client.insert('N', 'from', String(i));
     const source = { ns: 'N', queue: 'from' };
@@ -69,7 +69,7 @@ describe('Bulk operations over HTTP', () => {
     assert.deepEqual(await list('?queue=to'), []);
   });
 
-  it('are logged when they start and when they end: who, what, how many', async () => {
+  it('are logged at start and end with user, action and count', async () => {
     const client = harness().client();
     await client.insert('N', 'logged', 'a');
     const { headers } = await start(client, { action: 'delete', source: { ns: 'N', queue: 'logged' } });
@@ -86,7 +86,7 @@ describe('Bulk operations over HTTP', () => {
     );
   });
 
-  it('are in the audit with what was started, and where', async () => {
+  it('are audited with their id, action and source', async () => {
     const client = harness().client();
     const source = { ns: 'N', queue: 'audited' };
     const id = jsonOf<OperationRecord>(await start(client, { action: 'delete', source })).id;
@@ -100,7 +100,7 @@ describe('Bulk operations over HTTP', () => {
     );
   });
 
-  it('are cancelled with 204, again and again', async () => {
+  it('are cancelled with 204, even repeatedly', async () => {
     const client = harness().client();
     for (let i = 0; i < 5; i += 1) await client.insert('N', 'slow', String(i));
     const answer = await start(client, { action: 'delete', source: { ns: 'N', queue: 'slow' }, rate: 1 });
@@ -122,7 +122,7 @@ describe('Bulk operations over HTTP', () => {
     ]);
   });
 
-  it('are 16 at most on an engine at a time', async () => {
+  it('are limited to 16 at a time per engine, but a user without one can always start one', async () => {
     const client = harness().client();
     for (let i = 0; i < 3; i += 1) await client.insert('N', 'many', String(i));
     const request = {
@@ -144,7 +144,7 @@ describe('Bulk operations over HTTP', () => {
     }
   });
 
-  it('return the headers that they set as they were requested', async () => {
+  it('show the headers to set as they were requested', async () => {
     const client = harness().client();
     await client.insert('N', 'umlauts', 'x');
     const set = { headers: { city: 'Zürich €', old: null }, tries: null };
@@ -161,7 +161,7 @@ describe('Bulk operations over HTTP', () => {
     );
   });
 
-  it('on many ids take a body of up to 128 KiB', async () => {
+  it('accept a body of up to 128 KiB with 1000 ids', async () => {
     const client = harness().client();
     const ids = Array.from({ length: 1000 }, (_, i) => `${'x'.repeat(60)}${i}`);
     const source = { ns: 'N', queue: 'ids' };
@@ -290,7 +290,7 @@ describe('Bulk operations over HTTP', () => {
 describe('A purge', () => {
   const harness = sharedHarness();
 
-  it('removes what waits, all, or one state, and says how many; its line names them, too', async () => {
+  it('removes waiting elements, those of one state, or all, and returns and logs their number', async () => {
     const client = harness().client();
     const fill = async (): Promise<void> => {
       for (let i = 0; i < 3; i += 1) await client.insert('N', 'full', 'a');
@@ -312,7 +312,7 @@ describe('A purge', () => {
     );
   });
 
-  it('counts an element of a stream once for each group, and makes no queue', async () => {
+  it('counts an element of a stream once per group, and creates no queue', async () => {
     const client = harness().client();
     await client.insert('events', 's', 'a', { groups: 'g1,g2' });
     assert.deepEqual(jsonOf(await client.request('DELETE', '/q/events/s/elements')), { removed: 2 });
@@ -320,7 +320,7 @@ describe('A purge', () => {
     assert.ok(!('never' in jsonOf<object>(await client.queues('N'))));
   });
 
-  it('of a queue that does not exist leaves nothing in memory, nor does any other request that names one', async () => {
+  it('of a queue that does not exist leaves nothing in memory, like all other requests that name such a queue', async () => {
     const client = harness().client();
     const { activity, knownNames } = harness().broker.namespace('N');
     activity.takeChanged(Infinity);
@@ -369,7 +369,7 @@ describe('Deleting a queue', () => {
         .queues('N', { query: { reload: 1 } }),
     );
 
-  it('is done at once if it is empty, and takes its pause flag and statistics along', async () => {
+  it('succeeds if the queue is empty, and removes its pause flag and statistics', async () => {
     const client = harness().client();
     await client.insert('N', 'old', 'a');
     await client.get('N', 'old');
@@ -384,12 +384,12 @@ describe('Deleting a queue', () => {
     assert.equal((await client.get('N', 'old')).body.toString(), 'b');
   });
 
-  it('is 204 for a queue that never was, and makes none', async () => {
+  it('is answered with 204 for a queue that never existed, without creating it', async () => {
     assert.equal((await remove('never')).status, 204);
     assert.equal(await listed('never'), false);
   });
 
-  it('is 409 while it holds an element, of any state; by force they go, and the log says how many', async () => {
+  it('is rejected with 409 while the queue holds elements; force removes and logs them', async () => {
     const client = harness().client();
     await client.insert('N', 'held', 'a');
     await client.insert('N', 'held', 'b', { delay: 60 });
@@ -402,7 +402,7 @@ describe('Deleting a queue', () => {
     assert.deepEqual([line?.fields.user, line?.fields.queue, line?.fields.removed], ['test1', 'held', 2]);
   });
 
-  it('is 409 while a call waits; by force that ends with 410', async () => {
+  it('is rejected with 409 while a call waits; force ends that call with 410', async () => {
     const waiting = harness().client().get('N', 'awaited');
     await harness().waiting(1);
     assert.deepEqual(problemOf(await remove('awaited')), [409, 'queue-in-use', undefined]);
@@ -411,7 +411,7 @@ describe('Deleting a queue', () => {
     assert.equal(await listed('awaited'), false);
   });
 
-  it('is 409 while an exchange names it, as source or destination', async () => {
+  it('is rejected with 409 while the queue is the source or destination of an exchange', async () => {
     const client = harness().client();
     const body = JSON.stringify({
       src: { ns: 'N', queue: 'xin' },
@@ -458,7 +458,7 @@ describe('Deleting a queue', () => {
     });
   }
 
-  it('takes a stream with its groups', async () => {
+  it('removes a stream with its groups by force', async () => {
     const client = harness().client();
     await client.insert('events', 's', 'a', { groups: 'g1,g2' });
     assert.equal((await remove('s', '', 'events')).status, 409);
@@ -536,7 +536,7 @@ describe('The rights of bulk operations', () => {
     assert.match(record.error ?? '', /env\.msg\.payload/);
   });
 
-  it('an operation is hidden from who may not see its source, and forbidden without manage; its target may be hidden', async () => {
+  it('an operation is hidden without a right on its source, forbidden without manage, and shown without a hidden target', async () => {
     const all = harness().client('all:pw');
     const location = (await start(all, hidden)).headers.location ?? '';
     await ended(harness(), all, location);
@@ -558,7 +558,7 @@ describe('The rights of bulk operations', () => {
     }
   });
 
-  it('an error that names a queue of its target is not shown to who may not see the target, nor in events', async () => {
+  it('an error that names a queue of the target is hidden, also in events, from users who may not see the target', async () => {
     const all = harness().client('all:pw');
     const body = JSON.stringify({ maxElements: 1 });
     await all.request('PUT', '/q/hidden/vault/options', { body });
@@ -588,7 +588,7 @@ describe('The rights of bulk operations', () => {
     assert.doesNotMatch(pictures.map((picture) => picture.json(user)).join('\n'), /vault/);
   });
 
-  it('what a selector threw is shown to those who may see bodies, and to who ran it without them', async () => {
+  it('an error of a selector is shown to users who may see bodies, and to the user who ran it on masked ones', async () => {
     const all = harness().client('all:pw');
     await all.insert('N', 'thrown', 'a body', { headers: { 'content-type': 'text/plain' } });
     const queue = { ns: 'N', queue: 'thrown' };
@@ -623,7 +623,7 @@ describe('The rights of bulk operations', () => {
     assert.match(event?.json(user) ?? '', /failed with element/, 'events show what the record shows');
   });
 
-  it('samples are shown to those who may browse', async () => {
+  it('samples are shown only to users who may browse', async () => {
     const all = harness().client('all:pw');
     await all.insert('N', 'q', 'a');
     const { headers } = await start(all, { action: 'count', source });

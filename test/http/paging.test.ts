@@ -5,14 +5,14 @@ import { sharedHarness } from './harness.ts';
 
 const NAMES = ['10', '9', 'A', 'a', 'a b', 'b/c', 'ü', '☃', '__proto__', 'x@y'].toSorted();
 
-describe('A listing that is read in pages', () => {
+describe('A listing in pages', () => {
   const users = [
     { name: 'test1', password: 'test1', rights: null },
     { name: 'maker', password: 'pw', rights: { N: ['read', 'exchange', 'write'] } },
   ] as const;
   const harness = sharedHarness({ users });
 
-  /** The bodies of all pages, by the link from each to the next. */
+  /** Follows the link of each page to the next and returns the bodies of all pages. */
   async function pages<T>(path: string, query: Query, credentials?: string): Promise<T[]> {
     const client = harness().client(credentials);
     const found: T[] = [];
@@ -35,7 +35,7 @@ describe('A listing that is read in pages', () => {
     return found[1] ?? null;
   }
 
-  it('holds each queue once, in the order of the names, whatever the size of the pages', async () => {
+  it('contains each queue once, ordered by name, whatever the page size', async () => {
     const client = harness().client();
     for (const name of NAMES) await client.insert('N', name, 'a');
     for (const limit of [1, 3, NAMES.length - 1, NAMES.length, 1000]) {
@@ -50,7 +50,7 @@ describe('A listing that is read in pages', () => {
     }
   });
 
-  it('goes through the queues of all namespaces in one row', async () => {
+  it('continues from one namespace to the next', async () => {
     const client = harness().client();
     for (const name of NAMES) await client.insert('N', name, 'a');
     await client.insert('jobs', 'one@two', 'a');
@@ -73,7 +73,7 @@ describe('A listing that is read in pages', () => {
     }
   });
 
-  it('shows a user the namespaces and exchanges that it may see', async () => {
+  it('contains only the namespaces and exchanges that the user may see', async () => {
     const client = harness().client();
     const names = await pages<string[]>('/q', { limit: 1 });
     assert.deepEqual(names, [['N'], ['jobs'], ['events'], ['hidden']]);
@@ -99,7 +99,7 @@ describe('A listing that is read in pages', () => {
     for (const id of [...ids, 'zz']) await client.request('DELETE', `/x/${encodeURIComponent(id)}`);
   });
 
-  it('continues after a name that is not there any more', async () => {
+  it('continues after a name that no longer exists', async () => {
     const client = harness().client();
     for (const name of NAMES) await client.insert('N', name, 'a');
     const answer = await client.queues('N', { query: { limit: 2, after: 'a  gone' } });
@@ -110,7 +110,7 @@ describe('A listing that is read in pages', () => {
     assert.deepEqual(jsonOf(await client.queues('N', { query: { after: '\u{10ffff}' } })), {});
   });
 
-  it('is refused with a limit of none, over 1,000, or an after of no namespace', async () => {
+  it('is rejected with a limit of 0 or over 1,000, or with an after of an unknown namespace', async () => {
     const client = harness().client();
     for (const query of [{ limit: 0 }, { limit: 1001 }, { limit: '' }, { after: '' }]) {
       for (const path of ['/q', '/q/N', '/x']) {

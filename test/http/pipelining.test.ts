@@ -23,10 +23,10 @@ describe('A connection that pipelines', () => {
     return jsonOf<Status>(await harness().client().status('N', queue));
   }
 
-  it('and does not read holds one element, however many it asked for', async () => {
+  it('and does not read takes one element, however many it requested', async () => {
     const client = harness().client();
     const queue = harness().queue();
-    // More than the kernel takes into its buffers for a client that does not read.
+    // More than the kernel buffers for a client that does not read.
     await client.insert('N', queue, Buffer.alloc(32 * MIB, 'x'));
     for (let i = 0; i < 13; i++) await client.insert('N', queue, Buffer.alloc(MIB, String(i % 10)));
     const connection = await RawConnection.open(harness().port);
@@ -55,7 +55,7 @@ describe('A connection that pipelines', () => {
       body,
     );
 
-  it('is answered in the order of its requests, gets and inserts mixed', async () => {
+  it('is answered in the order of its requests, even if gets and inserts are mixed', async () => {
     const queue = harness().queue();
     const connection = await RawConnection.open(harness().port);
     const puts = [put(queue, 'a'), put(queue, 'b')] as const;
@@ -69,7 +69,7 @@ describe('A connection that pipelines', () => {
     connection.destroy();
   });
 
-  it('has at most 100 gets behind the one that waits; further ones are 503', async () => {
+  it('may have at most 100 gets behind the waiting one; further ones are answered with 503', async () => {
     const queue = harness().queue();
     const connection = await RawConnection.open(harness().port);
     connection.send(Buffer.concat(Array.from({ length: 103 }, () => get(queue))));
@@ -86,7 +86,7 @@ describe('A connection that pipelines', () => {
   });
 });
 
-describe('Inserts that are pipelined behind a get that waits', () => {
+describe('Inserts that are pipelined behind a waiting get', () => {
   const harness = sharedHarness();
   let connection: RawConnection;
   afterEach(() => connection.destroy());
@@ -98,7 +98,7 @@ describe('Inserts that are pipelined behind a get that waits', () => {
   };
   const stored = (queue: string, count: number): Promise<void> =>
     until(async () => jsonOf<Status>(await harness().client().status('N', queue)).size === count);
-  /** Gets in front of inserts with responses of more than 64 KiB, after which the server reads no more. */
+  /** Sends gets, then inserts whose responses exceed 64 KiB, after which the server stops reading. */
   const flood = async (gets: number, queue: string): Promise<void> => {
     connection = await RawConnection.open(harness().port);
     send(gets, 'GET', queue);
@@ -108,7 +108,7 @@ describe('Inserts that are pipelined behind a get that waits', () => {
     send(1, 'PUT', `${queue}-other`);
   };
 
-  it('are stored, and answered after it', async () => {
+  it('are stored at once and answered after the get', async () => {
     const queue = harness().queue();
     connection = await RawConnection.open(harness().port);
     send(1, 'GET', queue);
@@ -124,7 +124,7 @@ describe('Inserts that are pipelined behind a get that waits', () => {
     assert.equal(answers[0]?.body, 'a');
   });
 
-  it('and whose responses have more than 64 KiB end it, and those behind it, without an element', async () => {
+  it('end the get, and further gets behind it, without an element if their responses exceed 64 KiB', async () => {
     const queue = harness().queue();
     await flood(2, queue);
     await until(() => connection.received.split('HTTP/1.1 ').length > 503);
@@ -139,7 +139,7 @@ describe('Inserts that are pipelined behind a get that waits', () => {
     assert.equal((await connection.answers(504))[503]?.status, 200, 'the connection can be used again');
   });
 
-  it('do not make it take an element for a client that left', async () => {
+  it('do not make it take an element for a client that disconnected', async () => {
     const queue = harness().queue();
     await flood(1, queue);
     connection.destroy();
@@ -149,10 +149,10 @@ describe('Inserts that are pipelined behind a get that waits', () => {
   });
 });
 
-describe('A get that waits behind a response which its client did not read at once', () => {
+describe('A get that waits behind a response that its client did not read at once', () => {
   const harness = sharedHarness({ http: { headersTimeoutMs: 500, requestTimeoutMs: 500 } });
 
-  it('waits for any time', async () => {
+  it('is not ended by the timeout of that response', async () => {
     const get = (queue: string): Buffer =>
       rawRequest([`GET ${queuePath('N', queue)} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
     const store = (name: string): Promise<unknown> => {
@@ -163,9 +163,9 @@ describe('A get that waits behind a response which its client did not read at on
     const reader = await RawConnection.open(harness().port);
     reader.send(Buffer.concat([get('first'), get('waits')]));
     await harness().waiting(1);
-    // Its timer begins later, and so ends later.
+    // The timeout of this response starts later and therefore ends later.
     await store('second');
-    // Opened only now: a connection without a request for 500 ms is closed.
+    // Opened only now, because a connection without a request is closed after 500 ms.
     const other = await RawConnection.open(harness().port);
     other.socket.pause();
     other.send(get('second'));

@@ -24,7 +24,7 @@ const reader = new QueryReader({
 });
 
 describe('A query string', () => {
-  it('that is empty costs nothing: all values are the defaults, in one object for all requests', () => {
+  it('that is empty yields the defaults, in one object shared by all requests', () => {
     assert.equal(reader.read(''), reader.read(''));
     assert.deepEqual(reader.read(''), {
       to: null,
@@ -37,7 +37,7 @@ describe('A query string', () => {
     });
   });
 
-  it('of any characters is read or refused, and never does anything else', () => {
+  it('of any characters is either read or rejected with a known error code', () => {
     const piece = fc.oneof(
       fc.constantFrom(
         'to',
@@ -70,7 +70,7 @@ describe('A query string', () => {
     );
   });
 
-  it('gives back each name that it accepts as it was before it was encoded', () => {
+  it('returns each accepted name as it was before it was encoded', () => {
     fc.assert(
       fc.property(
         fc.string({ unit: 'grapheme', minLength: 1, maxLength: 40 }),
@@ -88,7 +88,7 @@ describe('A query string', () => {
     );
   });
 
-  it('takes exactly the whole numbers of its range, in decimal digits', () => {
+  it('accepts exactly the whole numbers of the range, in decimal digits', () => {
     const near = fc.oneof(
       fc.integer({ min: -10, max: 1_000_010 }).map(String),
       fc.double().map(String),
@@ -105,7 +105,7 @@ describe('A query string', () => {
     );
   });
 
-  it('reads seconds as milliseconds, to the nearest', () => {
+  it('converts seconds to the nearest millisecond', () => {
     fc.assert(
       fc.property(fc.integer({ min: 0, max: 1_000_000_000 }), (ms) => {
         assert.equal(reader.read(`delay=${(ms / 1000).toFixed(3)}`).delay, ms);
@@ -115,7 +115,7 @@ describe('A query string', () => {
     assert.equal(reader.read('delay=1.0005').delay, 1001);
   });
 
-  it('reads as many digits of a fraction as a program writes', () => {
+  it('accepts any number of digits in a fraction', () => {
     assert.equal(reader.read(`delay=${0.1 + 0.2}`).delay, 300);
     assert.equal(reader.read(`delay=0.${'9'.repeat(100)}`).delay, 1000);
     for (const value of ['.5', '5.', '1e-7', '0.5.5'])

@@ -40,7 +40,7 @@ const NONE = {
   maxElements: null,
 };
 
-/** Bodies that are rejected, with the path of what is wrong in each. */
+/** Bodies that are rejected, with the path of the wrong member. */
 const WRONG: readonly (readonly [body: unknown, parameter: string])[] = [
   [[], ''],
   [null, ''],
@@ -70,7 +70,7 @@ const WRONG: readonly (readonly [body: unknown, parameter: string])[] = [
 describe('Options of a queue', () => {
   const harness = sharedHarness({ namespaces: NAMESPACES });
 
-  it('are the namespace’s until some are stored, and say where each comes from', async () => {
+  it('default to those of a pattern or the namespace, and name the source of each', async () => {
     const client = harness().client();
     const plainOnes = await shown(client, 'N', 'plain');
     assert.deepEqual(plainOnes.effective, NONE);
@@ -83,7 +83,7 @@ describe('Options of a queue', () => {
     assert.ok(!('plain' in names), 'reading creates no queue');
   });
 
-  it('that are stored go before the pattern’s, null included, and are replaced as a whole', async () => {
+  it('that are stored take precedence over those of the pattern, null included, and are replaced as a whole', async () => {
     const client = harness().client();
     const first = jsonOf<Shown>(await client.setOptions('N', 'mails-2', { lease: 10, ttl: null }));
     assert.deepEqual(first, await shown(client, 'N', 'mails-2'));
@@ -99,7 +99,7 @@ describe('Options of a queue', () => {
     assert.deepEqual((await shown(client, 'N', 'mails-2')).stored, {});
   });
 
-  it('are changed with If-Match only if they are those that its user saw', async () => {
+  it('are changed with If-Match only if their version matches', async () => {
     const client = harness().client();
     const path = '/q/N/seen/options';
     const change = (method: string, version: string, body?: object): Promise<Answer> =>
@@ -125,7 +125,7 @@ describe('Options of a queue', () => {
     assert.equal(headerOf(await client.options('N', 'seen'), 'etag'), seen);
   });
 
-  it('that are stored while somebody deletes, with If-Match, that there are none stay', async () => {
+  it('that are stored during a conditional delete of none are not deleted by it', async () => {
     const client = harness().client();
     const path = '/q/N/raced/options';
     await client.insert('N', 'raced', 'x');
@@ -171,7 +171,7 @@ describe('Options of a queue', () => {
     }
   });
 
-  it('are rejected if the body is no JSON, or too large', async () => {
+  it('are rejected if the body is not JSON, or too large', async () => {
     const client = harness().client();
     const put = (body: string | Buffer): Promise<Answer> =>
       client.request('PUT', '/q/N/wrong/options', { body });
@@ -180,7 +180,7 @@ describe('Options of a queue', () => {
     assert.equal(problemOf(await put(' '.repeat(16 * 1024 + 1)))[1], 'body-too-large');
   });
 
-  it('are rejected if the queues of the namespace cannot have them', async () => {
+  it('are rejected if the namespace does not support them', async () => {
     const client = harness().client();
     const answer = await client.setOptions('N', 'wrong', { retention: 5 });
     assert.deepEqual(problemOf(answer).slice(0, 2), [405, 'not-supported']);
@@ -194,7 +194,7 @@ describe('Options of a queue', () => {
     assert.deepEqual([line?.fields.user, line?.fields.queue], ['test1', 'audited']);
   });
 
-  it('bound a queue: inserts beyond are 507, consuming continues', async () => {
+  it('limit a queue: inserts beyond maxElements are answered with 507, while consuming continues', async () => {
     const client = harness().client();
     for (const body of ['a', 'b']) assert.equal((await client.insert('N', 'small', body)).status, 200);
     assert.deepEqual(problemOf(await client.insert('N', 'small', 'c')).slice(0, 2), [507, 'queue-full']);
@@ -213,7 +213,7 @@ for (const engine of MAIN_ENGINES) {
   describe(`Options of a queue: ${engine.name}`, () => {
     const harness = sharedHarness({ engine, namespaces: NAMESPACES });
 
-    it('hold for elements that wait already, and for reserves without a lease', async () => {
+    it('apply to elements that are already stored, and to reserves without a lease', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('jobs', queue, 'a');
@@ -234,7 +234,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal((await client.get('jobs', `dead ${queue}`, { to: 0 })).body.toString(), 'a');
     });
 
-    it('give way to a delay that the rollback names, and to none after they are removed', async () => {
+    it('do not override the delay of a rollback, and have no effect once they are removed', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.setOptions('jobs', queue, { retryDelay: { first: 60 }, deadLetter: null });
@@ -248,7 +248,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal((await client.reserve('jobs', queue, { to: 0 })).status, 200);
     });
 
-    it('wake a blocked reserve when the retry delay of an expired lease is over', async () => {
+    it('wake a blocked reserve when the retry delay after an expired lease ends', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.setOptions('N', queue, { retryDelay: { first: 5 } });
@@ -261,7 +261,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal(headerOf(await blocked, 'x-ks-tries'), '1');
     });
 
-    it('give elements a time to live if their insert gave none', async () => {
+    it('set the time to live of elements whose insert gave none', async () => {
       const client = harness().client();
       const queue = `mails-${harness().queue()}`;
       await client.insert('N', queue, 'usual');
@@ -271,7 +271,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal((await client.get('N', queue, { to: 0 })).status, 504);
     });
 
-    it('bound a queue, and a repeated insert gets its first id although the queue is full', async () => {
+    it('limit a queue, but a repeated insert is answered with its first id even if the queue is full', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.setOptions('N', queue, { maxElements: 3 });
@@ -291,7 +291,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal(jsonOf<{ size: number }>(await client.status('N', queue)).size, 3);
     });
 
-    it('bound a queue, and a repeated insert of many with one key gets its first ids although the queue is full', async () => {
+    it('limit a queue, but a repeated batch with a request key is answered with its first ids even if the queue is full', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.setOptions('N', queue, { maxElements: 2 });
@@ -302,7 +302,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(jsonOf(await insert('k')), { ids, repeated: [0, 1] });
     });
 
-    it('bound a queue, in a stream by the deliveries of its groups', async () => {
+    it('limit a stream by the deliveries of all its groups', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.setOptions('events', queue, { maxElements: 3 });

@@ -3,29 +3,29 @@ import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { basic } from './harness.ts';
 
-/** What a server wrote, taken apart again. */
+/** A parsed response. */
 export interface RawAnswer {
   readonly status: number;
   readonly reason: string;
-  /** Names in lower case. */
+  /** Values by lower-case name. */
   readonly headers: ReadonlyMap<string, string>;
   readonly body: string;
 }
 
-/** The header line of the user whom tests know. */
+/** The Authorization header line of the default test user. */
 export const AUTHORIZATION = `Authorization: ${basic('test1', 'test1')}`;
 
-/** A request as bytes: its lines, an empty one, the body. A string is one byte per character. */
+/** A request as bytes: its lines, an empty line and the body, encoded as Latin-1. */
 export function rawRequest(lines: readonly string[], body = ''): Buffer {
   return Buffer.from(`${lines.join('\r\n')}\r\n\r\n${body}`, 'latin1');
 }
 
-/** A request that the known user sends and after which the connection ends. */
+/** A request of the default user, after which the server closes the connection. */
 export function lastRequest(method: string, path: string): Buffer {
   return rawRequest([`${method} ${path} HTTP/1.1`, 'Host: test', AUTHORIZATION, 'Connection: close']);
 }
 
-/** A whole request of the known user, closing the connection after its answer. */
+/** A request of the default user with headers and a body, after which the server closes the connection. */
 export function closingRequest(
   method: string,
   target: string,
@@ -45,7 +45,7 @@ export function closingRequest(
   );
 }
 
-/** A connection of which the test decides each byte. */
+/** A connection on which the test controls every byte. */
 export class RawConnection {
   readonly socket: Socket;
   readonly #chunks: Buffer[] = [];
@@ -54,7 +54,7 @@ export class RawConnection {
   private constructor(socket: Socket) {
     this.socket = socket;
     socket.on('data', (chunk) => this.#chunks.push(chunk));
-    // A server that refuses may cut the connection while the test still writes.
+    // A server that rejects a request may reset the connection while the test is still writing.
     socket.on('error', () => {});
     this.#closed = new Promise((resolve) => {
       socket.on('close', () => resolve());
@@ -71,18 +71,18 @@ export class RawConnection {
     this.socket.write(typeof bytes === 'string' ? Buffer.from(bytes, 'latin1') : bytes);
   }
 
-  /** Everything that came so far. */
+  /** Everything received so far, as Latin-1. */
   get received(): string {
     return Buffer.concat(this.#chunks).toString('latin1');
   }
 
-  /** Resolves with all answers when the server has ended the connection. */
+  /** Resolves with all responses when the server has closed the connection. */
   async untilClosed(): Promise<RawAnswer[]> {
     await this.#closed;
     return parseAnswers(this.received);
   }
 
-  /** Resolves as soon as so many answers have come. */
+  /** Resolves as soon as `count` responses have arrived, or with fewer if the connection closes. */
   async answers(count: number): Promise<RawAnswer[]> {
     let answers = parseAnswers(this.received);
     while (answers.length < count && !this.socket.destroyed) {
@@ -92,7 +92,7 @@ export class RawConnection {
     return answers;
   }
 
-  /** Resolves at that event, or when the connection has ended. */
+  /** Resolves at the next such event, or when the connection closes. */
   async next(event: 'data' | 'drain'): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.socket.once(event, () => resolve());
@@ -104,14 +104,14 @@ export class RawConnection {
   }
 }
 
-/** Sends bytes and reads until the server ends the connection. */
+/** Sends bytes and reads until the server closes the connection. */
 export async function exchange(port: number, ...bytes: (Buffer | string)[]): Promise<RawAnswer[]> {
   const connection = await RawConnection.open(port);
   for (const part of bytes) connection.send(part);
   return connection.untilClosed();
 }
 
-/** The whole answers in what came; one that is cut short is left out. `100 Continue` counts as one. */
+/** The complete responses in `text`, each `100 Continue` included. */
 function parseAnswers(text: string): RawAnswer[] {
   const answers: RawAnswer[] = [];
   let rest = text;

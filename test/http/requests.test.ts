@@ -22,7 +22,7 @@ interface Problem {
   readonly parameter?: string;
 }
 
-/** Fails unless the answer is a problem with this status and code; answers its members. */
+/** Asserts that the response is a problem with this status and code. Returns its members. */
 function problemOf(answer: Answer, status: number, code: string): Problem {
   assert.equal(answer.status, status, answer.body.toString());
   assert.equal(headerOf(answer, 'content-type'), 'application/problem+json');
@@ -36,20 +36,20 @@ function problemOf(answer: Answer, status: number, code: string): Problem {
 describe('Requests in general', () => {
   const harness = sharedHarness();
 
-  it('authentication comes before routing: an unknown path without credentials is 401', async () => {
+  it('authentication precedes routing: an unknown path without credentials is answered with 401', async () => {
     problemOf(await harness().client(null).request('GET', '/nowhere'), 401, 'unauthorized');
     problemOf(await harness().client(null).request('TRACE', '/q'), 401, 'unauthorized');
     problemOf(await harness().client().request('GET', '/nowhere'), 404, 'route-not-found');
   });
 
-  it('probes need no credentials and tell a stranger nothing but yes or no', async () => {
+  it('probes need no credentials, and without them they reveal only whether the node is ready', async () => {
     const stranger = harness().client(null);
     assert.deepEqual(jsonOf(await stranger.request('GET', '/livez')), { status: 'live' });
     assert.deepEqual(jsonOf(await stranger.request('GET', '/readyz')), { status: 'ready' });
     assert.equal((await stranger.request('HEAD', '/readyz')).status, 200);
   });
 
-  it('a known user sees why a node is not ready; wrong credentials are refused even there', async () => {
+  it('a probe with credentials shows why a node is not ready, and wrong credentials are rejected', async () => {
     harness().readiness = { ready: false, checks: { 'sqlite:test': 'disk full' } };
     const answer = await harness().client().request('GET', '/readyz');
     assert.equal(answer.status, 503);
@@ -60,7 +60,7 @@ describe('Requests in general', () => {
     harness().readiness = { ready: true, checks: {} };
   });
 
-  it('/readyz?verbose lists the nodes for a known user, also if this one is not ready, and for nobody else', async () => {
+  it('/readyz?verbose lists the nodes only for authenticated users, even if this node is not ready', async () => {
     harness().readiness = { ready: true, checks: {} };
     const verbose = ['/readyz?verbose', '/readyz?verbose=', '/readyz?verbose=1'];
     const known = harness().client();
@@ -83,7 +83,7 @@ describe('Requests in general', () => {
     harness().readiness = { ready: true, checks: {} };
   });
 
-  it('an engine is shown with the namespaces that it serves, and not if it serves none that the user sees', async () => {
+  it('an engine is listed with its namespaces, and omitted if the user sees none of them', async () => {
     const [url = ''] = harness().broker.namespaces()[0]?.engineUrls ?? [];
     const healthy = { type: 'sqlite', state: 'healthy', pingMs: 1, disk: null } as const;
     harness().engines = [
@@ -99,7 +99,7 @@ describe('Requests in general', () => {
     assert.deepEqual(jsonOf(answer), { node, missing: [], total: 1, engines });
   });
 
-  it('an error of the spec is byte-exact, and problem details for a client that accepts them', async () => {
+  it('an error of the spec is byte-exact, but sent as problem details to clients that accept them', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const plain = client.get('N', queue, { tid: 't' });
@@ -115,7 +115,7 @@ describe('Requests in general', () => {
     problemOf(answer, 410, 'pop-cancelled');
   });
 
-  it('a bad value is a 400 that names the parameter and says what would be right', async () => {
+  it('a bad value is answered with 400, the parameter and what is allowed', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const answer = await client.insert('N', queue, 'a', { query: { delay: 'abc' } });
@@ -124,14 +124,14 @@ describe('Requests in general', () => {
     assert.match(problem.detail, /"abc".*seconds/);
   });
 
-  it('unknown query parameters are ignored, however often they come', async () => {
+  it('unknown query parameters are ignored, even if repeated', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a', { query: { colour: ['red', 'blue'], constructor: '1' } });
     assert.equal((await client.get('N', queue, { query: { x: '%zz' } })).status, 200);
   });
 
-  it('a misspelt ttl is rejected: ignored, the element would never expire', async () => {
+  it('a misspelled ttl is rejected, because an ignored one would let the element live forever', async () => {
     const client = harness().client();
     const queue = harness().queue();
     for (const name of ['tll', 'ttls', 'tl', 'Ttl', 'til']) {
@@ -142,7 +142,7 @@ describe('Requests in general', () => {
     assert.equal((await client.get('N', queue, { query: { to: '0' } })).status, 504);
   });
 
-  it('a flag is true with any value but 0 false no off, in any case', async () => {
+  it('a flag is true for any value except 0, false, no and off, in upper or lower case', async () => {
     const client = harness().client();
     const queue = harness().queue();
     for (const reserve of ['1', 'true', 'YES', 'On', '2', 'y', 'please', ' 1']) {
@@ -157,7 +157,7 @@ describe('Requests in general', () => {
     }
   });
 
-  it('a slip of reserve pops nothing: no value, another case, a letter too few', async () => {
+  it('a misspelled or empty reserve is rejected and pops nothing', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -171,7 +171,7 @@ describe('Requests in general', () => {
     assert.equal(jsonOf<{ size: number }>(await client.status('N', queue)).size, 1);
   });
 
-  it('a parameter that is far from all known ones is ignored, as is one of another route', async () => {
+  it('a parameter unlike all known ones is ignored, and so is one of another route', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const search = 'priority=1&token=x&too=1&delay=9&to=0';
@@ -179,14 +179,14 @@ describe('Requests in general', () => {
     assert.equal((await client.request('GET', `${queuePath('N', queue)}?${search}`)).status, 200);
   });
 
-  it('an unknown namespace is 404', async () => {
+  it('an unknown namespace is answered with 404', async () => {
     const client = harness().client();
     const problem = problemOf(await client.status('nowhere', 'q'), 404, 'namespace-not-found');
     assert.equal(problem.parameter, 'namespace');
     problemOf(await client.queues('__proto__'), 404, 'namespace-not-found');
   });
 
-  it('a queue exists from its first insert, pause or consumer that waits; reading makes none', async () => {
+  it('a queue is created by its first insert, pause or waiting consumer, but not by reading it', async () => {
     const client = harness().client();
     const made = [harness().queue(), harness().queue(), harness().queue()] as const;
     await client.insert('N', made[0], 'x');
@@ -206,7 +206,7 @@ describe('Requests in general', () => {
     for (const name of read) assert.ok(!(name in queues), name);
   });
 
-  it('GET paused answers true or false as JSON', async () => {
+  it('GET paused returns true or false as JSON', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const before = await client.paused('N', queue);
@@ -216,7 +216,7 @@ describe('Requests in general', () => {
     assert.equal((await client.paused('N', queue)).body.toString(), 'true');
   });
 
-  it('POST does what PATCH does, for clients that cannot send PATCH', async () => {
+  it('POST is equivalent to PATCH, for clients that cannot send PATCH', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const path = queuePath('N', queue);
@@ -243,7 +243,7 @@ describe('Requests in general', () => {
     assert.equal(jsonOf<{ size: number }>(await client.status('N', queue)).size, 1);
   });
 
-  it('a wrong method on a known path is 405 with Allow', async () => {
+  it('a wrong method on a known path is answered with 405 and Allow', async () => {
     const client = harness().client();
     const queue = queuePath('N', harness().queue());
     const expected: [string, string, string][] = [
@@ -262,14 +262,14 @@ describe('Requests in general', () => {
     }
   });
 
-  it('a capability that a queue has not is 405, and Allow leaves the method out', async () => {
+  it('an operation that a queue does not support is answered with 405, and Allow omits the method', async () => {
     const client = harness().client();
     const answer = await client.remove('events', harness().queue(), 'x');
     problemOf(answer, 405, 'not-supported');
     assert.equal(answer.headers.allow, '');
   });
 
-  it('every answer is inert in a browser, errors and empty ones included', async () => {
+  it('every response is inert in a browser, including errors and empty responses', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, '<script>alert(1)</script>', { contentType: 'text/html' });
@@ -289,7 +289,7 @@ describe('Requests in general', () => {
     }
   });
 
-  it('a body on a request that takes none is read and thrown away; the connection continues', async () => {
+  it('a body of a request that takes none is discarded, and the connection stays usable', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -299,7 +299,7 @@ describe('Requests in general', () => {
     assert.equal((await client.request('PATCH', `${queuePath('N', queue)}/pause`, options)).status, 201);
   });
 
-  it('metrics need a user, and come as the text format of Prometheus', async () => {
+  it('metrics require a user and are sent in the text format of Prometheus', async () => {
     problemOf(await harness().client(null).request('GET', '/metrics'), 401, 'unauthorized');
     const answer = await harness().client().request('GET', '/metrics');
     assert.equal(headerOf(answer, 'content-type'), 'text/plain; version=0.0.4; charset=utf-8');
@@ -315,7 +315,7 @@ describe('Requests with wrong passwords', () => {
       new PasswordAuthenticator({ accounts: readAccounts(users, ['N']), clock, log: SILENT_LOG }),
   });
 
-  it('end in 429 with Retry-After, while a user who is known already is served', async () => {
+  it('are eventually answered with 429 and Retry-After, while a user who logged in before is served', async () => {
     const known = harness().client();
     assert.equal((await known.namespaces()).status, 200);
     const statuses: number[] = [];
@@ -331,7 +331,7 @@ describe('Requests with wrong passwords', () => {
     assert.equal((await known.namespaces()).status, 200);
   });
 
-  it('and headers that are no Basic credentials are 401', async () => {
+  it('or malformed credentials are answered with 401', async () => {
     for (const authorization of ['', 'Basic', 'Basic !!!', 'Bearer abc', `Basic ${'A'.repeat(9_000)}`]) {
       const answer = await harness().client(null).request('GET', '/q', { headers: { authorization } });
       assert.equal(answer.status, 401, authorization.slice(0, 20));
@@ -339,14 +339,14 @@ describe('Requests with wrong passwords', () => {
   });
 });
 
-describe('Requests in general, where the operator decides', () => {
+describe('Requests in general, with non-default configuration', () => {
   const users = [
     { name: 'test1', password: 'test1', rights: null },
     { name: 'guest', password: 'pw', rights: {} },
   ];
   const harness = sharedHarness({ users, http: { metricsWithoutLogin: true, bodyLimit: 100 } });
 
-  it('metrics are open where configured so, and show everybody all', async () => {
+  it('metrics need no login if so configured, and then show all namespaces to everyone', async () => {
     for (const who of [null, 'guest:pw']) {
       const answer = await harness().client(who).request('GET', '/metrics');
       assert.equal(answer.status, 200);
@@ -354,7 +354,7 @@ describe('Requests in general, where the operator decides', () => {
     }
   });
 
-  it('a body above the limit is 413 and stores nothing; one of exactly the limit is taken', async () => {
+  it('a body above the limit is answered with 413 and not stored, and one of exactly the limit is accepted', async () => {
     const client = harness().client();
     const queue = harness().queue();
     problemOf(await client.insert('N', queue, Buffer.alloc(101)), 413, 'body-too-large');

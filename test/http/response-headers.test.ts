@@ -48,7 +48,7 @@ describe('The first headers of a response', () => {
     return response.headers;
   }
 
-  it('make it harmless in a browser if its route names no others, and if no route took the request', async () => {
+  it('make it inert in a browser if its route has no headers of its own, or if no route matched', async () => {
     for (const path of ['/plain', '/unknown']) {
       const headers = await headersOf(path);
       for (let at = 0; at < INERT_HEADERS.length; at += 2)
@@ -56,7 +56,7 @@ describe('The first headers of a response', () => {
     }
   });
 
-  it('are those of its route if it has its own, of errors too', async () => {
+  it('are those of its route if it has its own, even on errors', async () => {
     for (const path of ['/page', '/broken']) {
       const headers = await headersOf(path);
       assert.equal(headers.get('content-security-policy'), OWN_POLICY);

@@ -21,13 +21,13 @@ describe('Commit, rollback, release, extend', () => {
   const harness = sharedHarness();
 
   for (const verb of ['commit', 'rollback', 'release', 'extend'] as const) {
-    it(`${verb} of an unknown element: 404`, async () => {
+    it(`${verb} of an unknown element is answered with 404`, async () => {
       const answer = await harness().client()[verb]('N', harness().queue(), 'nope');
       assert.equal(answer.status, 404);
       assert.equal(codeOf(answer), 'element-not-found');
     });
 
-    it(`${verb} of an element of another queue: 404, nothing changes`, async () => {
+    it(`${verb} of an element of another queue is answered with 404 and changes nothing`, async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -36,7 +36,7 @@ describe('Commit, rollback, release, extend', () => {
       assert.equal(jsonOf<{ resvSize: number }>(await client.status('N', queue)).resvSize, 1);
     });
 
-    it(`${verb} of an element that is not reserved: 404`, async () => {
+    it(`${verb} of an element that is not reserved is answered with 404`, async () => {
       const client = harness().client();
       const queue = harness().queue();
       const { id } = jsonOf<{ id: string }>(await client.insert('N', queue, 'a'));
@@ -45,7 +45,7 @@ describe('Commit, rollback, release, extend', () => {
       assert.equal(codeOf(answer), 'not-reserved');
     });
 
-    it(`${verb} with the token of an older reservation: 409, the new one is untouched`, async () => {
+    it(`${verb} with the token of an older reservation is answered with 409 and does not affect the new one`, async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -58,7 +58,7 @@ describe('Commit, rollback, release, extend', () => {
       assert.equal(jsonOf<{ resvSize: number }>(await client.status('N', queue)).resvSize, 1);
     });
 
-    it(`${verb} on a plain queue with a group: 404, nothing changes`, async () => {
+    it(`${verb} on a plain queue with a group is answered with 404 and changes nothing`, async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -68,7 +68,7 @@ describe('Commit, rollback, release, extend', () => {
     });
   }
 
-  it('a lease that ran out may still be committed while nobody has reserved the element since', async () => {
+  it('an element whose lease expired can still be committed until it is reserved again', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -79,11 +79,11 @@ describe('Commit, rollback, release, extend', () => {
     assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 0);
   });
 
-  it('release counts no try, and the element regains its place', async () => {
+  it('release counts no try and returns the element to its place', async () => {
     const client = harness().client();
     const queue = harness().queue();
     for (const body of ['a', 'b']) await client.insert('jobs', queue, body);
-    // More often than the queue has tries.
+    // More often than maxTries of the queue.
     for (let i = 0; i < 10; i++) {
       await harness().passTime(1000);
       const { id, token } = await reserved(client, 'jobs', queue);
@@ -98,7 +98,7 @@ describe('Commit, rollback, release, extend', () => {
     assert.deepEqual([first.body.toString(), headerOf(first, 'x-ks-tries')], ['a', '0']);
   });
 
-  it('release serves a consumer that waits', async () => {
+  it('release serves a waiting consumer', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -109,7 +109,7 @@ describe('Commit, rollback, release, extend', () => {
     assert.equal((await waiting).body.toString(), 'a');
   });
 
-  it('all are accepted on a paused queue, and so are inserts', async () => {
+  it('all settlements, inserts and removals are accepted on a paused queue', async () => {
     const client = harness().client();
     const queue = harness().queue();
     for (const body of ['a', 'b', 'c']) await client.insert('N', queue, body);
@@ -136,7 +136,7 @@ describe('Commit, rollback, release, extend', () => {
 describe('Remove', () => {
   const harness = sharedHarness();
 
-  it('a reserved element is 409 and stays', async () => {
+  it('of a reserved element is answered with 409, and the element stays', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a');
@@ -147,13 +147,13 @@ describe('Remove', () => {
     assert.equal((await client.commit('N', queue, id)).status, 200);
   });
 
-  it('an unknown one is 404', async () => {
+  it('of an unknown element is answered with 404', async () => {
     const answer = await harness().client().remove('N', harness().queue(), 'nope');
     assert.equal(answer.status, 404);
     assert.equal(codeOf(answer), 'element-not-found');
   });
 
-  it('a scheduled one goes as well', async () => {
+  it('works for a scheduled element, too', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const { id } = jsonOf<{ id: string }>(await client.insert('N', queue, 'a', { delay: 60 }));
@@ -167,7 +167,7 @@ describe('Reservations of several users', () => {
   const harness = sharedHarness({ users });
 
   for (const verb of ['commit', 'rollback', 'release', 'extend'] as const) {
-    it(`${verb} of another user's reservation needs its token; the same user may leave it out`, async () => {
+    it(`${verb} of another user's reservation requires its token, which the same user may omit`, async () => {
       const [ann, ben] = [harness().client('ann:pw'), harness().client('ben:pw')];
       const queue = harness().queue();
       await ann.insert('N', queue, 'a');
@@ -182,7 +182,7 @@ describe('Reservations of several users', () => {
     });
   }
 
-  it('belong to the user of each waiting reserve, although one insert serves several', async () => {
+  it('belong to the user of each waiting reserve, even if one insert batch serves several', async () => {
     const [ann, ben] = [harness().client('ann:pw'), harness().client('ben:pw')];
     const queue = harness().queue();
     const waiting = [reserved(ann, 'N', queue), reserved(ben, 'N', queue), reserved(ann, 'N', queue)];
@@ -199,7 +199,7 @@ describe('Reservations of several users', () => {
     }
   });
 
-  it('can still be committed by their user alone after the lease has ended', async () => {
+  it('can be committed without a token only by their user, even after the lease has expired', async () => {
     const [ann, ben] = [harness().client('ann:pw'), harness().client('ben:pw')];
     const queue = harness().queue();
     await ann.insert('N', queue, 'a');
@@ -213,7 +213,7 @@ describe('Reservations of several users', () => {
 describe('Dead letter', () => {
   const harness = sharedHarness();
 
-  it('names the first id of an element whose last lease ran out', async () => {
+  it('carries the original id of an element whose last lease expired', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const { id } = jsonOf<{ id: string }>(await client.insert('jobs', queue, 'poison', { tries: 2 }));
@@ -226,7 +226,7 @@ describe('Dead letter', () => {
     assert.equal(elementHeadersOf(answer).get('x-dl-tries'), '3');
   });
 
-  it('rollback says on request whether the element waits or was dead-lettered', async () => {
+  it('is reported by a rollback with Prefer: return=representation', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('jobs', queue, 'poison', { tries: 1 });
@@ -244,7 +244,7 @@ describe('Dead letter', () => {
     for (let i = 0; i < 2; i++) await client.get('jobs', '__deadletter__', { to: 0 });
   });
 
-  it('the failed try that reaches maxTries moves the element, with headers that say whence', async () => {
+  it('results from the failed try that reaches maxTries, and has headers that name its source', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('jobs', queue, 'poison', { tries: 1, headers: { 'x-ks-hdr-a': 'b' } });

@@ -17,7 +17,7 @@ async function withHarness(test: (harness: Harness) => Promise<void>): Promise<v
 }
 
 describe('Stopping', () => {
-  it('calls that wait end with 503, Retry-After and Connection: close', () =>
+  it('ends waiting calls with 503, Retry-After and Connection: close', () =>
     withHarness(async (harness) => {
       const connection = await RawConnection.open(harness.port);
       connection.send(rawRequest(['GET /q/N/q HTTP/1.1', 'Host: test', AUTHORIZATION]));
@@ -33,7 +33,7 @@ describe('Stopping', () => {
       await stopped;
     }));
 
-  it('a request that is half sent is answered, and then its connection ends', () =>
+  it('answers a half-sent request and then closes its connection', () =>
     withHarness(async (harness) => {
       const connection = await RawConnection.open(harness.port);
       connection.send(
@@ -41,7 +41,7 @@ describe('Stopping', () => {
       );
       const half = await RawConnection.open(harness.port);
       half.send('GET /readyz HTTP/1.1\r\nHost: te');
-      // An answer on a third connection shows that the bytes before it were read.
+      // A response on a third connection means that the bytes sent before it have been read.
       await harness.client().namespaces();
       const stopped = harness.server.stop();
       half.send('st\r\n\r\n');
@@ -54,7 +54,7 @@ describe('Stopping', () => {
       await stopped;
     }));
 
-  it('idle connections end at once, and nobody new comes in', () =>
+  it('closes idle connections at once and refuses new ones', () =>
     withHarness(async (harness) => {
       const { port } = harness;
       const idle = await RawConnection.open(port);
@@ -71,7 +71,7 @@ describe('Stopping', () => {
       assert.equal((error as NodeJS.ErrnoException).code, 'ECONNREFUSED');
     }));
 
-  it('connections over TLS on which nothing was asked end at once, in their handshake too', async () => {
+  it('closes TLS connections without a request at once, even during the handshake', async () => {
     const tls = makeCertificate();
     const harness = await Harness.start({ http: { tls } });
     const { port } = harness;
@@ -95,7 +95,7 @@ describe('Stopping', () => {
     await harness.close();
   });
 
-  it('what is not done at the deadline is cut off', () =>
+  it('cuts requests that are incomplete at the deadline', () =>
     withHarness(async (harness) => {
       const connection = await RawConnection.open(harness.port);
       connection.send(
@@ -110,7 +110,7 @@ describe('Stopping', () => {
       await stopped;
     }));
 
-  it('is harmless twice, and all calls answer the same promise', () =>
+  it('may be called twice and returns the same promise', () =>
     withHarness(async (harness) => {
       const first = harness.server.stop();
       assert.equal(harness.server.stop(), first);
@@ -118,7 +118,7 @@ describe('Stopping', () => {
       assert.throws(() => harness.server.address, /does not listen/);
     }));
 
-  it('a port that is taken rejects the start', () =>
+  it('a start on a port in use is rejected with EADDRINUSE', () =>
     withHarness(async (harness) => {
       const second = Harness.start({ http: { port: harness.port } });
       await assert.rejects(second, { code: 'EADDRINUSE' });

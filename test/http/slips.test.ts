@@ -8,13 +8,13 @@ import { closingRequest, exchange } from './raw.ts';
 
 const ROUTES = routeTable({ options: HTTP_DEFAULTS, version: '0' });
 
-/** A request of a route of the table, with names in place of the path's parameters. */
+/** A request of a route, with names in place of the path parameters. */
 function requestOf({ methods: [method = 'GET'], path, body }: Route, search: string): Buffer {
   const target = path.replace(':namespace', 'N').replace(/:\w+/g, 'bad');
   return closingRequest(method, `${target}?${search}`, [], body === 'json' ? '{}' : '');
 }
 
-/** Names that a typing person may send instead of a known one: another case, and one edit of a longer name. */
+/** Typos of a name: in another case and, for names of at least 4 letters, with one edit. */
 function slipsOf(name: string): string[] {
   const slips = [name.toUpperCase(), `${name.charAt(0).toUpperCase()}${name.slice(1)}`];
   if (name.length < 4) return slips;
@@ -25,7 +25,7 @@ function slipsOf(name: string): string[] {
   return slips;
 }
 
-describe('A slip in the name of a query parameter', () => {
+describe('A misspelled query parameter', () => {
   const harness = sharedHarness();
 
   for (const route of ROUTES) {

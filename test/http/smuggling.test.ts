@@ -5,14 +5,14 @@ import { sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, lastRequest, RawConnection, rawRequest } from './raw.ts';
 
 const HEAD = ['Host: test', AUTHORIZATION];
-/** A request that must never be seen as one: it comes inside of another one's body, or behind a broken one. */
+/** A request that must never be executed: it is sent inside the body of another one or after a malformed one. */
 const HIDDEN = `PUT /q/N/smuggled HTTP/1.1\r\nHost: test\r\n${AUTHORIZATION}\r\nContent-Length: 1\r\n\r\nx`;
 
 function put(...lines: string[]): string[] {
   return ['PUT /q/N/outer HTTP/1.1', ...HEAD, ...lines];
 }
 
-/** Requests whose framing two readers could see differently. Each is refused, and its connection ends. */
+/** Requests whose framing two parsers could interpret differently. Each must be rejected and end its connection. */
 const REFUSED: readonly (readonly [string, Buffer])[] = [
   [
     'Content-Length and Transfer-Encoding',
@@ -64,11 +64,11 @@ const REFUSED: readonly (readonly [string, Buffer])[] = [
   ['HTTP/2 over HTTP/1', rawRequest(['PRI * HTTP/2.0'], 'SM\r\n\r\n')],
 ];
 
-describe('Requests whose framing is in doubt', () => {
+describe('Requests with ambiguous or malformed framing', () => {
   const harness = sharedHarness();
 
   for (const [what, bytes] of REFUSED) {
-    it(`${what}: refused, the connection ends, nothing behind it is read`, async () => {
+    it(`(${what}) are rejected and end the connection, and nothing after them is read`, async () => {
       const answers = await exchange(harness().port, bytes);
       assert.ok(answers.length <= 1, JSON.stringify(answers));
       const [answer] = answers;
@@ -82,17 +82,17 @@ describe('Requests whose framing is in doubt', () => {
     });
   }
 
-  it('after all that nothing is stored', async () => {
+  it('store nothing', async () => {
     const queues = jsonOf<object>(await harness().client().queues('N'));
     assert.ok(!('smuggled' in queues));
     for (const [name, record] of Object.entries(queues)) assert.equal(record.totalSize, 0, name);
   });
 });
 
-describe('Requests that two readers could address differently', () => {
+describe('Requests that two parsers could interpret differently', () => {
   const harness = sharedHarness();
 
-  it('two Host headers, two Authorization headers, or no Host: 400', async () => {
+  it('two Host headers, two Authorization headers, or no Host are answered with 400', async () => {
     const lines = [[...HEAD, 'Host: other'], [...HEAD, 'authorization: Basic eDp5'], [AUTHORIZATION]];
     for (const headers of lines) {
       const bytes = rawRequest(['GET /q HTTP/1.1', ...headers, 'Connection: close']);
@@ -102,7 +102,7 @@ describe('Requests that two readers could address differently', () => {
     }
   });
 
-  it('a body in another coding than chunked: 400', async () => {
+  it('a transfer coding other than chunked is answered with 400', async () => {
     for (const codings of [
       ['gzip, chunked'],
       ['chunked, chunked'],
@@ -120,7 +120,7 @@ describe('Requests that two readers could address differently', () => {
     }
   });
 
-  it('another version than 1.1 and 1.0, or none: 400, and the connection ends', async () => {
+  it('a version other than 1.1 and 1.0, or none, is answered with 400 and ends the connection', async () => {
     for (const version of [' HTTP/0.9', ' HTTP/2.0', '']) {
       const bytes = rawRequest([`PUT /q/N/versions${version}`, ...HEAD, 'Content-Length: 1'], 'x');
       const [answer, ...more] = await exchange(harness().port, bytes);
@@ -137,7 +137,7 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(status.totalSize, 0);
   });
 
-  it('Transfer-Encoding on HTTP/1.0: 400', async () => {
+  it('Transfer-Encoding on HTTP/1.0 is answered with 400', async () => {
     const bytes = rawRequest(
       ['PUT /q/N/old HTTP/1.0', ...HEAD, 'Transfer-Encoding: chunked'],
       '1\r\na\r\n0\r\n\r\n',
@@ -147,14 +147,14 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(answer?.headers.get('connection'), 'close');
   });
 
-  it('HTTP/1.0 without Host is served, and its connection ends', async () => {
+  it('HTTP/1.0 without Host is served, and its connection is closed', async () => {
     const bytes = rawRequest(['PUT /q/N/old HTTP/1.0', AUTHORIZATION, 'Content-Length: 1'], 'a');
     const [answer] = await exchange(harness().port, bytes);
     assert.equal(answer?.status, 200);
     assert.equal(answer?.headers.get('connection'), 'close');
   });
 
-  it('an absolute-form target is read for its path; the host that it names is not looked at', async () => {
+  it('an absolute-form target is accepted, and its host is ignored', async () => {
     for (const target of ['http://elsewhere/q/N/abs?delay=0', 'HTTPS://a:b@elsewhere:99/q/N/abs']) {
       const bytes = rawRequest(
         [`PUT ${target} HTTP/1.1`, ...HEAD, 'Connection: close', 'Content-Length: 1'],
@@ -165,7 +165,7 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'abs')).size, 2);
   });
 
-  it('targets that are no path: 400', async () => {
+  it('targets that are not paths are answered with 400 or 404', async () => {
     for (const target of [
       '*',
       'q/N/x',
@@ -181,7 +181,7 @@ describe('Requests that two readers could address differently', () => {
     }
   });
 
-  it('a request for a tunnel or for another protocol gets none', async () => {
+  it('tunnels and protocol upgrades are not granted', async () => {
     const [tunnel] = await exchange(harness().port, rawRequest(['CONNECT other:443 HTTP/1.1', ...HEAD]));
     assert.equal(tunnel?.status, 405);
     const upgrade = ['GET /q HTTP/1.1', ...HEAD, 'Connection: upgrade, close', 'Upgrade: websocket'];
@@ -189,7 +189,7 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(answer?.status, 200);
   });
 
-  it('a client that asks for a tunnel and breaks off harms nobody', async () => {
+  it('clients that request a tunnel and reset the connection do no harm', async () => {
     for (let i = 0; i < 20; i++) {
       const connection = await RawConnection.open(harness().port);
       connection.send(rawRequest(['CONNECT other:443 HTTP/1.1', ...HEAD]));
@@ -199,7 +199,7 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(tunnel?.status, 405);
   });
 
-  it('a client that asks for a tunnel behind requests in flight is answered after them', async () => {
+  it('a tunnel requested behind pending requests is rejected after their responses', async () => {
     const good = rawRequest(['PUT /q/N/tunnel HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'a');
     const connect = rawRequest(['CONNECT other:443 HTTP/1.1', ...HEAD]);
     const answers = await exchange(harness().port, Buffer.concat([good, good, connect]));
@@ -215,7 +215,7 @@ describe('Requests that two readers could address differently', () => {
     );
   });
 
-  it('methods that nobody knows are 405; bytes that are no HTTP are 400', async () => {
+  it('unknown methods are answered with 405, and bytes that are not HTTP with 400', async () => {
     const [unknown] = await exchange(harness().port, rawRequest(['FROBNICATE /q HTTP/1.1', ...HEAD]));
     assert.equal(unknown?.status, 405);
     assert.equal(unknown?.headers.get('allow'), 'GET, HEAD, PUT, POST, PATCH, DELETE');
@@ -229,7 +229,7 @@ describe('Requests that two readers could address differently', () => {
     }
   });
 
-  it('pipelined requests are answered in order, up to one that is broken', async () => {
+  it('pipelined requests are answered in order, up to a malformed one', async () => {
     const good = rawRequest(['PUT /q/N/pipe HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'a');
     const connection = await RawConnection.open(harness().port);
     connection.send(good);
@@ -245,7 +245,7 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'pipe')).size, 3);
   });
 
-  it('what is broken behind requests in flight is answered after them, and they are carried out', async () => {
+  it('a malformed request behind pending ones is answered after them, and they are executed', async () => {
     const good = rawRequest(['PUT /q/N/ahead HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'a');
     const sent = Buffer.concat([good, good, rawRequest(['GET /q/N/ahead?to=0 HTTP/1.1', ...HEAD])]);
     for (const broken of ['no http\r\n\r\n', 'GET /q HTTP/9\r\n\r\n']) {
@@ -255,7 +255,7 @@ describe('Requests that two readers could address differently', () => {
         [200, 200, 400, 400],
       );
     }
-    // A body that is longer than its Content-Length is the common mistake: its rest is read as the next request.
+    // A common mistake: a body longer than its Content-Length, whose rest is parsed as the next request.
     const short = rawRequest(['PUT /q/N/ahead HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'é is two bytes\r\n');
     const [stored, rest] = await exchange(harness().port, short);
     assert.deepEqual([stored?.status, rest?.status], [200, 400]);
@@ -263,7 +263,7 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'ahead')).size, 5);
   });
 
-  it('what is broken behind a call that waits ends that call, and takes no element', async () => {
+  it('a malformed request behind a waiting call ends that call, which takes no element', async () => {
     const connection = await RawConnection.open(harness().port);
     connection.send(rawRequest(['GET /q/N/blocked HTTP/1.1', ...HEAD]));
     await harness().waiting(1);
@@ -275,7 +275,7 @@ describe('Requests that two readers could address differently', () => {
     assert.equal(jsonOf<{ size: number }>(await harness().client().status('N', 'blocked')).size, 1);
   });
 
-  it('request line and headers over 16 KiB: 431', async () => {
+  it('a request line and headers over 16 KiB are answered with 431', async () => {
     for (const lines of [
       [`GET /q?${'x'.repeat(17_000)} HTTP/1.1`, ...HEAD],
       ['GET /q HTTP/1.1', ...HEAD, ...Array.from({ length: 3_000 }, (_, i) => `a${i}: b`)],
@@ -286,7 +286,7 @@ describe('Requests that two readers could address differently', () => {
     }
   });
 
-  it('no header is dropped silently, however many come', async () => {
+  it('no header is dropped silently, however many are sent', async () => {
     const many = Array.from({ length: 2_100 }, () => 'a: ');
     const lines = [
       'GET /q HTTP/1.1',

@@ -6,7 +6,7 @@ import { operationRows } from './spec/operations.ts';
 import { recordRows } from './spec/records.ts';
 import { stateRows } from './spec/states.ts';
 
-// Each row of the spec's queue tables, over each engine.
+// Each row of the spec's queue tables, with each engine.
 for (const engine of MAIN_ENGINES_AND_CLUSTER) {
   describe(`HTTP interface of the spec: ${engine.name}`, () => {
     const harness = sharedHarness({ engine });

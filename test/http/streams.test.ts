@@ -15,7 +15,7 @@ interface Sizes {
 describe('Streams', () => {
   const harness = sharedHarness();
 
-  it('names in groups are split at commas and trimmed; duplicates count once', async () => {
+  it('names in groups are separated by commas and trimmed, and duplicates count once', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('events', queue, 'a', { groups: ' G1 ,G2,G1' });
@@ -24,7 +24,7 @@ describe('Streams', () => {
     assert.equal((await client.get('events', queue, { group: 'G2' })).status, 200);
   });
 
-  it('at most 64 groups of at most 64 characters', async () => {
+  it('an insert may name at most 64 groups of at most 64 characters', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const names = (count: number) =>
@@ -35,7 +35,7 @@ describe('Streams', () => {
     assert.equal(jsonOf<Sizes>(await client.status('events', queue)).totalSize, 1);
   });
 
-  it('a group outside of the set never sees the element', async () => {
+  it('a group that the insert does not name never receives the element', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const waiting = client.get('events', queue, { group: 'other', tid: 't' });
@@ -46,7 +46,7 @@ describe('Streams', () => {
     assert.equal((await waiting).status, 410);
   });
 
-  it('groups and group on a plain queue are a 400', async () => {
+  it('groups and group on a plain queue are rejected with 400', async () => {
     const client = harness().client();
     const queue = harness().queue();
     assert.equal((await client.insert('N', queue, 'a', { groups: 'G1' })).status, 400);
@@ -55,7 +55,7 @@ describe('Streams', () => {
     assert.equal(jsonOf<Sizes>(await client.status('N', queue)).totalSize, 0);
   });
 
-  it('status counts elements, and each group; with group that group alone', async () => {
+  it('status counts elements and the deliveries of each group, or of one group only', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('events', queue, 'a', { groups: 'G1,G2' });
@@ -75,11 +75,11 @@ describe('Streams', () => {
   });
 });
 
-describe('A stream with as many groups as it may have', () => {
+describe('A stream with the maximum number of groups', () => {
   const namespaces = [plain('events', { groups: ['default'], maxGroups: 3 })];
   const harness = sharedHarness({ namespaces });
 
-  it('refuses an insert that names one more, and shows it nowhere', async () => {
+  it('rejects an insert that names another group, and does not store it', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('events', queue, 'a', { groups: 'G1,G2,G3' });
@@ -90,7 +90,7 @@ describe('A stream with as many groups as it may have', () => {
     assert.deepEqual([totalSize, Object.keys(groups).sort()], [2, ['G1', 'G2', 'G3', 'default']]);
   });
 
-  it('has room again when a group has nothing left', async () => {
+  it('accepts a new group once an old one is empty', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('events', queue, 'a', { groups: 'G1,G2,G3' });

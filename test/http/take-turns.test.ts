@@ -8,7 +8,7 @@ import { sharedHarness } from './harness.ts';
 const USERS = ['test1', 'flood'].map((name) => ({ name, password: name, rights: null }));
 const BODY = 'x'.repeat(1_000_000);
 const QUEUES = 20;
-/** Takes of a MB that one user may have at the engine: 4 MiB, and the last one may exceed that. */
+/** Takes of 1 MB that one user may have at the engine: the limit is 4 MiB, which the last take may exceed. */
 const AT_ONCE = 5;
 
 describe('Takes of large elements by several users', () => {
@@ -31,7 +31,7 @@ describe('Takes of large elements by several users', () => {
   });
 
   const large = (): number => held.queues.filter((queue) => queues.includes(queue)).length;
-  /** So many requests one after the other leave the server time to read what came before them. */
+  /** Gives the server time to read what was sent before, by many consecutive requests. */
   const letServerRead = async (): Promise<void> => {
     for (let i = 0; i < 50; i += 1) await honest.status('N', 'none');
   };
@@ -44,10 +44,10 @@ describe('Takes of large elements by several users', () => {
   const statuses = async (taking: readonly Promise<Answer>[]): Promise<number[]> =>
     (await Promise.all(taking)).map(({ status }) => status);
 
-  it('go to the engine in turn: of 20 MB that one user takes, no other waits for more than a few', async () => {
+  it('reach the engine in turn: 20 MB of one user delay no other user by more than a few MB', async () => {
     const taking = await takeAll();
     assert.equal(large(), AT_ONCE);
-    // Another user's small and large ones go at once.
+    // Small and large takes of another user are not delayed.
     const queue = harness().queue();
     await honest.insert('N', queue, 'small');
     assert.equal((await honest.get('N', queue, { to: 0 })).status, 200);
@@ -57,7 +57,7 @@ describe('Takes of large elements by several users', () => {
     assert.deepEqual(new Set(await statuses(taking)), new Set([200]));
   });
 
-  it('delay nobody else in the same queue, and no small take of the same user', async () => {
+  it('delay no other user in the same queue, and no small take of the same user', async () => {
     const taking = await takeAll();
     const other = honest.get('N', queues.at(-1) ?? '', { to: 0 });
     await until(() => large() === AT_ONCE + 1);
@@ -69,7 +69,7 @@ describe('Takes of large elements by several users', () => {
     assert.deepEqual((await statuses(taking)).toSorted(), [...Array(QUEUES - 1).fill(200), 504]);
   });
 
-  it('take nothing for a client that disconnects before its turn, and delay nobody by it', async () => {
+  it('take nothing for a client that disconnects before its turn', async () => {
     const gone = new AbortController();
     const taking = await takeAll();
     const queue = queues.at(-1) ?? '';
@@ -81,7 +81,7 @@ describe('Takes of large elements by several users', () => {
     assert.deepEqual(new Set(await statuses(taking)), new Set([200]));
   });
 
-  it('keep no turn for clients that disconnect before it', async () => {
+  it('free the turns of clients that disconnect before them', async () => {
     const [first, last] = [queues.slice(0, -AT_ONCE), queues.slice(-AT_ONCE)];
     const getAll = (from: readonly string[], options = {}) =>
       from.map((queue) => flood.get('N', queue, { to: 0, ...options }));
@@ -103,7 +103,7 @@ describe('Takes of large elements by several users', () => {
     assert.deepEqual(new Set(await statuses(later)), new Set([200]));
   });
 
-  it('leave to the engine what is left of their 4.5 s when their turn comes', async () => {
+  it('pass to the engine what remains of their 4.5 s when their turn comes', async () => {
     const taking = await takeAll();
     await harness().passTime(3_000);
     held.release();
@@ -112,7 +112,7 @@ describe('Takes of large elements by several users', () => {
     assert.deepEqual(new Set(held.leftMs), new Set([1_500]));
   });
 
-  it('are rejected with overloaded if their turn does not come within 3.5 s, or in their own time', async () => {
+  it('are rejected with overloaded if their turn does not come within 3.5 s or a shorter `to`', async () => {
     const taking = await takeAll();
     const blocked = flood.get('N', queues.at(-1) ?? '', { to: 2_000 });
     await letServerRead();
@@ -127,7 +127,7 @@ describe('Takes of large elements by several users', () => {
     assert.deepEqual(new Set(await statuses(taking.slice(0, AT_ONCE))), new Set([200]));
   });
 
-  it('wait as long as they may for their turn if they would wait for an element', async () => {
+  it('wait for their turn as long as they would wait for an element', async () => {
     const taking = await takeAll({ to: 60_000 });
     await harness().passTime(10_000);
     held.release();
@@ -160,7 +160,7 @@ describe('Reads of large elements by several users', () => {
     return reading;
   };
 
-  it('go to the engine in turn: of 20 MB that one user reads by id, no other waits for more than a few', async () => {
+  it('reach the engine in turn: 20 MB that one user reads by id delay no other user by more than a few MB', async () => {
     const reading = await readAll();
     assert.equal(held.queues.length, AT_ONCE);
     const other = honest.request('GET', path);
@@ -176,7 +176,7 @@ describe('Reads of large elements by several users', () => {
     }
   });
 
-  it('have the same turns as pages of that user', async () => {
+  it('share their turns with the pages that the user reads', async () => {
     const reading = await readAll();
     const page = flood.request('GET', `/q/N/${queue}/elements`, { query: { body: 'full' } });
     for (let i = 0; i < 50; i += 1) await honest.status('N', 'none');
@@ -186,7 +186,7 @@ describe('Reads of large elements by several users', () => {
     await Promise.all(reading);
   });
 
-  it('leave to the engine what is left of their 4.5 s, or are rejected with overloaded after 3.5 s', async () => {
+  it('pass to the engine what remains of their 4.5 s, or are rejected with overloaded after 3.5 s', async () => {
     const reading = await readAll();
     await harness().passTime(3_000);
     const late = Array.from({ length: QUEUES }, () => flood.request('GET', path));

@@ -32,7 +32,7 @@ async function sendTo(harness: Harness, ...requests: Buffer[]): Promise<RawConne
   return connection;
 }
 
-describe('A client that goes away from a take of many', () => {
+describe('A client that disconnects from a batch take', () => {
   const harness = sharedHarness();
 
   for (const [what, count, optionsFor] of [
@@ -68,7 +68,7 @@ describe('A client that goes away from a take of many', () => {
       const other = harness().queue();
       const ids: string[] = [];
       for (const name of [queue, other]) {
-        // As Base64 they are more than the kernel takes into its buffers for a client that does not read.
+        // As Base64 they are more than the kernel buffers for a client that does not read.
         for (let i = 0; i < 8; i++) {
           const { id } = jsonOf<{ id: string }>(await client.insert('N', name, Buffer.alloc(MIB, 0xff)));
           ids.push(id);
@@ -95,7 +95,7 @@ describe('A client that goes away from a take of many', () => {
     });
   }
 
-  it('that read the whole response keeps its elements', async () => {
+  it('keeps its elements if it has read the whole response', async () => {
     const queue = harness().queue();
     await harness().client().insert('N', queue, 'a');
     const connection = await sendTo(harness(), post(`${queuePath('N', queue)}/take`, { count: 5 }));
@@ -105,7 +105,7 @@ describe('A client that goes away from a take of many', () => {
     assert.equal((await statusOf(harness(), queue)).size, 0);
   });
 
-  it('which pipelines takes and does not read holds the elements of the first alone', async () => {
+  it('holds only the elements of the first take if it pipelines takes and does not read', async () => {
     const client = harness().client();
     const queue = harness().queue();
     for (let i = 0; i < 15; i++) await client.insert('N', queue, Buffer.alloc(MIB, 0xff));
@@ -124,7 +124,7 @@ describe('A client that goes away from a take of many', () => {
     assert.equal(third?.status, 504);
   });
 
-  it('is answered over HTTP/1.0, with a length', async () => {
+  it('may use HTTP/1.0, where the response has a length', async () => {
     const queue = harness().queue();
     await harness().client().insert('N', queue, 'a');
     const connection = await sendTo(harness(), post(`${queuePath('N', queue)}/take`, {}, '1.0'));
@@ -134,8 +134,8 @@ describe('A client that goes away from a take of many', () => {
   });
 });
 
-describe('A take of many while the server stops', () => {
-  it('ends with 503, and elements that it held are back', async () => {
+describe('A batch take while the server stops', () => {
+  it('is answered with 503', async () => {
     const harness = await Harness.start();
     try {
       const queues = ['a', 'b'].map((queue) => ({ ns: 'N', queue }));

@@ -27,12 +27,12 @@ async function insertAll(harness: Harness, queue: string, bodies: Iterable<strin
 }
 
 /**
- * `http.batchBytes` for each engine. What its server does with 16 MiB may take longer than a call, if the machine is
- * busy.
+ * `http.batchBytes` in tests of all engines. With 16 MiB, a server on a busy machine might exceed the time limit of a
+ * call.
  */
 const BATCH_BYTES = 2 * 1024 * 1024;
 
-/** Takes what comes to that many bytes at most, all but two of the elements. */
+/** Asserts that one take returns as many elements as fit into `maxBytes`, and leaves the last two. */
 async function takesUpTo(harness: Harness, maxBytes: number, bodyBytes: number): Promise<void> {
   const queue = harness.queue();
   const client = harness.client();
@@ -47,10 +47,10 @@ async function takesUpTo(harness: Harness, maxBytes: number, bodyBytes: number):
 }
 
 for (const engine of MAIN_ENGINES) {
-  describe(`A take of many: ${engine.name}`, () => {
+  describe(`A batch take: ${engine.name}`, () => {
     const harness = sharedHarness({ engine, http: { batchBytes: BATCH_BYTES } });
 
-    it('pops up to `count` elements in the order of delivery, one a line', async () => {
+    it('pops up to `count` elements in delivery order, one per line', async () => {
       const queue = harness().queue();
       await insertAll(harness(), queue, 'abcd');
       const answer = await takeMany(harness().client(), queue, { count: 3 });
@@ -66,7 +66,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual([size, stats.get], [1, 3]);
     });
 
-    it('reserves with leases of its own that settle each element, and tells their end', async () => {
+    it('reserves each element with its own lease and returns the end of each lease', async () => {
       const queue = harness().queue();
       const client = harness().client();
       await insertAll(harness(), queue, 'abc');
@@ -81,7 +81,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal((await statusOf(harness(), queue)).resvSize, 0);
     });
 
-    it('returns what is there at once, waits for the first element, and takes those that come with it', async () => {
+    it('returns ready elements at once, or waits for the first one', async () => {
       const queue = harness().queue();
       const client = harness().client();
       await insertAll(harness(), queue, 'a');
@@ -92,7 +92,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(textsOf(await waiting), ['b']);
     });
 
-    it('is answered with 504 as a get if nothing came by `to`', async () => {
+    it('is answered with 504, like a get, if there is no element by `to`', async () => {
       const queue = harness().queue();
       const waiting = takeMany(harness().client(), queue, { count: 5, to: 1000, tid: 'worker' });
       await harness().waiting(1);
@@ -103,7 +103,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual([timeout, tid], [true, 'worker']);
     });
 
-    it('waits for `min` elements without holding any, and takes more if there are more', async () => {
+    it('waits for `min` elements without holding any', async () => {
       const queue = harness().queue();
       const client = harness().client();
       await insertAll(harness(), queue, 'ab');
@@ -113,7 +113,7 @@ for (const engine of MAIN_ENGINES) {
       await client.insert('N', queue, 'c');
       assert.equal((await statusOf(harness(), queue)).size, 3);
       await client.insert('N', queue, 'd');
-      // Counts that follow one another are 20 ms apart.
+      // Consecutive counts are 20 ms apart.
       await until(async () => {
         await harness().passTime(20);
         return harness().broker.waiting === 0;
@@ -121,7 +121,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(textsOf(await waiting), ['a', 'b', 'c', 'd']);
     });
 
-    it('with `min` gets at `to` what there is', async () => {
+    it('with `min` returns the available elements at `to`', async () => {
       const queue = harness().queue();
       await insertAll(harness(), queue, 'ab');
       const waiting = takeMany(harness().client(), queue, { count: 10, min: 5, to: 3000 });
@@ -130,7 +130,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(textsOf(await waiting), ['a', 'b']);
     });
 
-    it('with `min` does not hold back others, and counts elements that mature', async () => {
+    it('with `min` does not hold back other consumers, and counts elements that mature', async () => {
       const queue = harness().queue();
       const client = harness().client();
       const waiting = takeMany(client, queue, { min: 2 });
@@ -149,10 +149,10 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(textsOf(await waiting), ['b', 'c']);
     });
 
-    it('leaves in the queue what would be more than `http.batchBytes`', () =>
+    it('leaves elements beyond `http.batchBytes` in the queue', () =>
       takesUpTo(harness(), BATCH_BYTES, 200_000));
 
-    it('of a stream reads as the group that is named', async () => {
+    it('of a stream reads as the given group', async () => {
       const queue = harness().queue();
       const client = harness().client();
       await client.insert('events', queue, 'a', { groups: 'g1,g2' });
@@ -165,7 +165,7 @@ for (const engine of MAIN_ENGINES) {
   describe(`A take from several queues: ${engine.name}`, () => {
     const harness = sharedHarness({ engine });
 
-    it('strict: empties the first, fills up from the next, and says where each element was', async () => {
+    it('in strict order empties the first queue, fills up from the next, and names the queue of each element', async () => {
       const [first, second, third] = [harness().queue(), harness().queue(), harness().queue()];
       await insertAll(harness(), first, 'ab');
       await insertAll(harness(), second, 'cd', 'jobs');
@@ -190,7 +190,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal((await statusOf(harness(), third)).size, 1);
     });
 
-    it('waits in all of them, and takes one element although all get some at once', async () => {
+    it('waits in all queues, and takes one element even if all receive one at once', async () => {
       const client = harness().client();
       const queues = [harness().queue(), harness().queue(), harness().queue()];
       const from = queues.map((queue) => ({ ns: 'N', queue }));
@@ -213,7 +213,7 @@ for (const engine of MAIN_ENGINES) {
       });
     });
 
-    it('waits until all of them together have `min`', async () => {
+    it('waits until all queues together have `min` elements', async () => {
       const client = harness().client();
       const [first, second] = [harness().queue(), harness().queue()];
       const from = [
@@ -232,7 +232,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(textsOf(await waiting), ['a', 'b', 'c']);
     });
 
-    it('of one queue alone is answered with 504 as well, and has a tid if it gave none', async () => {
+    it('with only one queue is also answered with 504, and is assigned a tid', async () => {
       const from = [{ ns: 'N', queue: harness().queue() }];
       const client = harness().client();
       const atOnce = await takeFrom(client, { from, to: 0 });
@@ -245,7 +245,7 @@ for (const engine of MAIN_ENGINES) {
       }
     });
 
-    it('ends with 504 at `to`, and with 410 if it is cancelled in any of its queues', async () => {
+    it('is answered with 504 at `to`, and with 410 if it is cancelled in any of its queues', async () => {
       const client = harness().client();
       const [first, second] = [harness().queue(), harness().queue()];
       const from = [first, second].map((queue) => ({ ns: 'N', queue }));
@@ -265,13 +265,13 @@ for (const engine of MAIN_ENGINES) {
   });
 }
 
-describe('The response of a take of many', () => {
+describe('The response to a batch take', () => {
   const harness = sharedHarness({ http: { batchBytes: 64 * 1024 * 1024 } });
 
-  it('has no more than 16 MiB of bodies, however much `http.batchBytes` allows', () =>
+  it('contains at most 16 MiB of bodies, even if `http.batchBytes` allows more', () =>
     takesUpTo(harness(), 16 * 1024 * 1024, 1_000_000));
 
-  it('has all that a get returns of an element', async () => {
+  it('contains everything that a get returns of an element', async () => {
     const queue = harness().queue();
     const client = harness().client();
     await client.insert('N', queue, '{"n": 1.50}', {
@@ -290,7 +290,7 @@ describe('The response of a take of many', () => {
     assert.equal(bytes.text, undefined);
   });
 
-  it('is multipart/mixed if `Accept` prefers it, byte for byte, with the headers of a get', async () => {
+  it('is multipart/mixed if `Accept` prefers it, with exact bodies and the headers of a get', async () => {
     const queue = harness().queue();
     const client = harness().client();
     const bodies = [Buffer.from([0, 13, 10, 45, 45, 255]), Buffer.from('--text')];
@@ -313,7 +313,7 @@ describe('The response of a take of many', () => {
     }
   });
 
-  it('is lines of JSON unless `Accept` gives multipart/mixed more', async () => {
+  it('consists of JSON lines unless `Accept` prefers multipart/mixed', async () => {
     const client = harness().client();
     for (const [accept, isMultipart] of [
       ['*/*', false],
@@ -329,7 +329,7 @@ describe('The response of a take of many', () => {
     }
   });
 
-  it('names the queue of each part of a take from several', async () => {
+  it('names the queue of each part of a take from several queues', async () => {
     const client = harness().client();
     const queue = `${harness().queue()} ü`;
     await client.insert('N', queue, 'a');
@@ -342,7 +342,7 @@ describe('The response of a take of many', () => {
     assert.ok(text.includes(`x-ks-queue: ${encodeURIComponent(queue)}\r\n`));
   });
 
-  it('comes in pieces if it is long, and is whole', async () => {
+  it('is complete even if it is long and sent in chunks', async () => {
     const queue = harness().queue();
     const client = harness().client();
     for (let i = 0; i < 30; i++) await client.insert('N', queue, `${i} ${'ü'.repeat(20_000)}`);
@@ -355,10 +355,10 @@ describe('The response of a take of many', () => {
   });
 });
 
-describe('The options of a take of many', () => {
+describe('The options of a batch take', () => {
   const harness = sharedHarness();
 
-  it('stand in the query or in the body, and not twice', async () => {
+  it('may be given in the query or in the body, but not in both', async () => {
     const queue = harness().queue();
     const client = harness().client();
     await insertAll(harness(), queue, 'abc');
@@ -371,7 +371,7 @@ describe('The options of a take of many', () => {
     assert.equal(linesOf(await client.request('POST', path)).length, 1);
   });
 
-  it('of a take from several queues stand in the query or in the body as well: one in the query is not lost', async () => {
+  it('of a take from several queues may also be given in the query, and are not ignored there', async () => {
     const queue = harness().queue();
     const client = harness().client();
     await insertAll(harness(), queue, 'ab');
@@ -387,7 +387,7 @@ describe('The options of a take of many', () => {
     assert.deepEqual([twice.status, jsonOf<{ parameter: string }>(twice).parameter], [400, 'to']);
   });
 
-  it('are checked whole; what is rejected takes nothing', async () => {
+  it('are all checked first, so that a rejected request takes nothing', async () => {
     const queue = harness().queue();
     const client = harness().client();
     await insertAll(harness(), queue, 'ab');
@@ -432,7 +432,7 @@ describe('The options of a take of many', () => {
     assert.match(jsonOf<Problem>(slip).detail, /Did you mean "reserve"\?/);
   });
 
-  it('of a take from several queues name the member that is wrong', async () => {
+  it('of a take from several queues are rejected with the path of the wrong member', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const one = { ns: 'N', queue };
@@ -471,7 +471,7 @@ describe('The options of a take of many', () => {
     assert.equal(queue in all, false, 'a request that was rejected creates no queue');
   });
 
-  it('of a take from several queues may be fair: each queue comes first about as often as its weight says', async () => {
+  it('of a take from several queues may set a fair order, in which the weight decides which queue comes first', async () => {
     const client = harness().client();
     const [heavy, light] = [harness().queue(), harness().queue()];
     for (const queue of [heavy, light]) await insertAll(harness(), queue, 'x'.repeat(20));
@@ -480,7 +480,7 @@ describe('The options of a take of many', () => {
       { ns: 'N', queue: heavy, weight: 1000 },
     ];
     const answer = await takeFrom(client, { from, order: 'fair' });
-    // The random numbers of this harness are all the same: the weight alone decides.
+    // The random numbers of this harness are constant, so only the weight decides.
     assert.equal(linesOf(answer)[0]?.queue, heavy);
     assert.equal(linesOf(await takeFrom(client, { from, order: 'strict' }))[0]?.queue, light);
   });
@@ -493,7 +493,7 @@ describe('Rights of takes from several queues', () => {
   ] as const;
   const harness = sharedHarness({ users: users as never });
 
-  it('need read in every namespace; one that the user may not see looks like one that does not exist', async () => {
+  it('require read in every namespace, and treat a hidden namespace like one that does not exist', async () => {
     const reader = harness().client('reader:reader');
     const queue = harness().queue();
     await insertAll(harness(), queue, 'a');
@@ -515,10 +515,10 @@ describe('Rights of takes from several queues', () => {
   });
 });
 
-describe('Takes of many and the limits of calls that wait', () => {
+describe('Batch takes that wait', () => {
   const harness = sharedHarness();
 
-  it('count one for each queue in which the call waits, and are all free again at its end', async () => {
+  it('count as one waiting call per queue, all of which end with the take', async () => {
     const queues = [harness().queue(), harness().queue(), harness().queue()];
     const waiting = takeFrom(harness().client(), {
       from: queues.map((queue) => ({ ns: 'N', queue })),
@@ -532,7 +532,7 @@ describe('Takes of many and the limits of calls that wait', () => {
     assert.equal(harness().broker.waiting, 0);
   });
 
-  it('wait while a queue is paused, and are served from the others', async () => {
+  it('take nothing from a paused queue, and are served from the others', async () => {
     const client = harness().client();
     const [paused, open] = [harness().queue(), harness().queue()];
     await insertAll(harness(), paused, 'a');
@@ -561,7 +561,7 @@ describe('Takes of many and the limits of calls that wait', () => {
   });
 });
 
-describe('A reservation that a take of many made', () => {
+describe('A reservation made by a batch take', () => {
   const harness = sharedHarness();
 
   const takes: readonly (readonly [string, (queue: string, options: object) => Promise<Answer>])[] = [
@@ -582,7 +582,7 @@ describe('A reservation that a take of many made', () => {
 
   for (const [what, take] of takes) {
     for (const tid of ['worker 7', null]) {
-      it(`${what}, has the tid that the call gave: ${tid}`, async () => {
+      it(`${what} has the tid that the call gave: ${tid}`, async () => {
         const options = { reserve: true, ...(tid !== null && { tid }) };
         const holderIn = async (queue: string): Promise<string | null | undefined> => {
           const page = await harness()
@@ -598,7 +598,7 @@ describe('A reservation that a take of many made', () => {
         const waiting = take(empty, options);
         await until(() => harness().broker.waiting > 0);
         await insertAll(harness(), empty, ['a', 'b']);
-        // With min, elements are counted some time after the last count.
+        // With min, the next count of elements follows some time after the last one.
         await harness().passTime(100);
         linesOf(await waiting);
         assert.equal(await holderIn(empty), tid);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type Answer, type QueueClient, queuePath } from '../support/http-client.ts';
 
-/** A line of a take of many, as it came. */
+/** A parsed line of the response to a batch take. */
 export interface TakenLine {
   readonly ns?: string;
   readonly queue?: string;
@@ -18,7 +18,7 @@ export interface TakenLine {
   readonly leaseUntil: string | null;
 }
 
-/** A take of many with its options as a JSON body. */
+/** A batch take with its options as a JSON body. */
 export function takeMany(
   client: QueueClient,
   queue: string,
@@ -33,7 +33,7 @@ export function takeFrom(client: QueueClient, options: object): Promise<Answer> 
   return client.request('POST', '/take', { body: JSON.stringify(options) });
 }
 
-/** The lines of a response. An error is a line of JSON, too, and no element. */
+/** The elements of a response. Asserts status 200, because an error would also be a line of JSON. */
 export function linesOf({ status, body }: Answer): TakenLine[] {
   assert.equal(status, 200, body.toString('utf8'));
   return body
@@ -43,7 +43,7 @@ export function linesOf({ status, body }: Answer): TakenLine[] {
     .map((line) => JSON.parse(line) as TakenLine);
 }
 
-/** The bodies of a response that are text. */
+/** The text bodies of a response; undefined for others. */
 export function textsOf(answer: Answer): (string | undefined)[] {
   return linesOf(answer).map(({ text }) => text);
 }

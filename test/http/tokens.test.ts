@@ -70,12 +70,12 @@ describe('API tokens', () => {
     jsonOf<{ code: string }>(answer).code,
   ];
 
-  it('stand for their owner, with all rights or with fewer', async () => {
+  it('authenticate their owner, with all of their rights or fewer', async () => {
     const whole = await created('ann', { name: 'whole' });
     const reader = await created('ann', { name: 'reader', rights: { N: ['read'] } });
     const everywhere = await created('ann', { name: 'everywhere', rights: { '*': ['browse'] } });
     assert.match(whole.token, /^qs_[\w-]{43}$/);
-    // The command line would take one that begins with `-` for an option.
+    // The command line would parse an id that starts with `-` as an option.
     assert.match(whole.id, /^[0-9a-f]+$/);
     assert.equal((await withToken(whole.token, 'PUT', '/q/N/owned', 'x')).status, 200);
     assert.deepEqual(codeOf(await withToken(reader.token, 'PUT', '/q/N/owned', 'x')), [403, 'forbidden']);
@@ -85,13 +85,13 @@ describe('API tokens', () => {
       'namespace-not-found',
     ]);
     assert.equal((await withToken(everywhere.token, 'GET', '/q/jobs/a/elements')).status, 200);
-    // What the owner may not, the token may not either.
+    // A token never has a right that its owner lacks.
     assert.equal((await withToken(everywhere.token, 'GET', '/q/hidden/a/elements')).status, 404);
     const admin = await created('admin', { name: 'all' });
     assert.equal((await withToken(admin.token, 'GET', '/definitions')).status, 200);
   });
 
-  it('that lack a right which their user has are named in the error', async () => {
+  it('that lack a right of their user are named in the error', async () => {
     const detailOf = (answer: Answer): string => jsonOf<{ detail: string }>(answer).detail;
     const { token } = await created('ann', { name: 'small', rights: { N: ['read'] } });
     assert.equal(
@@ -116,7 +116,7 @@ describe('API tokens', () => {
     assert.match(detailOf(await withToken(token, 'GET', '/definitions')), /^This needs an administrator:/);
   });
 
-  it('with a list of rights are not shown what their owner did where they have no right', async () => {
+  it('with limited rights do not see actions and sessions of their owner in other namespaces', async () => {
     const limited = await created('admin', { name: 'watcher', rights: { jobs: ['manage'] } });
     const whole = await created('admin', { name: 'all' });
     await as('admin').pause('N', 'watched');
@@ -136,7 +136,7 @@ describe('API tokens', () => {
     assert.deepEqual(await consumersOf(whole.token), ['s-1', 'N', 'jobs', 's-2', 'N']);
   });
 
-  it('are passwords as well, of the user "token" or of their owner, but open no session of the console', async () => {
+  it('can be used as the password of the user "token" or of their owner, but not to sign in to the console', async () => {
     const { token } = await created('ann', { name: 'password' });
     const statusOf = async (name: string): Promise<number> =>
       (await harness().client(`${name}:${token}`).namespaces()).status;
@@ -148,7 +148,7 @@ describe('API tokens', () => {
     assert.deepEqual(codeOf(signIn), [401, 'unauthorized']);
   });
 
-  it('are listed without their secret, those of others to administrators alone', async () => {
+  it('are listed without their secret, and those of other users only for administrators', async () => {
     const { id, token } = await created('bob', { name: 'listed' });
     await withToken(token, 'GET', '/q');
     const listed = await as('bob').request('GET', '/tokens');
@@ -163,7 +163,7 @@ describe('API tokens', () => {
     assert.ok(owners.includes('bob') && owners.includes('ann'));
   });
 
-  it('are listed in pages if that is asked for, each once, although some end between two pages', async () => {
+  it('are listed in pages on request, each once, even if some are revoked between two pages', async () => {
     const ids: string[] = [];
     for (let i = 0; i < 5; i += 1) {
       ids.push((await created('paged', { name: `t${i}` })).id);
@@ -179,7 +179,7 @@ describe('API tokens', () => {
       const records = jsonOf<{ id: string }[]>(page);
       assert.ok(records.length <= 2);
       found.push(...records.map(({ id }) => id));
-      // The next page begins behind a token that is gone.
+      // The next page starts after a token that no longer exists.
       await as('paged').request('DELETE', `/tokens/${records.at(-1)?.id}`);
       link = /^<(\?[^>]+)>; rel="next"$/.exec(page.headers.link ?? '')?.[1];
     }
@@ -199,7 +199,7 @@ describe('API tokens', () => {
     }
   });
 
-  it('are rejected with a code of their own once they have expired', async () => {
+  it('are rejected with token-expired once they have expired', async () => {
     const expiresAt = new Date(harness().opened.clock.now() + 60_000).toISOString();
     const { token } = await created('ann', { name: 'short', expiresAt });
     assert.equal((await withToken(token, 'GET', '/q')).status, 200);
@@ -209,7 +209,7 @@ describe('API tokens', () => {
     assert.match(jsonOf<{ detail: string }>(expired).detail, /^Token "short" expired at 20.*Z\. Use another/);
   });
 
-  it('have sessions looked at when they expire, in whatever order they were created', async () => {
+  it('notify listeners when they expire, in whatever order they were created', async () => {
     const { clock } = harness().opened;
     const start = clock.now();
     const ended: number[] = [];
@@ -222,7 +222,7 @@ describe('API tokens', () => {
     assert.deepEqual(ended, [60_000, 120_000, 180_000]);
   });
 
-  it('manage no tokens, and no sessions of the console', async () => {
+  it('cannot manage tokens or sessions of the console', async () => {
     const { id, token } = await created('admin', { name: 'all' });
     for (const [method, path] of [
       ['POST', '/tokens'],
@@ -235,7 +235,7 @@ describe('API tokens', () => {
     }
   });
 
-  it('are not created with what is wrong, or with rights that the owner does not have', async () => {
+  it('are not created from an invalid body, or with rights that the owner does not have', async () => {
     for (const [body, status, code, detail] of [
       [{}, 400, 'invalid-parameter', /^name is missing/],
       [{ name: '' }, 400, 'invalid-parameter', /^name must be a string of 1 to 64/],
@@ -283,13 +283,13 @@ describe('API tokens', () => {
     }
   });
 
-  it('are at most 100 of one user', async () => {
+  it('are limited to 100 per user', async () => {
     const own = jsonOf<unknown[]>(await as('bob').request('GET', '/tokens')).length;
     for (let i = own; i < 100; i++) await created('bob', { name: `n${i}` });
     assert.deepEqual(codeOf(await create(as('bob'), { name: 'x' })), [507, 'too-many-tokens']);
   });
 
-  it('that are wrong are limited as wrong passwords are, and keep no right one out', async () => {
+  it('that are wrong are limited like wrong passwords, while valid ones are still accepted', async () => {
     const { token } = await created('ann', { name: 'right' });
     const wrong = (i: number): string => `qs_${String(i).padStart(43, 'x')}`;
     for (let i = 0; ; i++) {

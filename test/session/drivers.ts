@@ -10,48 +10,48 @@ import { StompClient } from '../stomp/client.ts';
 import { StompNode } from '../stomp/node.ts';
 import type { SessionNode } from '../support/session-node.ts';
 
-/** How a consumer takes. */
+/** Options of a consumer. */
 export interface Consume {
-  /** Whether it pops; otherwise it reserves. */
+  /** Whether the consumer pops; it reserves by default. */
   readonly isPop?: boolean;
-  /** How many elements it may hold. */
+  /** Max. unsettled elements. */
   readonly window?: number;
-  /** Not given: for as long as the session lives. */
+  /** If omitted, leases are renewed until the session ends. */
   readonly leaseMs?: number;
 }
 
 export interface Taken {
   readonly body: string;
   readonly tries: number;
-  /** Commits it, without waiting. */
+  /** Sends a commit without waiting for its result. */
   accept(): void;
 }
 
 export interface SessionConsumer {
-  /** What came and was not asked for yet. */
+  /** Deliveries that arrived but were not yet returned by `next`. */
   readonly inbox: readonly unknown[];
   next(): Promise<Taken>;
-  /** The code of the error by which the server ended it; null if there was none. */
+  /** Resolves when the consumer ends, with the server's error code, or null if there was none. */
   readonly ended: Promise<string | null>;
 }
 
-/** A client of either protocol that is logged in. */
+/** A logged-in client of STOMP or AMQP. */
 export interface SessionClient {
-  /** The TCP connection under everything. */
+  /** The underlying TCP connection. */
   readonly socket: Socket;
   consume(queue: string, options?: Consume): Promise<SessionConsumer>;
-  /** Resolves when the element is stored. @param headers of the element */
+  /** Resolves when the element is stored. @param headers element headers */
   send(queue: string, body: string | Buffer, headers?: Readonly<Record<string, string>>): Promise<void>;
   /** Ends the session in the protocol's own way. */
   leave(): void;
-  /** The code of the error by which the server ended the session; null if there was none. */
+  /** Resolves when the session ends, with the server's error code, or null if there was none. */
   readonly ended: Promise<string | null>;
 }
 
 export interface NodeOptions {
   readonly port?: number;
   readonly maxSockets?: number;
-  /** Whether the server expects heart-beats of clients that promise them. */
+  /** Whether the server expects heart-beats from clients that promise them. */
   readonly beats?: boolean;
 }
 
@@ -59,12 +59,12 @@ export interface NodeOptions {
 export interface SessionDriver {
   readonly name: string;
   readonly isOverWebSocket: boolean;
-  /** How long a client that has promised heart-beats may be silent, ms. */
+  /** How long a client that promised heart-beats may be silent, ms. */
   readonly silenceMs: number;
-  /** The error that clients get if the server stops. */
+  /** The error code that clients receive when the server stops; null if there is none. */
   readonly stopCode: string | null;
   start(options?: NodeOptions): Promise<SessionNode<SessionServer>>;
-  /** @param beats whether it promises heart-beats */
+  /** @param beats whether the client promises heart-beats */
   connect(node: SessionNode<SessionServer>, user?: string, beats?: boolean): Promise<SessionClient>;
 }
 
@@ -196,7 +196,7 @@ class AmqpSessionClient implements SessionClient {
   }
 }
 
-/** Elements on their way to a test. */
+/** Deliveries that arrived and wait to be read by a test. */
 class Inbox implements SessionConsumer {
   readonly inbox: Taken[] = [];
   readonly ended: Promise<string | null>;
@@ -256,7 +256,7 @@ function amqpDriver(isOverWebSocket: boolean): SessionDriver {
         return new AmqpSessionClient(client, socketOf(client.connection) as unknown as Socket);
       }
       const webSocket = new ws.WebSocket(`ws://127.0.0.1:${port}/amqp`, ['amqp']);
-      // rhea makes its own; this one's socket is known.
+      // rhea would create a WebSocket of its own, whose socket the test could not reach.
       const made = function made(): WebSocketClient {
         return webSocket;
       };
@@ -284,7 +284,7 @@ async function overWebSocket(
   return { stream, socket: webSocket._socket };
 }
 
-/** Every way to have a session. */
+/** All combinations of protocol and transport. */
 export const DRIVERS: readonly SessionDriver[] = [
   stompDriver(false),
   stompDriver(true),

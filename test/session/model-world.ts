@@ -10,7 +10,7 @@ import { plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
 import type { SessionNode } from '../support/session-node.ts';
 
-// What the sequential models through STOMP and through AMQP share: the world, and commands of all clients.
+// Shared by the model-based tests of STOMP and AMQP: the world and the commands of clients.
 
 export const MODEL_POLICIES: readonly NamespacePolicy[] = [
   plain('jobs', { deadLetter: { maxTries: 3, queue: 'dead' } }),
@@ -24,14 +24,14 @@ const QUEUES: readonly QueueKey[] = [
 const DEAD: QueueKey = { ns: 'jobs', name: 'dead' };
 export const EVERY_QUEUE: readonly QueueKey[] = [...QUEUES, DEAD];
 const DAY_MS = 24 * 3600 * 1000;
-/** Turns of the event loop after which the server must have come to rest. */
+/** Turns of the event loop after which the server must be idle. */
 export const PATIENCE = 5_000;
-/** What a consumer keeps by extending it again and again does not end by itself. */
+/** The lease of an element whose consumer keeps renewing it never expires. */
 export const KEPT_MS = Number.POSITIVE_INFINITY;
-/** Tells elements apart before the server has returned their ids. */
+/** Element header that identifies an element before the server returns its id. */
 export const NUMBER = 'n';
 
-/** What the wire says for a refusal of the model. */
+/** Error code on the wire for each rejection of the model. */
 export const CODES: Readonly<Record<string, string>> = {
   'not-found': 'element-not-found',
   'not-reserved': 'not-reserved',
@@ -42,7 +42,7 @@ export function isRefusal(outcome: string): boolean {
   return outcome in CODES;
 }
 
-/** What one client sends. */
+/** An insert of a client. */
 export interface Sent {
   readonly queue: QueueKey;
   readonly body: string;
@@ -53,7 +53,7 @@ export interface Sent {
   readonly groups: readonly string[];
 }
 
-/** What is shown of a server at rest, in addition to the sizes of a queue. */
+/** What an idle server reports in addition to the sizes of a queue. */
 interface Shown {
   readonly waiting: number;
   readonly held: number;
@@ -61,7 +61,7 @@ interface Shown {
   readonly sessions: number;
 }
 
-/** The server behind a protocol with sessions, the model of what it stores, and what each client holds. */
+/** A server with a session protocol, the model of what it stores, and what each client holds. */
 export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
   protected readonly node: Node;
   protected readonly model: Model;
@@ -73,19 +73,19 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
     this.model = new Model(policies, DAY_MS, node.clock.now());
   }
 
-  /** Cuts all clients. */
+  /** Destroys the connections of all clients. */
   abstract close(): void;
   abstract send(client: number, sent: Sent): Promise<void>;
-  /** The groups as which clients read a queue now. */
+  /** The groups under which clients currently consume a queue. */
   protected abstract groups(queue: QueueKey): ReadonlySet<string>;
   /**
-   * I3, I4, I5, I8: the first that are due, each to somebody with room, as inserted, with tries and maturity.
-   * Answers how many that were.
+   * I3, I4, I5, I8: the first due elements are delivered as inserted, with tries and maturity, each to a consumer
+   * with free window. Returns how many were delivered.
    */
   protected abstract receive(queue: QueueKey, group: string): Promise<number>;
-  /** What the server shows if it does what the model does. */
+  /** What the server must report, according to the model. */
   protected abstract expected(queue: QueueKey): Shown;
-  /** What came to clients and the model knows nothing of. */
+  /** Frames that clients received although the model does not predict them. */
   protected abstract unexpected(): string[];
 
   async pause(queue: QueueKey, paused: boolean): Promise<void> {
@@ -96,7 +96,7 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
     await this.settle();
   }
 
-  /** Time passes from one event of the model to the next, so that both see them in the same order. */
+  /** Advances time from one event of the model to the next, so that server and model process them in the same order. */
   async passTime(ms: number): Promise<void> {
     const end = this.model.now + ms;
     while (this.model.now < end) {
@@ -110,7 +110,7 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
     }
   }
 
-  /** What is sent as an element of the model, and its headers by name, with a number that tells it from all others. */
+  /** The element for the model and its headers by name, including a unique number. */
   protected numbered(sent: Sent): { element: NewElement; headers: Record<string, string> } {
     const { queue, body, contentType, tries, delayMs, groups } = sent;
     this.numbers += 1;
@@ -126,7 +126,7 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
     return { element, headers };
   }
 
-  /** Takes in the model what a client was sent. */
+  /** Repeats in the model a delivery that a client received. */
   protected taken(queue: QueueKey, group: string, leaseMs: number | null, id: string): ModelDelivery {
     const [delivery] = this.model.take(queue, group, 1, leaseMs);
     assert.ok(delivery !== undefined);
@@ -139,18 +139,18 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
     return delivery;
   }
 
-  /** Hands out in the model what can be handed out, and waits until the server has done, and shows, the same. */
+  /** Delivers everything deliverable in the model, then waits until the server reports the same state. */
   protected async settle(): Promise<void> {
     for (const queue of EVERY_QUEUE) {
       for (const group of this.groups(queue)) {
-        // One that takes the place of another under the same name leaves room for one more.
+        // A consumer that replaced another of the same name may free window for one more delivery.
         while ((await this.receive(queue, group)) > 0);
       }
     }
     for (const queue of EVERY_QUEUE) await this.#compare(queue);
   }
 
-  /** I1, I2, I6, I7, I9: sizes, waiting consumers and what is held are the model's, once the server is at rest. */
+  /** I1, I2, I6, I7, I9: an idle server reports the model's sizes, waiting consumers and held deliveries. */
   async #compare(queue: QueueKey): Promise<void> {
     const { ready, scheduled, reserved } = this.model.sizes(queue);
     const { waiting, held, subscriptions, sessions } = this.expected(queue);
@@ -197,11 +197,11 @@ export function refOf(held: {
   return { id: held.id, group: held.delivery.group, token: held.token };
 }
 
-/** Clients by their numbers. */
+/** Indexes of clients. */
 export const clients = fc.nat({ max: 2 });
 const queues = fc.constantFrom(...QUEUES);
 
-/** The queue of a consumer, and as which group and with which lease it reads. */
+/** Queue, group and lease of a consumer. */
 export const consumed = {
   queue: fc.oneof({ weight: 5, arbitrary: queues }, { weight: 1, arbitrary: fc.constant(DEAD) }),
   group: fc.constantFrom('g1', 'g2', 'g3'),
@@ -225,7 +225,7 @@ export function command<World extends object>(
   return { check: () => true, run: (_model, world) => run(world), toString: () => name };
 }
 
-/** What clients of both protocols do, weighted by repetition. */
+/** Commands of clients of both protocols, weighted by repetition. */
 export function commonCommands<World extends SessionWorld<SessionNode<SessionServer>>>(): fc.Arbitrary<
   fc.AsyncCommand<World, World>
 >[] {

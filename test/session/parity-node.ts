@@ -21,10 +21,10 @@ const USERS: readonly UserDefinition[] = [
   { name: 'writer', password: 'writer', rights: { N: ['write'] } },
 ];
 
-/** Of all front ends. */
+/** The body limit of all front ends, bytes. */
 export const BODY_LIMIT = 1_048_576;
 
-/** One broker with HTTP, STOMP and AMQP in front of it, on an engine of its own, and the same users. */
+/** One broker with its own engine, served over HTTP, STOMP and AMQP to the same users. */
 export class ParityNode {
   readonly harness: Harness;
   readonly http: QueueClient;
@@ -59,7 +59,7 @@ export class ParityNode {
     return node;
   }
 
-  /** An AMQP client that is logged in, cut with the node. */
+  /** A logged-in AMQP client, disconnected when the node stops. */
   async amqpClient(user = 'test1'): Promise<AmqpClient> {
     const client = await AmqpClient.open(this.#amqp.address.port, user);
     this.#clients.push(() => client.cut());

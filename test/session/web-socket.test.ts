@@ -26,7 +26,7 @@ const OFFER = {
   'sec-websocket-protocol': 'v12.stomp',
 };
 
-/** What a server answered to an upgrade request. */
+/** The response to an upgrade request. */
 interface Reply {
   readonly status: number;
   readonly headers: IncomingMessage['headers'];
@@ -81,7 +81,7 @@ function message(payload: string | Buffer, opcode = 1, length = Buffer.byteLengt
 
 const CONNECT = message('CONNECT\naccept-version:1.2\nlogin:test\npasscode:test\n\n\0');
 
-/** What comes as one frame: its first byte, and its payload of less than 64 KiB. */
+/** Reads one frame: its first byte and its payload of less than 64 KiB. */
 async function frameOf(socket: Socket): Promise<{ first: number; payload: Buffer }> {
   let bytes = Buffer.alloc(0);
   for (;;) {
@@ -131,7 +131,7 @@ describe('STOMP over WebSocket', () => {
     assert.equal(headers['sec-websocket-accept'], 's3pPLMBiTxaQ9kYGzzhZRbK+xOo=');
   });
 
-  it('is rejected without a subprotocol that is served', async () => {
+  it('is rejected if the client offers no supported subprotocol', async () => {
     await start();
     for (const offer of ['mqtt', 'v12.stompx, ']) {
       const { status, text } = await ask({ 'sec-websocket-protocol': offer });
@@ -140,7 +140,7 @@ describe('STOMP over WebSocket', () => {
     }
   });
 
-  it('is not served at another path, nor as a request without an upgrade to a WebSocket', async () => {
+  it('is not served at another path, for another upgrade, or for another method', async () => {
     await start();
     for (const [headers, path] of [
       [{}, '/amqp'],
@@ -152,7 +152,7 @@ describe('STOMP over WebSocket', () => {
     assert.equal(node.server.counts.connections, 0);
   });
 
-  it('is rejected without harm to the server if the client resets the connection', async () => {
+  it('survives clients that reset the connection while their handshake is rejected', async () => {
     await start({}, { http: { allowedOrigins: [] } });
     const rejected = [{ 'sec-websocket-protocol': 'mqtt' }, { origin: 'https://foreign.example' }];
     for (const headers of [...rejected, ...rejected, ...rejected, ...rejected, ...rejected]) {
@@ -167,7 +167,7 @@ describe('STOMP over WebSocket', () => {
     assert.equal((await ask()).status, 101);
   });
 
-  it('is for pages of this server and of allowed origins only', async () => {
+  it('accepts pages of this server and of allowed origins only, and logs foreign pages once', async () => {
     const logged: { fields: object; message: string }[] = [];
     await start({}, { http: { allowedOrigins: ['https://jobs.example'] }, logged });
     const own = `http://127.0.0.1:${port.address.port}`;
@@ -186,7 +186,7 @@ describe('STOMP over WebSocket', () => {
     assert.equal(logged.filter(({ message }) => /foreign page/.test(message)).length, 1);
   });
 
-  it('counts among the connections of STOMP', async () => {
+  it('counts toward maxSockets of STOMP', async () => {
     await start({ maxSockets: 2 });
     const tcp = await node.client();
     assert.equal((await ask()).status, 101);
@@ -198,7 +198,7 @@ describe('STOMP over WebSocket', () => {
     assert.equal((await ask()).status, 101);
   });
 
-  it('counts for its user among the connections of HTTP', async () => {
+  it('counts toward the HTTP connections that one user may have', async () => {
     await start({}, { http: { maxSockets: 10 } });
     const logIn = async (): Promise<string> => {
       const { socket } = await ask();
@@ -212,12 +212,12 @@ describe('STOMP over WebSocket', () => {
     assert.match(await logIn(), /^CONNECTED\n/);
   });
 
-  it('reads 4 KiB before the login, however they are sent', async () => {
+  it('reads at most 4 KiB before the login, even of an incomplete message', async () => {
     await start();
     const whole = await ask();
     whole.socket.write(message(`CONNECT\nx:${'x'.repeat(5000)}\n\n\0`));
     assert.match((await frameOf(whole.socket)).payload.toString(), /^ERROR\nmessage:headers-too-large\n/);
-    // One message of which the end never comes: it would be kept until then.
+    // A message that never ends would be buffered forever.
     const part = await ask();
     part.socket.write(message('x'.repeat(40_000), 1, 60_000));
     const { first, payload } = await frameOf(part.socket);
@@ -225,14 +225,14 @@ describe('STOMP over WebSocket', () => {
     await once(part.socket, 'close');
   });
 
-  it('takes 10 seconds for the login and no more', async () => {
+  it('ends if the client does not log in within 10 seconds', async () => {
     await start();
     const { socket } = await ask();
     node.clock.advance(10_000);
     assert.match((await frameOf(socket)).payload.toString(), /^ERROR\nmessage:request-timeout\n/);
   });
 
-  it('closes behind a message that is too long', async () => {
+  it('closes with 1009 after a message that is too long', async () => {
     await start({ bodyLimit: 1000 }, { maxMessageBytes: 2000 });
     const { socket } = await ask();
     socket.write(CONNECT);
@@ -277,7 +277,7 @@ describe('STOMP over WebSocket', () => {
       await frameOf(socket);
       return socket;
     };
-    /** What comes first that is no pong. */
+    /** The first frame that is not a pong. */
     const answerOf = async (socket: Socket): Promise<{ first: number; payload: Buffer }> => {
       for (;;) {
         const frame = await frameOf(socket);
@@ -286,7 +286,7 @@ describe('STOMP over WebSocket', () => {
     };
     const last = 'SEND\ndestination:/q/N/a\nreceipt:r\n\n\0';
 
-    it('closes if they stand among the fragments of a message, each of which retains what was read with it', async () => {
+    it('closes if they come between the fragments of a message, because each fragment retains the chunk it was read with', async () => {
       const socket = await logIn();
       for (const opcode of [1, 0, 0, 0]) socket.write(Buffer.concat([fragment(opcode), pings]));
       socket.write(message(last, 0));
@@ -296,7 +296,7 @@ describe('STOMP over WebSocket', () => {
       await until(() => node.server.counts.sessions === 0);
     });
 
-    it('does not mind them between messages', async () => {
+    it('accepts them between messages', async () => {
       const socket = await logIn();
       for (let i = 0; i < 8; i++) socket.write(pings);
       socket.write(message(last));
@@ -304,7 +304,7 @@ describe('STOMP over WebSocket', () => {
     });
   });
 
-  it('sends text as text, and what is not UTF-8 as bytes; a frame may span messages', async () => {
+  it('sends UTF-8 frames as text and others as binary messages, and reads frames that span messages', async () => {
     await start();
     const { socket } = await ask();
     socket.write(CONNECT);
@@ -319,7 +319,7 @@ describe('STOMP over WebSocket', () => {
     assert.match(payload.toString('latin1'), /^MESSAGE\n[\s\S]*\n\n\xff\0\0\n$/);
   });
 
-  it('is alive while the bytes of a message come, however long it takes', async () => {
+  it('counts every fragment of a slow message as a sign of life', async () => {
     await start();
     const { socket } = await ask();
     socket.write(message('CONNECT\naccept-version:1.2\nheart-beat:10000,0\nlogin:test\npasscode:test\n\n\0'));
@@ -327,7 +327,7 @@ describe('STOMP over WebSocket', () => {
     for (const part of ['SEND\ndestination:', '/q/N/a\nreceipt:r\n', '\nhalf a ', 'body']) {
       const fragment = message(part, part.startsWith('SEND') ? 1 : 0);
       fragment[0] = (fragment[0] ?? 0) & 0x7f;
-      // Answered once the fragment has been read.
+      // The pong means that the fragment has been read.
       socket.write(Buffer.concat([fragment, control(9, '')]));
       assert.equal((await frameOf(socket)).first, 0x8a);
       node.clock.advance(15_000);
@@ -336,7 +336,7 @@ describe('STOMP over WebSocket', () => {
     assert.match((await frameOf(socket)).payload.toString(), /^RECEIPT\n/);
   });
 
-  it('executes no more frames in a turn than may be pending, however many a message has', async () => {
+  it('inserts at most 4096 elements per engine call, however many frames a message contains', async () => {
     await start();
     const { socket } = await ask();
     socket.write(CONNECT);
@@ -365,7 +365,7 @@ describe('STOMP over WebSocket', () => {
     assert.deepEqual([first, payload.toString()], [0x8a, 'hello']);
   });
 
-  it('answers a close with a close, after what was asked for before', async () => {
+  it('answers a close frame with a close frame after executing what was sent before it', async () => {
     await start();
     const { socket } = await ask();
     socket.write(CONNECT);
@@ -378,7 +378,7 @@ describe('STOMP over WebSocket', () => {
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
-  it('takes nothing for a client that has closed, also before the connection ends', async () => {
+  it('delivers nothing after the close frame of its client, even while the connection is open', async () => {
     await start();
     const { socket } = await ask();
     socket.write(CONNECT);
@@ -400,7 +400,7 @@ describe('STOMP over WebSocket', () => {
     }
   });
 
-  it('executes what came before its close, also if the login took longer', async () => {
+  it('executes what was sent before the close frame, even if the login takes longer', async () => {
     const authenticator = new SlowAuthenticator();
     await start({}, {}, authenticator);
     const { socket } = await ask();
@@ -408,14 +408,14 @@ describe('STOMP over WebSocket', () => {
     socket.write(message('SEND\ndestination:/q/N/a\n\nx\0'));
     socket.write(control(8, Buffer.from([0x03, 0xe8])));
     await Promise.all([once(socket, 'close'), socket.resume()]);
-    // Behind this the server has seen that close, too.
+    // Once this is answered, the server has also read the close frame.
     await ask();
     authenticator.letIn();
     await until(() => node.server.counts.sessions === 1);
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
-  it('is not taken any more once the server stops', async () => {
+  it('is rejected with 503 once the STOMP server stops or the HTTP port drains', async () => {
     await start();
     const open = await ask();
     open.socket.write(CONNECT);
@@ -429,12 +429,12 @@ describe('STOMP over WebSocket', () => {
     assert.equal((await ask()).status, 503);
   });
 
-  it('never starts among the responses of earlier requests', async () => {
+  it('is not started by a pipelined request while an earlier request is unanswered', async () => {
     await start();
     const socket = connect(port.address.port, '127.0.0.1');
     sockets.push(socket);
     const lines = Object.entries({ host: 'here', ...OFFER }).map(([name, value]) => `${name}: ${value}\r\n`);
-    // Its login is not checked before the second request has come.
+    // The second request arrives before the login of the first is checked.
     const first = `GET /q HTTP/1.1\r\nhost: here\r\nauthorization: ${basic('test', 'test')}\r\n\r\n`;
     socket.write(`${first}GET /stomp HTTP/1.1\r\n${lines.join('')}\r\n`);
     assert.equal((await socket.toArray()).length, 0);
@@ -458,7 +458,7 @@ describe('STOMP over WebSocket over TLS', () => {
     await port.stop();
   });
 
-  it('is served by the certificate of HTTP', async () => {
+  it('is served with the certificate of HTTP', async () => {
     const { request: ask } = await import('node:https');
     const asked = ask({
       port: port.address.port,
@@ -472,7 +472,7 @@ describe('STOMP over WebSocket over TLS', () => {
     const [, socket] = (await once(asked, 'upgrade')) as [IncomingMessage, Socket];
     socket.write(CONNECT);
     assert.match((await frameOf(socket)).payload.toString(), /^CONNECTED\n/);
-    // A stop cuts connections on which there was no request; this is none of them.
+    // A stop cuts connections that never carried a request; an upgraded connection is not one of them.
     const stopped = port.stop();
     socket.write(message('SEND\ndestination:/q/N/a\nreceipt:r\n\nx\0'));
     assert.match((await frameOf(socket)).payload.toString(), /^RECEIPT\n/);
@@ -482,7 +482,7 @@ describe('STOMP over WebSocket over TLS', () => {
 });
 
 describe('AMQP over WebSocket', () => {
-  it('is spoken by rhea', async () => {
+  it('works with the client library rhea', async () => {
     const node = await AmqpNode.start({ overWebSocket: true });
     const connect = rhea.websocket_connect(WebSocket as never);
     const details = connect(`ws://127.0.0.1:${node.port}/amqp`, ['amqp'] as never, {} as never);
@@ -500,7 +500,7 @@ describe('AMQP over WebSocket', () => {
     await node.stop();
   });
 
-  it('consists of binary messages: text ends the connection', async () => {
+  it('is closed with 1003 after a text message', async () => {
     const node = await AmqpNode.start();
     const { server, clock } = node;
     const port = await startWebSocketPort({ server, clock, path: '/amqp', webSocket: AMQP_WEB_SOCKET });

@@ -3,10 +3,10 @@ import { describe, it } from 'node:test';
 import { headerOf, jsonOf, queuePath } from '../../support/http-client.ts';
 import type { Harness } from '../harness.ts';
 
-/** The spec's sections 5, 7 and 8 as far as they concern queues. */
+/** Tests of the spec's sections 5, 7 and 8, as far as they concern queues. */
 export function errorAndLimitRows(harness: () => Harness): void {
   describe('5 Authentication', () => {
-    it('every operation needs HTTP Basic credentials', async () => {
+    it('every operation requires HTTP Basic credentials', async () => {
       const queue = queuePath('N', harness().queue());
       const operations: [string, string][] = [
         ['GET', '/q'],
@@ -37,7 +37,7 @@ export function errorAndLimitRows(harness: () => Harness): void {
   });
 
   describe('7 Errors', () => {
-    it('410 Queue Pop Cancelled, text/html; charset=utf-8, body cancel', async () => {
+    it('a cancelled call is answered with 410 Queue Pop Cancelled, text/html; charset=utf-8 and the body cancel', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const waiting = client.get('N', queue, { tid: 't' });
@@ -57,7 +57,7 @@ export function errorAndLimitRows(harness: () => Harness): void {
       const queue = harness().queue();
       const waiting = client.get('N', queue);
       await harness().waiting(1);
-      // Nodes greet each other every two seconds, so each of them is lived through: an hour, not a year.
+      // The test clock runs every timer on the way, and nodes signal every two seconds: so an hour, not a year.
       await harness().passTime(3600 * 1000);
       await harness().waiting(1);
       await client.insert('N', queue, 'a');

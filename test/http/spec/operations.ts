@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { headerOf, jsonOf, queuePath } from '../../support/http-client.ts';
 import type { Harness } from '../harness.ts';
 
-/** The spec's 4.1 and 4.3, a test for each row and each parameter. */
+/** Tests of the spec's sections 4.1 and 4.3, one per row and parameter. */
 export function operationRows(harness: () => Harness): void {
   listingRows(harness);
   insertRows(harness);
@@ -15,14 +15,14 @@ export function operationRows(harness: () => Harness): void {
 
 function listingRows(harness: () => Harness): void {
   describe('4.1 List namespaces and queues', () => {
-    it('GET /q: an array of namespace names', async () => {
+    it('GET /q returns an array of namespace names', async () => {
       const answer = await harness().client().namespaces();
       assert.equal(answer.status, 200);
       assert.equal(headerOf(answer, 'content-type'), 'application/json');
       assert.deepEqual(jsonOf(answer), ['N', 'jobs', 'events', 'hidden']);
     });
 
-    it('GET /q with array=1, tree=1 and reload=1', async () => {
+    it('GET /q accepts array=1, tree=1 and reload=1', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -40,7 +40,7 @@ function listingRows(harness: () => Harness): void {
       assert.deepEqual(jsonOf(reloaded), ['N', 'jobs', 'events', 'hidden']);
     });
 
-    it('GET /q/:namespace: queue information records by queue name', async () => {
+    it('GET /q/:namespace returns queue information records by queue name', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('jobs', queue, 'a');
@@ -49,12 +49,12 @@ function listingRows(harness: () => Harness): void {
       const records = jsonOf<Record<string, { size: number; factory: { name: string } }>>(answer);
       assert.equal(records[queue]?.size, 1);
       assert.equal(records[queue]?.factory.name, 'jobs');
-      // Both change with the time.
+      // Both change over time.
       const still = (record: object | undefined): object => ({ ...record, oldestReadyAge: 0, rates: {} });
       assert.deepEqual(still(records[queue]), still(jsonOf(await client.status('jobs', queue))));
     });
 
-    it('GET /q/:namespace with array=1 and tree=1: that namespace alone', async () => {
+    it('GET /q/:namespace with array=1 or tree=1 returns only that namespace', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('events', queue, 'a');
@@ -74,7 +74,7 @@ function listingRows(harness: () => Harness): void {
 function insertRows(harness: () => Harness): void {
   describe('4.1 Insert', () => {
     for (const method of ['PUT', 'POST']) {
-      it(`${method} /q/:namespace/:queue: 200 with the id`, async () => {
+      it(`${method} /q/:namespace/:queue is answered with 200 and the id`, async () => {
         const client = harness().client();
         const queue = harness().queue();
         const answer = await client.request(method, queuePath('N', queue), { body: 'a' });
@@ -85,7 +85,7 @@ function insertRows(harness: () => Harness): void {
       });
     }
 
-    it('mature: a unix timestamp in seconds', async () => {
+    it('mature is a unix timestamp in seconds', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const matureAt = harness().opened.now() + 3_000;
@@ -94,7 +94,7 @@ function insertRows(harness: () => Harness): void {
       assert.equal(next_mature_t, new Date(matureAt).toISOString());
     });
 
-    it('delay: seconds, where mature is absent', async () => {
+    it('delay is in seconds and ignored if mature is given', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const later = harness().opened.now() + 3_000;
@@ -109,7 +109,7 @@ function insertRows(harness: () => Harness): void {
       assert.equal((await client.get('N', other)).status, 200);
     });
 
-    it('tries: the initial retry counter', async () => {
+    it('tries is the initial retry counter', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a', { tries: 3 });
@@ -120,7 +120,7 @@ function insertRows(harness: () => Harness): void {
 
 function takeRows(harness: () => Harness): void {
   describe('4.1 Get or reserve', () => {
-    it('200 with body, content type, x-ks-tries, x-ks-mature, x-ks-id and the element headers', async () => {
+    it('is answered with 200, body, content type, x-ks-tries, x-ks-mature, x-ks-id and the element headers', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, '<p>', { contentType: 'text/html', headers: { 'x-ks-hdr-a': 'b' } });
@@ -134,7 +134,7 @@ function takeRows(harness: () => Harness): void {
       assert.equal(headerOf(answer, 'x-ks-hdr-a'), 'b');
     });
 
-    it('to: the timeout in milliseconds', async () => {
+    it('to is the timeout in milliseconds', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const waiting = client.get('N', queue, { to: 2_000 });
@@ -145,7 +145,7 @@ function takeRows(harness: () => Harness): void {
       assert.equal((await waiting).status, 504);
     });
 
-    it('tid: names the consumer', async () => {
+    it('tid names the consumer', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const waiting = client.get('N', queue, { tid: 'me' });
@@ -156,7 +156,7 @@ function takeRows(harness: () => Harness): void {
       await waiting;
     });
 
-    it('reserve: truthy means reserve, default is pop', async () => {
+    it('reserve, if truthy, reserves; the default is pop', async () => {
       const client = harness().client();
       const queue = harness().queue();
       for (const body of ['a', 'b', 'c']) await client.insert('N', queue, body);
@@ -170,14 +170,14 @@ function takeRows(harness: () => Harness): void {
   });
 
   describe('4.1 List and cancel pending get or reserve', () => {
-    it('GET consumers: an array, empty where nobody waits', async () => {
+    it('GET consumers returns an array, which is empty if no call waits', async () => {
       const client = harness().client();
       const answer = await client.consumers('N', harness().queue());
       assert.equal(answer.status, 200);
       assert.deepEqual(jsonOf(answer), []);
     });
 
-    it('DELETE consumer/:id: 200 with an empty body; the cancelled call answers 410', async () => {
+    it('DELETE consumer/:id is answered with 200 and an empty body, and the cancelled call with 410', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const waiting = client.get('N', queue, { tid: 'a/b ü' });
@@ -192,7 +192,7 @@ function takeRows(harness: () => Harness): void {
 
 function settleRows(harness: () => Harness): void {
   describe('4.1 Commit, rollback, remove', () => {
-    it('PATCH commit/:id: 200 {}', async () => {
+    it('PATCH commit/:id is answered with 200 {}', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -202,7 +202,7 @@ function settleRows(harness: () => Harness): void {
       assert.deepEqual(jsonOf(answer), {});
     });
 
-    it('PATCH rollback/:id: 200 {}, available at once by default', async () => {
+    it('PATCH rollback/:id is answered with 200 {}, and the element is ready at once by default', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -213,7 +213,7 @@ function settleRows(harness: () => Harness): void {
       assert.equal(headerOf(await client.get('N', queue), 'x-ks-id'), id);
     });
 
-    it('PATCH rollback/:id?delay: milliseconds', async () => {
+    it('PATCH rollback/:id accepts a delay in milliseconds', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -224,7 +224,7 @@ function settleRows(harness: () => Harness): void {
       assert.equal(Date.parse(next_mature_t), harness().opened.now() + 250);
     });
 
-    it('DELETE /:id: 204 without a body; not supported on stream-backed queues', async () => {
+    it('DELETE /:id is answered with 204 without a body, and is not supported on stream-backed queues', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const { id } = jsonOf<{ id: string }>(await client.insert('N', queue, 'a'));
@@ -240,14 +240,14 @@ function settleRows(harness: () => Harness): void {
 
 function controlRows(harness: () => Harness): void {
   describe('4.1 Status, pause, resume', () => {
-    it('GET status: 200, the record', async () => {
+    it('GET status is answered with 200 and JSON', async () => {
       const answer = await harness().client().status('N', harness().queue());
       assert.equal(answer.status, 200);
       assert.equal(headerOf(answer, 'content-type'), 'application/json');
     });
 
     for (const verb of ['pause', 'resume'] as const) {
-      it(`PATCH ${verb}: 201 with an empty body`, async () => {
+      it(`PATCH ${verb} is answered with 201 and an empty body`, async () => {
         const answer = await harness().client()[verb]('N', harness().queue());
         assert.equal(answer.status, 201);
         assert.equal(answer.body.length, 0);
@@ -258,7 +258,7 @@ function controlRows(harness: () => Harness): void {
 
 function streamRows(harness: () => Harness): void {
   describe('4.3 Stream extension', () => {
-    it('Insert, groups: may differ for each element of one queue', async () => {
+    it('groups of an insert may differ between elements of a queue', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('events', queue, 'one', { groups: 'G1' });
@@ -269,7 +269,7 @@ function streamRows(harness: () => Harness): void {
       assert.equal(jsonOf<{ totalSize: number }>(await client.status('events', queue)).totalSize, 0);
     });
 
-    it('Get and reserve, group: the consumer group to read as', async () => {
+    it('group of a get or reserve is the consumer group to read as', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const { id } = jsonOf<{ id: string }>(await client.insert('events', queue, 'a', { groups: 'G1,G2' }));
@@ -277,7 +277,7 @@ function streamRows(harness: () => Harness): void {
       assert.equal(headerOf(await client.reserve('events', queue, { group: 'G2' }), 'x-ks-id'), id);
     });
 
-    it('Commit and rollback, group: must equal that of the reserve', async () => {
+    it('group of a commit or rollback must equal that of the reserve', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('events', queue, 'a', { groups: 'G1,G2' });
@@ -290,7 +290,7 @@ function streamRows(harness: () => Harness): void {
       assert.equal((await client.get('events', queue, { group: 'G2' })).status, 200);
     });
 
-    it('a stream-backed queue can be handled as a regular job queue', async () => {
+    it('a stream-backed queue can be used like a regular job queue', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('events', queue, 'a');

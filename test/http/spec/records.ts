@@ -6,11 +6,11 @@ import type { Harness } from '../harness.ts';
 
 const ISO = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
 
-/** The spec's section 2, a test for each row. */
+/** Tests of the spec's section 2, one per row. */
 export function recordRows(harness: () => Harness): void {
   describe('2.1 Queue element', () => {
     for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
-      it(`body: any type, returned as it was inserted: ${name}`, async () => {
+      it(`body may be of any type and is returned as it was inserted: ${name}`, async () => {
         const client = harness().client();
         const queue = harness().queue();
         const encoding = contentEncoding === null ? {} : { 'content-encoding': contentEncoding };
@@ -24,7 +24,7 @@ export function recordRows(harness: () => Harness): void {
       });
     }
 
-    it('content type: stored, and returned as the content type of the get', async () => {
+    it('content type is stored and returned as the content type of the get', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, '{}', { contentType: 'application/vnd.test+json; v="1"' });
@@ -34,7 +34,7 @@ export function recordRows(harness: () => Harness): void {
       );
     });
 
-    it('element headers: each x-ks-hdr- header is stored and returned on get and on reserve', async () => {
+    it('element headers are stored from x-ks-hdr- headers and returned on get and on reserve', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const headers = { 'x-ks-hdr-Colour': 'blue', 'X-KS-HDR-size': '10' };
@@ -48,7 +48,7 @@ export function recordRows(harness: () => Harness): void {
       assert.deepEqual(elementHeadersOf(await client.get('N', queue)), expected);
     });
 
-    it('id: a string, returned at insertion and again in x-ks-id', async () => {
+    it('id is a string, returned by the insert and again in x-ks-id', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const { id } = jsonOf<{ id: unknown }>(await client.insert('N', queue, 'a'));
@@ -56,7 +56,7 @@ export function recordRows(harness: () => Harness): void {
       assert.equal(headerOf(await client.get('N', queue), 'x-ks-id'), id);
     });
 
-    it('tries: starts at 0 or where the insert says, and counts rollbacks', async () => {
+    it('tries starts at 0 or at the value of the insert, and counts rollbacks', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -68,7 +68,7 @@ export function recordRows(harness: () => Harness): void {
       assert.equal(headerOf(await client.get('N', queue), 'x-ks-tries'), '1');
     });
 
-    it('mature: not extracted before it, and returned as an ISO 8601 UTC timestamp', async () => {
+    it('mature is when the element becomes ready, returned as an ISO 8601 UTC timestamp', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const matureAt = harness().opened.now() + 5_000;
@@ -80,7 +80,7 @@ export function recordRows(harness: () => Harness): void {
       assert.equal(headerOf(await waiting, 'x-ks-mature'), new Date(matureAt).toISOString());
     });
 
-    it('groups: only these may consume the element', async () => {
+    it('groups are the only ones that may consume the element', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('events', queue, 'a', { groups: 'G1,G2' });
@@ -91,7 +91,7 @@ export function recordRows(harness: () => Harness): void {
   });
 
   describe('2.2 Queue information record', () => {
-    it('has every field of the table, of its type', async () => {
+    it('has every field of the table with its type', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const record = jsonOf<Record<string, unknown>>(await client.status('N', queue));
@@ -121,7 +121,7 @@ export function recordRows(harness: () => Harness): void {
       checkFactory(factory as Factory);
     });
 
-    it('counts: size, schedSize and resvSize, their sum totalSize, and next_mature_t', async () => {
+    it('has size, schedSize and resvSize, their sum totalSize, and next_mature_t', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'reserved');
@@ -138,7 +138,7 @@ export function recordRows(harness: () => Harness): void {
   });
 
   describe('2.3 Pending consumer record', () => {
-    it('tid, since, callback, cleanup_timeout and wakeup_timeout of a blocked call, and who waits', async () => {
+    it('has tid, since, callback, cleanup_timeout and wakeup_timeout of a blocked call, and its user and address', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const waiting = client.get('N', queue, { tid: 'worker 1', to: 10_000 });

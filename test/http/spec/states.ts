@@ -3,10 +3,10 @@ import { describe, it } from 'node:test';
 import { headerOf, jsonOf } from '../../support/http-client.ts';
 import type { Harness } from '../harness.ts';
 
-/** The spec's section 3, a test for each row of 3.1 to 3.3. */
+/** Tests of the spec's section 3, one per row of 3.1 to 3.3. */
 export function stateRows(harness: () => Harness): void {
   describe('3.1 Element lifecycle', () => {
-    it('insert: waiting, not eligible until mature, the answer carries the new id', async () => {
+    it('insert returns the new id, and the element waits and is not eligible until it is mature', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const inserted = await client.insert('N', queue, 'a', { delay: 2 });
@@ -17,7 +17,7 @@ export function stateRows(harness: () => Harness): void {
       assert.equal((await client.get('N', queue)).status, 200);
     });
 
-    it('pop: taken out of the queue', async () => {
+    it('pop removes the element from the queue', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -25,7 +25,7 @@ export function stateRows(harness: () => Harness): void {
       assert.equal((await client.get('N', queue, { to: 0 })).status, 504);
     });
 
-    it('get with reserve truthy: reserved, with x-ks-id', async () => {
+    it('get with a truthy reserve reserves the element and returns x-ks-id', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const { id } = jsonOf<{ id: string }>(await client.insert('N', queue, 'a'));
@@ -34,7 +34,7 @@ export function stateRows(harness: () => Harness): void {
       assert.equal(jsonOf<{ resvSize: number }>(await client.status('N', queue)).resvSize, 1);
     });
 
-    it('commit: finished, answers {}', async () => {
+    it('commit finishes the element and returns {}', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -45,7 +45,7 @@ export function stateRows(harness: () => Harness): void {
       assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 0);
     });
 
-    it('rollback: waiting again, eligible after delay, one try more, answers {}', async () => {
+    it('rollback returns {}, counts a try, and makes the element eligible again after the delay', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -61,7 +61,7 @@ export function stateRows(harness: () => Harness): void {
       assert.equal(headerOf(again, 'x-ks-tries'), '1');
     });
 
-    it('remove by id: removed, answers 204', async () => {
+    it('remove by id removes the element and is answered with 204', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const { id } = jsonOf<{ id: string }>(await client.insert('N', queue, 'a'));
@@ -73,7 +73,7 @@ export function stateRows(harness: () => Harness): void {
   });
 
   describe('3.2 Queue consumers', () => {
-    it('pause and resume: paused holds all consumers back, running lets them continue', async () => {
+    it('pause makes all consumers wait, and resume lets them continue', async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.pause('N', queue);
@@ -88,7 +88,7 @@ export function stateRows(harness: () => Harness): void {
   });
 
   describe('3.3 Blocked get or reserve call', () => {
-    it('element becomes eligible: answered with 200', async () => {
+    it('is answered with 200 when an element becomes eligible', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const waiting = client.get('N', queue);
@@ -99,7 +99,7 @@ export function stateRows(harness: () => Harness): void {
       assert.equal(answer.body.toString(), 'a');
     });
 
-    it('cancel: the blocked call answers 410, the cancel call 200 with an empty body', async () => {
+    it('is answered with 410 when it is cancelled, and the cancel with 200 and an empty body', async () => {
       const client = harness().client();
       const queue = harness().queue();
       const waiting = client.reserve('N', queue, { tid: 't1' });
