@@ -1,5 +1,6 @@
 // Files:
-//   storage.ts      the Storage port, and the encoding of its operations as verbs of the library
+//   storage.ts      the Storage port: which calls of the library each operation makes
+//   verbs.ts        how these calls are encoded as arguments, and their results decoded
 //   batcher.ts      batches the calls of each queue, one batch in flight: sequence numbers, deadlines
 //   client/         sends a batch to the master of its slot, and repeats it until there is a reply; ioredis
 //   library/*.lua   the code that runs inside Redis; queue.lua describes the keys, session.lua a call and its reply
