@@ -113,6 +113,15 @@ function encodeTiming({ matureAt, delayMs, tries, expiresAt = null }: NewElement
   return timing;
 }
 
+/** What the library did with an element, or with the elements of a call with a request key. */
+interface InsertRecord {
+  /** The number of the element, or of the first one; 0: nothing of its call is stored. */
+  readonly number: number;
+  /** One of the outcomes below. */
+  readonly outcome: number;
+}
+
+const SEQ_BYTES = 6;
 /** The outcomes of an element in `library/insert.lua`. */
 const STORED = 0x30;
 const REPEATED = 0x31;
@@ -143,43 +152,56 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
     return args;
   },
   decode({ tag, text }, calls) {
-    const first = text.readUIntBE(0, 6);
-    let index = 0;
-    return calls.map(({ contents: { count }, capacity, onRepeat, request }) => {
-      if (request !== '') {
-        const at = 6 + 7 * index;
-        index++;
-        const number = text.readUIntBE(at, 6);
-        const outcome = text.readUInt8(at + 6);
-        if (count === 0 || outcome === MISMATCHED) {
-          if (outcome !== STORED) onRepeat?.(0, outcome === REPEATED);
-          return [];
-        }
-        if (number === 0) return groupsRejected(capacity);
-        // The numbers of a call's elements are consecutive.
-        if (outcome === REPEATED) for (let place = 0; place < count; place++) onRepeat?.(place, true);
-        return consecutiveIds(tag, number, count);
-      }
-      if (text.length === 6) {
-        index += count;
-        return consecutiveIds(tag, first + index - count, count);
-      }
-      const ids: ElementId[] = [];
-      let isMismatched = false;
-      for (let place = 0; place < count; place++) {
-        const at = 6 + 7 * index;
-        const number = text.readUIntBE(at, 6);
-        const outcome = text.readUInt8(at + 6);
-        if (outcome !== STORED) onRepeat?.(place, outcome === REPEATED);
-        isMismatched ||= outcome === MISMATCHED;
-        index++;
-        if (number !== 0) ids.push(elementId(tag, number));
-      }
-      if (isMismatched) return [];
-      return ids.length < count ? groupsRejected(capacity) : ids;
+    let at = SEQ_BYTES;
+    // Without groups and keys there are no records.
+    if (text.length === at) {
+      let next = text.readUIntBE(0, SEQ_BYTES);
+      return calls.map(({ contents: { count } }) => {
+        next += count;
+        return consecutiveIds(tag, next - count, count);
+      });
+    }
+    const nextRecord = (): InsertRecord => {
+      const record = { number: text.readUIntBE(at, SEQ_BYTES), outcome: text.readUInt8(at + SEQ_BYTES) };
+      at += SEQ_BYTES + 1;
+      return record;
+    };
+    return calls.map((call) => {
+      if (call.request !== '') return idsOfRequest(tag, nextRecord(), call);
+      return idsOfElements(tag, Array.from({ length: call.contents.count }, nextRecord), call);
     });
   },
 };
+
+/** The ids of a call with one record for each element. */
+function idsOfElements(
+  tag: string,
+  records: readonly InsertRecord[],
+  { capacity, onRepeat }: InsertCall,
+): ElementId[] | QuaysideError {
+  for (const [place, { outcome }] of records.entries()) {
+    if (outcome !== STORED) onRepeat?.(place, outcome === REPEATED);
+  }
+  if (records.some(({ outcome }) => outcome === MISMATCHED)) return [];
+  if (records.some(({ number }) => number === 0)) return groupsRejected(capacity);
+  return records.map(({ number }) => elementId(tag, number));
+}
+
+/** The ids of a call with a request key, which has only one record. */
+function idsOfRequest(
+  tag: string,
+  { number, outcome }: InsertRecord,
+  { contents: { count }, capacity, onRepeat }: InsertCall,
+): ElementId[] | QuaysideError {
+  if (count === 0 || outcome === MISMATCHED) {
+    if (outcome !== STORED) onRepeat?.(0, outcome === REPEATED);
+    return [];
+  }
+  if (number === 0) return groupsRejected(capacity);
+  if (outcome === REPEATED) for (let place = 0; place < count; place++) onRepeat?.(place, true);
+  // The numbers of a call's elements are consecutive.
+  return consecutiveIds(tag, number, count);
+}
 
 function consecutiveIds(tag: string, first: number, count: number): ElementId[] {
   const ids: ElementId[] = [];
