@@ -18,6 +18,9 @@ export type ElementHeaders = readonly string[];
 
 export const NO_HEADERS: ElementHeaders = Object.freeze([]);
 
+/** The body of elements that are read without their bodies. */
+export const NO_BODY = new Uint8Array(0);
+
 /** The content as the producer sent it; every consumer receives it unchanged, byte for byte. */
 export interface ElementContent {
   readonly body: Uint8Array;

@@ -8,6 +8,7 @@ import {
   type ElementHeaders,
   type ElementId,
   type GroupName,
+  NO_BODY,
 } from '../model/element.ts';
 import { invalidParameter, isOutage, QuaysideError } from '../model/errors.ts';
 import { headerOf } from '../model/headers.ts';
@@ -415,8 +416,6 @@ export class ElementSearch {
     });
   }
 }
-
-const NO_BODY = new Uint8Array(0);
 
 function ignore(): void {}
 

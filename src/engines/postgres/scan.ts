@@ -1,6 +1,6 @@
 import { SCAN_BYTES, scanCursor, scanStarts } from '../../engine/scan-cursor.ts';
 import type { ScannedDelivery, ScanOptions, ScanPage } from '../../engine/storage.ts';
-import { DELIVERY_STATES, type DeliveryState } from '../../model/element.ts';
+import { DELIVERY_STATES, type DeliveryState, NO_BODY } from '../../model/element.ts';
 import { readHolder } from '../../model/owner.ts';
 import { decodeBody, decodeHead } from './content.ts';
 import { type Context, MAX_RETURNED_BYTES, type Operation } from './operations.ts';
@@ -96,8 +96,6 @@ export function scanOperations(context: Context): (item: ScanItem) => ScanOperat
   const operations = variantsByFlags(operation);
   return ({ bodies, seqs }) => operations(bodies, seqs !== null);
 }
-
-const NO_BODY = new Uint8Array(0);
 
 function readPage(
   { ids }: Context,

@@ -149,3 +149,7 @@ export function writeId(id: ElementId, target: Buffer, at: number): void {
 }
 
 export const ID_BYTES = TAG_LENGTH + 6;
+
+/** Flags in the result of a take or pop: what ended it, see `isCut` and `isLeft` of a `TakeResult`. */
+export const CUT = 2;
+export const LEFT = 4;

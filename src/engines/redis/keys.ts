@@ -33,7 +33,7 @@ export class Keys {
   queue(queue: QueueKey): QueueKeys {
     let keys = this.#queues.get(queue);
     if (keys === undefined) {
-      const base = `${this.#prefix}:{${queueText(queue)}}`;
+      const base = this.#base(queue);
       keys = { hash: `${base}:h`, order: `${base}:z`, stats: `${base}:s` };
       this.#queues.set(queue, keys);
     }
@@ -42,17 +42,22 @@ export class Keys {
 
   /** A list of the `list` variant. */
   list(queue: QueueKey): string {
-    return `${this.#prefix}:{${queueText(queue)}}:l`;
+    return `${this.#base(queue)}:l`;
   }
 
   /** A dedup key of the `list` variant. */
   listDedup(queue: QueueKey, key: string): string {
-    return `${this.#prefix}:{${queueText(queue)}}:k:${key}`;
+    return `${this.#base(queue)}:k:${key}`;
   }
 
   /** Exists for a while after a queue of the `list` variant was dropped: earlier dedup keys are void. */
   listDropped(queue: QueueKey): string {
-    return `${this.#prefix}:{${queueText(queue)}}:d`;
+    return `${this.#base(queue)}:d`;
+  }
+
+  /** The part that all keys of a queue have in common. */
+  #base(queue: QueueKey): string {
+    return `${this.#prefix}:{${queueText(queue)}}`;
   }
 
   /** Names of the known queues of a namespace, by when they were last used. */

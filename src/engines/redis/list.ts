@@ -23,6 +23,7 @@ import {
   type ElementId,
   type GroupName,
   type NewElement,
+  NO_BODY,
   PLAIN_GROUP,
 } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
@@ -31,7 +32,7 @@ import type { QueueKey } from '../../model/names.ts';
 import { type Batchers, single, type Verb } from './batcher.ts';
 import type { Arg } from './client/connection.ts';
 import { ExecutionError } from './client/executor.ts';
-import { decodeContent, elementId, encodeContent } from './encoding.ts';
+import { CUT, decodeContent, elementId, encodeContent, LEFT } from './encoding.ts';
 import { type Keys, queueText } from './keys.ts';
 import type { Registry, Sweeper } from './registry.ts';
 
@@ -306,9 +307,6 @@ interface PopCall {
   readonly maxBytes: number | null;
 }
 
-const CUT = 0x31;
-const LEFT = 0x32;
-
 /** An item that is malformed, or of a newer version. */
 interface Damaged {
   /** The bytes in the place of the id. */
@@ -332,7 +330,8 @@ const RPOP: Verb<PopCall, Popped> = {
   encode: (calls) => [calls.reduce((sum, { count }) => sum + count, 0), calls[0]?.maxBytes ?? ''],
   decode({ text, elements }, calls) {
     const { deliveries: popped, damaged } = decodeItems(elements);
-    const nextDueAt = text.length === 0 ? null : readMoment(text, 0);
+    const flags = text[0] ?? 0;
+    const nextDueAt = text.length === 0 ? null : readMoment(text, 1);
     return calls.map(({ count }, i) => {
       const deliveries = popped.splice(0, count);
       return {
@@ -340,8 +339,8 @@ const RPOP: Verb<PopCall, Popped> = {
         damaged: i === 0 ? damaged : [],
         isBlocked: deliveries.length === 0 && damaged.length > 0,
         nextDueAt: deliveries.length < count ? nextDueAt : null,
-        isCut: text.at(-1) === CUT,
-        isLeft: text.at(-1) === LEFT,
+        isCut: (flags & CUT) !== 0,
+        isLeft: (flags & LEFT) !== 0,
       };
     });
   },
@@ -393,7 +392,6 @@ const DROP = single<undefined, number>(
 
 const ITEM_HEAD = 32;
 const ID_LENGTH = 22;
-const NO_BODY = Buffer.alloc(0);
 
 function encodeItem(fields: ElementContent & Pick<Delivery, 'id' | 'matureAt' | 'tries'>): Buffer {
   const head = Buffer.alloc(ITEM_HEAD);

@@ -24,6 +24,7 @@ import {
   type ElementId,
   type GroupName,
   type NewElement,
+  NO_BODY,
   PLAIN_GROUP,
 } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
@@ -33,7 +34,16 @@ import { OWNER_BYTES, ownerNumber, readHolder } from '../../model/owner.ts';
 import { cutText } from '../../util/cut-text.ts';
 import { type Result, single, type Undecodable, UndecodableElements, type Verb } from './batcher.ts';
 import type { Arg, EncodedArgs } from './client/connection.ts';
-import { decodeContent, elementId, encodeContent, encodeContents, ID_BYTES, writeId } from './encoding.ts';
+import {
+  CUT,
+  decodeContent,
+  elementId,
+  encodeContent,
+  encodeContents,
+  ID_BYTES,
+  LEFT,
+  writeId,
+} from './encoding.ts';
 import { queueText } from './keys.ts';
 import { noNumberLeft, type Policies } from './policies.ts';
 
@@ -414,8 +424,6 @@ const RESERVED = 0x52;
 const UNTOUCHED_POPS = 0x70;
 const FIELD_BYTES = 7;
 const NEXT_KNOWN = 1;
-const CUT = 2;
-const LEFT = 4;
 
 const tokens = new LeaseTokens();
 
@@ -626,7 +634,6 @@ const STATES: Readonly<Record<string, DeliveryState>> = Object.fromEntries(
  */
 const SCANNED_BYTES = 39;
 const GID_BYTES = 2;
-const NO_BODY = Buffer.alloc(0);
 
 /** One page: see `library/read.lua`. */
 export const SCAN = single<ScanOptions, ScanPage>(

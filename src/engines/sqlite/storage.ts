@@ -21,7 +21,14 @@ import {
   type TimeLeft,
   type Usage,
 } from '../../engine/storage.ts';
-import type { Delivery, DeliveryState, ElementId, GroupName, NewElement } from '../../model/element.ts';
+import {
+  type Delivery,
+  type DeliveryState,
+  type ElementId,
+  type GroupName,
+  type NewElement,
+  NO_BODY,
+} from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber, readHolder } from '../../model/owner.ts';
@@ -52,8 +59,6 @@ import {
   type UndoneDelivery,
 } from './protocol.ts';
 import type { SteadyTime } from './steady-time.ts';
-
-const NO_BODY = new Uint8Array(0);
 
 /** Steps of one `counts`, of 20,000 elements each: about a second together. Sweeps count the rest of larger streams. */
 const MAX_COUNT_STEPS = 16;

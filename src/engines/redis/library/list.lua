@@ -12,8 +12,8 @@
 --   key: id and fingerprint of the first element that had it; '' for elements without a key. If a key was seen with
 --   different content, nothing of its call is stored, and all other elements of the call have ''.
 -- rpop <count> <byte limit for all items after the first, or ''>: the items, as many as fit in a reply; '' if `count`
---   was reached or no item is left, else the maturity(6) of the next item and 1 if the byte limit ended the pop, 2 if
---   that of the call did, else 0(1)
+--   was reached or no item is left, else 2 if the byte limit ended the pop, 4 if that of the call did, else 0(1), and
+--   the maturity(6) of the next item
 -- rpush <count> <items>: returns them to the right end; returns ''
 -- lrange <skip> <limit>: items from the right, as many as fit in a reply; whether there are more(1)
 -- llen: the length(6), then the maturity(6) of the next item if there is one
@@ -143,8 +143,8 @@ verbs.rpop = function(q, args, at)
   call.capacity = call.capacity - (capacity - left)
   local next = #items < count and db('LINDEX', q.list, -q.taken - 1)
   local isOwn = isCut and capacity == largest
-  local ended = isOwn and '1' or (isCut or left <= 0) and '2' or '0'
-  return next and sub(next, 1, 6) .. ended or '', at + 2, items
+  local flags = isOwn and 2 or (isCut or left <= 0) and 4 or 0
+  return next and pack('>I1', flags) .. sub(next, 1, 6) or '', at + 2, items
 end
 
 verbs.rpush = function(q, args, at)
