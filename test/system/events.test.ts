@@ -5,10 +5,10 @@ import { EventClient } from '../support/event-client.ts';
 import { QueueClient } from '../support/http-client.ts';
 import { Folder, type Program } from './program.ts';
 
-/** Only for a test that would otherwise hang; nothing is measured with it. */
+/** Only prevents a hanging test; nothing is measured with it. */
 const PATIENCE_MS = 60_000;
 
-describe('Events of a server', () => {
+describe('The event streams of a server', () => {
   let folder: Folder;
   const clients: EventClient[] = [];
   before(async () => {
@@ -35,7 +35,7 @@ describe('Events of a server', () => {
     }
   }
 
-  it('end for whom a reload of the users concerns, and continue for others', async () => {
+  it('end for users whose password or rights a reload changes, and continue for others', async () => {
     await write({ a: 'one', b: 'two', c: { password: 'three', rights: { N: ['read'] } } });
     const program = await folder.serve(['--config', 'q.json']);
     const [kept, changed, limited] = [
@@ -58,7 +58,7 @@ describe('Events of a server', () => {
     assert.doesNotMatch(program.stderr, /connections were closed/);
   });
 
-  it('tell of everything after a restart, also to a client with the id of an earlier event', async () => {
+  it('start with the full state after a restart, even for a client with a Last-Event-ID', async () => {
     await write({ a: 'one' });
     const first = await folder.serve(['--config', 'q.json']);
     const before = await listen(first, 'a:one');

@@ -12,13 +12,13 @@ export interface ExchangeCrashOptions {
 export interface ExchangeCrashReport {
   readonly kills: number;
   readonly inserted: number;
-  /** Elements found where the selectors send them. */
+  /** Elements found in the queues to which the selectors send them. */
   readonly arrived: number;
-  /** Everything that is wrong, one line each; empty where the run passed. */
+  /** The violations found, one line each; empty if the run passed. */
   readonly faults: readonly string[];
 }
 
-/** A queue where elements end, and whether the selectors on the way send the n-th element there. */
+/** A final queue, and whether the selectors on the way send the n-th element to it. */
 interface End {
   readonly ns: string;
   readonly queue: string;
@@ -26,7 +26,7 @@ interface End {
   readonly takes: (n: number) => boolean;
 }
 
-/** A fan-out, a chain behind it, and one exchange whose destinations are in two engines. */
+/** A fan-out, an exchange that consumes one of its destinations, and an exchange with destinations in two engines. */
 const EXCHANGES = {
   fan: {
     src: { ns: 'N', queue: 'in' },
@@ -63,14 +63,14 @@ const ENDS: readonly End[] = [
 
 const PRODUCERS = 4;
 const KILL_AFTER_MS = { least: 100, most: 1000 };
-/** Longer than a lease, so that what a dead server had reserved is forwarded after all. */
+/** A lease of 2 s, short enough that elements reserved by a killed server are forwarded during the test. */
 const LEASE_S = 2;
 const REST_TIMEOUT_MS = 60_000;
 
 /**
- * Kills the real server again and again while exchanges forward what producers insert, and then compares
- * every destination with what the selectors say: each acknowledged element in exactly its queues, once each.
- * A consumer drains the far engine's queue all the while, so that a second copy would not hide behind the first.
+ * Repeatedly kills the real server while exchanges forward what producers insert. Then checks every destination against
+ * the selectors: each acknowledged element must be exactly in its queues, once each. A consumer drains the queue of the
+ * other engine during the run, so that a second copy cannot be merged with the first.
  */
 export async function runExchangeCrash({ kills, seed }: ExchangeCrashOptions): Promise<ExchangeCrashReport> {
   await using server = await ServerProcess.create({
@@ -91,7 +91,7 @@ class ExchangeCrashRun {
   readonly #random: Random;
   readonly #gate = new Gate();
   readonly #inserted: { source: string; n: number }[] = [];
-  /** What the far queue's consumer took and committed, with an answer. */
+  /** The bodies that the consumer of `far/out` took and whose commit was acknowledged. */
   readonly #committed = new Set<string>();
   readonly #faults: string[] = [];
   #stopping = false;
@@ -134,7 +134,7 @@ class ExchangeCrashRun {
     return new QueueClient({ url: () => this.#server.url, maxSockets: 1 });
   }
 
-  /** Inserts, each element under a key of its own, and asks again until it is acknowledged. */
+  /** Inserts elements with different idempotency keys, and repeats each insert until it is acknowledged. */
   async #produce(client: QueueClient): Promise<void> {
     while (!this.#stopping) {
       this.#made += 1;
@@ -157,14 +157,14 @@ class ExchangeCrashRun {
       const id = handed.headers['x-ks-id'] ?? '';
       const done = await this.#tried(() => client.commit('far', 'out', id));
       if (done?.status === 200) this.#committed.add(body);
-      // The server died with the commit: nobody knows. It is found as consumed, or comes again.
+      // The server was killed before it answered the commit: the element may be finished or be delivered again.
       else if (done === null) this.#unknown.add(body);
     }
   }
 
   readonly #unknown = new Set<string>();
 
-  /** An answer, or null where the server died. Waits while it is down. */
+  /** Resolves with the response, or null if the server was killed. Waits while it is down. */
   async #tried(call: () => Promise<Answer>): Promise<Answer | null> {
     await this.#gate.passed();
     try {
@@ -175,7 +175,7 @@ class ExchangeCrashRun {
     }
   }
 
-  /** Resolves when the sources are empty: everything has been forwarded. */
+  /** Resolves when the sources are empty, so that everything was forwarded. */
   async #rest(client: QueueClient): Promise<void> {
     const deadline = performance.now() + REST_TIMEOUT_MS;
     for (const queue of ['in', 'link', 'cross']) {

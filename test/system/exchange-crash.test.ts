@@ -3,11 +3,11 @@ import { describe, it } from 'node:test';
 import { freshSeed } from '../support/random.ts';
 import { runExchangeCrash } from './exchange-crash-run.ts';
 
-/** `npm run test:crash:exchanges` kills twenty times. */
+/** `npm run test:crash:exchanges` kills the server 20 times. */
 const KILLS = Number(process.env.EXCHANGE_KILLS ?? 2);
 
-describe('exchanges of a server that is killed under load', () => {
-  it(`bring each element to exactly its destinations, once each, in ${KILLS} kills`, async (t) => {
+describe('Exchanges of a server killed under load', () => {
+  it(`forward each element exactly once to each of its destinations in ${KILLS} kills`, async (t) => {
     const seed = Number(process.env.CRASH_SEED ?? freshSeed());
     const { faults, inserted, arrived } = await runExchangeCrash({ kills: KILLS, seed });
     t.diagnostic(

@@ -10,7 +10,7 @@ interface Shown {
   readonly lastError: string | null;
 }
 
-describe('The exchanges of a user who is removed', () => {
+describe('The exchanges of a removed user', () => {
   let folder: Folder;
   before(async () => {
     folder = await Folder.create();
@@ -38,7 +38,7 @@ describe('The exchanges of a user who is removed', () => {
   };
   const runs = { stopped: null, lastError: null };
 
-  it('stop when users are read again, with the reason, and run for the user who starts them', async () => {
+  it('stop when the users are reloaded, report the reason, and run again for the user who starts them', async () => {
     await write({ stays: ALL, goes: ALL, loses: ALL });
     const program = await folder.serve(['--config', 'q.json']);
     const stays = as(program, 'stays');
@@ -62,7 +62,7 @@ describe('The exchanges of a user who is removed', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('do not run after a restart without the user', async () => {
+  it('do not run after a restart', async () => {
     await write({ stays: ALL, goes: ALL });
     const before = await folder.serve(['--config', 'q.json']);
     const goes = as(before, 'goes');

@@ -15,7 +15,7 @@ describe('The exchanges of a server', () => {
 
   const as = (program: Program): QueueClient => new QueueClient({ url: program.url, credentials: 'admin:p' });
 
-  it('that the configuration file declares come back, and a delete or change says so', async () => {
+  it('that the configuration declares return at a restart, as a delete or change of them notes', async () => {
     const declared = { src: { ns: 'N', queue: 'in' }, dst: [{ ns: 'N', queue: 'out' }], consumer: {} };
     await folder.write('q.json', {
       http: { users: USER },
@@ -42,7 +42,7 @@ describe('The exchanges of a server', () => {
     assert.equal(await second.stop(), 0);
   });
 
-  it('have no thread for selectors with selectors: off, although one is stored', async (context) => {
+  it('start no selector thread if `selectors` is off, even if a stored exchange has a selector', async (context) => {
     if (process.platform !== 'linux') return context.skip('threads are counted in /proc');
     const config = { http: { users: USER }, namespaces: { N: { url: 'sqlite:selecting.db' } } };
     await folder.write('q.json', config);

@@ -5,22 +5,22 @@ import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
-/** `npm run test:crash:batches` kills two hundred times. */
+/** `npm run test:crash:batches` kills the server 200 times. */
 const KILLS = Number(process.env.BATCH_KILLS ?? 5);
 const PRODUCERS = 4;
 const LINES = 50;
-/** After one batch more was stored. */
+/** The time of a kill after one more batch was stored. */
 const KILL_AFTER_MS = { least: 0, most: 150 };
 
-/** Lines of one request, all of them with the same prefix. */
+/** The lines of one request, whose bodies start with `name`. */
 interface Batch {
   readonly name: string;
   readonly isKeyed: boolean;
   isStored: boolean;
 }
 
-describe('inserts of many of a server that is killed under load', () => {
-  it(`are stored whole or not at all, and with keys once, in ${KILLS} kills`, async (t) => {
+describe('Batch inserts on a server killed under load', () => {
+  it(`are stored completely or not at all, and with keys exactly once, in ${KILLS} kills`, async (t) => {
     const seed = Number(process.env.CRASH_SEED ?? freshSeed());
     const config = { http: { users: { test1: 'test1' } }, namespaces: { N: { url: 'sqlite:N.db' } } };
     await using server = await ServerProcess.create({ config });
@@ -75,7 +75,7 @@ class InsertRun {
     return this.#batches.filter(({ isStored }) => isStored).length;
   }
 
-  /** Sends batches with and without keys in turn. One with keys is sent until it is stored. */
+  /** Sends batches with and without keys alternately. A batch with keys is repeated until it is stored. */
   async #produce(producer: number): Promise<void> {
     for (let n = 0; !this.#isStopping; n += 1) {
       const isKeyed = n % 2 === 0;
@@ -99,13 +99,13 @@ class InsertRun {
       }
     } catch (error) {
       if (error instanceof assert.AssertionError) throw error;
-      // The connection is lost, or nothing listens yet.
+      // The connection broke, or the server is not listening yet.
       await delay(10);
     }
     return false;
   }
 
-  /** How often each body is in the queue. */
+  /** The number of elements with each body. */
   async #drain(): Promise<Map<string, number>> {
     const counts = new Map<string, number>();
     for (;;) {

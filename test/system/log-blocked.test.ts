@@ -7,13 +7,13 @@ import { Folder, type Program } from './program.ts';
 
 const USERS = { test1: 'test1' };
 
-describe('A log that nobody takes', {
+describe('A log that cannot be written', {
   skip: process.platform !== 'linux' && 'only Linux has /dev/full',
-  // An end that never comes is not waited for.
+  // Fails a test whose process never ends.
   timeout: 120_000,
 }, () => {
   let folder: Folder;
-  /** Standard errors on which every write fails, or would wait for ever. */
+  /** File descriptors for standard error on which every write fails or would block forever. */
   const opened: number[] = [];
 
   before(async () => {
@@ -41,18 +41,18 @@ describe('A log that nobody takes', {
       return fd;
     };
 
-    it(`at ${name} keeps no stop from ending, with exit code 0`, async () => {
+    it(`to ${name} does not prevent a stop, with exit code 0`, async () => {
       const program = await folder.serve(['--config', 'q.json'], { errorTo: errorTo() });
       assert.equal(await program.stop(), 0);
     });
 
-    it(`at ${name} keeps no start that fails from ending, with exit code 1`, async () => {
+    it(`to ${name} does not prevent a failed start from ending, with exit code 1`, async () => {
       const program = await folder.run(['--config', 'bad.json'], { errorTo: errorTo() });
       assert.equal(program.code, 1);
     });
 
-    it(`at ${name} keeps no second signal from ending the process, with exit code 1`, async () => {
-      // A stop that never ends by itself.
+    it(`to ${name} does not prevent a second signal from ending the process, with exit code 1`, async () => {
+      // A stop that never ends.
       const hanging = `
         import { Server } from 'node:net';
         Server.prototype.close = function () { return this; };
@@ -85,7 +85,7 @@ function fullPipe(folder: Folder, opened: number[]): number {
   return openSync(path, constants.O_RDWR);
 }
 
-/** Somebody who presses Ctrl-C again and again. */
+/** Sends signals repeatedly, like a user who presses Ctrl-C several times. */
 async function pressUntil(ended: AbortSignal, program: Program): Promise<void> {
   while (!ended.aborted) {
     program.signal('SIGTERM');

@@ -26,7 +26,7 @@ describe('The log', () => {
 
   after(() => folder.dispose());
 
-  it('has each 403, for a missing right and for a foreign page, with who asked for what', async () => {
+  it('contains each 403, for a missing right or a foreign page, with the user, the address and the request', async () => {
     const program = await folder.serve(['--config', 'q.json']);
     const from = { 'x-forwarded-for': '198.51.100.7' };
     await request(program, 'reader:p', 'PUT', '/q/N/orders?delay=1', from);
@@ -66,7 +66,7 @@ describe('The log', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('has a line for each request and each connection if log.access is on', async () => {
+  it('contains a line for each request and each connection if log.access is on', async () => {
     const program = await folder.serve(['--config', 'access.json']);
     await request(program, 'ann:ann', 'PUT', '/q/N/a?delay=5', { 'x-forwarded-for': '198.51.100.7' });
     await request(program, 'ann:ann', 'GET', '/nowhere');
@@ -90,7 +90,7 @@ describe('The log', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('at level debug has logins, rejected requests with their code, and connections, but no content', async () => {
+  it('contains logins, rejected requests with their codes, and connections at level debug, but no content', async () => {
     const program = await folder.serve(['--config', 'debug.json']);
     await request(program, 'ann:ann', 'PUT', '/q/N/a?delay=CANARY');
     await request(program, 'ann:ann', 'GET', '/q/N/a?to=0');
@@ -110,7 +110,7 @@ describe('The log', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('is JSON where it is no terminal, and text if log.format says so', async () => {
+  it('is text in a pipe if log.format is text', async () => {
     const program = await folder.serve(['--config', 'q.json'], { env: { QUAYSIDE_LOG__FORMAT: 'text' } });
     await program.says(
       /^\d\d:\d\d:\d\d\.\d{3} INFO {2}listening {2}event=start {2}pid=\d+ {2}url=http:\S+$/m,
@@ -119,7 +119,7 @@ describe('The log', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('takes an Origin that ends in an escaped character, in both formats', async () => {
+  it('masks a secret in an Origin that ends in an escaped character, in both formats', async () => {
     for (const format of ['text', 'json']) {
       const program = await folder.serve(['--config', 'q.json'], { env: { QUAYSIDE_LOG__FORMAT: format } });
       await request(program, null, 'GET', '/livez', { origin: 'x://h?token=1"' });
@@ -132,7 +132,7 @@ describe('The log', () => {
     }
   });
 
-  it('on a terminal is text, unless log.format says json', {
+  it('is text on a terminal, unless log.format is json', {
     skip: process.platform !== 'linux' && 'script(1) differs',
   }, () => {
     const serve = `exec ${[process.execPath, ...SERVER_ARGS].join(' ')} --config q.json`;
@@ -155,7 +155,7 @@ describe('The log', () => {
     }
   });
 
-  it('warns at the start if clients could use up the files that the process may open', {
+  it('warns at the start if clients could exhaust the limit of open files', {
     skip: process.platform === 'win32' && 'no such limit',
   }, async () => {
     await folder.write('many.json', { ...CONFIG, http: { ...CONFIG.http, maxSockets: 2_000_000_000 } });

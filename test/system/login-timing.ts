@@ -1,7 +1,8 @@
 /**
- * Measures whether the time that a rejected login takes says if a user exists: the real server, over HTTP, wrong
- * passwords of users and names of nobody by turns. Each login comes from another network, as a proxy reports it, so
- * that no limit cuts in. `npm run test:login-timing`; `LOGIN_SAMPLES` sets how many of both together.
+ * Measures whether the duration of a rejected login reveals if the user exists: against the real server over HTTP, with
+ * wrong passwords of existing users and names of unknown users. Each login comes from another network, as a proxy
+ * reports it, so that no rate limit applies. `npm run test:login-timing`; `LOGIN_SAMPLES` sets the total number of
+ * logins.
  */
 import { randomInt } from 'node:crypto';
 import { hashPassword } from '../../src/access/password.ts';
@@ -10,9 +11,9 @@ import { ServerProcess } from '../support/server-process.ts';
 
 const SAMPLES = Number(process.env.LOGIN_SAMPLES ?? 2_000);
 const WARM_UP = 100;
-/** So many that the limit on one name is not reached. */
+/** Enough that no user reaches the rate limit per name. */
 const USERS = 200;
-/** The largest difference that is accepted. */
+/** The largest accepted relative difference of the means. */
 const MAX_DIFFERENCE = 0.05;
 
 const CASES = ['wrong password', 'unknown user'] as const;
@@ -31,7 +32,7 @@ const times: Record<Case, number[]> = { 'wrong password': [], 'unknown user': []
 let first = 0;
 try {
   for (let i = -WARM_UP; i < SAMPLES; i++) {
-    // In pairs, each in a random order: a slow moment of the machine meets both alike.
+    // Both cases alternate in random order, so that slow moments of the machine affect both alike.
     if (i % 2 === 0) first = randomInt(2);
     const which = CASES[(first + Math.abs(i % 2)) % 2] ?? 'unknown user';
     const ms = await rejectedIn(which, i + WARM_UP);
@@ -54,7 +55,7 @@ async function rejectedIn(which: Case, i: number): Promise<number> {
   return ms;
 }
 
-/** Names of one length: longer ones would take longer to read. */
+/** Names of equal length, because longer ones take longer to parse. */
 function nameOf(kind: 'user' | 'none', i: number): string {
   return `${kind}${String(i).padStart(4, '0')}`;
 }

@@ -21,7 +21,7 @@ describe('Logins behind a proxy', () => {
 
   after(() => folder.dispose());
 
-  it('are limited by the network of the client, and after a restart one who logged in there before is not kept out', async () => {
+  it('are limited per network of the client, and a user who has logged in from it is exempt, even after a restart', async () => {
     const first = await folder.serve(['--config', 'trusted.json']);
     assert.equal(await statusOf(first, 'ann:ann', '198.51.100.7'), 200);
     assert.equal(await first.stop(), 0);
@@ -42,7 +42,7 @@ describe('Logins behind a proxy', () => {
     assert.equal(await second.stop(), 0);
   });
 
-  it('of a worker with a stale password, twenty at a time, keep out neither its user nor others', async () => {
+  it('of a worker with a stale password, twenty at a time, lock out neither its user nor others', async () => {
     const program = await folder.serve(['--config', 'plain.json']);
     for (let second = 0; second < 5; second++) {
       const stale = Array.from({ length: 20 }, () => statusOf(program, 'ann:stale', null));
@@ -53,7 +53,7 @@ describe('Logins behind a proxy', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('count for the peer if it is no trusted proxy, whatever it says', async () => {
+  it("are attributed to the peer's own address if it is not a trusted proxy", async () => {
     const program = await folder.serve(['--config', 'plain.json']);
     assert.equal(await statusOf(program, 'ann:wrong', '198.51.100.7'), 401);
     await program.logs((lines) => lines.some(({ event }) => event === 'login-failed'));
@@ -62,7 +62,7 @@ describe('Logins behind a proxy', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('need networks that are networks', async () => {
+  it('are not served if trustedProxies contains an invalid network', async () => {
     await folder.write('wrong.json', { http: { trustedProxies: ['10.0.0.0/8', 'proxy.example'] } });
     const program = await folder.run(['--config', 'wrong.json']);
     assert.equal(program.code, 2);

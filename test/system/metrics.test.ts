@@ -41,9 +41,9 @@ describe('The metrics of a server', () => {
     await folder.dispose();
   });
 
-  it('tell the size of each file and the free space of its disk, and nothing of what has no file', async () => {
+  it('report the size of each database file and the free space of its disk, but nothing for memory databases', async () => {
     let text = '';
-    // What the server itself writes may come between the two looks.
+    // The server may write between the two measurements.
     await until(async () => {
       text = await metrics();
       const [, bytes = ''] = /^quayside_storage_file_bytes\{engine="sqlite:N\.db"\} (\d+)$/m.exec(text) ?? [];
@@ -57,7 +57,7 @@ describe('The metrics of a server', () => {
     other.close();
   });
 
-  it('show the engine of statistics to users of the namespaces that it counts for, as the list of engines does', async () => {
+  it('show the engine of statistics only to users of its namespaces, like the list of engines', async () => {
     const shown: Record<string, readonly boolean[]> = {};
     for (const user of ['test1', 'other', 'counts']) {
       const own = new QueueClient({ url: program.url, credentials: `${user}:${user}` });
@@ -68,14 +68,14 @@ describe('The metrics of a server', () => {
     assert.deepEqual(shown, { test1: [true, true], other: [false, false], counts: [true, true] });
   });
 
-  it('tell how long requests took by operation, a get with its wait', async () => {
+  it('report the durations of requests by operation, including the wait of a get', async () => {
     const name = 'quayside_http_request_duration_seconds';
     const waiting = client.get('N', 'q', { to: 60_000 });
     await client.insert('N', 'q', 'x');
     assert.equal((await waiting).status, 200);
     await client.get('N', 'q', { to: 300 });
     await client.request('GET', '/nothing/here');
-    // Scrapes within a second show the same numbers.
+    // Scrapes within one second return the same numbers.
     let text = await metrics();
     while (!text.includes(`${name}_count{operation="unmatched"} 1\n`)) {
       await delay(100);

@@ -10,11 +10,11 @@ import { ServerProcess } from '../support/server-process.ts';
 import { linkClient } from '../support/source-package.ts';
 
 const PAGES = new URL('../../docs/migrate/', import.meta.url);
-/** A block of code that runs, and the block of text behind it: what it prints. */
+/** A code block followed by a text block with its output. */
 const EXAMPLE = /^```(js|python|sh|ts)\n(.*?)^```\n+```text\n(.*?)^```$/gms;
 const CODE = /^```(js|python|sh|ts)$/gm;
 
-describe('The pages about moving to Quayside', () => {
+describe('The pages about migrating to Quayside', () => {
   let server: ServerProcess;
   let client: QueueClient;
   let folder: string;
@@ -38,10 +38,10 @@ describe('The pages about moving to Quayside', () => {
   });
 
   for (const name of ['bullmq.md', 'celery.md', 'sqs.md', 'beanstalkd.md']) {
-    it(`${name} has code that prints what the page says`, () => runExamples(name));
+    it(`${name} has code that prints the output shown`, () => runExamples(name));
   }
 
-  it('keuss-server.md has code that prints what the page says, and copies elements as they are', async () => {
+  it('keuss-server.md has code that prints the output shown and copies elements unchanged', async () => {
     for (const body of ['one', 'two', 'three']) {
       await client.request('PUT', '/q/N/old?tries=1', {
         headers: { 'content-type': 'text/plain', 'x-ks-hdr-lang': 'en' },

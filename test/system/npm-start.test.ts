@@ -11,10 +11,10 @@ import { Folder } from './program.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const PATIENCE_MS = 60_000;
-/** ADR 6. */
+/** The flags of ADR 6. */
 const V8_FLAGS = ['--max-semi-space-size=8', '--no-allocation-site-pretenuring'];
 
-/** The command of README's first screen, as a service manager or a terminal runs it. */
+/** Runs `npm start`, as a terminal or a service manager does. */
 class NpmStart {
   readonly npm: ChildProcess;
   readonly ended: Promise<{ code: number | null; signal: string | null }>;
@@ -51,7 +51,7 @@ class NpmStart {
     this.#listeners.delete(look);
   }
 
-  /** What the start prints of the server itself, which is not the process that was started here. */
+  /** The process id that the server prints; npm's process is another one. */
   get serverPid(): number {
     return Number(/Its process is (\d+)/.exec(this.output)?.[1]);
   }
@@ -79,7 +79,7 @@ describe('npm start', () => {
   after(() => rm(folder, { recursive: true, force: true }));
 
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
-    it(`ended by ${signal} to npm stops the server, and the next start finds its files free`, async () => {
+    it(`stops the server on ${signal} to npm and leaves no process or pid file`, async () => {
       started = new NpmStart(dataDir);
       await started.says(/listens on .*\n.*reloads/);
       const { serverPid } = started;
@@ -94,7 +94,7 @@ describe('npm start', () => {
     });
   }
 
-  it('runs the server with the flags of the start script, its console, and no shell between npm and it', async () => {
+  it("runs the server with the start script's flags and its console, directly as a child of npm", async () => {
     started = new NpmStart(dataDir);
     await started.says(/listens on .*\n.*reloads/);
     const { serverPid, npm } = started;
@@ -113,7 +113,7 @@ describe('npm start', () => {
     assert.equal(isAlive(serverPid), false);
   });
 
-  it('has on Windows what cmd.exe runs for the word exec of its script', async () => {
+  it('has an exec.cmd, which cmd.exe runs for the `exec` of the start script on Windows', async () => {
     const { scripts } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8'));
     assert.equal(scripts.start, `node scripts/console.ts && exec node ${V8_FLAGS.join(' ')} src/main.ts`);
     assert.match(await readFile(join(ROOT, 'exec.cmd'), 'utf8'), /^@rem [^\r\n]*\r\n@%\*\r\n$/);
@@ -135,7 +135,7 @@ describe('The pid file', () => {
 
   after(() => folder.dispose());
 
-  it('names the server, is for its owner alone, and goes with it', async () => {
+  it("contains the server's process id, is readable only by its owner, and is removed at the stop", async () => {
     const program = await folder.serve(['--config', 'q.json']);
     await program.says(/reloads/);
     assert.equal(await readFile(pidFile(), 'utf8'), `${program.pid}\n`);
@@ -149,7 +149,7 @@ describe('The pid file', () => {
     ['that is no number', 'x\n'],
     ['that a kill left empty', ''],
   ] as const) {
-    it(`${what} is replaced without a word`, async () => {
+    it(`${what} is overwritten without a warning`, async () => {
       await writeFile(pidFile(), content);
       const program = await folder.serve(['--config', 'q.json']);
       await program.says(/reloads/);
@@ -159,7 +159,7 @@ describe('The pid file', () => {
     });
   }
 
-  it('of two servers on one dataDir names the later one, which says so, and stays when the earlier ends', async () => {
+  it('of two servers on one dataDir names the later one, which logs a warning, and survives the stop of the earlier one', async () => {
     const first = await folder.serve(['--config', 'q.json']);
     await first.says(/reloads/);
     const second = await folder.serve(['--config', 'q.json']);
@@ -171,7 +171,7 @@ describe('The pid file', () => {
     await assert.rejects(stat(pidFile()), { code: 'ENOENT' });
   });
 
-  it('that cannot be written leaves a server that serves, with a warning', async () => {
+  it('that cannot be written causes a warning, but the server runs', async () => {
     await mkdir(join(pidFile(), 'x'), { recursive: true });
     const program = await folder.serve(['--config', 'q.json']);
     await program.says(/reloads/);

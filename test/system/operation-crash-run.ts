@@ -5,26 +5,26 @@ import { type Random, seededRandom } from '../support/random.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
 export interface OperationCrashOptions {
-  /** Of the engine of the source. */
+  /** The URL of the source's engine. */
   readonly url: string;
   readonly kills: number;
   readonly seed: number;
 }
 
 export interface OperationCrashReport {
-  /** Kills after which the operation had not ended yet. */
+  /** Kills that interrupted a running operation. */
   readonly cut: number;
-  /** Elements that operations were about. */
+  /** The number of elements processed by operations. */
   readonly elements: number;
-  /** Everything that is wrong, one line each; empty where the run passed. */
+  /** The violations found, one line each; empty if the run passed. */
   readonly faults: readonly string[];
 }
 
-/** One kind of operation on the elements of `N/from`, and what is where when it has ended. */
+/** An operation on the elements of `N/from`, and the expected result. */
 interface Kind {
   readonly request: object;
   readonly stays: boolean;
-  /** Where the elements, or their copies, arrive; null: nowhere. */
+  /** The queue in which the elements or their copies arrive; null if there is none. */
   readonly target: { readonly ns: string; readonly queue: string } | null;
   readonly reserves?: true;
 }
@@ -46,15 +46,15 @@ const KINDS: readonly Kind[] = [
 ];
 
 const ELEMENTS = 600;
-/** Of operations that would end too soon to be cut. */
+/** A rate limit, elements per second, for operations that would otherwise end before the kill. */
 const RATE = 2_000;
 const KILL_AFTER_MS = { least: 0, most: 250 };
 const END_TIMEOUT_MS = 60_000;
 const JSON_TYPE = { 'content-type': 'application/json' };
 
 /**
- * Kills the real server again and again while it runs an operation, starts it again, waits for the end of the
- * operation, and compares: each element in exactly the queues where it should be, once each, and each counted once.
+ * Repeatedly kills the real server while it runs an operation, restarts it, waits until the operation has ended, and
+ * compares: each element must be exactly in the queues where it belongs, once each, and be counted once.
  */
 export async function runOperationCrash({
   url,
@@ -127,7 +127,7 @@ class OperationCrashRun {
     return bodies;
   }
 
-  /** Lines of elements, at most `count`; with a reserve they stay. */
+  /** Takes at most `count` elements; a reserve leaves them in the queue. */
   async #take(
     client: QueueClient,
     { ns, queue }: typeof SOURCE,
@@ -148,7 +148,7 @@ class OperationCrashRun {
       const record = jsonOf<OperationRecord>(await client.request('GET', `/operations/${id}`));
       if (record.state !== 'running' || performance.now() > deadline) return record;
       if (isFirst) this.#cut += 1;
-      // Of an engine that nodes share, seven seconds: each question costs the processor time of two processes.
+      // With a shared engine this takes seven seconds, and each poll costs processor time in two processes.
       await delay(50);
     }
   }

@@ -6,9 +6,9 @@ import { freshSeed } from '../support/random.ts';
 import { withParameter } from '../support/run-servers.ts';
 import { runOperationCrash } from './operation-crash-run.ts';
 
-/** In each kind of operation once; `npm run test:crash:operations` kills 200 times. */
+/** One kill per kind of operation; `npm run test:crash:operations` kills 200 times. */
 const KILLS = Number(process.env.OPERATION_KILLS ?? 9);
-/** Nodes that share an engine wait for seven seconds until they continue what another one left. */
+/** With a shared engine, a node waits seven seconds before it continues the operation of another node. */
 const KILLS_SHARED = Math.ceil(KILLS / 10);
 
 const ENGINES: Readonly<Record<string, { readonly kills: number; readonly url: () => Promise<string> }>> = {
@@ -23,9 +23,9 @@ const ENGINES: Readonly<Record<string, { readonly kills: number; readonly url: (
   },
 };
 
-describe('a server that is killed while it runs bulk operations', { concurrency: true }, () => {
+describe('A server killed while it runs bulk operations', { concurrency: true }, () => {
   for (const [name, { kills, url }] of Object.entries(ENGINES)) {
-    it(`continues each, loses no element and changes none twice, in ${kills} kills on ${name}`, async (t) => {
+    it(`continues each operation, loses no element and changes none twice, in ${kills} kills on ${name}`, async (t) => {
       const seed = Number(process.env.CRASH_SEED ?? freshSeed());
       const { faults, cut, elements } = await runOperationCrash({ url: await url(), kills, seed });
       t.diagnostic(`kills=${kills} cut=${cut} elements=${elements} faults=${faults.length} seed=${seed}`);

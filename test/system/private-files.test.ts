@@ -16,7 +16,7 @@ describe('The files of a server', { skip }, () => {
 
   afterEach(() => folder.dispose());
 
-  it('are for its owner alone, and so is their folder, whatever the umask', async () => {
+  it('and their folder are accessible only to their owner, whatever the umask', async () => {
     const program = await folder.serve([], { umask: 0 });
     await program.says(/reloads/);
     const password = /password {2}(\S+)/.exec(program.stdout)?.[1];
@@ -33,7 +33,7 @@ describe('The files of a server', { skip }, () => {
     assert.deepEqual(warningsOf(program), []);
   });
 
-  it('that others may use are named at the start', async () => {
+  it('cause a warning at the start if others may access them', async () => {
     const first = await folder.serve([]);
     await first.stop();
     await chmod(folder.file('data'), 0o755);
@@ -47,7 +47,7 @@ describe('The files of a server', { skip }, () => {
     assert.equal(await second.stop(), 0);
   });
 
-  describe('whose mode forbids it', () => {
+  describe('that the server may not access', () => {
     const DATABASE = '{ N: { url: "sqlite:N.db" } }';
     const start = async (namespaces: string): Promise<string> => {
       await folder.write('q.yaml', `{ http: { port: 0, users: { u: p } }, namespaces: ${namespaces} }`);
@@ -60,7 +60,7 @@ describe('The files of a server', { skip }, () => {
         .join('\n');
     };
 
-    it('a folder that the server may not enter is named', async () => {
+    it('are reported by name if the server may not enter their folder', async () => {
       await mkdir(folder.file('data'), { mode: 0o000 });
       const hint = 'Let the user that runs the server enter it, or name another folder\\.';
       for (const namespaces of ['{ N: { url: "sqlite::memory:" } }', DATABASE]) {
@@ -83,7 +83,7 @@ describe('The files of a server', { skip }, () => {
       ['may not read', 0o000],
       ['may only read', 0o444],
     ] as const) {
-      it(`a file that the server ${what} is named, and not taken for damaged`, async () => {
+      it(`are reported by name, not as damaged, if the server ${what} them`, async () => {
         await (await folder.serve([])).stop();
         await chmod(folder.file('data/N.db'), mode);
         assert.match(
@@ -95,7 +95,7 @@ describe('The files of a server', { skip }, () => {
   });
 
   for (const group of ['http', 'stomp', 'amqp']) {
-    it(`include the TLS key of ${group}: one that others may read is named`, async () => {
+    it(`include the TLS key of ${group}, for which a warning is logged if others may read it`, async () => {
       writeCertificate({ cert: folder.file('cert.pem'), key: folder.file('key.pem') }, 'a');
       await chmod(folder.file('key.pem'), 0o604);
       const listener = { port: 0, tls: { cert: 'cert.pem', key: 'key.pem' } };
@@ -117,7 +117,7 @@ function warningsOf(program: Program): string[] {
   return lines.map(({ msg }) => String(msg));
 }
 
-/** Of a folder, as `.`, and of each file in it. */
+/** The octal modes of the folder (as `.`) and of each file in it. */
 async function modesIn(path: string): Promise<Map<string, string>> {
   const modes = new Map<string, string>();
   for (const name of ['.', ...(await readdir(path))]) {

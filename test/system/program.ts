@@ -6,12 +6,12 @@ import { join } from 'node:path';
 import { spawnOwned } from '../support/owned-process.ts';
 import { SERVER_ARGS, SERVER_CACHE } from '../support/server-command.ts';
 
-/** Only for a test that would otherwise hang; nothing is measured with it. */
+/** Only prevents a hanging test; nothing is measured with it. */
 const PATIENCE_MS = 60_000;
 
 /**
- * Of Debian's util-linux. Root may open any file, whatever its mode, and loses that here: the mode counts as for other
- * users.
+ * Drops root's capabilities to bypass file modes, so that modes apply to root as to other users. setpriv is part of
+ * util-linux.
  */
 const OBEYING_MODES = [
   '/usr/bin/setpriv',
@@ -24,15 +24,15 @@ export interface ProgramOptions {
   readonly env?: Readonly<Record<string, string>>;
   readonly input?: string;
   readonly nodeArgs?: readonly string[];
-  /** In place of this program's own. */
+  /** The umask of the child process; defaults to this process's. */
   readonly umask?: number;
-  /** Whether the modes of files and folders bind it also if root runs the test. */
+  /** Whether file modes apply to the program even if root runs the test. */
   readonly obeysModes?: boolean;
-  /** A file descriptor that takes standard error in place of this program. */
+  /** The file descriptor for standard error, which is then not captured. */
   readonly errorTo?: number;
 }
 
-/** A folder of its own, in which the program is run as a user would, any number of times. */
+/** A temporary folder in which a test runs the program as a user would, any number of times. */
 export class Folder {
   readonly path: string;
   readonly #programs = new Set<Program>();
@@ -55,21 +55,21 @@ export class Folder {
     return name;
   }
 
-  /** Starts what `npm start -- ARGS` runs, here. */
+  /** Starts the command of `npm start -- ARGS` in this folder. */
   launch(args: readonly string[], options: ProgramOptions = {}): Program {
     const program = new Program(this.path, args, options);
     this.#programs.add(program);
     return program;
   }
 
-  /** Runs it to its end. */
+  /** Runs the program and waits for its end. */
   async run(args: readonly string[], options: ProgramOptions = {}): Promise<Program> {
     const program = this.launch(args, options);
     await program.ended;
     return program;
   }
 
-  /** Starts it and resolves when it listens. */
+  /** Starts the program and resolves when it listens. */
   async serve(args: readonly string[], options: ProgramOptions = {}): Promise<Program> {
     const env = { QUAYSIDE_HTTP__PORT: '0', ...options.env };
     const program = this.launch(args, { ...options, env });
@@ -77,19 +77,19 @@ export class Folder {
     return program;
   }
 
-  /** Ends what still runs and removes the folder. */
+  /** Kills programs that still run and removes the folder. */
   async dispose(): Promise<void> {
     for (const program of this.#programs) await program.kill();
     await rm(this.path, { recursive: true });
   }
 }
 
-/** One run of the program, both outputs apart. */
+/** One run of the program with its captured output. */
 export class Program {
   readonly ended: Promise<number | null>;
   stdout = '';
   stderr = '';
-  /** Null while it runs, and where a signal ended it. */
+  /** Null while it runs, and if a signal ended it. */
   code: number | null = null;
   readonly #child: ChildProcess;
   readonly #listeners = new Set<() => void>();
@@ -120,14 +120,14 @@ export class Program {
     });
     this.ended = once(this.#child, 'close').then(([code]) => {
       this.code = code;
-      // Not at its exit: its last lines may still be in the pipes then.
+      // Not set at `exit`, because the last lines may still be in the pipes then.
       this.#isClosed = true;
       for (const listener of this.#listeners) listener();
       return code;
     });
   }
 
-  /** What it printed as the address that it listens on. */
+  /** The URL that it printed as its address. @throws Error if it has not printed one */
   get url(): string {
     const found = /listens on (\S+)/.exec(this.stdout)?.[1];
     if (found === undefined) throw new Error(`It does not listen.\n${this.stdout}${this.stderr}`);
@@ -142,7 +142,7 @@ export class Program {
     this.#child.kill(signal);
   }
 
-  /** SIGTERM; answers the exit code. */
+  /** Sends SIGTERM and resolves with the exit code. */
   async stop(): Promise<number | null> {
     this.signal('SIGTERM');
     return this.ended;
@@ -153,17 +153,17 @@ export class Program {
     await this.ended;
   }
 
-  /** Resolves when one of its outputs holds the pattern. @throws Error where it ends before */
+  /** Resolves when one of its outputs matches the pattern. Rejects if the program ends before that. */
   says(pattern: RegExp): Promise<void> {
     return this.#until(() => pattern.test(this.stdout) || pattern.test(this.stderr), `never said ${pattern}`);
   }
 
-  /** Resolves when the log lines so far are as a test waits for. @throws Error where it ends before */
+  /** Resolves when `isEnough` accepts the log lines so far. Rejects if the program ends before that. */
   logs(isEnough: (lines: Record<string, unknown>[]) => boolean): Promise<void> {
     return this.#until(() => isEnough(this.logged()), 'never logged what was waited for');
   }
 
-  /** Log lines so far, each as what it says. */
+  /** The log lines so far, parsed. */
   logged(): Record<string, unknown>[] {
     const whole = this.stderr.slice(0, this.stderr.lastIndexOf('\n') + 1);
     return whole

@@ -19,19 +19,19 @@ const CASES = path.join(ROOT, 'ops/prometheus/rules.test.yaml');
 const DASHBOARD = path.join(ROOT, 'ops/grafana/dashboard.json');
 const PAGE = path.join(ROOT, 'docs/operate/alerts.md');
 
-/** With everything on that has series. */
+/** A configuration with all features that have metrics. */
 const CONFIG = {
   http: { users: { test1: 'test1' } },
   stomp: { port: 0 },
   amqp: { port: 0 },
   metrics: { perQueue: true },
-  // Nothing listens there: the series exist all the same.
+  // Nothing listens there, but the series exist.
   tracing: { otlp: 'http://127.0.0.1:9', ratio: 0 },
   namespaces: { N: { url: 'sqlite:N.db', deadLetter: { maxTries: 3 } } },
   exchanges: { x1: { src: { ns: 'N', queue: 'src' }, dst: [{ ns: 'N', queue: 'to' }] } },
 };
 
-/** Only for a panel that never has data; two are enough. */
+/** A limit for a panel that never has data; two scrapes are enough. */
 const SCRAPES = 60;
 
 interface Rule {
@@ -63,10 +63,10 @@ interface Dashboard {
   readonly templating: { readonly list: readonly { readonly name: string; readonly definition?: string }[] };
 }
 
-/** The values of each label of each metric. */
+/** The label values by metric and label. */
 type Series = Map<string, Map<string, Set<string>>>;
 
-describe('What Prometheus is given', () => {
+describe('The Prometheus setup', () => {
   let server: ServerProcess;
   let series: Series;
   let rules: readonly Rule[];
@@ -96,7 +96,7 @@ describe('What Prometheus is given', () => {
     if (folder !== undefined) await rm(folder, { recursive: true });
   });
 
-  /** Throws what promtool says of expressions that it cannot parse. */
+  /** Rejects with promtool's output if it cannot parse an expression. */
   const checkSyntax = async (expressions: readonly string[]): Promise<void> => {
     const file = path.join(folder, 'expressions.yaml');
     const recorded = expressions.map((expr, i) => ({ record: `expression:${i}`, expr }));
@@ -104,12 +104,12 @@ describe('What Prometheus is given', () => {
     promtool('check', 'rules', file);
   };
 
-  it('has rules that promtool accepts, and cases in which they behave as expected', () => {
+  it('has rules that promtool accepts and that pass their test cases', () => {
     promtool('check', 'rules', RULES);
     promtool('test', 'rules', CASES);
   });
 
-  it('has for each alert a case in which it fires, and one in which it does not', () => {
+  it('has for each alert a test case in which it fires, and one in which it does not', () => {
     const tests = cases.tests.flatMap((one) => one.alert_rule_test);
     const named = (fires: boolean) =>
       new Set(tests.filter((one) => one.exp_alerts.length > 0 === fires).map((one) => one.alertname));
@@ -119,13 +119,13 @@ describe('What Prometheus is given', () => {
     assert.deepEqual(named(false), alerts);
   });
 
-  it('has rules and cases about series that a server has', async () => {
+  it('has rules and test cases that use only series of a real server', async () => {
     for (const { alert, expr } of rules) assertKnown(expr, series, alert);
     const inputs = cases.tests.flatMap((one) => one.input_series.map((input) => input.series));
     for (const input of inputs) assertKnown(input, series, 'a case of rules.test.yaml');
   });
 
-  it('has a dashboard whose expressions are correct, and about series that a server has', async () => {
+  it('has a dashboard with valid expressions that use only series of a real server', async () => {
     const targets = dashboard.panels.flatMap(({ title, targets = [] }) =>
       targets.map(({ expr, legendFormat }) => ({ title, expr: withoutVariables(expr), legendFormat })),
     );
@@ -142,7 +142,7 @@ describe('What Prometheus is given', () => {
     const prometheus = await PrometheusServer.start(server.url, 'test1:test1');
     const client = new QueueClient({ url: server.url });
     try {
-      // Two panels show only what is not as it should be.
+      // Two panels show only problems.
       await client.pause('N', 'paused');
       const expressions = [
         ...dashboard.panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr)),
@@ -153,7 +153,7 @@ describe('What Prometheus is given', () => {
       ];
       let empty = expressions.map((expr) => withoutVariables(expr).replaceAll('$namespace', '.+'));
       assert.ok(empty.length > 50);
-      // A rate needs two scrapes, which are a second apart.
+      // A rate needs two scrapes, which are one second apart.
       for (let left = SCRAPES; empty.length > 0 && left > 0; left -= 1, await delay(1_000)) {
         await client.commit('N', 'q', 'none');
         const results = await Promise.all(empty.map((expr) => prometheus.query(expr)));
@@ -174,7 +174,7 @@ describe('What Prometheus is given', () => {
         ),
       ),
     );
-    // Of a histogram, its buckets are enough.
+    // The buckets of a histogram are enough.
     const wanted = [...series.keys()].filter((metric) => !/_(sum|count)$/.test(metric));
     assert.deepEqual(
       wanted.filter((metric) => !shown.has(metric)),
@@ -182,7 +182,7 @@ describe('What Prometheus is given', () => {
     );
   });
 
-  it('has a dashboard with panels of their own places, ids and rows, and variables that exist', () => {
+  it('has a dashboard without duplicate positions or ids, and with declared variables only', () => {
     const { panels, templating } = dashboard;
     const places = panels.map(({ gridPos: { x, y } }) => `${x}, ${y}`);
     assert.equal(new Set(places).size, panels.length);
@@ -204,7 +204,7 @@ describe('What Prometheus is given', () => {
     }
   });
 
-  it('finds expressions that no server has series for, and those with an error', async () => {
+  it('is tested by checks that find unknown series and syntax errors', async () => {
     for (const wrong of [
       'quayside_queue',
       'sum(rate(quayside_element{namespace="N"}[5m]))',
@@ -218,7 +218,7 @@ describe('What Prometheus is given', () => {
     await assert.rejects(checkSyntax(['sum by namespace (quayside_elements)']), /parse error/);
   });
 
-  it('has a page with a section for each alert, to which the alert leads', async () => {
+  it('has a page with a section for each alert, which the alert links', async () => {
     const sections = (await readFile(PAGE, 'utf8')).split(/^## /m).slice(1);
     const described = sections.filter((section) => section.startsWith('Quayside'));
     assert.deepEqual(
@@ -234,7 +234,7 @@ describe('What Prometheus is given', () => {
   });
 });
 
-/** Deletes an element now and another one each second, so that the operation runs for as long as the tests do. */
+/** Starts an operation that deletes one element per second, so that it runs as long as the tests. */
 async function startSlowOperation(client: QueueClient): Promise<void> {
   await client.insertLines(
     'N',
@@ -251,12 +251,12 @@ async function startSlowOperation(client: QueueClient): Promise<void> {
   }
 }
 
-/** With an interval in place of Grafana's; its other variables are in strings. */
+/** Replaces Grafana's interval variable; its other variables occur only in strings. */
 function withoutVariables(expression: string): string {
   return expression.replaceAll('$__rate_interval', '5m');
 }
 
-/** Throws with its output if it fails. */
+/** Runs promtool. @throws Error with its output if it fails */
 function promtool(...args: readonly string[]): string {
   return execFileSync('promtool', args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
 }
@@ -272,15 +272,15 @@ function seriesOf(text: string): Series {
   return series;
 }
 
-/** What Prometheus adds to what it scrapes. */
+/** Labels that Prometheus adds to scraped series. */
 const OF_THE_SCRAPE = ['job', 'instance'];
 
-/** Labels with a set of values that the server decides; the values of others are names that users choose. */
+/** Labels whose values the server defines; the values of other labels are names that users choose. */
 const CLOSED = new Set(['outcome', 'state', 'operation', 'protocol', 'le']);
 
 /**
  * Returns the labels that the result may have.
- * @throws AssertionError that names what no server has
+ * @throws AssertionError if the expression uses metrics or labels that no server has
  */
 function assertKnown(expression: string, series: Series, where: string): ReadonlySet<string> {
   const { selectors, grouping } = selectorsOf(expression);
@@ -296,7 +296,7 @@ function assertKnown(expression: string, series: Series, where: string): Readonl
       assert.ok(known !== undefined, `${where}: ${metric} has no label ${label}`);
       if (!CLOSED.has(label)) continue;
       for (const value of values) {
-        // An error that is rare has no series before it occurs.
+        // A rare error has no series before it occurs.
         const isCode = metric === 'quayside_operations_total' && ERROR_CODES.some((code) => code === value);
         assert.ok(known.has(value) || isCode, `${where}: ${metric} has no ${label}="${value}"`);
       }

@@ -11,7 +11,7 @@ import { type Answer, headerOf, jsonOf, QueueClient } from '../support/http-clie
 import { freePort, type ProxyKind, ReverseProxy } from '../support/proxies.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
-/** An address of this machine that is not the proxy's. */
+/** An address of this machine other than the proxy's. */
 const CLIENT = '127.0.0.2';
 const CREDENTIALS = 'test1:test1';
 const PAGE = await readFile(new URL('../../docs/operate/proxies.md', import.meta.url), 'utf8');
@@ -23,7 +23,7 @@ const CONFIG = {
   namespaces: { N: { url: 'sqlite::memory:' } },
 };
 
-/** Only for a test that would otherwise hang; nothing is measured with it. */
+/** Only prevents a hanging test; nothing is measured with it. */
 const PATIENCE_MS = 60_000;
 
 interface Waiting {
@@ -56,7 +56,7 @@ describe('docs/operate/proxies.md', () => {
     await server?.dispose();
   });
 
-  /** Starts a proxy on the page's configuration, perhaps with something changed. */
+  /** Starts a proxy with the configuration of the page, modified by `change`. */
   const through = async (kind: ProxyKind, change?: (config: string) => string): Promise<QueueClient> => {
     [port, stompPort] = [await freePort(), await freePort()];
     const page = configOf(kind);
@@ -68,7 +68,7 @@ describe('docs/operate/proxies.md', () => {
       61613: stompAddress(server),
       61612: `127.0.0.1:${stompPort}`,
     };
-    // Whole ports, in one pass: a free port may begin with another, or be one of them.
+    // Replaces whole ports in one pass, because a free port may start with, or equal, one of the ports to replace.
     const moved = config.replaceAll(
       /127\.0\.0\.1:(3444|8080|61613|61612)\b/g,
       (_, from) => addresses[from] ?? '',
@@ -90,7 +90,7 @@ describe('docs/operate/proxies.md', () => {
       await delay(20);
     }
   };
-  /** A get that waits behind the proxy, and whose client then leaves. */
+  /** Sends a get through the proxy and disconnects while it waits. */
   const leave = async (client: QueueClient, queue: string): Promise<void> => {
     const aborted = new AbortController();
     const got = client.get('N', queue, { to: 60_000, tid: 'leaves', signal: aborted.signal });
@@ -107,7 +107,7 @@ describe('docs/operate/proxies.md', () => {
 
   for (const kind of ['nginx', 'haproxy'] as const) {
     describe(`with ${kind}`, () => {
-      it('passes WebSocket on, and where its client connects from', async () => {
+      it('forwards WebSocket connections and the address of the client', async () => {
         await through(kind);
         const { WebSocket: WebSocketFrom } = createRequire(import.meta.url)('ws') as {
           WebSocket: new (url: string, protocols: string[], options: { localAddress: string }) => WebSocket;
@@ -131,7 +131,7 @@ describe('docs/operate/proxies.md', () => {
         await until(async () => (await waitingAt(queue)).length === 0);
       });
 
-      it('passes elements on as they are: every header, 8 KiB of them, and %2F in names', async () => {
+      it('forwards elements unchanged: all headers, up to 8 KiB, and %2F in names', async () => {
         const client = await through(kind);
         const own: Record<string, string> = {
           'x-ks-hdr-my_key': 'under',
@@ -148,14 +148,14 @@ describe('docs/operate/proxies.md', () => {
         assert.equal(await totalOf(queue), 0, 'both names of the queue are the same');
       });
 
-      it('lets Quayside refuse a body that is too large', async () => {
+      it('lets Quayside reject a body that is too large', async () => {
         const client = await through(kind);
         const answer = await client.insert('N', queueName(), Buffer.alloc(1_048_577));
         assert.equal(answer.status, 413);
         assert.equal(jsonOf<{ code: string }>(answer).code, 'body-too-large');
       });
 
-      it('lets a get wait to the end of its `to`, and wakes it', async () => {
+      it('lets a get wait until its `to` has passed or an element arrives', async () => {
         const client = await through(kind);
         const queue = queueName();
         const late = await client.get('N', queue, { to: 1_500 });
@@ -167,7 +167,7 @@ describe('docs/operate/proxies.md', () => {
         assert.equal((await got).body.toString(), 'x');
       });
 
-      it('passes events on as they happen, and notices when the client leaves', async () => {
+      it('forwards events at once, and closes the stream when the client disconnects', async () => {
         await through(kind);
         const listener = new EventClient({ url: `http://127.0.0.1:${port}`, query: 'ns=N&kinds=queues' });
         await until(async () => listener.isComplete);
@@ -183,7 +183,7 @@ describe('docs/operate/proxies.md', () => {
         await until(async () => (await subscribers()) === '0');
       });
 
-      it('takes a get back whose client has left, so that no element goes to it', async () => {
+      it('cancels the get of a client that disconnected, so that it takes no element', async () => {
         const client = await through(kind);
         const queue = queueName();
         await leave(client, queue);
@@ -192,7 +192,7 @@ describe('docs/operate/proxies.md', () => {
         assert.equal(await totalOf(queue), 1);
       });
 
-      it('says where a client connects from, whatever the client says', async () => {
+      it('forwards the address of the client even if the client forges one', async () => {
         await through(kind);
         const path = `/q/N/${queueName()}/status`;
         await requestFrom(CLIENT, port, path, {});
@@ -204,7 +204,7 @@ describe('docs/operate/proxies.md', () => {
         assert.deepEqual(addressesOf(path), [CLIENT, CLIENT]);
       });
 
-      it('gives up before `to` with an error of its own if it waits for less, and no element is lost', async () => {
+      it('responds with its own 504 if its timeout is shorter than `to`, and no element is lost', async () => {
         const client = await through(kind, (config) => config.replaceAll('75s', '1s'));
         const queue = queueName();
         const answer = await client.get('N', queue, { to: 60_000 });
@@ -215,7 +215,7 @@ describe('docs/operate/proxies.md', () => {
         assert.equal(await totalOf(queue), 1);
       });
 
-      it('sends no insert again whose response is lost', async () => {
+      it('does not repeat an insert whose response is lost', async () => {
         const queue = queueName();
         const [status, stored] = await insertThatLosesItsResponse(kind, 'PUT', queue);
         assert.ok(status >= 500, `${status}`);
@@ -224,7 +224,11 @@ describe('docs/operate/proxies.md', () => {
     });
   }
 
-  /** Before the server there is one that takes a whole request and closes: as a node that fails after it has stored. */
+  /**
+   * Puts a second node in front of the server, which reads a whole request and closes, like a node that fails after it
+   * has stored the element. Resolves with the highest status and the number of elements stored in addition to the
+   * successful insert.
+   */
   const insertThatLosesItsResponse = async (
     kind: ProxyKind,
     method: string,
@@ -236,7 +240,7 @@ describe('docs/operate/proxies.md', () => {
     try {
       const client = await through(kind, (config) => twoServers(change(config), other));
       const answers: Answer[] = [];
-      // Both take turns: with two requests, at least one goes to each.
+      // The nodes take turns: of two requests, at least one goes to each.
       for (const body of ['a', 'b']) answers.push(await client.request(method, `/q/N/${queue}`, { body }));
       const good = answers.filter(({ status }) => status === 200).length;
       return [Math.max(...answers.map(({ status }) => status)), (await totalOf(queue)) - Math.min(good, 1)];
@@ -245,7 +249,7 @@ describe('docs/operate/proxies.md', () => {
     }
   };
 
-  it('says of nginx that it sends a PUT again without `proxy_next_upstream off`, but not a POST', async () => {
+  it('is right that nginx repeats a PUT, but not a POST, without `proxy_next_upstream off`', async () => {
     const repeats = (config: string): string => config.replace('proxy_next_upstream off;', '');
     assert.deepEqual(await insertThatLosesItsResponse('nginx', 'PUT', queueName(), repeats), [200, 1]);
     await proxy?.stop();
@@ -253,7 +257,7 @@ describe('docs/operate/proxies.md', () => {
     assert.deepEqual([status >= 500, stored], [true, 0]);
   });
 
-  /** Statuses of inserts of which each should go to another node of two, the first of which is down. */
+  /** The statuses of inserts that alternate between two nodes, the first of which is down. */
   const statusesWithNodeDown = async (
     kind: ProxyKind,
     queue: string,
@@ -261,7 +265,8 @@ describe('docs/operate/proxies.md', () => {
     change = (config: string): string => config,
   ): Promise<number[]> => {
     const down = await freePort();
-    // nginx counts failures as it does by default. HAProxy checks neither node, so it does not know.
+    // nginx counts failures with its default settings. HAProxy checks neither node, so it does not know that one is
+    // down.
     const client = await through(kind, (config) =>
       twoServers(change(config), down).replace(' max_fails=0', ''),
     );
@@ -272,7 +277,7 @@ describe('docs/operate/proxies.md', () => {
     return statuses;
   };
 
-  it('says of HAProxy that it connects to another node if one refuses, so that clients do not notice', async () => {
+  it('is right that HAProxy connects to another node if one refuses, unnoticed by clients', async () => {
     const queue = queueName();
     assert.deepEqual(await statusesWithNodeDown('haproxy', queue, 4), [200, 200, 200, 200]);
     assert.equal(await totalOf(queue), 4);
@@ -282,14 +287,14 @@ describe('docs/operate/proxies.md', () => {
     assert.deepEqual(statuses.toSorted(), [200, 503]);
   });
 
-  it('says of nginx that one request gets 502 if a node is down, and that it gets none for a while', async () => {
+  it('is right that one request through nginx fails with 502 if a node is down, and that nginx then avoids that node', async () => {
     const queue = queueName();
     const statuses = await statusesWithNodeDown('nginx', queue, 4);
     assert.deepEqual(statuses.toSorted(), [200, 200, 200, 502]);
     assert.equal(await totalOf(queue), 3);
   });
 
-  it('says of nginx which element headers it drops', async () => {
+  it('is right about the element headers that nginx drops by default', async () => {
     const client = await through('nginx', (config) =>
       config.replace('underscores_in_headers on;', '').replace('ignore_invalid_headers off;', ''),
     );
@@ -304,7 +309,7 @@ describe('docs/operate/proxies.md', () => {
     );
   });
 
-  it('says of nginx that an element with many headers is lost with buffers of the default size', async () => {
+  it('is right that nginx loses an element with large headers with its default buffers', async () => {
     const client = await through('nginx', (config) =>
       config.replace('proxy_buffer_size 32k;', '').replace('proxy_buffers 8 32k;', ''),
     );
@@ -314,13 +319,13 @@ describe('docs/operate/proxies.md', () => {
     assert.equal(await totalOf(queue), 0);
   });
 
-  it('says of nginx that a body above 1 MiB gets a page of its own without `client_max_body_size`', async () => {
+  it('is right that nginx rejects a body above 1 MiB with its own page without `client_max_body_size`', async () => {
     const client = await through('nginx', (config) => config.replace('client_max_body_size 0;', ''));
     const answer = await client.insert('N', queueName(), Buffer.alloc(1_048_577));
     assert.deepEqual([answer.status, answer.headers['content-type']], [413, 'text/html']);
   });
 
-  it('says of HAProxy that without `option abortonclose` a get outlives its client and takes an element', async () => {
+  it('is right that a get through HAProxy outlives its client and takes an element without `option abortonclose`', async () => {
     const client = await through('haproxy', (config) => config.replace('option abortonclose', ''));
     const queue = queueName();
     await leave(client, queue);
@@ -342,7 +347,7 @@ describe('docs/operate/proxies.md', () => {
     assert.equal(headerOf(again, 'x-ks-tries'), '1', 'the lease of the client that is gone expired');
   });
 
-  it('says of HAProxy how STOMP clients are known by their address', async () => {
+  it('has a HAProxy configuration that forwards the addresses of STOMP clients', async () => {
     await through('haproxy');
     const socket = connect({ port: stompPort, host: '127.0.0.1', localAddress: CLIENT });
     await once(socket, 'connect');
@@ -357,7 +362,7 @@ describe('docs/operate/proxies.md', () => {
   });
 });
 
-/** The block of the page that configures a proxy. */
+/** The configuration block of a proxy on the page. */
 function configOf(kind: ProxyKind): string {
   const found = [...PAGE.matchAll(new RegExp(`^\`\`\`${kind}\\n(.*?)^\`\`\`$`, 'gms'))];
   assert.equal(found.length, 1, `docs/operate/proxies.md has one block for ${kind}`);
@@ -376,7 +381,7 @@ function twoServers(config: string, failingPort: number): string {
     );
 }
 
-/** Takes a whole request, and closes without a response. */
+/** A server that reads a whole request and closes without a response. */
 async function failingNode(): Promise<Server> {
   const node = createServer((socket) => {
     socket.on('error', () => {});
@@ -396,7 +401,7 @@ function stompAddress({ output }: ServerProcess): string {
   return found;
 }
 
-/** A request from another address of this machine. */
+/** Sends a request from another address of this machine. */
 async function requestFrom(
   localAddress: string,
   port: number,

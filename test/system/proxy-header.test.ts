@@ -18,7 +18,7 @@ import { makeCertificate } from '../support/certificate.ts';
 import { spawnOwned } from '../support/owned-process.ts';
 import { until } from '../support/until.ts';
 
-/** Asks for each login with its address, and remembers that. */
+/** Records the address of each login. */
 class Witness extends TestAuthenticator {
   readonly addresses: string[] = [];
 
@@ -36,7 +36,7 @@ class Witness extends TestAuthenticator {
 const SIGNATURE = Buffer.from('\r\n\r\n\0\r\nQUIT\n', 'latin1');
 const TRUSTED = new Networks(['127.0.0.0/8']);
 
-/** A header: command and version, family, and what follows. */
+/** A header: version and command, address family, and the remaining bytes. */
 function header(command: number, family: number, rest: Buffer): Buffer {
   const fixed = Buffer.alloc(4);
   fixed.set([command, family]);
@@ -59,7 +59,7 @@ describe('a PROXY protocol header', () => {
   });
   after(() => node.stop());
 
-  /** Resolves when the server has answered, or closed. */
+  /** Sends the pieces in separate writes. Resolves with the response; empty if the server closed the connection. */
   const answer = async (...pieces: readonly (Buffer | string)[]): Promise<string> => {
     const socket = connect({ port: node.port, host: '127.0.0.1' });
     let text = '';
@@ -84,7 +84,7 @@ describe('a PROXY protocol header', () => {
     ['of the proxy itself, with addresses', header(0x20, 0x11, IPV4), '127.0.0.1'],
     ['of an unknown client', header(0x21, 0x00, Buffer.alloc(0)), '127.0.0.1'],
   ] as const) {
-    it(`${what} says whose the connection is`, async () => {
+    it(`${what} determines the client's address`, async () => {
       witness.addresses.length = 0;
       assert.match(await answer(Buffer.concat([bytes, Buffer.from(CONNECT)])), /^CONNECTED\n/);
       const single = [...bytes].map((byte) => Buffer.from([byte]));
@@ -116,7 +116,7 @@ describe('a PROXY protocol header', () => {
     });
   }
 
-  it('that ends early ends the connection and is logged, wherever it ends', async () => {
+  it('that is incomplete ends the connection and is logged, wherever it ends', async () => {
     const whole = header(0x21, 0x21, IPV6);
     for (let bytes = SIGNATURE.length; bytes < whole.length; bytes += 1) {
       node.logged.length = 0;
@@ -132,7 +132,7 @@ describe('a PROXY protocol header', () => {
     }
   });
 
-  it('has five seconds', async () => {
+  it('must arrive within five seconds', async () => {
     const { pending } = node.clock;
     const socket = connect({ port: node.port, host: '127.0.0.1' });
     socket.write(SIGNATURE);
@@ -155,13 +155,13 @@ describe('a PROXY protocol header', () => {
     await client.expectError('malformed-request');
   });
 
-  it('comes before TLS', async () => {
+  it('is read before the TLS handshake', async () => {
     const tls = makeCertificate();
     const secure = await StompNode.start({
       authenticator: witness,
       options: { tls, trustedProxies: TRUSTED },
     });
-    // Prefixes what a client says with a header, in one write with its first bytes.
+    // A proxy that sends the header in one write with the client's first bytes.
     const prefixing = createServer((client: Socket) => {
       const server = connect(secure.port, '127.0.0.1');
       client.once('data', (bytes) => {
@@ -185,7 +185,7 @@ describe('a PROXY protocol header', () => {
 });
 
 describe('HAProxy with send-proxy-v2', () => {
-  it('tells STOMP and AMQP where their clients are', async () => {
+  it('passes the addresses of clients to STOMP and AMQP', async () => {
     execFileSync(
       'sh',
       [fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url)), 'haproxy'],
@@ -222,12 +222,12 @@ describe('HAProxy with send-proxy-v2', () => {
   });
 });
 
-/** A connection from another address of this machine. */
+/** Connects from another address of this machine. */
 function from(localAddress: string, port: number): Socket {
   return connect({ host: '127.0.0.1', port, localAddress });
 }
 
-/** HAProxy in front of a port of this machine. */
+/** Starts HAProxy in front of a port of this machine. */
 async function haproxy(
   folder: string,
   number: number,

@@ -32,9 +32,9 @@ const ENGINES: readonly {
 describe('The Python SDK', () => {
   before(() => needDebian('python3'));
 
-  // What workers and asyncio add does not depend on the engine: all of it runs on SQLite.
+  // Workers and asyncio do not depend on the engine, so their tests run only on SQLite.
   for (const { name, url, tests } of ENGINES) {
-    it(`passes its tests on ${name}, the server killed while it is used`, async (t) => {
+    it(`passes its tests on ${name}, some of which kill the server`, async (t) => {
       await using server = await startServer(await url());
       await using control = await Control.start(server);
       const printed = await runPython(['-m', 'unittest', ...tests], {
@@ -48,7 +48,7 @@ describe('The Python SDK', () => {
   }
 });
 
-/** On a port of its own, so that it has the same address after a restart. */
+/** Starts a server on a fixed port, so that it has the same address after a restart. */
 async function startServer(url: string): Promise<ServerProcess> {
   return ServerProcess.start({
     config: {
@@ -61,7 +61,7 @@ async function startServer(url: string): Promise<ServerProcess> {
   });
 }
 
-/** `POST /restart`: a test in another language kills its server and starts it again. */
+/** An HTTP server whose `POST /restart` kills and restarts the server under test, for tests in other languages. */
 class Control {
   readonly #http: Server;
 

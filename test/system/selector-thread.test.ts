@@ -7,8 +7,8 @@ import { until } from '../support/until.ts';
 
 const hasThread = (server: ServerProcess): boolean => threadsOf(server.pid).includes('selectors');
 
-describe('The thread of selectors', () => {
-  it('is there from the first exchange with a selector on, and after a restart before the first element', async (context) => {
+describe('The selector thread', () => {
+  it('starts with the first exchange that has a selector, and after a restart before the first element', async (context) => {
     if (process.platform !== 'linux') return context.skip('threads are counted in /proc');
     const server = await ServerProcess.start();
     try {

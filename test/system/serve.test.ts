@@ -11,14 +11,14 @@ import { ConfigError, type LoadedConfig, loadConfig } from '../../src/config/loa
 import { QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 
-describe('A process that serves', () => {
+describe('A serving process', () => {
   let folder: string;
   before(async () => {
     folder = await mkdtemp(join(tmpdir(), 'quayside-serve-'));
   });
   after(() => rm(folder, { recursive: true }));
 
-  /** A configuration with one user. */
+  /** Loads a configuration with one user. */
   function configured(user: string, more: Record<string, string> = {}): Promise<LoadedConfig> {
     const env = {
       QUAYSIDE_HTTP__PORT: '0',
@@ -30,7 +30,7 @@ describe('A process that serves', () => {
     return loadConfig({ file: null, env, cwd: folder });
   }
 
-  /** Serves until SIGTERM. `load` is what SIGHUP reads. */
+  /** Starts serving until SIGTERM. SIGHUP calls `load`. */
   async function started(load: () => Promise<LoadedConfig>) {
     const output = new PassThrough();
     const loaded = await configured('ann');
@@ -55,7 +55,7 @@ describe('A process that serves', () => {
     return status === 200;
   }
 
-  /** Servers stop, and say that they did not. */
+  /** Lets servers stop, but reject as if they had failed to. */
   function failStops({ mock }: TestContext): void {
     const { stop } = Server.prototype;
     mock.method(Server.prototype, 'stop', async function (this: Server) {
@@ -64,7 +64,7 @@ describe('A process that serves', () => {
     });
   }
 
-  it('reads the configuration again once for each signal, one after the other', async () => {
+  it('reloads the configuration once per SIGHUP, one reload at a time', async () => {
     const first = Promise.withResolvers<LoadedConfig>();
     let loads = 0;
     const { url, ended } = await started(() => {
@@ -83,7 +83,7 @@ describe('A process that serves', () => {
     assert.equal(await ended, 0);
   });
 
-  it('reads it again after a start during which the signal came', async () => {
+  it('reloads the configuration after its start if SIGHUP arrived during the start', async () => {
     const { url, ended } = await started(() => configured('later'));
     signal('SIGHUP');
     const at = await url();
@@ -101,7 +101,7 @@ describe('A process that serves', () => {
     assert.equal(existsSync(join(folder, 'data', 'quayside.pid')), false);
   });
 
-  /** A start that fails, as no machine has this address. */
+  /** A start that fails, because no machine has this address. */
   async function failedStart(isReloadRequested: boolean): Promise<number> {
     const loaded = await configured('ann', {
       QUAYSIDE_HTTP__HOST: '192.0.2.1',
@@ -117,12 +117,12 @@ describe('A process that serves', () => {
     });
   }
 
-  it('says what kept it from starting, also if a part cannot be stopped', async (t) => {
+  it('reports why it could not start even if a part cannot be stopped', async (t) => {
     failStops(t);
     await assert.rejects(failedStart(false), ConfigError);
   });
 
-  it('says what kept it from starting, also if the configuration was to be read again', async () => {
+  it('reports why it could not start even if a reload was requested', async () => {
     await assert.rejects(failedStart(true), ConfigError);
   });
 });

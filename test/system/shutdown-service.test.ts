@@ -23,7 +23,7 @@ const SILENT = {
 const ENV = { QUAYSIDE_HTTP__PORT: '0', QUAYSIDE_HTTP__USERS: '{"test1": "test1"}' };
 const PARTS = { log: SILENT, version: '0.0.0' };
 
-describe('A server as a part of another program', () => {
+describe('A server embedded in another program', () => {
   let folder: string;
   let config: Config;
   const servers: Server[] = [];
@@ -50,7 +50,7 @@ describe('A server as a part of another program', () => {
     return server;
   }
 
-  it('starts, serves, stops, and leaves nothing behind', async () => {
+  it('starts, serves and stops without leaking resources', async () => {
     const before = resources();
     for (let i = 0; i < 3; i++) {
       const server = make();
@@ -65,7 +65,7 @@ describe('A server as a part of another program', () => {
     assert.deepEqual(resources(), before);
   });
 
-  it('may be stopped before its start, during it, and any number of times', async () => {
+  it('can be stopped before and during its start, and repeatedly', async () => {
     const never = make();
     await never.stop();
     await assert.rejects(never.start(), /stopped before/);
@@ -84,7 +84,7 @@ describe('A server as a part of another program', () => {
     await Promise.all([after.stop(), after.stop()]);
   });
 
-  it('stopped at any moment of its start leaves the files free for the next one', async () => {
+  it('leaves its files free for the next server if it is stopped at any moment of its start', async () => {
     for (const turns of [1, 4, 10, 20, 40]) {
       const server = make();
       const starting = server.start().catch(() => {});
@@ -95,7 +95,7 @@ describe('A server as a part of another program', () => {
     await make().start();
   });
 
-  it('stopped during its start opens no more of its many files', async () => {
+  it('opens no more files if it is stopped during its start', async () => {
     const names = Array.from({ length: 60 }, (_, i) => `many${i}`);
     const namespaces = Object.fromEntries(names.map((name) => [name, { url: `sqlite:many/${name}.db` }]));
     const env = { ...ENV, QUAYSIDE_NAMESPACES: JSON.stringify(namespaces) };
@@ -109,7 +109,7 @@ describe('A server as a part of another program', () => {
     assert.ok(files().length <= 32, `${files().length} were opened`);
   });
 
-  it('ends at once the calls that wait on HTTP if another front end cannot listen', async () => {
+  it('ends waiting HTTP calls at once if another front end cannot listen', async () => {
     const taken = createTcpServer().listen(0, '127.0.0.1');
     await once(taken, 'listening');
     const free = createTcpServer().listen(0, '127.0.0.1');
@@ -133,7 +133,7 @@ describe('A server as a part of another program', () => {
     client.close();
   });
 
-  it('is not ready any more once it drains, and says which part is why to those it knows', async () => {
+  it('is not ready once it drains, and gives the reason only to authenticated users', async () => {
     const server = make();
     await server.start();
     const known = new QueueClient({ url: server.url });
@@ -156,7 +156,7 @@ describe('A server as a part of another program', () => {
     stranger.close();
   });
 
-  it('shows a user the engines of the namespaces that they may see, whatever these keep there', async () => {
+  it('shows a user on /readyz only the engines of namespaces in which they have a right', async () => {
     const namespaces = {
       N: { url: 'sqlite:N.db', stats: { url: 'sqlite:stats.db' } },
       M: { url: 'sqlite:M.db', stats: { url: 'sqlite:stats.db' } },
@@ -183,7 +183,7 @@ describe('A server as a part of another program', () => {
     assert.deepEqual(await parts('nobody'), ['node']);
   });
 
-  it('gives namespaces with the same URL one engine, and the record what is configured', async () => {
+  it('shares one engine among namespaces with the same URL, and shows the configuration in queue records', async () => {
     const server = make();
     await server.start();
     const client = new QueueClient({ url: server.url });
@@ -199,7 +199,7 @@ describe('A server as a part of another program', () => {
     });
   });
 
-  it('takes users from a configuration that was read again, and refuses one without any', async () => {
+  it('applies the users of a reloaded configuration, and rejects one without users', async () => {
     const server = make();
     await server.start();
     const old = new QueueClient({ url: server.url });
@@ -214,7 +214,7 @@ describe('A server as a part of another program', () => {
     renamed.close();
   });
 
-  it('keeps who logged in lately when users are read again though others fail to, and heeds new rights', async () => {
+  it('exempts a recent login from the rate limit after a reload, but applies new rights', async () => {
     const server = make();
     await server.start();
     const known = new QueueClient({ url: server.url });
@@ -232,7 +232,7 @@ describe('A server as a part of another program', () => {
   });
 });
 
-describe('A stack of services', () => {
+describe('A service stack', () => {
   const service = (name: string, did: string[], fault?: string) => ({
     start: async () => void did.push(`start ${name}`),
     stop: async () => {
@@ -241,7 +241,7 @@ describe('A stack of services', () => {
     },
   });
 
-  it('stops in the reverse order, once', async () => {
+  it('stops its services in reverse order, once', async () => {
     const did: string[] = [];
     const stack = new ServiceStack();
     await stack.start(service('a', did));
@@ -251,7 +251,7 @@ describe('A stack of services', () => {
     assert.deepEqual(did, ['start a', 'start b', 'start c', 'stop c', 'stop b', 'stop a']);
   });
 
-  it('stops all, also those after one that fails, and gathers the faults', async () => {
+  it('stops all services even if one fails, and rejects with all errors', async () => {
     const did: string[] = [];
     const stack = new ServiceStack();
     await stack.startAll([service('a', did, 'first'), service('b', did), service('c', did, 'last')]);
@@ -266,7 +266,7 @@ describe('A stack of services', () => {
     assert.deepEqual(did.slice(3), ['stop c', 'stop b', 'stop a']);
   });
 
-  it('stops what could not be started, too', async () => {
+  it('also stops a service that could not be started', async () => {
     const did: string[] = [];
     const stack = new ServiceStack();
     const broken = { ...service('b', did), start: () => Promise.reject(new Error('broken')) };
@@ -276,7 +276,7 @@ describe('A stack of services', () => {
   });
 });
 
-/** Why nothing can be reached there; null where something can. */
+/** The error code of a connection attempt; null if it succeeds. */
 async function connectionFault(url: string): Promise<string | null> {
   const { hostname, port } = new URL(url);
   const socket = connect(Number(port), hostname);
@@ -289,7 +289,7 @@ async function connectionFault(url: string): Promise<string | null> {
   return fault;
 }
 
-/** What keeps the process alive, but for what the test runner itself uses. */
+/** The resources that keep the process alive, except those of the test runner. */
 function resources(): string[] {
   return process.getActiveResourcesInfo().filter((name) => /Worker|MessagePort|TCP|TLS|Timeout/.test(name));
 }

@@ -13,7 +13,7 @@ const CONFIG = {
 };
 const AUTHORIZATION = `authorization: Basic ${Buffer.from('test1:test1').toString('base64')}`;
 
-describe('The stop', () => {
+describe('A stop', () => {
   let folder: Folder;
 
   before(async () => {
@@ -52,7 +52,7 @@ describe('The stop', () => {
     });
   }
 
-  it('finishes a request that is in progress, and its element is there after the next start', async () => {
+  it('finishes a request in progress, whose element is stored after the next start', async () => {
     const program = await folder.serve(['--config', 'q.json']);
     const upload = await halfUpload(program, 'slow', 'begin-', 10);
     program.signal('SIGTERM');
@@ -69,7 +69,7 @@ describe('The stop', () => {
     assert.equal(await next.stop(), 0);
   });
 
-  it('cuts off what is not done at its deadline, and exits with 0 all the same', async () => {
+  it('cuts off unfinished requests at its deadline, and still exits with 0', async () => {
     const env = { QUAYSIDE_SHUTDOWN__DEADLINE: '0.05' };
     const program = await folder.serve(['--config', 'q.json'], { env });
     const upload = await halfUpload(program, 'never', 'begin-', 10);
@@ -80,7 +80,7 @@ describe('The stop', () => {
     assert.ok(program.logged().some(({ msg }) => /cut/.test(String(msg))));
   });
 
-  it('is at once on a second signal, but not on the echo of the first', async () => {
+  it('is immediate on a second signal, but not on an echo of the first', async () => {
     const program = await folder.serve(['--config', 'q.json']);
     const upload = await halfUpload(program, 'never', 'begin-', 10);
     upload.on('error', () => {});
@@ -96,21 +96,21 @@ describe('The stop', () => {
     assert.ok(program.stderr.includes('exiting immediately'));
   });
 
-  it('lets another server open the same files at once', async () => {
+  it('frees the database files for another server at once', async () => {
     const first = await folder.serve(['--config', 'q.json']);
     assert.equal(await first.stop(), 0);
     const second = await folder.serve(['--config', 'q.json']);
     assert.equal(await second.stop(), 0);
   });
 
-  it('comes while the server still starts', async () => {
+  it('is possible while the server is starting', async () => {
     const program = folder.launch(['--config', 'q.json'], { env: { QUAYSIDE_HTTP__PORT: '0' } });
     await program.says(/plain passwords/);
     assert.equal(await program.stop(), 0);
   });
 });
 
-describe('A fault', () => {
+describe('A fatal error', () => {
   let folder: Folder;
 
   before(async () => {
@@ -120,7 +120,7 @@ describe('A fault', () => {
 
   after(() => folder.dispose());
 
-  it('that nobody caught is logged, waiting clients get an error, and the exit code is 1', async () => {
+  it('that is not caught is logged, ends waiting calls with 503 and the process with exit code 1', async () => {
     const thrower = "process.on('SIGUSR2', () => { throw new Error('planted'); });";
     const program = await folder.serve(['--config', 'q.json'], preload(thrower));
     const client = new QueueClient({ url: program.url });
@@ -134,7 +134,7 @@ describe('A fault', () => {
     assert.match(JSON.stringify(fatal), /"planted"/);
   });
 
-  it('in a promise that nobody awaits counts as well', async () => {
+  it('in a promise that is not awaited is logged and ends the process with exit code 1', async () => {
     const rejecter = "process.on('SIGUSR2', () => { Promise.reject(new Error('planted')); });";
     const program = await folder.serve(['--config', 'q.json'], preload(rejecter));
     program.signal('SIGUSR2');
@@ -143,7 +143,7 @@ describe('A fault', () => {
   });
 
   it('of an engine stops the server with exit code 1', async () => {
-    // The engine's worker thread is ended from outside, as if it had died.
+    // Terminates the engine's worker thread, as if it had crashed.
     const killer = `
       import { Worker } from 'node:worker_threads';
       const workers = new Set();
@@ -173,7 +173,7 @@ describe('The log', () => {
 
   after(() => folder.dispose());
 
-  it('tells who paused, resumed, removed and cancelled what, and who was refused', async () => {
+  it('records who paused, resumed, removed and canceled what, and whose requests were rejected', async () => {
     const client = new QueueClient({ url: program.url });
     const reader = new QueueClient({ url: program.url, credentials: 'reader:reader' });
     const { id } = jsonOf<{ id: string }>(await client.insert('N', 'q', 'x'));
@@ -216,8 +216,8 @@ describe('The log', () => {
     );
   });
 
-  it('has what libraries and Node itself say as well, once, and masked', async () => {
-    // In two, as the stack of a warning names the text that it came from.
+  it('contains the output of libraries and Node, once and masked', async () => {
+    // Split, because the stack of a warning contains its source text.
     const speaker = `
       const canary = 'CAN' + 'ARY';
       process.on('SIGUSR2', () => {
@@ -246,7 +246,7 @@ describe('The log', () => {
     assert.ok(!talking.stderr.includes('CANARY'));
   });
 
-  it('is JSON lines on standard error, in UTC, and standard output has the start only', async () => {
+  it('is JSON lines with UTC times on standard error, and standard output has only the start message', async () => {
     await program.stop();
     const lines = program.stderr.trimEnd().split('\n');
     for (const line of lines) {
@@ -259,7 +259,7 @@ describe('The log', () => {
   });
 });
 
-/** An upload of `length` bytes whose last ones are still to come; the server has begun to read it. */
+/** Starts an upload of `length` bytes and sends only the first ones. Resolves when the server reads it. */
 async function halfUpload(program: Program, queue: string, start: string, length: number): Promise<Socket> {
   const { hostname, port } = new URL(program.url);
   const socket = connect(Number(port), hostname);
@@ -269,7 +269,7 @@ async function halfUpload(program: Program, queue: string, start: string, length
     AUTHORIZATION,
     `content-length: ${length}`,
   ];
-  // Asking to continue shows that the head was read: the server answers it before the body.
+  // The response to `expect: 100-continue` shows that the server has read the head.
   socket.write(`${head.join('\r\n')}\r\nexpect: 100-continue\r\n\r\n`);
   const [answer] = await once(socket.setEncoding('latin1'), 'data');
   assert.match(String(answer), /^HTTP\/1\.1 100 Continue/);
@@ -277,7 +277,7 @@ async function halfUpload(program: Program, queue: string, start: string, length
   return socket;
 }
 
-/** What comes from a connection until the other side ends it. */
+/** Resolves with everything received until the other side closes the connection. */
 async function whole(socket: Socket): Promise<string> {
   let text = '';
   for await (const piece of socket) text += piece;
@@ -291,7 +291,7 @@ async function untilWaiting(client: QueueClient, count: number): Promise<void> {
   }
 }
 
-/** Somebody who presses Ctrl-C again and again. */
+/** Sends signals repeatedly, like a user who presses Ctrl-C several times. */
 async function pressUntil(ended: AbortSignal, program: Program): Promise<void> {
   while (!ended.aborted) {
     program.signal('SIGINT');

@@ -16,7 +16,7 @@ async function backUp(engine: Engine, file: string): Promise<number> {
   return engine.backUp(file);
 }
 
-/** Stops what runs and puts a backup in the place of the database. */
+/** Stops the engine, replaces the database by a backup and starts again. */
 async function restore(folder: SqliteFolder, engine: Engine, copy: string): Promise<Engine> {
   await engine.stop();
   rmSync(folder.file);
@@ -24,8 +24,8 @@ async function restore(folder: SqliteFolder, engine: Engine, copy: string): Prom
   return folder.started();
 }
 
-describe('a backup of a SQLite engine that runs', () => {
-  it('holds elements, reservations, tries, definitions and counts as they were, private to its owner', async () => {
+describe('A backup of a running SQLite engine', () => {
+  it('contains elements, reservations, tries, definitions and counts, readable only by its owner', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const [id = ''] = await engine.storage.insert(QUEUE, newElements('reserved', 'ready'));
@@ -47,7 +47,7 @@ describe('a backup of a SQLite engine that runs', () => {
     });
   });
 
-  it('gives no id twice after it is restored, however often the lost file was opened, restored or copied', async () => {
+  it('leads to no reused id when it is restored, however often the lost file was opened, restored or copied', async () => {
     await withFolder(async (folder) => {
       const ids = new Set<string>();
       const insert = async ({ storage }: Engine, count: number): Promise<void> => {
@@ -74,14 +74,14 @@ describe('a backup of a SQLite engine that runs', () => {
         engine = await folder.started();
         await insert(engine, 10);
       }
-      // Ids of before the backup still name their elements.
+      // Ids from before the backup still identify their elements.
       const { deliveries } = await engine.storage.take(QUEUE, { ...popping, count: 100 });
       assert.equal(deliveries.length, 30);
       assert.ok(deliveries.every(({ id }) => ids.has(id)));
     });
   });
 
-  it('is whole and of one moment while inserts and takes continue', async () => {
+  it('is a consistent snapshot while inserts and takes continue', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started({ durability: 'normal' });
       const { storage } = engine;
@@ -91,7 +91,7 @@ describe('a backup of a SQLite engine that runs', () => {
       }
       let isDone = false;
       let calls = 0;
-      // Each transaction moves one element from one queue to the other, so that both together always have 100.
+      // Each transaction moves one element between the queues, so that both together always have 100.
       const other = { ns: 'N', name: 'other' };
       await storage.insert(QUEUE, Array(100).fill(newElement()));
       const load = async (): Promise<void> => {
@@ -121,7 +121,7 @@ describe('a backup of a SQLite engine that runs', () => {
     });
   });
 
-  it('ends, and leaves nothing behind, when the engine stops', async () => {
+  it('is canceled when the engine stops, and leaves no file', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started({ durability: 'normal' });
       const filler = newElement({ body: Buffer.alloc(MIB, 'x') });
@@ -137,7 +137,7 @@ describe('a backup of a SQLite engine that runs', () => {
     });
   });
 
-  it('is refused, and leaves nothing behind, if its disk has no room or its folder is missing', async () => {
+  it('is rejected, and leaves no file, if the disk is too full or its folder is missing', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started({ minFreeBytes: Number.MAX_SAFE_INTEGER });
       const copy = join(folder.path, 'copy.db');

@@ -15,8 +15,8 @@ async function popped({ storage }: Engine): Promise<string[]> {
   return bodyTexts((await storage.take(QUEUE, popping)).deliveries);
 }
 
-describe('a SQLite engine whose clock is set while it runs', () => {
-  it('hands out what is ready although the clock is set back by an hour, also again and again', async () => {
+describe('A SQLite engine whose clock is changed while it runs', () => {
+  it('delivers ready elements even if the clock is repeatedly set back by an hour', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const { storage } = engine;
@@ -30,7 +30,7 @@ describe('a SQLite engine whose clock is set while it runs', () => {
     });
   });
 
-  it('ends leases and delays after their length, at most a hundredth later', async () => {
+  it('ends leases and delays after their length, at most 1 % late', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const { storage } = engine;
@@ -45,7 +45,7 @@ describe('a SQLite engine whose clock is set while it runs', () => {
     });
   });
 
-  it('takes a moment given after it was set back by the clock as it is then, never early', async () => {
+  it('interprets a maturity given after the clock was set back by the new clock, and never delivers early', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       setBack(folder, HOUR_MS);
@@ -58,7 +58,7 @@ describe('a SQLite engine whose clock is set while it runs', () => {
     });
   });
 
-  it('follows a clock that is set forwards, and falls back to one that was set back', async () => {
+  it('follows a clock that is set forward, and gradually returns to a clock that was set back', async () => {
     await withFolder(async (folder) => {
       const { clock } = folder;
       const engine = await folder.started();
@@ -79,7 +79,7 @@ describe('a SQLite engine whose clock is set while it runs', () => {
     });
   });
 
-  it('starts by an older clock with a warning, withholds what was ready until then, and hands nothing out early', async () => {
+  it('starts with a warning if the clock is behind, and delivers stored elements only when the clock has caught up', async () => {
     await withFolder(async (folder) => {
       const first = await folder.started();
       await first.storage.insert(QUEUE, newElements('ready'));

@@ -10,19 +10,19 @@ import { spawnOwned } from '../support/owned-process.ts';
 import { freshSeed, seededRandom } from '../support/random.ts';
 
 const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
-/** `npm run test:crash:sqlite` kills a hundred times. */
+/** `npm run test:crash:sqlite` kills the process 100 times. */
 const KILLS = Number(process.env.SQLITE_KILLS ?? 4);
-/** Answers after which the process is killed. */
+/** Maximum number of acknowledged inserts before a kill. */
 const MOST_ANSWERS = 600;
 
-it(`loses nothing that it acknowledged over ${KILLS} kills, some of them while it recovers`, async (t) => {
+it(`A SQLite engine loses no acknowledged insert in ${KILLS} kills, some of them during recovery`, async (t) => {
   const seed = freshSeed();
   t.diagnostic(`seed ${seed}`);
   const random = seededRandom(seed);
   await withFolder(async (folder) => {
     const acknowledged = new Set<number>();
     for (let kill = 0; kill < KILLS; kill++) {
-      // Every fourth kill comes at a moment while the process starts and recovers, whenever that is.
+      // Every fourth kill comes after a random time, which may hit the start and recovery.
       const when =
         kill % 4 === 1
           ? { afterMs: random.between(50, 500) }
@@ -48,7 +48,7 @@ interface Kill {
   readonly afterMs?: number;
 }
 
-/** Starts the inserting process, kills it, and answers the numbers that it printed. */
+/** Starts the inserting process, kills it, and returns the numbers that it printed. */
 async function runAndKill({ path }: SqliteFolder, first: number, when: Kill): Promise<number[]> {
   const { afterAnswers = Number.POSITIVE_INFINITY, afterMs } = when;
   const owner: ChildProcessByStdio<null, Readable, null> = spawnOwned(
@@ -66,7 +66,7 @@ async function runAndKill({ path }: SqliteFolder, first: number, when: Kill): Pr
   const timer = afterMs === undefined ? undefined : setTimeout(() => owner.kill('SIGKILL'), afterMs);
   await once(owner, 'close');
   clearTimeout(timer);
-  // A last line without its end may be half a number.
+  // An incomplete last line may be half a number.
   return printed
     .slice(0, printed.lastIndexOf('\n') + 1)
     .split('\n')

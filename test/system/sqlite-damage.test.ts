@@ -9,10 +9,10 @@ import { freshSeed, seededRandom } from '../support/random.ts';
 import { rollback } from '../support/settle.ts';
 
 const popping = { group: '', leaseMs: null };
-/** `npm run test:crash:sqlite` has two hundred. */
+/** `npm run test:crash:sqlite` flips 200 bits. */
 const FLIPS = Number(process.env.SQLITE_FLIPS ?? 25);
 
-/** Bodies that differ at a glance, so that a changed one shows. */
+/** Distinctive bodies, so that a changed one is recognized. */
 function bodies(count: number): string[] {
   return Array.from({ length: count }, (_, index) => `element ${index} `.padEnd(300, `<${index}>`));
 }
@@ -27,7 +27,7 @@ async function fill(folder: SqliteFolder, texts: readonly string[]): Promise<str
   return ids;
 }
 
-/** Changes one byte of the first place where the file holds `text`. */
+/** Changes the last byte of the first occurrence of `text` in the file. */
 function damage({ file }: SqliteFolder, text: string): void {
   const bytes = readFileSync(file);
   const at = bytes.indexOf(text);
@@ -36,8 +36,8 @@ function damage({ file }: SqliteFolder, text: string): void {
   writeFileSync(file, bytes);
 }
 
-describe('a SQLite file with changed bytes', () => {
-  it('never hands a changed body out: the element is set aside, and a warning names its id', async () => {
+describe('A SQLite file with changed bytes', () => {
+  it('never delivers a changed body: the element is set aside, and a warning names its id', async () => {
     await withFolder(async (folder) => {
       const texts = bodies(5);
       const ids = await fill(folder, texts);
@@ -75,7 +75,7 @@ describe('a SQLite file with changed bytes', () => {
     });
   });
 
-  it('does not move a changed body to the dead-letter queue either', async () => {
+  it('never moves a changed body to the dead-letter queue', async () => {
     await withFolder(async (folder) => {
       const [text = ''] = bodies(1);
       const first = await folder.started();
@@ -92,7 +92,7 @@ describe('a SQLite file with changed bytes', () => {
     });
   });
 
-  it('sets a changed element of a stream aside once where the last tries of several groups ended together', async () => {
+  it('sets a changed element of a stream aside only once if the last tries of several groups end together', async () => {
     await withFolder(async (folder) => {
       const groups = ['a', 'b', 'c'];
       const deadLetter = { maxTries: 1, queue: '__deadletter__' };
@@ -119,7 +119,7 @@ describe('a SQLite file with changed bytes', () => {
     });
   });
 
-  it(`detects each of ${FLIPS} random flips of a bit, or they harm nothing`, async (t) => {
+  it(`delivers no changed body after any of ${FLIPS} random bit flips`, async (t) => {
     const seed = freshSeed();
     t.diagnostic(`seed ${seed}`);
     const random = seededRandom(seed);
@@ -142,7 +142,7 @@ describe('a SQLite file with changed bytes', () => {
   });
 });
 
-/** Changes the stopped file by SQL, indices included, as no fault of a page would leave it: only checksums can tell. */
+/** Changes the stopped file by SQL, which keeps indices consistent, so that only checksums can detect the change. */
 function change({ file }: SqliteFolder, sql: string): void {
   const db = new DatabaseSync(file);
   db.exec(sql);
@@ -151,7 +151,7 @@ function change({ file }: SqliteFolder, sql: string): void {
 
 const LEASE_MS = 600_000;
 
-describe('a SQLite file with a changed delivery', () => {
+describe('A changed delivery in a SQLite file', () => {
   const changes = {
     tries: 'tries = tries + 1',
     maturity: 'due_at = due_at - 1',
@@ -159,7 +159,7 @@ describe('a SQLite file with a changed delivery', () => {
     expiry: 'expires_at = due_at + 1',
   };
   for (const [what, set] of Object.entries(changes)) {
-    it(`sets its element aside instead of handing it out with another ${what}`, async () => {
+    it(`is set aside instead of delivered with a changed ${what}`, async () => {
       await withFolder(async (folder) => {
         const queue = { ns: 'S', name: 'orders' };
         const first = await folder.started();
@@ -202,7 +202,7 @@ describe('a SQLite file with a changed delivery', () => {
     ["another one's", '(SELECT max(seq) FROM element)'],
     ['missing', '12345'],
   ]) {
-    it(`is set aside alone if its element is ${what}: elements of others are sound`, async () => {
+    it(`is set aside without affecting other deliveries if its element is ${what}`, async () => {
       await withFolder(async (folder) => {
         const stream = { ns: 'S', name: 'orders' };
         const large = bodies(3).map((body) => body.padEnd(3000, '.'));
@@ -241,7 +241,7 @@ describe('a SQLite file with a changed delivery', () => {
     'whose maturity is of more than 53 bits': 'UPDATE delivery SET due_at = 1 << 60 WHERE seq = hit.seq',
   };
   for (const [what, sql] of Object.entries(unreadable)) {
-    it(`holds up neither its queue nor others: one ${what}`, async () => {
+    it(`${what} blocks neither its queue nor others`, async () => {
       await withFolder(async (folder) => {
         const large = bodies(3).map((body) => body.padEnd(3000, '.'));
         const first = await folder.started();
@@ -268,7 +268,7 @@ describe('a SQLite file with a changed delivery', () => {
     });
   }
 
-  it('is set aside, and shown by no scan, if its content is gone', async () => {
+  it('is set aside, and shown by no scan, if its content is missing', async () => {
     await withFolder(async (folder) => {
       const first = await folder.started();
       await first.storage.insert(QUEUE, [newElement({ body: Buffer.alloc(3000) }), newElement()]);
@@ -284,7 +284,7 @@ describe('a SQLite file with a changed delivery', () => {
     });
   });
 
-  it('is not swept again and again if its subscription is gone and it expired', async () => {
+  it('is not swept repeatedly if it has expired and its subscription is missing', async () => {
     await withFolder(async (folder) => {
       const first = await folder.started();
       const expiresAt = folder.clock.now() + 1000;
@@ -299,7 +299,7 @@ describe('a SQLite file with a changed delivery', () => {
   });
 
   for (const end of ['rollback', 'lease expiry'] as const) {
-    it(`sets its element aside at the ${end} of a reservation instead of counting on from changed tries`, async () => {
+    it(`is set aside at the ${end} of its reservation instead of counting from changed tries`, async () => {
       await withFolder(async (folder) => {
         const first = await folder.started();
         const [id = ''] = await first.storage.insert(QUEUE, [newElement()]);
@@ -320,7 +320,7 @@ describe('a SQLite file with a changed delivery', () => {
     });
   }
 
-  it(`neither hides nor changes an element with any of ${FLIPS} flipped bits in deliveries and their indices`, async (t) => {
+  it(`neither hides nor changes an element, whichever bit of deliveries and indices is flipped`, async (t) => {
     const seed = freshSeed();
     t.diagnostic(`seed ${seed}`);
     const random = seededRandom(seed);
@@ -364,7 +364,7 @@ describe('a SQLite file with a changed delivery', () => {
     });
   });
 
-  it('is refused if an index hides an element', async () => {
+  it('prevents the start if an index hides it', async () => {
     await withFolder(async (folder) => {
       await fill(folder, ['hidden', 'shown']);
       hideFirst(folder);
@@ -372,7 +372,7 @@ describe('a SQLite file with a changed delivery', () => {
     });
   });
 
-  it('is refused if a file that is too large to be checked whole hides an element from its index', async () => {
+  it('prevents the start if an index hides it, even in a file that is too large for a full check', async () => {
     await withFolder(async (folder) => {
       const first = await folder.started({ durability: 'normal' });
       const large = newElement({ body: Buffer.alloc(1_000_000, 'x') });
@@ -387,7 +387,7 @@ describe('a SQLite file with a changed delivery', () => {
   });
 });
 
-/** Numbers of the pages that these tables and indices have. */
+/** The page numbers of these tables and indices. */
 function pagesOf({ file }: SqliteFolder, names: readonly string[]): number[] {
   const db = new DatabaseSync(file, { readOnly: true });
   const rows = db.prepare('SELECT name, pageno FROM dbstat').all();
@@ -395,16 +395,16 @@ function pagesOf({ file }: SqliteFolder, names: readonly string[]): number[] {
   return rows.filter(({ name }) => names.includes(String(name))).map(({ pageno }) => Number(pageno));
 }
 
-/** Changes the maturity by which the index of what waits finds its first element. */
+/** Changes the maturity of the first entry in the index of waiting deliveries. */
 function hideFirst(folder: SqliteFolder): void {
   const [page = 0] = pagesOf(folder, ['delivery_waiting']);
   const bytes = readFileSync(folder.file);
-  // The last cell of a leaf of an index is its first entry's: a byte of its maturity.
+  // The last cell of an index leaf is its first entry; this byte belongs to its maturity.
   bytes[page * 4096 - 6] = (bytes[page * 4096 - 6] ?? 0) ^ 1;
   writeFileSync(folder.file, bytes);
 }
 
-/** Everything that the file hands out; null if it is refused or fails, naming the file. */
+/** All deliveries that the file yields; null if the start or the take fails with an error that names the file. */
 async function deliveriesOf(folder: SqliteFolder): Promise<readonly Delivery[] | null> {
   const engine = folder.engine();
   try {
@@ -418,7 +418,7 @@ async function deliveriesOf(folder: SqliteFolder): Promise<readonly Delivery[] |
   }
 }
 
-/** Everything that the file still hands out; nothing where it is refused or fails, naming the file. */
+/** All bodies that the file yields; empty if the start or the take fails with an error that names the file. */
 async function whatComesOut(folder: SqliteFolder): Promise<string[]> {
   const engine = folder.engine();
   try {
