@@ -7,7 +7,9 @@ import { newElement } from '../support/elements.ts';
 
 const MIB = 1024 * 1024;
 const DEAD = { ns: 'N', name: '__deadletter__' };
-/** Bodies that become dead letters in one step of the engine, and one more that exceeds the bound. */
+/**
+ * The number of elements that become dead letters in one step, including the one that exceeds the step's byte limit.
+ */
 const A_STEP = 5;
 const LETTERS = 12;
 
@@ -19,7 +21,7 @@ async function readyIn({ storage }: Engine, queue = DEAD): Promise<number> {
   return (await storage.counts(queue)).ready;
 }
 
-/** Sweeps until nothing is due. Returns how many dead letters there were before, and after each of the sweeps. */
+/** Sweeps until nothing is due. Returns the number of dead letters before the first sweep and after each. */
 async function sweptSteps(engine: Engine, now: () => number): Promise<number[]> {
   const steps = [await readyIn(engine)];
   for (let nextAt: number | null = now(); nextAt !== null && nextAt <= now(); ) {
@@ -29,16 +31,16 @@ async function sweptSteps(engine: Engine, now: () => number): Promise<number[]> 
   return steps;
 }
 
-/** None is more than a step behind the one before. */
+/** Checks that no count exceeds the previous one by more than the allowed steps. */
 function assertSteps(steps: readonly number[]): void {
   assert.equal(steps.at(-1), LETTERS);
-  // Leases end before each call, so a sweep and the count behind it are a step each.
+  // Both the sweep and the following count end expired leases, so each may take a step.
   for (const [i, count] of steps.entries()) assert.ok(count - (steps[i - 1] ?? 0) <= 2 * A_STEP);
   assert.ok((steps[0] ?? 0) <= A_STEP);
 }
 
-describe('large elements of SQLite that become dead letters by themselves', () => {
-  it('are moved in several steps when their leases end, so that other calls do not wait for all of them', async () => {
+describe('Large elements of SQLite that become dead letters by expiry', () => {
+  it('are moved in several steps when their leases expire, so that other calls wait for only one step', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       await engine.storage.insert(QUEUE, large({ tries: 1 }));
@@ -60,7 +62,7 @@ describe('large elements of SQLite that become dead letters by themselves', () =
     });
   });
 
-  it('hold up a take for one step, which then says that there is more', async () => {
+  it('delay a take by one step, and the take reports that more are due', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const { storage } = engine;
@@ -79,7 +81,7 @@ describe('large elements of SQLite that become dead letters by themselves', () =
   });
 });
 
-describe('large elements of SQLite that one call moves', () => {
+describe('Large elements of SQLite moved by one call', () => {
   const ACTIONS: readonly SettleAction[] = [
     { kind: 'dead-letter', countTry: true, reason: null },
     { kind: 'release', delayMs: 0, countTry: true },
@@ -87,7 +89,7 @@ describe('large elements of SQLite that one call moves', () => {
   ];
 
   for (const action of ACTIONS) {
-    it(`are moved in several steps, so that other calls do not wait for all of them: ${action.kind}`, async () => {
+    it(`are moved in several steps by ${action.kind}, so that other calls wait for only one step`, async () => {
       await withFolder(async (folder) => {
         const engine = await folder.started();
         const { storage } = engine;
@@ -107,7 +109,7 @@ describe('large elements of SQLite that one call moves', () => {
     });
   }
 
-  it('are all moved before the engine is stopped, if the call came before that', async () => {
+  it('are all moved before the engine stops if the call preceded the stop', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const ids = await engine.storage.insert(QUEUE, large({}));

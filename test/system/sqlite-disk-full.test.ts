@@ -18,8 +18,8 @@ const SQLITE_FULL = 13;
 const popping = { group: '', leaseMs: null };
 
 /**
- * Whether a small disk can be mounted, as root may. Elsewhere the tests with injected errors stand alone; a
- * continuous integration that cannot mount fails.
+ * Whether a small disk can be mounted, which requires root. Otherwise only the tests with injected errors run, except
+ * in CI, where they fail.
  */
 function mayMount(): boolean {
   const disk = mountSmallDisk(MIB);
@@ -39,7 +39,7 @@ async function onSmallDisk(test: (folder: SqliteFolder) => Promise<void>): Promi
   }
 }
 
-/** Inserts until it is refused; answers how many elements were acknowledged. */
+/** Inserts until an insert is rejected. Returns the number of acknowledged elements. */
 async function fill({ storage }: Engine): Promise<number> {
   for (let stored = 0; ; stored += 10) {
     try {
@@ -64,7 +64,7 @@ async function popAll({ storage }: Engine): Promise<number> {
   }
 }
 
-/** What is left of the disk goes to somebody else's file. */
+/** Fills the rest of the disk with another file. Returns its path. */
 function fillUp(folder: SqliteFolder): string {
   const other = join(folder.path, 'somebody else');
   const { bavail, bsize } = statfsSync(folder.path);
@@ -74,7 +74,7 @@ function fillUp(folder: SqliteFolder): string {
 }
 
 describe('a SQLite store whose disk is said to be full', () => {
-  it('refuses inserts below the margin, and nothing else', async () => {
+  it('rejects only inserts when free space is below the margin', async () => {
     await withFolder(async (folder) => {
       const before = await folder.started();
       await before.storage.insert(QUEUE, [newElement({ body: 'a' }), newElement({ body: 'b' })]);
@@ -92,7 +92,7 @@ describe('a SQLite store whose disk is said to be full', () => {
     });
   });
 
-  it('makes its ballast again that was deleted, or cut, while it runs', async () => {
+  it('restores its ballast file if it is deleted or truncated while the engine runs', async () => {
     await withFolder(async (folder) => {
       const { storage } = await folder.started({ ballastBytes: MIB });
       const ballast = `${folder.file}.ballast`;
@@ -107,7 +107,7 @@ describe('a SQLite store whose disk is said to be full', () => {
     });
   });
 
-  it('gives the ballast up for a take that finds no space, and does the take', async () => {
+  it('deletes its ballast for a take that finds no space, and the take succeeds', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const engine = await folder.started({ testThread: faults.thread, ballastBytes: MIB });
@@ -130,8 +130,8 @@ describe('a SQLite store whose disk is said to be full', () => {
 });
 
 if (mayMount())
-  describe('a SQLite store on a full disk', () => {
-    it('refuses inserts early, keeps its ballast, and continues with all else', async () => {
+  describe('A SQLite store on a full disk', () => {
+    it('rejects inserts early, keeps its ballast, and serves all other calls', async () => {
       await onSmallDisk(async (folder) => {
         const engine = await folder.started(SETTINGS);
         const { storage } = engine;
@@ -154,7 +154,7 @@ if (mayMount())
       });
     });
 
-    it('hands out, commits and rolls back when not a byte is free, by giving its ballast up', async () => {
+    it('delivers, commits and rolls back without a free byte by deleting its ballast', async () => {
       await onSmallDisk(async (folder) => {
         const engine = await folder.started(SETTINGS);
         const { storage } = engine;
@@ -173,11 +173,11 @@ if (mayMount())
       });
     });
 
-    it('hands out and commits although the dead letters of leases that ended find no space, and moves them when there is some', async () => {
+    it('delivers and commits even if there is no space for dead letters, which it moves once there is space', async () => {
       await onSmallDisk(async (folder) => {
         const { storage } = await folder.started({ ...SETTINGS, minFreeBytes: 2 * MIB });
         const large = Buffer.alloc(MIB, 'y');
-        // One by one, so that the log stays small.
+        // One per call, so that the log stays small.
         for (let i = 0; i < 10; i += 1) await storage.insert(QUEUE, [newElement({ body: large, tries: 1 })]);
         const { deliveries } = await storage.take(QUEUE, { group: '', count: 10, leaseMs: 1000 });
         assert.equal(deliveries.length, 10);
@@ -199,7 +199,7 @@ if (mayMount())
       });
     });
 
-    it('takes inserts again, and makes its ballast again, once there is space', async () => {
+    it('accepts inserts and restores its ballast once there is space', async () => {
       await onSmallDisk(async (folder) => {
         const engine = await folder.started(SETTINGS);
         const stored = await fill(engine);
@@ -207,7 +207,7 @@ if (mayMount())
         await popAll(engine);
         await assert.rejects(engine.storage.insert(QUEUE, [newElement()]), { code: 'storage-full' });
         rmSync(other);
-        // Consumers emptied the queue; sweeping returns its pages to the disk.
+        // The queue is empty; sweeps return its pages to the disk.
         const end = performance.now() + 60_000;
         for (let refused = true; refused; ) {
           assert.ok(performance.now() < end, 'waited a minute for inserts to continue');
@@ -223,7 +223,7 @@ if (mayMount())
       });
     });
 
-    it('opens on a disk without a free byte, so that consumers can continue after a restart', async () => {
+    it('opens on a disk without a free byte, so that consumers continue after a restart', async () => {
       await onSmallDisk(async (folder) => {
         const first = await folder.started(SETTINGS);
         const stored = await fill(first);

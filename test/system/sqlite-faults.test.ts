@@ -20,13 +20,13 @@ const SQLITE_IOERR_FSYNC = 10 | (4 << 8);
 const SQLITE_CORRUPT = 11;
 const SQLITE_FULL = 13;
 
-/** What a history of calls believes: bodies that were acknowledged, and those whose fate is unknown. */
+/** The results of a series of inserts: acknowledged bodies, and those with an unknown outcome. */
 interface Belief {
   readonly stored: string[];
   readonly unknown: string[];
 }
 
-/** Inserts and commits one after the other, while some transaction of them fails. */
+/** Inserts elements one by one while one of the transactions fails. */
 async function history(engine: Engine, calls: number): Promise<Belief> {
   const belief: Belief = { stored: [], unknown: [] };
   for (let call = 0; call < calls; call++) {
@@ -50,11 +50,11 @@ async function leftIn(folder: SqliteFolder, count = 1000): Promise<string[]> {
   return bodyTexts(deliveries);
 }
 
-describe('a SQLite store that fails', () => {
+describe('A SQLite store with injected faults', () => {
   const CALLS = 6;
 
   for (const point of ['begin', 'commit'] as const) {
-    it(`loses no acknowledged element when call N meets a passing error at ${point}, N = 1 to ${CALLS}`, async () => {
+    it(`loses no acknowledged element if call N meets a transient error at ${point}, N = 1 to ${CALLS}`, async () => {
       await withFolder(async (folder) => {
         const faults = new Faults();
         const engine = await folder.started({ testThread: faults.thread });
@@ -63,7 +63,7 @@ describe('a SQLite store that fails', () => {
           for (let n = 1; n <= CALLS; n++) {
             faults.arm(point, code, n);
             const { stored, unknown } = await history(engine, CALLS);
-            // The batch runs again, call by call, once it is rolled back: a passing error is not even seen.
+            // The batch is rolled back and repeated call by call, so callers do not notice a transient error.
             assert.equal(stored.length, CALLS);
             assert.deepEqual(unknown, []);
             believed.push(...stored);
@@ -75,7 +75,7 @@ describe('a SQLite store that fails', () => {
     });
   }
 
-  it('refuses the insert that meets a full disk and takes the next when there is space', async () => {
+  it('rejects the insert that meets a full disk and accepts the next one when there is space', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const engine = await folder.started({ testThread: faults.thread });
@@ -100,7 +100,7 @@ describe('a SQLite store that fails', () => {
     ['committed', SQLITE_IOERR_FSYNC],
   ];
   for (const [point, code] of fatal) {
-    it(`acknowledges nothing more after error ${code} at ${point}, says that it failed, and lost nothing`, async () => {
+    it(`acknowledges nothing after error ${code} at ${point}, reports its failure, and loses nothing`, async () => {
       for (let n = 1; n <= 3; n++) {
         await withFolder(async (folder) => {
           const faults = new Faults();
@@ -136,7 +136,7 @@ describe('a SQLite store that fails', () => {
     });
   });
 
-  it('delivers nothing that it is still to sync', async () => {
+  it('delivers no element before its insert is synced', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const engine = await folder.started({ testThread: faults.thread });
@@ -148,7 +148,7 @@ describe('a SQLite store that fails', () => {
     });
   });
 
-  it('fails when a checkpoint cannot be synced: the log must not be thrown away after that', async () => {
+  it('fails if a checkpoint cannot be synced, so that the log is kept', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const engine = await folder.started({ testThread: faults.thread });
@@ -160,7 +160,7 @@ describe('a SQLite store that fails', () => {
     });
   });
 
-  it('tells the callers of the failing batch that the outcome is unknown, those of the next that it is not applied', async () => {
+  it('rejects changes of a failed batch with outcome-unknown, and calls of the next batch with storage-unavailable', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const engine = await folder.started({ testThread: faults.thread });
@@ -168,7 +168,7 @@ describe('a SQLite store that fails', () => {
       const first = [engine.storage.insert(QUEUE, newElements('a')), engine.storage.counts(QUEUE)] as const;
       await frozen;
       const next = engine.storage.insert(QUEUE, newElements('b'));
-      // It is in the thread's port when the store fails.
+      // The insert waits in the thread's port when the store fails.
       await turn();
       const rejections = Promise.all([
         assert.rejects(first[0], { code: 'outcome-unknown' }),
@@ -182,13 +182,14 @@ describe('a SQLite store that fails', () => {
     });
   });
 
-  it('runs in one transaction what several turns asked for while it was busy', async () => {
+  it('runs the calls of several turns in one transaction if they arrived while it was busy', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const { storage } = await folder.started({ testThread: faults.thread });
       const busy = storage.insert(QUEUE, newElements(...Array.from({ length: 50_000 }, String)));
       await turn();
-      // Each turn by itself would make eight commits. Two are due; a third is left to a machine that stalls.
+      // Separate transactions for each turn would need eight commits. Two are expected, and a third is allowed on a
+      // slow machine.
       faults.arm('commit', SQLITE_IOERR, 4);
       const calls: Promise<string[]>[] = [];
       for (let i = 0; i < 7; i++) {
@@ -199,7 +200,7 @@ describe('a SQLite store that fails', () => {
       const ids = (await Promise.all(calls)).flat();
       faults.disarm();
       assert.equal((await storage.counts(QUEUE)).ready, 50_007);
-      // Each turn has its own reply.
+      // Each turn got its own reply.
       const take = { group: '', count: 1, leaseMs: null };
       for (const [i, id] of ids.entries()) {
         const { deliveries } = await storage.take(QUEUE, { ...take, ids: [id] });
@@ -208,13 +209,14 @@ describe('a SQLite store that fails', () => {
     });
   });
 
-  it('calls nothing lost that shared a transaction which failed behind its commit', async () => {
+  it('reports an unknown outcome for all calls that shared a transaction which failed after its commit', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const engine = await folder.started({ testThread: faults.thread });
       const { storage } = engine;
       faults.arm('committed', SQLITE_IOERR);
-      // So many that the next turns are there before the thread has read them, and share their transaction.
+      // So many elements that the calls of the next turns arrive before the thread has read these, and share their
+      // transaction.
       const calls = [storage.insert(QUEUE, newElements(...Array.from({ length: 50_000 }, String)))];
       await turn();
       for (let i = 0; i < 4; i++) {
@@ -226,19 +228,19 @@ describe('a SQLite store that fails', () => {
       await engine.stop();
       const left = new Set(await leftIn(folder, 60_000));
       for (const [i, outcome] of turns.entries()) {
-        // A turn that came too late to share it is not there.
+        // A turn that arrived too late to share the transaction was not applied.
         assert.equal(outcome, left.has(`turn ${i}`) ? 'outcome-unknown' : 'storage-unavailable');
       }
     });
   });
 
-  it('says that the outcome is unknown where calls were stored one by one and the file fails at a later one', async () => {
+  it('reports an unknown outcome for all calls of a batch that is repeated one by one and fails at a later one', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const engine = await folder.started({ testThread: faults.thread });
       const { storage } = engine;
       const foreign = { id: 'never-1', group: '', tries: 0, matureAt: 0, lease: null };
-      // The call that makes no sense has all of them run one by one: three more transactions.
+      // The invalid call makes the batch run one by one, in three more transactions.
       faults.arm('begin', SQLITE_IOERR, 4);
       const calls = [
         storage.insert(QUEUE, newElements('first')),
@@ -254,7 +256,7 @@ describe('a SQLite store that fails', () => {
     });
   });
 
-  it("keeps one caller's failure from the others of its batch", async () => {
+  it('fails only the invalid call of a batch', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const { storage } = engine;
@@ -276,7 +278,7 @@ describe('a SQLite store that fails', () => {
     });
   });
 
-  it('leaves nothing of a call behind that could not be written down, and no answer reaches another', async () => {
+  it('sends nothing of a call that cannot be encoded, and assigns all replies to the right calls', async () => {
     await withFolder(async (folder) => {
       const { storage } = await folder.started();
       const broken = { ...newElement(), body: null as unknown as Uint8Array };
@@ -291,7 +293,7 @@ describe('a SQLite store that fails', () => {
     });
   });
 
-  it('breaks down when an answer makes no sense, rather than give it to the wrong caller', async () => {
+  it('fails when a reply cannot be decoded', async () => {
     await withFolder(async (folder) => {
       const before = await folder.started();
       await before.definitions.put('queue', 'k', { paused: true }, null);
@@ -306,7 +308,7 @@ describe('a SQLite store that fails', () => {
     });
   });
 
-  it('takes memory back together with a transaction: counts, queues and groups', async () => {
+  it('rolls back counts, queues and groups in memory together with a transaction', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const engine = await folder.started({ testThread: faults.thread });
@@ -330,10 +332,10 @@ describe('a SQLite store that fails', () => {
   });
 });
 
-describe('a SQLite store whose disk stands still', () => {
+describe('A SQLite store with a stalled disk', () => {
   const POP = { group: '', count: 9, leaseMs: null };
 
-  /** Makes calls while the worker stands still before a commit, and lets their deadline pass. */
+  /** Makes calls while the worker is frozen before a commit, and lets their deadline pass. */
   async function stalled(
     folder: SqliteFolder,
     calls: (engine: Engine) => Promise<unknown>[],
@@ -348,7 +350,7 @@ describe('a SQLite store whose disk stands still', () => {
     return { engine, codes: await Promise.all(made), resume: () => faults.resume() };
   }
 
-  it('answers every call within 5 s: changes with outcome-unknown, reads with storage-unavailable', async () => {
+  it('rejects every call within 5 s: changes with outcome-unknown, reads with storage-unavailable', async () => {
     await withFolder(async (folder) => {
       const { engine, codes, resume } = await stalled(folder, ({ storage, definitions }) => [
         storage.insert(QUEUE, newElements('late')),
@@ -364,7 +366,7 @@ describe('a SQLite store whose disk stands still', () => {
     });
   });
 
-  it('answers calls in the time that is left of theirs when they waited for something else before', async () => {
+  it('rejects a call at its own deadline if it has less than 5 s left', async () => {
     await withFolder(async (folder) => {
       const { clock } = folder;
       const faults = new Faults(clock);
@@ -385,7 +387,7 @@ describe('a SQLite store whose disk stands still', () => {
     });
   });
 
-  it('returns what a late take took, with its place, tries and id, and stores what a late insert stored', async () => {
+  it('returns the elements of a late take to their place with unchanged tries, and keeps the elements of a late insert', async () => {
     await withFolder(async (folder) => {
       const { engine, resume } = await stalled(folder, ({ storage }) => [
         storage.take(QUEUE, { ...POP, count: 1 }),
@@ -394,7 +396,7 @@ describe('a SQLite store whose disk stands still', () => {
       ]);
       const { storage } = engine;
       resume();
-      // Its reply comes behind those that are late, and what follows it behind what undoes them.
+      // This reply arrives after the late ones, and later calls run after the undo of the late takes.
       await storage.counts(QUEUE);
       const { deliveries } = await storage.take(QUEUE, POP);
       assert.deepEqual(bodyTexts(deliveries), ['first', 'second', 'third', 'late']);
@@ -408,7 +410,7 @@ describe('a SQLite store whose disk stands still', () => {
     });
   });
 
-  it('names the queues that a late sweep named by the next one, so that who waits there is woken', async () => {
+  it('reports the affected queues of a late sweep with the next sweep, so that their consumers wake up', async () => {
     await withFolder(async (folder) => {
       const expired = newElement({ expiresAt: folder.clock.now() - 1 });
       const { engine, codes, resume } = await stalled(folder, ({ storage }) => [
@@ -423,7 +425,7 @@ describe('a SQLite store whose disk stands still', () => {
     });
   });
 
-  it('serves a get that found nothing while a take was late with what that took, after one sweep', async () => {
+  it('delivers the elements returned from a late take to a get that had found nothing, after one sweep', async () => {
     await withFolder(async (folder) => {
       const { clock } = folder;
       const faults = new Faults(clock);
@@ -447,14 +449,14 @@ describe('a SQLite store whose disk stands still', () => {
       assert.equal(await late, 'outcome-unknown');
       const served: string[] = [];
       const waiting = codeOf(get().then((delivery) => served.push(bodyText(delivery))));
-      // Its take is in the thread's port, behind the late one and before what undoes that.
+      // Its take waits in the thread's port, after the late take and before the undo.
       await turn();
       faults.resume();
       const answered = async (): Promise<void> => {
         for (let calls = 0; calls < 3; calls += 1) await engine.ping();
       };
       await answered();
-      // A node sweeps at least so often, and waits for an answer for less than two of these.
+      // A node sweeps at least every 5 s, and waits less than twice this step for a reply.
       for (let passed = 0; passed < 7_500; passed += 2_500) {
         clock.advance(2_500);
         await answered();
@@ -465,7 +467,7 @@ describe('a SQLite store whose disk stands still', () => {
     });
   });
 
-  it('names the queues of late takes by the next sweep, and no others', async () => {
+  it('reports only the queues of late takes that took elements as affected in the next sweep', async () => {
     await withFolder(async (folder) => {
       const empty = { ns: 'N', name: 'empty' };
       const { engine, resume } = await stalled(folder, ({ storage }) => [
@@ -474,14 +476,14 @@ describe('a SQLite store whose disk stands still', () => {
         storage.take(QUEUE, { ...POP, count: 1, leaseMs: 600_000 }),
       ]);
       resume();
-      // Its reply comes behind those that are late.
+      // This reply arrives after the late ones.
       await engine.storage.counts(QUEUE);
       assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
       assert.deepEqual((await engine.storage.sweep()).affected, []);
     });
   });
 
-  it('has those who watch definitions read one whose late change was answered with outcome-unknown', async () => {
+  it('notifies watchers of a definition whose change ended with outcome-unknown', async () => {
     await withFolder(async (folder) => {
       const changed: (string | null)[] = [];
       const { engine, codes, resume } = await stalled(folder, ({ definitions }) => {
@@ -491,18 +493,18 @@ describe('a SQLite store whose disk stands still', () => {
       resume();
       assert.deepEqual(codes, ['outcome-unknown', 'outcome-unknown']);
       assert.deepEqual(changed, ['late', 'gone']);
-      // What they read comes behind the change.
+      // Their read runs after the change.
       assert.equal((await engine.definitions.get('queue', 'late'))?.value, 1);
     });
   });
 
-  it('never applies a call that expired before it was sent, and answers it with storage-unavailable', async () => {
+  it('never applies a call that expired before it was sent, and rejects it with storage-unavailable', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults(folder.clock);
       const { storage } = await folder.started({ testThread: faults.thread });
       const frozen = faults.freeze('commit');
       const sent: Promise<string>[] = [];
-      // A message each, until no more may be at the worker.
+      // One message per turn, until the limit of messages at the worker is reached.
       for (let i = 0; i < 8; i++) {
         sent.push(codeOf(storage.insert(QUEUE, newElements(`sent ${i}`))));
         await turn();
@@ -521,7 +523,7 @@ describe('a SQLite store whose disk stands still', () => {
     });
   });
 
-  it('finishes calls at its stop that were made before, however late, and returns what they took', async () => {
+  it('finishes earlier calls when it stops, however late, and returns the elements that they took', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults(folder.clock);
       const engine = await folder.started({ testThread: faults.thread });
@@ -530,7 +532,7 @@ describe('a SQLite store whose disk stands still', () => {
       const frozen = faults.freeze('commit');
       const taken = codeOf(storage.take(QUEUE, POP));
       const stored = codeOf(storage.insert(QUEUE, newElements('late')));
-      // In the same turn, so that its last call shares their transaction.
+      // In the same turn, so that the engine's last call shares their transaction.
       const stopping = engine.stop();
       await frozen;
       folder.clock.advance(10_000);
@@ -543,7 +545,7 @@ describe('a SQLite store whose disk stands still', () => {
   });
 });
 
-describe('a function that an insert calls for repeats', () => {
+describe('The onRepeat callback of an insert', () => {
   it('fails only its own insert if it throws', async () => {
     await withFolder(async (folder) => {
       const { storage } = await folder.started();

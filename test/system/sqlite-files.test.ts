@@ -23,7 +23,7 @@ const MIB = 1024 * 1024;
 
 const modeOf = (path: string): string => (statSync(path).mode & 0o777).toString(8);
 
-/** Inserts one element after the other; returns how many were acknowledged before the first that was refused. */
+/** Inserts elements one by one until an insert is rejected. Returns the number of acknowledged inserts. */
 async function insertsUntilRefused({ storage }: Engine): Promise<number> {
   for (let acknowledged = 0; ; acknowledged++) {
     const code = await codeOf(storage.insert(QUEUE, newElements('a')));
@@ -33,7 +33,7 @@ async function insertsUntilRefused({ storage }: Engine): Promise<number> {
   }
 }
 
-/** Ways in which a file is no longer the one that was opened. */
+/** Ways to lose the opened file. */
 const LOSSES: Readonly<Record<string, (path: string) => void>> = {
   deleted: (path) => rmSync(path),
   'moved away': (path) => renameSync(path, `${path}.old`),
@@ -43,10 +43,10 @@ const LOSSES: Readonly<Record<string, (path: string) => void>> = {
   },
 };
 
-describe('the files of a SQLite engine that runs', () => {
+describe('The files of a running SQLite engine', () => {
   for (const suffix of ['', '-wal']) {
     for (const [what, lose] of Object.entries(LOSSES)) {
-      it(`stop it within five transactions once N.db${suffix} is ${what}`, async () => {
+      it(`make it fail within five transactions if N.db${suffix} is ${what}`, async () => {
         await withFolder(async (folder) => {
           const engine = await folder.started();
           await engine.storage.insert(QUEUE, newElements('a'));
@@ -60,7 +60,7 @@ describe('the files of a SQLite engine that runs', () => {
     }
   }
 
-  it('stop it with the first call after a quiet second', async () => {
+  it('make it fail with the first call after an idle second if the database is deleted', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       await engine.storage.insert(QUEUE, newElements('a'));
@@ -70,7 +70,7 @@ describe('the files of a SQLite engine that runs', () => {
     });
   });
 
-  it('are left alone at its end once others are in their place', async () => {
+  it('are not touched at its stop if they have been replaced', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       await engine.storage.insert(QUEUE, newElements('a'));
@@ -86,7 +86,7 @@ describe('the files of a SQLite engine that runs', () => {
     });
   });
 
-  it('end the server with an error that names the deleted one', async () => {
+  it('end the server with an error that names a deleted file', async () => {
     await using server = await ServerProcess.start();
     const client = new QueueClient({ url: server.url });
     await client.insert('N', 'orders', 'before');
@@ -105,7 +105,7 @@ describe('the files of a SQLite engine that runs', () => {
   });
 });
 
-describe('who may read the files of a SQLite engine', () => {
+describe('Access to the files of a SQLite engine', () => {
   const SETTINGS = { ballastBytes: MIB };
 
   async function used(folder: SqliteFolder): Promise<Engine> {
@@ -114,7 +114,7 @@ describe('who may read the files of a SQLite engine', () => {
     return engine;
   }
 
-  it('is their owner alone, whatever the umask', async () => {
+  it('is limited to their owner, whatever the umask', async () => {
     const before = process.umask(0);
     try {
       await withFolder(async (folder) => {
@@ -127,7 +127,7 @@ describe('who may read the files of a SQLite engine', () => {
     }
   });
 
-  it('is warned of at the start if it is others as well; their modes stay', async () => {
+  it('by others causes a warning at the start, but modes stay unchanged', async () => {
     await withFolder(async (folder) => {
       await (await used(folder)).stop();
       const paths = [folder.file, `${folder.file}.ballast`];
@@ -135,7 +135,7 @@ describe('who may read the files of a SQLite engine', () => {
       const engine = await folder.started(SETTINGS);
       assert.deepEqual(
         folder.warnings.map(({ fields }) => fields),
-        // The log has the rights of its file.
+        // The log has the mode of its database file.
         [folder.file, `${folder.file}-wal`, `${folder.file}.ballast`].map((file) => ({ file, mode: '0644' })),
       );
       await engine.stop();
@@ -143,7 +143,7 @@ describe('who may read the files of a SQLite engine', () => {
     });
   });
 
-  it('is not widened by a link in the place of the ballast file, and its target is not written to', async () => {
+  it('is not widened by a symbolic link in place of the ballast file, whose target is not written', async () => {
     await withFolder(async (folder) => {
       const target = join(folder.path, 'precious');
       const ballast = `${folder.file}.ballast`;

@@ -11,7 +11,7 @@ const HOUR_MS = 3_600_000;
 const POP = { group: '', count: 10, leaseMs: null };
 const named = (name: string): QueueKey => ({ ns: 'N', name });
 
-/** Hours pass, and the engine is swept in each, as a node does. */
+/** Advances the clock hour by hour and sweeps the engine each time, as a node does. */
 async function pass(folder: SqliteFolder, { storage }: Engine, hours: number): Promise<void> {
   for (let i = 0; i < hours; i += 1) {
     folder.clock.advance(HOUR_MS);
@@ -19,8 +19,8 @@ async function pass(folder: SqliteFolder, { storage }: Engine, hours: number): P
   }
 }
 
-describe('a queue of SQLite that is empty and unused for a day', () => {
-  it('is forgotten with its statistics, also over restarts, and is made again by its next use', async () => {
+describe('A SQLite queue that is empty and unused for a day', () => {
+  it('is deleted with its statistics, even across restarts, and created again by its next use', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       await engine.storage.insert(named('gone'), newElements('a'));
@@ -31,7 +31,7 @@ describe('a queue of SQLite that is empty and unused for a day', () => {
       assert.deepEqual(await engine.storage.queues('N'), ['gone', 'only declared']);
       await engine.stop();
       const again = await folder.started();
-      // Reading is no use.
+      // Reading does not count as use.
       await again.storage.counts(named('gone'));
       await again.stats.read(named('gone'));
       await pass(folder, again, 8);
@@ -43,7 +43,7 @@ describe('a queue of SQLite that is empty and unused for a day', () => {
     });
   });
 
-  it('stays while it holds something, is paused, remembers a key, or somebody takes from it', async () => {
+  it('is kept while it contains elements, is paused, remembers a key, or is polled', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const { storage, definitions } = engine;
@@ -65,7 +65,7 @@ describe('a queue of SQLite that is empty and unused for a day', () => {
     });
   });
 
-  it('stays while statistics of it are kept, which may be all that this file knows of it', async () => {
+  it('is kept while its statistics are updated, even if this file has nothing else of it', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       for (let day = 1; day <= 3; day += 1) {
@@ -77,7 +77,7 @@ describe('a queue of SQLite that is empty and unused for a day', () => {
     });
   });
 
-  it('keeps what is inserted in the same moment as it would be forgotten', async () => {
+  it('keeps an element inserted at the moment of its deletion', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       await engine.storage.declare([named('q')]);
@@ -93,8 +93,8 @@ describe('a queue of SQLite that is empty and unused for a day', () => {
   });
 });
 
-describe('a group of SQLite that is evicted', () => {
-  it('leaves no lease behind for the next new group, which may be given its number', async () => {
+describe('An evicted consumer group of SQLite', () => {
+  it('leaves no lease to a new group that reuses its row id', async () => {
     await withFolder(async (folder) => {
       const stream = { name: 'S', groups: [], deadLetter: null, retentionMs: null, maxGroups: 1 };
       const { storage } = await folder.started({}, [stream]);
@@ -117,8 +117,8 @@ describe('a group of SQLite that is evicted', () => {
   });
 });
 
-describe('elements of a stream of SQLite that are past their retention', () => {
-  it('go in sweeps of about a thousand deliveries, however many groups they have', async () => {
+describe('Stream elements of SQLite that are past their retention', () => {
+  it('are removed in sweeps of about a thousand deliveries, however many groups they have', async () => {
     await withFolder(async (folder) => {
       const groups = Array.from({ length: 60 }, (_, i) => `g${i}`);
       const engine = await folder.started({}, [plain('S', { groups, retentionMs: HOUR_MS })]);

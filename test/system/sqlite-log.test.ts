@@ -6,26 +6,26 @@ import { bodyTexts, newElement } from '../support/elements.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 import { extend } from '../support/settle.ts';
 
-/** `npm run test:crash:sqlite` has two hundred. */
+/** `npm run test:crash:sqlite` flips 200 bits. */
 const FLIPS = Number(process.env.SQLITE_FLIPS ?? 30);
 const HEADER_BYTES = 32;
 const FRAME_HEADER_BYTES = 24;
 const FRAME_BYTES = FRAME_HEADER_BYTES + 4096;
 
-/** The files of an engine that was killed, and what it had acknowledged. */
+/** The files of a killed engine, and the elements that it had acknowledged. */
 interface Rest {
   readonly file: Buffer;
   readonly log: Buffer;
-  /** By transaction. */
+  /** The stored bodies, one per transaction. */
   readonly bodies: readonly string[];
 }
 
-/** Bodies of one to three pages, so that a transaction is of several frames. */
+/** A body of one to three pages, so that a transaction has several frames. */
 function bodyOf(random: Random, name: string): string {
   return `${name} `.padEnd(random.between(20, 9000), name);
 }
 
-/** Stores one element a transaction and leaves the files as `kill -9` would. */
+/** Stores one element per transaction and copies the files as `kill -9` would leave them. */
 async function killedAfter(folder: SqliteFolder, random: Random, count: number): Promise<Rest> {
   const engine = await folder.started();
   const bodies = Array.from({ length: count }, (_, index) => bodyOf(random, `element ${index}`));
@@ -33,10 +33,10 @@ async function killedAfter(folder: SqliteFolder, random: Random, count: number):
   return left(folder, bodies, engine);
 }
 
-/** Transactions that only extend leases, each of its own, at the log's end. */
+/** The number of transactions at the log's end that only extend leases. */
 const LEASES = 6;
 
-/** Elements are stored, then the lease of another one is extended again and again; the last insert may follow. */
+/** Stores elements, then extends the lease of another element repeatedly, and finally inserts `last` if given. */
 async function killedAfterLeases(folder: SqliteFolder, random: Random, last = ''): Promise<Rest> {
   const engine = await folder.started();
   const { storage } = engine;
@@ -64,7 +64,7 @@ async function left(
   return rest;
 }
 
-/** The log has been restarted: live frames, then sound ones of the generation before. */
+/** Returns a restarted log: current frames, followed by valid frames of the previous generation. */
 async function killedWithReusedLog(folder: SqliteFolder, random: Random): Promise<Rest> {
   const engine = await folder.started();
   const filler = Buffer.alloc(1_000_000, 'x');
@@ -86,7 +86,7 @@ function put({ file }: SqliteFolder, rest: Pick<Rest, 'file' | 'log'>): void {
   }
 }
 
-/** What a start on these files hands out, or the message with which it is refused. */
+/** The bodies delivered after a start with these files, or the message of the error that prevents the start. */
 async function startedOn(
   folder: SqliteFolder,
   rest: Pick<Rest, 'file' | 'log'>,
@@ -120,7 +120,7 @@ function assertRefused(outcome: readonly string[] | string, where: string): void
   );
 }
 
-/** Frames of the log's generation, and the commits among them, by the format's description. */
+/** The frames of the log's current generation, and which of them commit, according to the file format. */
 function framesOf(log: Buffer): { offset: number; isCommit: boolean }[] {
   const salts = log.subarray(16, 24);
   const frames = [];
@@ -131,7 +131,7 @@ function framesOf(log: Buffer): { offset: number; isCommit: boolean }[] {
   return frames;
 }
 
-/** Where each transaction starts and ends. */
+/** The byte range of each transaction. */
 function transactionsOf(log: Buffer): { start: number; end: number }[] {
   let start = HEADER_BYTES;
   return framesOf(log).flatMap(({ offset, isCommit }) => {
@@ -146,12 +146,12 @@ function lastTransaction(log: Buffer): { start: number; end: number } {
   return transactionsOf(log).at(-1) ?? { start: 0, end: 0 };
 }
 
-describe("SQLite's write-ahead log at rest", () => {
+describe("SQLite's write-ahead log after a kill", () => {
   for (const [name, make] of [
     ['a new log', (folder: SqliteFolder, random: Random) => killedAfter(folder, random, 30)],
     ['a log that was restarted', killedWithReusedLog],
   ] as const) {
-    it(`is refused with any of ${FLIPS} flipped bits before the last transaction, and else loses none before it: ${name}`, async (t) => {
+    it(`prevents a start after a bit flip before the last transaction, and otherwise loses at most that one: ${name}`, async (t) => {
       const seed = freshSeed();
       t.diagnostic(`seed ${seed}`);
       const random = seededRandom(seed);
@@ -161,7 +161,7 @@ describe("SQLite's write-ahead log at rest", () => {
         assert.ok(start > 40 * FRAME_BYTES, 'the log has many frames');
         assert.deepEqual(await startedOn(folder, rest), rest.bodies);
         for (let flip = 0; flip < FLIPS; flip++) {
-          // Most bits before the last transaction, where a flip must not pass.
+          // Flips mostly bits before the last transaction, which must be detected.
           const most = random.chance(0.7) ? start : rest.log.length;
           const bit = random.between(0, most * 8 - 1);
           const outcome = await startedOn(folder, { ...rest, log: flipped(rest.log, bit) });
@@ -175,7 +175,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   }
 
-  it('is refused with a flipped bit in each field of its header and of the header of a frame', async () => {
+  it('prevents a start after a bit flip in any byte of its header or of a frame header', async () => {
     await withFolder(async (folder) => {
       const random = seededRandom(1);
       const rest = await killedAfter(folder, random, 20);
@@ -189,7 +189,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('is refused if a page of it reads as zeros, its header among them', async () => {
+  it('prevents a start if one of its pages, even the first, consists of zeros', async () => {
     await withFolder(async (folder) => {
       const rest = await killedAfter(folder, seededRandom(2), 20);
       for (const from of [0, 4096, 8 * 4096]) {
@@ -200,7 +200,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('starts silently without its last transaction, however a power loss tore that', async (t) => {
+  it('allows a start without a warning, without its last transaction, however a power loss tore that', async (t) => {
     const seed = freshSeed();
     t.diagnostic(`seed ${seed}`);
     const random = seededRandom(seed);
@@ -209,7 +209,7 @@ describe("SQLite's write-ahead log at rest", () => {
       const { start, end } = lastTransaction(rest.log);
       for (let round = 0; round < 20; round++) {
         const log = Buffer.from(rest.log);
-        // Any part of what was written may have reached the disk, and the file may have its length or not.
+        // Any part of the write may have reached the disk, with or without the new file length.
         const lost = random.between(start, end - 1);
         log.fill(0, lost, Math.min(end, lost + random.between(1, end - start)));
         const torn = random.chance(0.5) ? log : log.subarray(0, random.between(start, end - 1));
@@ -220,7 +220,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('starts silently without transactions at its end that only moved leases, however a power loss tore them', async (t) => {
+  it('allows a start without a warning if a power loss tore only final transactions that moved leases', async (t) => {
     const seed = freshSeed();
     t.diagnostic(`seed ${seed}`);
     const random = seededRandom(seed);
@@ -240,7 +240,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('stays near 4 MiB, whether transactions are many and small or few and large', async () => {
+  it('stays near 4 MiB with many small or few large transactions', async () => {
     for (const [count, bytes] of [
       [500, 10],
       [12, 900_000],
@@ -257,7 +257,7 @@ describe("SQLite's write-ahead log at rest", () => {
     }
   });
 
-  it('starts without its last synced transaction if a power loss tore that and took leases before it', async () => {
+  it('allows a start without its last synced transaction if a power loss tore that one and lease changes before it', async () => {
     await withFolder(async (folder) => {
       const random = seededRandom(8);
       const rest = await killedAfterLeases(folder, random, 'in progress');
@@ -271,12 +271,12 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('starts silently if a power loss tore its last transaction soon after another one had torn its first', async () => {
+  it('allows a start without a warning after two power losses, which tore the first and then the last transaction', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const { storage } = engine;
       await storage.insert(QUEUE, [newElement({ body: 'first' })]);
-      // After this the log is checkpointed, and the next transaction starts it again.
+      // This fills the log: it is checkpointed, and the next transaction restarts it.
       const filler = newElement({ body: Buffer.alloc(1_000_000) });
       await storage.insert({ ns: 'N', name: 'filler' }, Array(5).fill(filler));
       await storage.insert(QUEUE, [newElement({ body: 'x'.repeat(200_000) })]);
@@ -297,7 +297,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('is refused with two synced transactions behind one of leases whose commit is damaged', async () => {
+  it('prevents a start if the commit of a lease transaction before two synced transactions is damaged', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const { storage } = engine;
@@ -312,7 +312,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('is refused with a flipped bit before two synced transactions that leases follow', async () => {
+  it('prevents a start after a bit flip in a transaction that synced transactions follow', async () => {
     await withFolder(async (folder) => {
       const random = seededRandom(9);
       const rest = await killedAfterLeases(folder, random);
@@ -324,7 +324,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('is read in the other byte order of checksums as well, and refused with a flipped bit', async () => {
+  it('is also read and checked with checksums in the other byte order', async () => {
     await withFolder(async (folder) => {
       const rest = await killedAfter(folder, seededRandom(3), 20);
       const log = withBigEndianSums(rest.log);
@@ -334,7 +334,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('is left as it was by a refused start, together with its file', async () => {
+  it('is left unchanged with its database by a failed start', async () => {
     await withFolder(async (folder) => {
       const rest = await killedAfter(folder, seededRandom(4), 20);
       const log = flipped(rest.log, 50_000);
@@ -345,7 +345,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('is kept as a copy and dropped from its damage on if damagedLog says so', async () => {
+  it('is copied and truncated at the damage if damagedLog is drop', async () => {
     await withFolder(async (folder) => {
       const rest = await killedAfter(folder, seededRandom(5), 20);
       const log = flipped(rest.log, (lastTransaction(rest.log).start - 10) * 8);
@@ -358,7 +358,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('ends early with a warning under durability normal, whose commits do not wait for the disk', async () => {
+  it('is truncated at the damage with a warning if durability is normal', async () => {
     await withFolder(async (folder) => {
       const rest = await killedAfter(folder, seededRandom(6), 20);
       const log = flipped(rest.log, (lastTransaction(rest.log).start - 10) * 8);
@@ -368,7 +368,7 @@ describe("SQLite's write-ahead log at rest", () => {
     });
   });
 
-  it('is refused, and not deleted, if its database file is missing', async () => {
+  it('prevents a start, and is not deleted, if its database file is missing', async () => {
     await withFolder(async (folder) => {
       const rest = await killedAfter(folder, seededRandom(7), 3);
       put(folder, rest);
@@ -383,7 +383,7 @@ describe("SQLite's write-ahead log at rest", () => {
   });
 });
 
-/** The same log as a machine of the other byte order would have written it. */
+/** The same log with checksums in the other byte order. */
 function withBigEndianSums(log: Buffer): Buffer {
   const copy = Buffer.from(log);
   copy.writeUInt32BE(0x377f0683, 0);

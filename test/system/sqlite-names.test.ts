@@ -7,20 +7,20 @@ import { newElement } from '../support/elements.ts';
 
 const READER = new URL('../engines/sqlite-reader.ts', import.meta.url).pathname;
 
-/** 150,000 names of 255 bytes alone are more than each thread's heap. */
+/** 150,000 names of 255 bytes need more than each thread's heap. */
 const NAMES = 150_000;
 const HEAP_MIB = 32;
-/** The reader inserts one with each 250 names. */
+/** The reader inserts one element per 250 names. */
 const INSERTED = NAMES / 250;
 
-describe('the names of queues that SQLite is asked for', () => {
-  it('take no memory on either thread, however many a reader invents', async () => {
+describe('The names of queues in calls to SQLite', () => {
+  it('use no permanent memory on either thread, however many a reader invents', async () => {
     const args = [`--max-old-space-size=${HEAP_MIB}`, READER, String(NAMES)];
     const { stdout } = await promisify(execFile)(process.execPath, args);
     assert.deepEqual(JSON.parse(stdout), { size: INSERTED, put: INSERTED, queues: ['used'] });
   });
 
-  it('make no queue by an insert that stores nothing, as its elements have one key and different content', async () => {
+  it('create no queue by an insert that is rejected because of one key with different content', async () => {
     await withFolder(async (folder) => {
       const { storage } = await folder.started();
       const queue = { ns: 'N', name: 'none' };
@@ -30,7 +30,7 @@ describe('the names of queues that SQLite is asked for', () => {
     });
   });
 
-  it('mean the same queues if thousands are used in one turn', async () => {
+  it('identify the right queues if thousands are used in one turn', async () => {
     await withFolder(async (folder) => {
       const { storage, stats } = await folder.started();
       const queues = Array.from({ length: 5_000 }, (_, i) => ({ ns: 'N', name: `q${i}` }));

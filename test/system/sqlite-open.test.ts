@@ -21,8 +21,8 @@ import { spawnOwned } from '../support/owned-process.ts';
 
 const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
 
-describe('opening a SQLite file', () => {
-  it('makes the file and the folders on its way, from a relative or an absolute path', async () => {
+describe('Opening a SQLite file', () => {
+  it('creates the file and its parent folders, from a relative or an absolute path', async () => {
     await withFolder(async (folder) => {
       const absolute = join(folder.path, 'deep', 'er', 'a.db');
       for (const url of ['sqlite:below/it/b.db', `sqlite:${absolute}`]) {
@@ -36,7 +36,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('makes no file from the name of a queue or namespace', async () => {
+  it('creates no file named after a queue or namespace', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       for (const name of ['../up', '/etc/x', 'a/b', '..']) {
@@ -47,7 +47,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('refuses a second owner in this process and names file and remedy', async () => {
+  it('rejects a second owner in this process with an error that names the file', async () => {
     await withFolder(async (folder) => {
       const first = await folder.started();
       await assert.rejects(folder.engine().start(), (error: Error) => {
@@ -61,7 +61,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('refuses a second owner in another process until that one was killed', async () => {
+  it('is rejected while another process owns the file, until that process is killed', async () => {
     await withFolder(async (folder) => {
       const owner = await startOwner(folder);
       await assert.rejects(folder.engine().start(), /in use by another process/);
@@ -72,7 +72,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('refuses what is no database, and leaves it as it is', async () => {
+  it('rejects a file that is not a database and leaves it unchanged', async () => {
     await withFolder(async (folder) => {
       const text = 'This is a shopping list, not a database.\n'.repeat(200);
       writeFileSync(folder.file, text);
@@ -81,7 +81,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('refuses a file whose tables are not those that they should be', async () => {
+  it('rejects a file with unexpected tables', async () => {
     await withFolder(async (folder) => {
       await (await folder.started()).stop();
       const db = new DatabaseSync(folder.file);
@@ -91,7 +91,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('refuses a file that lost its end', async () => {
+  it('rejects a truncated file', async () => {
     await withFolder(async (folder) => {
       await fill(folder);
       truncateSync(folder.file, 40_960);
@@ -99,7 +99,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('refuses a file with a page that makes no sense', async () => {
+  it('rejects a file with a corrupt page', async () => {
     await withFolder(async (folder) => {
       await fill(folder);
       const bytes = readFileSync(folder.file);
@@ -109,7 +109,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('opens a file whose log was cut off in the middle: what the log still holds counts', async () => {
+  it('succeeds if the log ends with garbage, and keeps what was stored', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       await engine.storage.insert(QUEUE, newElements('a'));
@@ -120,7 +120,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('refuses a file of another version, and says which it has and which it needs', async () => {
+  it('rejects a file of another schema version with an error that names both versions', async () => {
     await withFolder(async (folder) => {
       await fill(folder);
       const db = new DatabaseSync(folder.file);
@@ -133,21 +133,21 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('refuses a path that cannot be a file', async () => {
+  it('rejects the path of a folder', async () => {
     await withFolder(async (folder) => {
       mkdirSync(folder.file);
       await assert.rejects(folder.engine().start(), /test\.db cannot be opened .*folder/);
     });
   });
 
-  it('refuses a SQLite that is too old', () => {
+  it('rejects a SQLite version that is too old', () => {
     for (const version of ['3.51.2', '3.7.0', '3.9.99', '2.99.99', '0']) {
       assert.throws(() => checkSqliteVersion(version), /use one with SQLite 3\.51\.3/);
     }
     for (const version of ['3.51.3', '3.52.0', '3.100.0', '4.0.0']) checkSqliteVersion(version);
   });
 
-  it('refuses settings that it does not know or understand, by name', async () => {
+  it('rejects unknown and invalid settings with an error that names them', async () => {
     await withFolder(async (folder) => {
       const wrong = [
         { colour: 'blue' },
@@ -166,7 +166,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('may be stopped before it started, twice, and while it starts', async () => {
+  it('can be stopped before, during and after the start, and repeatedly', async () => {
     await withFolder(async (folder) => {
       const never = folder.engine();
       await never.stop();
@@ -182,7 +182,7 @@ describe('opening a SQLite file', () => {
     });
   });
 
-  it('answers calls that were made before stop', async () => {
+  it('completes calls that precede the stop', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       const inserts = Array.from({ length: 50 }, () => engine.storage.insert(QUEUE, newElements('a')));
@@ -204,7 +204,7 @@ async function fill(folder: SqliteFolder): Promise<void> {
   await engine.stop();
 }
 
-/** Another process that holds the file, once it has said so. */
+/** Starts another process that owns the file. Resolves once it does. */
 async function startOwner({ path }: SqliteFolder): Promise<ChildProcess> {
   const owner = spawnOwned(process.execPath, [CALLER, path], { stdio: ['pipe', 'pipe', 'inherit'] });
   await once(owner.stdout, 'data');

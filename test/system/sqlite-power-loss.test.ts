@@ -17,13 +17,13 @@ import { purge } from '../support/settle.ts';
 const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
 
 interface Held {
-  /** Elements that were there at the start. */
+  /** The number of elements found at the start. */
   readonly found: number;
   readonly id: string;
   readonly token: string;
 }
 
-/** One run: it stores and reserves an element, then the power fails. */
+/** Runs a process that stores and reserves an element, then simulates a power loss. */
 async function runAndLosePower(
   folder: string,
   durability: string,
@@ -43,18 +43,18 @@ async function runAndLosePower(
   return JSON.parse(String(first[0])) as Held;
 }
 
-describe('a SQLite store whose power fails soon after each start', () => {
+describe('A SQLite store whose power fails soon after each start', () => {
   for (const durability of ['normal', 'full']) {
     it(`never issues an id or a lease token twice: durability ${durability}`, async () => {
       await withFolder(async (folder) => {
         const { path } = folder;
-        // A new file has a random beginning of its ids, which hides that a count was taken back.
+        // A new file starts its ids at random, which would hide that a counter was reset.
         await (await folder.started()).stop();
         const env = powerLossEnvironment(path);
         const runs: Held[] = [];
         for (let run = 0; run < 4; run++) runs.push(await runAndLosePower(path, durability, env));
         assert.equal(new Set(runs.flatMap(({ id, token }) => [id, token])).size, 8, JSON.stringify(runs));
-        // What shows that the power failed: without the fsync of each commit its elements are gone.
+        // Proves the power loss: commits without fsync are lost.
         const kept = durability === 'full' ? [0, 1, 2, 3] : [0, 0, 0, 0];
         assert.deepEqual(
           runs.map(({ found }) => found),
@@ -65,10 +65,10 @@ describe('a SQLite store whose power fails soon after each start', () => {
   }
 });
 
-/** `npm run test:crash:sqlite` has a hundred. */
+/** `npm run test:crash:sqlite` simulates 100 power losses. */
 const LOSSES = Number(process.env.SQLITE_POWER_LOSSES ?? 4);
 
-/** What the calls of one run had acknowledged, and what the one that was in flight may have done. */
+/** The acknowledged effects of one run, and the call in flight at the power loss. */
 interface Acknowledged {
   readonly stored: Set<string>;
   readonly gone: Set<string>;
@@ -77,7 +77,8 @@ interface Acknowledged {
 }
 
 /**
- * Calls the engine, at random or as given, in a process that loses its power after a number of lines, or the last call.
+ * Runs a process that calls the engine, at random or by a script, until a number of lines or the end of the script;
+ * then simulates a power loss.
  */
 async function callAndLosePower(
   folder: string,
@@ -116,8 +117,8 @@ function acknowledgedBy(lines: readonly Line[]): Acknowledged {
   return { stored, gone, tokens, inFlight: last?.is === 'calling' ? last : null };
 }
 
-describe('a SQLite store that acknowledges some calls before they are on the disk', () => {
-  it(`loses no element, hands none out twice that was popped, and repeats no token, over ${LOSSES} power losses`, async (t) => {
+describe('A SQLite store that acknowledges some calls before their fsync', () => {
+  it(`loses no element, delivers no popped element again and repeats no token in ${LOSSES} power losses`, async (t) => {
     const seed = freshSeed();
     t.diagnostic(`seed ${seed}`);
     const random = seededRandom(seed);
@@ -153,23 +154,23 @@ describe('a SQLite store that acknowledges some calls before they are on the dis
     });
   });
 
-  /** What is left, by state and tries, of the elements after these calls and a power loss. */
+  /** The remaining elements, as state and tries, after these calls and a power loss. */
   const CALLS: Readonly<Record<string, readonly string[]>> = {
     insert: ['ready 0'],
     'insert,pop': [],
     'insert,pop,undo': ['ready 0'],
     'insert,reserve,commit': [],
     'insert,reserve,rollback': ['ready 1'],
-    // The last reservation is lost, which shows that it cost no fsync; what was stored before is not.
+    // The last reservation is lost, which proves that it cost no fsync; elements stored before it are kept.
     'insert,reserve': ['ready 0'],
     'insert,reserve,extend': ['ready 0'],
     'insert,reserve,release,reserve': ['ready 0'],
-    // A later call that waits for its fsync covers it.
+    // The fsync of a later call covers it.
     'insert,insert,reserve,pop': ['reserved 0'],
     'insert,reserve,extend,insert': ['ready 0', 'reserved 0'],
   };
 
-  it('keeps what each call promised, and may lose the last reservations, extensions and returns', async () => {
+  it('keeps the effects of each call, except the last reservations, extensions and releases', async () => {
     await withFolder(async ({ path }) => {
       const env = powerLossEnvironment(path);
       for (const [script, expected] of Object.entries(CALLS)) await check(env, script, expected);
@@ -189,7 +190,7 @@ describe('a SQLite store that acknowledges some calls before they are on the dis
   });
 });
 
-/** Each file of a folder with its size: what a start finds. */
+/** Each file of a folder with its size, as a start finds it. */
 function filesIn(folder: string): string {
   const sizes = readdirSync(folder).map((name) => `${name}: ${statSync(join(folder, name)).size}`);
   return sizes.join(', ');

@@ -15,7 +15,7 @@ const HOUR_MS = 3_600_000;
 const FIRST = { ns: 'first', name: 'q' };
 const SECOND = { ns: 'second', name: 'q' };
 
-/** Streams of which only the first has these terms. */
+/** Two streams, of which the first has these additional options. */
 function namespaces(terms: Partial<NamespacePolicy>): NamespacePolicy[] {
   const stream = { groups: ['g'], deadLetter: null, retentionMs: null };
   return [
@@ -28,7 +28,7 @@ function element(): NewElement {
   return newElement({ groups: ['g'] });
 }
 
-/** SQLite gives the number of a queue that was rolled back to the next one. */
+/** SQLite reuses the row id of a rolled-back queue for the next one. */
 describe('A SQLite transaction that is rolled back', () => {
   it('leaves no retention behind for the next new queue', async () => {
     await withFolder(async (folder) => {
@@ -41,7 +41,7 @@ describe('A SQLite transaction that is rolled back', () => {
       await assert.rejects(storage.insert(FIRST, [element()]), { code: 'storage-full' });
       assert.deepEqual(await storage.queues(FIRST.ns), []);
       for (let i = 0; i < 3; i++) {
-        // The first ones may be refused: the disk was full a moment ago.
+        // The first inserts may be rejected, because the disk was full a moment ago.
         await storage.insert(SECOND, [element()]).catch(() => {});
       }
       const { ready } = await storage.counts(SECOND);
@@ -73,7 +73,7 @@ describe('A SQLite transaction that is rolled back', () => {
     });
   });
 
-  it('ends a lease and a retention again whose end it took back', async () => {
+  it('ends an expired lease and a retention again after their end was rolled back', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const { storage } = await folder.started(
@@ -92,7 +92,7 @@ describe('A SQLite transaction that is rolled back', () => {
     });
   });
 
-  it('ends a lease again whose end it took back, without a sweep', async () => {
+  it('ends an expired lease again after its end was rolled back, without a sweep', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const { storage } = await folder.started({ testThread: faults.thread });
@@ -105,7 +105,7 @@ describe('A SQLite transaction that is rolled back', () => {
     });
   });
 
-  it('does not bring back what memory knew of a queue that was forgotten before', async () => {
+  it('does not restore the state in memory of a queue that was deleted before', async () => {
     await withFolder(async (folder) => {
       const faults = new Faults();
       const { storage } = await folder.started({ testThread: faults.thread });
@@ -116,7 +116,8 @@ describe('A SQLite transaction that is rolled back', () => {
         const { deliveries } = await storage.take({ ns: 'N', name }, { group: '', count: 1, leaseMs });
         return { id: deliveries[0]?.id ?? '', group: '', token: deliveries[0]?.lease?.token ?? '' };
       };
-      // Committed at once, but memory keeps its end until that comes, or until no other lease ends before it.
+      // The element is committed at once, but its lease end stays in memory until it comes or no other lease ends
+      // earlier.
       await reserve('other', 50 * HOUR_MS);
       await commit(storage, queue, [await reserve(queue.name, 60 * HOUR_MS)]);
       clock.advance(27 * HOUR_MS);

@@ -9,8 +9,8 @@ import { commit, purge, remove, rollback } from '../support/settle.ts';
 const MIB = 1024 * 1024;
 const popping = { group: '', leaseMs: null };
 
-describe('a SQLite file over its life', () => {
-  it('keeps elements, maturities, tries, leases, tokens and order over a restart', async () => {
+describe('A SQLite file across restarts', () => {
+  it('keeps elements, maturities, tries, leases, tokens and order', async () => {
     await withFolder(async (folder) => {
       const first = await folder.started();
       const now = folder.clock.now();
@@ -41,7 +41,7 @@ describe('a SQLite file over its life', () => {
   });
 
   for (const sweeps of [true, false]) {
-    it(`ends leases that ran out while it was closed, ${sweeps ? 'at a sweep' : 'at the first take'}`, async () => {
+    it(`ends leases that expired while it was closed, ${sweeps ? 'at a sweep' : 'at the first take'}`, async () => {
       await withFolder(async (folder) => {
         const first = await folder.started();
         await first.storage.insert(QUEUE, newElements('a'));
@@ -56,7 +56,7 @@ describe('a SQLite file over its life', () => {
     });
   }
 
-  it('counts the elements of a stream once each after a restart, in steps between which other calls run', async () => {
+  it('counts the elements of a stream after a restart in steps, between which other calls run', async () => {
     await withFolder(async (folder) => {
       const stream = { ns: 'S', name: 'stream' };
       const count = 50_000;
@@ -74,7 +74,7 @@ describe('a SQLite file over its life', () => {
     });
   });
 
-  it('never gives an id, a token or a version twice', async () => {
+  it('never issues an id, a token or a version twice', async () => {
     await withFolder(async (folder) => {
       const seen = new Set<string>();
       for (let opening = 0; opening < 4; opening++) {
@@ -93,7 +93,7 @@ describe('a SQLite file over its life', () => {
     });
   });
 
-  it('knows no id of another file', async () => {
+  it('does not accept ids of another file', async () => {
     await withFolder(async (folder) => {
       await withFolder(async (other) => {
         const [here, there] = [await folder.started(), await other.started()];
@@ -123,7 +123,7 @@ describe('a SQLite file over its life', () => {
     });
   });
 
-  it('applies another policy to elements that are there already', async () => {
+  it('applies a changed policy to stored elements', async () => {
     await withFolder(async (folder) => {
       const lenient = { name: 'N', groups: null, deadLetter: null, retentionMs: null };
       const first = await folder.started({}, [lenient]);
@@ -137,7 +137,7 @@ describe('a SQLite file over its life', () => {
     });
   });
 
-  it('clears away what was purged, after a restart as well, and gives the space back', async () => {
+  it('deletes purged elements, even after a restart, and returns their disk space', async () => {
     await withFolder(async (folder) => {
       const first = await folder.started();
       const body = Buffer.alloc(20_000, 'x');
@@ -168,7 +168,7 @@ describe('a SQLite file over its life', () => {
     });
   });
 
-  it('gives the space of a drained queue back behind one old element', async () => {
+  it('returns the disk space of a drained queue even if one old element remains', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       await engine.storage.insert(QUEUE, [newElement({ body: 'old', delayMs: 3_600_000 })]);
@@ -189,7 +189,7 @@ describe('a SQLite file over its life', () => {
     });
   });
 
-  it('keeps its log short under a load that never pauses', async () => {
+  it('keeps its log short under continuous load', async () => {
     await withFolder(async (folder) => {
       const engine = await folder.started({ durability: 'normal' });
       const elements = Array.from({ length: 100 }, () => newElement({ body: Buffer.alloc(2000) }));
@@ -202,12 +202,12 @@ describe('a SQLite file over its life', () => {
         }
       };
       await Promise.all([load(), load(), load(), load()]);
-      // 48 MiB went through it.
+      // 48 MiB were written to the log.
       assert.ok(largest < 16 * MIB, `the log grew to ${largest} bytes`);
     });
   });
 
-  it('counts what is ready by an older clock that it starts with, and hands nothing out early by it', async () => {
+  it('counts and delivers by the current clock even if that is behind the one of the last run', async () => {
     await withFolder(async (folder) => {
       let engine = await folder.started();
       const start = folder.clock.now();
@@ -224,7 +224,7 @@ describe('a SQLite file over its life', () => {
   });
 });
 
-/** Sweeps until nothing more is to be done at once, as a node does; with a limit. */
+/** Sweeps until no further sweep is due, as a node does, but at most 1000 times. */
 async function swept({ storage }: Engine): Promise<void> {
   for (let sweeps = 0; sweeps < 1000; sweeps++) {
     const { nextAt } = await storage.sweep();

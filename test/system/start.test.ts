@@ -10,7 +10,7 @@ import { Folder, type Program } from './program.ts';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const run = promisify(execFile);
 
-describe('The start', () => {
+describe('A start', () => {
   let folder: Folder;
 
   beforeEach(async () => {
@@ -19,7 +19,7 @@ describe('The start', () => {
 
   afterEach(() => folder.dispose());
 
-  it('for the first time makes an administrator whose password is printed once and kept as a hash', async () => {
+  it('creates an administrator the first time, prints the password once and stores its hash', async () => {
     const first = await folder.serve([]);
     const password = passwordOf(first);
     assert.match(password, /^[\w-]{24}$/);
@@ -44,7 +44,7 @@ describe('The start', () => {
     assert.equal(await second.stop(), 0);
   });
 
-  it('prints lines that insert, get, reserve and commit when they are pasted into a shell', async () => {
+  it('prints shell commands that insert, get, reserve and commit', async () => {
     const program = await folder.serve([]);
     const lines = program.stdout.split('\n').filter((line) => /^(export|curl|JOB=)/.test(line));
     assert.equal(lines.length, 6);
@@ -58,7 +58,7 @@ describe('The start', () => {
     assert.deepEqual(status.stats, { put: 2, get: 1, reserve: 1, commit: 1, rollback: 0, deadletter: 0 });
   });
 
-  it('serves a plain namespace N and a stream called events', async () => {
+  it('serves a simple namespace N and a stream namespace events', async () => {
     const program = await folder.serve([]);
     const client = new QueueClient({ url: program.url, credentials: `admin:${passwordOf(program)}` });
     const types: string[] = [];
@@ -69,10 +69,10 @@ describe('The start', () => {
     assert.deepEqual(types, ['sqlite:simple', 'sqlite:stream']);
   });
 
-  it('survives a SIGHUP while it reads its configuration, and reads it again when it serves', async () => {
+  it('survives SIGHUP while it reads the configuration, and reloads it once it serves', async () => {
     await run('mkfifo', [folder.file('q.yaml')]);
     const program = folder.launch(['--config', 'q.yaml'], { env: { QUAYSIDE_HTTP__PORT: '0' } });
-    // Opened as soon as the program reads it.
+    // Opening the pipe waits until the program reads it.
     const first = await open(folder.file('q.yaml'), 'w');
     program.signal('SIGHUP');
     await first.writeFile('http: { users: { ann: first } }');
@@ -87,7 +87,7 @@ describe('The start', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('after reset-admin takes the new password, on SIGHUP and at the next start', async () => {
+  it('accepts the new password of reset-admin after SIGHUP and after a restart', async () => {
     const program = await folder.serve([]);
     const before = passwordOf(program);
     assert.equal(await statusAs(program, `admin:${before}`), 200);
@@ -104,7 +104,7 @@ describe('The start', () => {
     assert.equal(await statusAs(next, `admin:${after}`), 200);
   });
 
-  it('with users in the configuration makes nobody, and reset-admin says where they are', async () => {
+  it('creates no user if the configuration has users, which reset-admin then refers to', async () => {
     await folder.write('q.yaml', 'http: { users: { test1: test1 } }');
     const program = await folder.serve(['--config', 'q.yaml']);
     assert.equal(program.stdout.split('\n')[0], `Quayside 0.1.0 listens on ${program.url}`);
@@ -115,7 +115,7 @@ describe('The start', () => {
     assert.match(reset.stderr, /http\.users: names the users.*hash-password/);
   });
 
-  it('with users in the configuration says whom of users.json they replace', async () => {
+  it('warns of users in users.json that the users of the configuration replace', async () => {
     const first = await folder.serve([]);
     const password = passwordOf(first);
     await first.stop();
@@ -138,7 +138,7 @@ describe('The start', () => {
     assert.equal(await named.stop(), 0);
   });
 
-  it('from package.json runs on the pinned Node', async () => {
+  it('through npm prints the version with --version', async () => {
     const { stdout } = await run('npm', ['start', '--silent', '--', '--version'], { cwd: ROOT });
     assert.match(stdout, /^\d+\.\d+\.\d+\n$/);
   });
@@ -166,7 +166,7 @@ describe('hash-password', () => {
     assert.equal(program.logged().filter(({ level }) => level === 'warn').length, 0);
   });
 
-  it('takes no password from the command line, and none that is empty or too long', async () => {
+  it('rejects a password on the command line, an empty one and one that is too long', async () => {
     const cases = [
       { args: ['hash-password', 'CANARY'], input: '', code: 2 },
       { args: ['hash-password'], input: '', code: 1 },

@@ -20,7 +20,7 @@ describe('Statistics', () => {
   });
   after(() => folder.dispose());
 
-  it('count dead letters on both sides, wherever a namespace keeps its counts', async () => {
+  it('count dead letters at the queue and at the dead-letter queue, wherever a namespace stores its statistics', async () => {
     const program = await folder.serve(['--config', 'q.json']);
     const client = new QueueClient({ url: program.url });
     const stats = async (ns: string, queue: string): Promise<object> =>

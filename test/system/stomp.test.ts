@@ -30,14 +30,14 @@ describe('STOMP in the server', () => {
   const call = (program: Program, path: string, method = 'GET'): Promise<Response> =>
     fetch(new URL(path, program.url), { method, headers: { authorization: AUTHORIZATION } });
 
-  it('is off unless it has a port', async () => {
+  it('is off unless a port is configured', async () => {
     const program = await serve('off.json', {});
     assert.equal(program.stdout.split('\n')[0], `Quayside 0.1.0 listens on ${program.url}`);
     assert.doesNotMatch(await (await call(program, '/metrics')).text(), /protocol="stomp"/);
     assert.equal(await program.stop(), 0);
   });
 
-  it('is served over WebSocket only if it is enabled, and has a port', async () => {
+  it('is served over WebSocket only if that is enabled and a port is configured', async () => {
     const closed = await serve('closed.json', { port: 0 });
     assert.equal((await call(closed, '/stomp')).status, 404);
     const refused = new WebSocket(`${closed.url.replace('http', 'ws')}/stomp`, ['v12.stomp']);
@@ -60,7 +60,7 @@ describe('STOMP in the server', () => {
     assert.match(stderr, /stomp\.webSocket: is on, but stomp is off\. Give stomp\.port, or leave it out/);
   });
 
-  it('shares users, queues, lists of consumers and metrics with HTTP', async () => {
+  it('shares users, queues, consumer lists and metrics with HTTP', async () => {
     const program = await serve('on.json', { port: 0 });
     const client = await StompClient.login(portOf(program), '1.2', LOGIN);
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's' });
@@ -89,7 +89,7 @@ describe('STOMP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('closes the connections of its clients when the server stops, and returns what they hold', async () => {
+  it('closes connections when the server stops and returns unsettled elements', async () => {
     await folder.write('stop.json', {
       http: { users: USERS },
       stomp: { port: 0 },
@@ -110,7 +110,7 @@ describe('STOMP in the server', () => {
     assert.equal(await again.stop(), 0);
   });
 
-  it('ends the sessions of users who are gone when the users are read again', async () => {
+  it('ends the sessions of removed users when the configuration is reloaded', async () => {
     const config = (users: object): object => ({
       http: { users },
       stomp: { port: 0 },
@@ -128,7 +128,7 @@ describe('STOMP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('is not served beyond this machine without TLS, unless that is asked for', async () => {
+  it('is not served to other machines without TLS unless `insecure` is set', async () => {
     await folder.write('open.json', { http: { users: USERS }, stomp: { host: '0.0.0.0', port: 0 } });
     const refused = await folder.run(['--config', 'open.json']);
     assert.equal(refused.code, 2);
@@ -138,7 +138,7 @@ describe('STOMP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('says which option is wrong where its port is taken', async () => {
+  it('names the option if its port is in use', async () => {
     const program = await serve('first.json', { port: 0 });
     await folder.write('second.json', {
       http: { users: USERS, port: 0 },
@@ -151,7 +151,7 @@ describe('STOMP in the server', () => {
     assert.equal(await program.stop(), 0);
   });
 
-  it('is served over TLS, and takes a renewed certificate on SIGHUP', async () => {
+  it('is served over TLS, and uses a renewed certificate after SIGHUP', async () => {
     const files = { cert: folder.file('cert.pem'), key: folder.file('key.pem') };
     writeCertificate(files, 'first');
     const program = await serve('tls.json', {
@@ -173,7 +173,7 @@ describe('STOMP in the server', () => {
   });
 });
 
-/** Where it listens for STOMP. */
+/** The port on which the server listens for STOMP. */
 function portOf({ stdout }: Program): number {
   return Number(/ and stomp(?:\+ssl)?:\/\/[^:]+:(\d+)\n/.exec(stdout)?.[1]);
 }

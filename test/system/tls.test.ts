@@ -34,7 +34,7 @@ describe('HTTPS', () => {
     await folder.dispose();
   });
 
-  it('is served beyond this machine without asking, by the certificate of the files', async () => {
+  it('is served to other machines without `insecure`, with the configured certificate', async () => {
     assert.match(program.stdout, /listens on https:\/\/0\.0\.0\.0:\d+/);
     const agent = new Agent({ ca: certificate('first') });
     const answer = await get(agent);
@@ -60,7 +60,7 @@ describe('HTTPS', () => {
     await program.logs(() => warned().length === 2);
   });
 
-  it('speaks TLS 1.2 and 1.3 and nothing older', async () => {
+  it('supports TLS 1.2 and 1.3 and nothing older', async () => {
     for (const version of ['TLSv1.2', 'TLSv1.3'] as const) {
       const socket = await handshake({ minVersion: version, maxVersion: version });
       assert.equal(socket.getProtocol(), version);
@@ -71,7 +71,7 @@ describe('HTTPS', () => {
     );
   });
 
-  it('answers a client that closes its sending side after its request', async () => {
+  it('responds to a client that closes its sending side after its request', async () => {
     for (const version of ['TLSv1.2', 'TLSv1.3']) {
       const socket = await handshake({
         minVersion: version,
@@ -87,11 +87,11 @@ describe('HTTPS', () => {
     }
   });
 
-  it('does not answer plain HTTP', async () => {
+  it('does not respond to plain HTTP', async () => {
     await assert.rejects(fetch(`http://127.0.0.1:${port}/livez`));
   });
 
-  it('takes a renewed certificate on SIGHUP, and keeps the connections that there are', async () => {
+  it('uses a renewed certificate after SIGHUP, and keeps existing connections', async () => {
     const agent = new Agent({ ca: certificate('first'), keepAlive: true, maxSockets: 1 });
     const before = await get(agent);
     write('second');
@@ -111,7 +111,7 @@ describe('HTTPS', () => {
     old.destroy();
   });
 
-  it('keeps the old certificate where the new one cannot be used', async () => {
+  it('keeps the old certificate if the new one is invalid', async () => {
     const before = await fingerprint();
     write('third');
     execFileSync('cp', [folder.file('third.cert.pem'), folder.file('cert.pem')]);
@@ -187,5 +187,3 @@ interface TlsAnswer {
   readonly body: string;
   readonly localPort: number;
 }
-
-/** Self-signed, for 127.0.0.1, good for a day. */

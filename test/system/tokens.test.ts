@@ -14,8 +14,8 @@ interface Created {
   readonly token: string;
 }
 
-describe('The end of an API token', () => {
-  it('looks at what lasts of its logins, and at nothing of others', async (test) => {
+describe('The revocation of an API token', () => {
+  it('rechecks only the waiting calls of that token, not other logins', async (test) => {
     const server = await ServerInProcess.start({
       config: {
         http: { users: { ann: 'pw' } },
@@ -120,7 +120,7 @@ describe('API tokens in the server', () => {
     await server.logs((all) => all.slice(lines).some(({ event }) => event === 'reload'));
   }
 
-  it('log in over STOMP and AMQP, whose sessions end when they are revoked', async () => {
+  it('authenticate STOMP and AMQP sessions, which end when the token is revoked', async () => {
     const { id, token } = await created('sessions');
     const stomp = await StompClient.login(portOf('stomp'), '1.2', { login: 'token', passcode: token });
     const amqp = await AmqpClient.open(portOf('amqp'), 'ann', { password: token });
@@ -145,7 +145,7 @@ describe('API tokens in the server', () => {
     assert.ok(!server.stderr.includes(token));
   });
 
-  it('keep what waits in their name when their owner gets another password, and end it when they are revoked', async () => {
+  it('keep their waiting calls when their owner gets a new password, and end them when they are revoked', async () => {
     const { id, token } = await created('waiting');
     const admin = new QueueClient({ url: () => server.url, credentials: 'admin:pw' });
     const worker = new QueueClient({ url: () => server.url, credentials: `token:${token}` });
@@ -187,7 +187,7 @@ describe('API tokens in the server', () => {
     admin.close();
   });
 
-  it('are narrowed with the rights of their owner, and outlast restarts', async () => {
+  it('lose the rights that their owner loses, and survive restarts', async () => {
     const { token } = await created('lasting');
     assert.equal(await insertStatus(token), 200);
     await write({ N: ['read'] });
@@ -199,7 +199,7 @@ describe('API tokens in the server', () => {
     assert.equal(await insertStatus(token), 200);
   });
 
-  it('end with their owner for good, and are listed and revoked by administrators if a restart removed the owner', async () => {
+  it('end for good when a reload removes their owner, and can be listed and revoked if a restart removed the owner', async () => {
     const removed = await created('of a user who is removed by a reload');
     const admin = new QueueClient({ url: () => server.url, credentials: 'admin:pw' });
     const idsOf = async (): Promise<string[]> =>

@@ -47,7 +47,7 @@ describe('A server with tracing', () => {
     client = new QueueClient({ url: server.url });
   };
 
-  /** Ends with the last spans sent. */
+  /** Stops the server, which sends the remaining spans. */
   const stop = async (): Promise<void> => {
     client.close();
     await server.dispose();
@@ -58,7 +58,7 @@ describe('A server with tracing', () => {
 
   const portOf = (name: string): number => Number(new URL(server.otherUrls[name] ?? '').port);
 
-  /** Resolves when so many spans have ended so. */
+  /** Resolves when `count` spans have had this outcome. */
   const counted = async (outcome: string, count: number): Promise<void> => {
     const line = new RegExp(`^quayside_trace_spans_total\\{outcome="${outcome}"\\} (\\d+)$`, 'm');
     for (;;) {
@@ -68,7 +68,7 @@ describe('A server with tracing', () => {
     }
   };
 
-  it('sends a span of each request, below the span that its traceparent names, and of each call of an engine', async () => {
+  it('exports a span per request, as a child of its traceparent, and a span per engine call', async () => {
     await start({ service: 'jobs' });
     await insertFromProducer('orders', { traceparent: `00-${REQUEST_TRACE}-${REQUEST_SPAN}-01` });
     await stop();
@@ -101,7 +101,7 @@ describe('A server with tracing', () => {
     assert.deepEqual(call.links, [ELEMENT_LINK]);
   });
 
-  it('keeps of a path, which anybody may send, no more than the names of a queue can take', async () => {
+  it('truncates the path of an unauthenticated request in its span', async () => {
     await start();
     const anybody = new QueueClient({ url: server.url, credentials: null });
     const { status } = await anybody.request('GET', `/${'x'.repeat(15_000)}`);
@@ -112,7 +112,7 @@ describe('A server with tracing', () => {
     assert.match(String(attributes['url.path']), /^\/x{2000,4095}…?$/);
   });
 
-  it('keeps of the name of a queue no more, if it is rejected', async () => {
+  it('truncates a rejected queue name in its span', async () => {
     await start();
     const { status } = await client.request('GET', `/q/N/${'x'.repeat(15_000)}/status`);
     assert.equal(status, 400);
@@ -121,7 +121,7 @@ describe('A server with tracing', () => {
     assert.match(String(attributes['messaging.destination.name']), /^N\/x{255,4095}…?$/);
   });
 
-  it('keeps of a request what its spans say of it, and no more, until they are sent', async () => {
+  it('does not retain the headers and the query of a request until its spans are sent', async () => {
     await start({ otlp: `http://127.0.0.1:${await closedPort()}` });
     const count = 300;
     const bytes = 6_000;
@@ -139,11 +139,11 @@ describe('A server with tracing', () => {
     await run('first', 0);
     const short = await run('short', 0);
     const long = await run('long', bytes);
-    // Each is in the target and in the header.
+    // The padding occurs in both the query and the header.
     assert.ok(long - short < (count * bytes) / 4, `${short} and ${long} bytes`);
   });
 
-  it('links a get, and a take of many, with the inserts of what they return, and records what a status reads', async () => {
+  it('links a get and a batch take with the inserts of their elements, and exports the engine call of a status', async () => {
     await start();
     const waiting = client.get('N', 'orders', { to: 60_000 });
     await insertFromProducer('orders');
@@ -164,7 +164,7 @@ describe('A server with tracing', () => {
     receiver.received(({ parentSpanId, name }) => parentSpanId === read.spanId && name === 'count N/orders');
   });
 
-  it('records what STOMP and AMQP clients send in the trace of the sender, and links what they receive', async () => {
+  it('exports inserts over STOMP and AMQP in the trace of the sender, and links the takes with them', async () => {
     await start();
     const stomp = await StompClient.login(portOf('stomp'), '1.2', LOGIN);
     await stomp.ask('SEND', { destination: '/q/N/a', traceparent: SENT_BY_PRODUCER }, 'x');
@@ -189,7 +189,7 @@ describe('A server with tracing', () => {
     }
   });
 
-  it('links the step of an exchange with the inserts of what it forwards', async () => {
+  it('links a step of an exchange with the inserts of the forwarded elements', async () => {
     await start({ ratio: 0 });
     await insertFromProducer('source');
     assert.equal((await client.get('N', 'copies', { to: 20_000 })).status, 200);
@@ -198,7 +198,7 @@ describe('A server with tracing', () => {
     assert.deepEqual(forwarded.links, [ELEMENT_LINK]);
   });
 
-  it('records by its ratio only the traces that begin here, and no probes', async () => {
+  it('applies `ratio` only to traces that start here, and exports no probes', async () => {
     await start({ ratio: 0 });
     const request = (flag: string) => ({ traceparent: `00-${REQUEST_TRACE}-${REQUEST_SPAN}-${flag}` });
     await client.insert('N', 'none', 'x');
@@ -225,7 +225,7 @@ describe('A server with tracing', () => {
     assert.ok(!receiver.spans.some(isRequestTo('/livez')) && !receiver.spans.some(isRequestTo('/metrics')));
   });
 
-  it('has no query in a span, and the status of a request that failed', async () => {
+  it('exports no query, and the status of a failed request', async () => {
     await start();
     await client.request('PATCH', '/q/N/orders/commit/none', { query: { lease: 'Canary' } });
     await stop();
@@ -235,7 +235,7 @@ describe('A server with tracing', () => {
     assert.ok(!JSON.stringify(receiver.spans).includes('Canary'));
   });
 
-  it('sends its credentials, and shows them to nobody', async () => {
+  it('sends its credentials to the collector, but never logs or shows them', async () => {
     const tracing = {
       otlp: receiver.url.replace('//', '//collector:Canary%401@'),
       headers: { 'x-token': 'Canary2' },
@@ -259,7 +259,7 @@ describe('A server with tracing', () => {
     for (const text of [server.output, await showConfig(config)]) assert.ok(!text.includes('Canary'), text);
   });
 
-  it('drops and counts spans that its queue has no place for, and sends again once the collector is back', async () => {
+  it('drops and counts spans if its queue is full, and continues once the collector is available again', async () => {
     const port = await closedPort();
     await start({ otlp: `http://127.0.0.1:${port}`, maxQueue: 4 });
     for (let i = 0; i < 10; i += 1) assert.equal((await client.insert('N', 'orders', 'x')).status, 200);
@@ -273,7 +273,7 @@ describe('A server with tracing', () => {
     await back.stop();
   });
 
-  it('repeats a request that the collector was too busy for, and gives up what it rejects', async () => {
+  it('repeats an export if the collector is busy, and drops spans that it rejects', async () => {
     await start();
     receiver.replies.push({ status: 503, headers: { 'retry-after': '0' } });
     await client.insert('N', 'busy', 'x');
@@ -288,7 +288,7 @@ describe('A server with tracing', () => {
     await stop();
   });
 
-  it('does not start with an address or a header that cannot be used', async () => {
+  it('does not start with an invalid address or header', async () => {
     for (const [tracing, message] of [
       [{ otlp: 'grpc://x' }, /tracing\.otlp: .*Write it as http:\/\/localhost:4318/],
       [{ otlp: 'http://u:a/b@x' }, /tracing\.otlp: is not a URL/],

@@ -22,7 +22,7 @@ describe('A Unix socket as http.host', { skip }, () => {
 
   afterEach(() => folder.dispose());
 
-  it('serves HTTP to owner and group, and is gone after the stop', async () => {
+  it('serves HTTP to its owner and group, and is removed at the stop', async () => {
     const program = await folder.serve(['--config', 'q.json']);
     assert.match(program.stdout, new RegExp(`listens on unix:${path}\n`));
     assert.equal((await stat(path)).mode & 0o777, 0o660);
@@ -34,7 +34,7 @@ describe('A Unix socket as http.host', { skip }, () => {
     await assert.rejects(stat(path), { code: 'ENOENT' });
   });
 
-  it('that a crash left is replaced', async () => {
+  it('left by a crash is replaced', async () => {
     const first = await folder.serve(['--config', 'q.json']);
     await first.kill();
     assert.ok((await stat(path)).isSocket());
@@ -43,7 +43,7 @@ describe('A Unix socket as http.host', { skip }, () => {
     assert.equal(await second.stop(), 0);
   });
 
-  it('on which a server listens is refused, and continues serving', async () => {
+  it('in use by another server is rejected, without affecting that server', async () => {
     const first = await folder.serve(['--config', 'q.json']);
     const second = await folder.run(['--config', 'q.json']);
     assert.equal(second.code, 2);
@@ -55,7 +55,7 @@ describe('A Unix socket as http.host', { skip }, () => {
     assert.equal(await first.stop(), 0);
   });
 
-  it('in the place of another file, or without its folder, is refused', async () => {
+  it('is rejected if another file is in its place or its folder does not exist', async () => {
     await writeFile(path, 'mine');
     assert.match(await refusal(), /\(EEXIST\)\. There is a file that is no socket/);
     assert.equal((await stat(path)).size, 4);
@@ -63,7 +63,7 @@ describe('A Unix socket as http.host', { skip }, () => {
     assert.match(await refusal(), /\(EACCES\)\. Name a folder that exists/);
   });
 
-  it('takes no TLS, and is for HTTP alone', async () => {
+  it('is rejected with TLS and for other protocols than HTTP', async () => {
     await folder.write('q.json', {
       http: { host: path, tls: { cert: 'c', key: 'k' } },
       stomp: { host: path, port: 0 },
@@ -73,7 +73,7 @@ describe('A Unix socket as http.host', { skip }, () => {
     assert.match(text, /stomp\.host: is a Unix socket, which only HTTP listens on/);
   });
 
-  it('is in the lines that the first start prints', async () => {
+  it('is used in the commands that the first start prints', async () => {
     await folder.write('q.json', { http: { host: path } });
     const program = await folder.serve(['--config', 'q.json']);
     const lines = program.stdout.split('\n').filter((line) => /^(export|curl|JOB=)/.test(line));

@@ -18,13 +18,13 @@ describe('The data of a released version', () => {
     for (const store of KEPT_STORES) await store.clear();
   });
 
-  it('is there', () => {
+  it('includes release 0.1.0', () => {
     assert.ok(RELEASES.includes('0.1.0'));
   });
 
   for (const release of RELEASES) {
     for (const store of KEPT_STORES) {
-      it(`is read and used by this one: ${release} on ${store.engine}`, async () => {
+      it(`can be used by this version: ${release} on ${store.engine}`, async () => {
         const content = JSON.parse(
           readFileSync(path.join(KEPT, release, `${store.engine}.json`), 'utf8'),
         ) as KeptContent;

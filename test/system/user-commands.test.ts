@@ -34,7 +34,7 @@ describe('quayside user', () => {
     return status;
   }
 
-  /** The line about the reload that the signal causes. */
+  /** The log line of the reload that the signal causes. */
   async function reloaded(
     signal = (): void => server.signal('SIGHUP'),
   ): Promise<Record<string, unknown> | undefined> {
@@ -46,7 +46,7 @@ describe('quayside user', () => {
     return ofReload(server.logged())[0];
   }
 
-  it('adds, changes and removes a user of a server that runs, and the log names who', async () => {
+  it('adds, changes and removes a user of a running server, which logs the name', async () => {
     const added = await user(['add', 'ann', '--rights', 'N=write'], 'the first password\n');
     assert.equal(added.code, 0, added.stderr);
     assert.equal(
@@ -70,7 +70,7 @@ describe('quayside user', () => {
     assert.equal(await statusAs('test1:test1'), 200);
   });
 
-  it('takes no password from the command line, and needs to know the rights', async () => {
+  it('rejects a password on the command line, and requires the rights of a new user', async () => {
     const canary = await user(['passwd', 'test1', 'CANARY']);
     assert.equal(canary.code, 2);
     assert.equal(canary.stderr, 'quayside: passwd takes no further argument.\n');
@@ -79,7 +79,7 @@ describe('quayside user', () => {
     assert.equal(open.stderr, 'quayside: Give either --rights or --administrator.\n');
   });
 
-  it('does what docs/operate/security.md says', async () => {
+  it('runs the commands of docs/operate/security.md', async () => {
     const quayside = `quayside() { '${process.execPath}' ${SERVER_ARGS.map((arg) => `'${arg}'`).join(' ')} "$@"; }`;
     const run = (command: string): string => {
       const { status, stdout, stderr } = spawnSync('sh', ['-c', `${quayside}\n${command}`], {
@@ -107,7 +107,7 @@ describe('quayside user', () => {
 
     const [add = '', list = '', revoke = '', ...others] = commands.slice(ofUsers.length + 1);
     assert.deepEqual([verbsOf([add, list, revoke]), others], [['add', 'list', 'revoke'], []]);
-    // The moment of the page will be over one day.
+    // The date on the page will be in the past one day.
     const added = run(add.replace(/(?<=--expires )\S+/, '2999-01-31T00:00:00Z'));
     const { id } = JSON.parse(added) as { id: string };
     assert.equal((JSON.parse(run(list)) as { id: string }).id, id);
@@ -115,7 +115,7 @@ describe('quayside user', () => {
     assert.equal(run(list), '');
   });
 
-  it('keeps the old users if the file cannot be used, and says why', async () => {
+  it('leaves the running server with its users if the file becomes invalid', async () => {
     await folder.write('q.yaml', `${CONFIG}http: {`);
     const line = await reloaded();
     assert.equal(line?.level, 'error');
@@ -124,7 +124,7 @@ describe('quayside user', () => {
   });
 });
 
-/** The third words of commands. */
+/** The third word of each command. */
 function verbsOf(commands: readonly string[]): (string | undefined)[] {
   return commands.map((command) => command.split(' ')[2]);
 }

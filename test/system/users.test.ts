@@ -6,7 +6,7 @@ import { Folder } from './program.ts';
 const READER = { password: 'p', rights: { N: ['read'] } };
 const MANAGER = { password: 'p', rights: { N: ['read', 'manage'] } };
 
-describe('Users that are read again', () => {
+describe('A reload of the users', () => {
   let folder: Folder;
   before(async () => {
     folder = await Folder.create();
@@ -16,7 +16,7 @@ describe('Users that are read again', () => {
   const write = (users: object): Promise<unknown> =>
     folder.write('q.json', { http: { users }, namespaces: { N: { url: 'sqlite::memory:' } } });
 
-  it('end the calls that wait of those who are gone, changed or may not read any more', async () => {
+  it('ends the waiting calls of users who are removed, have a new password or may no longer read', async () => {
     await write({ stays: MANAGER, goes: READER, changes: READER, writes: READER });
     const program = await folder.serve(['--config', 'q.json']);
     const clients = ['stays', 'goes', 'changes', 'writes'].map(
@@ -25,7 +25,7 @@ describe('Users that are read again', () => {
     const waiting: Promise<Answer>[] = [];
     for (const [i, client] of clients.entries()) {
       waiting.push(client.get('N', 'q', { tid: `T${i}` }));
-      // One after the other, so that it is known who is first in the line.
+      // One after the other, so that their order in the wait queue is known.
       for (let listed = 0; listed <= i; ) listed = await waitingIn(clients[0] as QueueClient);
     }
     await write({
@@ -48,7 +48,7 @@ describe('Users that are read again', () => {
     ['console.secret', 'a secret of at least 32 characters'],
     ['a secret of the process', null],
   ] as const) {
-    it(`and are there again find no session of the console from before, with ${what}`, async () => {
+    it(`does not revive the console session of a user who was removed and added again, with ${what}`, async () => {
       const configure = (users: object): Promise<unknown> =>
         folder.write('console.json', {
           http: { users: { stays: MANAGER, ...users } },
@@ -88,7 +88,7 @@ describe('A password in a file', () => {
     ['a variable names', {}, { QUAYSIDE_HTTP__USERS__ann__PASSWORD_FILE: 'secret' }],
     ['the configuration names', { http: { users: { ann: { passwordFile: 'secret' } } } }, {}],
   ] as const) {
-    it(`that ${what} is rotated without a restart`, async () => {
+    it(`that ${what} can be changed without a restart`, async () => {
       await folder.write('secret', 'before');
       await folder.write('q.json', { ...config, namespaces: { N: { url: 'sqlite::memory:' } } });
       const program = await folder.serve(['--config', 'q.json'], { env });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 
-/** What a server had when its data was kept: ids and tokens, to be asked for by a later version. */
+/** Ids and tokens of stored elements, which a later version must accept. */
 export interface KeptContent {
   readonly ready: string;
   readonly scheduled: string;
@@ -10,14 +10,14 @@ export interface KeptContent {
 }
 
 const TEN_YEARS_S = 315_360_000;
-/** In the year 2100, in seconds. */
+/** In the year 2100, seconds since 1970. */
 const FAR = 4_102_444_800;
 const BODY = Buffer.from([0, 1, 2, 0xfe, 0xff]);
 const CONTENT_TYPE = 'application/x-kept';
 const HEADERS = { 'x-ks-hdr-trace': 'Grüße, 0.1.0' };
 const OPTIONS = { lease: 77, maxElements: 9 };
 
-/** The configuration of both servers. */
+/** The configuration of the server that stores the data and of the one that reads it. */
 export function keptConfig(url: string): Readonly<Record<string, unknown>> {
   return {
     http: { users: { test1: 'test1' } },
@@ -28,7 +28,7 @@ export function keptConfig(url: string): Readonly<Record<string, unknown>> {
   };
 }
 
-/** Stores one of each thing that an engine keeps. */
+/** Stores one of everything that an engine stores. */
 export async function storeContent(client: QueueClient): Promise<KeptContent> {
   const insert = async (queue: string, options = {}): Promise<string> =>
     jsonOf<{ id: string }>(done(await client.insert('N', queue, BODY, options))).id;
@@ -54,7 +54,7 @@ export async function storeContent(client: QueueClient): Promise<KeptContent> {
   return { ready, scheduled, reserved, token };
 }
 
-/** Reads and uses everything that `storeContent` stored, on a server of a later version. */
+/** Reads and uses everything that `storeContent` stored, on a server of the current version. */
 export async function checkContent(client: QueueClient, kept: KeptContent): Promise<void> {
   const listed = await client.request('GET', '/q/N/orders/elements');
   const states = listed.body.toString().match(/"state":"\w+"/g);

@@ -1,6 +1,6 @@
 /**
- * Keeps the data of this version, for the versions after it: run by a release, once.
- * `node test/upgrades/make.ts` writes `test/upgrades/<version>/`.
+ * `node test/upgrades/make.ts` stores data written by this version in `test/upgrades/<version>/`, from which later
+ * versions are tested to upgrade. Run once per release.
  */
 import { existsSync } from 'node:fs';
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
@@ -35,5 +35,5 @@ for (const store of KEPT_STORES) {
   }
   console.log(`${store.engine}: ${path.join(folder, store.file)}`);
 }
-// The servers of the stores are this process's children.
+// The Redis and PostgreSQL servers are children of this process and would keep it alive.
 process.exit(0);

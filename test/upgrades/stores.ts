@@ -9,19 +9,19 @@ import { sharedPostgres } from '../engines/postgres.ts';
 import { sharedRedis } from '../engines/redis.ts';
 import { withParameter } from '../support/run-servers.ts';
 
-/** Keys and tables of these tests, in stores that others use as well. */
+/** The prefix of keys and the schema of these tests, in stores that other tests share. */
 const NAME = 'upgrades';
 
-/** A store whose content can be kept as a file, and be brought back from it. */
+/** A store whose content can be saved to a file and restored from it. */
 export interface KeptStore {
   readonly engine: string;
-  /** The name of the file. */
+  /** The name of the saved file. */
   readonly file: string;
-  /** As a namespace of the configuration names it. */
+  /** The URL for the configuration of a namespace. */
   url(): Promise<string>;
-  /** Keeps what a stopped server left. */
+  /** Saves the data of a stopped server. */
   keep(file: string, dataDir: string): Promise<void>;
-  /** Brings it back in place of what is there, before a server starts. */
+  /** Replaces the store's content by the saved data, before a server starts. */
   bringBack(file: string, dataDir: string): Promise<void>;
   clear(): Promise<void>;
 }
@@ -43,7 +43,7 @@ const SQLITE: KeptStore = {
   clear: async () => {},
 };
 
-/** A key of Redis as `DUMP` returns it, in base64. */
+/** A Redis key with its value as `DUMP` returns it, in base64. */
 interface KeptKey {
   readonly key: string;
   readonly value: string;
@@ -84,7 +84,7 @@ const POSTGRES: KeptStore = {
   async keep(file) {
     const args = ['--inserts', '--no-owner', '--no-comments', '-n', NAME, await sharedPostgres()];
     const dump = execFileSync('pg_dump', args, { encoding: 'utf8' });
-    // Commands of psql, which newer releases of pg_dump write.
+    // Removes psql commands, which newer releases of pg_dump write.
     await writeFile(file, dump.replace(/^\\.*\n/gm, ''));
   },
   async bringBack(file) {

@@ -1,11 +1,11 @@
-// Renders a chart as Helm does, with Helm's own parts that Debian packages: Go's templates, sprig, and the validator of
-// values.schema.json. Needs golang-go, golang-github-masterminds-sprig-dev, golang-k8s-sigs-yaml-dev and
+// Renders a chart as Helm does, with the same libraries, which Debian packages: Go's templates, sprig, and the validator
+// of values.schema.json. Needs golang-go, golang-github-masterminds-sprig-dev, golang-k8s-sigs-yaml-dev and
 // golang-github-xeipuuv-gojsonschema-dev.
 //
 //	GO111MODULE=off GOPATH=/usr/share/gocode go run render.go CHART < requests.json
 //
 // Standard input: a JSON array of objects, each the values of one release. Standard output: a JSON array with an object
-// for each: `files`, the text by the template's name, or `error`.
+// for each: `files`, the rendered content by template name, or `error`.
 package main
 
 import (
@@ -55,7 +55,7 @@ func render(chart string, own object) (map[string]string, error) {
 	}
 	all := template.New("chart").Option("missingkey=zero")
 	functions := sprig.TxtFuncMap()
-	// Helm takes these away: a template must not depend on the machine.
+	// Helm removes these: a template must not depend on the environment.
 	delete(functions, "env")
 	delete(functions, "expandenv")
 	functions["include"] = func(name string, data interface{}) (string, error) {
@@ -98,7 +98,7 @@ func render(chart string, own object) (map[string]string, error) {
 		if err := all.ExecuteTemplate(&text, name, data); err != nil {
 			return nil, err
 		}
-		// As Helm does with what a missing value leaves behind.
+		// Helm removes the placeholder of a missing value in the same way.
 		files[name] = strings.ReplaceAll(text.String(), "<no value>", "")
 	}
 	return files, nil
@@ -121,7 +121,7 @@ func validate(path string, values object) error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// Own values win; maps are joined, and null removes a default.
+// Given values win; maps are merged, and null removes a default.
 func merge(defaults, own object) object {
 	merged := object{}
 	for key, value := range defaults {
