@@ -17,7 +17,7 @@ describe('Nodes of a namespace', () => {
   let engine: Engine;
   const brokers: Broker[] = [];
 
-  /** A node on the one engine, with signals as between processes. */
+  /** A node on the shared engine, with signals as between processes. */
   const node = (configured: Configured): Broker => {
     const broker = brokerOn([{ policy: POLICY, engine, configured }], opened.clock, brokers.length + 1);
     brokers.push(broker);
@@ -36,7 +36,7 @@ describe('Nodes of a namespace', () => {
     await opened.close();
   });
 
-  it('show what they configure differently until one of them is gone', async () => {
+  it('list configuration conflicts until one of them stops', async () => {
     const [a, b] = [node({ variant: 'simple', lease: '60' }), node({ variant: 'simple', lease: '90' })];
     await a.start();
     await b.start();
@@ -48,7 +48,7 @@ describe('Nodes of a namespace', () => {
     assert.deepEqual(conflictsAt(a), []);
   });
 
-  it('take a node of a version that says nothing of its configuration for one that agrees', async () => {
+  it('treat a node of a version that sends no configuration as agreeing', async () => {
     const a = node({ variant: 'simple' });
     await a.start();
     const old = { id: 'old', host: 'h', pid: 1, version: '0.0.1', startedAt: 0 };
@@ -58,7 +58,7 @@ describe('Nodes of a namespace', () => {
     assert.deepEqual(conflictsAt(a), []);
   });
 
-  it('start with another variant only after the others had the time to say that they are alive', async () => {
+  it('start with another variant only after other nodes had time to announce themselves', async () => {
     const a = node({ variant: 'simple' });
     await a.start();
     const refused = node({ variant: 'stream' });
@@ -74,7 +74,7 @@ describe('Nodes of a namespace', () => {
     });
     let passed = 0;
     while (!isStarted) {
-      // The engine answers on a thread of its own, in real time.
+      // The engine replies from its own thread, in real time.
       await setImmediate();
       await opened.passTime(500);
       passed += 500;

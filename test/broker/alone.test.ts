@@ -18,7 +18,7 @@ describe('a node', () => {
   const brokers: Broker[] = [];
   const settled: SettleItem[] = [];
   let signals = 0;
-  /** What inserts wait for before the engine is called. */
+  /** Inserts wait for this before they call the engine. */
   let mayStore: Promise<void>;
 
   beforeEach(async () => {
@@ -55,7 +55,7 @@ describe('a node', () => {
     return signals - before;
   }
 
-  it('publishes its inserts while there may be another one, and not while it is alone', async () => {
+  it('publishes its inserts while other nodes may exist, and not while it is alone', async () => {
     const broker = await start();
     assert.equal(await insert(broker), 1, 'another node may not have published its presence yet');
     for (let i = 0; i < 3; i += 1) await opened.passTime(2_000);
@@ -68,7 +68,7 @@ describe('a node', () => {
     assert.equal(await insert(broker), 0);
   });
 
-  it('publishes an insert that began when it was alone, if another node was seen before it is stored', async () => {
+  it('publishes an insert that started while it was alone if another node appears before it is stored', async () => {
     const broker = await start();
     for (let i = 0; i < 3; i += 1) await opened.passTime(2_000);
     assert.equal(await insert(broker), 0);
@@ -81,7 +81,7 @@ describe('a node', () => {
     assert.equal(await signalled, 1);
   });
 
-  it('finishes an element that becomes none by a plain commit', async () => {
+  it('finishes an element without copies by a plain commit', async () => {
     const queue = (await start()).namespace('N').queue('q');
     await queue.insert([newElement()]);
     const [delivery] = (await engine.storage.take(queue.key, { group: '', count: 1, leaseMs: 60_000 }))

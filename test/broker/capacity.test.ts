@@ -14,7 +14,7 @@ import { commit, purge } from '../support/settle.ts';
 const MAX = 3;
 const FULL = { code: 'namespace-full' };
 
-describe('a namespace that holds as much as it may', () => {
+describe('a namespace at its limit', () => {
   let opened: TestEngine;
   let broker: Broker;
   const queue = (name: string, ns = 'N'): Queue => broker.namespace(ns).queue(name);
@@ -44,7 +44,7 @@ describe('a namespace that holds as much as it may', () => {
     await opened.close();
   });
 
-  it('refuses inserts, however many come at once, and takes them again when elements were consumed', async () => {
+  it('rejects inserts, however many are concurrent, and accepts them again after elements were consumed', async () => {
     const outcomes = await Promise.allSettled(Array.from({ length: 10 }, (_, i) => insert(`q${i}`)));
     assert.equal(outcomes.filter(({ status }) => status === 'fulfilled').length, MAX);
     await assert.rejects(insert('q'), FULL);
@@ -57,7 +57,7 @@ describe('a namespace that holds as much as it may', () => {
     await insert('q', 'free');
   });
 
-  it('counts an element of a stream once for each of its groups, also when an exchange copies it', async () => {
+  it('counts an element of a stream once per group, even if an exchange copies it', async () => {
     const groups = ['a', 'b'];
     const two = newElement({ groups });
     const stream = queue('q', 'S');
@@ -72,7 +72,7 @@ describe('a namespace that holds as much as it may', () => {
     await assert.rejects(stream.transfer([move]), FULL);
   });
 
-  it('takes the first insert after it was emptied, however long ago the last one was', async () => {
+  it('accepts the first insert after it was emptied, however long ago the last reading was', async () => {
     for (let i = 0; i < MAX; i += 1) await insert('q');
     await assert.rejects(insert('q'), FULL);
     await purge(opened.engine.storage, { ns: 'N', name: 'q' });
@@ -81,7 +81,7 @@ describe('a namespace that holds as much as it may', () => {
     await assert.rejects(insert('q'), FULL);
   });
 
-  it('is read again a second after a reading that failed, however long that took', async () => {
+  it('reads its usage again a second after a reading failed, however long that took', async () => {
     let isAway = false;
     const engine = engineWith(opened.engine, (real) => ({
       usage: async (name, withBytes) => {
@@ -107,7 +107,7 @@ describe('a namespace that holds as much as it may', () => {
     }
   });
 
-  it('rejects at once while a reading that takes long is in progress', async () => {
+  it('rejects immediately while a long reading is in progress', async () => {
     let reading: PromiseWithResolvers<void> | null = null;
     const engine = engineWith(opened.engine, (real) => ({
       usage: async (name, withBytes) => {
@@ -128,14 +128,14 @@ describe('a namespace that holds as much as it may', () => {
     }
   });
 
-  it('does not count what a full queue rejected: a producer that repeats it takes no capacity from other queues', async () => {
+  it('does not count inserts that a full queue rejected: a producer that retries takes no capacity from other queues', async () => {
     const bounded = plain('N', { queues: [{ pattern: 'full', options: { maxElements: 1 } }] });
     const again = brokerOn([{ policy: bounded, engine: opened.engine, maxElements: MAX }], opened.clock, 2);
     await again.start();
     const to = (name: string): Promise<string[]> => again.namespace('N').queue(name).insert([newElement()]);
     await to('full');
     for (let i = 0; i < MAX; i += 1) {
-      // What the queue holds is read again then, before it rejects.
+      // The queue reads its size again after this time, before it rejects.
       await opened.passTime(50);
       await assert.rejects(to('full'), { code: 'queue-full' });
     }
@@ -143,7 +143,7 @@ describe('a namespace that holds as much as it may', () => {
     await again.stop();
   });
 
-  it('knows from the start what is there already', async () => {
+  it('counts the elements that already exist at its start', async () => {
     for (let i = 0; i < MAX; i += 1) await insert('q');
     const policy = plain('N');
     const again = brokerOn([{ policy, engine: opened.engine, maxElements: MAX }], opened.clock, 2);
@@ -152,7 +152,7 @@ describe('a namespace that holds as much as it may', () => {
     await again.stop();
   });
 
-  it('still moves dead letters, and passes what gives up as much as it gets', async () => {
+  it('still moves dead letters, and accepts transfers that free as much as they add', async () => {
     for (let i = 0; i < MAX; i += 1) await insert('q');
     const release = { kind: 'release', delayMs: 0, countTry: true } as const;
     const died = await queue('q').settle({ ...(await reserve('q')), group: null }, release);
@@ -165,7 +165,7 @@ describe('a namespace that holds as much as it may', () => {
     assert.deepEqual(await commit(opened.engine.storage, { ns: 'N', name: 'q' }, [finish]), ['done']);
   });
 
-  it('refuses by bytes as well, and takes again what fits when they were freed', async () => {
+  it('rejects by bytes as well, and accepts what fits after bytes were freed', async () => {
     const body = 'x'.repeat(900_000);
     await insert('q', 'B', body);
     await assert.rejects(async () => {

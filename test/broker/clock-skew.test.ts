@@ -54,7 +54,7 @@ for (const [how, skewMs] of [
         queue.get({ group: null, leaseMs, timeoutMs: null, tid: null, owner: null }, { deliver, end });
       });
 
-    /** In steps, so that whatever would ask again and again has the chance. */
+    /** Advances in small steps, so that repeated polling would show. */
     async function pass(ms: number): Promise<void> {
       for (let passed = 0; passed < ms; passed += 20) {
         await opened.passTime(20);
@@ -62,7 +62,7 @@ for (const [how, skewMs] of [
       }
     }
 
-    it('hands out what has a delay, or a moment, when that has come by the engine', async () => {
+    it('delivers an element when its delay or moment has passed by the engine’s clock', async () => {
       for (const timing of [() => ({ delayMs: 2_000 }), () => ({ matureAt: opened.now() + 2_000 })]) {
         await queue.insert([newElement({ body: 'e', ...timing() })]);
         const answer = get(null);
@@ -79,7 +79,7 @@ for (const [how, skewMs] of [
       }
     });
 
-    it('sweeps when a lease ends by the engine, and seldom before', async () => {
+    it('sweeps when a lease expires by the engine’s clock, and rarely before', async () => {
       await queue.insert([newElement({ body: 'e' })]);
       await get(2_000);
       const answer = get(null);
@@ -93,7 +93,7 @@ for (const [how, skewMs] of [
 }
 
 describe('a node on SQLite whose clock is set back by an hour', () => {
-  it('answers gets that wait when a delay is over, ends leases, and asks the engine a bounded number of times', async () => {
+  it('serves blocked gets after a delay, expires leases, and makes a bounded number of engine calls', async () => {
     const opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
     const { clock } = opened;
     assert.ok(clock instanceof FakeClock);
@@ -144,7 +144,7 @@ describe('a node on SQLite whose clock is set back by an hour', () => {
     }
   });
 
-  it('keeps elements with a time to live no longer than that', async () => {
+  it('does not extend the time to live of elements', async () => {
     const policy = plain('N', { queues: [{ pattern: '*', options: { ttlMs: 10_000 } }] });
     const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
     const { clock } = opened;

@@ -11,12 +11,12 @@ import { bodyText, newElement } from '../support/elements.ts';
 const POLICY = plain('N', { deadLetter: { maxTries: 5, queue: 'dead' } });
 const FAIL = { kind: 'release', delayMs: 0, countTry: true } as const;
 
-/** The engine's clock does not pass, so no poll helps: a get is woken, or the test times out. */
+/** The engine's clock does not advance, so no poll helps: a get is woken, or the test times out. */
 describe('a blocked get on a dead-letter queue', { timeout: 300_000 }, () => {
   for (const kind of MAIN_ENGINES_AND_CLUSTER) {
     for (const where of ['this node', 'another node'] as const) {
       for (const named of ['the namespace', 'the options of its queue'] as const) {
-        it(`is woken on ${where} when an element dies into the queue that ${named} names, on ${kind.name}`, async () => {
+        it(`is woken on ${where} when an element is moved to the dead-letter queue of ${named}, on ${kind.name}`, async () => {
           const opened = await kind.open({ namespaces: [POLICY] });
           const engine =
             opened.engine.signaller.type === 'local' ? betweenProcesses(opened.engine) : opened.engine;
@@ -50,9 +50,9 @@ describe('a blocked get on a dead-letter queue', { timeout: 300_000 }, () => {
   }
 });
 
-/** SQLite copies about 4 MiB in one step, so that the element without a failed try is released in a later one. */
-describe('a blocked get on a queue of which large elements die', { timeout: 60_000 }, () => {
-  it('gets what is released by the same call', async () => {
+/** SQLite moves about 4 MiB per step, so the element that stays is released in a later step. */
+describe('a blocked get on a queue whose large elements are dead-lettered', { timeout: 60_000 }, () => {
+  it('gets the element that the same call releases', async () => {
     await withFolder(async (folder) => {
       const policy = plain('N', { deadLetter: { maxTries: 2, queue: 'dead' } });
       const engine = await folder.started({}, [policy]);
@@ -81,7 +81,7 @@ describe('a blocked get on a queue of which large elements die', { timeout: 60_0
 
 const TAKE = { group: '', count: 1, leaseMs: null } as const;
 
-/** After this take the wait queue's own, which was called before, has found nothing either. */
+/** The wait queue's own take was called before this one, so it has found nothing either. */
 async function empty(taking: Promise<{ readonly deliveries: readonly Delivery[] }>): Promise<void> {
   assert.deepEqual((await taking).deliveries, []);
 }

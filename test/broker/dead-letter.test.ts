@@ -11,7 +11,7 @@ import { newElement } from '../support/elements.ts';
 const POLICY = plain('N', { deadLetter: { maxTries: 3, queue: 'dead' } });
 const SKEW_MS = 3_600_000;
 
-describe('a hopeless element that its consumer sends to the dead letter', () => {
+describe('an element that its consumer sends to the dead-letter queue', () => {
   let opened: TestEngine;
   let broker: Broker;
 
@@ -34,7 +34,7 @@ describe('a hopeless element that its consumer sends to the dead letter', () => 
       broker.namespace('N').queue(name).get(request, { deliver, end });
     });
 
-  it('is moved by the engine’s time, though the namespace has all the queues that it may have', async () => {
+  it('is moved with the engine’s time, even if the namespace has as many queues as allowed', async () => {
     const namespace = broker.namespace('N');
     const queue = namespace.queue('q');
     await queue.insert([newElement({ body: 'hopeless' })]);

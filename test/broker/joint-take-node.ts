@@ -25,19 +25,19 @@ interface Stored {
 }
 
 /**
- * Two namespaces, each on an engine of its own that the test controls: takes and counts see what was inserted before
- * they were called, and return when the test lets them, in any order.
+ * Two namespaces on fake engines: takes and counts see everything inserted before they were called, and return when the
+ * test decides, in any order.
  */
 export class JointTakeNode {
   readonly clock = new FakeClock();
   readonly broker: Broker;
   readonly engines: Readonly<Record<string, FakeEngine>>;
   readonly paused = new Set<string>();
-  /** Takes and counts in the order of calls; with a scheduler it chooses. */
+  /** Pending takes and counts in the order of calls; empty if there is a scheduler, which chooses the order. */
   readonly pending: (() => void)[] = [];
   readonly scheduler: Scheduler | null;
   inserted = 0;
-  /** The next random numbers; after them always the same. */
+  /** The next random numbers; 0.5 once they are used up. */
   randoms: number[] = [];
 
   constructor(scheduler: Scheduler | null = null, limit = 1000) {
@@ -56,7 +56,7 @@ export class JointTakeNode {
     }
   }
 
-  /** A queue by `A/name`. */
+  /** The queue with a path such as `A/name`. */
   queue(path: string): Queue {
     const [ns = '', name = ''] = path.split('/');
     return this.broker.namespace(ns).queue(name);
@@ -66,7 +66,7 @@ export class JointTakeNode {
     void this.queue(path).insert([newElement({ delayMs, body: Buffer.alloc(bytes) })]);
   }
 
-  /** Stored by another node, whose signal was lost. */
+  /** Stores an element as another node whose signal was lost. */
   insertSilently(path: string): void {
     const { key } = this.queue(path);
     this.engines[key.ns]?.store(key, [newElement()]);
@@ -82,14 +82,14 @@ export class JointTakeNode {
     return new JointWaiter(this, options);
   }
 
-  /** Ids of all elements that wait, by queue. */
+  /** The ids of all stored elements. */
   left(): string[] {
     return Object.values(this.engines).flatMap(({ queues }) =>
       [...queues.values()].flat().map(({ id }) => id),
     );
   }
 
-  /** Lets takes and counts return until none is in flight and nothing reacts any more. */
+  /** Completes takes and counts until none is in flight and nothing reacts any more. */
   async settle(): Promise<void> {
     for (let quiet = 0; quiet < 4; quiet += 1) {
       const next = this.pending.shift();
@@ -101,7 +101,7 @@ export class JointTakeNode {
     }
   }
 
-  /** Lets time pass in steps, and whatever it causes. */
+  /** Advances the clock in steps, and settles after each. */
   async pass(ms: number, step = 20): Promise<void> {
     for (let passed = 0; passed < ms; passed += step) {
       this.clock.advance(Math.min(step, ms - passed));
@@ -115,9 +115,9 @@ export class FakeEngine {
   failure: QuaysideError | null = null;
   takes = 0;
   counted = 0;
-  /** Taken and not given back, by id. */
+  /** Taken elements that were not returned, by id. */
   readonly taken = new Map<string, Stored>();
-  /** Elements that went back, by id, once each time. */
+  /** Ids of returned elements, one entry per return. */
   readonly returned: string[] = [];
   readonly #node: JointTakeNode;
 
@@ -158,7 +158,7 @@ export class FakeEngine {
     }
   }
 
-  /** What the call does is done now, and known later. */
+  /** Executes the call immediately and delivers its outcome later. */
   #later<T>(what: string, call: () => T): Promise<T> {
     const { failure } = this;
     const outcome = failure === null ? Promise.resolve(call()) : Promise.reject(failure);
@@ -247,24 +247,24 @@ function setup(name: string, engine: FakeEngine): NamespaceSetup {
 }
 
 export interface JointOptions extends Partial<Omit<JointRequest, 'sources' | 'from'>> {
-  /** Queues, such as `A/q`. */
+  /** Paths of queues, such as `A/q`. */
   readonly from: readonly string[];
   readonly leaseMs?: number | null;
   readonly weights?: readonly number[];
 }
 
-/** A joint take that remembers how it was answered. */
+/** A joint take that records how it was answered. */
 export class JointWaiter {
   readonly take: JointTake;
   readonly count: number;
   readonly min: number;
   readonly from: readonly string[];
-  /** Per queue, such as `A/q`, the ids that it got. */
+  /** The ids received per queue, such as `A/q`. */
   readonly got: (readonly [queue: string, ids: readonly string[]])[] = [];
   ended: QuaysideError | null = null;
   answers = 0;
   hasLeft = false;
-  /** What its sink throws when it is given elements. */
+  /** What its sink throws on delivery. */
   failure: Error | null = null;
 
   constructor(node: JointTakeNode, { from, leaseMs = null, weights = [], ...rest }: JointOptions) {

@@ -6,8 +6,8 @@ import { JointTakeNode, type JointWaiter } from './joint-take-node.ts';
 
 const UNAVAILABLE = new QuaysideError('storage-unavailable', 'unavailable');
 
-describe('a joint take of several queues', () => {
-  it('fills up in order, and leaves what is more than `count`', async () => {
+describe('a joint take from several queues', () => {
+  it('fills up in the order of its queues, and leaves elements beyond `count`', async () => {
     const node = new JointTakeNode();
     for (const path of ['A/p', 'A/q', 'B/r']) for (let i = 0; i < 3; i++) node.insert(path);
     const waiter = node.join({ from: ['B/r', 'A/p', 'A/q'], count: 5 });
@@ -21,7 +21,7 @@ describe('a joint take of several queues', () => {
     assert.deepEqual([node.broker.waiting, node.clock.pending], [0, 0]);
   });
 
-  it('takes from one queue only of several that get elements at the same moment', async () => {
+  it('takes from only one of several queues that get elements at the same moment', async () => {
     const node = new JointTakeNode();
     const waiter = node.join({ from: ['A/p', 'A/q', 'B/r'], count: 10 });
     await node.settle();
@@ -33,7 +33,7 @@ describe('a joint take of several queues', () => {
     assert.equal(node.left().length, 2);
   });
 
-  it('is one of the consumers of each queue, and does not hold up those behind it', async () => {
+  it('is a consumer of each queue, and does not block those behind it', async () => {
     const node = new JointTakeNode();
     const joint = node.join({ from: ['A/p', 'A/q'] });
     await node.settle();
@@ -41,7 +41,7 @@ describe('a joint take of several queues', () => {
     const sink = { deliver: ({ id }: { id: string }) => void got.push(id), end: () => {} };
     node.queue('A/q').get({ group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'u' }, sink);
     await node.settle();
-    // Its take of A/p is in flight when A/q gets an element: the consumer behind it takes that one.
+    // The joint take is busy in A/p when A/q gets an element, so the consumer behind it takes that element.
     node.insertSilently('A/q');
     node.insert('A/p');
     node.queue('A/q').match(1);
@@ -49,7 +49,7 @@ describe('a joint take of several queues', () => {
     assert.deepEqual([joint.ids, got], [['e2'], ['e1']]);
   });
 
-  it('looks again in a queue that got elements while its take of another one came back empty', async () => {
+  it('looks again in a queue that got elements while its take from another one was in flight', async () => {
     const node = new JointTakeNode();
     const joint = node.join({ from: ['A/p', 'A/q'] });
     await node.settle();
@@ -59,7 +59,7 @@ describe('a joint take of several queues', () => {
     assert.deepEqual(joint.ids, ['e1']);
   });
 
-  it('looks at the first of many queues, counts the others at once, and looks only at those that have elements', async () => {
+  it('looks in the first of many queues, counts the others concurrently, and looks only in those with elements', async () => {
     const node = new JointTakeNode();
     const many = Array.from({ length: 50 }, (_, i) => `${i % 2 === 0 ? 'A' : 'B'}/q${i}`);
     node.insert('B/q7');
@@ -83,7 +83,7 @@ describe('a joint take of several queues', () => {
     );
   });
 
-  it('misses nothing that comes during its first look through the queues', async () => {
+  it('misses no element inserted during its first look through the queues', async () => {
     for (const path of ['A/p', 'A/q', 'B/r']) {
       const node = new JointTakeNode();
       const joint = node.join({ from: ['A/p', 'A/q', 'B/r'] });
@@ -95,7 +95,7 @@ describe('a joint take of several queues', () => {
     }
   });
 
-  it('misses nothing that came while a count for a call that has left is in flight', async () => {
+  it('misses no element inserted while a count for a call that has left is in flight', async () => {
     const node = new JointTakeNode();
     const from = ['B/r', 'A/q', 'B/s'];
     const other = node.join({ from: ['A/p', 'A/q'] });
@@ -105,11 +105,11 @@ describe('a joint take of several queues', () => {
     const gone = node.join({ from });
     node.pending.shift()?.();
     await new Promise(setImmediate);
-    // It waits for counts of the second and the third queue.
+    // It waits for counts of the second and third queue.
     gone.leave();
     node.insert('A/q');
     const waiter = node.join({ from });
-    // Its take of the first queue returns before those counts do.
+    // Its take from the first queue returns before those counts.
     node.pending.pop()?.();
     await new Promise(setImmediate);
     takeForOther?.();
@@ -117,7 +117,7 @@ describe('a joint take of several queues', () => {
     assert.deepEqual([other.ids, waiter.ids], [['e1'], ['e2']]);
   });
 
-  it('gets an element that was scheduled before it came, in whichever queue, when that matures', async () => {
+  it('gets an element that was scheduled before it joined when the element matures, in whichever queue', async () => {
     const from = ['A/p', 'A/q', 'B/r'];
     for (const path of from) {
       const node = new JointTakeNode();
@@ -133,7 +133,7 @@ describe('a joint take of several queues', () => {
     }
   });
 
-  it('ends at its timeout, and gets what is on its way then', async () => {
+  it('ends at its timeout, but still gets elements of a take in flight', async () => {
     const node = new JointTakeNode();
     const late = node.join({ from: ['A/p', 'B/q'], timeoutMs: 100 });
     await node.settle();
@@ -155,7 +155,7 @@ describe('a joint take of several queues', () => {
     assert.deepEqual([node.broker.waiting, node.clock.pending], [0, 0]);
   });
 
-  it('takes from the others while one engine is unavailable, and says so only to a call that does not wait', async () => {
+  it('takes from the other queues while an engine is unavailable, and reports the error only if it does not wait', async () => {
     const node = new JointTakeNode();
     if (node.engines.A !== undefined) node.engines.A.failure = UNAVAILABLE;
     const at0 = node.join({ from: ['A/p', 'A/q', 'B/r'], timeoutMs: 0 });
@@ -175,7 +175,7 @@ describe('a joint take of several queues', () => {
     assert.deepEqual(later.ids, ['e2']);
   });
 
-  it('finds by the slow poll what came without a signal', async () => {
+  it('finds elements without a signal by its slow poll', async () => {
     const node = new JointTakeNode();
     const waiter = node.join({ from: ['A/p', 'B/q'] });
     await node.settle();
@@ -184,7 +184,7 @@ describe('a joint take of several queues', () => {
     assert.deepEqual(waiter.ids, ['e1']);
   });
 
-  it('returns all that it took if its client leaves, or it is cancelled, before the end of its look', async () => {
+  it('returns everything it took if its client leaves or it is cancelled during its look', async () => {
     for (const end of ['leave', 'cancel', 'drain'] as const) {
       for (const leaseMs of [null, 1000]) {
         const node = new JointTakeNode();
@@ -203,13 +203,13 @@ describe('a joint take of several queues', () => {
         const code = { leave: undefined, cancel: 'pop-cancelled', drain: 'shutting-down' }[end];
         assert.equal(waiter.ended?.code, code);
         assert.equal(node.broker.waiting, 0);
-        // Of reservations, the sweeper knows when they would have ended.
+        // Reservations leave a timer of the sweeper, which knows when they would have expired.
         if (leaseMs === null) assert.equal(node.clock.pending, 0);
       }
     }
   });
 
-  it('stops at its bytes; an element that is larger than what is left stays, the first is taken whatever its size', async () => {
+  it('stops before its byte limit is exceeded, but takes a first element of any size', async () => {
     const node = new JointTakeNode();
     node.insert('A/p', { bytes: 600 });
     node.insert('B/q', { bytes: 600 });
@@ -222,7 +222,7 @@ describe('a joint take of several queues', () => {
     assert.deepEqual([large.ids, node.left()], [['e2'], ['e3']]);
   });
 
-  it('fair: looks first where chance and weight say', async () => {
+  it('in fair order starts with a queue chosen by chance and weight', async () => {
     const node = new JointTakeNode();
     for (let i = 0; i < 4; i++) for (const path of ['A/p', 'A/q']) node.insert(path);
     const first = async (randoms: number[], weights: number[]): Promise<string | undefined> => {
@@ -236,7 +236,7 @@ describe('a joint take of several queues', () => {
     assert.equal(await first([0.8, 0.2], [1, 10]), 'A/q');
   });
 
-  it('counts once for each queue towards the limit, and is rejected whole', async () => {
+  it('counts once per queue towards the limit of waiting consumers, and is rejected as a whole', async () => {
     const node = new JointTakeNode(null, 5);
     node.join({ from: ['A/p', 'A/q', 'B/r'] });
     assert.throws(() => node.join({ from: ['A/p', 'A/q', 'B/r'] }), { code: 'too-many-consumers' });
@@ -244,14 +244,14 @@ describe('a joint take of several queues', () => {
     assert.equal(node.broker.waiting, 3);
     const waiter = node.join({ from: ['A/p', 'A/q'] });
     assert.equal(node.broker.waiting, 5);
-    // Its looks need no place of their own.
+    // Its looks do not count.
     node.insert('A/q');
     await node.settle();
     assert.equal(node.left().length, 0);
     waiter.leave();
   });
 
-  it('is listed once in each of its queues, with one tid', async () => {
+  it('is listed once in each of its queues, with the same tid', async () => {
     const node = new JointTakeNode();
     node.join({ from: ['A/p', 'B/q'], timeoutMs: 1000 });
     for (const isLooking of [true, false]) {
@@ -261,7 +261,7 @@ describe('a joint take of several queues', () => {
     }
   });
 
-  it('returns what its sink did not take', async () => {
+  it('returns the elements if its sink throws', async () => {
     const node = new JointTakeNode();
     node.insert('A/p');
     const waiter = node.join({ from: ['A/p', 'B/q'] });
@@ -272,8 +272,8 @@ describe('a joint take of several queues', () => {
   });
 });
 
-describe('a joint take of several elements at once', () => {
-  it('takes nothing until there are enough, then all of them in one take', async () => {
+describe('a joint take with a minimum', () => {
+  it('takes nothing until the minimum is ready, then everything in one take', async () => {
     const node = new JointTakeNode();
     const waiter = node.join({ from: ['A/p'], count: 10, min: 3 });
     for (let i = 0; i < 2; i++) node.insert('A/p');
@@ -285,7 +285,7 @@ describe('a joint take of several elements at once', () => {
     assert.deepEqual([node.broker.waiting, node.clock.pending], [0, 0]);
   });
 
-  it('counts seldom: not for each element, but when enough may be there', async () => {
+  it('counts only when the minimum may be reached, not for each element', async () => {
     const node = new JointTakeNode();
     const waiter = node.join({ from: ['A/p'], count: 500, min: 500 });
     await node.settle();
@@ -297,7 +297,7 @@ describe('a joint take of several elements at once', () => {
     assert.deepEqual([node.engines.A?.counted, waiter.ids.length], [2, 500]);
   });
 
-  it('does not take a count for its own that began before an element came', async () => {
+  it('does not rely on a count that started before an element was inserted', async () => {
     const node = new JointTakeNode();
     const patient = node.join({ from: ['A/p'], count: 5, min: 5 });
     node.insert('A/p');
@@ -308,7 +308,7 @@ describe('a joint take of several elements at once', () => {
     assert.deepEqual([waiter.ids, patient.isOver], [['e1', 'e2'], false]);
   });
 
-  it('lets consumers that wait for less take before it, and does not count more than every 20 ms for that', async () => {
+  it('lets consumers with a smaller minimum take first, and still counts at most every 20 ms', async () => {
     const node = new JointTakeNode();
     const waiter = node.join({ from: ['A/p'], count: 2, min: 2 });
     await node.settle();
@@ -330,14 +330,14 @@ describe('a joint take of several elements at once', () => {
     assert.equal(waiter.ids.length, 2);
   });
 
-  it('returns to their place, uncounted, the elements that were too few since others were faster, and tries again', async () => {
+  it('returns too few elements to their place, without counting a try, and tries again', async () => {
     const node = new JointTakeNode();
     const waiter = node.join({ from: ['A/p', 'B/q'], count: 4, min: 4 });
     await node.settle();
     for (const path of ['A/p', 'A/p', 'B/q', 'B/q']) node.insertSilently(path);
     node.queue('A/p').match(Number.POSITIVE_INFINITY);
     node.clock.advance(20);
-    // The counts return, and another node takes before the looks.
+    // The counts return, then another node takes the elements before the looks do.
     for (let i = 0; i < 2; i++) node.pending.shift()?.();
     for (let turn = 0; turn < 3; turn++) await new Promise(setImmediate);
     node.engines.B?.queues.set('q', []);
@@ -349,7 +349,7 @@ describe('a joint take of several elements at once', () => {
     assert.deepEqual(waiter.ids, ['e1', 'e2', 'e5', 'e6']);
   });
 
-  it('gets at its timeout what there is, and ends if that is nothing', async () => {
+  it('gets at its timeout what is ready, and times out if nothing is', async () => {
     const node = new JointTakeNode();
     const some = node.join({ from: ['A/p', 'B/q'], count: 9, min: 5, timeoutMs: 1000 });
     node.insert('B/q');
@@ -363,7 +363,7 @@ describe('a joint take of several elements at once', () => {
     assert.deepEqual([node.broker.waiting, node.clock.pending], [0, 0]);
   });
 
-  it('takes fewer if their bytes are as many as it may return', async () => {
+  it('takes less than the minimum if its byte limit is reached', async () => {
     const node = new JointTakeNode();
     for (let i = 0; i < 5; i++) node.insert('A/p', { bytes: 400 });
     const waiter = node.join({ from: ['A/p'], count: 5, min: 5, maxBytes: 1000 });
@@ -371,7 +371,7 @@ describe('a joint take of several elements at once', () => {
     assert.deepEqual(waiter.ids, ['e1', 'e2']);
   });
 
-  it('is served when scheduled elements complete what is missing', async () => {
+  it('is served when scheduled elements complete the minimum', async () => {
     const node = new JointTakeNode();
     node.insert('A/p');
     for (const delayMs of [1000, 2000]) node.insert('A/p', { delayMs });
@@ -382,7 +382,7 @@ describe('a joint take of several elements at once', () => {
     assert.deepEqual(waiter.ids, ['e1', 'e2', 'e3']);
   });
 
-  it('is served when scheduled elements and new ones together complete what is missing', async () => {
+  it('is served when scheduled and new elements together complete the minimum', async () => {
     const node = new JointTakeNode();
     node.insert('A/p', { delayMs: 300 });
     const waiter = node.join({ from: ['A/p'], count: 2, min: 2 });
@@ -392,7 +392,7 @@ describe('a joint take of several elements at once', () => {
     assert.deepEqual(waiter.ids, ['e2', 'e1']);
   });
 
-  it('waits while a queue is paused, and continues when it is resumed', async () => {
+  it('waits while a queue is paused, and continues after its resume', async () => {
     const node = new JointTakeNode();
     node.setPaused('A/p', true);
     const waiter = node.join({ from: ['A/p'], count: 2, min: 2 });
@@ -404,7 +404,7 @@ describe('a joint take of several elements at once', () => {
     assert.equal(waiter.ids.length, 2);
   });
 
-  it('waits while its engine is unavailable, and continues after it', async () => {
+  it('waits while its engine is unavailable, and continues after its recovery', async () => {
     const node = new JointTakeNode();
     if (node.engines.A !== undefined) node.engines.A.failure = UNAVAILABLE;
     const waiter = node.join({ from: ['A/p'], count: 2, min: 2 });
@@ -418,7 +418,7 @@ describe('a joint take of several elements at once', () => {
 });
 
 describe('joint takes, in any interleaving', () => {
-  it('lose no element, deliver none twice, return what they do not pass on, and miss no wake-up', async () => {
+  it('lose no element, deliver none twice, return undelivered ones, and miss no wake-up', async () => {
     await fc.assert(
       fc.asyncProperty(fc.scheduler(), fc.array(step, { maxLength: 40 }), async (scheduler, steps) => {
         const node = new JointTakeNode(scheduler);
@@ -438,7 +438,7 @@ describe('joint takes, in any interleaving', () => {
           }
         };
         await drain();
-        // Rests after counts that brought too little, and back-offs.
+        // Let pauses after insufficient counts and back-offs end.
         for (let i = 0; i < 12; i++) {
           node.clock.advance(1000);
           await drain();
@@ -498,7 +498,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
         waiters.push(node.join(options));
       }),
   },
-  // A plain pop that does not wait, in competition.
+  // A competing pop that does not wait.
   path.map<Step>((queue) => (node, _, got) => {
     node.queue(queue).get(
       { group: null, leaseMs: null, timeoutMs: 0, tid: null, owner: null },

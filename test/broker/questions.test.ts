@@ -11,7 +11,7 @@ import type { TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 
 const POLICIES = [plain('N'), plain('M')];
-/** What a notification of PostgreSQL carries, with what stands around a signal. */
+/** The bytes of a PostgreSQL notification that are left for a signal. */
 const SIGNAL_BYTES = 7_700;
 
 interface Params {
@@ -28,11 +28,11 @@ describe('A question between nodes', () => {
   let opened: TestEngine;
   let engine: Engine;
   let nodes: { readonly broker: Broker; readonly ask: Ask<Params, Row> }[] = [];
-  /** Messages that were published. */
+  /** All published messages. */
   let messages: Message[] = [];
-  /** What becomes of a message on its way: as it is, unless a test has another. */
+  /** How a message is transported: unchanged, unless a test replaces it. */
   let carry: (message: Message, deliver: (message: Message) => void) => void;
-  /** Rows of each node, by its place. */
+  /** The rows of a node, by its index. */
   let rows: (at: number, params: Params) => readonly Row[];
 
   beforeEach(async () => {
@@ -84,13 +84,13 @@ describe('A question between nodes', () => {
 
   const idOf = (at: number): string => nodes[at]?.broker.nodeId ?? assert.fail();
   const ask = (prefix = 'x'): Promise<Gathered<Row>> => nodes[0]?.ask({ prefix }) ?? assert.fail();
-  /** The answer to a question that nobody has to wait for. */
+  /** The answer to a question that is answered without any time passing. */
   async function answer(prefix?: string): Promise<Gathered<Row>> {
     const asked = ask(prefix);
     assert.equal(await isAnswered(asked), true);
     return asked;
   }
-  /** The text of the rows of each node, in the order of the nodes. */
+  /** The text of the rows of each node, in the order of `nodes`; undefined if it did not reply. */
   const textsOf = (gathered: Gathered<Row>): (readonly string[] | undefined)[] =>
     nodes.map((_, at) => gathered.nodes.find(({ node }) => node === idOf(at))?.rows.map(({ text }) => text));
   /** Resolves with whether the question is answered before any time passes. */
@@ -103,7 +103,7 @@ describe('A question between nodes', () => {
     return isDone;
   }
 
-  it('is replied to by all, each asked once however many namespaces they share', async () => {
+  it('is answered by all nodes, each asked once however many namespaces they share', async () => {
     const gathered = await answer('row');
     assert.deepEqual(textsOf(gathered), [['row 0'], ['row 1'], ['row 2']]);
     assert.equal(gathered.nodes[0]?.node, idOf(0));
@@ -114,7 +114,7 @@ describe('A question between nodes', () => {
     );
   });
 
-  it('has many rows, and long texts of any characters, in signals that every engine carries', async () => {
+  it('carries many rows and long strings of any characters in signals that every engine transports', async () => {
     const text = '"\\\u0000ü€😀'.repeat(100);
     rows = (at) => Array.from({ length: 30 }, (_, i) => ({ text: `${at} ${i} ${text}` }));
     const long = '"\\\u0000ü€😀'.repeat(500);
@@ -127,7 +127,7 @@ describe('A question between nodes', () => {
     for (const message of messages) assert.ok(Buffer.byteLength(JSON.stringify(message)) < SIGNAL_BYTES);
   });
 
-  it('has a node as missing whose reply is no message that this version knows', async () => {
+  it('lists a node as missing whose reply this version cannot decode', async () => {
     for (const wrong of [{ text: '!' }, { text: 'MQ==' }, { at: 1 }, { of: 0 }]) {
       carry = (message, deliver) => {
         const isWrong = message.part.type === 'reply' && message.from === idOf(1);
@@ -142,7 +142,7 @@ describe('A question between nodes', () => {
     }
   });
 
-  it('is replied to with as many rows as are allowed, and how many there are', async () => {
+  it('gets as many rows as allowed, and their total', async () => {
     rows = () => Array.from({ length: 500 }, (_, i) => ({ text: `${i} ${'x'.repeat(1_000)}` }));
     const { nodes: replies } = await answer();
     for (const { node, total, rows: some } of replies) {
@@ -152,7 +152,7 @@ describe('A question between nodes', () => {
     }
   });
 
-  it('is put together whatever the order in which its parts arrive', async () => {
+  it('is assembled from parts that arrive in any order', async () => {
     rows = (at) => [{ text: `${at}`.repeat(20_000) }];
     const waiting: (() => void)[] = [];
     carry = (message, deliver) => {
@@ -167,7 +167,7 @@ describe('A question between nodes', () => {
     );
   });
 
-  it('has the names of those who do not reply within a second', async () => {
+  it('lists the nodes as missing that do not reply within a second', async () => {
     carry = (message, deliver) => {
       if (message.from !== idOf(2)) deliver(message);
     };
@@ -181,7 +181,7 @@ describe('A question between nodes', () => {
     assert.deepEqual(textsOf(gathered), [['x 0'], ['x 1'], undefined]);
   });
 
-  it('has nothing of a reply to an earlier one that comes late', async () => {
+  it('ignores a late reply to an earlier question', async () => {
     const late: (() => void)[] = [];
     carry = (message, deliver) => {
       if (message.from === idOf(2)) late.push(() => deliver(message));
@@ -200,7 +200,7 @@ describe('A question between nodes', () => {
     assert.deepEqual(textsOf(await first), [['first 0'], ['first 1'], undefined]);
   });
 
-  it('has the name of one whose reply came in part, and the next one is whole again', async () => {
+  it('lists a node as missing whose reply is incomplete, and gets the next reply in full', async () => {
     rows = (at) => [{ text: `${at}`.repeat(20_000) }];
     carry = (message, deliver) => {
       if (message.from !== idOf(2) || message.part.at !== 1) deliver(message);
@@ -213,7 +213,7 @@ describe('A question between nodes', () => {
     assert.deepEqual(textsOf(await answer()), [['again 0'], ['again 1'], ['again 2']]);
   });
 
-  it('is answered at once if a node fails to reply, and names it', async () => {
+  it('is answered immediately if a node fails to reply, and names it', async () => {
     rows = (at) => {
       if (at === 1) throw new Error('planted');
       return [{ text: `${at}` }];
@@ -224,7 +224,7 @@ describe('A question between nodes', () => {
     assert.deepEqual(textsOf(gathered), [['0'], undefined, ['2']]);
   });
 
-  it('is answered at once if it is too long for the other nodes, and names them and the reason', async () => {
+  it('is answered immediately if it is too long to send, and names the nodes and the reason', async () => {
     const failures = [1, 2].map((at) => ({ node: idOf(at), error: 'question-too-long' }));
     const gathered = await answer('x'.repeat(600_000));
     assert.deepEqual([gathered.missing, gathered.failures], [[idOf(1), idOf(2)], failures]);
@@ -233,7 +233,7 @@ describe('A question between nodes', () => {
       [idOf(0)],
     );
     assert.deepEqual(messages, []);
-    // A node of another version may send it all the same.
+    // A node of another version may send such a question.
     carry = (message, deliver) => {
       const isLong = message.part.type === 'question';
       deliver(isLong ? { ...message, part: { ...message.part, of: 1_000 } } : message);
@@ -242,7 +242,7 @@ describe('A question between nodes', () => {
     assert.deepEqual([refused.missing, refused.failures], [[idOf(1), idOf(2)], failures]);
   });
 
-  it('does not wait for a node that stops, which is not missing', async () => {
+  it('does not wait for a node that stops, and does not list it as missing', async () => {
     carry = (message, deliver) => {
       if (message.from !== idOf(2)) deliver(message);
     };
@@ -253,7 +253,7 @@ describe('A question between nodes', () => {
     assert.deepEqual((await asked).missing, []);
   });
 
-  it('is not asked of nodes that are not there, so that one that is alone does not wait', async () => {
+  it('is not sent to stopped nodes, so a single node does not wait', async () => {
     for (const { broker } of nodes.slice(1)) await broker.stop();
     await opened.passTime(0);
     assert.equal(await isAnswered(ask()), true);

@@ -43,7 +43,7 @@ for (const engine of MAIN_ENGINES) {
     };
     const insert = (queue: Queue, element: Parameters<typeof newElement>[0] = {}): Promise<string[]> =>
       queue.insert([newElement(element)]);
-    /** Waits until a node sees these options as stored: the news comes with a notification of the engine. */
+    /** Waits until a node has these options as stored; the change arrives by a notification of the engine. */
     const seen = async (queue: Queue, options: OwnOptions | null): Promise<void> => {
       for (let attempt = 0; ; attempt++) {
         assert.ok(attempt < 10_000, 'the other node is notified');
@@ -61,7 +61,7 @@ for (const engine of MAIN_ENGINES) {
       return deliveries[0] ?? null;
     };
 
-    it('are known to both, and to a node that starts later', async () => {
+    it('are known to both nodes, and to one that starts later', async () => {
       const options = { leaseMs: 1000, maxElements: 5 };
       await at(0, 'q').storeOptions(options);
       await seen(at(1, 'q'), options);
@@ -75,7 +75,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal(at(0, 'q').settings.leaseMs, 120_000);
     });
 
-    it('are those of one write if both write at once, for the nodes and for the engine', async () => {
+    it('are those of a single write on both nodes and in the engine if both nodes write concurrently', async () => {
       const first = { deadLetter: { maxTries: 1, queue: 'first' } };
       const second = { deadLetter: { maxTries: 1, queue: 'second' } };
       await Promise.all([at(0, 'q').storeOptions(first), at(1, 'q').storeOptions(second)]);
@@ -90,7 +90,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal(dead === null ? null : bodyText(dead), 'failed');
     });
 
-    it('that a node stored and did not give to the engine before it was killed are given by the next one that starts', async () => {
+    it('that a killed node stored but did not declare to the engine are declared by the next node that starts', async () => {
       const killed = { code: 'storage-unavailable' } as const;
       const isOver = (): Promise<never> => Promise.reject(new QuaysideError(killed.code, 'It was killed.'));
       const start = async (given: Engine): Promise<Queue> => {
@@ -119,14 +119,14 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(restored.settings.deadLetter, options.deadLetter);
       assert.equal(await stateAfterFailure(restored), 'dead-lettered');
 
-      // As another version may have stored them: the engine keeps what that one has given it.
+      // Stored by another version: the engine keeps the options that that version declared.
       const key = JSON.stringify(['N', 'q']);
       await opened.engine.definitions.put('queue-options', key, { ofAnotherVersion: 1 }, 'any');
       await start(opened.engine);
       assert.equal(await stateAfterFailure(restored), 'dead-lettered');
     });
 
-    it('bound a queue on both nodes, and let go as soon as it was consumed', async () => {
+    it('limit a queue on both nodes, and stop rejecting once elements are consumed', async () => {
       const [here, there] = [at(0, 'bound-1'), at(1, 'bound-1')];
       await insert(here);
       await insert(there);
@@ -141,14 +141,14 @@ for (const engine of MAIN_ENGINES) {
       await assert.rejects(there.insert([newElement(), newElement()]), FULL);
     });
 
-    it('bound a queue for many inserts at once on a node that does not know yet what it holds', async () => {
+    it('limit concurrent inserts on a node that does not know the size of the queue yet', async () => {
       const queue = at(0, 'bound-2');
       const outcomes = await Promise.allSettled(Array.from({ length: 10 }, () => insert(queue)));
       assert.equal(outcomes.filter(({ status }) => status === 'fulfilled').length, 2);
       assert.equal((await opened.engine.storage.counts(queue.key)).ready, 2);
     });
 
-    it('wake a consumer that waits for a queue with a bound', async () => {
+    it('do not prevent a waiting consumer of a bounded queue from being woken', async () => {
       const queue = at(0, 'bound-3');
       let got: Delivery | null = null;
       const request = { group: null, leaseMs: null, timeoutMs: null, tid: 't', owner: null };
@@ -162,7 +162,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal(got === null ? null : bodyText(got), 'woken');
     });
 
-    it('hold for transfers: a full queue rejects them, and a copy gets the time to live', async () => {
+    it('apply to transfers: a full queue rejects them, and a copy gets the time to live', async () => {
       const source = at(0, 'source');
       const [bound, short] = [at(0, 'bound-4'), at(0, 'short-1')];
       await source.insert([newElement(), newElement(), newElement()]);
@@ -181,7 +181,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal((await opened.engine.storage.counts(short.key)).ready, 0);
     });
 
-    it('are kept with a queue that is paused and resumed', async () => {
+    it('survive a pause and a resume', async () => {
       await at(0, 'q').storeOptions({ ttlMs: 1000 });
       await at(1, 'q').pause();
       await at(1, 'q').resume();
@@ -191,8 +191,8 @@ for (const engine of MAIN_ENGINES) {
   });
 }
 
-describe('Options of a queue that are read again and are the same', () => {
-  it('leave its settings and its bound alone, which counts inserts that the engine has not confirmed', async () => {
+describe('Options of a queue that are read again unchanged', () => {
+  it('keep its settings and its capacity, which counts inserts that the engine has not confirmed', async () => {
     const opened = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
     const sent = Promise.withResolvers<void>();
     const confirmed = Promise.withResolvers<void>();

@@ -47,9 +47,9 @@ describe('The watch of queues', () => {
   let watch: QueueWatch;
   let counted: string[] = [];
   let isAway = false;
-  /** Queues of a server that is away, while others of the same engine are not. */
+  /** Queues that cannot be read, while others of the same engine can. */
   let lost = new Set<string>();
-  /** What the engine says that there is; null: the truth. */
+  /** The queue names that the engine returns; null: the real ones. */
   let names: string[] | null = null;
   const follower = (): Follower => {
     const one = new Follower();
@@ -95,7 +95,7 @@ describe('The watch of queues', () => {
       .queue(name)
       .insert([newElement({ body: 'a' })]);
 
-  /** Moves the clock on in small steps until `holds`; fails after an hour of it. */
+  /** Advances the clock in small steps until `holds` returns true. Returns the time passed; throws after an hour. */
   async function passUntil(holds: () => boolean, stepMs = 100): Promise<number> {
     for (let ms = 0; ms < 3_600_000; ms += stepMs) {
       for (let i = 0; i < 20; i += 1) {
@@ -108,7 +108,7 @@ describe('The watch of queues', () => {
     throw new Error('It did not come about within an hour.');
   }
 
-  it('gives a status rates without anybody following', async () => {
+  it('provides rates for a status even if nobody follows', async () => {
     await insert(broker, 'q');
     await passUntil(() => counted.filter((name) => name === 'q').length >= 3, 1_000);
     for (let i = 0; i < 59; i += 1) await insert(broker, 'q');
@@ -121,7 +121,7 @@ describe('The watch of queues', () => {
     assert.ok((inserted.at(-1) ?? -1) >= 0);
   });
 
-  it('reads at rest each queue every ten seconds, and nothing in between', async () => {
+  it('reads each idle queue every ten seconds, and not in between', async () => {
     await insert(broker, 'q');
     await passUntil(() => counted.includes('q'));
     const before = counted.length;
@@ -131,7 +131,7 @@ describe('The watch of queues', () => {
     assert.ok(ms >= 9_000, `${ms} ms between two reads`);
   });
 
-  it('tells a follower of every queue, and then of what this node changes at once', async () => {
+  it('notifies a follower of every queue, then of changes made by this node without delay', async () => {
     for (const name of ['a', 'b']) await insert(other, name);
     await namespace.reload();
     const one = follower();
@@ -142,7 +142,7 @@ describe('The watch of queues', () => {
     assert.ok(ms <= 500, `${ms} ms until a change of this node was seen`);
   });
 
-  it('reads a queue that keeps changing twice a second at most', async () => {
+  it('reads a busy queue at most about twice a second', async () => {
     const one = follower();
     await passUntil(() => one.filled === 1);
     counted = [];
@@ -157,7 +157,7 @@ describe('The watch of queues', () => {
     assert.ok(times >= 5 && times <= 12, `${times} reads in five seconds`);
   });
 
-  it('sees within seconds what another node inserted, and what it consumed', async () => {
+  it('sees within seconds what another node inserted or consumed', async () => {
     const one = follower();
     await insert(broker, 'q');
     await passUntil(() => one.readyIn('q') === 1);
@@ -177,7 +177,7 @@ describe('The watch of queues', () => {
     assert.ok((await passUntil(() => one.readyIn('q') === 1)) <= 1_600);
   });
 
-  it('continues when the engine is back, and knows of all queues although it was away at first', async () => {
+  it('continues when the engine recovers, and knows all queues even if it was unavailable at first', async () => {
     await insert(broker, 'q');
     isAway = true;
     const one = follower();
@@ -193,7 +193,7 @@ describe('The watch of queues', () => {
     { some: 'the first 40', isLost: (i: number) => i < 40, withinMs: 1_000 },
     { some: 'the first 400', isLost: (i: number) => i < 400, count: 410, withinMs: 10_000 },
   ]) {
-    it(`tells of all other queues while ${some} cannot be read, and of these as soon as they can`, async () => {
+    it(`reports all other queues while ${some} cannot be read, and these once they can be`, async () => {
       const all = Array.from({ length: count }, (_, i) => `q${i}`);
       const last = all.at(-1) ?? '';
       for (const name of all) await insert(broker, name);
@@ -227,7 +227,7 @@ describe('The watch of queues', () => {
     });
   }
 
-  it('continues although its follower throws, also while the engine is away', async () => {
+  it('continues although its follower throws, even while the engine is unavailable', async () => {
     await insert(broker, 'gone');
     await passUntil(() => counted.includes('gone'));
     const called = new Set<keyof QueueFollower>();
@@ -253,7 +253,7 @@ describe('The watch of queues', () => {
     await passUntil(() => counted.includes('q'));
   });
 
-  it('says which queues are gone, and follows no more once nobody follows', async () => {
+  it('reports queues that are gone, and stops when nobody follows any more', async () => {
     const one = follower();
     await insert(broker, 'q');
     await passUntil(() => one.readyIn('q') === 1);

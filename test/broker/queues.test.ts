@@ -21,9 +21,9 @@ describe('the queues of a namespace', () => {
   let engine: Engine;
   let broker: Broker;
   let namespace: Namespace;
-  /** What the engine is asked for names waits for this. */
+  /** Calls of the engine for queue names wait for this. */
   let held: Promise<void> = Promise.resolve();
-  /** What inserts fail with, or null. */
+  /** The error of inserts; null: they succeed. */
   let refusal: QuaysideError | null = null;
 
   beforeEach(async () => {
@@ -51,7 +51,7 @@ describe('the queues of a namespace', () => {
   const store = (name: string): Promise<unknown> =>
     namespace.queue(name).insert([newElement({ body: name })]);
 
-  it('are as many as it may have, and no more, whatever names were asked for before', async () => {
+  it('are limited in number, whatever other names were used before', async () => {
     for (let i = 0; i < MAX_QUEUES; i += 1) {
       await assert.rejects(namespace.queue(`invented ${i}`).settle(STRANGER, FINISH), {
         code: 'element-not-found',
@@ -66,7 +66,7 @@ describe('the queues of a namespace', () => {
     assert.equal((await namespace.queueNames()).length, MAX_QUEUES);
   });
 
-  it('are not made by inserts that the engine refused', async () => {
+  it('are not created by inserts that the engine rejects', async () => {
     refusal = new QuaysideError('storage-full', 'planted');
     for (let i = 0; i < MAX_QUEUES; i += 1) {
       await assert.rejects(store(`refused ${i}`), { code: 'storage-full' });
@@ -77,7 +77,7 @@ describe('the queues of a namespace', () => {
     assert.equal((await namespace.queueNames()).length, MAX_QUEUES);
   });
 
-  it('leave nothing in memory if the engine refused their first insert', async () => {
+  it('leave nothing in memory if the engine rejected their first insert', async () => {
     const { activity } = namespace;
     await store('dropped');
     await opened.engine.storage.take({ ns: 'N', name: 'dropped' }, { group: '', count: 1, leaseMs: null });
@@ -91,14 +91,14 @@ describe('the queues of a namespace', () => {
     assert.deepEqual(activity.forgetUnknown(namespace.knownNames), ['dropped'], 'followers know of it');
   });
 
-  it('are counted here when another node makes them', async () => {
+  it('are counted on this node when another node creates them', async () => {
     const setup = { policy: plain('N'), engine, maxQueues: MAX_QUEUES };
     const other = brokerOn([setup], opened.clock, 2);
     await other.start();
     for (let i = 0; i < MAX_QUEUES; i += 1) {
       await other.namespace('N').queue(`made elsewhere ${i}`).insert([newElement()]);
     }
-    // Signals leave at the end of the turn in which they are given.
+    // Signals are published at the end of the event-loop turn.
     await new Promise(setImmediate);
     await opened.engine.ping();
     namespace.queue('made elsewhere 0');
@@ -106,13 +106,13 @@ describe('the queues of a namespace', () => {
     await other.stop();
   });
 
-  it('take no room for names that are only asked for', async () => {
+  it('are not counted if their names are only looked up', async () => {
     for (let i = 0; i < 10 * MAX_QUEUES; i += 1) namespace.queue(`invented ${i}`);
     for (let i = 0; i < MAX_QUEUES; i += 1) await store(`stored ${i}`);
     assert.throws(() => namespace.queue('one more'), TOO_MANY);
   });
 
-  it('are not made by a get that does not wait, and nothing is kept of it', async () => {
+  it('are not created by a get that does not wait, which leaves nothing in memory', async () => {
     const ends: string[] = [];
     for (let i = 0; i < 3 * MAX_QUEUES; i += 1) {
       const ended = Promise.withResolvers<void>();
@@ -152,7 +152,7 @@ describe('the queues of a namespace', () => {
     assert.equal(await ended.promise, 'shutting-down');
   });
 
-  it('are paused by another node though the flag cannot be read at first', async () => {
+  it('are paused by another node even if their flag cannot be read at first', async () => {
     const { definitions } = opened.engine;
     const queue = namespace.queue('q');
     const get = definitions.get.bind(definitions);
@@ -176,7 +176,7 @@ describe('the queues of a namespace', () => {
     assert.equal(queue.paused, true);
   });
 
-  it('keep a pause, and a first use, that came while names and flags were being read', async () => {
+  it('keep a pause and a first use that happen while names and flags are being read', async () => {
     const { promise, resolve } = Promise.withResolvers<void>();
     held = promise;
     const reading = namespace.reload();

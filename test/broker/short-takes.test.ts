@@ -11,7 +11,7 @@ import { bodyText, newElement, newElements } from '../support/elements.ts';
 const POLICY = plain('N');
 const MIB = 1024 * 1024;
 
-/** A call with the timeout 0 ends only if nothing is there, and not because a take of the engine ended early. */
+/** A call with timeout 0 may end only if the queue is empty, not because a take of the engine returned early. */
 describe('gets with timeout 0 that share a take', { timeout: 300_000 }, () => {
   for (const kind of MAIN_ENGINES) {
     const onQueue = async (test: (queue: Queue, now: () => number) => Promise<void>): Promise<void> => {
@@ -26,7 +26,7 @@ describe('gets with timeout 0 that share a take', { timeout: 300_000 }, () => {
       }
     };
 
-    it(`each get one of elements that are too large for one reply of ${kind.name}`, async () => {
+    it(`each receive an element if the elements are too large for one reply of ${kind.name}`, async () => {
       await onQueue(async (queue) => {
         const count = 20;
         for (let i = 0; i < count; i += 1) await queue.insert([newElement({ body: Buffer.alloc(MIB, i) })]);
@@ -38,10 +38,11 @@ describe('gets with timeout 0 that share a take', { timeout: 300_000 }, () => {
       });
     });
 
-    it(`get what a take of ${kind.name} left since its bytes were used up`, async () => {
+    it(`receive elements that a take of ${kind.name} left because its byte limit was reached`, async () => {
       await onQueue(async (queue) => {
         for (let i = 0; i < 4; i += 1) await queue.insert([newElement({ body: Buffer.alloc(MIB, i) })]);
-        // The second and the third one wait for the first take; the second fills a match of its own.
+        // The second and third get wait for the first take. The second one, which requests many elements, is matched
+        // alone.
         const bounded = { count: LIMITS.takeCount, maxBytes: MIB };
         const got = await Promise.all([get(queue), get(queue, bounded), get(queue)]);
         assert.deepEqual(
@@ -51,7 +52,7 @@ describe('gets with timeout 0 that share a take', { timeout: 300_000 }, () => {
       });
     });
 
-    it(`get what is behind more expired elements than a take of ${kind.name} ends`, async () => {
+    it(`receive elements behind more expired ones than a take of ${kind.name} removes`, async () => {
       await onQueue(async (queue, now) => {
         const expired = Array.from({ length: 1000 }, () => newElement({ body: '', expiresAt: now() - 1 }));
         for (let i = 0; i < 3; i += 1) await queue.insert(expired);

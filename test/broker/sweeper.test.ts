@@ -13,13 +13,13 @@ import { engineWith } from '../support/engine-with.ts';
 const POLICY = plain('N');
 const LEASE_MS = 1_000;
 
-/** Two nodes on one engine; the first one's sweeps wait for the test when it wants them to. */
-describe('the ends of leases', () => {
+/** Two nodes on one engine. The test can delay the results of the first node's sweeps. */
+describe('expired leases', () => {
   let opened: TestEngine;
   let brokers: Broker[];
   let queue: Queue;
   let elsewhere: Queue;
-  /** The answer of a sweep waits for this. */
+  /** Results of sweeps wait for this. */
   let held: Promise<void>;
   let sweeps: number;
 
@@ -65,14 +65,14 @@ describe('the ends of leases', () => {
     while (sweeps < count) await new Promise(setImmediate);
   }
 
-  it('are noticed where a lease begins and ends during a sweep, and after that', async () => {
+  it('are found if a lease starts and ends during a sweep, and afterwards', async () => {
     const { promise, resolve } = Promise.withResolvers<void>();
     await insert(2);
     await get(queue, 1, LEASE_MS);
     held = promise;
     await opened.passTime(LEASE_MS);
     await swept(sweeps + 1);
-    // A sweep is in progress that has not seen this lease.
+    // A sweep is in progress that started before this lease.
     const begun = sweeps;
     await get(queue, 1, LEASE_MS / 2);
     await opened.passTime(LEASE_MS / 2);
@@ -80,14 +80,14 @@ describe('the ends of leases', () => {
     await new Promise(setImmediate);
     await opened.passTime(1);
     await swept(begun + 1);
-    // Both are back, and the next lease ends on time as well.
+    // Both elements are ready again, and the next lease expires on time as well.
     assert.equal((await get(queue, 2, LEASE_MS)).length, 2);
     const again = sweeps;
     await opened.passTime(LEASE_MS);
     await swept(again + 1);
   });
 
-  it('wake everybody who waits on another node', async () => {
+  it('wake all consumers that wait on another node', async () => {
     await insert(20);
     assert.equal((await get(queue, 20, LEASE_MS)).length, 20);
     const waiting = Array.from({ length: 20 }, () => get(elsewhere, 1, null));

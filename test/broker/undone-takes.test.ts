@@ -12,18 +12,18 @@ import { engineWith } from '../support/engine-with.ts';
 
 const POLICY = plain('N');
 
-describe('popped elements that are given back while their engine is away', () => {
+describe('popped elements that are returned while their engine is unavailable', () => {
   let opened: TestEngine;
   let broker: Broker;
   let queue: Queue;
-  /** What the next calls to put back fail with. */
+  /** The errors of the next calls of `undoTake`. */
   let failures: QuaysideError[] = [];
-  /** Calls to put back that the engine was given, and what they wait for. */
+  /** Number of calls of `undoTake` that reached the engine, and what they wait for. */
   let undone = 0;
   let mayUndo: Promise<void> = Promise.resolve();
-  /** Whether the next calls to put back do so, and fail with this. */
+  /** The error with which `undoTake` rejects after it has taken effect; null: none. */
   let lateFailure: QuaysideError | null = null;
-  /** What the replies of takes wait for. */
+  /** Replies of takes wait for this. */
   let mayReply: Promise<void> = Promise.resolve();
 
   beforeEach(async () => {
@@ -61,7 +61,7 @@ describe('popped elements that are given back while their engine is away', () =>
     new Promise((deliver, end) => {
       from.get({ group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null }, { deliver, end });
     });
-  /** Once what was begun has had its answer. */
+  /** Advances the clock; calls to the engine that were pending before and after are completed. */
   const pass = async (ms: number): Promise<void> => {
     await opened.engine.ping();
     await opened.passTime(ms);
@@ -69,7 +69,7 @@ describe('popped elements that are given back while their engine is away', () =>
   };
   const size = async (): Promise<number> => (await broker.namespace('N').visit('q').status(null)).totalSize;
 
-  it('are back in their place when it answers again, and wake who waits', async () => {
+  it('return to their place when the engine recovers, and wake waiting consumers', async () => {
     const unavailable = new QuaysideError('storage-unavailable', 'planted');
     failures = [unavailable, unavailable];
     const [first, second] = [await get(), await get()];
@@ -82,20 +82,20 @@ describe('popped elements that are given back while their engine is away', () =>
     assert.equal(bodyText(await get()), 'second');
   });
 
-  it('wake who waits if they are back although the engine did not say so', async () => {
+  it('wake waiting consumers if they returned although the engine reported an unknown outcome', async () => {
     failures = [new QuaysideError('storage-unavailable', 'planted')];
     lateFailure = new QuaysideError('outcome-unknown', 'planted');
     const [first] = [await get(), await get()];
     queue.returnUndelivered(first);
     const served: string[] = [];
     void get().then((delivery) => served.push(bodyText(delivery)));
-    // Its take finds nothing before the second try.
+    // The consumer's take finds nothing before the second attempt.
     await pass(1_000);
     await pass(0);
     assert.deepEqual(served, ['first']);
   });
 
-  it('are not put back twice where the first time may have worked', async () => {
+  it('are not returned again if the first attempt may have succeeded', async () => {
     failures = [new QuaysideError('outcome-unknown', 'planted')];
     queue.returnUndelivered(await get());
     await pass(10_000);
@@ -104,7 +104,7 @@ describe('popped elements that are given back while their engine is away', () =>
 
   describe('that are large and many', () => {
     const COUNT = 20;
-    /** 4 MiB, and the last one may exceed that. */
+    /** 4 MiB; the last element may exceed that. */
     const AT_ONCE = 5;
     let large: Queue;
     let popped: Delivery[];
@@ -116,7 +116,7 @@ describe('popped elements that are given back while their engine is away', () =>
       undone = 0;
     });
 
-    it('are stored in steps, between which others insert, and wake who waits', async () => {
+    it('are returned in steps, between which other inserts run, and wake waiting consumers', async () => {
       const held = Promise.withResolvers<void>();
       mayUndo = held.promise;
       for (const delivery of popped) large.returnUndelivered(delivery);
@@ -130,7 +130,7 @@ describe('popped elements that are given back while their engine is away', () =>
       assert.equal(undone, COUNT);
     });
 
-    it('are stored all the same if their turn does not come', async () => {
+    it('are returned nevertheless if their step has to wait too long', async () => {
       const held = Promise.withResolvers<void>();
       mayUndo = held.promise;
       for (const delivery of popped) large.returnUndelivered(delivery);
@@ -141,7 +141,7 @@ describe('popped elements that are given back while their engine is away', () =>
     });
   });
 
-  it('are back before a stop ends, also if the take has its reply during the stop', async () => {
+  it('are returned before a stop ends, even if their take gets its reply during the stop', async () => {
     const { promise, resolve } = Promise.withResolvers<void>();
     mayReply = promise;
     const ended = assert.rejects(get(), { code: 'shutting-down' });
@@ -152,7 +152,7 @@ describe('popped elements that are given back while their engine is away', () =>
     assert.equal((await opened.engine.storage.counts({ ns: 'N', name: 'q' })).ready, 2);
   });
 
-  it('are tried for no longer than the node runs', async () => {
+  it('are retried only while the node runs', async () => {
     failures = Array.from({ length: 10 }, () => new QuaysideError('storage-unavailable', 'planted'));
     queue.returnUndelivered(await get());
     await pass(1_000);

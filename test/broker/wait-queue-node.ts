@@ -12,34 +12,33 @@ import { FakeClock } from '../support/clock.ts';
 import { newElement } from '../support/elements.ts';
 
 interface Options {
-  /** Takes succeed in the order that it chooses; null: in the order of calls, when the test calls `settle`. */
+  /** Chooses the order in which takes succeed; null: the order of calls, when the test calls `settle`. */
   readonly scheduler?: Scheduler | null;
   readonly undoesLostTakes?: boolean;
   readonly isShared?: boolean;
 }
 
 /**
- * A queue on an engine that the test controls: elements are numbers that become eligible, and each `take` returns when
- * the test lets it. It keeps the storage port's promise on the order of effect: a take sees what was inserted before it
- * was called.
+ * A queue on a fake engine: elements are numbers that become eligible, and each `take` returns when the test decides.
+ * It keeps the storage port's promise on the order of effect: a take sees everything inserted before it was called.
  */
 export class WaitQueueNode {
   readonly clock = new FakeClock();
   readonly queue: Queue;
   failure: QuaysideError | null = null;
   paused = false;
-  /** Eligible elements, by their moment of maturity, in the order of delivery. */
+  /** Stored elements in the order of delivery. */
   readonly eligible: { id: string; matureAt: number }[] = [];
   /** Ids of elements whose delivery was undone. */
   readonly undone: string[] = [];
   readonly sinkErrors: unknown[] = [];
   takes = 0;
-  /** Of the last take. */
+  /** The tids of the last take. */
   lastTids: TakeOptions['tids'];
   readonly #scheduler: Scheduler | null;
   readonly #taken = new Map<string, number>();
   #inserted = 0;
-  /** Takes in the order in which they were called. */
+  /** Pending takes in the order of calls. */
   readonly #pending: (() => void)[] = [];
 
   constructor({ scheduler = null, undoesLostTakes = false, isShared = false }: Options = {}) {
@@ -90,13 +89,13 @@ export class WaitQueueNode {
     return [...(this.queue.namespace.waitQueues('q')?.values() ?? [])].every(({ isEmpty }) => isEmpty);
   }
 
-  /** Returns the id, and lets the engine confirm it later. */
+  /** Returns the id before the engine has confirmed the insert. */
   insert(delayMs = 0): string {
     void this.queue.insert([newElement({ delayMs })]);
     return `e${this.#inserted}`;
   }
 
-  /** An element of another node whose signal was lost. */
+  /** Stores an element as another node whose signal was lost. */
   insertSilently(): void {
     this.#store(this.clock.now());
   }
@@ -110,7 +109,7 @@ export class WaitQueueNode {
     this.queue.onPaused(paused);
   }
 
-  /** Lets takes return, one after the other, until none is in flight and nothing reacts any more. */
+  /** Completes takes one after the other, until none is in flight and nothing reacts any more. */
   async settle(): Promise<void> {
     for (let quiet = 0; quiet < 3; quiet += 1) {
       const next = this.#pending.shift();
@@ -178,7 +177,7 @@ interface WaiterOptions {
   readonly tid?: string;
 }
 
-/** A consumer that remembers how it was answered. */
+/** A consumer that records how it was answered. */
 export class Waiter {
   readonly consumer: Consumer;
   readonly count: number;

@@ -5,7 +5,7 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import { Waiter, WaitQueueNode } from './wait-queue-node.ts';
 
 describe('a wait queue', () => {
-  it('delivers an element that is there to a consumer that joins', async () => {
+  it('delivers a ready element to a consumer that joins', async () => {
     const node = new WaitQueueNode();
     const id = node.insert();
     const waiter = node.join();
@@ -14,7 +14,7 @@ describe('a wait queue', () => {
     assert.equal(node.isIdle, true);
   });
 
-  it('serves consumers in the order in which they came', async () => {
+  it('serves consumers in order of arrival', async () => {
     const node = new WaitQueueNode();
     const waiters = [node.join(), node.join({ leaseMs: 1000 }), node.join()];
     await node.settle();
@@ -26,7 +26,7 @@ describe('a wait queue', () => {
     );
   });
 
-  it('takes for one consumer when one element is inserted, however many wait', async () => {
+  it('takes for one consumer per inserted element, however many wait', async () => {
     const node = new WaitQueueNode();
     for (let i = 0; i < 5000; i += 1) node.join();
     await node.settle();
@@ -37,7 +37,7 @@ describe('a wait queue', () => {
     assert.equal(node.queue.consumers().length, 4999);
   });
 
-  it('takes in the turn in which the insert was called, so that both share a round trip', async () => {
+  it('takes in the event-loop turn of the insert, so that both share a round trip', async () => {
     const node = new WaitQueueNode();
     node.join();
     await node.settle();
@@ -55,7 +55,7 @@ describe('a wait queue', () => {
     assert.deepEqual(waiter.got, [id]);
   });
 
-  it('delivers at once what matures while a take is in flight', async () => {
+  it('delivers without delay an element that matures while a take is in flight', async () => {
     const node = new WaitQueueNode();
     const early = node.insert(1000);
     const waiter = node.join();
@@ -69,7 +69,7 @@ describe('a wait queue', () => {
     assert.deepEqual(next.got, [late]);
   });
 
-  it('wakes at the earliest maturity, and again when an earlier one is inserted', async () => {
+  it('wakes at the earliest maturity, and earlier if an earlier element is inserted', async () => {
     const node = new WaitQueueNode();
     const [first, second] = [node.join(), node.join()];
     await node.settle();
@@ -86,7 +86,7 @@ describe('a wait queue', () => {
     assert.deepEqual(second.got, [late]);
   });
 
-  it('wakes for a maturity that was stored while a take was in flight', async () => {
+  it('wakes at a maturity that was stored while a take was in flight', async () => {
     const node = new WaitQueueNode();
     const waiter = node.join();
     const id = node.insert(500);
@@ -111,7 +111,7 @@ describe('a wait queue', () => {
     });
   }
 
-  it('makes its slow poll together with those of other queues, so that they share a batch of the engine', async () => {
+  it('aligns its slow polls with those of other queues, so that they share a batch of the engine', async () => {
     const node = new WaitQueueNode({ isShared: true });
     node.join();
     await node.settle();
@@ -128,7 +128,7 @@ describe('a wait queue', () => {
     assert.deepEqual(polls, [2]);
   });
 
-  it('answers a call with timeout 0 at once: with an element if there is one, else with pop-timeout', async () => {
+  it('answers a call with timeout 0 without waiting: with an element if one is ready, else with pop-timeout', async () => {
     const node = new WaitQueueNode();
     const empty = node.join({ timeoutMs: 0 });
     await node.settle();
@@ -140,7 +140,7 @@ describe('a wait queue', () => {
     assert.equal(node.clock.pending, 0);
   });
 
-  it('answers a call with timeout 0 that stands behind others who wait', async () => {
+  it('answers a call with timeout 0 that is behind waiting consumers', async () => {
     const node = new WaitQueueNode();
     node.join();
     await node.settle();
@@ -149,7 +149,7 @@ describe('a wait queue', () => {
     assert.equal(impatient.ended?.code, 'pop-timeout');
   });
 
-  it('ends a call when its time is over, and not before', async () => {
+  it('ends a call exactly at its timeout', async () => {
     const node = new WaitQueueNode();
     const waiter = node.join({ timeoutMs: 100 });
     await node.settle();
@@ -161,7 +161,7 @@ describe('a wait queue', () => {
     assert.equal(node.clock.pending, 0);
   });
 
-  it('delivers an element that is already on its way to a call that times out', async () => {
+  it('delivers an element of a take in flight to a call that times out', async () => {
     const node = new WaitQueueNode();
     const id = node.insert();
     const waiter = node.join({ timeoutMs: 5 });
@@ -171,7 +171,7 @@ describe('a wait queue', () => {
     assert.equal(waiter.ended, null);
   });
 
-  it('passes an element whose consumer left on to the next, or back', async () => {
+  it('delivers an element whose consumer disconnected to the next waiter, or returns it to the queue', async () => {
     const node = new WaitQueueNode();
     const id = node.insert();
     const [gone, next] = [node.join(), node.join()];
@@ -190,7 +190,7 @@ describe('a wait queue', () => {
     );
   });
 
-  it('reserves for consumers with different tids in one take, each in its own name', async () => {
+  it('reserves for consumers with different tids in one take, each with its own tid', async () => {
     const node = new WaitQueueNode();
     const waiters = [{ tid: 'a' }, {}, { tid: 'b', count: 2 }].map((options) =>
       node.join({ leaseMs: 1000, ...options }),
@@ -209,7 +209,7 @@ describe('a wait queue', () => {
     );
   });
 
-  it('gives what was reserved in the name of a consumer that left to no other, but returns it', async () => {
+  it('returns an element reserved under the tid of a consumer that left, instead of passing it on', async () => {
     const node = new WaitQueueNode();
     const [gone, other] = [node.join({ leaseMs: 1000, tid: 'a' }), node.join({ leaseMs: 1000, tid: 'b' })];
     await node.settle();
@@ -223,7 +223,7 @@ describe('a wait queue', () => {
     assert.deepEqual(node.undone, [first]);
   });
 
-  it('does not pass a popped element to a consumer that wanted to reserve', async () => {
+  it('does not pass a popped element to a consumer that reserves', async () => {
     const node = new WaitQueueNode();
     node.insert();
     const gone = node.join();
@@ -303,7 +303,7 @@ describe('a wait queue', () => {
     assert.deepEqual(waiter.got, [id]);
   });
 
-  it('delivers as many elements as there are, up to the number requested', async () => {
+  it('delivers as many elements as are ready, up to the number requested', async () => {
     const node = new WaitQueueNode();
     for (let i = 0; i < 5; i += 1) node.insert();
     const three = node.join({ count: 3 });
@@ -313,7 +313,7 @@ describe('a wait queue', () => {
     assert.deepEqual(ten.got, ['e4', 'e5']);
   });
 
-  it('takes for each of several consumers that request several and join while a take is in flight', async () => {
+  it('takes for each of several consumers that request several elements and join while a take is in flight', async () => {
     const node = new WaitQueueNode();
     for (let i = 0; i < 20; i += 1) node.insert();
     const waiters = Array.from({ length: 5 }, () => node.join({ count: 4 }));
@@ -342,7 +342,7 @@ describe('a wait queue', () => {
     assert.deepEqual(node.sinkErrors, [broken.failure, broken.failure]);
   });
 
-  it('never leaves an eligible element with a waiting consumer when idle, whatever the interleaving', async () => {
+  it('leaves no eligible element with a waiting consumer when idle, in any interleaving', async () => {
     await fc.assert(
       fc.asyncProperty(fc.scheduler(), fc.array(step, { maxLength: 40 }), async (scheduler, steps) => {
         const node = new WaitQueueNode({ scheduler });

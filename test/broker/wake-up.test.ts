@@ -23,7 +23,7 @@ interface OneQueue {
   close(): Promise<void>;
 }
 
-/** A broker with one namespace, on an engine of its own, and a queue there. */
+/** A broker with one namespace on an engine of its own, and its queue `q`. */
 async function oneQueue(policy: NamespacePolicy): Promise<OneQueue> {
   const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
   const broker = brokerOn([{ policy, engine: opened.engine }], opened.clock);
@@ -35,7 +35,7 @@ async function oneQueue(policy: NamespacePolicy): Promise<OneQueue> {
   return { opened, broker, queue: broker.namespace(policy.name).queue('q'), close };
 }
 
-/** Each way in which an element becomes eligible ends a blocked get; nothing polls for it. */
+/** Every way in which an element becomes eligible ends a blocked get; nothing polls for it. */
 describe('a blocked get is woken', () => {
   let opened: TestEngine;
   let broker: Broker;
@@ -53,7 +53,7 @@ describe('a blocked get is woken', () => {
       from.get({ group: null, leaseMs, timeoutMs: null, tid: null, owner: null }, { deliver, end });
     });
 
-  /** A get that certainly waits: the engine was asked for it and had nothing. */
+  /** A get that is blocked: its take has returned nothing. */
   async function blocked(from = queue): Promise<{ answer: Promise<Delivery> }> {
     const answer = get(from);
     await opened.engine.ping();
@@ -74,7 +74,7 @@ describe('a blocked get is woken', () => {
     assert.equal(bodyText(await answer), 'e');
   });
 
-  it('by a maturity', async () => {
+  it('when an element matures', async () => {
     await queue.insert([newElement({ body: 'e', delayMs: 5_000 })]);
     const { answer } = await blocked();
     await opened.passTime(5_000);
@@ -88,7 +88,7 @@ describe('a blocked get is woken', () => {
     assert.equal((await answer).tries, 1);
   });
 
-  it('by a rollback with a delay, when that has passed', async () => {
+  it('by a rollback with a delay, after the delay', async () => {
     const ref = await reserved();
     const { answer } = await blocked();
     await queue.settle(ref, release(3_000));
@@ -96,14 +96,14 @@ describe('a blocked get is woken', () => {
     assert.equal((await answer).tries, 1);
   });
 
-  it('by the end of a lease', async () => {
+  it('by an expired lease', async () => {
     await reserved();
     const { answer } = await blocked();
     await opened.passTime(LEASE_MS);
     assert.equal((await answer).tries, 1);
   });
 
-  it('by an element that is given back', async () => {
+  it('by an element that is returned undelivered', async () => {
     await queue.insert([newElement({ body: 'e' })]);
     const unseen = await get(queue);
     const { answer } = await blocked();
@@ -111,7 +111,7 @@ describe('a blocked get is woken', () => {
     assert.equal((await answer).tries, 0);
   });
 
-  it('by a dead letter, in the dead-letter queue', async () => {
+  it('by a dead letter that arrives in its dead-letter queue', async () => {
     const ref = await reserved();
     await queue.settle(ref, release(0));
     const { answer } = await blocked(broker.namespace('N').queue('dead'));
@@ -120,7 +120,7 @@ describe('a blocked get is woken', () => {
     assert.equal(bodyText(await answer), 'e');
   });
 
-  it('by a burial in a queue without dead letters, to which the element returns', async () => {
+  it('by a bury without a dead-letter queue, which returns the element', async () => {
     await queue.storeOptions({ deadLetter: null });
     const ref = await reserved();
     const { answer } = await blocked();
@@ -138,8 +138,8 @@ describe('a blocked get is woken', () => {
   });
 });
 
-describe('a blocked get of a queue with a bound', () => {
-  it('is woken by one take for each insert, whether or not it was known what the queue holds', async () => {
+describe('blocked gets on a bounded queue', () => {
+  it('are woken by one take per insert, whether or not the size of the queue was known', async () => {
     const policy = plain('N', { queues: [{ pattern: 'q', options: { maxElements: 5 } }] });
     const opened = await MEMORY_SQLITE.open({ namespaces: [policy] });
     let takes = 0;
@@ -156,7 +156,7 @@ describe('a blocked get of a queue with a bound', () => {
       const answers: string[] = [];
       const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
       const deliver = (delivery: Delivery): unknown => answers.push(bodyText(delivery));
-      /** Long enough for a take that finds nothing to return. */
+      /** Time enough for a take that finds nothing to return. */
       const settle = async (): Promise<void> => {
         await opened.engine.ping();
         await new Promise(setImmediate);
@@ -179,8 +179,8 @@ describe('a blocked get of a queue with a bound', () => {
   });
 });
 
-describe('a blocked get of a group that asks again while it is ended', () => {
-  it('is listed, served and counted as any other', async () => {
+describe('a blocked get of a group that was requested from within the end of another get', () => {
+  it('is listed, served and counted like any other', async () => {
     const { opened, broker, queue, close } = await oneQueue(STREAM);
     const ask = (timeoutMs: number | null): Promise<Delivery> =>
       new Promise((deliver, end) => {
@@ -202,7 +202,7 @@ describe('a blocked get of a group that asks again while it is ended', () => {
   });
 });
 
-describe('a consumer that leaves while the engine is asked for it', () => {
+describe('a consumer that leaves while its take is in flight', () => {
   for (const leaseMs of [null, LEASE_MS]) {
     it(`is counted in no statistic: ${leaseMs === null ? 'get' : 'reserve'}`, async () => {
       const { broker, queue, close } = await oneQueue(POLICY);
@@ -220,7 +220,7 @@ describe('a consumer that leaves while the engine is asked for it', () => {
 });
 
 describe('the consumers of a queue', () => {
-  it('are listed in the order in which they came, whatever their group, also within one millisecond', async () => {
+  it('are listed in order of arrival, across groups and within the same millisecond', async () => {
     const { queue, close } = await oneQueue(STREAM);
     const tids = ['g3', 'g1', 'g3', 'g2', 'g1'].map((group, i) => {
       const request = { group, leaseMs: null, timeoutMs: null, tid: `t${i}`, owner: null };
