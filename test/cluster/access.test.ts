@@ -20,7 +20,7 @@ interface Token {
 
 const PASSWORDS = { test1: 'test1', ann: 'pw' };
 
-/** Without a user if the password is null. */
+/** @param ann the password of user `ann`; null: without that user */
 function configWith(ann: string | null): Readonly<Record<string, object>> {
   return {
     http: { users: { test1: 'test1', ...(ann !== null && { ann }) } },
@@ -49,7 +49,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       await engine?.stop();
     });
 
-    /** Without credentials. */
+    /** A client without credentials. */
     const browser = (at: number): QueueClient => clients[at] ?? assert.fail();
 
     async function signIn(
@@ -82,7 +82,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       return jsonOf<OwnSessions>(answer).sessions.find(({ isThis }) => isThis)?.id ?? assert.fail();
     }
 
-    /** Gives one node another configuration. */
+    /** Reloads one node with another password of `ann`. */
     async function reload(at: number, ann: string | null): Promise<void> {
       const server = nodes.server(at);
       const config = JSON.parse(await readFile(server.configFile, 'utf8')) as { http: object };
@@ -93,7 +93,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       await reached('a reload', async () => server.output.slice(lines).includes('"event":"reload"'));
     }
 
-    it('end a session of the console that was signed out on the other one, also after a restart', async () => {
+    it('end a console session that was signed out on another node, even after a restart', async () => {
       const [session, kept] = [await signIn(0, 'ann'), await signIn(0, 'ann')];
       assert.ok(await isThere(1, session));
       assert.equal(await ask(0, 'DELETE', '/console/session', session), 204);
@@ -106,7 +106,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       assert.ok(await isThere(1, kept));
     });
 
-    it('end one that its user, or an administrator, signed out from the list of the other one', async () => {
+    it('end a session that its user or an administrator signed out from the session list of another node', async () => {
       const [one, other] = [await signIn(0, 'ann'), await signIn(0, 'ann')];
       const admin = await signIn(1, 'test1');
       const [id, otherId] = [await idOf(0, one), await idOf(0, other)];
@@ -121,7 +121,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       assert.ok(await isThere(0, admin));
     });
 
-    it('end the sessions of a user whose password changed, or who is gone, as soon as one of them knows', async () => {
+    it('end the sessions of a user whose password changed or who was removed, as soon as one node reloads', async () => {
       const before = await signIn(1, 'ann');
       await reload(0, 'changed');
       await isOver(1, before);
@@ -134,7 +134,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       for (const at of [0, 1]) await reload(at, 'pw');
     });
 
-    it('reject the tokens of a user who was removed as soon as one of them knows, and for good', async () => {
+    it('reject the tokens of a removed user for good, as soon as one node reloads', async () => {
       const ann = new QueueClient({ url: nodes.server(1).url, credentials: 'ann:pw' });
       const created = await ann.request('POST', '/tokens', { body: JSON.stringify({ name: 'of ann' }) });
       ann.close();

@@ -58,7 +58,7 @@ for (const { name, start } of MODES) {
 
     after(() => engine?.stop());
 
-    it('each warn with option and node, and show it in /nodes, /readyz and metrics', async () => {
+    it('each warn about every option and node, and list the conflicts in /nodes, /readyz and metrics', async () => {
       const ns = `N${++namespaces}`;
       const a = await startNode(ns, { lease: 60, deadLetter: { maxTries: 5 } });
       const b = await startNode(ns, { lease: 90 });
@@ -98,7 +98,7 @@ for (const { name, start } of MODES) {
       assert.deepEqual(await conflictsAt(stranger), [], 'nothing of namespaces that a user may not see');
     });
 
-    it('say nothing if they configure it alike, and warn of those that they do not share once another node is there', async () => {
+    it('do not warn if they configure it alike, but warn about unshared namespaces once another node runs', async () => {
       const ns = `N${++namespaces}`;
       const options = { variant: 'stream', groups: ['a', 'b'], retention: 60 };
       const a = await startNode(ns, options);
@@ -118,12 +118,12 @@ for (const { name, start } of MODES) {
       }
     });
 
-    it('with another variant are refused at start while a node is alive, and warned when none is', async () => {
+    it('are rejected at start for another variant while a node runs, and warn about it when none does', async () => {
       const ns = `N${++namespaces}`;
       const plain = await ServerProcess.start({ config: configOf(ns, {}) });
       servers.push(plain);
       await assert.rejects(startNode(ns, { variant: 'stream' }), {
-        // With which any process ends with 2.
+        // Makes the process exit with code 2.
         name: 'ConfigError',
         message: new RegExp(
           `namespaces\\.${ns}\\.variant: is stream, and node \\w+ \\(process ${plain.pid} on .* as simple\\. `,
@@ -144,8 +144,8 @@ for (const { name, start } of MODES) {
   });
 }
 
-describe('Nodes whose engine others can share', () => {
-  it('warn at start if no users are named, since each would have its own', async () => {
+describe('Nodes whose engine can be shared', () => {
+  it('warn at start if no users are configured, because each node would generate its own', async () => {
     const engine = await MODES[0]?.start();
     assert.ok(engine);
     const { url } = engine;

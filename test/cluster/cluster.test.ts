@@ -6,7 +6,7 @@ import { assertOnce, CONSUMERS, ELEMENTS, popAll, reserveAll } from './load.ts';
 import { MODES, type SharedEngine } from './modes.ts';
 import { Nodes, reached } from './nodes.ts';
 
-/** Longer than any test here: what is awaited comes, or is cancelled. */
+/** Longer than any test here: every blocked get is answered or cancelled before. */
 const PATIENCE_MS = 60_000;
 
 interface Waiting {
@@ -31,7 +31,7 @@ for (const { name, start } of MODES) {
     const tidsAt = async (at: number, queue: string): Promise<string[]> =>
       jsonOf<Waiting[]>(await nodes.client(at).consumers('N', queue)).map(({ tid }) => tid);
 
-    it('see each other', async () => {
+    it('list each other', async () => {
       const seen = async (at: number): Promise<number> =>
         jsonOf<unknown[]>(await nodes.client(at).request('GET', '/nodes')).length;
       for (const at of [0, 1, 2]) await reached('three nodes', async () => (await seen(at)) === 3);
@@ -39,7 +39,7 @@ for (const { name, start } of MODES) {
       assert.equal(jsonOf<{ nodes: unknown[] }>(ready).nodes.length, 3);
     });
 
-    it('know a token that another node created, until it is revoked on a third', async () => {
+    it('accept a token that another node created, until a third one revokes it', async () => {
       const body = JSON.stringify({ name: 'shared' });
       const created = await nodes.client(0).request('POST', '/tokens', { body });
       const { id, token } = jsonOf<{ id: string; token: string }>(created);
@@ -51,20 +51,20 @@ for (const { name, start } of MODES) {
       for (const at of [0, 1, 2]) await reached('it is unknown', async () => (await statusAt(at)) === 401);
     });
 
-    it('wake a get that waits on one when an insert comes to another', async () => {
+    it('wake a get blocked on one node by an insert on another', async () => {
       const got = nodes.client(0).get('N', 'woken', { to: 20_000, tid: 'sleeper' });
       await reached('a get that waits', async () => (await tidsAt(1, 'woken')).includes('sleeper'));
       await nodes.client(1).insert('N', 'woken', 'good morning');
       assert.equal((await got).body.toString(), 'good morning');
     });
 
-    it('wake as many gets as elements come, wherever they wait, and no more', async () => {
+    it('wake as many blocked gets as elements are inserted, on whatever node, and no more', async () => {
       const [waiting, elements] = [24, 16];
       const gets = Array.from({ length: waiting }, (_, i) =>
         nodes.client(1 + (i % 2)).get('N', 'several', { to: PATIENCE_MS, tid: `several-${i}` }),
       );
       await reached('all wait', async () => (await tidsAt(0, 'several')).length === waiting);
-      // One after the other, so that each is a signal of its own.
+      // Inserted one by one, so that each publishes its own signal.
       for (let i = 0; i < elements; i++) await nodes.client(0).insert('N', 'several', `${i}`);
       await reached(
         'as many have one',
@@ -82,7 +82,7 @@ for (const { name, start } of MODES) {
       assert.equal(answers.filter(({ status }) => status === 410).length, waiting - elements);
     });
 
-    it('tell on each what changes on the others', async () => {
+    it('send events about changes made on other nodes', async () => {
       const listener = new EventClient({ url: nodes.server(0).url, query: 'ns=N&kinds=queues,nodes' });
       try {
         await reached('a full picture', async () => listener.isComplete);
@@ -109,7 +109,7 @@ for (const { name, start } of MODES) {
       }
     });
 
-    it('hold back the consumers of all of them after a pause on one, until a resume on one', async () => {
+    it('pause the consumers of all nodes after a pause on one, until a resume on one', async () => {
       await nodes.client(0).pause('N', 'held');
       const gets = [1, 2].map((at) => nodes.client(at).get('N', 'held', { to: 20_000, tid: `held-${at}` }));
       await reached('two that wait', async () => (await tidsAt(0, 'held')).length === 2);
@@ -124,7 +124,7 @@ for (const { name, start } of MODES) {
       assert.deepEqual((await Promise.all(gets)).map(({ body }) => body.toString()).sort(), ['1', '2']);
     });
 
-    it('cancel through one a call that waits on another', async () => {
+    it('cancel a call blocked on another node', async () => {
       const got = nodes.client(0).get('N', 'cancelled', { to: 20_000, tid: 'enough' });
       await reached('a get that waits', async () => (await tidsAt(2, 'cancelled')).includes('enough'));
       assert.equal((await nodes.client(2).cancel('N', 'cancelled', 'enough')).status, 200);
@@ -132,7 +132,7 @@ for (const { name, start } of MODES) {
       await reached('nobody waits', async () => (await tidsAt(1, 'cancelled')).length === 0);
     });
 
-    it(`hand out each of ${ELEMENTS} elements once to ${CONSUMERS} consumers that pop`, async () => {
+    it(`deliver each of ${ELEMENTS} elements once to ${CONSUMERS} consumers that pop`, async () => {
       const load = await popAll(nodes, 'popped');
       await assertOnce(nodes, 'popped', load);
       assert.deepEqual(
@@ -141,14 +141,14 @@ for (const { name, start } of MODES) {
       );
     });
 
-    it('hand out each at least once to consumers that reserve and roll back, and commit none twice', async () => {
+    it('deliver each element at least once to consumers that reserve and roll back, and commit none twice', async () => {
       await assertOnce(nodes, 'reserved', await reserveAll(nodes, 'reserved'));
     });
 
-    it('forward each element once through an exchange that was made on one of them', async () => {
+    it('forward each element once through an exchange that was created on one node', async () => {
       const declaration = {
         src: { ns: 'N', queue: 'from' },
-        // Also after a lease of the exchange has ended, as on a machine that is busy for seconds.
+        // Accepts any number of tries: on a machine that is busy for seconds, a lease of the exchange may expire.
         dst: [{ ns: 'N', queue: 'to', selector: 'env => env.msg.tries >= 0' }],
         consumer: {},
       };
@@ -160,7 +160,7 @@ for (const { name, start } of MODES) {
       await assertOnce(nodes, 'to', await popAll(nodes, 'to', 'from'));
     });
 
-    it('stop it everywhere, and a node that comes later has it, stopped', async () => {
+    it('stop an exchange on every node, including one that starts later', async () => {
       assert.equal((await nodes.client(1).request('POST', '/x/shared/stop')).status, 201);
       const stopped = async (at: number): Promise<boolean> =>
         jsonOf<{ stopped: boolean }>(await nodes.client(at).request('GET', '/x/shared')).stopped;
@@ -173,7 +173,7 @@ for (const { name, start } of MODES) {
       for (const at of [0, 1, 2]) await reached('deleted everywhere', () => isGone(at));
     });
 
-    it('lose nothing when one is killed in the middle and comes back', async () => {
+    it('lose nothing when one node is killed under load and restarted', async () => {
       const load = await reserveAll(nodes, 'killed', async (committed) => {
         await committed(ELEMENTS / 10);
         await nodes.server(1).kill();
@@ -182,8 +182,8 @@ for (const { name, start } of MODES) {
       await assertOnce(nodes, 'killed', load);
     });
 
-    it('forget a node that was killed, with its consumers, and get its reservations back', async () => {
-      // The one that came later, if that test ran.
+    it('forget a killed node with its consumers, and recover its reservations', async () => {
+      // The node that the exchange test added, if that test ran.
       const at = nodes.count > 3 ? 3 : await nodes.add();
       await nodes.client(0).insert('N', 'left', 'one');
       const held = await nodes.client(at).reserve('N', 'left', { to: 0 });

@@ -6,8 +6,8 @@ import type { Nodes } from './nodes.ts';
 export const QUEUES = { here: 'here', there: 'away', work: 'work', dead: 'dead', done: 'arrived' } as const;
 
 /**
- * Elements go from `here` to `there` and back, twice, then to `done`. Those of `work` are consumed, or fail and come
- * to `done` by way of the dead letters: so batches of each queue send elements to another, in both directions.
+ * Elements pass from `here` to `there` and back, twice, then to `done`. Those of `work` are consumed, or fail and reach
+ * `done` through the dead-letter queue: batches of each queue send elements to another, in both directions.
  */
 export const EXCHANGES: Readonly<Record<string, unknown>> = {
   out: {
@@ -32,20 +32,22 @@ export const EXCHANGES: Readonly<Record<string, unknown>> = {
 
 const PACE_MS = 25;
 const FAILING = 7;
-/** A call without an answer ends by then, so that the test fails instead of waiting. */
+/** Ends a call without an answer, so that the test fails instead of blocking. */
 const GIVEN_UP_MS = 60_000;
 
-/** Producers and consumers on all nodes, who measure how long each call takes and note what becomes of each element. */
+/**
+ * Producers and consumers on all nodes, which measure the time of each call and record what happens to each element.
+ */
 export class FailoverLoad {
   /** Numbers whose insert was acknowledged. */
   readonly inserted = new Set<number>();
-  /** Ids under which a number came to its consumers at the end of its way. */
+  /** The ids with which consumers received a number at the end of its path. */
   readonly ids = new Map<number, Set<string>>();
-  /** Acknowledged commits. */
+  /** Number of acknowledged commits, by number. */
   readonly commits = new Map<number, number>();
   readonly unexpected: string[] = [];
   answered = 0;
-  /** Without what a busy machine added. */
+  /** Longest call, without delays caused by a busy machine. */
   longestMs = 0;
   longest = '';
   readonly #nodes: Nodes;
@@ -81,12 +83,12 @@ export class FailoverLoad {
     this.#lateness.stop();
   }
 
-  /** Acknowledged inserts that came to no consumer. */
+  /** Acknowledged inserts that no consumer received. */
   get lost(): number[] {
     return [...this.inserted].filter((number) => !this.ids.has(number));
   }
 
-  /** Elements that became two, or were finished twice. */
+  /** Elements that were copied or committed twice. */
   get duplicated(): number[] {
     const copied = [...this.ids].filter(([, ids]) => ids.size > 1).map(([number]) => number);
     return [...copied, ...[...this.commits].filter(([, times]) => times > 1).map(([number]) => number)];
@@ -136,7 +138,7 @@ export class FailoverLoad {
     }
   }
 
-  /** Reads every queue through a node. */
+  /** Polls the status of every queue through one node. */
   async #watch(node: number): Promise<void> {
     const client = this.#nodes.client(node);
     while (this.#isConsuming) {

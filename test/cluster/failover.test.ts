@@ -8,9 +8,9 @@ import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../
 import { EXCHANGES, FailoverLoad, QUEUES } from './failover-load.ts';
 import { Nodes, reached } from './nodes.ts';
 
-/** `npm run test:cluster:failover` takes ten. */
+/** `npm run test:cluster:failover` uses ten. */
 const FAILOVERS = Number(process.env.FAILOVERS ?? 2);
-/** The service answers any call of an engine within 5 s; the rest is the way there and back. */
+/** The service answers any engine call within 5 s; the rest is for the network and HTTP. */
 const ANSWERED_MS = 5_500;
 const LEASE_MS = 1_000;
 
@@ -50,11 +50,11 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
 
   const anyPort = (): number => cluster.servers.find(({ isRunning }) => isRunning)?.port ?? assert.fail();
 
-  it('lie on different servers', () => {
+  it('use queues on different masters', () => {
     assert.notEqual(masterOf(QUEUES.here), masterOf(QUEUES.there));
   });
 
-  it('have an answer for every call in time, whichever master is killed', async (t) => {
+  it('answer every call in time, whichever master is killed', async (t) => {
     const victims = [QUEUES.here, QUEUES.there, QUEUES.done];
     for (let round = 0; round < FAILOVERS; round++) {
       const queue = victims[round % victims.length] ?? QUEUES.here;
@@ -75,7 +75,7 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
     assert.ok(load.longestMs <= ANSWERED_MS, `${load.longest} took ${load.longestMs} ms`);
   });
 
-  it('end leases on every server afterwards', async () => {
+  it('expire leases on every server afterwards', async () => {
     const queues = Array.from({ length: 6 }, (_, i) => `lease ${i}`);
     await Promise.all(
       queues.map(async (queue) => {
@@ -90,7 +90,7 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
     );
   });
 
-  it('lose nothing and make nothing twice', async () => {
+  it('lose and duplicate nothing', async () => {
     await load.stopProducing();
     const isEmpty = async (queue: string): Promise<boolean> => {
       const { status, body } = await nodes.client(0).status('N', queue);

@@ -3,29 +3,29 @@ import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http
 import { seededRandom } from '../support/random.ts';
 import { type Nodes, reached } from './nodes.ts';
 
-/** Elements that a load moves, over all nodes. */
+/** Elements per load, over all nodes. */
 export const ELEMENTS = Number(process.env.CLUSTER_ELEMENTS ?? 150);
-/** Consumers over all nodes; `npm run test:cluster` has 192. */
+/** Consumers over all nodes; `npm run test:cluster` uses 192. */
 export const CONSUMERS = Number(process.env.CLUSTER_CONSUMERS ?? 24);
 const PRODUCERS = CONSUMERS / 4;
 const ROLLED_BACK = 0.05;
 
-/** What became of a load. */
+/** The results of a load. */
 export interface Consumed {
   readonly inserted: ReadonlySet<number>;
-  /** The id of each element with which a number was popped, or committed. */
+  /** The ids of the elements with which a number was popped or committed. */
   readonly consumed: ReadonlyMap<number, readonly string[]>;
-  /** Commits by id that were answered as done. */
+  /** Number of acknowledged commits by element id. */
   readonly commits: ReadonlyMap<string, number>;
   /**
-   * Pops that failed with an unknown outcome, as on a machine that is busy for seconds: each may have taken an element.
+   * Pops that failed with an unknown outcome, as on a machine that is busy for seconds; each may have taken an element.
    */
   readonly unknownPops: number;
 }
 
 /**
  * Inserts numbers through all nodes while consumers on all nodes pop them.
- * @param source where they are inserted, if an exchange forwards them
+ * @param source the queue for the inserts, if an exchange forwards them to `queue`
  */
 export function popAll(nodes: Nodes, queue: string, source = queue): Promise<Consumed> {
   return run(nodes, source, async (client, load) => {
@@ -39,8 +39,8 @@ export function popAll(nodes: Nodes, queue: string, source = queue): Promise<Con
 }
 
 /**
- * Checks that every number was inserted and came, as one element each, that no commit was acknowledged twice, and that
- * the queue is empty: consumers stop with the last number, so a second copy behind it would come to none of them.
+ * Checks that every number was inserted and delivered, as one element each, that no commit was acknowledged twice, and
+ * that the queue is empty: consumers stop after the last number, so none of them would receive a later copy.
  */
 export async function assertOnce(
   nodes: Nodes,
@@ -66,12 +66,12 @@ async function sizeOf(client: QueueClient, queue: string): Promise<number> {
   return jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize;
 }
 
-/** Resolves when so many commits are acknowledged. */
+/** Resolves once `count` commits are acknowledged. */
 type Committed = (count: number) => Promise<void>;
 
 /**
- * The same with reserve and commit, and every twentieth try rolled back.
- * @param disturb called when the load begins
+ * Like `popAll`, but with reserve and commit, and every twentieth try rolled back.
+ * @param disturb called when the load starts
  */
 export function reserveAll(
   nodes: Nodes,
@@ -106,7 +106,7 @@ class Load {
   #onCommit: () => void = () => {};
   unknownPops = 0;
   isInserted = false;
-  /** Nothing is left, in which case what did not come was taken by pops of unknown outcome. */
+  /** Whether the queues are empty, so that missing numbers were taken by pops of unknown outcome. */
   isEmptied = false;
 
   consume(id: string, number: number): void {
@@ -121,7 +121,7 @@ class Load {
     this.#onCommit();
   }
 
-  /** Resolves with the commit that makes it so many, so that the test acts before the load is done. */
+  /** Resolves on the commit that reaches this count, so that the test acts before the load is done. */
   committed(count: number): Promise<void> {
     return new Promise((resolve) => {
       this.#onCommit = () => {
@@ -165,8 +165,9 @@ async function run(
 }
 
 /**
- * Commits, at another node if one does not answer, until the outcome is known: an engine may answer that it is not
- * (`503`), as when a replica is slow, and so may a node that dies. Not found after that: that commit was done.
+ * Commits until the outcome is known, at another node if one does not answer. An engine may answer `503` for an unknown
+ * outcome, for example when a replica is slow, and so may a node that is shutting down. A 404 on a repeated attempt
+ * means that an earlier one succeeded.
  */
 async function commit(
   nodes: Nodes,
@@ -181,7 +182,7 @@ async function commit(
   }
 }
 
-/** Until it is stored: the key lets a repeated insert store nothing. */
+/** Repeats until the insert is stored; its idempotency key prevents duplicates. */
 async function insert(client: QueueClient, queue: string, number: number): Promise<void> {
   const headers = { 'idempotency-key': `${queue}-${number}` };
   for (;;) {
@@ -191,7 +192,7 @@ async function insert(client: QueueClient, queue: string, number: number): Promi
   }
 }
 
-/** Null where no answer came: the node is down. */
+/** Returns null if no answer arrived, because the node is down. */
 async function tried(call: () => Promise<Answer>): Promise<Answer | null> {
   try {
     return await call();

@@ -6,7 +6,7 @@ import { type RedisServer, startRedis } from '../support/redis-servers.ts';
 import { ServerProcess } from '../support/server-process.ts';
 import { reached } from './nodes.ts';
 
-describe('Two nodes that store in PostgreSQL, signal through Redis and count there', () => {
+describe('Two nodes with elements in PostgreSQL, signals and statistics in Redis', () => {
   let database: PostgresServer;
   let redis: RedisServer;
   const servers: ServerProcess[] = [];
@@ -42,7 +42,7 @@ describe('Two nodes that store in PostgreSQL, signal through Redis and count the
   const [here, there] = [(): QueueClient => clientAt(0), (): QueueClient => clientAt(1)];
   const clientAt = (at: number): QueueClient => clients[at] ?? assert.fail();
 
-  it('say so in the record of a queue', async () => {
+  it('show the parts in the record of a queue', async () => {
     const { type, factory } = jsonOf<{ type: string; factory: Record<string, Part> }>(
       await here().status('N', 'shown'),
     );

@@ -2,7 +2,7 @@ import { freshSchema, runSql, sharedPostgres } from '../engines/postgres.ts';
 import { freshPrefix, sharedCluster, sharedRedis } from '../engines/redis.ts';
 import { withParameter } from '../support/run-servers.ts';
 
-/** What several nodes share: a prefix or schema of its own on a server of the run. */
+/** An engine for several nodes: a prefix or schema of its own on a server of the test run. */
 export interface SharedEngine {
   readonly url: string;
   stop(): Promise<void>;
@@ -13,7 +13,7 @@ interface Mode {
   start(): Promise<SharedEngine>;
 }
 
-/** The engines that nodes can share. The only such list: every suite of several nodes goes through it. */
+/** The engines that nodes can share. This is the only such list: every suite with several nodes uses it. */
 export const MODES: readonly Mode[] = [
   { name: 'Redis', start: () => startOnRedis(sharedRedis()) },
   { name: 'a Redis cluster', start: () => startOnRedis(sharedCluster()) },

@@ -5,7 +5,7 @@ import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { MODES, type SharedEngine } from './modes.ts';
 import { Nodes, reached } from './nodes.ts';
 
-/** Longer than any test here: what waits is cancelled. */
+/** Longer than any test here: every blocked call is cancelled before. */
 const PATIENCE_MS = 120_000;
 const PLACES = [0, 1, 2] as const;
 
@@ -61,7 +61,7 @@ interface ConsoleSessions extends OfNodes {
 }
 
 for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis cluster')) {
-  describe(`Lists of three nodes behind ${name}`, () => {
+  describe(`Lists across three nodes behind ${name}`, () => {
     let engine: SharedEngine;
     let nodes: Nodes;
     let ids: readonly string[] = [];
@@ -95,7 +95,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       return jsonOf<T>(answer);
     }
 
-    /** A list that all nodes replied for: a busy machine may take longer than a node has for its reply. */
+    /** Reads a list until all nodes replied: on a busy machine, a node may exceed its time to reply. */
     async function complete<T extends OfNodes>(
       at: number,
       path: string,
@@ -116,7 +116,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       return client;
     }
 
-    it('have the calls that wait on each of them, for those who manage their namespace', async () => {
+    it('contain the blocked calls of every node, for users who manage their namespace', async () => {
       const waits = PLACES.map((at) =>
         nodes.client(at).get('N', `waited-${at}`, { to: PATIENCE_MS, tid: `t${at}` }),
       );
@@ -158,7 +158,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       );
     });
 
-    it('have the sessions of each of them, for their users and for those who manage what they consume', async () => {
+    it('contain the sessions of every node, for their users and for managers of the namespaces they consume', async () => {
       const portOf = (at: number): number =>
         Number(/stomp:\/\/[^ "]*:(\d+)/.exec(nodes.server(at).output)?.[1]);
       const sessions = await Promise.all(
@@ -179,7 +179,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       await complete<Sessions>(2, '/sessions', ({ total }) => total === 0);
     });
 
-    it('have what was changed on each of them, the latest first', async () => {
+    it('contain the changes made on every node, the latest first', async () => {
       for (const at of PLACES) await nodes.client(at).pause('N', `changed-${at}`);
       await as('manager', 1).resume('N', 'changed-0');
       const changed = ({ lines }: Changes): Changes['lines'] =>
@@ -202,7 +202,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       assert.deepEqual(hidden.lines, []);
     });
 
-    it('have the engines as each of them sees them, each node once though it shares several namespaces', async () => {
+    it('contain the engines of every node, each once, even if it serves several namespaces', async () => {
       const { engines } = await complete<Engines>(0, '/engines', ({ total }) => total >= 6);
       const shared = engines.filter(({ namespaces }) => namespaces.includes('N'));
       assert.deepEqual(shared.map(({ node }) => node).sort(), [...ids].sort());
@@ -212,7 +212,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       assert.ok(visible.engines.every(({ namespaces }) => namespaces.join() === 'N'));
     });
 
-    it('have the sessions of the console that each of them has served, each once', async () => {
+    it('contain the console sessions of every node, each once', async () => {
       const body = JSON.stringify({ user: 'test1', password: 'test1' });
       const cookies = await Promise.all(
         PLACES.map(async (at) => {
@@ -229,7 +229,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       assert.deepEqual(others.sessions, []);
     });
 
-    it('name a node that does not reply, and have what the others know', async () => {
+    it('name a node that does not reply, and contain the entries of the others', async () => {
       const waits = PLACES.map((at) =>
         nodes.client(at).get('N', 'frozen', { to: PATIENCE_MS, tid: `frozen-${at}` }),
       );
@@ -237,8 +237,8 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       const { pid } = nodes.server(2);
       const lists: Consumers[] = [];
       try {
-        // Frozen each time: a node that was silent for 7 s, which a busy machine may take to ask, is not there any
-        // more.
+        // Thawed and frozen again in each round: a node that is silent for 7 s leaves the list, and a busy machine may
+        // take that long for a call.
         await reached('a list without the frozen node', async () => {
           process.kill(pid, 'SIGCONT');
           await reached('they see each other', allSeen);

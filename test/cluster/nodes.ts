@@ -1,7 +1,7 @@
 import { QueueClient } from '../support/http-client.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
-/** A namespace `N` of jobs, whose leases are short, and a stream `events`. */
+/** A namespace `N` with short leases, and a stream `events`. */
 function configOn(
   url: string,
   options: object,
@@ -18,13 +18,13 @@ function configOn(
   };
 }
 
-/** Options in addition to those that all tests have. */
+/** Top-level configuration in addition to what all tests have. */
 type MoreConfig = Readonly<Record<string, object>>;
 
-/** How long the reservations of a node that died are held. */
+/** How long the reservations of a dead node last, s. */
 export const LEASE_SECONDS = 3;
 
-/** Node processes behind one engine, each with a client of its own. */
+/** Node processes on one engine, each with its own client. */
 export class Nodes {
   readonly #url: string;
   readonly #options: object;
@@ -66,7 +66,7 @@ export class Nodes {
     return this.#at(at).client;
   }
 
-  /** One more node, which may find the engine by a URL of its own; answers its place. */
+  /** Starts one more node, which may use another URL for the engine. Returns its index. */
   async add(url = this.#url): Promise<number> {
     const server = await ServerProcess.start({ config: configOn(url, this.#options, this.#more) });
     return this.#nodes.push({ server, client: new QueueClient({ url: () => server.url }) }) - 1;
@@ -84,10 +84,10 @@ export class Nodes {
   }
 }
 
-/** Asks again until `check` answers true. @throws Error, with `what`, after a minute */
+/** Repeats `check` until it returns true. @throws Error with `what` after a minute */
 export async function reached(what: string, check: () => Promise<boolean>): Promise<void> {
   const end = performance.now() + 60_000;
-  // A check costs the machine that the servers need: what takes long is asked less often.
+  // A check takes processor time from the servers, so slow ones are repeated less often.
   for (let pauseMs = 10; !(await check()); pauseMs = Math.min(pauseMs * 1.5, 150)) {
     if (performance.now() > end) throw new Error(`Not reached within 60 s: ${what}.`);
     await new Promise((resolve) => setTimeout(resolve, pauseMs));

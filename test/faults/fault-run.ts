@@ -8,8 +8,8 @@ import { Gate, Load } from '../support/recorded-load.ts';
 
 const NODES = 2;
 /**
- * Load must be there all the while that a fault and its end take, which is seconds; more of it only costs processor
- * time. `npm run test:faults` has as much as the machine can process.
+ * Pause between the calls of a client. Load must last through a fault and its recovery, which takes seconds; more load
+ * only costs processor time. `npm run test:faults` uses as much as the machine can process.
  */
 const PAUSE_MS = Number(process.env.FAULT_PAUSE_MS ?? 100);
 /** Calls that succeed before a fault, between its parts and after it; `npm run test:faults` waits for 300. */
@@ -17,21 +17,22 @@ const ANSWERED = Number(process.env.FAULT_ANSWERED ?? 100);
 
 export interface FaultReport {
   readonly verdict: Verdict;
-  /** Everything that is wrong, one line each; empty where the run passed. */
+  /** All violations, one line each; empty if the run passed. */
   readonly faults: readonly string[];
   readonly summary: string;
-  /** What happened to the first values concerned, a line for each operation; empty where the run passed. */
+  /** The history of the first values with violations, one line per operation; empty if the run passed. */
   readonly stories: readonly string[];
 }
 
 export interface FaultPlan {
-  /** Of the engine that both nodes share. */
+  /** URL of the engine that both nodes share. */
   readonly url: string;
-  /** Where the second node finds it, when that is a way of its own, such as one through a proxy. */
+  /** URL of the engine for the second node, if it differs, for example through a proxy. */
   readonly secondUrl?: string;
   /**
-   * Breaks things and mends them again; `answered` resolves when some hundred calls more have succeeded. The time in
-   * which what it passes to `outage` breaks and mends is noted in the history: replies of the engine may be lost then.
+   * Breaks and repairs the engine. `answered` resolves once some hundred more calls have succeeded. `outage` runs a
+   * function that breaks and repairs, and records its duration in the history, because replies of the engine may be
+   * lost during it.
    */
   readonly fault: (
     answered: () => Promise<void>,
@@ -40,8 +41,8 @@ export interface FaultPlan {
 }
 
 /**
- * Two nodes on one engine, 8 producers and 8 consumers over both, a fault in the middle; then everything is
- * drained and the history checker decides.
+ * Runs 8 producers and 8 consumers over two nodes on one engine, with a fault in the middle; then drains everything and
+ * checks the history.
  */
 export async function runFault({ url, secondUrl, fault }: FaultPlan): Promise<FaultReport> {
   const seed = freshSeed();

@@ -8,7 +8,7 @@ import { TcpProxy } from '../support/tcp-proxy.ts';
 import { type FaultPlan, type FaultReport, runFault } from './fault-run.ts';
 import { mastersAt, moveSlot, ownerOf, usedSlots } from './slots.ts';
 
-/** `npm run test:faults` takes 5 and 30 s. */
+/** `npm run test:faults` uses 5 rounds and 30 s. */
 const ROUNDS = Number(process.env.FAULT_ROUNDS ?? 1);
 const FROZEN_MS = Number(process.env.FAULT_FROZEN_MS ?? 2_000);
 const DARK_MS = 1_000;
@@ -34,7 +34,7 @@ describe('Two nodes on a Redis cluster', () => {
   });
   after(() => cluster.stop());
 
-  /** Kills masters under load, one after the other; each comes back as a replica of the one that took over. */
+  /** Kills masters one after the other under load; each returns as a replica of its successor. */
   const killMasters: FaultPlan['fault'] = async (answered, outage) => {
     for (let round = 0; round < ROUNDS; round++) {
       const port = ownerOf(Math.round((LAST_SLOT * round) / ROUNDS), anyPort());
@@ -56,7 +56,7 @@ describe('Two nodes on a Redis cluster', () => {
 
   const anyPort = (): number => cluster.servers[0]?.port ?? 0;
 
-  /** Moves each slot that has keys to another master. */
+  /** Moves each slot with keys to another master. */
   const moveSlots: FaultPlan['fault'] = async (answered) => {
     let moved = 0;
     for (let round = 0; round < ROUNDS; round++) {
@@ -72,11 +72,11 @@ describe('Two nodes on a Redis cluster', () => {
     assert.ok(moved >= ROUNDS, `${moved} slots with keys were moved`);
   };
 
-  it('lose nothing when a master is killed, with WAIT 1, and slots move, keys and all', async (t) => {
+  it('lose nothing, with WAIT 1, when masters are killed and slots move with their keys', async (t) => {
     await assertNothingLost(t, { url: cluster.url, fault: inTurn(killMasters, moveSlots) });
   });
 
-  it('tell how much is lost when a master is killed, without WAIT', async (t) => {
+  it('report how much is lost without WAIT when a master is killed, and change or deliver early nothing', async (t) => {
     const { verdict } = await report(t, { url: `${cluster.url}?wait=0`, fault: killMasters });
     assert.ok(verdict.counts.deliveries > 0);
     assert.deepEqual(verdict.unexpected, []);
@@ -92,7 +92,7 @@ describe('Two nodes on one Redis server', () => {
   });
   after(() => server.stop());
 
-  it(`lose nothing when it is frozen for ${FROZEN_MS / 1000} s, and the connections of one are cut without a word`, async (t) => {
+  it(`lose nothing when it is frozen for ${FROZEN_MS / 1000} s and the connections of one node silently drop packets`, async (t) => {
     await using proxy = await openProxy(server.port);
     const [url, secondUrl] = [server.url, `redis://127.0.0.1:${proxy.port}`];
     const frozen = freeze({ begin: () => server.freeze(), end: () => server.thaw() });
@@ -118,7 +118,7 @@ describe('Two nodes on PostgreSQL', () => {
     }
   };
 
-  it(`lose nothing when it is stopped at once and started again, and frozen for ${FROZEN_MS / 1000} s, and the connections of one are cut without a word`, async (t) => {
+  it(`lose nothing when it is stopped immediately and restarted, then frozen for ${FROZEN_MS / 1000} s, and the connections of one node silently drop packets`, async (t) => {
     await using proxy = await openProxy(server.port);
     const [url, secondUrl] = [server.url(), server.url({ port: proxy.port })];
     const frozen = freeze({
@@ -129,7 +129,7 @@ describe('Two nodes on PostgreSQL', () => {
   });
 });
 
-/** One history for several faults: two nodes are started and drained once. */
+/** Runs several faults in one history, so that two nodes are started and drained only once. */
 function inTurn(...faults: readonly FaultPlan['fault'][]): FaultPlan['fault'] {
   return async (answered, outage) => {
     for (const fault of faults) await fault(answered, outage);
@@ -147,7 +147,7 @@ function freeze({ begin, end }: { begin(): void; end(): void }): FaultPlan['faul
   };
 }
 
-/** A proxy for the second node, and the fault that it swallows one direction, the other, and both. */
+/** A proxy for the second node, with a fault that drops the data of one direction, the other, and both. */
 async function openProxy(port: number) {
   const proxy = await TcpProxy.start(port);
   const cut: FaultPlan['fault'] = async (answered, outage) => {

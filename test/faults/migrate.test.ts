@@ -8,7 +8,7 @@ import { PostgresServer } from '../support/postgres-server.ts';
 import { startRedis } from '../support/redis-servers.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
-/** Elements of each half of the run; a long run has many. */
+/** Elements in each half of the run; long runs use many. */
 const ELEMENTS = Number(process.env.MIGRATION_ELEMENTS ?? 200);
 const PRODUCERS = 8;
 const CONSUMERS = 8;
@@ -16,10 +16,10 @@ const RETRY_MS = 20;
 const USER = { http: { users: { test1: 'test1' } } };
 const JSON_TYPE = { 'content-type': 'application/json' };
 const QUEUE = 'work';
-/** Of reservations whose consumer lost its response. */
+/** Lease of the reservations, so that one whose response was lost ends soon. */
 const LEASE_MS = 1_000;
 
-describe('A namespace that moves to another engine under load, while its server is killed', {
+describe('A namespace that is migrated to another engine under load while its server is killed', {
   concurrency: true,
 }, () => {
   const redis = startRedis();
@@ -40,7 +40,10 @@ describe('A namespace that moves to another engine under load, while its server 
   });
 });
 
-/** Fills the old engine, moves the namespace while producers and consumers work and the server dies, and compares. */
+/**
+ * Fills the old engine, migrates the namespace while producers and consumers run and the server is killed, and
+ * compares.
+ */
 async function move(url: string, report: (line: string) => void): Promise<void> {
   const namespaces = { A: { url: 'sqlite:A.db' }, B: { url } };
   await using server = await ServerProcess.start({ config: { ...USER, namespaces } });
@@ -71,17 +74,17 @@ async function move(url: string, report: (line: string) => void): Promise<void> 
   }
 }
 
-/** Producers and consumers that repeat what was not answered, each insert under a key of its own. */
+/** Producers and consumers that retry unanswered requests; each insert has its own idempotency key. */
 class Load {
   readonly client: QueueClient;
-  /** How many requests were repeated. */
+  /** Number of retried requests. */
   repeated = 0;
   readonly #inserted = new Set<string>();
-  /** By body, how many commits were confirmed. */
+  /** Confirmed commits by body. */
   readonly #commits = new Map<string, number>();
   /** Bodies with a commit whose response was lost. */
   readonly #uncertain = new Set<string>();
-  /** Bodies that were gone when they were to be committed: another consumer must have committed them. */
+  /** Bodies whose commit was answered with 404 at the first attempt: another consumer must have committed them. */
   readonly #overtaken = new Set<string>();
   readonly #faults: string[] = [];
   #isEnding = false;
@@ -98,7 +101,7 @@ class Load {
     this.#isEnding = true;
   }
 
-  /** The first response that is no failure of the server or its connection. */
+  /** Retries until the response is neither a failure of the server nor of its connection. */
   async again(request: (client: QueueClient) => Promise<Answer>): Promise<Answer> {
     for (;;) {
       const answer = await this.#attempt(request).catch(() => null);
@@ -108,7 +111,7 @@ class Load {
     }
   }
 
-  /** While the server starts again it has no address, and the call throws. */
+  /** Declared async because reading the address of a server that is restarting throws. */
   async #attempt(request: (client: QueueClient) => Promise<Answer>): Promise<Answer> {
     return request(this.client);
   }
@@ -144,18 +147,18 @@ class Load {
         });
         const body = answer.body.toString();
         if (status === 200) this.#commits.set(body, (this.#commits.get(body) ?? 0) + 1);
-        // The commit whose response was lost was applied, or the lease ended and another consumer has committed.
+        // The commit whose response was lost was applied, or the lease expired and another consumer has committed.
         else if (status === 404 && tries > 1) this.#uncertain.add(body);
-        // Of a busy machine: the lease ended, and another consumer has committed.
+        // On a busy machine, the lease may have expired and another consumer has committed.
         else if (status === 404) this.#overtaken.add(body);
-        // The lease ended, and another consumer has it.
+        // 409: the lease expired and another consumer holds the element.
         else if (status !== 409) this.#faults.push(`a commit of ${body} was answered ${status}`);
       }
     };
     await Promise.all(Array.from({ length: CONSUMERS }, one));
   }
 
-  /** Resolves when so many elements have been committed. */
+  /** Resolves once this many elements have been committed. */
   async committed(count: number): Promise<void> {
     while (new Set([...this.#commits.keys(), ...this.#uncertain]).size < count) await delay(RETRY_MS);
   }

@@ -6,7 +6,7 @@ import { PostgresServer } from '../support/postgres-server.ts';
 import { startRedis } from '../support/redis-servers.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
-/** A server that stores for us, and how it goes away and comes back. */
+/** A server that an engine uses, and how it becomes unavailable and recovers. */
 interface Away {
   readonly url: string;
   readonly states: Readonly<Record<string, { begin(): Promise<void> | void; end(): Promise<void> | void }>>;
@@ -39,7 +39,7 @@ const ENGINES: Readonly<Record<string, () => Promise<Away>>> = {
 };
 
 for (const [name, start] of Object.entries(ENGINES)) {
-  describe(`A server on ${name} and an engine of its own`, () => {
+  describe(`A server with one namespace on ${name} and another one on SQLite`, () => {
     let away: Away;
     let server: ServerProcess;
     let client: QueueClient;
@@ -61,18 +61,18 @@ for (const [name, start] of Object.entries(ENGINES)) {
     });
 
     for (const state of ['killed', 'frozen']) {
-      it(`refuses calls while ${name} is ${state}, keeps waiting gets, and continues by itself`, async () => {
+      it(`rejects calls while ${name} is ${state}, keeps blocked gets waiting, and recovers by itself`, async () => {
         const { begin, end } = away.states[state] ?? assert.fail();
         const waiting = client.get('N', `${state}, waited for`);
         await reached('it waits', async () => (await consumers(`${state}, waited for`)).length === 1);
-        // Behind it in the line: once this is answered, the engine is asked for neither.
+        // This get waits behind the first one: once it is answered, no call to the engine is pending for either.
         assert.equal((await client.get('N', `${state}, waited for`, { to: 0 })).status, 504);
         await begin();
         await reached('a refusal', async () => {
           const refused = await client.insert('N', state, 'too early');
           assert.equal(refused.status, 503, refused.body.toString());
           const isCertain = jsonOf<{ code: string }>(refused).code === 'storage-unavailable';
-          // A program that follows the header would insert twice.
+          // A client that obeys the header would insert twice.
           assert.equal(refused.headers['retry-after'], isCertain ? '1' : undefined);
           return isCertain;
         });

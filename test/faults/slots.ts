@@ -1,21 +1,21 @@
 import { slotOf } from '../../src/engines/redis/client/topology.ts';
 import { redisCli } from '../support/redis-servers.ts';
 
-/** The port of the master that has a slot, as a server of the cluster tells it. */
+/** The port of the master of a slot, according to the server at `port`. */
 export function ownerOf(slot: number, port: number): number {
   const line = nodesAt(port).find((fields) => fields.slice(8).some((range) => isIn(range, slot)));
   if (line === undefined) throw new Error(`Nobody has slot ${slot}.`);
   return portOf(line);
 }
 
-/** Ports of all masters that are not held for failed. */
+/** The ports of all masters that are not marked as failed. */
 export function mastersAt(port: number): number[] {
   return nodesAt(port)
     .filter(([, , flags = '']) => flags.includes('master') && !flags.includes('fail'))
     .map(portOf);
 }
 
-/** Moves a slot with its keys to another master, as an operator does, while calls continue. */
+/** Moves a slot with its keys to another master while calls continue, as an operator does. */
 export function moveSlot(slot: number, from: number, to: number): void {
   const [fromId, toId] = [cli(from, 'CLUSTER', 'MYID'), cli(to, 'CLUSTER', 'MYID')];
   cli(to, 'CLUSTER', 'SETSLOT', String(slot), 'IMPORTING', fromId);
@@ -28,7 +28,7 @@ export function moveSlot(slot: number, from: number, to: number): void {
   for (const port of [to, from]) cli(port, 'CLUSTER', 'SETSLOT', String(slot), 'NODE', toId);
 }
 
-/** Slots in which a master has keys. */
+/** Slots of which a master has keys. */
 export function usedSlots(port: number): number[] {
   const keys = cli(port, 'KEYS', '*').split('\n').filter(Boolean);
   return [...new Set(keys.map(slotOf))];

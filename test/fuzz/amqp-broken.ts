@@ -5,13 +5,13 @@ import { breaks, type Mutation, mutated, mutations, pieces, place } from './muta
 
 const changes = mutations(otherNumber, otherCode, otherField);
 
-/** A recorded session of which one frame is changed. */
+/** A recorded session with one mutated frame. */
 export interface Broken {
   readonly which: number;
   readonly share: number;
   readonly change: readonly Mutation[];
   readonly at: readonly number[];
-  /** Whether the frame says its new size, so that what is wrong is inside of it. */
+  /** Whether the size field is adjusted to the mutated frame, so that only its content is invalid. */
   readonly isFitted: boolean;
 }
 
@@ -29,7 +29,7 @@ function recorded(which: number): Recorded {
   return found;
 }
 
-/** What a client writes that breaks one frame, before its login or after it. */
+/** The writes of a client that mutates one frame, in its login or after it. */
 export function writes(session: Broken, isLoggedIn: boolean): Buffer[] {
   const { which, share, at } = session;
   const { login, frames } = recorded(which);
@@ -38,11 +38,11 @@ export function writes(session: Broken, isLoggedIn: boolean): Buffer[] {
     : Math.floor(share * login.length);
   const said = withBroken([...login, ...frames], changed, session);
   if (share < 0.5) return said.flatMap((frame, i) => (i === changed ? pieces(frame, at) : [frame]));
-  // All that follows at once, broken up anywhere.
+  // Everything from the mutated frame on is one stream, split anywhere.
   return [...said.slice(0, changed), ...pieces(Buffer.concat(said.slice(changed)), at)];
 }
 
-/** The frames behind the login, one of them broken. */
+/** The frames after the login, one of them mutated. */
 export function brokenFrames(session: Broken): Buffer[] {
   const { frames } = recorded(session.which);
   return withBroken(frames, Math.floor(session.share * frames.length), session);
@@ -56,7 +56,7 @@ function withBroken(all: readonly Buffer[], changed: number, { change, isFitted 
   });
 }
 
-/** A frame that says how long it is. */
+/** Sets the size field to the length of the frame. */
 function fitted(frame: Buffer): Buffer {
   if (frame.length < 8 || frame.toString('latin1', 0, 4) === 'AMQP') return frame;
   const changed = Buffer.from(frame);

@@ -12,17 +12,17 @@ import { type Broken, broken, brokenFrames } from './amqp-broken.ts';
 import { ConsoleWatch } from './amqp-talk.ts';
 import { breaks, pieces } from './mutations.ts';
 
-/** Frames read; `npm run test:fuzz` reads a million. */
+/** Frames to read; `npm run test:fuzz` reads a million. */
 const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000);
-/** A recorded session has more than that. */
+/** Every recorded session has more frames. */
 const FRAMES_A_SESSION = 10;
 
-/** The part of rhea that reads frames; its types do not show it. */
+/** The frame decoder of rhea, which its types do not declare. */
 const { read_frame } = createRequire(import.meta.url)('rhea/lib/frames.js') as {
   read_frame(bytes: Buffer): { readonly performative?: object };
 };
 
-/** Accepts every link; a client that wants messages gets four at once. */
+/** Accepts every link, and sends four messages to each receiving one. */
 class FuzzedEndpoint extends EndpointDriver {
   override onAttach(link: Endpoint): void {
     super.onAttach(link);
@@ -32,7 +32,7 @@ class FuzzedEndpoint extends EndpointDriver {
   }
 }
 
-/** What becomes of these bytes: each frame that the client is sent, and why it ends, if it does. */
+/** Everything that the client is sent for these bytes: each frame, and the condition of the protocol error, if any. */
 function read(chunks: readonly Buffer[]): string[] {
   const driver = new FuzzedEndpoint();
   const splitter = new FrameSplitter(AMQP_LIMITS.frameBytes);
@@ -48,13 +48,13 @@ function read(chunks: readonly Buffer[]): string[] {
     driver.endpoint.close(error);
   }
   driver.endpoint.flush();
-  // Every field of every frame, as a client may ask for it.
+  // Decode every field of every frame, as a client may do.
   for (const sent of driver.frames) JSON.stringify(read_frame(Buffer.from(sent)).performative);
   return [...driver.frames.map((sent) => sent.toString('hex')), ...ended];
 }
 
-describe('The endpoint of a connection with broken frames', () => {
-  it('answers with frames that rhea can read, and ends with nothing but a protocol error', (test) => {
+describe('The connection endpoint, on mutated frames', () => {
+  it('sends only frames that rhea can decode, and fails only with protocol errors', (test) => {
     const output = new ConsoleWatch();
     let passed = 0;
     try {
@@ -74,7 +74,7 @@ describe('The endpoint of a connection with broken frames', () => {
     test.diagnostic(`${passed} frames were sent`);
   });
 
-  it('reads frames of one byte after the other as it reads them whole', () => {
+  it('reads frames byte by byte as it reads them whole', () => {
     const said = Buffer.concat([open(), frame('begin', []), Buffer.alloc(8)]);
     assert.deepEqual(read(Array.from(said, (byte) => Buffer.from([byte]))), read([said]));
   });

@@ -7,28 +7,30 @@ import { RECORDED } from './amqp-sessions.ts';
 import { ends, LATE_MS, talk } from './amqp-talk.ts';
 import { cuts } from './mutations.ts';
 
-/** Frames sent by one test; `npm run test:fuzz` sends a million in four. */
+/** Frames per test; `npm run test:fuzz` sends a million in four tests. */
 const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000) / 4;
-/** A recorded session has more than that. */
+/** Every recorded session has more frames. */
 const FRAMES_A_SESSION = 10;
-/** Sessions that run at the same time. */
+/** Concurrent sessions. */
 const AT_ONCE = 4;
 const RUNS = Math.ceil(FRAMES / FRAMES_A_SESSION / AT_ONCE);
-/** After so many runs it is seen to it that all is sound. */
+/** Runs between two checks of the target. */
 const LOOK_AFTER = 25;
-/** What may be left of the runs of the last three quarters. A leak of 100 bytes a frame would be more. */
+/**
+ * Bound on the memory kept after the last three quarters of the runs. A leak of 100 bytes per frame would exceed it.
+ */
 const MOST_LEFT_BYTES = 2 * 1024 * 1024 + (FRAMES * 100 * 3) / 4;
 
 export const SESSIONS = RUNS * AT_ONCE;
 
-/** What the bytes are said to. */
+/** The server under test. */
 export interface Target {
   readonly port: number;
-  /** Fails if something was left behind, or failed that should not. Tidies up. */
+  /** Fails if sessions left state behind or an unexpected failure was logged. Purges the queues. */
   sound(): Promise<void>;
 }
 
-/** Says recorded sessions of which one frame is broken, each of which has to come to its end. */
+/** Runs recorded sessions with one mutated frame each, all of which must end. */
 export async function sayBroken(test: TestContext, target: Target, isLoggedIn: boolean): Promise<void> {
   let runs = 0;
   let atQuarter = 0;
@@ -50,7 +52,7 @@ export async function sayBroken(test: TestContext, target: Target, isLoggedIn: b
   assert.ok(left < MOST_LEFT_BYTES, 'memory stays flat');
 }
 
-/** Says recorded sessions up to each of the bytes after which they are cut. */
+/** Runs recorded sessions, cut off after each of the byte counts of `cuts`. */
 export async function sayCut(target: Target): Promise<void> {
   for (const { login, frames } of RECORDED) {
     const first = Buffer.concat([...login]);

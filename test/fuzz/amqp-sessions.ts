@@ -43,7 +43,7 @@ import {
 } from '../amqp/wire.ts';
 import { type Mutation, place } from './mutations.ts';
 
-/** What a client said: its login, then its frames. */
+/** The bytes of a client: its login, then its frames. */
 export interface Recorded {
   readonly name: string;
   readonly login: readonly Buffer[];
@@ -100,7 +100,7 @@ const FULL_OPEN = open(
   PROPERTIES,
 );
 
-/** An attach with every field, in the long forms. */
+/** An attach with every field, in the long encodings. */
 const FULL_ATTACH = rawFrame(
   0,
   1,
@@ -141,7 +141,7 @@ const FULL_ATTACH = rawFrame(
   ),
 );
 
-/** Sessions in which every performative comes at least once. */
+/** Sessions that contain every performative at least once. */
 export const RECORDED: readonly Recorded[] = [
   {
     name: 'a sender',
@@ -194,10 +194,10 @@ export const RECORDED: readonly Recorded[] = [
   },
 ];
 
-/** Numbers that sizes and counts are not, or that are more than anybody should say. */
+/** Numbers that are wrong or too large as a size or count. */
 const NUMBERS = [0, 1, 7, 8, 255, 256, 2 ** 17 + 1, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1];
 
-/** Puts another number somewhere, on four bytes. */
+/** Overwrites four bytes with another number. */
 export const otherNumber: fc.Arbitrary<Mutation> = fc
   .tuple(place, fc.constantFrom(...NUMBERS))
   .map(([share, number]) => ({
@@ -215,7 +215,7 @@ const CODES = [
   0xa1, 0xa3, 0xb0, 0xb1, 0xb3, 0xc0, 0xc1, 0xd0, 0xd1, 0xe0, 0xf0, 0xff,
 ];
 
-/** Puts the code of a type where one is, or where none should be. */
+/** Overwrites one byte with a format code. */
 export const otherCode: fc.Arbitrary<Mutation> = fc
   .tuple(place, fc.constantFrom(...CODES))
   .map(([share, code]) => ({
@@ -233,7 +233,7 @@ const deep = (levels: number, wrap: (inner: Wire) => Wire): Wire => {
   return value;
 };
 
-/** Values that are more than they look. */
+/** Values that decode to far more than their bytes, or are nested or named to confuse a decoder. */
 const BOMBS: readonly Wire[] = [
   array32(5, 2 ** 32 - 1, 0x40),
   array32(5, 2 ** 31, 0x45),
@@ -252,7 +252,7 @@ const BOMBS: readonly Wire[] = [
   bytes(0, 0, 0, 0),
 ];
 
-/** Puts such a value in the place of a field, and makes the sizes around it right again. */
+/** Replaces a field by such a value and corrects the sizes around it. */
 export const otherField: fc.Arbitrary<Mutation> = fc
   .tuple(
     fc.nat(14),
@@ -263,7 +263,7 @@ export const otherField: fc.Arbitrary<Mutation> = fc
     toString: () => `field(${which}, ${value.toString('hex').slice(0, 40)})`,
   }));
 
-/** A frame whose list has that value in the place of one of its fields; what cannot be read stays as it is. */
+/** Replaces a field of the frame's list by the value. A frame that cannot be decoded stays as it is. */
 function withField(given: Buffer, which: number, value: Wire): Buffer {
   if (given.length < 13 || given[8] !== 0 || given[9] !== 0x53) return given;
   const fields = fieldsOf(given, 11);
@@ -275,7 +275,7 @@ function withField(given: Buffer, which: number, value: Wire): Buffer {
   return rawFrame(type, given.readUInt16BE(6), body);
 }
 
-/** The encoded fields of a list8 that has no lists in it that are longer than a byte can say. */
+/** The encoded fields of a list8; null if it contains a value with a 32-bit size or an unknown code. */
 function fieldsOf(given: Buffer, at: number): { values: Wire[]; end: number } | null {
   if (given[at] === 0x45) return { values: [], end: at + 1 };
   if (given[at] !== 0xc0) return null;
@@ -300,6 +300,6 @@ function valueEnd(given: Buffer, at: number): number | null {
   }
   const width = WIDTHS[code >> 4];
   if (width !== undefined) return at + 1 + width;
-  // One byte of length or size: strings, lists, maps, arrays.
+  // Codes with one byte of length or size: strings, lists, maps, arrays.
   return [0xa, 0xc, 0xe].includes(code >> 4) ? at + 2 + (given[at + 1] ?? 0) : null;
 }

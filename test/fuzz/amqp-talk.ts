@@ -2,19 +2,19 @@ import assert from 'node:assert/strict';
 import { codeOf, conditionOf, KIND, RawClient, type Said } from '../amqp/raw-client.ts';
 import { TURNS_TO_ANSWER, turns } from './mutations.ts';
 
-/** How long servers took to close behind the end of what a client said: for the report, not for a test. */
+/** Time from the client's end of input to the server's close; reported, not tested. */
 export const ends = { all: 0, late: 0, longestMs: 0 };
-/** When an end counts as late. A machine that is busy with other things has a few. */
+/** Above this, an end counts as late. A busy machine has a few. */
 export const LATE_MS = 100;
 
-/** Whether what was written may be answered with something that the next frame needs. */
+/** Whether these bytes may cause an answer on which the next frame depends. */
 function isAnswered(bytes: Buffer): boolean {
   return [0x12, 0x13, 0x41, 0x43].some((code) => bytes.includes(Buffer.from([0, 0x53, code])));
 }
 
 /**
- * Says these bytes as one client, one write after the other, and reads until the server has closed. Answers what
- * the server said, which has to be a conversation that AMQP allows.
+ * Sends these writes as one client, and reads until the server has closed. Returns and checks the frames of the server,
+ * which must follow the rules of AMQP.
  */
 export async function talk(port: number, writes: readonly Buffer[]): Promise<Said[]> {
   const client = await RawClient.open(port);
@@ -52,7 +52,7 @@ function check(said: readonly Said[]): void {
   if (kinds.includes('AMQP')) assert.equal(codeOf(outcome?.bytes ?? Buffer.alloc(0)), 0);
 }
 
-/** Everything that was written to the console while something ran. */
+/** Collects everything written to the console. */
 export class ConsoleWatch {
   readonly written: string[] = [];
   readonly #before = { error: console.error, warn: console.warn, log: console.log, trace: console.trace };

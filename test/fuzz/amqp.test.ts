@@ -8,7 +8,7 @@ import { SESSIONS, sayBroken, sayCut, type Target } from './amqp-runs.ts';
 import { ConsoleWatch } from './amqp-talk.ts';
 import { CUT_AT } from './mutations.ts';
 
-describe('AMQP with broken frames', () => {
+describe('An AMQP server, on mutated frames', () => {
   let node: AmqpNode;
   let output: ConsoleWatch;
   let target: Target;
@@ -17,7 +17,7 @@ describe('AMQP with broken frames', () => {
     output = new ConsoleWatch();
     node = await AmqpNode.start();
     target = { port: node.port, sound };
-    // Its queues exist before the broken frames have used up what a namespace may have.
+    // Create its queues before mutated frames use up the number of queues that a namespace may have.
     await node.insertInto('S', 'fuzz', 'first');
     await sound();
   });
@@ -26,7 +26,7 @@ describe('AMQP with broken frames', () => {
     output.stop();
   });
 
-  /** Nothing was left behind, and nothing failed that should not. */
+  /** Checks that no state is left and no unexpected failure was logged. */
   const sound = async (): Promise<void> => {
     const failed = node.logged.filter(({ message }) => message !== 'an AMQP connection was ended');
     assert.deepEqual(failed, []);
@@ -48,17 +48,17 @@ describe('AMQP with broken frames', () => {
     }
   };
 
-  it('before login answers and closes, and keeps nothing', (test) => sayBroken(test, target, false));
+  it('before login answers and closes, and keeps no state', (test) => sayBroken(test, target, false));
 
-  it('after login answers and closes, and keeps nothing', async (test) => {
+  it('after login answers and closes, and keeps no state', async (test) => {
     const { counts } = node.server;
     const { frames, messages } = counts;
     await sayBroken(test, target, true);
-    // Broken frames are of use only where whole ones brought the session to where they break it.
+    // Mutated frames are useful only if intact ones have advanced the session before them.
     const [received, sent] = [counts.frames - frames, counts.messages - messages];
     assert.ok(received > 4 * SESSIONS, `the server received ${received} frames`);
     assert.ok(sent > SESSIONS / 10, `clients received ${sent} messages`);
   });
 
-  it(`cut ${CUT_AT} closes, and gives back what was held`, () => sayCut(target));
+  it(`closes a session cut off ${CUT_AT} and returns its unsettled elements`, () => sayCut(target));
 });

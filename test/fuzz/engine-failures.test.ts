@@ -10,15 +10,15 @@ import { engineWith, engineWithDefinitions } from '../support/engine-with.ts';
 import { jsonOf, type Query } from '../support/http-client.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 
-/** Requests of each run; `npm run test:fuzz` makes 20,000. */
+/** Requests per run; `npm run test:fuzz` uses 20,000. */
 const REQUESTS = Number(process.env.FUZZ_REQUESTS ?? 1_000);
 const SEED = Number(process.env.SEED ?? freshSeed());
-/** Requests at once. */
+/** Concurrent requests. */
 const AT_ONCE = 40;
-/** Of 100 calls of the engine, for a while each. */
+/** Percentages of failing engine calls, each used for `REQUESTS_A_WHILE` requests. */
 const FAILING = [2, 10, 30, 60];
 const REQUESTS_A_WHILE = 300;
-/** Some are later than others that were made at the same time. */
+/** Max. event-loop turns by which a call is delayed. */
 const MOST_TURNS = 3;
 
 const STORAGE = [
@@ -37,9 +37,9 @@ const STORAGE = [
 ] as const;
 const DEFINITIONS = ['get', 'list', 'put', 'delete'] as const;
 
-/** An engine of which a share of all calls fail, before or after they were carried out. */
+/** An engine in which a share of all calls fails, before or after it takes effect. */
 class FailingEngine {
-  /** Of 100. */
+  /** Percentage of failing calls. */
   failing = 0;
   failures = 0;
   readonly #random: Random;
@@ -100,7 +100,7 @@ interface Call {
   readonly method: string;
   readonly path: string;
   readonly query?: Query;
-  /** Becomes JSON; an array its lines. */
+  /** Sent as JSON; an array as JSON lines. */
   readonly body?: object;
   readonly headers?: Readonly<Record<string, string>>;
 }
@@ -113,7 +113,7 @@ const SELECTORS = [
 ];
 const ACTIONS = ['move', 'copy', 'delete', 'release', 'redrive', 'count'];
 
-/** Any request that a user may make. */
+/** A random request. */
 function anyCall(random: Random, known: { readonly ids: readonly string[] }): Call {
   const ns = random.pick(['N', 'N', 'jobs', 'jobs', 'events']);
   const name = random.pick(['a', 'b', 'c', '__deadletter__']);
@@ -197,7 +197,7 @@ function anyCall(random: Random, known: { readonly ids: readonly string[] }): Ca
   }
 }
 
-it(`Each request is answered although calls of the engine fail, and nothing is left of any, from seed ${SEED}`, async () => {
+it(`Every request is answered although engine calls fail, and leaves no state behind, from seed ${SEED}`, async () => {
   const random = seededRandom(SEED);
   const engine = new FailingEngine(seededRandom(SEED + 1));
   const harness = await Harness.start({ engine: engine.underTest, maxElements: 3000, watches: true });
@@ -232,7 +232,7 @@ it(`Each request is answered although calls of the engine fail, and nothing is l
     const leaves = random.chance(0.05) ? new AbortController() : null;
     const call = anyCall(random, known);
     const request = make(call, leaves?.signal ?? null).catch((error: unknown) => {
-      // An export is cut off if the engine fails in the middle of it.
+      // An export is cut off if the engine fails in the middle.
       const isCutOff = leaves !== null || call.path.endsWith('/export');
       if (!isCutOff || error instanceof assert.AssertionError)
         wrong.push(`${call.method} ${call.path}: ${error}`);

@@ -1,16 +1,17 @@
 import fc from 'fast-check';
 
-/** Changes bytes in some way that a broken client, a broken network or somebody who tries things out might. */
+/** Changes bytes as a defective client, a defective network or an attacker might. */
 export interface Mutation {
   apply(bytes: Buffer): Buffer;
-  /** For the report of a failure. */
+  /** For failure reports. */
   toString(): string;
 }
 
 const PLACES = 2 ** 20;
 
 /**
- * A place in bytes of whatever length, as a share of it. All are as likely; an `fc.double` is nearly always almost 0.
+ * A position in bytes of any length, as a share of the length, uniformly distributed; `fc.double` is nearly always
+ * close to 0.
  */
 export const place = fc.noBias(fc.nat(PLACES - 1)).map((which) => which / PLACES);
 
@@ -43,7 +44,7 @@ const insert = fc.tuple(place, fc.uint8Array({ minLength: 1, maxLength: 40 })).m
   }),
 );
 
-/** A part of it again, somewhere else in it: frames within frames, lengths within lengths. */
+/** Inserts a copy of a part somewhere else: frames within frames, lengths within lengths. */
 const nest = fc.tuple(place, place, fc.nat(600)).map(([from, to, length]) =>
   mutation(`nest(${from}, ${to}, ${length})`, (bytes) => {
     const start = at(bytes, from);
@@ -63,7 +64,7 @@ const repeat = fc.tuple(place, fc.nat(60), fc.integer({ min: 2, max: 300 })).map
 
 const cut = place.map((share) => mutation(`cut(${share})`, (bytes) => bytes.subarray(0, at(bytes, share))));
 
-/** One to four changes; most of them small, so that what comes behind them is reached. */
+/** One to four changes, most of them small, so that the bytes after them are still processed. */
 export function mutations(...more: fc.Arbitrary<Mutation>[]): fc.Arbitrary<Mutation[]> {
   const small = [flip, drop, insert, nest, ...more].map((arbitrary) => ({ weight: 3, arbitrary }));
   const one = fc.oneof(...small, { weight: 1, arbitrary: repeat }, { weight: 1, arbitrary: cut });
@@ -74,7 +75,7 @@ export function mutated(bytes: Buffer, changes: readonly Mutation[]): Buffer {
   return changes.reduce((before, change) => change.apply(before), bytes);
 }
 
-/** Where to break bytes into writes. */
+/** Where to split bytes into writes. */
 export const breaks: fc.Arbitrary<number[]> = fc.array(place, { maxLength: 3 });
 
 export function pieces(bytes: Buffer, shares: readonly number[]): Buffer[] {
@@ -83,12 +84,12 @@ export function pieces(bytes: Buffer, shares: readonly number[]): Buffer[] {
 }
 
 const CUTS_AT_ONCE = 32;
-/** `npm run test:fuzz` cuts a session at every byte, `npm test` at every fourth, from another one in each run. */
+/** `npm run test:fuzz` cuts a session at every byte, `npm test` at every fourth one, with a random offset per run. */
 const CUT_EVERY = process.env.FUZZ_FRAMES === undefined ? 4 : 1;
-/** For the names of tests. */
+/** For test names. */
 export const CUT_AT = CUT_EVERY === 1 ? 'at every byte' : `at one byte in ${CUT_EVERY}`;
 
-/** After how many bytes a session of that length is cut, as many at a time as are said at once. */
+/** The byte counts after which a session of this length is cut, in groups for concurrent use. */
 export function* cuts(length: number): Generator<number[]> {
   const first = Math.floor(Math.random() * CUT_EVERY);
   const all = Array.from(
@@ -99,9 +100,9 @@ export function* cuts(length: number): Generator<number[]> {
 }
 
 /**
- * In which a server of this process has answered what a client wrote. Client, server and store share this event loop,
- * so its turns decide and not the time: 2 ms were sometimes one turn on a busy machine, and receivers left before they
- * received anything. Six are enough.
+ * Event-loop turns within which a server in this process has answered. Client, server and store share this event loop,
+ * so turns count instead of time: 2 ms were sometimes one turn on a busy machine, and receivers disconnected before
+ * they received anything. Six turns are enough.
  */
 export const TURNS_TO_ANSWER = 20;
 

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import type { StompVersion } from '../stomp/client.ts';
 import type { Mutation } from './mutations.ts';
 
-/** What a client said, from behind its login to its end, and in how many frames. */
+/** The bytes of a client: its login, then its frames. */
 export interface Recorded {
   readonly version: StompVersion;
   readonly login: Buffer;
@@ -79,7 +79,7 @@ const TRANSACTION: readonly Buffer[] = [
 
 const END = frame('DISCONNECT', [['receipt', 'last']]);
 
-/** A session of each version in which every command comes at least once. */
+/** A session per version; together they contain every command at least once. */
 export const RECORDED: readonly Recorded[] = [
   {
     version: '1.2',
@@ -147,7 +147,7 @@ export const RECORDED: readonly Recorded[] = [
   },
 ];
 
-/** Numbers that lengths, windows and delays are not, or that are more than anybody should ask for. */
+/** Numbers that are wrong or too large as a length, window or delay. */
 const NUMBERS = [
   0,
   -1,
@@ -165,7 +165,7 @@ const NUMBERS = [
   '1e3',
 ];
 
-/** Puts another number behind some header that has one. */
+/** Replaces the number in some numeric header. */
 export const otherNumber: fc.Arbitrary<Mutation> = fc
   .tuple(fc.nat(30), fc.constantFrom(...NUMBERS))
   .map(([which, number]) => ({
@@ -180,7 +180,7 @@ export const otherNumber: fc.Arbitrary<Mutation> = fc
     toString: () => `number(${which}, ${JSON.stringify(number)})`,
   }));
 
-/** Adds a header of which there is one already, or that belongs elsewhere. */
+/** Adds a header that is duplicate, misplaced or malformed. */
 export const otherHeader: fc.Arbitrary<Mutation> = fc
   .tuple(
     fc.nat(20),

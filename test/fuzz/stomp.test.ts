@@ -21,16 +21,18 @@ import {
 } from './mutations.ts';
 import { otherHeader, otherNumber, RECORDED, type Recorded } from './stomp-sessions.ts';
 
-/** Frames sent to the server; `npm run test:fuzz` sends a million. */
+/** Frames to send; `npm run test:fuzz` sends a million. */
 const FRAMES = Number(process.env.FUZZ_FRAMES ?? 6_000);
-/** A recorded session has more than that. */
+/** Every recorded session has more frames. */
 const FRAMES_A_RUN = 10;
 const RUNS = 2 * Math.ceil(FRAMES / FRAMES_A_RUN / 2);
-/** What may be left of the runs of the last three quarters. A leak of 100 bytes a frame would be more. */
+/**
+ * Bound on the memory kept after the last three quarters of the runs. A leak of 100 bytes per frame would exceed it.
+ */
 const MOST_LEFT_BYTES = 2 * 1024 * 1024 + (FRAMES * 100 * 3) / 4;
 
 const changes = mutations(otherNumber, otherHeader);
-/** By version, so that a report names it instead of showing every byte. */
+/** Chosen by index, so that a report shows the index instead of every byte. */
 const session = fc.constantFrom(...RECORDED.keys());
 
 function recorded(which: number): Recorded {
@@ -39,22 +41,22 @@ function recorded(which: number): Recorded {
   return found;
 }
 
-/** When an answer counts as late. A machine that is busy with other things has a few. */
+/** Above this, an answer counts as late. A busy machine has a few. */
 const LATE_MS = 100;
 
-describe('STOMP with broken frames', () => {
+describe('A STOMP server, on mutated frames', () => {
   let node: StompNode;
-  /** How long after the end of what a client said its ERROR or the close came: for the report, not for a test. */
+  /** Time from the client's end of input to the ERROR or the close; reported, not tested. */
   const answers = { all: 0, late: 0, longestMs: 0 };
 
   before(async () => {
     node = await StompNode.start();
-    // Its queue exists before the broken frames have used up what a namespace may have.
+    // Create its queue before mutated frames use up the number of queues that a namespace may have.
     await soundAfter();
   });
   after(() => node.stop());
 
-  /** Sends these bytes as one client, one write after the other, and reads until the server has closed. */
+  /** Sends these writes as one client, and reads until the server has closed. */
   const talk = async (version: Recorded['version'], writes: readonly Buffer[]): Promise<void> => {
     const client = await StompClient.open(node.port);
     client.version = version;
@@ -88,7 +90,7 @@ describe('STOMP with broken frames', () => {
     }
   };
 
-  /** Nothing was left behind, and nothing failed that should not. */
+  /** Checks that no unexpected failure was logged, and that the server still works. */
   const soundAfter = async (): Promise<void> => {
     assert.deepEqual(
       node.logged.filter(({ message }) => message === 'a session failed'),
@@ -128,7 +130,7 @@ describe('STOMP with broken frames', () => {
       );
       await tidy();
       assert.ok((await memoryInUse()) - atQuarter < MOST_LEFT_BYTES, 'memory stays flat');
-      // Broken frames are of use only where whole ones brought the session to where they break it.
+      // Mutated frames are useful only if intact ones have advanced the session before them.
       const { counts } = node.server;
       if (isLoggedIn) assert.ok(counts.frames - frames > RUNS && counts.messages - messages > RUNS / 10);
       await soundAfter();
@@ -136,7 +138,7 @@ describe('STOMP with broken frames', () => {
     });
   }
 
-  it(`cut ${CUT_AT} closes, and gives back what was held`, async () => {
+  it(`closes a session cut off ${CUT_AT} and returns its unsettled elements`, async () => {
     for (const { version, login, frames } of RECORDED) {
       const said = Buffer.concat([login, ...frames]);
       for (const ends of cuts(said.length)) {
@@ -148,7 +150,7 @@ describe('STOMP with broken frames', () => {
   });
 });
 
-describe('The STOMP parser with broken frames', () => {
+describe('The STOMP parser, on mutated frames', () => {
   const limits = { headBytes: 24_576, headers: 128, bodyBytes: 4096 };
 
   const parsed = (version: Recorded['version'], writes: readonly Buffer[]): string[] => {
@@ -169,7 +171,7 @@ describe('The STOMP parser with broken frames', () => {
     return seen;
   };
 
-  it('reads the same however the bytes are broken up, and throws nothing but refusals', () => {
+  it('parses the same frames however the bytes are split, and throws only QuaysideErrors', () => {
     fc.assert(
       fc.property(session, changes, breaks, (which, change, at) => {
         const { version, frames } = recorded(which);
