@@ -11,13 +11,7 @@ import { DefinitionsCache } from '../engine/definitions-cache.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import type { Stats } from '../engine/stats.ts';
 import type { RequestKey, Storage, Usage } from '../engine/storage.ts';
-import {
-  contentBytes,
-  type Delivery,
-  type GroupName,
-  type NewElement,
-  PLAIN_GROUP,
-} from '../model/element.ts';
+import { contentBytes, type GroupName, type NewElement, PLAIN_GROUP } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
@@ -25,7 +19,6 @@ import { isRecord } from '../util/is-record.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
-import { Retries } from '../util/retries.ts';
 import type { UserLimit } from '../util/user-limit.ts';
 import { Activity, type SeriesLimit } from './activity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
@@ -46,6 +39,7 @@ import {
   versionOfOptions,
 } from './queue-options.ts';
 import type { LeaseSweeper } from './sweeper.ts';
+import { UndoneTakes } from './undone-takes.ts';
 import { MANY, type WaitQueue } from './wait-queue.ts';
 
 /** The objects that all namespaces of a broker share. */
@@ -721,118 +715,6 @@ export class Namespace {
 
 function isPaused(value: JsonValue): boolean {
   return isRecord(value) && value.paused === true;
-}
-
-interface UndoneTakesHost {
-  readonly storage: Storage;
-  readonly clock: Clock;
-  readonly log: BrokerLog;
-  readonly inTurn: Namespace['inTurn'];
-}
-
-const RETRY_MS = 1_000;
-/** The user in whose turn undone pops are stored. No real user has this name. */
-const UNDONE = '';
-/** Bytes of bodies that a namespace keeps while its engine is unavailable. Pops beyond this are tried only once. */
-const MAX_BYTES = 64 * 1_048_576;
-
-/**
- * Pops that are being undone. While the engine is unavailable, this node has the only copy of what it popped, so it
- * retries until the elements are stored, or the node stops.
- */
-class UndoneTakes {
-  readonly #host: UndoneTakesHost;
-  readonly #retries: Retries;
-  #bytes = 0;
-  #count = 0;
-  #lastId = 0;
-  /** First tries without an outcome. */
-  readonly #firstTries = new Set<Promise<void>>();
-
-  constructor(host: UndoneTakesHost) {
-    this.#host = host;
-    this.#retries = new Retries({
-      clock: host.clock,
-      delayMs: RETRY_MS,
-      failed: (_name, error) =>
-        host.log.warn(
-          { err: error },
-          'popped elements could not be returned to their queue yet; the node retries until they are',
-        ),
-    });
-  }
-
-  /**
-   * Calls the engine in this turn, so that following takes share the batch, unless 4 MiB are already in flight. Never
-   * throws.
-   * @param done called when they are stored; `isLate`: not by a call in this turn
-   */
-  begin(queue: QueueKey, popped: readonly Delivery[], done: (isLate: boolean) => void): void {
-    const bytes = popped.reduce((sum, { body }) => sum + body.byteLength, 0);
-    const mayRepeat = this.#bytes + bytes <= MAX_BYTES;
-    this.#bytes += bytes;
-    this.#count += popped.length;
-    this.#lastId += 1;
-    let tries = 0;
-    const put = async (): Promise<void> => {
-      tries += 1;
-      try {
-        const isNow = await this.#store(queue, popped);
-        done(tries > 1 || !isNow);
-      } catch (error) {
-        if (mayRepeat && isCertain(error)) throw error;
-        this.#lost(error, queue, popped);
-        // They may be stored nevertheless, now or a little later. Takes that are called from now on come after that.
-        if (!isCertain(error)) done(true);
-      }
-      this.#bytes -= bytes;
-      this.#count -= popped.length;
-    };
-    const first = this.#retries.do(String(this.#lastId), put).finally(() => this.#firstTries.delete(first));
-    this.#firstTries.add(first);
-  }
-
-  /**
-   * Stores the elements in turn with users' inserts: when thousands of clients disconnect together, their pops are
-   * returned in steps. If the turn does not come in time, they are stored without one, since this node has the only
-   * copy. Returns whether the engine was called synchronously.
-   */
-  async #store(queue: QueueKey, popped: readonly Delivery[]): Promise<boolean> {
-    let isSent = false;
-    const store = (): Promise<void> => {
-      isSent = true;
-      return this.#host.storage.undoTake(queue, popped);
-    };
-    const storing = this.#host.inTurn(UNDONE, popped, store);
-    const isNow = isSent;
-    try {
-      await storing;
-    } catch (error) {
-      if (isSent) throw error;
-      await store();
-    }
-    return isNow;
-  }
-
-  /** Stops retrying after each pop was tried at least once. */
-  async stop(): Promise<void> {
-    await Promise.all(this.#firstTries);
-    this.#retries.stop();
-    if (this.#count === 0) return;
-    this.#host.log.warn({ count: this.#count }, 'popped elements may be lost: their engine is unavailable');
-  }
-
-  #lost(error: unknown, queue: QueueKey, popped: readonly Delivery[]): void {
-    const ids = popped.map(({ id }) => id);
-    this.#host.log.warn({ err: error, queue, ids }, 'elements could not be returned to their queue');
-  }
-}
-
-/** Whether the call certainly failed. If not, a consumer may have the element by now; a pop delivers at most once. */
-function isCertain(error: unknown): boolean {
-  return (
-    error instanceof QuaysideError && (error.code === 'storage-unavailable' || error.code === 'storage-full')
-  );
 }
 
 /** Bounds of a namespace or a queue; null: unlimited. */

@@ -236,7 +236,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'nobody is woken for popped elements that return although the engine did not say so',
     suite: 'undone takes',
-    edits: edit('broker/namespace.ts', 'if (!isCertain(error)) done(true);', ''),
+    edits: edit('broker/undone-takes.ts', 'if (!isCertain(error)) done(true);', ''),
   },
   {
     name: 'resume wakes no consumer',
