@@ -212,7 +212,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a queue seems full for as long as a namespace does',
     suite: 'options of queues',
-    edits: edit('broker/namespace.ts', 'const FULL_REFRESH_MS = 20;', 'const FULL_REFRESH_MS = 2_000;'),
+    edits: edit('broker/capacity.ts', 'const FULL_REFRESH_MS = 20;', 'const FULL_REFRESH_MS = 2_000;'),
   },
   {
     name: 'what is stored in a queue with a bound wakes nobody',
