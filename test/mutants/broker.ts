@@ -289,7 +289,7 @@ export const EXCHANGE: readonly Mutant[] = [
     name: 'a retry stores a copy in another engine twice',
     suite: 'exchanges',
     edits: edit(
-      'exchange/exchange.ts',
+      'exchange/forwarder.ts',
       'dedupKey: this.#dedupKey(plan, copy) }',
       'dedupKey: plan.copies.length < 0 ? this.#dedupKey(plan, copy) : null }',
     ),

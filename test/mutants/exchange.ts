@@ -41,7 +41,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'a payload that is slow to parse counts against the selector',
     suite: 'overruns of exchanges',
     edits: edit(
-      'exchange/exchange.ts',
+      'exchange/forwarder.ts',
       'if (inPayload || this.#inARow.has(id))',
       'if (this.#inARow.has(id))',
     ),
@@ -50,18 +50,18 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'one element that overruns again and again stops the exchange',
     suite: 'overruns of exchanges',
     // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of a source
-    edits: edit('exchange/exchange.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
+    edits: edit('exchange/forwarder.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
   },
   {
     name: 'a full destination delays elements that are for others',
     suite: 'full destinations',
-    edits: edit('exchange/exchange.ts', 'const failures = isFull(error)', 'const failures = false'),
+    edits: edit('exchange/forwarder.ts', 'const failures = isFull(error)', 'const failures = false'),
   },
   {
     name: 'a destination takes a whole batch or nothing of it',
     suite: 'full destinations',
     edits: edit(
-      'exchange/exchange.ts',
+      'exchange/forwarder.ts',
       'if (!isFull(error) || items.length === 1) return { items, error };',
       'if (items.length > 0) return { items, error };',
     ),
@@ -69,7 +69,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'each element for which a selector fails writes a line to the log',
     suite: 'full destinations',
-    edits: edit('exchange/exchange.ts', 'return lineLimit.admit(', 'return true || lineLimit.admit('),
+    edits: edit('exchange/forwarder.ts', 'return lineLimit.admit(', 'return true || lineLimit.admit('),
   },
   {
     name: 'an element multiplies in a loop without bound',

@@ -1,0 +1,465 @@
+import type { Namespace } from '../broker/namespace.ts';
+import type { BrokerLog } from '../broker/ports.ts';
+import type { Queue, QueueMove } from '../broker/queue.ts';
+import type { Delivery, ElementId, NewElement } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+import {
+  type SelectorAnswer,
+  type SelectorProgram,
+  type SelectorVerdict,
+  writtenBytes,
+} from '../sandbox/sandbox.ts';
+import type { Clock } from '../util/clock.ts';
+import type { LineLimit } from '../util/line-limit.ts';
+import { putLast } from '../util/put-last.ts';
+import {
+  copiesBack,
+  copyOf,
+  type History,
+  historyOf,
+  type Returning,
+  storableVerdict,
+  unroutable,
+} from './copies.ts';
+import type { DestinationErrors, ExchangeCounters, Sightings } from './record.ts';
+
+/** The queues of an exchange, resolved once. */
+export interface ExchangeRoute {
+  readonly key: string;
+  readonly id: string;
+  readonly source: Queue;
+  readonly destinations: readonly {
+    readonly namespace: Namespace;
+    readonly queue: Queue;
+    /** Its index among the destinations with the same queue. */
+    readonly place: number;
+  }[];
+  readonly noRoute: Queue;
+  readonly tooManyHops: Queue;
+  readonly maxHops: number;
+  readonly maxCopies: number;
+}
+
+interface ForwarderOptions {
+  readonly lineLimit: LineLimit;
+  readonly route: ExchangeRoute;
+  /** The user in whose turn copies are stored. */
+  readonly owner: string;
+  /** Whether elements are reserved; otherwise they were popped, and so are already finished. */
+  readonly reserves: boolean;
+  readonly program: SelectorProgram;
+  readonly counters: ExchangeCounters;
+  readonly errors: DestinationErrors;
+  readonly clock: Clock;
+  readonly log: BrokerLog;
+  readonly sightings: Sightings;
+  readonly returning: () => Returning;
+  /** Called when `MAX_OVERRUNS_IN_A_ROW` elements in a row overran the sandbox's limits, and not due to payloads. */
+  readonly onRepeatedOverruns: (error: string) => void;
+}
+
+/** A copy and its target. `destination` is its index in the declaration; null for an unroutable element. */
+interface Copy {
+  readonly queue: Queue;
+  readonly element: NewElement;
+  readonly destination: number | null;
+}
+
+interface Plan {
+  readonly delivery: Delivery;
+  readonly copies: readonly Copy[];
+  readonly unroutable: Unroutable | null;
+}
+
+/**
+ * Stores the copies of a batch and settles its elements. Calls the source's engine synchronously, so that batches keep
+ * their order. Resolves with false if the loop should slow down.
+ */
+export type StoreBatch = () => Promise<boolean>;
+
+/** The result of running the selectors for a batch. */
+export interface Decision {
+  readonly store: StoreBatch;
+  /** Bytes that selectors wrote. */
+  readonly written: number;
+  /** The last elements, if the selectors wrote so much that they did not run for these. They are decided later. */
+  readonly undecided: readonly Delivery[];
+}
+
+/** Whether a copy goes to another engine than its source's. */
+type IsRemote = (copy: Copy) => boolean;
+
+type Unroutable = 'no-route' | 'too-many-hops';
+type OverrunAnswer = Extract<SelectorAnswer, { outcome: 'overrun' }>;
+
+/** How long an element that cannot be forwarded now is delayed. */
+const REQUEUE_MS = 5_000;
+
+/**
+ * Decides what happens to a batch of elements, and carries it out.
+ *
+ * Copies within the source's engine are stored in the same atomic step that finishes the element. Copies to other
+ * engines are stored before it, under keys derived from element, exchange and destination: if the node crashes in
+ * between, the next try stores none of them twice. An element that was popped is already finished, and its copies are
+ * stored at most once, without keys. Elements are popped (have no lease) if the source cannot reserve, or if a
+ * destination is in another engine and the exchange was declared without `reserve`.
+ */
+export class Forwarder {
+  readonly #options: ForwarderOptions;
+  readonly #overruns = new Overruns();
+
+  constructor(options: ForwarderOptions) {
+    this.#options = options;
+  }
+
+  /** Forgets earlier overruns, since the exchange was restarted. */
+  restart(): void {
+    this.#overruns.clear();
+  }
+
+  /**
+   * Runs the selectors, possibly while earlier batches are being stored. Resolves with null if the batch was returned
+   * in the meantime, so that the results must not be counted.
+   */
+  async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<Decision | null> {
+    const { route, program, counters, clock } = this.#options;
+    const plans: Plan[] = [];
+    const toEvaluate: Delivery[] = [];
+    const histories: History[] = [];
+    for (const delivery of batch) {
+      const history = historyOf(delivery);
+      if (history.hops >= route.maxHops) plans.push(this.#unroutable(delivery, 'too-many-hops'));
+      else {
+        toEvaluate.push(delivery);
+        histories.push(history);
+      }
+    }
+    const startedAt = clock.monotonic();
+    const answers = await program.select(toEvaluate);
+    if (isReturned()) return null;
+    counters.totals.selectorMs += clock.monotonic() - startedAt;
+    const requeued: Delivery[] = [];
+    const notEvaluated: Delivery[] = [];
+    const returning = this.#options.returning();
+    const undecided = toEvaluate.slice(answers.length);
+    let written = 0;
+    for (const [i, answer] of answers.entries()) {
+      const delivery = toEvaluate[i] as Delivery;
+      if (answer.outcome === 'evaluated') {
+        written += writtenBytes(answer.verdicts);
+        this.#overruns.passed(delivery.id);
+        plans.push(this.#plan(delivery, histories[i] as History, answer.verdicts, returning));
+      } else if (answer.outcome === 'overrun') {
+        if (this.#isLastTry(delivery, answer))
+          plans.push(this.#unroutable(delivery, 'no-route', answer.error));
+        else requeued.push(delivery);
+      } else notEvaluated.push(delivery);
+    }
+    this.#options.sightings.add(plans, batch.length - toEvaluate.length);
+    const store = async (): Promise<boolean> => {
+      if (notEvaluated.length > 0) route.source.returnAllUndelivered(notEvaluated);
+      return this.#execute(plans, requeued);
+    };
+    return { store, written, undecided };
+  }
+
+  /** Counts an overrun. Returns whether it was the element's last try. */
+  #isLastTry({ id }: Delivery, { error, inPayload }: OverrunAnswer): boolean {
+    const { isLast, mustStop } = this.#overruns.failed(id, inPayload);
+    if (mustStop) this.#options.onRepeatedOverruns(error);
+    return isLast;
+  }
+
+  #plan(
+    delivery: Delivery,
+    { hops, copies }: History,
+    verdicts: readonly SelectorVerdict[],
+    returning: Returning,
+  ): Plan {
+    const { route, clock } = this.#options;
+    const accepted: { readonly destination: number; readonly verdict: SelectorVerdict }[] = [];
+    for (const [destination, given] of verdicts.entries()) {
+      const target = route.destinations[destination];
+      if (target === undefined) continue;
+      const isTimed = given.matureAt !== null || given.delayMs !== null;
+      const verdict = isTimed ? storableVerdict(given, target.namespace, clock.now()) : given;
+      if (verdict.accepted) accepted.push({ destination, verdict });
+      else this.#noteRejection(destination, verdict);
+    }
+    if (accepted.length === 0) return this.#unroutable(delivery, 'no-route');
+    const destinations = accepted.map(({ destination }) => destination);
+    const back = copiesBack(copies, destinations, { returning, maxCopies: route.maxCopies });
+    if (back.isTooMany) return this.#unroutable(delivery, 'too-many-hops');
+    const planned: Copy[] = [];
+    for (const { destination, verdict } of accepted) {
+      const { queue } = route.destinations[destination] as ExchangeRoute['destinations'][number];
+      const history = { hops, copies: returning?.[destination] ? back.count : copies };
+      const element = copyOf(delivery, verdict, history, queue.namespace.defaultGroups);
+      planned.push({ queue, element, destination });
+    }
+    return { delivery, copies: planned, unroutable: null };
+  }
+
+  #noteRejection(destination: number, { error, place }: SelectorVerdict): void {
+    const { route, counters, errors, clock, log } = this.#options;
+    const counter = counters.destinations[destination];
+    if (counter === undefined) return;
+    if (error === null) counter.skipped += 1;
+    else {
+      counter.failed += 1;
+      errors.add(destination, error, clock.now(), place);
+      if (!this.#isLogged(`selector of destination ${destination}`)) return;
+      log.warn({ exchange: route.key, destination, error }, 'a selector failed');
+    }
+  }
+
+  /** Whether to log a failure: one line a minute per cause, since any user who may insert can make selectors fail. */
+  #isLogged(cause: string): boolean {
+    const { route, lineLimit } = this.#options;
+    return lineLimit.admit(`${route.key}: ${cause}`);
+  }
+
+  #unroutable(delivery: Delivery, why: Unroutable, error: string | null = null): Plan {
+    const { route } = this.#options;
+    const queue = why === 'no-route' ? route.noRoute : route.tooManyHops;
+    const isBack = queue.key.name === route.source.key.name;
+    const element = unroutable(
+      delivery,
+      { exchange: route.id, error, isBack },
+      queue.namespace.defaultGroups,
+    );
+    return { delivery, copies: [{ queue, element, destination: null }], unroutable: why };
+  }
+
+  /** Makes all calls that are possible now before the first `await`, so that batches keep their order. */
+  async #execute(plans: readonly Plan[], requeued: readonly Delivery[]): Promise<boolean> {
+    // Count the try: the element itself may cause the overrun, and then belongs in the dead-letter queue.
+    const requeuing = requeued.length === 0 ? null : this.#requeue(requeued, true);
+    const isRemote = this.#remoteDestinations();
+    const carriedOut = isRemote === null ? this.#finish(plans, null) : this.#storeThenFinish(plans, isRemote);
+    await requeuing;
+    return carriedOut;
+  }
+
+  /**
+   * Returns which copies are stored by separate inserts; null: none. All copies of popped elements are, since there is
+   * no finish to combine them with. Evaluated per batch, as a migration to another engine may start at any time.
+   */
+  #remoteDestinations(): IsRemote | null {
+    const { route, reserves } = this.#options;
+    if (!reserves) return () => true;
+    const remote = new Set<Queue>();
+    for (const { queue } of route.destinations) {
+      if (!queue.sharesEngineWith(route.source)) remote.add(queue);
+    }
+    return remote.size === 0 ? null : ({ queue }) => remote.has(queue);
+  }
+
+  /** Stores copies to other engines first: an element may only be finished after all of its copies are stored. */
+  async #storeThenFinish(plans: readonly Plan[], isRemote: IsRemote): Promise<boolean> {
+    const failed = await this.#storeRemote(plans, isRemote);
+    if (failed.size === 0) return this.#finish(plans, isRemote);
+    await this.#requeue(
+      [...failed].map(({ delivery }) => delivery),
+      false,
+    );
+    await this.#finish(
+      plans.filter((plan) => !failed.has(plan)),
+      isRemote,
+    );
+    return false;
+  }
+
+  /** Stores copies to other engines, one insert per queue. Returns the plans of which a copy failed. */
+  async #storeRemote(plans: readonly Plan[], isRemote: IsRemote): Promise<Set<Plan>> {
+    const byQueue = new Map<Queue, (Copy & { plan: Plan })[]>();
+    for (const plan of plans) {
+      for (const copy of plan.copies) {
+        if (!isRemote(copy)) continue;
+        const element = { ...copy.element, dedupKey: this.#dedupKey(plan, copy) };
+        const group = byQueue.get(copy.queue);
+        if (group === undefined) byQueue.set(copy.queue, [{ ...copy, plan, element }]);
+        else group.push({ ...copy, plan, element });
+      }
+    }
+    const { route, log, owner } = this.#options;
+    const failed = new Set<Plan>();
+    await Promise.all(
+      [...byQueue].map(async ([queue, copies]) => {
+        const { items, error } = await storeWhatFits(copies, (some) =>
+          queue.insert(
+            some.map(({ element }) => element),
+            { user: owner },
+          ),
+        );
+        if (items.length === 0) return;
+        if (this.#isLogged(`copies for queue ${queue.key.name} of ${queue.key.ns}`)) {
+          log.warn(
+            { err: error, exchange: route.key, queue: queue.key },
+            'a destination did not store copies',
+          );
+        }
+        this.#countFailed(items, error);
+        for (const { plan } of items) failed.add(plan);
+      }),
+    );
+    return failed;
+  }
+
+  /**
+   * Finishes elements, and stores copies within their engine in the same step. If one destination has no capacity for a
+   * batch, elements for other destinations are still forwarded. Resolves with false if no element could be forwarded,
+   * and the loop should slow down.
+   */
+  async #finish(plans: readonly Plan[], isRemote: IsRemote | null): Promise<boolean> {
+    const { route, log, reserves } = this.#options;
+    if (!reserves || plans.length === 0) {
+      for (const plan of plans) this.#count(plan);
+      return true;
+    }
+    const inserts = ({ copies }: Plan): readonly Copy[] =>
+      isRemote === null ? copies : copies.filter((copy) => !isRemote(copy));
+    const transfer = (some: readonly Plan[]): Promise<void> => this.#transfer(some, inserts);
+    try {
+      await transfer(plans);
+      return true;
+    } catch (error) {
+      const byTargets = Map.groupBy(plans, (plan) =>
+        inserts(plan)
+          .map(({ destination }) => destination)
+          .join(),
+      );
+      const failures = isFull(error)
+        ? await Promise.all([...byTargets.values()].map((some) => storeWhatFits(some, transfer)))
+        : [{ items: plans, error }];
+      const failed = failures.flatMap(({ items }) => items);
+      for (const { items, error: cause } of failures) {
+        if (items.length === 0) continue;
+        if (this.#isLogged('step of its source')) {
+          log.warn({ err: cause, exchange: route.key }, 'elements could not be forwarded; they are requeued');
+        }
+        this.#countFailed(items.flatMap(inserts), cause);
+      }
+      await this.#requeue(
+        failed.map(({ delivery }) => delivery),
+        false,
+      );
+      return failed.length < plans.length;
+    }
+  }
+
+  /** Transfers elements, and counts those that were still reserved. */
+  async #transfer(plans: readonly Plan[], inserts: (plan: Plan) => readonly Copy[]): Promise<void> {
+    const moves = plans.map((plan): QueueMove => {
+      const { id, group, lease } = plan.delivery;
+      return { finish: { id, group, token: lease?.token ?? null }, inserts: inserts(plan) };
+    });
+    const { route, owner } = this.#options;
+    const results = await route.source.transfer(moves, owner);
+    for (const [i, plan] of plans.entries()) if (results[i]?.outcome === 'done') this.#count(plan);
+  }
+
+  /** Counts each copy that was not stored, and notes the error once per destination. */
+  #countFailed(copies: readonly Copy[], error: unknown): void {
+    const { errors, clock, counters } = this.#options;
+    const known = error instanceof QuaysideError ? error : null;
+    const message = known === null ? 'internal' : `${known.code}: ${known.message}`;
+    for (const { destination } of copies) {
+      const counter = destination === null ? undefined : counters.destinations[destination];
+      if (counter !== undefined) counter.failed += 1;
+    }
+    for (const destination of new Set(copies.map((copy) => copy.destination))) {
+      if (destination !== null) errors.add(destination, message, clock.now());
+    }
+  }
+
+  /** The key of a copy. It lacks the destination's index, since the declaration may have changed since the last try. */
+  #dedupKey({ delivery }: Plan, { destination }: Copy): string {
+    const { route } = this.#options;
+    const place = destination === null ? -1 : (route.destinations[destination]?.place ?? 0);
+    return JSON.stringify(['exchange', route.key, place, route.source.key.ns, delivery.id]);
+  }
+
+  /**
+   * Requeues elements in their order. Pass `countTry` false if an engine is unavailable: otherwise the elements would
+   * be in the dead-letter queue after `maxTries` times 5 s.
+   */
+  async #requeue(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
+    this.#options.counters.totals.requeued += deliveries.length;
+    await this.#options.route.source.requeue(deliveries, REQUEUE_MS, countTry);
+  }
+
+  #count({ copies, unroutable }: Plan): void {
+    const { counters } = this.#options;
+    if (unroutable === 'no-route') counters.totals.noRoute += 1;
+    if (unroutable === 'too-many-hops') counters.totals.tooManyHops += 1;
+    for (const { destination } of copies) {
+      const counter = destination === null ? undefined : counters.destinations[destination];
+      if (counter !== undefined) counter.matched += 1;
+    }
+  }
+}
+
+/** Whether a call stored nothing because there was no capacity for all of it. */
+function isFull(error: unknown): boolean {
+  return error instanceof QuaysideError && (error.code === 'queue-full' || error.code === 'namespace-full');
+}
+
+/** Stores as many items, in order, as there is capacity for, by bisection. Returns the others, and the error. */
+async function storeWhatFits<T>(
+  items: readonly T[],
+  store: (items: readonly T[]) => Promise<unknown>,
+): Promise<{ readonly items: readonly T[]; readonly error: unknown }> {
+  try {
+    await store(items);
+    return { items: [], error: null };
+  } catch (error) {
+    if (!isFull(error) || items.length === 1) return { items, error };
+    const middle = items.length >> 1;
+    const first = await storeWhatFits(items.slice(0, middle), store);
+    const secondHalf = items.slice(middle);
+    if (first.items.length === 0) return storeWhatFits(secondHalf, store);
+    return { items: [...first.items, ...secondHalf], error: first.error };
+  }
+}
+
+/** An element is unroutable after this many overruns. */
+const MAX_OVERRUNS_OF_ELEMENT = 3;
+/** The exchange is stopped after this many different elements in a row whose selectors overran. */
+const MAX_OVERRUNS_IN_A_ROW = 3;
+/** Bound on the elements whose overruns are counted. If there are more, the counts of the oldest are dropped. */
+const MAX_ELEMENTS = 10_000;
+
+/** Counts overruns of the sandbox's limits, by element of an exchange, on this node. */
+class Overruns {
+  /** Overruns by element; the latest one is last. */
+  readonly #byElement = new Map<ElementId, number>();
+  readonly #inARow = new Set<ElementId>();
+
+  clear(): void {
+    this.#byElement.clear();
+    this.#inARow.clear();
+  }
+
+  passed(id: ElementId): void {
+    this.#inARow.clear();
+    if (this.#byElement.size > 0) this.#byElement.delete(id);
+  }
+
+  /**
+   * Counts an overrun. Returns whether it was the element's last try, and whether the exchange must be stopped now.
+   * @param inPayload whether the time was spent on its payload, which is not the selectors' fault
+   */
+  failed(id: ElementId, inPayload: boolean): { readonly isLast: boolean; readonly mustStop: boolean } {
+    const count = (this.#byElement.get(id) ?? 0) + 1;
+    const isLast = count >= MAX_OVERRUNS_OF_ELEMENT;
+    if (isLast) this.#byElement.delete(id);
+    else putLast(this.#byElement, id, count, MAX_ELEMENTS);
+    if (inPayload || this.#inARow.has(id)) return { isLast, mustStop: false };
+    this.#inARow.add(id);
+    const mustStop = this.#inARow.size === MAX_OVERRUNS_IN_A_ROW;
+    // If the stop cannot be stored, the next such elements request it again.
+    if (mustStop) this.#inARow.clear();
+    return { isLast, mustStop };
+  }
+}
