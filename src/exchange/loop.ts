@@ -1,0 +1,306 @@
+import type { Consumer } from '../broker/consumer.ts';
+import type { Queue } from '../broker/queue.ts';
+import { contentBytes, type Delivery, type ElementId } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { Backoff } from '../util/backoff.ts';
+import type { Clock } from '../util/clock.ts';
+import { Pause } from '../util/pause.ts';
+import type { Decision, Forwarder, StoreBatch } from './forwarder.ts';
+import type { BatchInFlight, InFlightLimit } from './in-flight-limit.ts';
+
+interface LoopOptions {
+  readonly source: Queue;
+  readonly forwarder: Forwarder;
+  readonly clock: Clock;
+  readonly random: () => number;
+  readonly tid: string;
+  /** Whether elements are reserved; otherwise they are popped. */
+  readonly reserves: boolean;
+  /** Maximum number of elements in flight. */
+  readonly window: number;
+  /** Maximum number of copies per element. */
+  readonly copies: number;
+  /** Bounds the bytes in flight of the node's exchanges, by owner. */
+  readonly inFlightLimit: InFlightLimit;
+  readonly owner: string;
+}
+
+/** Elements per round trip. Larger batches gained less than 3 %, and their leases run longer. */
+const MAX_BATCH = 256;
+/** Bytes per round trip, including copies. If elements are large, fewer are taken together. */
+const BATCH_BYTES = 4 * 1_048_576;
+/** The assumed size of an element before the first one is taken. */
+const USUAL_BYTES = 4 * 1024;
+/** The approximate bytes of an element, or a copy, without body and headers. */
+const OWN_BYTES = 256;
+
+/**
+ * One loop of an exchange: a pipeline of three stages. While batches are being stored, the selectors run for the next
+ * one, and the one after that is being taken. Batches are sent to the engine in the order in which they were taken, and
+ * engines keep the order of calls, so a loop keeps the order of its source. Waiting for each reply cost 40 % of
+ * throughput. A batch is stored in parts if it is large, or if selectors write much.
+ *
+ * States: `idle` (before start, after stop), `running`, `stopping` (no further batch is taken; batches that were taken
+ * and not yet sent to be stored are returned undelivered, the others finish).
+ */
+export class Loop {
+  readonly #options: LoopOptions;
+  #state: 'idle' | 'running' | 'stopping' = 'idle';
+  #consumer: Consumer | null = null;
+  #waitingSince: number | null = null;
+  /** Elements that were taken and are not settled, with the wall time of the take, ms. */
+  readonly #inFlight = new Map<ElementId, number>();
+  /** Moving average of the bytes of an element. */
+  #meanBytes = USUAL_BYTES;
+  /** Moving average of the bytes that selectors write per element, for all copies together. */
+  #meanWritten = 0;
+  /** Resolves when the selectors have run for every batch taken so far. */
+  #decided: Promise<void> = Promise.resolve();
+  /** Resolves when every batch taken so far was sent to be stored. */
+  #sent: Promise<void> = Promise.resolve();
+  /** Batches that are not settled yet. */
+  readonly #open = new Set<Promise<void>>();
+  /** Stops waiting for the selectors; null while they do not run. */
+  #stopWaiting: (() => void) | null = null;
+  /** Ends the wait for a batch, with the delivered elements. */
+  #endWait: ((batch: Delivery[]) => void) | null = null;
+  /** The delay before the next batch after a failed one. */
+  readonly #backoff: Backoff;
+  readonly #pause: Pause;
+  #onCapacity: (() => void) | null = null;
+  #run: Promise<void> = Promise.resolve();
+
+  constructor(options: LoopOptions) {
+    this.#options = options;
+    this.#backoff = new Backoff(options.random);
+    this.#pause = new Pause(options.clock);
+  }
+
+  get tid(): string {
+    return this.#options.tid;
+  }
+
+  /** When the loop began to wait for an element, ms; null while it is not waiting. */
+  get waitingSince(): number | null {
+    return this.#waitingSince;
+  }
+
+  /** Elements that were taken and are not settled, with the wall time of the take, ms. */
+  get inFlight(): ReadonlyMap<ElementId, number> {
+    return this.#inFlight;
+  }
+
+  start(): void {
+    if (this.#state !== 'idle') return;
+    this.#state = 'running';
+    this.#run = this.#loop();
+  }
+
+  async stop(): Promise<void> {
+    if (this.#state === 'running') {
+      this.#state = 'stopping';
+      if (this.#consumer !== null) this.#options.source.leave(this.#consumer);
+      this.#endWait?.([]);
+      this.#pause.end();
+      this.#onCapacity?.();
+      // The selectors of a thousand exchanges may take longer than a shutdown is allowed to.
+      this.#stopWaiting?.();
+    }
+    await this.#run;
+    this.#state = 'idle';
+  }
+
+  async #loop(): Promise<void> {
+    while (this.#state === 'running') {
+      if (!this.#hasCapacity()) await this.#capacity();
+      if (this.#backoff.isActive) await this.#pauseAfterFailure();
+      if (this.#state !== 'running') break;
+      const batch = await this.#take();
+      if (batch.length === 0) continue;
+      const now = this.#options.clock.now();
+      for (const { id } of batch) this.#inFlight.set(id, now);
+      // One batch at a time: the bytes written for it must be counted before the selectors run for the next.
+      await this.#decided;
+      this.#decided = this.#decide(batch);
+    }
+    await this.#allSettled();
+  }
+
+  /**
+   * The first elements of a batch, as many as one round trip stores, and their bytes: with copies, and the expected
+   * output of the selectors.
+   */
+  #firstPart(batch: readonly Delivery[]): { readonly part: readonly Delivery[]; readonly bytes: number } {
+    let [bytes, ownBytes, count] = [0, 0, 0];
+    for (const delivery of batch) {
+      const size = OWN_BYTES + contentBytes(delivery);
+      const more = size * this.#options.copies + this.#meanWritten;
+      if (count > 0 && bytes + more > BATCH_BYTES) break;
+      bytes += more;
+      ownBytes += size;
+      count += 1;
+    }
+    this.#meanBytes = (this.#meanBytes + ownBytes / count) / 2;
+    return { part: count === batch.length ? batch : batch.slice(0, count), bytes };
+  }
+
+  /** How many elements to take for the next batch. */
+  #batchSize(): number {
+    // After a failure, one element is enough to test whether the destination is available again.
+    if (this.#backoff.isActive) return 1;
+    const { window, copies } = this.#options;
+    const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#meanBytes * copies + this.#meanWritten)));
+    return Math.min(MAX_BATCH, window - this.#inFlight.size, byBytes);
+  }
+
+  /** Waits for a batch. If it is empty, the loop must check whether it should continue. */
+  #take(): Promise<Delivery[]> {
+    const { source, clock, tid, reserves } = this.#options;
+    const leaseMs = reserves ? source.settings.leaseMs : null;
+    const { promise, resolve } = Promise.withResolvers<Delivery[]>();
+    const end = (batch: Delivery[]): void => {
+      this.#consumer = null;
+      this.#waitingSince = null;
+      this.#endWait = null;
+      resolve(batch);
+    };
+    this.#endWait = end;
+    this.#waitingSince = clock.now();
+    const count = this.#batchSize();
+    try {
+      this.#consumer = source.get(
+        { group: null, leaseMs, count, timeoutMs: null, tid, owner: null },
+        {
+          deliver: (first, more) => end([first, ...more]),
+          end: (reason) => {
+            if (reason.code !== 'pop-cancelled') this.#backoff.noteFailure();
+            end([]);
+          },
+        },
+      );
+    } catch (error) {
+      if (!(error instanceof QuaysideError)) throw error;
+      this.#backoff.noteFailure();
+      end([]);
+    }
+    return promise;
+  }
+
+  /** Runs the selectors for a batch and starts to store it, in parts if it or their output is large. Never rejects. */
+  async #decide(batch: readonly Delivery[]): Promise<void> {
+    const { inFlightLimit, owner } = this.#options;
+    for (let rest = batch; rest.length > 0; ) {
+      const { part, bytes } = this.#firstPart(rest);
+      const inFlight = await inFlightLimit.enter(owner, bytes);
+      const undecided = await this.#decidePart(part, inFlight);
+      rest = [...undecided, ...rest.slice(part.length)];
+    }
+  }
+
+  /** Runs the selectors for a part, and starts to store it. Returns the elements for which they did not run. */
+  async #decidePart(batch: readonly Delivery[], inFlight: BatchInFlight): Promise<readonly Delivery[]> {
+    const decision = this.#state === 'stopping' ? null : await this.#runSelectors(batch);
+    const undecided = decision?.undecided ?? [];
+    const part = undecided.length === 0 ? batch : batch.filter((delivery) => !undecided.includes(delivery));
+    if (decision !== null) this.#noteWritten(decision.written, part.length, inFlight);
+    const before = this.#sent;
+    const { promise: sent, resolve: markSent } = Promise.withResolvers<void>();
+    this.#sent = sent;
+    const settled = this.#settle(part, before, decision?.store ?? null, markSent);
+    this.#open.add(settled);
+    void settled.finally(() => {
+      this.#open.delete(settled);
+      inFlight.leave();
+    });
+    return undecided;
+  }
+
+  /**
+   * Resolves with null if the selectors could not run, or the exchange was stopped: the batch must then be returned.
+   */
+  async #runSelectors(batch: readonly Delivery[]): Promise<Decision | null> {
+    const { promise: stopped, resolve } = Promise.withResolvers<null>();
+    let isReturned = false;
+    this.#stopWaiting = () => {
+      isReturned = true;
+      resolve(null);
+    };
+    try {
+      return await Promise.race([this.#options.forwarder.decide(batch, () => isReturned), stopped]);
+    } catch {
+      // An unexpected error: the loop continues after a delay.
+      this.#backoff.noteFailure();
+      return null;
+    } finally {
+      this.#stopWaiting = null;
+    }
+  }
+
+  /** Counts the bytes that selectors wrote for a part in addition to what `#firstPart` expected. */
+  #noteWritten(bytes: number, elements: number, inFlight: BatchInFlight): void {
+    const unforeseen = bytes - elements * this.#meanWritten;
+    if (unforeseen > 0) inFlight.grow(unforeseen);
+    this.#meanWritten = (this.#meanWritten + bytes / elements) / 2;
+  }
+
+  /**
+   * Stores a part after the earlier ones. Never rejects. @param store null: returns the part undelivered. @param
+   * markSent lets the next part be stored
+   */
+  async #settle(
+    batch: readonly Delivery[],
+    before: Promise<void>,
+    store: StoreBatch | null,
+    markSent: () => void,
+  ): Promise<void> {
+    try {
+      await before;
+      if (store === null || this.#state === 'stopping') {
+        this.#options.source.returnAllUndelivered(batch);
+        return;
+      }
+      const stored = store();
+      markSent();
+      if (await stored) this.#backoff.reset();
+      else this.#backoff.noteFailure();
+    } catch {
+      // An unexpected error: return all elements, and continue after a delay.
+      this.#options.source.returnAllUndelivered(batch);
+      this.#backoff.noteFailure();
+    } finally {
+      markSent();
+      for (const { id } of batch) this.#inFlight.delete(id);
+      this.#onCapacity?.();
+    }
+  }
+
+  async #allSettled(): Promise<void> {
+    await this.#decided;
+    await Promise.all(this.#open);
+  }
+
+  /** Resolves when the window has capacity, or the loop is stopping. */
+  async #capacity(): Promise<void> {
+    while (this.#state === 'running' && !this.#hasCapacity()) {
+      await new Promise<void>((resolve) => {
+        this.#onCapacity = resolve;
+      });
+      this.#onCapacity = null;
+    }
+  }
+
+  /**
+   * Whether a full batch fits into the window, or half the window if that is less. So there are no batches of one
+   * element when the window is nearly full.
+   */
+  #hasCapacity(): boolean {
+    const free = this.#options.window - this.#inFlight.size;
+    return free >= Math.min(MAX_BATCH, Math.max(1, Math.floor(this.#options.window / 2)));
+  }
+
+  async #pauseAfterFailure(): Promise<void> {
+    await this.#allSettled();
+    if (!this.#backoff.isActive || this.#state !== 'running') return;
+    await this.#pause.wait(this.#backoff.delayMs());
+  }
+}
