@@ -19,7 +19,6 @@ import type { Returning } from './copies.ts';
 import { type Edge, ExchangeGraph, type LoopIds } from './cycles.ts';
 import {
   type Caller,
-  canonical,
   checkDeclaration,
   checkQueueLimits,
   type Declaration,
@@ -27,7 +26,6 @@ import {
   idsOf,
   mustBeRunnable,
   NODE,
-  parseDeclaration,
   sameDeclaration,
   scopedKey,
   versionOf,
@@ -36,6 +34,7 @@ import { type DryRun, dryRun, type Sample } from './dry-run.ts';
 import { Exchange, type ExchangeContext, type ExchangeSetup, type NodeContext } from './exchange.ts';
 import { InFlightLimit } from './in-flight-limit.ts';
 import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
+import { type FindOwner, lostOwner, type StoredExchange, toStored, toValue } from './stored.ts';
 
 interface ExchangesOptions extends ExchangeContext {
   /** Exchanges of the configuration file by id, which is also their key. `check` has accepted them. */
@@ -896,32 +895,6 @@ export function notFound(key: string): QuaysideError {
   });
 }
 
-/** The rights of a user that exchanges check. */
-interface OwnerRights {
-  may(right: 'exchange' | 'read' | 'write', namespace: string): boolean;
-}
-
-/** Returns the rights of a user; null: there is no such user. */
-export type FindOwner = (name: string) => OwnerRights | null;
-
-/** Why an exchange may not run on behalf of its owner any more; null: it may. Does not mention namespaces. */
-function lostOwner(
-  { owner, declaration: { src, dst } }: Pick<StoredExchange, 'owner' | 'declaration'>,
-  find: FindOwner,
-): string | null {
-  if (owner === '') return null;
-  const rights = find(owner);
-  if (rights === null) {
-    return `User ${quote(owner)}, who declared this exchange, is no longer a user. A user who starts it becomes its owner.`;
-  }
-  const hasAll =
-    rights.may('exchange', src.ns) &&
-    rights.may('read', src.ns) &&
-    dst.every(({ ns }) => rights.may('write', ns));
-  if (hasAll) return null;
-  return `User ${quote(owner)}, who declared this exchange, has lost a right that it needs.`;
-}
-
 /**
  * Stops stored exchanges whose owners may not run them any more, with the reason as `lastError`. Called before any
  * exchange runs, for users who were removed while the server was stopped.
@@ -949,36 +922,6 @@ function parseOrNull(value: JsonValue): StoredExchange | null {
   } catch {
     return null;
   }
-}
-
-/** The content of an exchange's definition. */
-interface StoredExchange extends ExchangeState {
-  readonly declaration: Declaration;
-  /**
-   * The user on whose behalf it runs: who declared it, or started it last after its owner was lost. Empty for the node
-   * itself, if the configuration file declares it, or if the definition is from before there were owners.
-   */
-  readonly owner: string;
-}
-
-export function toValue({ declaration, owner, stopped, lastError }: StoredExchange): JsonValue {
-  return { declaration: canonical(declaration), owner, stopped, lastError };
-}
-
-/** @throws QuaysideError `invalid-parameter` if the definition is not that of an exchange */
-export function toStored(value: JsonValue): StoredExchange {
-  const { declaration, owner, stopped, lastError } = value as {
-    declaration?: unknown;
-    owner?: unknown;
-    stopped?: unknown;
-    lastError?: unknown;
-  };
-  return {
-    declaration: parseDeclaration(declaration),
-    owner: typeof owner === 'string' ? owner : '',
-    stopped: typeof stopped === 'boolean' ? stopped : null,
-    lastError: typeof lastError === 'string' ? lastError : null,
-  };
 }
 
 /** Whether the caller may see a stored exchange; true if the definition cannot be parsed. */
