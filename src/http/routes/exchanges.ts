@@ -9,8 +9,8 @@ import {
   versionOf,
 } from '../../exchange/declaration.ts';
 import { parseSample } from '../../exchange/dry-run.ts';
-import { notFound } from '../../exchange/exchanges.ts';
 import type { ExchangeRecord } from '../../exchange/record.ts';
+import { notFound } from '../../exchange/registry.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
 import { Type } from '../../util/schema.ts';

@@ -1,0 +1,376 @@
+import type { Definition, Definitions } from '../engine/definitions.ts';
+import { type DefinitionsCache, DefinitionsCaches } from '../engine/definitions-cache.ts';
+import { QuaysideError } from '../model/errors.ts';
+import { LineLimit } from '../util/line-limit.ts';
+import { quote } from '../util/quote.ts';
+import type { Returning } from './copies.ts';
+import { type Edge, ExchangeGraph } from './cycles.ts';
+import { type Caller, type Declaration, idOf, idsOf, sameDeclaration, scopedKey } from './declaration.ts';
+import { Exchange, type ExchangeContext, type ExchangeSetup, type NodeContext } from './exchange.ts';
+import { InFlightLimit } from './in-flight-limit.ts';
+import type { ExchangeOverview, ExchangeState } from './record.ts';
+import { type StoredExchange, toStored } from './stored.ts';
+
+/** Bound on the bytes in flight of all exchanges, including copies: an exchange may copy each element many times. */
+const MAX_BYTES_IN_FLIGHT = 64 * 1_048_576;
+
+/** A definition of an exchange, and its store. */
+interface Found {
+  readonly definitions: Definitions;
+  readonly definition: Definition;
+}
+
+/** Called when the selectors of a declaration overran their limits for several elements in a row. */
+type OnRepeatedOverruns = (key: string, declaration: Declaration, error: string) => void;
+
+/** An exchange of this node, running unless it is stopped. */
+interface Registered {
+  readonly exchange: Exchange;
+  state: ExchangeState;
+}
+
+/**
+ * The exchanges of this node. The registry follows the definitions in all stores, through a cache of each, and applies
+ * them. If several stores define one key, the first in the order of the configuration is effective, and the others are
+ * hidden. Two engines may share a store, and then have the same definitions. No operation waits for an engine that it
+ * does not need.
+ */
+export class ExchangeRegistry {
+  readonly #context: NodeContext;
+  readonly #onRepeatedOverruns: OnRepeatedOverruns;
+  /** In the order of the configuration. */
+  readonly #caches: DefinitionsCaches;
+  readonly #registered = new Map<string, Registered>();
+  /** Exchanges that were created and are neither registered nor discarded yet. */
+  readonly #created = new Set<Exchange>();
+  readonly #stopping = new Set<Promise<void>>();
+  /** The graph of all declarations; null: to be built, after a change. */
+  #graph: ExchangeGraph | null = null;
+  #closed = false;
+
+  constructor(context: ExchangeContext, onRepeatedOverruns: OnRepeatedOverruns) {
+    const { clock, random, log } = context;
+    const lineLimit = new LineLimit(clock, (cause, leftOut) =>
+      log.warn({ cause, leftOut }, 'exchanges failed further in the same way; their lines were left out'),
+    );
+    this.#context = { ...context, inFlightLimit: new InFlightLimit(MAX_BYTES_IN_FLIGHT), lineLimit };
+    this.#onRepeatedOverruns = onRepeatedOverruns;
+    this.#caches = new DefinitionsCaches({
+      stores: this.stores(),
+      kind: 'exchange',
+      clock,
+      random,
+      onRead: (key, definition, _, definitions) => this.#follow(definitions, key, definition),
+      onFailedRead: (exchange, err) =>
+        exchange === null
+          ? log.warn({ err }, 'exchanges could not be read again')
+          : log.warn({ err, exchange }, 'an exchange that changed could not be read yet'),
+    });
+  }
+
+  /** Follows changes from now on; `reload` reads what was stored before. */
+  start(): void {
+    this.#caches.start();
+  }
+
+  /** Stops following and applying definitions. Resolves when no read is in progress. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#caches.stop();
+    await this.#caches.idle();
+  }
+
+  /** Drops all exchanges. Resolves when no loop is running. */
+  async dropAll(): Promise<void> {
+    for (const key of this.keys()) this.#drop(key);
+    await Promise.all(this.#stopping);
+    this.#context.lineLimit.flush();
+  }
+
+  /** Sorted. */
+  keys(): string[] {
+    return [...this.#registered.keys()].sort();
+  }
+
+  get(key: string): Registered | null {
+    return this.#registered.get(key) ?? null;
+  }
+
+  /** @throws QuaysideError `exchange-not-found` */
+  mustGet(key: string): Registered {
+    const registered = this.#registered.get(key);
+    if (registered === undefined) throw notFound(key);
+    return registered;
+  }
+
+  /** Sorted by key. */
+  overview(): ExchangeOverview[] {
+    return this.keys().map((key) => {
+      const { exchange, state } = this.mustGet(key);
+      const { declaration, counters, hindrance } = exchange;
+      const lastError = hindrance ?? state.lastError;
+      const isStopStored = state.stopped === true;
+      const stopped = isStopStored || hindrance !== null;
+      return { key, declaration, counters, lastError, stopped, isStopStored };
+    });
+  }
+
+  /** The graph of declared exchanges that the caller may see. */
+  graph(caller: Caller): ExchangeGraph {
+    return ExchangeGraph.visible(this.#edges(), caller);
+  }
+
+  /**
+   * Which destinations elements can return from, if an exchange has this declaration, as far as the caller may see; see
+   * `Returning`.
+   */
+  returning(key: string, declaration: Declaration, caller: Caller): Returning {
+    const others = this.#edges().filter((edge) => edge.key !== key);
+    return ExchangeGraph.visible([...others, { key, declaration }], caller).returning(key);
+  }
+
+  /** The exchanges that the caller may see: id to key. */
+  visible(caller: Caller): Map<string, string> {
+    return idsOf(this.keys().filter((key) => this.#isVisible(key, caller)));
+  }
+
+  /**
+   * The key of the exchange that an id means for the caller, see `scopedKey`. If no visible exchange has the id, the id
+   * is the key: another node may have just created the exchange.
+   */
+  async keyOf(id: string, caller: Caller): Promise<string> {
+    if (this.#isVisible(id, caller)) return id;
+    const key = this.visible(caller).get(id);
+    if (key !== undefined || this.get(id) === null) return key ?? id;
+    // The id belongs to an invisible exchange. Read the stores as for an unknown id: this must take as long, and finds
+    // new exchanges.
+    const namespaces = this.#context.broker.namespaces().filter(({ name }) => caller.maySee(name));
+    const keys = namespaces.map(({ name }) => scopedKey(id, name));
+    const found = await Promise.allSettled(keys.map((one) => this.find(one)));
+    return keys.find((_, i) => found[i]?.status === 'fulfilled') ?? id;
+  }
+
+  #isVisible(key: string, caller: Caller): boolean {
+    const registered = this.get(key);
+    return registered !== null && caller.maySee(registered.exchange.declaration.src.ns);
+  }
+
+  /** @throws QuaysideError `too-many-exchanges` if the namespace cannot have another exchange, with this key */
+  checkLimit(key: string, ns: string): void {
+    const { maxExchanges } = this.#context.broker.namespace(ns);
+    const all = [...this.#created, ...[...this.#registered.values()].map(({ exchange }) => exchange)];
+    const keys = new Set(all.filter((one) => one.declaration.src.ns === ns).map((one) => one.key));
+    if (keys.size < maxExchanges) return;
+    throw new QuaysideError(
+      'too-many-exchanges',
+      `Namespace ${ns} has ${keys.size} exchanges, its limit is ${maxExchanges}; raise maxExchanges to add ${quote(idOf(key))}.`,
+    );
+  }
+
+  /**
+   * Creates a new exchange, to be passed to `wrote` and then to `discard`. It counts immediately, so that concurrent
+   * creates do not exceed the limit.
+   * @throws QuaysideError `too-many-exchanges`, and as the constructor of `Exchange`
+   */
+  createNew(key: string, setup: Omit<ExchangeSetup, 'before'>): Exchange {
+    this.checkLimit(key, setup.declaration.src.ns);
+    const exchange = this.#create(key, { ...setup, before: null });
+    this.#created.add(exchange);
+    return exchange;
+  }
+
+  /** Stops an exchange that was created but not registered. */
+  discard(exchange: Exchange): void {
+    this.#created.delete(exchange);
+    if (this.get(exchange.key)?.exchange !== exchange) this.#stopLoops(exchange);
+  }
+
+  /** The stores of the given namespaces, or of all, in the order of the configuration. */
+  stores(isWanted: (namespace: string) => boolean = () => true): Definitions[] {
+    const wanted = this.#context.broker.namespaces().filter(({ name }) => isWanted(name));
+    return [...new Set(wanted.map(({ definitions }) => definitions))];
+  }
+
+  /** Reads all definitions of the given namespaces, or of all. @throws as `DefinitionsCaches.reload` */
+  async reload(isWanted?: (namespace: string) => boolean): Promise<void> {
+    const stores = this.stores(isWanted);
+    try {
+      await this.#caches.reload(stores);
+    } finally {
+      this.#warnOfDifferences(stores.map((definitions) => this.#caches.of(definitions)));
+    }
+  }
+
+  /** Reads the definitions of an exchange from the stores that are known to have one; the effective one is first. */
+  async known(key: string): Promise<Found[]> {
+    const found: Found[] = [];
+    for (const definitions of this.#storesOf(key)) {
+      const definition = await this.read(definitions, key);
+      if (definition !== null) found.push({ definitions, definition });
+    }
+    return found;
+  }
+
+  /**
+   * As `known`, but if no store is known to define it, reads all stores concurrently, since another node may have just
+   * created it.
+   * @throws QuaysideError `exchange-not-found`; `storage-unavailable`, `outcome-unknown` if a store that may define it
+   * failed
+   */
+  async find(key: string): Promise<[Found, ...Found[]]> {
+    const [first, ...others] = await this.known(key);
+    if (first !== undefined) return [first, ...others];
+    const reading = this.#caches.read(key);
+    await reading.catch(() => {});
+    const [found, ...hidden] = [...this.#caches].flatMap(([definitions, cache]) => {
+      const definition = cache.get(key);
+      return definition === null ? [] : [{ definitions, definition }];
+    });
+    if (found !== undefined) return [found, ...hidden];
+    await reading;
+    throw notFound(key);
+  }
+
+  /** Reads one definition and applies it. */
+  read(definitions: Definitions, key: string): Promise<Definition | null> {
+    return this.#caches.of(definitions).read(key);
+  }
+
+  /** This node stored a definition. @param created to be registered if the key has no exchange yet */
+  wrote(definitions: Definitions, definition: Definition, created: Exchange | null = null): void {
+    this.#caches.of(definitions).note(definition.key, definition);
+    this.#follow(definitions, definition.key, definition, created);
+  }
+
+  /** This node deleted a definition. */
+  deleted(definitions: Definitions, key: string): void {
+    this.#caches.of(definitions).note(key, null);
+    this.#follow(definitions, key, null);
+  }
+
+  /** The stores that are known to define an exchange; the one with the effective definition is first. */
+  #storesOf(key: string): Definitions[] {
+    return [...this.#caches].flatMap(([definitions, cache]) =>
+      cache.get(key) === null ? [] : [definitions],
+    );
+  }
+
+  /** Applies a change of a store's definition; null: it was deleted. */
+  #follow(
+    changed: Definitions,
+    key: string,
+    definition: Definition | null,
+    created: Exchange | null = null,
+  ): void {
+    const stores = [...this.#caches].map(([definitions]) => definitions);
+    const [first] = this.#storesOf(key);
+    if (first !== undefined && stores.indexOf(first) < stores.indexOf(changed)) return;
+    if (definition === null) {
+      this.#drop(key);
+      if (first === undefined) return;
+      // A hidden definition takes effect after it is read again: it may have changed, or been deleted.
+      this.#caches.of(first).note(key, null);
+      this.#caches.of(first).readSoon(key);
+      return;
+    }
+    try {
+      const stored = toStored(definition.value);
+      mustBeDefinedIn(changed, stored.declaration, this.#context);
+      this.#apply(key, stored, created);
+    } catch (error) {
+      this.#context.log.warn({ err: error, exchange: key }, 'a stored exchange cannot run on this node');
+    }
+  }
+
+  /** Creates, replaces, starts or stops an exchange as stored. @throws as the constructor of `Exchange` */
+  #apply(
+    key: string,
+    { declaration, owner, stopped, lastError }: StoredExchange,
+    created: Exchange | null,
+  ): void {
+    if (this.#closed) return;
+    let registered = this.get(key);
+    let before: Exchange | null = null;
+    if (registered !== null && !isSame(registered.exchange, { declaration, owner })) {
+      before = registered.exchange;
+      this.#drop(key);
+      registered = null;
+    }
+    if (registered === null) {
+      const exchange = created ?? this.#create(key, { declaration, owner, before });
+      this.#registered.set(key, { exchange, state: { stopped, lastError } });
+      this.#graph = null;
+      if (stopped !== true) exchange.start();
+      return;
+    }
+    const wasStopped = registered.state.stopped === true;
+    registered.state = { stopped, lastError };
+    if (stopped === true && !wasStopped) this.#stopLoops(registered.exchange);
+    else if (stopped !== true && wasStopped) registered.exchange.start();
+  }
+
+  #create(key: string, setup: ExchangeSetup): Exchange {
+    return new Exchange(key, setup, this.#context, {
+      returning: () => {
+        this.#graph ??= new ExchangeGraph(this.#edges());
+        return this.#graph.returning(key);
+      },
+      onRepeatedOverruns: (error) => this.#onRepeatedOverruns(key, setup.declaration, error),
+    });
+  }
+
+  #edges(): Edge[] {
+    return [...this.#registered].map(([key, { exchange }]) => ({ key, declaration: exchange.declaration }));
+  }
+
+  /** Stops and forgets an exchange. */
+  #drop(key: string): void {
+    const registered = this.get(key);
+    if (registered === null) return;
+    this.#registered.delete(key);
+    this.#graph = null;
+    this.#stopLoops(registered.exchange);
+  }
+
+  #stopLoops(exchange: Exchange): void {
+    const stopping = exchange.stop();
+    this.#stopping.add(stopping);
+    void stopping.finally(() => this.#stopping.delete(stopping));
+  }
+
+  #warnOfDifferences(caches: readonly DefinitionsCache[]): void {
+    for (const key of new Set(caches.flatMap((cache) => cache.keys()))) {
+      const values = caches
+        .flatMap((cache) => cache.get(key) ?? [])
+        .map(({ value }) => JSON.stringify(value));
+      if (new Set(values).size > 1) {
+        this.#context.log.warn({ exchange: key }, 'two engines define this exchange; the first counts');
+      }
+    }
+  }
+}
+
+/** @throws Error if the definition refers to another node's namespace of the same name */
+function mustBeDefinedIn(
+  definitions: Definitions,
+  { src }: Declaration,
+  { broker }: Pick<NodeContext, 'broker'>,
+): void {
+  if (broker.namespace(src.ns).isDefinedIn(definitions)) return;
+  throw new Error(
+    `Namespace ${quote(src.ns)} is in another engine on this node than on the one that stored the exchange.`,
+  );
+}
+
+function isSame(
+  exchange: Exchange,
+  { declaration, owner }: Pick<StoredExchange, 'declaration' | 'owner'>,
+): boolean {
+  return exchange.owner === owner && sameDeclaration(exchange.declaration, declaration);
+}
+
+export function notFound(key: string): QuaysideError {
+  return new QuaysideError('exchange-not-found', `no such exchange [${idOf(key)}]`, {
+    extra: { id: idOf(key) },
+  });
+}
