@@ -12,7 +12,7 @@ export const ACCESS: readonly Mutant[] = [
     name: 'failures of a name in one network keep other names there out',
     suite: 'logins',
     edits: edit(
-      'password-authenticator.ts',
+      'login-limits.ts',
       'return JSON.stringify([name, network]);',
       'return JSON.stringify([network]);',
     ),
@@ -21,7 +21,7 @@ export const ACCESS: readonly Mutant[] = [
     name: 'failures of a name elsewhere keep its user out',
     suite: 'logins',
     edits: edit(
-      'password-authenticator.ts',
+      'login-limits.ts',
       'return JSON.stringify([name, network]);',
       'return JSON.stringify([name]);',
     ),
@@ -34,17 +34,17 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'names that fail in a network are not counted',
     suite: 'logins',
-    edits: edit('password-authenticator.ts', 'this.#networks.add(origin.network, origin.name);', ''),
+    edits: edit('login-limits.ts', 'this.#networks.add(origin.network, origin.name);', ''),
   },
   {
     name: 'a name that logged in from a network is kept out by strangers there',
     suite: 'logins',
-    edits: edit('password-authenticator.ts', '    if (isKnown) return;\n    rejectAbove', '    rejectAbove'),
+    edits: edit('login-limits.ts', '    if (isKnown) return;\n    rejectAbove', '    rejectAbove'),
   },
   {
     name: 'a slow-down is not counted, so that all who wait begin at once',
     suite: 'logins',
-    edits: edit('password-authenticator.ts', '    limit.spend(key);\n    if (waitMs', '    if (waitMs'),
+    edits: edit('login-limits.ts', '    limit.spend(key);\n    if (waitMs', '    if (waitMs'),
   },
   {
     name: 'a right password is counted as a failure',
