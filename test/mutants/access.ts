@@ -228,7 +228,7 @@ export const ACCESS: readonly Mutant[] = [
     name: 'sessions that ended come back when there are more than are remembered one by one',
     suite: 'ended sessions',
     edits: edit(
-      'console-sessions.ts',
+      'ended-sessions.ts',
       '        list.delete(name);\n        ends.before = Math.max(ends.before, before);',
       '        list.delete(name);',
     ),
@@ -237,7 +237,7 @@ export const ACCESS: readonly Mutant[] = [
     name: 'the end of a session that could not be stored is not stored later',
     suite: 'ended sessions',
     edits: edit(
-      'console-sessions.ts',
+      'ended-sessions.ts',
       '          errors.push(error);\n          throw error;',
       '          errors.push(error);',
     ),
@@ -245,13 +245,13 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'the end of all sessions leaves those of a node whose clock is ahead',
     suite: 'ended sessions',
-    edits: edit('console-sessions.ts', 'CLOCK_SKEW_MS = 60_000', 'CLOCK_SKEW_MS = 1'),
+    edits: edit('ended-sessions.ts', 'CLOCK_SKEW_MS = 60_000', 'CLOCK_SKEW_MS = 1'),
   },
   {
     name: 'the end of a password ends the sessions of the next one',
     suite: 'ended sessions',
     edits: edit(
-      'console-sessions.ts',
+      'ended-sessions.ts',
       'startedAt < Math.max(ends.before, ends.passwords.get(password) ?? 0)',
       "startedAt < Math.max(ends.before, password === '' ? 0 : 0, ...ends.passwords.values())",
     ),
@@ -259,7 +259,7 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'ended sessions are stored for ever',
     suite: 'ended sessions',
-    edits: edit('console-sessions.ts', 'if (before <= since) list.delete(name);', ''),
+    edits: edit('ended-sessions.ts', 'if (before <= since) list.delete(name);', ''),
   },
   {
     name: 'a write of two nodes at once fails',

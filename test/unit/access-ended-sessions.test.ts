@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { EndedSessions } from '../../src/access/console-sessions.ts';
+import { EndedSessions } from '../../src/access/ended-sessions.ts';
 import type { Definitions } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { QuaysideError } from '../../src/model/errors.ts';

@@ -1,0 +1,283 @@
+import { isDeepStrictEqual } from 'node:util';
+import { type Definitions, type JsonValue, retryConflicts } from '../engine/definitions.ts';
+import { type DefinitionsCache, DefinitionsCaches } from '../engine/definitions-cache.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { Clock } from '../util/clock.ts';
+import type { FrontEndLog } from '../util/log.ts';
+import { quote } from '../util/quote.ts';
+import { MAX_CHANGES, Retries } from '../util/retries.ts';
+import type { Service } from '../util/service.ts';
+
+/** Maximum length of a console session, regardless of use. */
+export const MAX_SESSION_MS = 12 * 3_600_000;
+/** Maximum ended sessions, and ended passwords, stored per user. The oldest others are merged into one moment. */
+const MAX_PER_USER = 100;
+const STORE_RETRY_MS = 1_000;
+/**
+ * Maximum clock difference between nodes: a session that another node has just started may have a start in the future.
+ */
+const CLOCK_SKEW_MS = 60_000;
+
+/** What identifies a session among the ended ones. */
+interface SessionIdentity {
+  /** Digest of its id. */
+  readonly id: string;
+  /** ms since 1970. */
+  readonly startedAt: number;
+  /** `passwordIdOf` the password with which the session started. */
+  readonly password: string;
+}
+
+/** By session id or by password mark: matching sessions that started before this moment have ended. ms since 1970. */
+type Ends = Map<string, number>;
+
+/** The ended sessions of one user. Entries are removed only after the sessions would have expired anyway. */
+interface UserEnds {
+  readonly sessions: Ends;
+  readonly passwords: Ends;
+  /** All sessions that started before this moment have ended. ms since 1970; 0: none. */
+  before: number;
+}
+
+interface StoredEnds {
+  readonly sessions: readonly (readonly [id: string, before: number])[];
+  readonly passwords: readonly (readonly [password: string, before: number])[];
+  readonly before: number;
+}
+
+interface EndedSessionsOptions {
+  /** This node's namespaces with their engines' definition stores, in the order of the configuration. */
+  readonly namespaces: readonly { readonly definitions: Definitions; readonly isShared: boolean }[];
+  readonly clock: Clock;
+  /** 0 (inclusive) to 1. */
+  readonly random: () => number;
+  readonly log: Pick<FrontEndLog, 'warn' | 'error'>;
+}
+
+/**
+ * Records console sessions that end before they expire, because of a sign-out or a changed password. The records are
+ * definitions, so all nodes that share an engine know them (ADR 17). Each user has one definition; concurrent changes
+ * by several nodes are merged.
+ */
+export class EndedSessions implements Service {
+  /** Whether ended sessions are shared with other nodes. */
+  readonly isShared: boolean;
+  readonly #options: EndedSessionsOptions;
+  readonly #caches: DefinitionsCaches;
+  readonly #retries: Retries;
+  readonly #users = new Map<string, UserEnds>();
+  #onEnded: (user: string) => void = () => {};
+
+  constructor(options: EndedSessionsOptions) {
+    this.#options = options;
+    const { namespaces, clock, random, log } = options;
+    const shared = namespaces.filter(({ isShared }) => isShared);
+    this.isShared = shared.length > 0;
+    this.#caches = new DefinitionsCaches({
+      // Without a shared engine, the node stores ended sessions for itself, so that they survive a restart.
+      stores: (shared.length > 0 ? shared : namespaces.slice(0, 1)).map((one) => one.definitions),
+      kind: 'ended-sessions',
+      clock,
+      random,
+      onRead: (user, definition, hasChanged) => {
+        if (!hasChanged || definition === null) return;
+        this.#merge(user, storedEnds(definition));
+        if (isUnderstood(definition)) return;
+        log.error({ user }, 'stored ended console sessions have an unknown format and are left unchanged');
+      },
+      onFailedRead: (_, err) => log.warn({ err }, 'ended console sessions could not be read yet'),
+    });
+    this.#retries = new Retries({
+      clock,
+      delayMs: STORE_RETRY_MS,
+      maxAtOnce: MAX_CHANGES,
+      failed: (_, err) => log.warn({ err }, 'the end of a console session could not be stored yet'),
+    });
+  }
+
+  async start(): Promise<void> {
+    this.#caches.start();
+    await this.#caches.reload();
+    await Promise.all(
+      [...this.#caches].map(([definitions, cache]) => this.#deleteExpired(definitions, cache)),
+    );
+  }
+
+  async stop(): Promise<void> {
+    this.#retries.stop();
+    this.#caches.stop();
+    await this.#caches.idle();
+  }
+
+  /** Calls `run` with the user name when sessions of a user may have ended on any node. */
+  onEnded(run: (user: string) => void): void {
+    this.#onEnded = run;
+  }
+
+  has(user: string, { id, startedAt, password }: SessionIdentity): boolean {
+    const ends = this.#users.get(user);
+    if (ends === undefined) return false;
+    return ends.sessions.has(id) || startedAt < Math.max(ends.before, ends.passwords.get(password) ?? 0);
+  }
+
+  /** Start of a new session, ms since 1970: after every recorded end, which may lie ahead of this node's clock. */
+  startOf(user: string, password: string): number {
+    const ends = this.#users.get(user);
+    const before = Math.max(ends?.before ?? 0, ends?.passwords.get(password) ?? 0);
+    return Math.max(before, this.#options.clock.now());
+  }
+
+  /** Ends a session that only this node accepts. @param startedAt null if unknown */
+  endHere(user: string, id: string, startedAt: number | null): void {
+    const before = startedAt === null ? this.#now() : startedAt + 1;
+    this.#merge(user, { sessions: [[id, before]], passwords: [], before: 0 });
+  }
+
+  /**
+   * Ends a session on all nodes, on this node immediately. Resolves when the end is stored.
+   * @param startedAt null if unknown
+   * @throws QuaysideError as `Definitions.put`; storing is then retried in the background
+   */
+  end(user: string, id: string, startedAt: number | null): Promise<void> {
+    this.endHere(user, id, startedAt);
+    return this.#store(user);
+  }
+
+  /** As `end`, for all sessions of a user. */
+  endAll(user: string): Promise<void> {
+    this.#merge(user, { sessions: [], passwords: [], before: this.#now() });
+    return this.#store(user);
+  }
+
+  /** As `endHere`, for all sessions of a user that started with a password. */
+  endPasswordHere(user: string, password: string): void {
+    this.#merge(user, { sessions: [], passwords: [[password, this.#now()]], before: 0 });
+  }
+
+  /** As `end`, for all sessions of a user that started with a password. */
+  endPassword(user: string, password: string): Promise<void> {
+    this.endPasswordHere(user, password);
+    return this.#store(user);
+  }
+
+  /** An upper bound for the start of all existing sessions, by the clock of any node. */
+  #now(): number {
+    return this.#options.clock.now() + CLOCK_SKEW_MS;
+  }
+
+  #merge(user: string, { sessions, passwords, before }: StoredEnds): void {
+    const ends = this.#users.get(user) ?? { sessions: new Map(), passwords: new Map(), before: 0 };
+    mergeLatest(ends.sessions, sessions);
+    mergeLatest(ends.passwords, passwords);
+    ends.before = Math.max(ends.before, before);
+    this.#compact(ends);
+    if (isEmpty(ends)) this.#users.delete(user);
+    else this.#users.set(user, ends);
+    this.#onEnded(user);
+  }
+
+  /**
+   * Removes entries of sessions that would have expired by now. If more than the maximum remain, merges the oldest into
+   * `before`: this also ends other sessions that started before, but never revives an ended one.
+   */
+  #compact(ends: UserEnds): void {
+    const since = this.#options.clock.now() - MAX_SESSION_MS;
+    for (const list of [ends.sessions, ends.passwords]) {
+      for (const [name, before] of list) if (before <= since) list.delete(name);
+      const oldest = [...list].sort(([, a], [, b]) => a - b).slice(0, Math.max(0, list.size - MAX_PER_USER));
+      for (const [name, before] of oldest) {
+        list.delete(name);
+        ends.before = Math.max(ends.before, before);
+      }
+    }
+    if (ends.before <= since) ends.before = 0;
+  }
+
+  /**
+   * Stores the user's record in every shared engine, because two nodes may have only one of them in common.
+   * @throws QuaysideError the first failure
+   */
+  async #store(user: string): Promise<void> {
+    const errors: unknown[] = [];
+    const storing = [...this.#caches].map(([definitions, cache], at) => {
+      const store = async (): Promise<void> => {
+        try {
+          await this.#storeIn(definitions, cache, user);
+        } catch (error) {
+          errors.push(error);
+          throw error;
+        }
+      };
+      return this.#retries.do(JSON.stringify([at, user]), store, String(at));
+    });
+    await Promise.all(storing);
+    if (errors.length > 0) throw errors[0];
+  }
+
+  /** Merges what other nodes have stored. */
+  #storeIn(definitions: Definitions, cache: DefinitionsCache, user: string): Promise<void> {
+    return retryConflicts(async () => {
+      const stored = await definitions.get('ended-sessions', user);
+      // A newer version may have stored more than this one can read: overwriting would lose it.
+      if (stored !== null && !isUnderstood(stored)) throw notUnderstood(user);
+      if (stored !== null) this.#merge(user, storedEnds(stored));
+      const ends = this.#users.get(user);
+      if (ends === undefined) return;
+      const value = { ...ends, sessions: [...ends.sessions], passwords: [...ends.passwords] };
+      const version = await definitions.put('ended-sessions', user, value, stored?.version ?? null);
+      cache.note(user, { key: user, value, version });
+    });
+  }
+
+  /** Deletes the stored records whose entries have all expired. */
+  async #deleteExpired(definitions: Definitions, cache: DefinitionsCache): Promise<void> {
+    for (const user of cache.keys()) {
+      const definition = cache.get(user);
+      if (definition === null || this.#users.has(user) || !isUnderstood(definition)) continue;
+      const isDeleted = await definitions.delete('ended-sessions', user, definition.version).then(
+        () => true,
+        // Another node has changed or deleted it, or the engine failed; the next start tries again.
+        () => false,
+      );
+      if (isDeleted) cache.note(user, null);
+    }
+  }
+}
+
+function mergeLatest(ends: Ends, more: readonly (readonly [string, number])[]): void {
+  for (const [name, before] of more) ends.set(name, Math.max(before, ends.get(name) ?? 0));
+}
+
+function isEmpty({ sessions, passwords, before }: UserEnds | StoredEnds): boolean {
+  return [...sessions].length === 0 && [...passwords].length === 0 && before === 0;
+}
+
+/** Whether this version understands every part of a definition. */
+function isUnderstood({ value }: { readonly value: JsonValue }): boolean {
+  const { sessions, passwords, before } = storedEnds({ value });
+  return isDeepStrictEqual(value, { sessions, passwords, before });
+}
+
+function notUnderstood(user: string): QuaysideError {
+  return new QuaysideError(
+    'storage-unavailable',
+    `The stored ended sessions of user ${quote(user)} have a format that this version does not know, and are left unchanged. The session has ended on this node only.`,
+  );
+}
+
+/** Skips parts that this version cannot read. */
+function storedEnds({ value }: { readonly value: JsonValue }): StoredEnds {
+  const { sessions, passwords, before } = (value ?? {}) as Partial<Record<keyof StoredEnds, unknown>>;
+  return {
+    sessions: pairs(sessions),
+    passwords: pairs(passwords),
+    before: typeof before === 'number' ? before : 0,
+  };
+}
+
+function pairs(value: unknown): (readonly [string, number])[] {
+  return (Array.isArray(value) ? value : []).filter(
+    (pair): pair is readonly [string, number] =>
+      Array.isArray(pair) && typeof pair[0] === 'string' && typeof pair[1] === 'number',
+  );
+}
