@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { Readiness } from '../../src/app/server.ts';
+import { Readiness } from '../../src/app/readiness.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import { FakeClock } from '../support/clock.ts';
 
