@@ -24,7 +24,7 @@ export const EVENTS: readonly Mutant[] = [
     name: 'a client that reconnects is not sent what was removed since',
     suite: 'event publisher',
     edits: edit(
-      'events/publisher.ts',
+      'events/journal.ts',
       'this.#write(key, previous.picture, true);',
       'this.#entries.delete(key);',
     ),
@@ -37,7 +37,7 @@ export const EVENTS: readonly Mutant[] = [
   {
     name: 'who was behind for long keeps what was forgotten',
     suite: 'event publisher',
-    edits: edit('events/publisher.ts', 'this.#oldest = Math.max(this.#oldest, entry.version);', ''),
+    edits: edit('events/journal.ts', 'this.#oldest = Math.max(this.#oldest, entry.version);', ''),
   },
   {
     name: 'each subscriber has its own copy of an update',
