@@ -7,7 +7,7 @@ import { textFingerprint } from '../model/fingerprint.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';
-import { PictureJournal } from './journal.ts';
+import { EventCollection } from './collection.ts';
 import {
   type EventFilter,
   type EventViewer,
@@ -72,7 +72,6 @@ const WRITES_PER_TURN = 50;
  * twentieth of the main thread.
  */
 const REST_FACTOR = 20;
-const SOURCES_MS = 2_000;
 /**
  * Maximum time without anything sent to a subscriber; then it is sent an `alive` event. This makes proxies keep the
  * connection, and clients can detect that it is lost.
@@ -93,7 +92,6 @@ const MAX_AGE_MS = 3_600_000;
  * at the same time.
  */
 const RETRY_MS = 2_000;
-const MAX_ID_LENGTH = 64;
 
 /**
  * A comment, which keeps the connection open, as the specification of server-sent events suggests; and an event,
@@ -449,119 +447,6 @@ function makePiece(
   const events = [...byKind].map(([kind, texts]) => `event: ${kind}\ndata: [${texts.join(',')}]\n`);
   // Only the last event has an id: a client that has not received it is sent the whole piece again.
   return { bytes: Buffer.from(`${events.join('\n')}id: ${idPrefix}${version}\n\n`), version };
-}
-
-interface CollectionParts {
-  readonly id: string;
-  readonly clock: Clock;
-  readonly sources: readonly PictureSource[];
-  readonly namespaces: readonly Namespace[];
-  readonly onChange: () => void;
-}
-
-/** Collects the pictures while there are subscribers. */
-class EventCollection {
-  readonly id: string;
-  readonly journal = new PictureJournal();
-  readonly #parts: CollectionParts;
-  /** Namespaces and sources that have not been read yet. */
-  readonly #unread: Set<Namespace | PictureSource>;
-  /** Keys of the last reading of each source. */
-  readonly #keys = new Map<PictureSource, Set<string>>();
-  readonly #reading = new Map<PictureSource, Promise<void>>();
-  #published = 0;
-  #isPublished = false;
-  #timer: CancelTimer | null = null;
-  #isStopped = false;
-
-  constructor(parts: CollectionParts) {
-    this.id = parts.id;
-    this.#parts = parts;
-    this.#unread = new Set([...parts.namespaces, ...parts.sources]);
-  }
-
-  /** Entries of up to this version may be sent. */
-  get published(): number {
-    return this.#published;
-  }
-
-  /** Whether everything has been read and published once. */
-  get isPublished(): boolean {
-    return this.#isPublished;
-  }
-
-  /** Whether the first full picture has been read and not been published yet. */
-  get isDue(): boolean {
-    return !this.#isPublished && this.#unread.size === 0;
-  }
-
-  start(): void {
-    for (const source of this.#parts.sources) source.follow?.(() => void this.#read(source));
-    this.#readSources();
-  }
-
-  stop(): void {
-    this.#isStopped = true;
-    this.#timer?.();
-    for (const source of this.#parts.sources) source.follow?.(null);
-  }
-
-  /** Resolves when nothing is being read. */
-  async idle(): Promise<void> {
-    await Promise.all(this.#reading.values());
-  }
-
-  markRead(part: Namespace | PictureSource): void {
-    this.#unread.delete(part);
-  }
-
-  publish(): void {
-    this.#published = this.journal.version;
-    if (this.#unread.size === 0) this.#isPublished = true;
-  }
-
-  /** The version of an event id; null if it has another prefix, or the journal does not have all changes since. */
-  versionOf(eventId: string | null, prefix: string): number | null {
-    if (eventId === null || eventId.length > MAX_ID_LENGTH || !eventId.startsWith(prefix)) return null;
-    const digits = eventId.slice(prefix.length);
-    const version = /^\d{1,15}$/.test(digits) ? Number(digits) : Number.NaN;
-    return version <= this.#published && this.journal.hasSince(version) ? version : null;
-  }
-
-  #readSources(): void {
-    for (const source of this.#parts.sources) void this.#read(source);
-    this.#timer = this.#parts.clock.after(SOURCES_MS, () => this.#readSources());
-  }
-
-  /** Reads a source, or joins the reading in progress. */
-  #read(source: PictureSource): Promise<void> {
-    let reading = this.#reading.get(source);
-    if (reading === undefined) {
-      reading = this.#readOnce(source).finally(() => this.#reading.delete(source));
-      this.#reading.set(source, reading);
-    }
-    return reading;
-  }
-
-  async #readOnce(source: PictureSource): Promise<void> {
-    let hasChanged = this.#unread.has(source);
-    try {
-      const keys = new Set<string>();
-      for (const picture of await source.read()) {
-        if (this.#isStopped) return;
-        keys.add(picture.key);
-        if (this.journal.put(picture)) hasChanged = true;
-      }
-      for (const key of this.#keys.get(source) ?? []) {
-        if (!keys.has(key) && this.journal.remove({ kind: source.kind, key })) hasChanged = true;
-      }
-      this.#keys.set(source, keys);
-    } catch {
-      // An engine is unavailable, which is an alarm. Earlier pictures stay.
-    }
-    this.markRead(source);
-    if (hasChanged && !this.#isStopped) this.#parts.onChange();
-  }
 }
 
 function tooManySubscribers({ total, perUser }: UserLimits): QuaysideError {

@@ -53,7 +53,7 @@ export const EVENTS: readonly Mutant[] = [
     name: 'the full picture waits for the next update',
     suite: 'HTTP events',
     edits: edit(
-      'events/publisher.ts',
+      'events/collection.ts',
       'return !this.#isPublished && this.#unread.size === 0;',
       'return false;',
     ),
