@@ -1,6 +1,5 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import findMyWay from 'find-my-way';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
 import type { RenewUser, User } from '../access/user.ts';
@@ -22,7 +21,8 @@ import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
 import { type HttpRequest, rejectIfLonger, wholeBody } from './request.ts';
 import { HttpResponse } from './response.ts';
-import { headerLines, INERT_HEADERS, METHODS, type Method, type Route, type RouteMatch } from './route.ts';
+import { headerLines, INERT_HEADERS, type Route, type RouteMatch } from './route.ts';
+import { Router } from './router.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 
 const HSTS = headerLines(['strict-transport-security', 'max-age=31536000']);
@@ -590,37 +590,6 @@ function truncated(text: string | null): string | null {
 function truncatedParams(params: RouteMatch['params']): Record<string, string | null> {
   return Object.fromEntries(Object.entries(params).map(([name, value]) => [name, truncated(value ?? null)]));
 }
-
-/** Finds the route for a method and a path. */
-class Router {
-  readonly #finder = findMyWay({
-    // The name check rejects names that are too long, with an error that states the limit.
-    maxParamLength: LIMITS.nameBytes * 100,
-  });
-
-  constructor(routes: readonly Route[]) {
-    // Called before there are routes, so that those of a method are compiled at its first request. Compiling all of
-    // them takes 4 % of the start.
-    this.#finder.compile();
-    for (const route of routes) {
-      this.#finder.on([...route.methods], route.path, NEVER_CALLED, route);
-    }
-  }
-
-  /** Takes a percent-encoded path without its query. Returns decoded parameters; null if no route matches. */
-  find(method: string, path: string): RouteMatch | null {
-    const found = this.#finder.find(method as Method, path);
-    return found === null ? null : { route: found.store as Route, params: found.params };
-  }
-
-  /** The methods of a path, for `Allow`; empty if the path does not exist. */
-  allowed(path: string): Method[] {
-    return METHODS.filter((method) => this.#finder.find(method, path) !== null);
-  }
-}
-
-/** The finder requires a handler for each route; only its `store` is used here. */
-const NEVER_CALLED = (): void => {};
 
 /** Whether a path is percent-encoded UTF-8. If it is not, the finder does not find its route. */
 function isWellEncoded(path: string): boolean {
