@@ -13,8 +13,8 @@ import {
 import { invalidParameter, isOutage, QuaysideError } from '../model/errors.ts';
 import { headerOf } from '../model/headers.ts';
 import { DEAD_LETTER_AT, DEAD_LETTER_REASON, FROM_QUEUE } from '../model/service-headers.ts';
-import type { Payer } from '../sandbox/dispatcher.ts';
 import { createCheckLimit } from '../sandbox/limits.ts';
+import type { Payer } from '../sandbox/request-queue.ts';
 import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import type { Clock } from '../util/clock.ts';

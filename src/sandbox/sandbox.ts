@@ -3,7 +3,6 @@ import { QuaysideError } from '../model/errors.ts';
 import { textOfBytes } from '../util/byte-text.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
-import type { Payer } from './dispatcher.ts';
 import { Dispatcher } from './dispatcher.ts';
 import { bodyAllowanceMs, DEFAULT_LIMITS, type SandboxLimits, type SourceProblem } from './limits.ts';
 import {
@@ -18,6 +17,7 @@ import {
   VERDICT_CODES,
   type VerdictExtra,
 } from './protocol.ts';
+import type { Payer } from './request-queue.ts';
 
 /**
  * Runs the selectors of exchanges so that they cannot escape, harm the server, or block other selectors: see ADR 4. Its

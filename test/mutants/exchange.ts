@@ -10,7 +10,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'the selector thread is shared by requests and not by time',
     suite: 'selector wait queue',
     edits: edit(
-      'sandbox/dispatcher.ts',
+      'sandbox/request-queue.ts',
       'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#leastUsedMs) + ms;',
       'const used = Math.max(this.#usage.get(key)?.used ?? 0, this.#leastUsedMs) + 1;',
     ),
@@ -19,9 +19,9 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     name: 'who was idle has saved up time on the selector thread',
     suite: 'selector wait queue',
     edits: [
-      ...edit('sandbox/dispatcher.ts', 'else usage.used = Math.max(usage.used, this.#leastUsedMs);', ''),
+      ...edit('sandbox/request-queue.ts', 'else usage.used = Math.max(usage.used, this.#leastUsedMs);', ''),
       ...edit(
-        'sandbox/dispatcher.ts',
+        'sandbox/request-queue.ts',
         'Math.max(this.#usage.get(key)?.used ?? 0, this.#leastUsedMs) + ms',
         '(this.#usage.get(key)?.used ?? 0) + ms',
       ),

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { type QueuedRequest, RequestQueue } from '../../src/sandbox/dispatcher.ts';
+import { type QueuedRequest, RequestQueue } from '../../src/sandbox/request-queue.ts';
 
 /** `N1a`: paid by user N, of program 1, a. */
 interface Item extends QueuedRequest {
