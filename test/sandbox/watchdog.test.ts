@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { type Progress, Watchdog } from '../../src/sandbox/dispatcher.ts';
+import { type Progress, Watchdog } from '../../src/sandbox/watchdog.ts';
 import { FakeClock } from '../support/clock.ts';
 
 /** A watchdog on a thread that a test plays. */
