@@ -60,7 +60,7 @@ export class LoginLimits {
     if (waitMs > 0) await new Promise<void>((resolve) => this.#clock.after(waitMs, resolve));
   }
 
-  /** Undoes `approach` for an attempt that needs no check. */
+  /** Undoes `admit` for an attempt that needs no check. */
   release(origin: Origin): void {
     const { limit, key } = this.#delayingLimit(origin);
     limit.refund(key);
@@ -78,7 +78,7 @@ export class LoginLimits {
     this.#networks.add(origin.network, origin.name);
   }
 
-  /** Undoes `approach` and `spend` after a correct password. */
+  /** Undoes `admit` and `spend` after a correct password. */
   refund(origin: Origin): void {
     this.release(origin);
     if (origin.isKnown) return;

@@ -3,32 +3,6 @@ import { quote } from '../util/quote.ts';
 import { canonical, type Declaration, parseDeclaration } from './declaration.ts';
 import type { ExchangeState } from './record.ts';
 
-/** The rights of a user that exchanges check. */
-interface OwnerRights {
-  may(right: 'exchange' | 'read' | 'write', namespace: string): boolean;
-}
-
-/** Returns the rights of a user; null: there is no such user. */
-export type FindOwner = (name: string) => OwnerRights | null;
-
-/** Why an exchange may not run on behalf of its owner any more; null: it may. Does not mention namespaces. */
-export function lostOwner(
-  { owner, declaration: { src, dst } }: Pick<StoredExchange, 'owner' | 'declaration'>,
-  find: FindOwner,
-): string | null {
-  if (owner === '') return null;
-  const rights = find(owner);
-  if (rights === null) {
-    return `User ${quote(owner)}, who declared this exchange, is no longer a user. A user who starts it becomes its owner.`;
-  }
-  const hasAll =
-    rights.may('exchange', src.ns) &&
-    rights.may('read', src.ns) &&
-    dst.every(({ ns }) => rights.may('write', ns));
-  if (hasAll) return null;
-  return `User ${quote(owner)}, who declared this exchange, has lost a right that it needs.`;
-}
-
 /** The content of an exchange's definition. */
 export interface StoredExchange extends ExchangeState {
   readonly declaration: Declaration;
@@ -57,4 +31,30 @@ export function toStored(value: JsonValue): StoredExchange {
     stopped: typeof stopped === 'boolean' ? stopped : null,
     lastError: typeof lastError === 'string' ? lastError : null,
   };
+}
+
+/** The rights of a user that exchanges check. */
+interface OwnerRights {
+  may(right: 'exchange' | 'read' | 'write', namespace: string): boolean;
+}
+
+/** Returns the rights of a user; null: there is no such user. */
+export type FindOwner = (name: string) => OwnerRights | null;
+
+/** Why an exchange may not run on behalf of its owner any more; null: it may. Does not mention namespaces. */
+export function lostOwner(
+  { owner, declaration: { src, dst } }: Pick<StoredExchange, 'owner' | 'declaration'>,
+  find: FindOwner,
+): string | null {
+  if (owner === '') return null;
+  const rights = find(owner);
+  if (rights === null) {
+    return `User ${quote(owner)}, who declared this exchange, is no longer a user. A user who starts it becomes its owner.`;
+  }
+  const hasAll =
+    rights.may('exchange', src.ns) &&
+    rights.may('read', src.ns) &&
+    dst.every(({ ns }) => rights.may('write', ns));
+  if (hasAll) return null;
+  return `User ${quote(owner)}, who declared this exchange, has lost a right that it needs.`;
 }

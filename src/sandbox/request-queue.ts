@@ -55,7 +55,7 @@ class FairQueue<K, V> {
     return false;
   }
 
-  /** The next of the keys that `mayGo` accepts (null: all); among equal keys, the first in the queue. */
+  /** The next of the keys that `accepts` accepts (null: all); among equal keys, the first in the queue. */
   next(accepts: ((key: K, value: V) => boolean) | null): [K, V] | null {
     let next: [K, V] | null = null;
     let nextEnd = Infinity;
@@ -121,7 +121,7 @@ export class RequestQueue<T extends QueuedRequest> {
     this.#resumed.unshift(item);
   }
 
-  /** Removes and returns the next of the requests that `mayGo` accepts; null: any. */
+  /** Removes and returns the next of the requests that `accepts` accepts; null: any. */
   next(accepts: ((request: QueuedRequest) => boolean) | null = null): T | null {
     if (this.#resumed.length > 0) {
       const first = accepts === null ? 0 : this.#resumed.findIndex(accepts);
