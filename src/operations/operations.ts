@@ -19,6 +19,7 @@ import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import type { Service } from '../util/service.ts';
 import { TRANSIT_QUEUE } from './changer.ts';
+import { MigrationRun } from './migration-run.ts';
 import {
   type Action,
   type OperationQueues,
@@ -27,7 +28,7 @@ import {
   queuesOf,
   statesOf,
 } from './request.ts';
-import { MigrationRun, OperationRun } from './run.ts';
+import { OperationRun } from './run.ts';
 import type { Searches } from './search.ts';
 import {
   BOUND_MS,

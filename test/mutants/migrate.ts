@@ -225,7 +225,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'a migration ends when the old engine is empty for a moment',
     suite: 'migrations',
     edits: edit(
-      'operations/run.ts',
+      'operations/migration-run.ts',
       'clock.monotonic() - this.#emptySince >= EMPTY_MS',
       'clock.monotonic() - this.#emptySince >= 0',
     ),

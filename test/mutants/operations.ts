@@ -407,7 +407,7 @@ export const OPERATIONS: readonly Mutant[] = [
     name: 'an operation fails while an engine is unavailable',
     suite: 'moves to another engine',
     edits: edit(
-      'operations/run.ts',
+      'operations/transient.ts',
       `  'storage-unavailable',
 `,
       '',

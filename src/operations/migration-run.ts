@@ -1,0 +1,127 @@
+import type { Broker } from '../broker/broker.ts';
+import type { BrokerLog } from '../broker/ports.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { Clock } from '../util/clock.ts';
+import { Pause } from '../util/pause.ts';
+import { type OperationEnd, type OperationProgress, type StoredOperation, ZERO } from './stored.ts';
+import { isTransient } from './transient.ts';
+
+interface MigrationRunOptions {
+  readonly id: string;
+  readonly operation: StoredOperation;
+  readonly broker: Broker;
+  readonly clock: Clock;
+  readonly log: BrokerLog;
+  /** Stores the end. @throws QuaysideError as `Definitions.put` */
+  readonly storeEnd: (end: OperationEnd) => Promise<void>;
+}
+
+/** How often the elements left in the old engine are counted. */
+const CHECK_MS = 1_000;
+/** How long the old engine must stay empty: calls made before the migration started settle within 5 s. */
+const EMPTY_MS = 6_000;
+
+/**
+ * Moves a namespace to another engine: joins the two engines, and waits until consumers have drained the old one.
+ *
+ * It stores no progress: a later start joins the engines again and counts what is left.
+ */
+export class MigrationRun {
+  readonly #options: MigrationRunOptions;
+  #progress: OperationProgress = {
+    node: null,
+    counters: ZERO,
+    samples: [],
+    error: null,
+    isThrown: false,
+    cursor: null,
+    pending: null,
+  };
+  /** When the old engine was first found empty, on the monotonic clock; null while it has elements. */
+  #emptySince: number | null = null;
+  /** Whether the last step failed, so that only the first failure of several is logged. */
+  #isFailing = false;
+  #isStopping = false;
+  readonly #pause: Pause;
+  #running: Promise<void> | null = null;
+
+  constructor(options: MigrationRunOptions) {
+    this.#options = options;
+    this.#pause = new Pause(options.clock);
+  }
+
+  get progress(): OperationProgress {
+    return this.#progress;
+  }
+
+  /** Resolves when the migration has ended, or was stopped. Never rejects. */
+  start(): Promise<void> {
+    this.#running ??= this.#run();
+    return this.#running;
+  }
+
+  /** Does nothing: a migration cannot be cancelled. */
+  cancel(): void {}
+
+  async stop(): Promise<void> {
+    this.#isStopping = true;
+    this.#pause.end();
+    await this.#running;
+  }
+
+  async #run(): Promise<void> {
+    const { log, id } = this.#options;
+    while (!this.#isStopping) {
+      try {
+        const state = await this.#step();
+        this.#isFailing = false;
+        if (state !== null) {
+          await this.#end(state);
+          return;
+        }
+      } catch (error) {
+        if (!this.#isFailing) log.warn({ err: error, operation: id }, 'a migration waits for an engine');
+        this.#isFailing = true;
+      }
+      if (!this.#isStopping) await this.#pause.wait(CHECK_MS);
+    }
+  }
+
+  /** Returns how the migration ended, or null if it continues. @throws any error after which the step is repeated */
+  async #step(): Promise<OperationEnd['state'] | null> {
+    const { broker, clock, operation } = this.#options;
+    const { source, to } = operation.request;
+    try {
+      const migration = await broker.migrate(source.ns, to?.ns ?? '');
+      this.#note(await migration.left());
+    } catch (error) {
+      // Joined engines cannot be separated, so the migration continues.
+      const isJoined = broker
+        .namespaces()
+        .some(({ name, migration }) => name === source.ns && migration !== null);
+      if (isJoined || isTransient(error)) throw error;
+      const message = error instanceof QuaysideError ? error.message : 'The server failed.';
+      this.#progress = { ...this.#progress, error: message };
+      return 'failed';
+    }
+    if (this.#emptySince === null) return null;
+    return clock.monotonic() - this.#emptySince >= EMPTY_MS ? 'done' : null;
+  }
+
+  /** @param left elements in the old engine; may increase for a moment if a pop is returned undelivered */
+  #note(left: number): void {
+    const { clock, operation } = this.#options;
+    this.#emptySince = left > 0 ? null : (this.#emptySince ?? clock.monotonic());
+    const changed = Math.max(0, operation.estimate - left);
+    this.#progress = {
+      ...this.#progress,
+      counters: { seen: operation.estimate, matched: operation.estimate, changed, failed: 0 },
+    };
+  }
+
+  async #end(state: OperationEnd['state']): Promise<void> {
+    const { clock, storeEnd } = this.#options;
+    const { counters, samples, error } = this.#progress;
+    await storeEnd({ state, at: clock.now(), counters, samples, error, isThrown: false });
+  }
+}
