@@ -3,7 +3,9 @@ import type { CancelTimer, Clock } from '../util/clock.ts';
 import { PictureJournal } from './journal.ts';
 import type { PictureSource } from './pictures.ts';
 
+/** How often sources are read. */
 const SOURCES_MS = 2_000;
+/** Longer event ids of clients are not parsed. */
 const MAX_ID_LENGTH = 64;
 
 interface CollectionParts {

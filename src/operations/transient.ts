@@ -1,6 +1,6 @@
 import { QuaysideError } from '../model/errors.ts';
 
-/** Transient errors: the page is repeated. Any other error fails the operation. */
+/** Codes of errors after which the failed step of an operation is repeated. Any other error fails the operation. */
 const TRANSIENT: ReadonlySet<string> = new Set([
   'storage-unavailable',
   'outcome-unknown',
