@@ -10,7 +10,7 @@ import { declare, ExchangeNode, openEngine } from './node.ts';
 const OVERLOADED = { code: 'overloaded', details: { retryAfterMs: 1000 } };
 const DECLARATION = declare('N/a', [['N/b', 'true']]);
 
-/** A sandbox whose selectors are asked when the test says so. */
+/** A sandbox whose checks and selectors wait until the test releases them. */
 class HeldSandbox implements SelectorSandbox {
   readonly payers: (string | undefined)[] = [];
   checks = 0;
@@ -42,7 +42,7 @@ class HeldSandbox implements SelectorSandbox {
   }
 }
 
-describe('Tries of exchanges', () => {
+describe('Dry runs of exchanges', () => {
   const sandbox = new HeldSandbox();
   let node: ExchangeNode;
   let close: () => Promise<void>;
@@ -62,7 +62,7 @@ describe('Tries of exchanges', () => {
 
   after(() => close());
 
-  it('wait for their turn while two of the same user are in progress, two of them, and not for those of others', async () => {
+  it('run two at a time per user; two more wait, and others of that user are rejected', async () => {
     const four = Array.from({ length: 4 }, () => attempt('evil'));
     const other = attempt('honest');
     await assert.rejects(attempt('evil'), OVERLOADED);
@@ -73,7 +73,7 @@ describe('Tries of exchanges', () => {
     assert.deepEqual(sandbox.payers, ['evil', 'evil', 'honest', 'evil', 'evil']);
   });
 
-  it('wait for their turn while sixteen are in progress', async () => {
+  it('run sixteen at a time over all users', async () => {
     const first = sandbox.payers.length;
     const all = Array.from({ length: 17 }, (_, i) => attempt(`user ${i}`));
     await sandbox.release(16);
@@ -82,7 +82,7 @@ describe('Tries of exchanges', () => {
     await Promise.all(all);
   });
 
-  it('and creates have two checks of one user in progress; 32 more wait, in order', async () => {
+  it('share the limit of two checks per user with creates; 32 more wait, in order', async () => {
     sandbox.holdsChecks = true;
     const before = sandbox.checks;
     const caller = { name: 'evil', maySee: () => true, maySeeBodies: () => true };
@@ -101,7 +101,7 @@ describe('Tries of exchanges', () => {
     sandbox.holdsChecks = false;
   });
 
-  it('are checked for what the exchange is when their turn comes: it may have been changed', async () => {
+  it('check the exchange as it is once they run, because it may have changed while they waited', async () => {
     const caller = { name: 'user', maySee: () => true, maySeeBodies: () => true };
     await node.exchanges.create('changed', declare('N/changed', ['N/d']));
     const others = [attempt('user'), attempt('user')];
@@ -118,13 +118,13 @@ describe('Tries of exchanges', () => {
     const opened = sandbox.payers.length;
     await sandbox.release(2);
     await Promise.all(others);
-    // One that is not rejected opens a program.
+    // A dry run that is not rejected opens a program.
     await until(() => code !== null || sandbox.payers.length > opened);
     assert.equal(code, 'forbidden');
     await node.exchanges.delete('changed');
   });
 
-  it('make room again where they fail', async () => {
+  it('free their place when they fail', async () => {
     for (let i = 0; i < 20; i += 1) {
       const missing = node.exchanges.dryRun('missing', element(), null);
       await assert.rejects(missing, { code: 'exchange-not-found' });

@@ -4,7 +4,7 @@ import { patientSandbox } from '../sandbox/elements.ts';
 import { engineWithDefinitions } from '../support/engine-with.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
-it('an exchange of the configuration file belongs to the server, though a user who is gone declared the same', async () => {
+it('an exchange of the configuration file belongs to the server, even if a removed user created the same exchange', async () => {
   const sandbox = patientSandbox();
   await sandbox.start();
   const { namespaces, clock, close } = await openEngine('N');
@@ -25,7 +25,7 @@ it('an exchange of the configuration file belongs to the server, though a user w
   assert.deepEqual([stopped, lastError], [null, null]);
 });
 
-it('an exchange of the configuration file stays stopped if it is stopped while a node starts that declares it otherwise', async () => {
+it('an exchange of the configuration file stays stopped if it is stopped while a node with a different declaration starts', async () => {
   const sandbox = patientSandbox();
   await sandbox.start();
   const { namespaces, clock, close } = await openEngine('N');
@@ -33,7 +33,7 @@ it('an exchange of the configuration file stays stopped if it is stopped while a
     configured: new Map([['x', declare('N/from', ['N/to'])]]),
   }).start();
   let isStopped = false;
-  /** Stops it as soon as the other node has read it. */
+  /** Stops the exchange as soon as the starting node has read it. */
   const stopped = namespaces.map((namespace) => ({
     ...namespace,
     engine: engineWithDefinitions(namespace.engine, (real) => ({

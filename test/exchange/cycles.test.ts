@@ -10,12 +10,12 @@ function edge(key: string, src: string, ...dst: readonly string[]): Edge {
   return { key, declaration: declare(src, dst) };
 }
 
-/** `size` exchanges, each to the source of the next, the last to that of the first. */
+/** `size` exchanges, each with the source of the next one as destination, and the last with that of the first. */
 function ring(size: number): Edge[] {
   return Array.from({ length: size }, (_, i) => edge(`x${i}`, `N/q${i}`, `N/q${(i + 1) % size}`));
 }
 
-/** Queues by an exchange's way to go: what the loops are checked against. */
+/** The destinations of a queue's exchanges: the reference against which loops are checked. */
 function nextQueues(edges: readonly Edge[], queue: string): string[] {
   return edges
     .filter(({ declaration: { src } }) => nameOf(src) === queue)
@@ -26,7 +26,7 @@ function nameOf({ ns, queue }: { ns: string; queue: string }): string {
   return `${ns}/${queue}`;
 }
 
-/** Exchanges on a shortest way between two queues, or null: breadth first, with nothing kept. */
+/** Exchanges on a shortest path between two queues; null: there is no path. Breadth first, without a cache. */
 function distance(edges: readonly Edge[], from: string, to: string): number | null {
   let reached = new Set([from]);
   for (let steps = 0; ; steps += 1) {
@@ -37,7 +37,7 @@ function distance(edges: readonly Edge[], from: string, to: string): number | nu
   }
 }
 
-/** How long a shortest loop is for each destination, in exchanges, the shortest first. */
+/** The length of a shortest loop through each destination, in exchanges, ascending. */
 function lengths(edges: readonly Edge[], { declaration: { src, dst } }: Edge): number[] {
   return [...new Set(dst.map(nameOf))]
     .map((queue) => distance(edges, queue, nameOf(src)))
@@ -62,8 +62,8 @@ const graphs: fc.Arbitrary<Edge[]> = fc
     declared.map(([src, dst], i) => edge(`x${i}`, `N/q${src}`, ...dst.map((to) => `N/q${to}`))),
   );
 
-describe('The loops through an exchange', () => {
-  it('are a shortest one for each destination that leads back, the shortest first', () => {
+describe('Loops through an exchange', () => {
+  it('contain a shortest one for each destination that leads back, the shortest first', () => {
     fc.assert(
       fc.property(graphs, (edges) => {
         const graph = new ExchangeGraph(edges);
@@ -79,11 +79,11 @@ describe('The loops through an exchange', () => {
     );
   });
 
-  it('are none for an exchange that is not declared', () => {
+  it('are empty for an exchange that is not declared', () => {
     assert.deepEqual(new ExchangeGraph(ring(2)).loopsThrough('other'), []);
   });
 
-  it(`are at most ${MAX_LOOPS}, the shortest ones`, () => {
+  it(`are the ${MAX_LOOPS} shortest ones at most`, () => {
     const backs = Array.from({ length: 30 }, (_, i) => edge(`b${i}`, `N/b${i}`, i < 20 ? 'N/far' : 'N/s'));
     const start = edge('start', 'N/s', ...backs.map((_, i) => `N/b${i}`));
     const loops = new ExchangeGraph([start, edge('last', 'N/far', 'N/s'), ...backs]).loopsThrough('start');
@@ -93,7 +93,7 @@ describe('The loops through an exchange', () => {
     );
   });
 
-  it(`are cut after ${MAX_LOOP_LENGTH} ids, and then do not end where they began`, () => {
+  it(`are truncated after ${MAX_LOOP_LENGTH} ids, and then do not end with their first id`, () => {
     const [whole] = new ExchangeGraph(ring(MAX_LOOP_LENGTH)).loopsThrough('x0');
     assert.equal(whole?.length, MAX_LOOP_LENGTH + 1);
     assert.equal(whole?.at(-1), 'x0');
@@ -101,7 +101,7 @@ describe('The loops through an exchange', () => {
     assert.deepEqual(cut, whole?.slice(0, -1));
   });
 
-  it('are one of a single key where a bounded search finds no way back', () => {
+  it('consist of the exchange’s own key if the bounded search ends before it finds a path back', () => {
     const edges = [...ring(50), edge('out', 'N/q0', 'N/nowhere')];
     const graph = new ExchangeGraph(edges, 10);
     assert.deepEqual(graph.loopsThrough('x0'), [['x0']]);
@@ -109,19 +109,19 @@ describe('The loops through an exchange', () => {
     assert.deepEqual(graph.loopsThrough('out'), []);
   });
 
-  it('are the shorter ones where the search ends before it found all', () => {
+  it('are the shorter ones if the bounded search ends before it found all', () => {
     const edges = [...ring(50), edge('self', 'N/q0', 'N/q0', 'N/q1')];
     assert.deepEqual(new ExchangeGraph(edges, 10).loopsThrough('self'), [['self', 'self']]);
   });
 
-  it('are found in a chain longer than the call stack is deep', () => {
+  it('are found in a ring longer than the maximum call depth', () => {
     const graph = new ExchangeGraph(ring(50_000), 100_000);
     assert.equal(graph.loopsThrough('x1')[0]?.length, MAX_LOOP_LENGTH);
   });
 });
 
 describe('The destinations of an exchange that lead back', () => {
-  it('are those from which its source can be reached', () => {
+  it('are those from which its source is reachable', () => {
     fc.assert(
       fc.property(graphs, (edges) => {
         const graph = new ExchangeGraph(edges);
@@ -136,7 +136,7 @@ describe('The destinations of an exchange that lead back', () => {
   });
 });
 
-describe('The loops that a caller may see', () => {
+describe('The loops visible to a caller', () => {
   const edges = [
     edge('here', 'N/a', 'M/b', 'N/c'),
     edge('hidden', 'M/b', 'N/a'),
@@ -144,7 +144,7 @@ describe('The loops that a caller may see', () => {
     edge('back', 'N/d', 'N/a'),
   ];
 
-  it('pass only through exchanges whose source namespace it may see', () => {
+  it('contain only exchanges whose source namespace the caller may see', () => {
     const some = {
       name: 'some',
       maySee: (namespace: string) => namespace === 'N',

@@ -14,11 +14,11 @@ import { until } from '../support/until.ts';
 import { declare, ExchangeNode, FILLS_ITS_MEMORY, header } from './node.ts';
 
 const MAX_TRIES = 2;
-/** More than would have moved the element to the dead-letter queue. */
+/** More than would move the element to the dead-letter queue if they counted as tries. */
 const REFUSALS = 2 * MAX_TRIES;
 const REQUEUE_MS = 5_000;
 
-describe('an element whose copies a destination does not take', () => {
+describe('an element whose copy a destination rejects', () => {
   const sandbox = patientSandbox();
   let here: TestEngine;
   let there: TestEngine;
@@ -66,7 +66,7 @@ describe('an element whose copies a destination does not take', () => {
   });
 
   for (const to of ['far', 'N']) {
-    it(`comes again each 5 s until it does, with no try counted and in no dead letter, in ${to}`, async () => {
+    it(`is retried every 5 s without counting a try or becoming a dead letter, in ${to}`, async () => {
       const src = `from-${to}`;
       await node.exchanges.create('x', declare(`N/${src}`, [`${to}/to`], { reserve: true }));
       await until(() => Object.keys(node.exchanges.record('x').pending_tids).length === 1);
@@ -98,7 +98,7 @@ describe('an element whose copies a destination does not take', () => {
     });
   }
 
-  it('differs from an overrun of a selector, whose element becomes a dead letter', async () => {
+  it('becomes a dead letter if its selector exceeds a limit instead', async () => {
     const src = 'hopeless';
     await node.exchanges.create('x', declare(`N/${src}`, [['N/to', FILLS_ITS_MEMORY]]));
     await node.insert('N', src, 'poison');
@@ -111,7 +111,10 @@ describe('an element whose copies a destination does not take', () => {
     assert.equal(node.exchanges.record('x').stats.put_back, MAX_TRIES);
   });
 
-  /** Only while nothing is in progress, so that no lease expires. The loop waits as well, up to 7.5 s after a fault. */
+  /**
+   * Advances the clock only while nothing is reserved, so that no lease expires. After a failure the exchange pauses as
+   * well, for up to 7.5 s.
+   */
   async function passTime(src: string, isOver: () => boolean): Promise<void> {
     while (!isOver()) {
       const { resvSize } = await node.broker.namespace('N').visit(src).status(null);

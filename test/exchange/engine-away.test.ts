@@ -10,16 +10,16 @@ import { declare, ExchangeNode, openEngine } from './node.ts';
 type Opened = Awaited<ReturnType<typeof openEngine>>;
 type Verb = 'get' | 'list' | 'put' | 'delete';
 
-/** Calls of one verb, held between the engine's answer and the node. */
+/** Calls of one method, held between the engine's reply and the node. */
 interface Held {
   /** Resolves when a call is held. */
   readonly called: Promise<void>;
   count(): number;
-  /** Lets the held calls end, with the engine's answers or with a fault; later calls are not held. */
+  /** Completes the held calls with the engine's replies or with an error; later calls are not held. */
   release(fault?: Error): void;
 }
 
-describe('exchanges of two engines of which one is away', () => {
+describe('exchanges of two engines, one of which is unavailable', () => {
   const sandbox = patientSandbox();
   let here: Opened;
   let there: Opened;
@@ -32,7 +32,7 @@ describe('exchanges of two engines of which one is away', () => {
     await sandbox.start();
     there = await openEngine('far');
     here = await openEngine('N');
-    // The one that is away is asked first.
+    // The unavailable engine is called first.
     node = await new ExchangeNode([...there.namespaces, ...here.namespaces], here.clock, sandbox).start();
   });
 
@@ -53,7 +53,7 @@ describe('exchanges of two engines of which one is away', () => {
   const has = (id: string): boolean => node.exchanges.list().some(([known]) => known === id);
   const away = new QuaysideError('storage-unavailable', 'planted');
 
-  it('creates, stops, starts and deletes those of the other engine', async () => {
+  it('are created, stopped, started and deleted on the other engine', async () => {
     const gets = hold(there.engine.definitions, 'get');
     const stuck = node.exchanges.stopExchange(far);
     await gets.called;
@@ -68,7 +68,7 @@ describe('exchanges of two engines of which one is away', () => {
     await assert.rejects(stuck, { code: 'storage-unavailable' });
   });
 
-  it('changes one exchange in the order in which that was asked for', async () => {
+  it('are changed in the order of requests', async () => {
     const gets = hold(there.engine.definitions, 'get');
     const changes = [
       node.exchanges.stopExchange(far),
@@ -85,7 +85,7 @@ describe('exchanges of two engines of which one is away', () => {
     assert.equal(node.exchanges.record(far).stopped, null);
   });
 
-  it('asks both side by side to reload, and takes in what one answers though the other does not', async () => {
+  it('are reloaded from both engines concurrently, and from one even if the other fails', async () => {
     const lists = [hold(there.engine.definitions, 'list'), hold(here.engine.definitions, 'list')];
     const reloaded = node.exchanges.reload();
     await Promise.all(lists.map(({ called }) => called));
@@ -108,7 +108,7 @@ describe('exchanges of two engines of which one is away', () => {
     assert.deepEqual([has(near), has(far)], [false, true]);
   });
 
-  it('reloads at once while a change is stuck', async () => {
+  it('are reloaded without waiting for a pending change', async () => {
     const puts = hold(there.engine.definitions, 'put');
     const stuck = node.exchanges.stopExchange(far);
     await puts.called;
@@ -118,7 +118,7 @@ describe('exchanges of two engines of which one is away', () => {
     assert.equal(node.exchanges.record(far).stopped, true);
   });
 
-  it('deletes one that it does not run, wherever that is stored, and says where it cannot tell', async () => {
+  it('are deleted wherever they are stored, even if they do not run here; an error reports an unavailable engine', async () => {
     const { definitions } = here.engine;
     const declaration = declare(`absent/${near}`, [`N/${near}-to`]);
     await definitions.put(
@@ -133,7 +133,7 @@ describe('exchanges of two engines of which one is away', () => {
     ] as const) {
       const gets = hold(there.engine.definitions, 'get');
       const deleted = node.exchanges.delete(id);
-      // Where this node has heard who stores it, the others are not asked.
+      // If this node knows the engine with the definition, it does not ask the others.
       if (refusal !== null) await gets.called;
       gets.release(away);
       await (refusal === null ? deleted : assert.rejects(deleted, refusal));
@@ -141,7 +141,7 @@ describe('exchanges of two engines of which one is away', () => {
     }
   });
 
-  it('asks no engine whose namespaces are not wanted', async () => {
+  it('are reloaded only from engines with the requested namespaces', async () => {
     const lists = hold(there.engine.definitions, 'list');
     await node.exchanges.reload((namespace) => namespace === 'N');
     assert.equal(lists.count(), 0);
@@ -149,7 +149,7 @@ describe('exchanges of two engines of which one is away', () => {
     lists.release();
   });
 
-  it('is not set back by a listing that is older than a change', async () => {
+  it('are not reverted by a listing that is older than a change', async () => {
     await node.exchanges.create(`${far}-gone`, declare(`far/${far}`, [`far/${far}-to`]));
     const lists = hold(there.engine.definitions, 'list');
     const reloaded = node.exchanges.reload();
@@ -163,7 +163,7 @@ describe('exchanges of two engines of which one is away', () => {
     assert.deepEqual([has(`${far}-gone`), has(`${far}-new`)], [false, true]);
   });
 
-  it('is read again where the first reading of what another node changed failed', async () => {
+  it('are read again if reading another node’s change failed at first', async () => {
     const { definitions } = there.engine;
     const [stored] = (await definitions.list('exchange')).filter(({ key }) => key === far);
     assert.ok(stored !== undefined);
@@ -178,12 +178,12 @@ describe('exchanges of two engines of which one is away', () => {
     while (node.exchanges.record(far).stopped !== true) await turn();
   });
 
-  it('is not set back by a definition that was read before a change', async () => {
+  it('are not reverted by a definition that was read before a change', async () => {
     const { definitions } = there.engine;
     const gets = hold(definitions, 'get', 1);
     const stored = (await definitions.list('exchange')).find(({ key }) => key === far);
     assert.ok(stored !== undefined);
-    // Another node stops it; what this one then reads is on its way when a client starts it again.
+    // Another node stops the exchange. This node's read of that is in flight when a client starts it again.
     const stopped = toValue({ ...toStored(stored.value), stopped: true });
     await definitions.put('exchange', far, stopped, stored.version);
     await gets.called;
@@ -196,7 +196,7 @@ describe('exchanges of two engines of which one is away', () => {
   });
 });
 
-/** Holds calls of a verb, all or the first `most`. */
+/** Holds calls of a method: all, or the first `most` ones. */
 function hold(definitions: Definitions, verb: Verb, most = Number.POSITIVE_INFINITY): Held {
   const target = definitions as unknown as Record<Verb, (...args: unknown[]) => Promise<unknown>>;
   const real = target[verb];

@@ -19,7 +19,7 @@ describe('an exchange', () => {
   let there: Opened;
   let node: ExchangeNode;
   let queues = 0;
-  /** Fresh names, so that no test sees another's elements. */
+  /** Unique names, so that tests share no queues. */
   const names = (): { src: string; a: string; b: string; id: string } => {
     queues += 1;
     return { src: `src${queues}`, a: `a${queues}`, b: `b${queues}`, id: `x${queues}` };
@@ -39,7 +39,7 @@ describe('an exchange', () => {
     await there.close();
   });
 
-  it('copies each element to every destination, byte for byte, one hop more', async () => {
+  it('copies each element to every destination byte for byte, with one more hop', async () => {
     const { src, a, b, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`, `M/${b}`]));
     const queue = node.broker.namespace('N').queue(src);
@@ -61,7 +61,7 @@ describe('an exchange', () => {
     assert.equal(await node.total('N', src), 0);
   });
 
-  it('asks each selector, in order, and lets later destinations see what earlier ones changed', async () => {
+  it('evaluates the selectors in order; later ones see the changes of earlier ones', async () => {
     const { src, a, b, id } = names();
     await node.exchanges.create(
       id,
@@ -83,7 +83,7 @@ describe('an exchange', () => {
     assert.equal(await node.total('N', a), 0);
   });
 
-  it('delays a copy as its selector says', async () => {
+  it('delays a copy as its selector requests', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, '({ delay: 60, tries: 2 })']]));
     await node.insert('N', src, 'later');
@@ -95,7 +95,7 @@ describe('an exchange', () => {
     assert.equal(copy.tries, 2);
   });
 
-  it('moves what nobody accepts to __no_route__, under the name of the exchange', async () => {
+  it('moves unroutable elements to __no_route__, with the id of the exchange', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'false']]));
     await node.insert('N', src, 'unroutable');
@@ -105,7 +105,7 @@ describe('an exchange', () => {
     assert.equal(header(unroutable, 'x-hop-count'), undefined);
   });
 
-  it('ends a loop after 17 hops in __too_many_hops__, and names it', async () => {
+  it('ends a loop after 17 hops in __too_many_hops__, and reports the loop', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(`${id}-back`, declare(`N/${a}`, [`N/${src}`]));
     const loops = await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
@@ -117,13 +117,13 @@ describe('an exchange', () => {
     assert.deepEqual(node.exchanges.record(id).loops, [[id, `${id}-back`, id]]);
   });
 
-  it('counts a selector that throws as no, and shows its error', async () => {
+  it('treats a selector that throws as false, and reports its error', async () => {
     const { src, a, b, id } = names();
     const declaration = declare(`N/${src}`, [[`N/${a}`, 'env => { throw new Error("boom") }'], `N/${b}`]);
     await node.exchanges.create(id, declaration);
     await node.insert('N', src, 'x');
     await node.pop('N', b);
-    // The copy may be served before the exchange learns that its source was finished.
+    // The copy may be delivered before the exchange knows that its source was finished.
     await until(() => node.exchanges.record(id).stats.dst[1]?.matched === 1);
     const { stats, errors } = node.exchanges.record(id);
     assert.deepEqual(stats.dst, [
@@ -134,7 +134,7 @@ describe('an exchange', () => {
     assert.equal(await node.total('N', a), 0);
   });
 
-  it('puts back an element whose selector overruns, and stops after three in a row with the error', async () => {
+  it('requeues an element whose selector exceeds a limit, and stops with the error after three in a row', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, FILLS_ITS_MEMORY]]));
     await node.insert('N', src, '1', '2', '3');
@@ -144,7 +144,7 @@ describe('an exchange', () => {
     assert.equal(await node.total('N', src), 3);
   });
 
-  it('stops with the next three in a row if its stop could not be stored', async () => {
+  it('stops after the next three in a row if its stop could not be stored', async () => {
     const { src, a, id } = names();
     const { definitions } = here.engine;
     const put = definitions.put.bind(definitions);
@@ -167,7 +167,7 @@ describe('an exchange', () => {
     }
   });
 
-  it('is not stopped for overruns of the selector that it had before a change', async () => {
+  it('is not stopped because of a selector that a change has replaced', async () => {
     const { src, a, id } = names();
     const { definitions } = here.engine;
     const put = definitions.put.bind(definitions);
@@ -176,7 +176,7 @@ describe('an exchange', () => {
     const { promise: overran, resolve } = Promise.withResolvers<void>();
     const changes: Promise<unknown>[] = [];
     let puts = 0;
-    // The change is being stored when the old selector overruns for the third time.
+    // The change is being stored when the old selector exceeds its limit for the third time.
     definitions.put = async (...args) => {
       puts += 1;
       if (puts === 1) await overran;
@@ -191,7 +191,7 @@ describe('an exchange', () => {
       await until(() => node.exchanges.record(id).stats.put_back === 3);
       resolve();
       await Promise.all(changes);
-      // Changes are made one after the other: the stop for the overruns was requested before this one.
+      // Changes run one after the other: the stop for the exceeded limit was requested before this one.
       await node.exchanges.stopExchange(id);
       assert.equal(node.exchanges.record(id).lastError, null);
     } finally {
@@ -213,12 +213,12 @@ describe('an exchange', () => {
     });
   }
 
-  it('stores a copy in another engine once, even if the commit of its source was lost', async () => {
+  it('stores a copy in another engine once, even if the commit at its source failed', async () => {
     const { src, a, id } = names();
     const storage = here.engine.storage;
     const settle = storage.settle.bind(storage);
     let refusals = 1;
-    // The fault: the copies are stored, and then the source cannot be finished.
+    // The copies are stored, but finishing the source fails.
     storage.settle = (items) => {
       if (refusals === 0 || items[0]?.action.kind !== 'finish') return settle(items);
       refusals -= 1;
@@ -236,7 +236,7 @@ describe('an exchange', () => {
     }
   });
 
-  it('stores a copy in another engine once, even if another destination is taken out of its declaration before the next try', async () => {
+  it('stores a copy in another engine once, even if another destination is removed before the retry', async () => {
     const { src, a, b, id } = names();
     const storage = there.engine.storage;
     const insert = storage.insert.bind(storage);
@@ -258,7 +258,7 @@ describe('an exchange', () => {
     }
   });
 
-  it('shows the last error of a destination that does not take its copy, and counts what it put back', async () => {
+  it('reports the last error of a destination that rejects its copy, and counts requeued elements', async () => {
     const { src, a, id } = names();
     const storage = there.engine.storage;
     const insert = storage.insert.bind(storage);
@@ -284,7 +284,7 @@ describe('an exchange', () => {
     }
   });
 
-  it('is created once: the same again changes nothing, another declaration is refused', async () => {
+  it('is created once: the same declaration again changes nothing, a different one is rejected', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
     const { cid } = node.exchanges.record(id);
@@ -295,7 +295,7 @@ describe('an exchange', () => {
     });
   });
 
-  it('shows null, then what was set last, as stopped; stop and start are idempotent', async () => {
+  it('shows null or the last requested state as stopped; stop and start are idempotent', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
     assert.equal(node.exchanges.record(id).stopped, null);
@@ -309,7 +309,7 @@ describe('an exchange', () => {
     assert.equal(bodyText(await node.pop('N', a)), 'held');
   });
 
-  it('leaves its queues when it is deleted, and is gone', async () => {
+  it('leaves its queues untouched when it is deleted', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
     await node.insert('N', src, 'x');
@@ -327,7 +327,7 @@ describe('an exchange', () => {
     }
   });
 
-  it('counts for the broker as a consumer that reserves and commits; its stop is no error of a get', async () => {
+  it('is metered as a consumer that reserves and commits; stopping it counts no error of a get', async () => {
     const { src, a, id } = names();
     const counted = (operation: MeteredOperation) =>
       new Map(node.broker.namespace('N').meter.operations().get(operation));
@@ -343,7 +343,7 @@ describe('an exchange', () => {
     assert.ok(takes() > asked);
   });
 
-  it('loses nothing when it is stopped in the middle', async () => {
+  it('loses nothing when it is stopped under load', async () => {
     const { src, a, id } = names();
     const bodies = Array.from({ length: 2000 }, (_, i) => `${i}`);
     await node.insert('N', src, ...bodies);
@@ -355,7 +355,7 @@ describe('an exchange', () => {
     assert.equal((await node.total('N', src)) + (await node.total('N', a)), 1999);
   });
 
-  it('that is stopped does not wait for its selectors: what they were asked about is ready again', async () => {
+  it('releases its elements when it stops, without waiting for its selectors', async () => {
     const asked = Promise.withResolvers<void>();
     const answered = Promise.withResolvers<void>();
     const silent: SelectorSandbox = {
@@ -385,7 +385,7 @@ describe('an exchange', () => {
     await apart.close();
   });
 
-  it('keeps the order of its source', async () => {
+  it('preserves the order of its source', async () => {
     const { src, a, id } = names();
     const bodies = Array.from({ length: 1500 }, (_, i) => `${i}`);
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'true']]));
@@ -393,7 +393,7 @@ describe('an exchange', () => {
     assert.deepEqual((await node.popMany('N', a, 1500)).map(bodyText), bodies);
   });
 
-  it('reaches a second node on the same engine, each element once, and nodes that come later', async () => {
+  it('runs on a second node of the same engine, each element once, and is deleted on both', async () => {
     const { src, a, id } = names();
     const second = await new ExchangeNode(here.namespaces, here.clock, sandbox).start();
     await node.exchanges.create(id, declare(`N/${src}`, [[`N/${a}`, 'true']]));
@@ -410,7 +410,7 @@ describe('an exchange', () => {
     await second.stop();
   });
 
-  it('is there again after a restart, stopped if it was stopped', async () => {
+  it('exists after a restart, stopped if it was stopped', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
     await node.exchanges.stopExchange(id);
@@ -419,7 +419,7 @@ describe('an exchange', () => {
     await later.stop();
   });
 
-  it('of the configuration file wins over a stored one', async () => {
+  it('of the configuration file overrides the declaration of a stored one', async () => {
     const { src, a, b, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
     await node.exchanges.stopExchange(id);
@@ -430,7 +430,7 @@ describe('an exchange', () => {
     await later.stop();
   });
 
-  it('refuses unknown namespaces, bad selectors, and selectors where they are off, with the field', async () => {
+  it('is rejected for unknown namespaces, invalid selectors, and selectors when they are off, with the parameter', async () => {
     const { src, a, id } = names();
     const refused = (promise: Promise<unknown>, parameter: string) =>
       assert.rejects(promise, (error: QuaysideError) => error.details.parameter === parameter);
@@ -446,7 +446,7 @@ describe('an exchange', () => {
     await off.stop();
   });
 
-  it('can be tried with a sample, and so can a declaration that is no exchange yet', async () => {
+  it('can be dry-run with a sample, as can a declaration that is not stored', async () => {
     const { src, a, b, id } = names();
     const declaration = declare(`N/${src}`, [
       [`N/${a}`, 'env => { env.msg.hdrs.c = "1"; env.msg.payload.n += 1; return { delay: 5 } }'],
@@ -481,7 +481,7 @@ describe('an exchange', () => {
     assert.equal((await node.total('N', a)) + (await node.total('N', src)), 0);
   });
 
-  it('shows the record of the spec', async () => {
+  it('has the record of the specification', async () => {
     const { src, a, id } = names();
     const declaration = declare(`N/${src}`, [[`N/${a}`, 'true']], { parallel: 2, wsize: 50, reserve: true });
     await node.exchanges.create(id, declaration);
@@ -497,7 +497,7 @@ describe('an exchange', () => {
   });
 });
 
-/** Resolves when nothing of a queue is reserved and nothing eligible is left. */
+/** Resolves once no element of a queue is reserved or ready. */
 async function settled(node: ExchangeNode, ns: string, queue: string): Promise<void> {
   await until(async () => {
     const { size, resvSize } = await node.broker.namespace(ns).visit(queue).status(null);

@@ -13,7 +13,7 @@ const QUEUES = [{ pattern: 'bounded-*', options: { maxElements: CAPACITY } }];
 const BOUNDED = 'env => env.msg.payload.startsWith("b")';
 const FREE = 'env => env.msg.payload.startsWith("f")';
 
-describe('an exchange with a destination that is full', () => {
+describe('an exchange with a full destination', () => {
   const sandbox = patientSandbox();
   let here: TestEngine;
   let there: TestEngine;
@@ -52,7 +52,7 @@ describe('an exchange with a destination that is full', () => {
   });
 
   for (const to of ['N', 'far']) {
-    it(`forwards the other elements of a batch, and as many as it has capacity for, in ${to}`, async () => {
+    it(`forwards the other elements of a batch, and as many as the destination has capacity for, in ${to}`, async () => {
       const src = `from-${to}`;
       await node.insert('N', src, ...['f1', 'b1', 'f2', 'b2', 'f3', 'b3', 'f4', 'b4', 'f5', 'b5']);
       const declaration = declare(
@@ -64,7 +64,7 @@ describe('an exchange with a destination that is full', () => {
         { reserve: true },
       );
       await node.exchanges.create('x', declaration);
-      // No time passes: what was requeued stays where it is.
+      // The clock does not advance, so requeued elements stay at the source.
       await until(() => node.exchanges.record('x').stats.put_back === 2);
       await until(() => Object.keys(node.exchanges.record('x').pending_acks).length === 0);
       assert.equal(await node.total('N', src), 2);
@@ -88,7 +88,7 @@ describe('an exchange with a destination that is full', () => {
     });
   }
 
-  it('writes one line a minute for each cause, and counts the others', async () => {
+  it('logs one line per minute and cause, with the number of those left out', async () => {
     const bodies = Array.from({ length: 50 }, (_, i) => `f${i}`);
     await node.exchanges.create(
       'x',

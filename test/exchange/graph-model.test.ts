@@ -7,9 +7,9 @@ import { bodyText, newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
 const RUNS = Number(process.env.MODEL_RUNS ?? 25);
-/** Loops may double an element at every hop, so that the default of 17 would make a test of minutes. */
+/** Loops may double an element at every hop; with the default of 17 hops a test would take minutes. */
 const MAX_HOPS = 4;
-/** So often in a row, at most, nothing has moved although a source holds elements. */
+/** Max. consecutive checks without progress while a source still has elements. */
 const MAX_STILL_CHECKS = 100_000;
 
 type Headers = Readonly<Record<string, string>>;
@@ -20,7 +20,7 @@ interface Element {
   readonly hops: number;
 }
 
-/** A selector, and what it is meant to do: the headers as it leaves them, and whether it accepts. */
+/** A selector and its expected effect: the headers that it leaves, and whether it accepts. */
 interface Rule {
   readonly source: string | null;
   readonly apply: (headers: Headers) => { headers: Headers; accepted: boolean };
@@ -32,7 +32,7 @@ interface Graph {
     readonly to: readonly { queue: number; rule: Rule }[];
   }[];
   readonly inserts: readonly { readonly queue: number; readonly headers: Headers }[];
-  /** The engine of each queue. */
+  /** The engine of each queue, by its index. */
   readonly engines: readonly ('near' | 'far')[];
 }
 
@@ -58,7 +58,7 @@ describe('a graph of exchanges', () => {
 
   after(() => close());
 
-  it('forwards as a sequential forwarder would', async () => {
+  it('forwards like a sequential forwarder', async () => {
     let run = 0;
     await fc.assert(
       fc.asyncProperty(graphs, async (graph) => {
@@ -72,8 +72,8 @@ describe('a graph of exchanges', () => {
 });
 
 /**
- * The model: where every element ends, by queue, sorted, and how many copies are stored on the way. Unroutable ones by
- * the name of their queue and engine.
+ * The model: the final contents of each queue, sorted, and the number of copies stored on the way. Unroutable elements
+ * are listed under their queue and engine.
  */
 function forwardAll({ exchanges, inserts, engines }: Graph): {
   ended: Record<string, string[]>;
@@ -113,8 +113,8 @@ function forwardAll({ exchanges, inserts, engines }: Graph): {
 }
 
 /**
- * The real thing: creates the exchanges, inserts, waits for rest, and pops everything. It fails once it stores more
- * copies than the model: in a loop their number doubles until the memory is full.
+ * The system: creates the exchanges, inserts, waits until they are idle, and pops everything. Fails once it stores more
+ * copies than the model, because in a loop their number doubles until the memory is full.
  */
 async function forwardThrough(
   node: ExchangeNode,
@@ -125,7 +125,7 @@ async function forwardThrough(
   const name = (queue: number): string => `${prefix}q${queue}`;
   const full = (queue: number): string => `${engines[queue]}/${name(queue)}`;
   for (const { from, to } of exchanges) {
-    // Without selectors, a queue may be a destination once.
+    // Without selectors, a queue may be a destination only once.
     const destinations = to.map(({ queue, rule }, i) =>
       rule.source === null && to.findIndex((other) => other.queue === queue) === i
         ? full(queue)
@@ -168,7 +168,7 @@ async function forwardThrough(
   return ended;
 }
 
-/** Every source is empty, and nothing moved while they were counted one after the other. */
+/** Whether every source is empty and nothing moved while they were counted one after the other. */
 async function atRest(
   node: ExchangeNode,
   { exchanges, engines }: Graph,

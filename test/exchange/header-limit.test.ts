@@ -5,7 +5,7 @@ import { patientSandbox } from '../sandbox/elements.ts';
 import { newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, header, openEngine } from './node.ts';
 
-describe('an element with as many headers as a client may set', () => {
+describe('an element with the maximum number of client headers', () => {
   const sandbox = patientSandbox();
   const own = Array.from({ length: LIMITS.headerCount }, (_, i) => [`h${i}`, 'v'.repeat(100)]).flat();
   let opened: Awaited<ReturnType<typeof openEngine>>;
@@ -24,7 +24,7 @@ describe('an element with as many headers as a client may set', () => {
     await opened.close();
   });
 
-  it('passes exchanges that change one of them, whatever the service wrote in addition', async () => {
+  it('passes exchanges that change one header, whatever headers the service added', async () => {
     const serviceHeaders = [
       'x-exchange-name',
       'x',
@@ -51,7 +51,7 @@ describe('an element with as many headers as a client may set', () => {
     await node.exchanges.delete('second');
   });
 
-  it('gets no more from a selector, under whatever name', async () => {
+  it('is rejected if a selector adds another header, whatever its name', async () => {
     for (const write of ['env.msg.hdrs.more = "v"', 'env.msg.hdrs["x-hop-count"] = "v".repeat(256)']) {
       await node.exchanges.create(
         'second',

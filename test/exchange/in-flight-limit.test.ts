@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { type BatchInFlight, InFlightLimit } from '../../src/exchange/in-flight-limit.ts';
 
-describe('The limit of bytes that exchanges have in flight', () => {
+describe('The limit on bytes that exchanges have in flight', () => {
   const limited = () => {
     const limit = new InFlightLimit(100);
     const entered: string[] = [];
@@ -24,7 +24,7 @@ describe('The limit of bytes that exchanges have in flight', () => {
   };
   const turn = (): Promise<void> => new Promise(setImmediate);
 
-  it('gives a user half of it, and the rest in order as their batches leave', async () => {
+  it('gives half of it to one user, whose other batches enter in order as earlier ones leave', async () => {
     const { entered, enter, leave } = limited();
     for (const [name, bytes] of [
       ['a', 25],
@@ -40,7 +40,7 @@ describe('The limit of bytes that exchanges have in flight', () => {
     assert.deepEqual(entered, ['a', 'b', 'c', 'd']);
   });
 
-  it('always lets in a user who has nothing in flight, however much others hold and wait for', async () => {
+  it('always admits a user with nothing in flight, however much others hold and wait for', async () => {
     const { entered, enter, leave } = limited();
     for (let i = 0; i < 30; i += 1) enter('evil', 'evil', 25);
     enter('honest', 'honest', 25);
@@ -53,7 +53,7 @@ describe('The limit of bytes that exchanges have in flight', () => {
     assert.deepEqual(entered, ['evil', 'evil', 'honest', 'third', 'second']);
   });
 
-  it('has one batch at a time that is more than a quarter of it, in addition to others', async () => {
+  it('admits one batch at a time that exceeds a quarter of it, in addition to others', async () => {
     const { entered, enter, leave } = limited();
     enter('user', 'small', 25);
     enter('user', 'large', 1000);
@@ -66,7 +66,7 @@ describe('The limit of bytes that exchanges have in flight', () => {
     assert.deepEqual(entered, ['small', 'large', 'behind', 'small too', 'large too']);
   });
 
-  it('counts what selectors add to a batch until it leaves', async () => {
+  it('counts bytes that selectors add to a batch until the batch leaves', async () => {
     const { entered, enter, grow, leave } = limited();
     enter('user', 'a', 1);
     await turn();

@@ -8,14 +8,14 @@ import { declare, ExchangeNode, openEngine } from './node.ts';
 
 type Opened = Awaited<ReturnType<typeof openEngine>>;
 
-describe('a node that has not heard yet what another one did to an exchange', () => {
+describe('a node without notifications of another node’s changes to exchanges', () => {
   const sandbox = patientSandbox();
   let here: Opened;
   let there: Opened;
   let node: ExchangeNode;
   let other: ExchangeNode;
   let made = 0;
-  /** Fresh names, so that no test sees another's elements. */
+  /** Unique names, so that tests share no queues. */
   const names = (): { src: string; a: string; b: string; id: string } => {
     made += 1;
     return { src: `src${made}`, a: `a${made}`, b: `b${made}`, id: `x${made}` };
@@ -24,7 +24,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     const deaf = engineWithoutNews(engine);
     return namespaces.map((namespace) => ({ ...namespace, engine: deaf }));
   };
-  /** All are stopped in the end, whatever fails before. */
+  /** All of them are stopped at the end, even if a test fails. */
   const nodes: ExchangeNode[] = [];
   const run = (started: ExchangeNode): Promise<ExchangeNode> => {
     nodes.push(started);
@@ -60,7 +60,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     await there.close();
   });
 
-  it('creates it again if it was deleted, whatever was declared before', async () => {
+  it('creates a deleted exchange again, whatever its earlier declaration', async () => {
     const { src, a, b, id } = names();
     for (const to of [a, a, b]) {
       await node.exchanges.create(id, declare(`N/${src}`, [`N/${to}`]));
@@ -71,7 +71,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     }
   });
 
-  it('refuses another declaration than the one that is stored now, and runs that one', async () => {
+  it('rejects a declaration that differs from the stored one, and runs the stored one', async () => {
     const { src, a, b, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
     await other.exchanges.delete(id);
@@ -82,7 +82,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     assert.equal(node.exchanges.record(id).dst[0]?.q, b);
   });
 
-  it('stops, starts and deletes what was created there, and shows it to who looks', async () => {
+  it('stops, starts and deletes exchanges created on the other node, and loads them to show them', async () => {
     const { src, a, id } = names();
     const create = async (next: string): Promise<string> => {
       await other.exchanges.create(next, declare(`far/${src}`, [`far/${a}`]));
@@ -99,7 +99,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     await gone(node, `${id}-deleted`);
   });
 
-  it('changes only what the caller may change', async () => {
+  it('changes only exchanges that the caller may change', async () => {
     const { src, a, id } = names();
     await other.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
     const refuse = (): never => {
@@ -116,7 +116,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     assert.deepEqual(await stored(id), [true, false]);
   });
 
-  it('deletes what two nodes created at once in two engines, and nothing of it comes back', async () => {
+  it('deletes an exchange that two nodes created concurrently in two engines, for good', async () => {
     const { src, a, id } = names();
     await Promise.all([
       node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`])),
@@ -131,7 +131,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     await gone(other, id);
   });
 
-  it('leaves what is hidden in another engine to who may delete that: it comes to light', async () => {
+  it('deletes only the copy that the caller may delete, which makes the one of the other engine visible', async () => {
     const { src, a, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
     await other.exchanges.create(id, declare(`far/${src}`, [`far/${a}`]));
@@ -149,7 +149,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     ['N', 'far'],
     ['far', 'N'],
   ] as const) {
-    it(`starts with a configured exchange of ${home}, and with no other of its id from ${away}`, async () => {
+    it(`starts with a configured exchange of ${home}, and deletes one with its id in ${away}`, async () => {
       const { src, a, b, id } = names();
       await node.exchanges.create(id, declare(`${away}/${src}`, [`${away}/${a}`]));
       await node.exchanges.stopExchange(id);
@@ -164,7 +164,7 @@ describe('a node that has not heard yet what another one did to an exchange', ()
     });
   }
 
-  it('keeps a configured exchange where two engines share a store, which then has it once', async () => {
+  it('keeps a configured exchange once if two engines share a store', async () => {
     const { src, a, b, id } = names();
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
     const shared = here.namespaces.map((namespace) => ({

@@ -9,8 +9,8 @@ import { bodyText } from '../support/elements.ts';
 import { declare, ExchangeNode } from './node.ts';
 
 /**
- * Two engines: one as if it were in a file of the node, and another one. `start` starts a node with namespace A in one
- * and B in the other.
+ * Two engines, one of which claims to be stored in a file of the node. `start` starts a node with namespace A on the
+ * given engine and B on the other.
  */
 async function openBoth() {
   const clock = new FakeClock();
@@ -38,8 +38,8 @@ async function openBoth() {
   return { inFile, next, start, close };
 }
 
-describe('an exchange that is created while the namespace of its source moves to another engine', () => {
-  it('works until the move is over, and after it', async () => {
+describe('an exchange that is created while the namespace of its source is migrated to another engine', () => {
+  it('works during the migration and after it', async () => {
     const { inFile, next, start, close } = await openBoth();
     let node = await start(inFile);
     await node.insert('A', 'src', 'old');
@@ -63,7 +63,7 @@ describe('an exchange that is created while the namespace of its source moves to
   });
 });
 
-it('an exchange of another node does not run on a namespace that has the same name and is in a file of this node', async () => {
+it('an exchange of another node does not run on a namespace of the same name that is stored in a file of this node', async () => {
   const { inFile, next: shared, start, close } = await openBoth();
   const other = await start(shared);
   await other.exchanges.create('x', declare('A/src', ['A/dst']));

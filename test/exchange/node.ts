@@ -13,10 +13,13 @@ import { DEFAULTS } from '../support/defaults.ts';
 import { newElement } from '../support/elements.ts';
 import { seededRandom } from '../support/random.ts';
 
-/** A selector that overruns a limit at once. One that overruns its time takes a second of it in a patient sandbox. */
+/**
+ * A selector that exceeds its memory limit immediately. Exceeding the time limit would take a second in a patient
+ * sandbox.
+ */
 export const FILLS_ITS_MEMORY = 'env => { for (const all = []; ; ) all.push(new Array(1e5).fill(0)); }';
 
-/** A node with exchanges and no front end, on engines that outlive it. */
+/** A node with exchanges and no front end; its engines outlive it. */
 export class ExchangeNode {
   readonly broker: Broker;
   readonly exchanges: Exchanges;
@@ -65,7 +68,7 @@ export class ExchangeNode {
     return target.insert(bodies.map((body) => newElement({ body, groups: target.groups(null) })));
   }
 
-  /** Pops one element, waiting for it. */
+  /** Pops one element, waiting until there is one. */
   pop(ns: string, queue: string): Promise<Delivery> {
     return new Promise((resolve, reject) => {
       const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
@@ -79,13 +82,13 @@ export class ExchangeNode {
     return popped;
   }
 
-  /** Elements in a queue, whatever their state. */
+  /** The number of elements in a queue, in any state. */
   async total(ns: string, queue: string): Promise<number> {
     return (await this.broker.namespace(ns).visit(queue).status(null)).totalSize;
   }
 }
 
-/** A SQLite engine in memory for the named plain namespaces. */
+/** An in-memory SQLite engine with plain namespaces of these names. */
 export async function openEngine(
   ...names: readonly string[]
 ): Promise<TestEngine & { namespaces: TestNamespace[] }> {
@@ -110,7 +113,7 @@ export function declare(
   });
 }
 
-/** A header of a delivery, or undefined. */
+/** The value of a header of a delivery; undefined if it is missing. */
 export function header(delivery: Delivery, name: string): string | undefined {
   const at = delivery.headers.indexOf(name);
   return at < 0 ? undefined : delivery.headers[at + 1];

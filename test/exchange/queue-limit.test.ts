@@ -8,7 +8,7 @@ import { declare, ExchangeNode, header, openEngine } from './node.ts';
 
 const MAX_QUEUES = 3;
 
-describe('an exchange in a namespace that has all the queues it may have', () => {
+describe('an exchange in a namespace with the maximum number of queues', () => {
   const sandbox = patientSandbox();
   let opened: Awaited<ReturnType<typeof openEngine>>;
   let namespaces: readonly TestNamespace[];
@@ -31,7 +31,7 @@ describe('an exchange in a namespace that has all the queues it may have', () =>
     await opened.close();
   });
 
-  it('runs after a restart, though its destination was never used, and its unroutable elements have a queue', async () => {
+  it('runs after a restart with a destination that was never used, and has a queue for its unroutable elements', async () => {
     await node.exchanges.create('x', declare('N/from', [['N/to', 'env.msg.payload === "yes"']]));
     for (let i = 1; i < MAX_QUEUES; i += 1) await node.insert('N', `full ${i - 1}`, 'x');
     assert.throws(() => node.broker.namespace('N').queue('another'), { code: 'too-many-queues' });
@@ -46,7 +46,7 @@ describe('an exchange in a namespace that has all the queues it may have', () =>
     await node.exchanges.delete('x');
   });
 
-  it('is refused where it would add a queue, as source or as destination', async () => {
+  it('is rejected if its source or destination would be a new queue', async () => {
     for (const declaration of [declare('N/new', ['N/full 0']), declare('N/full 0', ['N/full 1', 'N/new'])]) {
       await assert.rejects(node.exchanges.create('z', declaration), { code: 'too-many-queues' });
       assert.equal(await opened.engine.definitions.get('exchange', 'z'), null);

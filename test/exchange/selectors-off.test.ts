@@ -29,7 +29,7 @@ describe('a stored exchange with a selector on a node with selectors: off', () =
     await opened.close();
   });
 
-  it('does not run, and its record says why; one without a selector runs', async () => {
+  it('does not run, and its record explains why; one without a selector runs', async () => {
     await node.insert('N', 'from', 'stays');
     await node.insert('N', 'plain', 'goes');
     assert.equal(bodyText(await node.pop('N', 'to')), 'goes');
@@ -47,7 +47,7 @@ describe('a stored exchange with a selector on a node with selectors: off', () =
     );
   });
 
-  it('is not stopped in the document of definitions: other nodes run it', async () => {
+  it('is not shown as stopped in the document of definitions, because other nodes run it', async () => {
     const { exchanges } = presentDefinitions(node);
     assert.deepEqual(
       Object.entries(exchanges).map(([id, { stopped }]) => [id, stopped]),
@@ -61,7 +61,7 @@ describe('a stored exchange with a selector on a node with selectors: off', () =
     await node.exchanges.startExchange('x');
   });
 
-  it('does not run when it is started, and is not tried', async () => {
+  it('does not run when it is started, and rejects dry runs', async () => {
     await node.exchanges.stopExchange('x');
     await node.exchanges.startExchange('x');
     const { stopped, lastError, pending_tids } = node.exchanges.record('x');
@@ -75,7 +75,7 @@ describe('a stored exchange with a selector on a node with selectors: off', () =
     });
   });
 
-  it('runs again where selectors are on', async () => {
+  it('runs on a node whose selectors are on', async () => {
     on = await new ExchangeNode(opened.namespaces, opened.clock, sandbox).start();
     assert.equal(bodyText(await on.pop('N', 'selected')), 'stays');
     assert.equal(on.exchanges.record('x').lastError, null);

@@ -12,7 +12,7 @@ describe('An exchange whose owner was removed while its engine was unavailable',
   const sandbox = patientSandbox();
   let opened: Awaited<ReturnType<typeof openEngine>>;
   let node: ExchangeNode;
-  /** Who is a user. */
+  /** The names of the current users. */
   let users: Set<string>;
   let isAway = false;
   let puts = 0;
@@ -43,19 +43,19 @@ describe('An exchange whose owner was removed while its engine was unavailable',
     await opened.close();
   });
 
-  /** Lets the time of the next try come. */
+  /** Advances the clock to the next attempt. */
   const tryAgain = (): void => {
     assert.ok(opened.clock instanceof FakeClock);
     opened.clock.advance(1_000);
   };
 
-  it('is stopped when the engine is back', async () => {
+  it('is stopped when the engine recovers', async () => {
     tryAgain();
     await until(() => node.exchanges.record('x').stopped === true);
     assert.match(node.exchanges.record('x').lastError ?? '', /^User "ann", .* is no longer a user/);
   });
 
-  it('continues if its owner has been added again by then', async () => {
+  it('continues if its owner has been added again in time', async () => {
     users.add('ann');
     const before = puts;
     tryAgain();
@@ -63,7 +63,7 @@ describe('An exchange whose owner was removed while its engine was unavailable',
     assert.equal(node.exchanges.record('x').stopped, null);
   });
 
-  it('may have been deleted by then', async () => {
+  it('is not stopped if another user has created it again in time', async () => {
     await node.exchanges.delete('x');
     tryAgain();
     await node.exchanges.create('x', declare('N/from', ['N/to']), callerNamed('bob'));
@@ -77,9 +77,9 @@ describe('An exchange that is being stored while its owner is removed', () => {
   const plain = declare('N/from', ['N/to']);
   let opened: Awaited<ReturnType<typeof openEngine>>;
   let node: ExchangeNode;
-  /** Who is a user. */
+  /** The names of the current users. */
   let users: Set<string>;
-  /** Holds the next write until ann is no user any more. */
+  /** Whether the next write is held until ann is no longer a user. */
   let isHeld = false;
   /** Whether the reply of the held write is lost. */
   let losesReply = false;
@@ -125,14 +125,14 @@ describe('An exchange that is being stored while its owner is removed', () => {
     await isStopped();
   });
 
-  it('is stopped if it is new, although the reply of its engine was lost', async () => {
+  it('is stopped if it is new and the reply of its engine was lost', async () => {
     [isHeld, losesReply] = [true, true];
     const creating = node.exchanges.create('x', plain, callerNamed('ann'));
     await assert.rejects(creating, { code: 'outcome-unknown' });
     await isStopped();
   });
 
-  it('is stopped if the owner changed it', async () => {
+  it('is stopped if it was changed by that user', async () => {
     await node.exchanges.create('x', plain, callerNamed('bob'));
     isHeld = true;
     const declaration = declare('N/from', ['N/other']);
@@ -141,7 +141,7 @@ describe('An exchange that is being stored while its owner is removed', () => {
     await isStopped();
   });
 
-  it('is stopped if the owner started it', async () => {
+  it('is stopped if it was started by that user', async () => {
     await node.exchanges.create('x', plain, callerNamed('bob'));
     await node.exchanges.stopExchange('x');
     users.delete('bob');
@@ -150,7 +150,7 @@ describe('An exchange that is being stored while its owner is removed', () => {
     await isStopped();
   });
 
-  it('runs if another user owns it', async () => {
+  it('keeps running if another user owns it', async () => {
     await node.exchanges.create('x', plain, callerNamed('bob'));
     await node.exchanges.stopExchange('x');
     isHeld = true;

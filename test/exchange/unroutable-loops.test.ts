@@ -9,7 +9,7 @@ import { declare, ExchangeNode, header, openEngine } from './node.ts';
 const MAX_HOPS = 5;
 const MAX_COPIES = 9;
 
-describe('an exchange that consumes what exchanges could not forward', () => {
+describe('an exchange that consumes unroutable elements', () => {
   const sandbox = patientSandbox();
   let opened: Awaited<ReturnType<typeof openEngine>>;
   let node: ExchangeNode;
@@ -29,7 +29,7 @@ describe('an exchange that consumes what exchanges could not forward', () => {
     await opened.close();
   });
 
-  it('does not take the same element for ever if it cannot forward it either', async () => {
+  it('does not take the same element forever if it cannot forward it either', async () => {
     const loops = await node.exchanges.create('again', declare('N/__no_route__', [['N/a', 'false']]));
     assert.deepEqual(loops, [['again', 'again']]);
     await node.insert('N', '__no_route__', 'nowhere');
@@ -42,7 +42,7 @@ describe('an exchange that consumes what exchanges could not forward', () => {
     await node.exchanges.delete('again');
   });
 
-  it('makes no more copies of an element than a loop may, although the way back is not declared', async () => {
+  it('limits the copies of an element even if the path back is not declared', async () => {
     await node.exchanges.create('rejects', declare('M/in', [['M/a', 'false']]));
     const back = ['1', '2', '3'].map((selector): [string, string] => ['M/in', selector]);
     const loops = await node.exchanges.create('back', declare('M/__no_route__', [...back, 'N/aside']));
@@ -60,7 +60,7 @@ describe('an exchange that consumes what exchanges could not forward', () => {
     await node.exchanges.delete('back');
   });
 
-  it('is rejected if its source is the queue for those with too many hops, and does not run if it is stored', async () => {
+  it('is rejected if its source is __too_many_hops__, and does not run if it is stored nevertheless', async () => {
     const declaration = declare('stored/__too_many_hops__', ['N/a']);
     await assert.rejects(node.exchanges.create('x', declaration), {
       code: 'invalid-parameter',

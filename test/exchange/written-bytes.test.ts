@@ -8,14 +8,14 @@ import { declare, ExchangeNode, header, openEngine } from './node.ts';
 
 const MiB = 2 ** 20;
 const ELEMENTS = 800;
-/** So much is written for each of them. */
+/** Bytes that selectors write per element. */
 const WRITTEN = 128 * 1024;
-/** All exchanges of a node may have so much in flight. */
+/** Bytes that all exchanges of a node may have in flight. */
 const MAX_IN_FLIGHT = 64 * MiB;
 const GREEDY = { name: 'greedy', maySee: () => true, maySeeBodies: () => true };
 
-describe('What selectors write', () => {
-  /** Counts what the selectors of one owner have written. */
+describe('Bytes that selectors write', () => {
+  /** Counts the bytes that the selectors of one owner have written. */
   function counting(sandbox: SelectorSandbox, owner: string): { sandbox: SelectorSandbox; bytes(): number } {
     let bytes = 0;
     const open: SelectorSandbox['open'] = (selectors, options) => {
@@ -39,7 +39,7 @@ describe('What selectors write', () => {
     return { sandbox: counted, bytes: () => bytes };
   }
 
-  it('counts in the bytes in flight, keeps the order of the source, and is stored in the end', async (t) => {
+  it('count as in flight, keep the order of the source, and are stored in bounded calls', async (t) => {
     const { sandbox, bytes } = counting(patientSandbox(), GREEDY.name);
     const opened = await openEngine('N');
     const node = await new ExchangeNode(opened.namespaces, opened.clock, sandbox).start();
@@ -54,7 +54,7 @@ describe('What selectors write', () => {
     const settle = storage.settle.bind(storage);
     let copies = 0;
     let largest = 0;
-    // The engine is slow with the elements of one exchange.
+    // The engine does not finish elements of one exchange.
     storage.settle = async (items, ...rest) => {
       if (items[0]?.queue.name === 'from') {
         const inserted = items.flatMap(({ action }) =>
@@ -76,7 +76,7 @@ describe('What selectors write', () => {
         newElement({ body: 'x', contentType: null, headers: ['n', `${n}`] }),
       ),
     );
-    // The thread is shared fairly: so often the selectors of the other exchange had their turn.
+    // The selector thread is shared fairly: the other exchange has its turn this many times.
     for (let turns = 0; turns < 100; turns += 1) {
       await node.insert('N', 'in', 'honest');
       await node.pop('N', 'out');
