@@ -9,7 +9,7 @@ const sandbox = makeSandbox();
 const neighbour = sandbox.open(['env => env.msg.hdrs.a === "1"', 'env => ({ tries: env.msg.payload.n })']);
 const input = json({ n: 7 }, ['a', '1']);
 
-/** How an attack ended, as `Attack.ends` says it. */
+/** How an attack ended, as in `Attack.ends`. */
 function endOf(answer: SelectorAnswer | undefined): string {
   if (answer?.outcome === 'overrun') return answer.cause;
   if (answer?.outcome !== 'evaluated') return 'not-evaluated';
@@ -18,8 +18,8 @@ function endOf(answer: SelectorAnswer | undefined): string {
 }
 
 /**
- * Some hypervisors count the time that they take from a thread as its processor time, so that an honest program
- * overruns now and then. It is asked again, as an exchange does with what it puts off.
+ * Some hypervisors count time taken from a thread as its processor time, so an honest program exceeds its limit now and
+ * then. It is evaluated again, as an exchange does with requeued elements.
  */
 async function assertRight(program: SelectorProgram): Promise<void> {
   let [answer] = await program.select([input]);
@@ -84,7 +84,7 @@ describe('attacks on the selector sandbox', () => {
     }
   });
 
-  it('tells how long the longest took', (context) => {
+  it('reports the longest containment', (context) => {
     assert.ok(longestMs > 0);
     context.diagnostic(`longest containment: ${longestMs.toFixed(0)} ms, ${longest}`);
   });

@@ -1,8 +1,8 @@
 /**
- * Selectors that try to keep the thread, to fill the memory or to break the VM: the attack kinds of the
- * reliability page and their relatives. `ends` lists the ways in which one may end; any other is a hole.
- * - `error`: the destination says no, with the selector's error.
- * - the rest: causes of an overrun.
+ * Selectors that try to block the thread, fill the memory or break the VM: the kinds of attacks on the reliability page
+ * and their relatives. `ends` lists the allowed ways to end; any other is a vulnerability.
+ * - `error`: the destination rejects, with the selector's error.
+ * - the others: causes of an exceeded limit.
  */
 export interface Attack {
   readonly name: string;
@@ -10,11 +10,11 @@ export interface Attack {
   readonly ends: readonly ('error' | 'deadline' | 'watchdog' | 'memory')[];
 }
 
-/** Stopped while it runs: by the VM's interrupt or, on a machine that is busy enough, by the watchdog. */
+/** Stopped while it runs: by the VM's interrupt or, on a busy machine, by the watchdog. */
 const stopped = ['deadline', 'watchdog'] as const;
-/** Refused by the VM at once or, on a machine that is busy enough, stopped before that. */
+/** Rejected by the VM immediately or, on a busy machine, stopped before. */
 const refused = ['error', 'deadline', 'watchdog'] as const;
-/** Stopped at the heap's limit, or before it gets there: a full heap makes the VM slow. */
+/** Stopped at the memory limit, or before: a full heap makes the VM slow. */
 const filled = ['memory', 'deadline', 'watchdog'] as const;
 const any = ['error', 'memory', 'deadline', 'watchdog'] as const;
 

@@ -8,14 +8,14 @@ import { makeSandbox } from '../../src/sandbox/sandbox.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
 
 /**
- * A sandbox for tests that are not about limits of time. Some hypervisors count the time that they take from
- * a thread as its processor time: 100 ms to compile three short lines were seen to pass.
+ * A sandbox for tests that are not about time limits. Some hypervisors count time taken from a thread as its processor
+ * time: compiling three short lines has taken 100 ms.
  */
 export function patientSandbox(clock: Clock = systemClock): SelectorSandbox {
   return makeSandbox({ clock, limits: { compileMs: 1_000, callMs: 1_000, watchdogMs: 5_000 } });
 }
 
-/** An element as selectors see it, with what a test says of it. */
+/** An element as selectors see it; a test overrides some fields. */
 export function element(
   own: Partial<Omit<SelectorInput, 'body'>> & { body?: Uint8Array | string } = {},
 ): SelectorInput {
@@ -36,7 +36,7 @@ export function json(value: unknown, headers: readonly string[] = []): SelectorI
   return element({ headers, body: JSON.stringify(value), contentType: 'application/json' });
 }
 
-/** Asks for one element and expects verdicts. */
+/** Evaluates one element. @throws Error unless there are verdicts */
 export async function verdictsOf(
   program: SelectorProgram,
   input: SelectorInput,
@@ -46,7 +46,7 @@ export async function verdictsOf(
   return answer.verdicts;
 }
 
-/** Text of a body that a selector wrote; null where it wrote none. */
+/** A body written by a selector as a string; null: it wrote none. */
 export function textOf(body: Uint8Array | null | undefined): string | null {
   return body === null || body === undefined ? null : Buffer.from(body).toString();
 }

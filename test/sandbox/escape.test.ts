@@ -2,18 +2,20 @@ import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
 import { element, json, patientSandbox, textOf, verdictsOf } from './elements.ts';
 
-describe('Selectors that try to leave the sandbox', () => {
+describe('Selectors that try to escape from the sandbox', () => {
   const sandbox = patientSandbox();
   after(() => sandbox.stop());
 
-  /** What an expression over `env` is inside, as text; errors as `! …`. */
+  /** The value of an expression over `env` in the sandbox, as a string; errors as `! …`. */
   async function inside(expression: string, input = element()): Promise<string> {
     const selector = `env => { let r; try { r = String(${expression}); } catch (e) { r = "! " + e; } throw r; }`;
     const [verdict] = await verdictsOf(sandbox.open([selector]), input);
     return verdict?.error ?? '';
   }
 
-  /** Everything that a selector can reach without making it: walked inside, by a selector. */
+  /**
+   * A selector that visits every object reachable without creating one, and throws a list of those that are not frozen.
+   */
   const WALK = `env => {
   const roots = [
     globalThis, Object.getPrototypeOf(env.msg), [].values(), new Map().entries(), new Set().values(), ""[Symbol.iterator](),
@@ -49,8 +51,8 @@ describe('Selectors that try to leave the sandbox', () => {
     'WeakMap WeakSet atob btoa console decodeURI decodeURIComponent encodeURI encodeURIComponent escape eval globalThis ' +
     'isFinite isNaN parseFloat parseInt undefined unescape';
 
-  describe('what they reach', () => {
-    it('is not a global: there is the language and nothing else', async () => {
+  describe('what they can reach', () => {
+    it('includes no globals but those of the language', async () => {
       const program = sandbox.open([
         'env => { env.msg.hdrs.names = Reflect.ownKeys(globalThis).filter((k) => typeof k === "string").sort().join(" "); return 1 }',
       ]);
@@ -81,14 +83,14 @@ describe('Selectors that try to leave the sandbox', () => {
       }
     });
 
-    it('is not where the server stands: dates are in UTC', async () => {
+    it('does not reveal the time zone of the server', async () => {
       assert.equal(
         await inside('new Date(0).getTimezoneOffset() + new Date(0).toString()'),
         '0Thu Jan 01 1970 00:00:00 GMT+0000',
       );
     });
 
-    it('is not the making of new code', async () => {
+    it('does not allow compiling new code', async () => {
       for (const expression of [
         'eval("1")',
         '(0, eval)("this")',
@@ -108,7 +110,7 @@ describe('Selectors that try to leave the sandbox', () => {
       }
     });
 
-    it('is not this, arguments, a caller or an object of ours', async () => {
+    it('excludes the global this, callers, and objects of the host', async () => {
       assert.equal(await inside('(function () { return this })()'), 'undefined');
       assert.match(await inside('(function () { return arguments.callee })()'), /^! TypeError/);
       assert.match(await inside('(function f() { return f.caller })()'), /^(undefined|! TypeError)/);
@@ -129,7 +131,7 @@ describe('Selectors that try to leave the sandbox', () => {
       assert.equal(await inside('Object.prototype.toString.call(env.msg.hdrs)'), '[object Object]');
     });
 
-    it('is not in an error: no path and no function of ours is in its stack', async () => {
+    it('does not include host paths or functions in error stacks', async () => {
       const bad = element({ body: '{', contentType: 'application/json' });
       for (const statement of [
         'env.msg.payload',
@@ -147,7 +149,7 @@ describe('Selectors that try to leave the sandbox', () => {
       }
     });
 
-    it('is not a change to what all elements share: nothing can be changed', async () => {
+    it('includes no shared object that can be changed', async () => {
       const [verdict] = await verdictsOf(sandbox.open([WALK]), element());
       assert.equal(verdict?.error, 'loose: ');
     });
@@ -163,7 +165,7 @@ describe('Selectors that try to leave the sandbox', () => {
     'Array.prototype.map', 'Uint8Array', 'Object.getPrototypeOf(Uint8Array)', 'Map.prototype', 'RegExp.prototype',
   ]; // biome-ignore format: a list
 
-    it('is nothing that a later one finds', async () => {
+    it('is not found by later elements on any shared object', async () => {
       for (const root of ROOTS) {
         const leak = `const o = ${root}; const found = o.leak;
         for (const write of [() => { o.leak = 1 }, () => Object.defineProperty(o, "leak", { value: 1 }), () => Object.setPrototypeOf(o, { leak: 1 })])
@@ -184,7 +186,7 @@ describe('Selectors that try to leave the sandbox', () => {
       }
     });
 
-    it('is not its env, its headers or its payload', async () => {
+    it('does not include its env, headers or payload', async () => {
       const program = sandbox.open([
         `env => {
         const found = [env.leak, env.state.leak, env.msg.hdrs.leak, env.msg.payload.leak].join();
@@ -197,7 +199,7 @@ describe('Selectors that try to leave the sandbox', () => {
       }
     });
 
-    it('is no state of the engine: formatting of errors, regular expressions, symbols, weak maps', async () => {
+    it('does not include engine state such as error formatting or the last regular expression match', async () => {
       const program = sandbox.open([
         `env => {
         const found = [typeof Error.prepareStackTrace, typeof Error.stackTraceLimit, RegExp.$1, /a/g.lastIndex].join();
@@ -222,7 +224,7 @@ describe('Selectors that try to leave the sandbox', () => {
     });
   });
 
-  describe('what a selector answers', () => {
+  describe('the result of a selector', () => {
     const POLLUTING = '\'{"__proto__":{"polluted":1},"constructor":{"prototype":{"polluted":1}}}\'';
 
     it('pollutes no prototype of the host', async () => {
@@ -240,7 +242,7 @@ describe('Selectors that try to leave the sandbox', () => {
       assert.equal(Reflect.get(Object, 'polluted'), undefined);
     });
 
-    it('keeps header and payload names such as __proto__ as they are', async () => {
+    it('keeps header and payload names such as __proto__ unchanged', async () => {
       const input = json(JSON.parse('{"__proto__":{"a":1},"constructor":2}'), [
         '__proto__',
         'p',
@@ -255,7 +257,7 @@ describe('Selectors that try to leave the sandbox', () => {
       assert.equal(textOf(verdict?.body), '{"__proto__":{"a":1},"constructor":2,"z":1}');
     });
 
-    it('leaves ordinary code as it is: names of Object.prototype and Error.prototype can be written', async () => {
+    it('may have properties with names of Object.prototype and Error.prototype', async () => {
       const selector = `env => {
       class Refused extends Error { constructor(m) { super(m); this.name = "Refused"; } }
       env.msg.payload.constructor = "Ferrari";

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { type QueuedRequest, RequestQueue } from '../../src/sandbox/request-queue.ts';
 
-/** `N1a`: paid by user N, of program 1, a. */
+/** `N1a`: request `a` of program 1, paid by user N. */
 interface Item extends QueuedRequest {
   readonly name: string;
 }
@@ -17,7 +17,7 @@ function lineOf(names: string): RequestQueue<Item> {
   return line;
 }
 
-/** Takes all, and charges each so many ms by its payer and program. */
+/** Takes all requests, charges each the ms that `cost` returns, and returns their names in order. */
 function taken(
   line: RequestQueue<Item>,
   cost: (name: string) => number = () => 1,
@@ -32,13 +32,13 @@ function taken(
 }
 
 describe('The wait queue of the selector worker', () => {
-  it('alternates between users who need the same time, and within one between programs', () => {
+  it('alternates between users who need the same time, and within a user between programs', () => {
     const line = lineOf('M1a M1b M2a M3a N1a N1b');
     assert.equal(taken(line), 'M1a N1a M2a N1b M3a M1b');
     assert.ok(line.isEmpty);
   });
 
-  it('gives users the same time, not the same number of requests', () => {
+  it('gives users equal time, not an equal number of requests', () => {
     const line = lineOf(`M1a M1b M1c ${Array.from({ length: 9 }, (_, i) => `N1${i}`).join(' ')}`);
     assert.equal(
       taken(line, (name) => (name.startsWith('M') ? 40 : 10)),
@@ -46,23 +46,23 @@ describe('The wait queue of the selector worker', () => {
     );
   });
 
-  it('lets a quick program of a user go before the slow ones of the same user', () => {
+  it('serves a quick program before the slow ones of the same user', () => {
     const line = lineOf('M1a M1b M2a M2b M3a M3b');
     const order: string[] = [];
     for (let next = line.next(); next !== null && order.length < 12; next = line.next()) {
       order.push(next.name);
       line.charge(next, next.program === 9 ? 1 : 50);
-      // One that is asked again as soon as it has its answer.
+      // The quick program sends its next request as soon as it has an answer.
       if (order.length === 1 || next.program === 9) line.push(item('M9q'));
     }
-    // It waits for no more than one slow request, however many there are.
+    // It waits for at most one slow request, however many there are.
     assert.match(order.join(' '), /^M1a (M2a )?(M3a )?M9q M9q/);
     assert.ok(!/M\d[ab] M\d[ab] M\d[ab] M\d[ab]/.test(order.join(' ')), order.join(' '));
   });
 
-  it('lets nobody save up time: who comes late starts level with those who wait', () => {
+  it('does not let users save up time: a returning user starts level with those who wait', () => {
     const line = lineOf('M1a M1b M1c M1d M1e N1z');
-    // N was there before, and then had nothing to do.
+    // N was served before and then idle.
     for (let i = 0; i < 4; i += 1) line.charge(line.next() as Item, 100);
     for (const name of ['N1a', 'N1b', 'N1c', 'N1d']) line.push(item(name));
     assert.equal(
@@ -71,7 +71,7 @@ describe('The wait queue of the selector worker', () => {
     );
   });
 
-  it('passes over those who may not go, and they keep their place', () => {
+  it('skips users who may not run, without losing their place', () => {
     const line = lineOf('M1a M2a N1a');
     assert.equal(
       taken(
@@ -85,14 +85,14 @@ describe('The wait queue of the selector worker', () => {
     assert.equal(taken(line), 'M1a N1b M2a');
   });
 
-  it('begins with what was put first', () => {
+  it('starts with requests that were put first', () => {
     const line = lineOf('M1a N1a N2a N2b');
     line.putFirst(item('N2z'));
     line.putFirst(item('O1z'));
     assert.match(taken(line), /^O1z N2z M1a N/);
   });
 
-  it('gives up everything at once', () => {
+  it('returns and removes all requests at once', () => {
     const line = lineOf('M1a N1a M2a');
     line.putFirst(item('O1a'));
     assert.deepEqual(

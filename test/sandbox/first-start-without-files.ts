@@ -2,8 +2,8 @@ import { closeSync, openSync } from 'node:fs';
 import { patientSandbox } from './elements.ts';
 
 /**
- * A process that has no file descriptor left when its sandbox reads the code of its VM, and for its second selector has
- * again.
+ * A process without free file descriptors when its sandbox reads the code of its VM; for the second selector they are
+ * free again.
  */
 const sandbox = patientSandbox();
 const check = (): Promise<string> =>
@@ -12,13 +12,13 @@ const check = (): Promise<string> =>
     (error: { code: string }) => error.code,
   );
 
-// Node remembers where the package is, so that only the reading fails.
+// Resolve the package first, so that only reading its file fails.
 import.meta.resolve('quickjs-wasi/quickjs.wasm');
 const held: number[] = [];
 try {
   for (;;) held.push(openSync('/dev/null', 'r'));
 } catch {
-  // None is left.
+  // No descriptor is left.
 }
 const without = await check();
 for (const fd of held) closeSync(fd);

@@ -3,7 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import { bytesOfText } from '../../src/util/byte-text.ts';
 import { element, patientSandbox, verdictsOf } from './elements.ts';
 
-/** In ISO 8859-1, which is not UTF-8. */
+/** In ISO 8859-1; these bytes are not valid UTF-8. */
 const LATIN_1 = 'Z\xfcrich';
 
 describe('Headers in selectors', () => {
@@ -14,7 +14,7 @@ describe('Headers in selectors', () => {
   const evaluate = async (selector: string, headers: readonly string[]) =>
     (await verdictsOf(sandbox.open([selector]), element({ headers })))[0];
 
-  it('are the text that they are in UTF-8, and other bytes are read as ISO 8859-1', async () => {
+  it('are decoded as UTF-8, or as ISO 8859-1 if they are not valid UTF-8', async () => {
     const isZurich = 'env.msg.hdrs.city === "Z\\u00fcrich" && env.msg.hdrs.ascii === "a"';
     assert.equal((await evaluate(isZurich, ['ascii', 'a', 'city', bytesOfText('Zürich')]))?.accepted, true);
     assert.equal((await evaluate(isZurich, ['ascii', 'a', 'city', LATIN_1]))?.accepted, true);
@@ -22,7 +22,7 @@ describe('Headers in selectors', () => {
     assert.equal((await evaluate(isEuro, ['price', bytesOfText('5 € 😀')]))?.accepted, true);
   });
 
-  it('are stored in UTF-8 if a selector wrote them, and byte for byte if it did not', async () => {
+  it('are stored in UTF-8 if a selector wrote them, otherwise byte for byte', async () => {
     const writes = 'env => { env.msg.hdrs.price = "5 €"; env.msg.hdrs.other = "Zürich"; return true }';
     const verdict = await evaluate(writes, ['city', LATIN_1, 'town', bytesOfText('Köln')]);
     assert.deepEqual(verdict?.headers, [

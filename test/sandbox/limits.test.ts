@@ -15,7 +15,7 @@ function makeOne(context: TestContext, limits: Partial<SandboxLimits> = {}): Sel
   return sandbox;
 }
 
-/** How an element ended, in one word. */
+/** The outcome of an element in one word. */
 const end = (answer: SelectorAnswer): string =>
   answer.outcome === 'overrun'
     ? answer.cause
@@ -24,18 +24,18 @@ const end = (answer: SelectorAnswer): string =>
       : answer.outcome;
 const ends = (answers: readonly SelectorAnswer[]): string => answers.map(end).join(' ');
 
-/** Loops for an element with header `evil`, says yes to any other. */
+/** Loops for an element with the header `evil`, accepts any other. */
 const LOOPS = 'env => { if (env.msg.hdrs.evil) while (1); return true }';
-/** The same with a built-in of the VM that no interrupt reaches. */
+/** Like `LOOPS`, but in a built-in of the VM that cannot be interrupted. */
 const STICKS = 'env => { if (env.msg.hdrs.evil) new Array(1e9) + ""; return true }';
-/** Some 30 ms. */
+/** Takes about 30 ms. */
 const SLOW = 'env => { for (let i = 0; i < 5e5; i += 1); return true }';
 const FILLS =
   'env => { if (env.msg.hdrs.evil) for (const a = []; ; ) a.push(new Uint8Array(1e6)); return true }';
 const good = element();
 const evil = element({ headers: ['evil', '1'] });
 
-/** The first call builds the VM: what a program needs after that is known from the second on. */
+/** The first call creates the VM, so the time that a program needs is known only from the second one on. */
 async function warm(program: SelectorProgram): Promise<void> {
   await program.select([good]);
   await program.select([good]);
@@ -51,7 +51,7 @@ describe('a selector that takes too long', () => {
     assert.equal(ends(await program.select([good])), 'true');
   });
 
-  it('loses its thread to the watchdog where it cannot be interrupted', async (context) => {
+  it('is killed with its thread by the watchdog if it cannot be interrupted', async (context) => {
     const sandbox = makeOne(context, { callMs: FOREVER, watchdogMs: 100 });
     const program = sandbox.open([LOOPS]);
     assert.equal(ends(await program.select([evil])), 'watchdog');
@@ -60,7 +60,7 @@ describe('a selector that takes too long', () => {
     assert.equal(ends(await program.select([good])), 'true');
   });
 
-  it('does not stop the others of its batch from being asked', async (context) => {
+  it('does not prevent the other elements of its batch from being evaluated', async (context) => {
     const program = makeOne(context, { watchdogMs: FOREVER }).open([LOOPS]);
     assert.equal(
       ends(await program.select([good, good, evil, good, evil, evil, good])),
@@ -68,7 +68,7 @@ describe('a selector that takes too long', () => {
     );
   });
 
-  it('leaves the rest of the batch without evaluating it after three in a row', async (context) => {
+  it('leaves the rest of its batch unevaluated after three overruns in a row', async (context) => {
     const program = makeOne(context, { watchdogMs: FOREVER }).open([LOOPS]);
     assert.equal(
       ends(await program.select([good, evil, evil, evil, good, evil, good])),
@@ -77,17 +77,17 @@ describe('a selector that takes too long', () => {
     assert.equal(ends(await program.select([good])), 'true');
   });
 
-  it('is an overrun even where the built-in comes back by itself', async (context) => {
+  it('overruns even if the uninterruptible built-in returns by itself', async (context) => {
     const slow =
       'env => { const a = new Array(3e5).fill("x"); for (let i = 0; i < 40; i += 1) a.join(""); return true }';
     const program = makeOne(context, { callMs: 5, watchdogMs: FOREVER }).open([slow]);
     assert.equal(ends(await program.select([good])), 'deadline');
   });
 
-  it('differs from a payload that takes too long to be read, or to be written', async (context) => {
+  it('is told apart from a payload that takes too long to parse or serialize', async (context) => {
     const program = makeOne(context, { bodyMsPerMiB: 1 }).open([
       'env => { if (env.msg.hdrs.evil) while (1); return env.msg.payload.n > 1 }',
-      // What may change the payload has it written out.
+      // The payload is serialized because this selector may change it.
       'env => { const change = (o) => o; change(env.msg.payload); return true }',
     ]);
     const numbers = element({ body: `[${'1e308,'.repeat(40_000)}1]`, contentType: 'application/json' });
@@ -106,7 +106,7 @@ describe('a selector that takes too long', () => {
     }
   });
 
-  it('may not take its time while it is compiled either', async (context) => {
+  it('is also limited while it is compiled', async (context) => {
     const sandbox = makeOne(context, { compileMs: -1, watchdogMs: FOREVER });
     await assert.rejects(
       sandbox.check([{ source: 'env => true', path: 'dst[0].selector' }], 'user'),
@@ -116,7 +116,7 @@ describe('a selector that takes too long', () => {
     assert.equal(ends(await sandbox.open(['env => true']).select([good])), 'deadline');
   });
 
-  it('does not lose requests of others in that time', async (context) => {
+  it('does not lose the requests of other programs when it is killed', async (context) => {
     const sandbox = makeOne(context, { watchdogMs: 100, callMs: FOREVER });
     const [bad, neighbour] = [sandbox.open([STICKS]), sandbox.open(['env => env.msg.hdrs.a === "1"', null])];
     const inputs = [element({ headers: ['a', '1'] }), good];
@@ -129,8 +129,8 @@ describe('a selector that takes too long', () => {
   });
 });
 
-describe("time that is not the selector's", () => {
-  it('is what a large payload takes to be read and written', async (context) => {
+describe('time that is not charged to a selector', () => {
+  it('includes parsing and serializing a large payload', async (context) => {
     const rows = Array.from({ length: 12_000 }, (_, n) => ({ n, text: 'some text', list: [1, 2, 3] }));
     const large = json(rows);
     assert.ok(large.body.length > 500_000);
@@ -140,7 +140,7 @@ describe("time that is not the selector's", () => {
     assert.equal(ends(await program.select([large, large])), 'true true');
   });
 
-  it('is what the main thread spends elsewhere', async (context) => {
+  it('includes time that the main thread spends elsewhere', async (context) => {
     const sandbox = makeOne(context, { watchdogMs: 100 });
     const program = sandbox.open(['env => true']);
     await program.select([good]);
@@ -152,12 +152,12 @@ describe("time that is not the selector's", () => {
 });
 
 describe('a selector that fills the memory', () => {
-  it('is an overrun of its own element', async (context) => {
+  it('overruns for its own element only', async (context) => {
     const program = makeOne(context, { callMs: FOREVER, watchdogMs: FOREVER }).open([FILLS]);
     assert.equal(ends(await program.select([good, evil, good])), 'true memory true');
   });
 
-  it('is none where the payload alone is too large for it', async (context) => {
+  it('gets an error instead if the payload alone exceeds the memory', async (context) => {
     const program = makeOne(context, { memoryBytes: 2 ** 21 }).open([
       'env => env.msg.payload.length',
       'env => true',
@@ -169,10 +169,10 @@ describe('a selector that fills the memory', () => {
 });
 
 describe('selectors that write much', () => {
-  /** 1,000 bytes for each of two destinations. */
+  /** Writes 1,000 bytes per destination. */
   const WRITES = 'env => { env.msg.payload = new Uint8Array(1000); return true }';
 
-  it('end a batch with the element in progress, and the rest can be evaluated after it', async (context) => {
+  it('end a batch after the element in progress; the rest can be evaluated in another batch', async (context) => {
     const program = makeOne(context, { writtenBytes: 5000 }).open([WRITES, null]);
     const elements = Array.from({ length: 10 }, () => good);
     const answers = await program.select(elements);
@@ -181,7 +181,7 @@ describe('selectors that write much', () => {
     assert.equal(ends(await makeOne(context, { writtenBytes: 1 }).open([WRITES]).select(elements)), 'true');
   });
 
-  it('may write so much for an element, and a destination whose payload exceeds that rejects', async (context) => {
+  it('have a limit per element, beyond which a destination rejects', async (context) => {
     const writes = (byte: number) =>
       `env => { env.msg.payload = new Uint8Array(1000).fill(${byte}); return true }`;
     const program = makeOne(context, { elementBytes: 2500 }).open([
@@ -204,7 +204,7 @@ describe('selectors that write much', () => {
     }
   });
 
-  it('end none if only their decisions are wanted, which come without what they wrote', async (context) => {
+  it('end no batch if only decisions are requested, which are returned without the written bytes', async (context) => {
     const program = makeOne(context, { writtenBytes: 5000 }).open([WRITES], { decidesOnly: true });
     const answers = await program.select(Array.from({ length: 10 }, () => good));
     assert.equal(answers.length, 10);
@@ -216,7 +216,7 @@ describe('selectors that write much', () => {
 });
 
 describe('the sandbox as a service', () => {
-  it('has its thread from the start on, before any selector is asked', async (context) => {
+  it('starts its thread on start, before any selector is evaluated', async (context) => {
     const before = threads();
     const sandbox = makeOne(context);
     await sandbox.start();
@@ -225,7 +225,7 @@ describe('the sandbox as a service', () => {
     assert.equal(threads(), before);
   });
 
-  it('that was not started has no thread until a selector is asked', async () => {
+  it('has no thread until a selector is evaluated if it was not started', async () => {
     const before = threads();
     const sandbox = makeSandbox();
     const program = sandbox.open([null, null]);
@@ -237,7 +237,7 @@ describe('the sandbox as a service', () => {
     await sandbox.stop();
   });
 
-  it('stops at once, again and before anything began, and leaves no thread', async () => {
+  it('stops immediately, idempotently and before any use, and leaves no thread', async () => {
     const before = threads();
     await makeSandbox().stop();
     const sandbox = makeSandbox({ limits: { callMs: FOREVER, watchdogMs: FOREVER } });
@@ -263,14 +263,14 @@ describe('the sandbox as a service', () => {
     await asked;
   });
 
-  it('says so where the thread cannot be started, and tries again', async (context) => {
+  it('reports that its thread cannot be started, and tries again', async (context) => {
     const program = makeOne(context, { memoryBytes: 1000 }).open(['env => true']);
     const refused = (error: unknown): boolean => error instanceof QuaysideError && error.code === 'internal';
     await assert.rejects(program.select([good]), refused);
     await assert.rejects(program.select([good]), refused);
   });
 
-  it('opens a closed program again, and one whose VM made room for others', async (context) => {
+  it('reopens a closed program, and one whose VM was evicted', async (context) => {
     const sandbox = makeOne(context, { liveVms: 2 });
     const programs = Array.from({ length: 5 }, (_, n) => sandbox.open([`env => ({ tries: ${n} })`]));
     for (let round = 0; round < 3; round += 1) {
@@ -281,10 +281,9 @@ describe('the sandbox as a service', () => {
     }
   });
 
-  it('takes turns: one exchange with much to ask does not hold up another', async (context) => {
+  it('takes turns: a busy exchange does not delay another one', async (context) => {
     const sandbox = makeOne(context, { batch: 1, callMs: FOREVER, watchdogMs: FOREVER });
-    // Turns go by the time that was measured. Only the busy one's calls are long, so that the noise of that decides
-    // nothing.
+    // Turns depend on measured time. Only the calls of the busy exchange are long, so noise does not matter.
     const [busy, quiet] = [sandbox.open([SLOW]), sandbox.open(['env => true'])];
     await Promise.all([warm(busy), warm(quiet)]);
     const order: string[] = [];
@@ -295,14 +294,14 @@ describe('the sandbox as a service', () => {
     assert.ok(order.indexOf('quiet') <= 1, order.join(' '));
   });
 
-  it('shares its time between what one user checks and tries and what others run', async (context) => {
+  it('divides its time between one user’s checks and dry runs and the exchanges of others', async (context) => {
     const sandbox = makeOne(context);
     const honest = sandbox.open(['env => true'], { payer: 'honest' });
     await warm(honest);
     const order: string[] = [];
     const source = 'env => { while (1); }';
-    // A try is first, and long. A check may be quicker than the honest call was, on a machine that is slowed down, and
-    // then evil would rightly be next once more.
+    // A dry run is first, and long. On a slowed-down machine a check may be quicker than the honest call, and then
+    // `evil` would rightly be next once more.
     const floods = Array.from({ length: 10 }, () => [
       sandbox
         .open([source], { payer: 'evil' })
@@ -314,12 +313,12 @@ describe('the sandbox as a service', () => {
       await honest.select([good]);
       order.push('honest');
     }
-    // What ran when an element came was let end, and nothing else went before it.
+    // A request in progress is finished first; no other one is served before the honest element.
     assert.equal(order.join(' ').replaceAll(/check|try/g, 'evil'), 'evil honest evil honest evil honest');
     await Promise.all(floods);
   });
 
-  it('lets an element wait for one call of others, however many slow exchanges another user has', async (context) => {
+  it('delays an element by at most one call of another user, however many slow exchanges that user has', async (context) => {
     const sandbox = makeOne(context, { callMs: FOREVER, watchdogMs: FOREVER });
     const honest = sandbox.open(['env => true'], { payer: 'honest' });
     await warm(honest);
@@ -334,7 +333,7 @@ describe('the sandbox as a service', () => {
     assert.match(order.join(' '), /^(evil honest ){5}/);
   });
 
-  it('lets a quick exchange wait for one call of the slow ones of the same user', async (context) => {
+  it('delays a quick exchange by at most one call of slow exchanges of the same user', async (context) => {
     const sandbox = makeOne(context, { callMs: FOREVER, watchdogMs: FOREVER });
     const quick = sandbox.open(['env => true'], { payer: 'user' });
     await warm(quick);
@@ -353,7 +352,7 @@ describe('the sandbox as a service', () => {
     assert.match(order.join(' '), /^(slow quick ){5}/);
   });
 
-  it('asks again with the bodies once one is touched, and loses nothing by it', async (context) => {
+  it('evaluates again with bodies once a selector reads one, and loses no changes', async (context) => {
     const program = makeOne(context).open([
       'env => { env.msg.hdrs.first = "1"; return env.msg.hdrs.read ? env.msg.payload.n : true }',
       'env => { if (env.msg.hdrs.write) env.msg.payload = { n: 9 }; return true }',

@@ -6,7 +6,7 @@ describe('Whether a selector changes the payload', () => {
   const sandbox = patientSandbox();
   after(() => sandbox.stop());
 
-  /** Where one selector leaves the payload, and how the next one changes it without reading `env.msg.payload`. */
+  /** Where one selector stores a reference to the payload, and how the next one changes the payload through it. */
   const WAYS: readonly (readonly [where: string, leave: string, change: string])[] = [
     ['the state', 'env.state.p = p', 'env.state.p.a = 2'],
     [
@@ -34,7 +34,7 @@ describe('Whether a selector changes the payload', () => {
     ],
   ];
 
-  /** What makes a part of `env` a part of the payload, or runs with it, and what changes the payload then. */
+  /** Ways to make a part of `env` a part of the payload, and changes of that part. */
   const PARTS: readonly (readonly [what: string, leave: string, change: string, stored: object])[] = [
     ['the headers', 'env.msg.payload.h = env.msg.hdrs', 'env.msg.hdrs.b = "2"', { a: 1, h: { b: '2' } }],
     ['the state', 'env.msg.payload = env.state', 'env.state.x = 1', { x: 1 }],
@@ -52,9 +52,9 @@ describe('Whether a selector changes the payload', () => {
     ],
   ];
 
-  describe('a payload of which a part belongs to something else', () => {
+  describe('a payload that contains a part of something else', () => {
     for (const [what, leave, change, stored] of PARTS) {
-      it(`is stored changed when that changes: ${what}`, async () => {
+      it(`is stored changed when that part changes: ${what}`, async () => {
         const program = sandbox.open([
           `env => { ${leave}; return true }`,
           `env => { ${change}; return true }`,
@@ -66,7 +66,7 @@ describe('Whether a selector changes the payload', () => {
       });
     }
 
-    it('is stored changed when a getter of a header changed it while the headers were stored', async () => {
+    it('is stored changed if a getter of a header changes it while headers are stored', async () => {
       const program = sandbox.open([
         'env => { Object.defineProperty(env.msg.hdrs, "x", { get: () => { env.msg.payload.a = 2; return "v" }, enumerable: true }); return true }',
         'env => true',
@@ -76,7 +76,7 @@ describe('Whether a selector changes the payload', () => {
       program.close();
     });
 
-    it('is stored as it is each time if it changes by itself', async () => {
+    it('is stored as serialized each time if its toJSON returns a different value', async () => {
       const program = sandbox.open([
         'env => { let n = 0; env.msg.payload = { toJSON() { n += 1; return { n } } }; return true }',
         'env => true',
@@ -88,9 +88,9 @@ describe('Whether a selector changes the payload', () => {
     });
   });
 
-  describe('a payload that a selector changes by a reference that another one left', () => {
+  describe('a payload that a selector changes by a reference left by another one', () => {
     for (const [where, leave, change] of WAYS) {
-      it(`is stored changed: in ${where}`, async () => {
+      it(`is stored changed: by ${where}`, async () => {
         const program = sandbox.open([
           `env => { const p = env.msg.payload; ${leave}; return true }`,
           `env => { ${change}; return true }`,
@@ -104,7 +104,7 @@ describe('Whether a selector changes the payload', () => {
       });
     }
 
-    it('is stored unchanged if the one that left it failed', async () => {
+    it('is stored unchanged if the selector that left the reference failed', async () => {
       const program = sandbox.open([
         'env => { env.state.p = env.msg.payload; throw new Error("failed") }',
         'env => { env.state.p.a = 2; return true }',
@@ -114,7 +114,7 @@ describe('Whether a selector changes the payload', () => {
       assert.equal(next?.body, null);
     });
 
-    it('is stored changed if it is read by a pure selector and changed by a getter in it', async () => {
+    it('is stored changed if a pure selector reads it and a getter in it changes it', async () => {
       const program = sandbox.open([
         'env => { const p = env.msg.payload; let n = 0; Object.defineProperty(p, "b", { get: () => { n += 1; return n }, enumerable: true }); return true }',
         'env => env.msg.payload.b > 0',

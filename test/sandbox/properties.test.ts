@@ -5,7 +5,7 @@ import { checkHeaders } from '../../src/model/headers.ts';
 import { anyCharacter } from '../support/any-character.ts';
 import { element, json, patientSandbox, textOf, verdictsOf } from './elements.ts';
 
-/** Runs of each property; `npm run test:long` has 3,000, and `SANDBOX_RUNS=20000` is a long search. */
+/** Runs per property; `npm run test:long` uses 3,000, and `SANDBOX_RUNS=20000` is a long search. */
 const numRuns = Number(process.env.SANDBOX_RUNS ?? 100);
 
 describe('Properties of the sandbox', () => {
@@ -30,15 +30,15 @@ describe('Properties of the sandbox', () => {
     fc.array(fc.oneof(fc.double({ noNaN: true, noDefaultInfinity: true }), fc.maxSafeInteger())),
   );
 
-  /** As a map, since an object that went through JSON may list its names in another order. */
+  /** As a map, because an object that was serialized as JSON may list its names in another order. */
   function asMap(flat: readonly string[]): Map<string, string> {
     const map = new Map<string, string>();
     for (let at = 0; at < flat.length; at += 2) map.set(flat[at] as string, flat[at + 1] as string);
     return map;
   }
 
-  describe('what goes through a selector', () => {
-    it('stays as it is where nothing is changed, though all of it was read', async () => {
+  describe('an element that passes a selector', () => {
+    it('stays unchanged if it is only read, even completely', async () => {
       const looks = sandbox.open([
         'env => { for (const k in env.msg.hdrs) env.msg.hdrs[k]; JSON.stringify(env.msg.payload); return true }',
       ]);
@@ -51,7 +51,7 @@ describe('Properties of the sandbox', () => {
       );
     });
 
-    it('comes back the same if all of it is written again', async () => {
+    it('is returned equal if everything in it is written again', async () => {
       const rewrites = sandbox.open([
         'env => { env.msg.hdrs = { ...env.msg.hdrs }; env.msg.payload = [env.msg.payload]; return true }',
       ]);
@@ -66,7 +66,7 @@ describe('Properties of the sandbox', () => {
       );
     });
 
-    it('comes back the same as text and as bytes', async () => {
+    it('is returned equal as a string and as bytes', async () => {
       const program = sandbox.open([
         'env => { const p = env.msg.payload; env.msg.payload = typeof p === "string" ? p + "!" : Uint8Array.of(...p, 33); return true }',
       ]);
@@ -90,7 +90,7 @@ describe('Properties of the sandbox', () => {
     });
   });
 
-  /** Expressions over headers `a`, `b` and `c`, their values drawn from a few words. */
+  /** Expressions over the headers `a`, `b` and `c`, with values from a few words. */
   const word = fc.constantFrom('', '0', '1', 'x', 'xy', 'a b');
   const expression = fc.letrec<{ test: string; text: string }>((tie) => ({
     text: fc.oneof(
@@ -121,7 +121,7 @@ describe('Properties of the sandbox', () => {
   const someHeaders = fc.record({ a: word, b: word, c: word }, { requiredKeys: [] });
 
   describe('a selector over headers', () => {
-    it('says and does what the same code does in plain JavaScript', async () => {
+    it('has the same result and effects as the same code in plain JavaScript', async () => {
       const sample = fc.tuple(
         fc.array(expression.test, { minLength: 1, maxLength: 3 }),
         fc.array(someHeaders, { minLength: 1, maxLength: 4 }),
@@ -150,7 +150,7 @@ describe('Properties of the sandbox', () => {
     });
   });
 
-  /** The destinations in order, in this engine: accepted, without error, the headers as they then stand. */
+  /** The expected results in this engine, per destination: accepted, no error, the headers at that point. */
   function plainly(tests: readonly string[], map: object, n: number): [boolean, boolean, object][] {
     let hdrs: Record<string, string> = Object.assign(Object.create(null), map);
     return tests.map((test) => {
@@ -167,7 +167,7 @@ describe('Properties of the sandbox', () => {
     });
   }
 
-  /** What a selector may do to a payload `p`: some change it, some only look as if, some only look. */
+  /** Statements over a payload `p`: some change it, some only look as if, some only read. */
   const STATEMENTS = [
     'p.a = 1',
     'p.n++',
@@ -204,7 +204,7 @@ describe('Properties of the sandbox', () => {
   ];
 
   describe('a selector over a payload', () => {
-    it('changes what the same code changes in plain JavaScript', async () => {
+    it('changes the same as the same code in plain JavaScript', async () => {
       const body = fc.array(fc.constantFrom(...STATEMENTS), { minLength: 1, maxLength: 3 });
       const given = fc.record(
         { a: fc.nat(3), n: fc.nat(3), list: fc.array(fc.nat(5), { maxLength: 4 }) },
@@ -232,7 +232,9 @@ describe('Properties of the sandbox', () => {
     });
   });
 
-  /** The destinations in order, in this engine: the payload as it then stands, and whether there was no error. */
+  /**
+   * The expected results in this engine, per destination: the payload at that point, and whether there was no error.
+   */
   function changedPlainly(selectors: readonly string[], value: object): [string, boolean][] {
     const msg: { payload: unknown } = { payload: structuredClone(value) };
     const env = { msg, state: {} };

@@ -29,8 +29,8 @@ describe('A sandbox', () => {
   const YES = { accepted: true, error: null, place: null, ...UNCHANGED };
   const NO = { ...YES, accepted: false };
 
-  describe('what a selector says', () => {
-    it('is yes for what is truthy and no for what is not', async () => {
+  describe('the result of a selector', () => {
+    it('accepts if it is truthy, otherwise rejects', async () => {
       for (const truthy of ['true', '1', '"no"', '[]', '({})', '-1', '10n', 'Symbol()']) {
         assert.deepEqual(await verdict(`env => ${truthy}`), YES, truthy);
       }
@@ -39,7 +39,7 @@ describe('A sandbox', () => {
       }
     });
 
-    it('is an override where an object has mature, delay or tries', async () => {
+    it('overrides mature, delay or tries if it is an object with these names', async () => {
       assert.deepEqual(await verdict('env => ({ delay: 1.5 })'), { ...YES, delayMs: 1500 });
       assert.deepEqual(await verdict('env => ({ mature: 1700000000.25 })'), {
         ...YES,
@@ -54,14 +54,14 @@ describe('A sandbox', () => {
       assert.deepEqual(await verdict('env => ({ mature: null, delay: undefined, other: 1 })'), YES);
     });
 
-    it('keeps delays from 0 to ten years and maturities from 1970', async () => {
+    it('is clamped to delays from 0 to ten years and maturities from 1970 on', async () => {
       assert.equal((await verdict('env => ({ delay: -3 })')).delayMs, 0);
       assert.equal((await verdict('env => ({ delay: Infinity })')).delayMs, LIMITS.delayMs);
       assert.equal((await verdict('env => ({ delay: 1e300 })')).delayMs, LIMITS.delayMs);
       assert.equal((await verdict('env => ({ mature: -1 })')).matureAt, 0);
     });
 
-    it('is an error where an override makes no sense', async () => {
+    it('is an error if an override is invalid', async () => {
       for (const [given, message] of [
         ['{ delay: "3" }', /delay must be a number/],
         ['{ delay: NaN }', /delay must be a number/],
@@ -82,7 +82,7 @@ describe('A sandbox', () => {
       }
     });
 
-    it('is no, with the error as text, where it throws', async () => {
+    it('rejects with the error as text if it throws', async () => {
       assert.deepEqual(await verdict('env => env.msg.hdrs.a.b'), {
         ...NO,
         error: "TypeError: cannot read property 'b' of undefined (line 1, column 8)",
@@ -100,7 +100,7 @@ describe('A sandbox', () => {
       assert.match((await verdict('env => { kept = 1 }')).error ?? '', /kept/);
     });
 
-    it('may be a bare expression, a function expression or an arrow function', async () => {
+    it('is the same for a bare expression, a function expression and an arrow function', async () => {
       const input = element({ headers: ['type', 'order'] });
       for (const selector of [
         'env.msg.hdrs.type === "order"',
@@ -113,8 +113,8 @@ describe('A sandbox', () => {
     });
   });
 
-  describe('what a selector sees', () => {
-    it('is id, tries, mature in seconds, headers and state', async () => {
+  describe('the element in a selector', () => {
+    it('has id, tries, mature in seconds, headers and state', async () => {
       const input = element({
         id: 'Ab-9',
         tries: 4,
@@ -128,7 +128,7 @@ describe('A sandbox', () => {
       assert.equal(shown.error, '["Ab-9",4,1700000000.125,{"a":"1","b-c":"é"},{}]');
     });
 
-    it('has headers of any name, whatever objects inherit elsewhere', async () => {
+    it('has headers of any name and no inherited ones', async () => {
       const input = element({ headers: ['__proto__', 'p', 'constructor', 'c', 'has own', 'x'] });
       const all = 'env => { throw JSON.stringify(Object.entries(env.msg.hdrs)) }';
       assert.equal(
@@ -140,13 +140,13 @@ describe('A sandbox', () => {
       assert.equal((await verdict(none)).error, '[null,null,false]');
     });
 
-    it('cannot change id, tries or mature', async () => {
+    it('has a read-only id, tries and mature', async () => {
       for (const name of ['id', 'tries', 'mature']) {
         assert.match((await verdict(`env => { env.msg.${name} = 1 }`)).error ?? '', /TypeError/);
       }
     });
 
-    it('is a payload by its content type', async () => {
+    it('has a payload decoded by its content type', async () => {
       const show =
         'env => { const p = env.msg.payload; throw typeof p + " " + (p instanceof Uint8Array ? [...p] : JSON.stringify(p)) }';
       const shown = async (
@@ -170,7 +170,7 @@ describe('A sandbox', () => {
       assert.equal(await shown('', null), 'object ');
     });
 
-    it('is an error at the first touch where the body is not what its type says', async () => {
+    it('throws when the payload is read if the body does not match its type', async () => {
       const bad = element({ body: '{"a":', contentType: 'application/json', headers: ['a', '1'] });
       assert.match((await verdict('env => env.msg.payload.a', bad)).error ?? '', /payload is not JSON/);
       const deep = element({
@@ -184,7 +184,7 @@ describe('A sandbox', () => {
       assert.match((await verdict('env => env.msg.payload', broken)).error ?? '', /not UTF-8/);
     });
 
-    it('is a property of the message, as are the others: a copy has all of them', async () => {
+    it('has the payload as a property, so copies of the message have it as well', async () => {
       const input = json({ n: 1 }, ['a', 'x']);
       const whole = { id: 'e1', tries: 0, mature: 1_700_000_000, hdrs: { a: 'x' }, payload: { n: 1 } };
       for (const copy of [
@@ -207,7 +207,7 @@ describe('A sandbox', () => {
       assert.deepEqual([id, JSON.parse(rested.error ?? '')], ['e1', rest]);
     });
 
-    it('is stored changed by a selector that begins with a copy of the message', async () => {
+    it('is stored changed by a selector that copies the message first', async () => {
       const [stored, later] = await ask(
         [
           'env => { const copy = { ...env.msg }; env.msg.payload = { ...copy.payload, m: 2 }; env.msg.hdrs.b = copy.id; return true }',
@@ -220,7 +220,7 @@ describe('A sandbox', () => {
       assert.match((await verdict('env => { ({ ...env.msg }); env.msg.id = 1 }')).error ?? '', /^TypeError/);
     });
 
-    it('is not changed by writes to what inherits from the message', async () => {
+    it('is not changed by writes to objects that inherit from the message', async () => {
       const writes = 'const own = Object.create(env.msg); own.note = own.id';
       const [stored, later] = await ask(
         [
@@ -232,7 +232,7 @@ describe('A sandbox', () => {
       assert.deepEqual([stored, later], [YES, YES]);
     });
 
-    it('is behind the property that the message says it has', async () => {
+    it('has the payload in the property descriptors of the message', async () => {
       const input = json({ n: 1 }, ['a', 'x']);
       const copy = 'Object.defineProperties({}, Object.getOwnPropertyDescriptors(env.msg))';
       const { error } = await verdict(`env => { throw JSON.stringify(${copy}) }`, input);
@@ -247,7 +247,7 @@ describe('A sandbox', () => {
       assert.equal(textOf(stored?.body), '2');
     });
 
-    it('has a console, whose lines are answered if they are wanted', async () => {
+    it('comes with a console, whose lines are returned on request', async () => {
       const program = sandbox.open(
         ['env => { console.log("<b>", 1); console.warn("=", {}, ""); return true }'],
         {
@@ -265,13 +265,13 @@ describe('A sandbox', () => {
       });
     });
 
-    it('is nothing of the host', async () => {
+    it('exposes nothing of the host', async () => {
       assert.match((await verdict('env => { throw Object.keys(env).join() }')).error ?? '', /^msg,state$/);
     });
   });
 
-  describe('what a selector changes', () => {
-    it('is stored for its destination and seen by the later ones', async () => {
+  describe('a change by a selector', () => {
+    it('is stored for its destination and visible to later ones', async () => {
       const selectors = [
         'env => env.msg.hdrs.step === undefined',
         'env => { env.msg.hdrs.step = "1"; env.msg.payload.n += 1; return true }',
@@ -297,7 +297,7 @@ describe('A sandbox', () => {
       );
     });
 
-    it('shares env.state among the destinations of an element, and with no other element', async () => {
+    it('of env.state is visible to the later destinations of the element, but not to other elements', async () => {
       const selectors = [
         'env => { env.state.n = (env.state.n ?? 0) + 1; return env.state.n === 1 }',
         'env => env.state.n === 1',
@@ -307,7 +307,7 @@ describe('A sandbox', () => {
         assert.deepEqual(answer, { outcome: 'evaluated', verdicts: [YES, YES], logs: [] });
     });
 
-    it('is nothing where it only looks', async () => {
+    it('is not assumed if the selector only reads', async () => {
       const looks = 'env => { JSON.stringify([env.msg.hdrs, env.msg.payload]); return "a" in env.msg.hdrs }';
       for (const input of [
         element({ headers: ['a', '1'], body: ' { "b" : 1.0, "a" : 1e2 }', contentType: 'application/json' }),
@@ -320,7 +320,7 @@ describe('A sandbox', () => {
       }
     });
 
-    it('is written as the kind of payload that it is', async () => {
+    it('is serialized by the type of the payload', async () => {
       const wrote = async (statement: string, input = element()) =>
         (await verdict(`env => { ${statement}; return true }`, input)).body;
       const text = element({ body: 'a', contentType: 'text/plain' });
@@ -344,7 +344,7 @@ describe('A sandbox', () => {
       );
     });
 
-    it('is refused, with what came with it, where it could not be stored', async () => {
+    it('is rejected with all changes of the selector if it cannot be stored', async () => {
       const text = element({ body: 'a', contentType: 'text/plain' });
       const latin = element({ body: 'a', contentType: 'text/plain;charset=latin1' });
       for (const [statement, message, input] of [
@@ -375,7 +375,7 @@ describe('A sandbox', () => {
       }
     });
 
-    it('is undone where the selector throws, and what an earlier one stored stays', async () => {
+    it('is undone if the selector throws, while changes of earlier selectors stay', async () => {
       const verdicts = await ask(
         [
           'env => { env.msg.hdrs.a = "1"; env.msg.payload.a = 1; return true }',
@@ -402,7 +402,7 @@ describe('A sandbox', () => {
       );
     });
 
-    it('takes numbers and booleans as header values and leaves out what is null or undefined', async () => {
+    it('converts numbers and booleans to header values, and removes headers set to null or undefined', async () => {
       const { headers } = await verdict(
         'env => { const h = env.msg.hdrs; h.n = 1.5; h.t = true; h.a = undefined; h.b = null; h[Symbol()] = 1; return h }',
         element({ headers: ['a', '1', 'b', '2', 'c', '3'] }),
@@ -410,7 +410,7 @@ describe('A sandbox', () => {
       assert.deepEqual(headers, ['c', '3', 'n', '1.5', 't', 'true']);
     });
 
-    it('ends if the program is closed: what was not asked by then is given back', async () => {
+    it('is not requested after the program is closed: remaining elements are returned unevaluated', async () => {
       const program = sandbox.open(['env => true']);
       const selected = program.select(Array.from({ length: 300 }, () => element()));
       program.close();
@@ -419,7 +419,7 @@ describe('A sandbox', () => {
       assert.deepEqual(new Set(outcomes.slice(100)), new Set(['not-evaluated']));
     });
 
-    it('is not kept by the worker if the program is closed while a call waits', async (t) => {
+    it('does not leave the program in the worker if it is closed while a call is pending', async (t) => {
       const sent = t.mock.method(Worker.prototype, 'postMessage');
       const others = sandbox.open(['env => true']);
       const busy = Array.from({ length: 5 }, () => others.select([element()]));
@@ -439,7 +439,7 @@ describe('A sandbox', () => {
       assert.equal(last?.kind, 'close');
     });
 
-    it('never mixes up the elements of a batch', async () => {
+    it('is assigned to the right element of a batch', async () => {
       const program = sandbox.open([
         'env => { if (env.msg.payload % 3 === 0) env.msg.payload = -env.msg.payload; return env.msg.payload % 2 === 0 }',
         'env => { if (env.msg.tries % 5 === 0) throw env.msg.id; return { tries: env.msg.tries } }',
@@ -471,7 +471,7 @@ describe('A sandbox', () => {
         },
       );
 
-    it('accepts what runs', async () => {
+    it('accepts valid ones', async () => {
       const selectors = [
         { source: 'env => true', path: 'dst[0].selector' },
         { source: 'env.msg.hdrs.a', path: 'dst[1].selector' },
@@ -480,7 +480,7 @@ describe('A sandbox', () => {
       await sandbox.check([], 'user');
     });
 
-    it('names path, line and column of the first that does not parse', async () => {
+    it('reports path, line and column of the first syntax error', async () => {
       const error = await refusal([
         { source: 'env => true', path: 'dst[0].selector' },
         { source: 'env =>\n  true true', path: 'dst[1].selector' },
@@ -489,14 +489,14 @@ describe('A sandbox', () => {
       assert.deepEqual(error.details.extra, { line: 2, column: 8 });
     });
 
-    it('checks them once there are file descriptors again, if there were none at the first', () => {
+    it('succeeds once file descriptors are available again', () => {
       const program = fileURLToPath(new URL('first-start-without-files.ts', import.meta.url));
       const limited = `ulimit -n 100; exec "$0" "$1"`;
       const outcomes = execFileSync('sh', ['-c', limited, process.execPath, program], { encoding: 'utf8' });
       assert.deepEqual(JSON.parse(outcomes), ['internal', 'works']);
     });
 
-    it('lets the VM compile them too, for what only it refuses', async () => {
+    it('compiles them in the VM as well, for errors that only it reports', async () => {
       const groups = `env => /${'()'.repeat(300)}/.test(env.msg.id)`;
       const error = await refusal([
         { source: 'env => true', path: 'dst[0].selector' },
@@ -507,7 +507,7 @@ describe('A sandbox', () => {
       assert.equal(error.details.extra, undefined);
     });
 
-    it('answers a stored selector that cannot be read any more with an error of its destination', async () => {
+    it('is not required: a stored selector that no longer parses is an error of its destination', async () => {
       const verdicts = await ask(['env => {', null, 'env => true']);
       assert.deepEqual(
         verdicts.map(({ accepted }) => accepted),

@@ -12,7 +12,7 @@ describe('The source of a selector', () => {
   const check = (source: string, path = 'selector'): Promise<void> =>
     sandbox.check([{ source, path }], 'user');
 
-  /** Selector, what the refusal says, and where it points: `line:column` or null. */
+  /** A selector, its error message, and the place of the error: `line:column` or null. */
   type Refusal = readonly [source: string, message: RegExp, place: string | null];
 
   const REFUSED: readonly Refusal[] = [
@@ -46,7 +46,7 @@ describe('The source of a selector', () => {
     ['env => import.meta', /import\.meta/, '1:8'],
     ['import fs from "node:fs"', /./, '1:8'],
     ['await env', /./, '1:7'],
-    // more than one expression, by closing what stands around it
+    // More than one expression, by closing the parentheses around it.
     ['1), (2', /one expression/, null],
     ['env => 1); let kept = 0; (env => kept++', /one expression/, null],
     ['env => 1) ; ( env => 2', /one expression/, null],
@@ -73,7 +73,7 @@ describe('The source of a selector', () => {
 
   describe('reading a selector', () => {
     for (const [source, message, place] of REFUSED) {
-      it(`refuses ${JSON.stringify(source)}`, async () => {
+      it(`rejects ${JSON.stringify(source)}`, async () => {
         await assert.rejects(check(source, 'dst[2].selector'), (error) => {
           assert.ok(error instanceof QuaysideError);
           assert.equal(error.code, 'invalid-body');
@@ -89,14 +89,14 @@ describe('The source of a selector', () => {
 
     for (const source of ACCEPTED) it(`accepts ${JSON.stringify(source)}`, () => check(source));
 
-    it('takes 8 KiB and no more, counted in bytes', async () => {
+    it('accepts at most 8 KiB, counted in bytes', async () => {
       const ofBytes = (bytes: number): string => `env => "${'é'.repeat((bytes - 10) / 2)}" `;
       assert.equal(Buffer.byteLength(ofBytes(LIMITS.selectorBytes)), LIMITS.selectorBytes);
       await check(ofBytes(LIMITS.selectorBytes));
       await assert.rejects(check(`${ofBytes(LIMITS.selectorBytes)}  `), /at most 8192 bytes/);
     });
 
-    it('refuses what is too deep to be parsed, and lives', async () => {
+    it('rejects source that is nested too deeply, and continues to work', async () => {
       for (const [open, close] of [
         ['(', ')'],
         ['[', ']'],
@@ -111,7 +111,7 @@ describe('The source of a selector', () => {
       await check('env => true');
     });
 
-    it('builds no regular expression that it reads: V8 would take a second for one of 8 KiB', async () => {
+    it('builds no regular expression from the source: V8 would take a second for one of 8 KiB', async () => {
       const built: unknown[] = [];
       const { RegExp: builtIn } = globalThis;
       globalThis.RegExp = new Proxy(builtIn, {
@@ -168,11 +168,11 @@ describe('The source of a selector', () => {
       'env => class { static { env.msg.payload.a = 1 } }',
     ];
 
-    it('is proven of selectors that only read', () => {
+    it('is true for selectors that only read', () => {
       for (const source of PURE) assert.equal(readSelector(source).isPure, true, source);
     });
 
-    it('is proven of no other', () => {
+    it('is false for all others', () => {
       for (const source of MAY_CHANGE) assert.equal(readSelector(source).isPure, false, source);
     });
   });

@@ -37,7 +37,7 @@ function ask(vm: SelectorVm, inputs: Parameters<typeof packElements>[0]): string
 }
 
 describe('a selector VM', () => {
-  it('holds no more memory after many calls than after a few', async () => {
+  it('uses no more memory after many calls than after a few', async () => {
     const vm = await makeVm(
       'env => { env.msg.hdrs.seen = "1"; env.msg.payload.text += "!"; env.self = env; if (env.msg.tries) throw env; return { delay: 1 } }',
     );
@@ -53,7 +53,7 @@ describe('a selector VM', () => {
     vm.dispose();
   });
 
-  it('stops early rather than use up its time, and says how far it came', async () => {
+  it('returns early if it has used up its time, with the number of evaluated elements', async () => {
     const vm = await makeVm('env => { for (let i = 0; i < 1e4; i += 1); return true }');
     const packed = packElements(Array(50).fill(element()), 0, 50, false);
     const call = new SelectorCall(packed, { destinations: 1, selectors: 1 }, DEFAULT_LIMITS, deadline);
@@ -63,7 +63,7 @@ describe('a selector VM', () => {
     vm.dispose();
   });
 
-  it('is as another one: the image is not changed by what is made of it', async () => {
+  it('is independent of others: VMs do not change the image from which they are created', async () => {
     const [first, second] = [await makeVm('env => true'), await makeVm('env => false')];
     const inputs = [element()];
     assert.deepEqual(
@@ -79,13 +79,13 @@ describe('the elements of one call', () => {
   const of = (bytes: number) => element({ body: Buffer.alloc(bytes) });
   const limits = { batch: 4, batchBodyBytes: 100 };
 
-  it('are as many as a batch may have, where no bodies go along', () => {
+  it('are limited by the batch size if no bodies are sent', () => {
     const elements = Array(10).fill(of(1000));
     assert.equal(callSize(elements, 0, limits, false), 4);
     assert.equal(callSize(elements, 8, limits, false), 2);
   });
 
-  it('are as many as have small enough bodies together, and one at least', () => {
+  it('are also limited by the bytes of their bodies, but at least one', () => {
     assert.equal(callSize([of(40), of(60), of(1)], 0, limits, true), 2);
     assert.equal(callSize([of(40), of(60), of(1)], 1, limits, true), 2);
     assert.equal(callSize([of(101), of(1)], 0, limits, true), 1);
@@ -94,7 +94,7 @@ describe('the elements of one call', () => {
   });
 });
 
-describe('reading what a VM answered', () => {
+describe('reading the answer of a VM', () => {
   const call = new SelectorCall(
     packElements([], 0, 0, false),
     { destinations: 2, selectors: 2 },
@@ -103,7 +103,7 @@ describe('reading what a VM answered', () => {
   );
   const read = (answer: unknown): unknown => readAnswer(JSON.stringify(answer), 2, 2, call);
 
-  it('takes what the guest writes', () => {
+  it('accepts what the guest code writes', () => {
     assert.deepEqual(
       read([
         2,
@@ -128,7 +128,7 @@ describe('reading what a VM answered', () => {
     );
   });
 
-  it('takes nothing else, should a VM ever be broken from inside', () => {
+  it('rejects everything else, in case a VM is compromised', () => {
     for (const answer of [
       null,
       {},
@@ -171,7 +171,7 @@ describe('the VMs kept alive', () => {
     return { cache, disposed, vm };
   };
 
-  it('are the last ones used, by number', () => {
+  it('are limited in number, least recently used first', () => {
     const { cache, disposed, vm } = fakes({ liveVms: 2, liveBytes: 100 });
     const [one, two, three] = [vm(1), vm(2), vm(3)];
     cache.put(1, one);
@@ -184,7 +184,7 @@ describe('the VMs kept alive', () => {
     assert.equal(cache.take(3), three);
   });
 
-  it('are those that fit, by memory', () => {
+  it('are limited in memory, oldest first', () => {
     const { cache, disposed, vm } = fakes({ liveVms: 9, liveBytes: 10 });
     cache.put(1, vm(1, 4));
     cache.put(2, vm(2, 4));

@@ -4,7 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { type Progress, Watchdog } from '../../src/sandbox/watchdog.ts';
 import { FakeClock } from '../support/clock.ts';
 
-/** A watchdog on a thread that a test plays. */
+/** A watchdog on a simulated thread. */
 function watched() {
   const clock = new FakeClock();
   const heard: string[] = [];
@@ -14,7 +14,7 @@ function watched() {
     onSuspect: () => heard.push('suspect'),
     onStuck: () => heard.push('stuck'),
   });
-  /** Lets time pass in small steps, and the judgements in between be made. */
+  /** Advances the clock in small steps, so that the watchdog's checks in between run. */
   const pass = async (ms: number): Promise<void> => {
     for (let passed = 0; passed < ms; passed += 10) {
       clock.advance(10);
@@ -27,7 +27,7 @@ function watched() {
 const head = { limitMs: 100 };
 
 describe('the watchdog of the selector worker', () => {
-  it('reports a thread that runs and shows nothing for its limit, after a first suspicion', async () => {
+  it('reports a busy thread that makes no progress for its limit, after a first suspicion', async () => {
     const { clock, heard, thread, watchdog, pass } = watched();
     thread.progress = { head, steps: 0 };
     thread.busyMs = 90;
@@ -43,7 +43,7 @@ describe('the watchdog of the selector worker', () => {
     assert.equal(clock.pending, 0);
   });
 
-  it('counts again from every sign of life and every new head', async () => {
+  it('starts counting again at every progress and every new head', async () => {
     const { heard, thread, watchdog, pass } = watched();
     thread.busyMs = 1000;
     thread.progress = { head, steps: 0 };
@@ -57,7 +57,7 @@ describe('the watchdog of the selector worker', () => {
     assert.equal(heard.at(-1), 'stuck');
   });
 
-  it('waits for a thread that the machine does not let run, but not for ever', async () => {
+  it('waits for a thread without processor time, but not forever', async () => {
     const { heard, thread, watchdog, pass } = watched();
     thread.progress = { head, steps: 0 };
     thread.busyMs = 39;
@@ -68,7 +68,7 @@ describe('the watchdog of the selector worker', () => {
     assert.deepEqual(heard, ['suspect', 'stuck']);
   });
 
-  it('lets a thread off that answers while it is being judged', async () => {
+  it('does not report a thread that makes progress while it is being checked', async () => {
     const { clock, heard, thread, watchdog } = watched();
     thread.progress = { head, steps: 0 };
     thread.busyMs = 100;
@@ -80,7 +80,7 @@ describe('the watchdog of the selector worker', () => {
     watchdog.stop();
   });
 
-  it('takes a thread that cannot be asked for one that is gone', async () => {
+  it('treats a thread that cannot be queried as gone', async () => {
     const clock = new FakeClock();
     const heard: string[] = [];
     const watchdog = new Watchdog(clock, () => ({ head, steps: 0 }), {
