@@ -160,7 +160,7 @@ export const SUITES = {
   logins: { files: ['test/unit/access-logins.test.ts'], pattern: null },
   'API tokens': { files: ['test/http/tokens.test.ts'], pattern: null },
   'client addresses': { files: ['test/unit/http-client-address.test.ts'], pattern: null },
-  'differences of nodes': { files: ['test/broker/agreement.test.ts'], pattern: 'until one of them is gone' },
+  'differences of nodes': { files: ['test/broker/agreement.test.ts'], pattern: 'until one of them stops' },
   'questions between nodes': { files: ['test/broker/questions.test.ts'], pattern: null },
   'rights in lists of nodes': { files: ['test/http/node-lists.test.ts'], pattern: null },
   'lists of nodes': { files: ['test/cluster/node-lists.test.ts'], pattern: 'behind Redis' },
