@@ -16,10 +16,10 @@ describe('Ended sessions of the console', () => {
   let clock: FakeClock;
   let here: EndedSessions;
   let there: EndedSessions;
-  /** Writes of `here` are rejected while it is set. */
+  /** While set, writes of `here` fail as if the engine were unavailable. */
   let isAway: boolean;
   let errors: string[];
-  /** Writes of `here` that wait for the engine, and the most of them so far. */
+  /** Pending writes of `here`, and the maximum of them so far. */
   let writing: number;
   let mostWritten: number;
 
@@ -67,7 +67,7 @@ describe('Ended sessions of the console', () => {
     while (!by.has('ann', marks(id, startedAt))) await turn();
   }
 
-  it('of many users who are removed together are stored some at a time, and count here at once', async () => {
+  it('of many users who are removed together count on this node immediately, and are stored at most 32 at a time', async () => {
     const users = Array.from({ length: 1_000 }, (_, i) => `user ${i}`);
     const startedAt = clock.now();
     const stored = Promise.all(users.map((user) => here.endPassword(user, 'p')));
@@ -77,7 +77,7 @@ describe('Ended sessions of the console', () => {
     assert.equal((await engine.definitions.list('ended-sessions')).length, users.length);
   });
 
-  it('are known to every node, of one user only, and to one that starts later', async () => {
+  it('are known to every node, even one that starts later, and affect no other session or user', async () => {
     await here.end('ann', 's1', clock.now());
     assert.ok(here.has('ann', marks('s1')));
     await known(there, 's1');
@@ -89,7 +89,7 @@ describe('Ended sessions of the console', () => {
     await late.stop();
   });
 
-  it('are all kept if nodes end some at the same time', async () => {
+  it('are all stored if two nodes end sessions concurrently', async () => {
     const startedAt = clock.now();
     const ids = Array.from({ length: 20 }, (_, i) => `s${i}`);
     await Promise.all(ids.map((id, i) => (i % 2 === 0 ? here : there).end('ann', id, startedAt)));
@@ -100,7 +100,7 @@ describe('Ended sessions of the console', () => {
     await late.stop();
   });
 
-  it('never come back when there are more than are remembered one by one', async () => {
+  it('stay ended when there are too many to remember each', async () => {
     const began: number[] = [];
     const alive = marks('alive before them', clock.now());
     for (let i = 0; i < 150; i += 1) {
@@ -119,7 +119,7 @@ describe('Ended sessions of the console', () => {
     }
   });
 
-  it('count here at once if they cannot be stored, and are stored once they can be', async () => {
+  it('count on this node immediately if the engine is unavailable, and are stored once it is available', async () => {
     isAway = true;
     await assert.rejects(here.end('ann', 's1', clock.now()), { code: 'storage-unavailable' });
     assert.ok(here.has('ann', marks('s1')));
@@ -134,7 +134,7 @@ describe('Ended sessions of the console', () => {
     assert.ok(there.has('ann', marks('s1')));
   });
 
-  it('are all of a user, also on a node whose clock is ahead, but not one that begins after that', async () => {
+  it('are all sessions of a user after endAll, even on a node whose clock is ahead, but not later ones', async () => {
     const ahead = clock.now() + 30_000;
     await here.endAll('ann');
     await known(there, 'any');
@@ -144,13 +144,13 @@ describe('Ended sessions of the console', () => {
     assert.ok(!there.has('ann', marks('next', startedAt)));
   });
 
-  it('are those of a password, and not those of another one', async () => {
+  it('are only those with the password that is ended', async () => {
     await here.endPassword('ann', 'p');
     await known(there, 'any');
     assert.ok(!there.has('ann', marks('any', clock.now(), 'another')));
   });
 
-  it('are not replaced where what is stored is not understood, and are stored once it is', async () => {
+  it('do not overwrite a stored value of an unknown format, and are stored once it is gone', async () => {
     const { definitions } = engine;
     const [startedAt, next] = [clock.now(), { sessions: [['s0', clock.now() + 1, 'logout']], before: 0 }];
     await definitions.put('ended-sessions', 'ann', next, null);
@@ -170,7 +170,7 @@ describe('Ended sessions of the console', () => {
     assert.ok(there.has('ann', marks('s1')));
   });
 
-  it('are forgotten when they would have ended by themselves, and their definition at the next start', async () => {
+  it('are forgotten once they would have expired anyway, and their definition is deleted at the next start', async () => {
     const startedAt = clock.now();
     await here.end('ann', 's1', startedAt);
     clock.advance(13 * HOUR);

@@ -8,7 +8,7 @@ import { FakeClock } from '../support/clock.ts';
 
 const DAY_MS = 24 * 3_600_000;
 
-describe('Logins that are known', () => {
+describe('Known logins', () => {
   let folder: string;
   let file: string;
   let clock: FakeClock;
@@ -28,7 +28,7 @@ describe('Logins that are known', () => {
     return known;
   }
 
-  it('are known for 30 days, by name and network, after a restart too', async () => {
+  it('are remembered for 30 days by name and network, also after a restart', async () => {
     const first = await started();
     first.add('ann', '192.0.2.0/24');
     assert.equal(first.has('ann', '192.0.2.0/24'), true);
@@ -44,7 +44,7 @@ describe('Logins that are known', () => {
     assert.deepEqual(warnings, []);
   });
 
-  it('are in a file for its owner alone, written once for many logins, and not for each use', async () => {
+  it('are in a file that only its owner may read, written once for many logins and not at each use', async () => {
     const known = await started();
     for (let i = 0; i < 100; i++) known.add(`user${i}`, '192.0.2.0/24');
     await assert.rejects(stat(file), { code: 'ENOENT' });
@@ -61,7 +61,7 @@ describe('Logins that are known', () => {
     assert.deepEqual(await readdir(join(folder, 'data')), ['logins.json']);
   });
 
-  it('are at most 10,000: the ones that were right longest ago are forgotten', async () => {
+  it('are at most 10,000: the least recent ones are forgotten', async () => {
     const known = await started();
     for (let i = 0; i < 10_001; i++) {
       clock.advance(1);
@@ -90,7 +90,7 @@ describe('Logins that are known', () => {
     });
   }
 
-  it('cost a warning if they cannot be written', async () => {
+  it('cause a warning if they cannot be written', async () => {
     await writeFile(join(folder, 'data'), '');
     const known = await started().catch(() => null);
     assert.ok(known !== null);

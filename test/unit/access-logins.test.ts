@@ -44,7 +44,7 @@ describe('Logins', () => {
     assert.deepEqual(logins.counts, { accepted: 2, failed: 0, limited: 0 });
   });
 
-  it('refuse a wrong password, an unknown user and an oversized password alike', async () => {
+  it('reject a wrong password, an unknown user and an oversized password with the same error', async () => {
     for (const [name, password] of [
       ['hashed', 'wrong'],
       ['plain', 'wrong'],
@@ -55,7 +55,7 @@ describe('Logins', () => {
     }
   });
 
-  it('remember a header that was accepted for five minutes after its last use', async () => {
+  it('remember an accepted header for five minutes after its last use', async () => {
     const header = basic('hashed:right');
     assert.equal(logins.recall(header), null);
     const user = await logins.login(header, HERE);
@@ -67,14 +67,14 @@ describe('Logins', () => {
     assert.equal(logins.recall(header), null);
   });
 
-  it('remember no header that was refused, and none that is malformed or too long', async () => {
+  it('remember no rejected, malformed or oversized header', async () => {
     for (const header of [basic('hashed:wrong'), 'Basic x', basic(`u:${'p'.repeat(2000)}`)]) {
       await assert.rejects(logins.login(header, HERE), code('unauthorized'));
       assert.equal(logins.recall(header), null);
     }
   });
 
-  it('remember a header when the users are replaced, with the rights of the new ones', async () => {
+  it('remember a header when the users are replaced, but apply the new rights', async () => {
     const header = basic('plain:right');
     assert.equal((await logins.login(header, HERE)).may('read', 'N'), true);
     clock.advance(200_000);
@@ -88,7 +88,7 @@ describe('Logins', () => {
     assert.equal(logins.recall(header), null);
   });
 
-  it('forget who is gone or has another password when the users are replaced', async () => {
+  it('forget users who are removed or get another password when the users are replaced', async () => {
     const header = basic('hashed:right');
     await logins.login(header, HERE);
     logins.replaceAccounts(readAccounts([plain], []));
@@ -101,7 +101,7 @@ describe('Logins', () => {
     assert.equal(logins.recall(basic('plain:right')), null);
   });
 
-  it('know who somebody is after the users were replaced, while the password is the same', async () => {
+  it('renew a user who has logged in after the users were replaced, unless the password changed', async () => {
     const user = await logins.login(basic('plain:right'), HERE);
     assert.equal(logins.renew(user), user);
     logins.replaceAccounts(readAccounts([{ ...plain, rights: {} }], []));
@@ -113,21 +113,21 @@ describe('Logins', () => {
     assert.equal(logins.renew(user), null);
   });
 
-  it('check the same credentials once however many ask at the same time', async () => {
+  it('verify the same credentials once for any number of concurrent requests', async () => {
     const header = basic('hashed:right');
     const users = await Promise.all(Array.from({ length: 200 }, () => logins.login(header, HERE)));
     assert.equal(new Set(users).size, 1);
     assert.equal(logins.counts.accepted, 1);
   });
 
-  it('check them once also when they come from many places', async () => {
+  it('verify the same credentials at most twice for concurrent requests from many networks', async () => {
     const header = basic('hashed:right');
     const froms = Array.from({ length: 60 }, (_, i) => `10.0.${i}.1`);
     await Promise.all(froms.map((from) => logins.login(header, from)));
     assert.ok(logins.counts.accepted <= 2, `${logins.counts.accepted} checks`);
   });
 
-  it('refuse further ones as overloaded while 2 run and 64 wait', async () => {
+  it('are rejected as overloaded while 2 are being verified and 64 wait', async () => {
     const asked = Array.from({ length: 70 }, (_, i) => login('hashed', `w${i}`, `10.0.${i}.1`));
     const outcomes = await Promise.allSettled(asked);
     const codes = outcomes.map((one) => (one.status === 'rejected' ? one.reason.code : 'ok'));
@@ -135,14 +135,14 @@ describe('Logins', () => {
     assert.equal(logins.counts.failed, 66);
   });
 
-  it('of users who logged in from there lately are checked although strangers fill the queue', async () => {
+  it('of users with a recent login from the same network are verified although strangers fill the queue', async () => {
     const strangers = Array.from({ length: 70 }, (_, i) => login('hashed', `w${i}`, `10.0.${i}.1`));
     const outcomes = Promise.allSettled(strangers);
     assert.equal((await login('known', 'right', HERE)).name, 'known');
     await outcomes;
   });
 
-  it('limit failures of one name from one network to ten, then one each five seconds', async () => {
+  it('limit failures of one name from one network to ten, then to one every five seconds', async () => {
     const guess = (i: number) => login('hashed', `wrong ${i}`, `192.0.2.${i % 250}`);
     const codes = await Promise.all(
       Array.from({ length: 40 }, (_, i) => guess(i).catch((error) => error.code)),
@@ -159,12 +159,12 @@ describe('Logins', () => {
     await assert.rejects(guess(102), code('too-many-attempts'));
   });
 
-  it('with a name that fails do not keep other names of its network out', async () => {
+  it('that fail for one name do not lock out other names of the same network', async () => {
     for (let i = 0; i < 40; i++) await login('plain', `wrong ${i}`, HERE).catch(() => {});
     assert.equal((await login('hashed', 'right', HERE)).name, 'hashed');
   });
 
-  it('with a name that fails elsewhere do not keep its user out', async () => {
+  it('that fail for a name on other networks do not lock out its user', async () => {
     for (let network = 0; network < 10; network++) {
       for (let i = 0; i < 20; i++)
         await login('hashed', `wrong ${network} ${i}`, `10.1.${network}.1`).catch(() => {});
@@ -210,7 +210,7 @@ describe('Logins', () => {
     });
   }
 
-  it('slow failures of one name from many networks down after a hundred, and reject what would wait over five seconds', async () => {
+  it('that fail for one name from many networks are delayed after a hundred, and rejected if the delay would exceed five seconds', async () => {
     for (let i = 0; i < 100; i++) {
       await assert.rejects(login('nobody', `x${i}`, `10.1.${i}.1`), code('unauthorized'));
     }
@@ -229,7 +229,7 @@ describe('Logins', () => {
     assert.equal((await login('hashed', 'right', '10.9.9.1')).name, 'hashed');
   });
 
-  it('from a network where the name was right before pass the limits that strangers use up', async () => {
+  it('from a network where the name has logged in before pass limits that strangers have used up', async () => {
     for (let i = 0; i < 40; i++) await login(`name ${i}`, 'x', HERE).catch(() => {});
     await assert.rejects(login('hashed', 'right', HERE), code('too-many-attempts'));
     for (let i = 0; i < 150; i++) {
@@ -242,7 +242,7 @@ describe('Logins', () => {
     await turn();
   });
 
-  it('with credentials that were right pass every limit, for 30 days after their last use', async () => {
+  it('with credentials that were accepted before pass every limit for 30 days after their last use', async () => {
     await login('hashed', 'right', HERE);
     clock.advance(29 * DAY_MS);
     for (let i = 0; i < 12; i++) await login('hashed', `wrong ${i}`, HERE).catch(() => {});
@@ -258,12 +258,12 @@ describe('Logins', () => {
     for (let i = 0; i < 29; i++) await fail(`name ${i}`, HERE);
     for (let i = 0; i < 1_999; i++) await fail(`other ${i}`, `10.${i >> 8}.${i & 255}.1`);
     await fail('name 29', HERE);
-    // One network more than are remembered.
+    // One network more than the limit remembers.
     await fail('another', '172.16.0.1');
     await assert.rejects(login('hashed', 'right', HERE), code('too-many-attempts'));
   });
 
-  it('of a program with a stale password cost one hash, and keep out neither its own user nor another', async () => {
+  it('of a program with an outdated password cost one hash, and lock out neither its user nor another', async () => {
     for (let i = 0; i <= 20 * 60; i++) {
       clock.advance(50);
       await assert.rejects(login('hashed', 'stale', HERE), code('unauthorized'));
@@ -275,20 +275,20 @@ describe('Logins', () => {
     assert.equal((await login('plain', 'right', HERE)).name, 'plain');
   });
 
-  it('with a password that was wrong are checked once more after the users were replaced', async () => {
+  it('with a rejected password are verified again after the users were replaced', async () => {
     await assert.rejects(login('plain', 'new', HERE), code('unauthorized'));
     logins.replaceAccounts(readAccounts([{ ...plain, password: 'new' }], []));
     assert.equal((await login('plain', 'new', HERE)).name, 'plain');
   });
 
-  it('do not touch users that are remembered while their name is limited', async () => {
+  it('that are remembered still work while their name is limited', async () => {
     const header = basic('hashed:right');
     const user = await logins.login(header, HERE);
     for (let i = 0; i < 12; i++) await login('hashed', `w${i}`, HERE).catch(() => {});
     assert.equal(logins.recall(header), user);
   });
 
-  it('take nothing from the limits if they succeed', async () => {
+  it('do not count towards the limits if they succeed', async () => {
     for (let i = 0; i < 30; i++) {
       await login('plain', 'right', HERE);
       clock.advance(5 * 60_000);
@@ -299,7 +299,7 @@ describe('Logins', () => {
     for (let i = 0; i < 10; i++) await assert.rejects(login('plain', `w${i}`, HERE), code('unauthorized'));
   });
 
-  it('are remembered once for a name and a password, however the header is spelt', async () => {
+  it('are remembered once per name and password, however the scheme of the header is written', async () => {
     const header = basic('plain:right');
     const user = await logins.login(header, HERE);
     for (const spelt of [header.replace('Basic ', 'basic   '), header.replace('Basic', 'BASIC')]) {
@@ -322,7 +322,7 @@ describe('Logins', () => {
     for (const { name } of users) assert.equal(many.recall(basic(`${name}:right`))?.name, name);
   });
 
-  it('log failures with the address, the name only of users that exist, and never a password', async () => {
+  it('log failures with the address, with the name only of existing users, and never with a password', async () => {
     await login('hashed', 'CANARY1', HERE).catch(() => {});
     await login('CANARY2', 'x', HERE).catch(() => {});
     assert.deepEqual(logged, [
@@ -332,13 +332,13 @@ describe('Logins', () => {
   });
 });
 
-/** What `passwordMatches` says, without the time that it takes. */
+/** Returns the same as `passwordMatches` without the cost of a hash. */
 const verify: typeof passwordMatches = async (candidate, stored) => {
   if (stored?.kind === 'plain') return hash('sha256', candidate, 'buffer').equals(stored.digest);
   return stored !== null && candidate.toString() === 'right';
 };
 
-/** Lets everything happen that needs no time. */
+/** Lets everything run that needs no timer. */
 function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

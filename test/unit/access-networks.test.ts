@@ -36,7 +36,7 @@ describe('A set of networks', () => {
     '10.0.0.0/8/8',
     '/8',
   ]) {
-    it(`rejects ${JSON.stringify(entry)} by name and place`, () => {
+    it(`rejects ${JSON.stringify(entry)} and names it with its index`, () => {
       assert.throws(
         () => new Networks(['127.0.0.1', entry]),
         (error) => {

@@ -44,7 +44,7 @@ describe('API tokens', () => {
     });
   }
 
-  it('that another node revoked are not valid any more, although the signal of that was lost', async () => {
+  it('that another node revoked become invalid even if the signal is lost', async () => {
     const other = makeTokens(engineWithoutNews(engine).definitions);
     const { record, secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
     await other.start();
@@ -57,7 +57,7 @@ describe('API tokens', () => {
     await other.stop();
   });
 
-  it('that are created while their namespace moves to another engine are valid after the move', async () => {
+  it('that are created during a migration of their namespace are valid after it', async () => {
     const { definitions } = engine;
     const next = await openMemory({ namespaces: [plain('N')] }, clock);
     const newTokens = (stored: Definitions): ApiTokens =>
@@ -83,14 +83,14 @@ describe('API tokens', () => {
     await next.stop();
   });
 
-  /** A token with which somebody has logged in. */
+  /** Creates a token that expires in `ms`, and logs in with it. */
   const expiringIn = async (ms: number): Promise<User | null> => {
     const token = { name: 'x', rights: null, expiresAt: clock.now() + ms };
     const { secret } = await tokens.create(OWNER, token);
     return tokens.login(secret, null);
   };
 
-  it('that expire are each reported for their sessions, also one whose timer is late while another token is created', async () => {
+  it('that expire are each reported, even if the timer is late while another token is created', async () => {
     let reports = 0;
     tokens.onEnded(() => {
       reports += 1;
@@ -108,7 +108,7 @@ describe('API tokens', () => {
     assert.equal(reports, 3);
   });
 
-  it('that expire since the clock was set right are reported within a minute, and not before they expire', async () => {
+  it('that expire because the clock is set forward are reported within a minute, and none is reported early', async () => {
     let reports = 0;
     tokens.onEnded(() => {
       reports += 1;
@@ -123,7 +123,7 @@ describe('API tokens', () => {
     assert.equal(reports, 1);
   });
 
-  it('that expire while the sessions of another one are looked at are reported', async () => {
+  it('that expire while the end of another one is being reported are reported, too', async () => {
     let reports = 0;
     tokens.onEnded(() => {
       reports += 1;
@@ -137,14 +137,14 @@ describe('API tokens', () => {
     assert.equal(reports, 2);
   });
 
-  it('are no more than a hundred of a user, also if many are created at once', async () => {
+  it('are limited to a hundred per user, even if many are created concurrently', async () => {
     const created = await Promise.allSettled(Array.from({ length: 101 }, () => expiringIn(1000)));
     const rejected = created.flatMap((one) => (one.status === 'rejected' ? [one.reason.code] : []));
     assert.deepEqual(rejected, ['too-many-tokens']);
     assert.equal(tokens.list(OWNER).length, 100);
   });
 
-  it('that have expired make room for new ones', async () => {
+  it('that have expired do not count towards the limit', async () => {
     await Promise.all(Array.from({ length: 100 }, (_, i) => expiringIn(i === 7 ? 1000 : 5000)));
     await assert.rejects(expiringIn(1000), { code: 'too-many-tokens' });
     clock.advance(1000);
@@ -153,7 +153,7 @@ describe('API tokens', () => {
     await assert.rejects(expiringIn(1000), { code: 'too-many-tokens' });
   });
 
-  it('of a user who was removed are reported together, when none of them counts any more', async () => {
+  it('of a removed user are reported together, once none of them is valid', async () => {
     await Promise.all(Array.from({ length: 100 }, () => expiringIn(1000)));
     const left: number[] = [];
     tokens.onEnded(() => left.push(tokens.list(OWNER).length));
@@ -163,7 +163,7 @@ describe('API tokens', () => {
     assert.ok(left.length < 10, `${left.length} reports`);
   });
 
-  it('are reported with their users, and not if nobody has logged in with them', async () => {
+  it('are reported with their users when they end, but only if they were used to log in', async () => {
     const reported: User[] = [];
     tokens.onEnded((users) => reported.push(...users));
     const unused = { name: 'x', rights: null, expiresAt: null };
@@ -180,7 +180,7 @@ describe('API tokens', () => {
     assert.ok(lasting !== null && reported.includes(lasting));
   });
 
-  it('of a user who was removed are revoked some at a time, so that other calls of the engine have their turns', async () => {
+  it('of a removed user are revoked at most 32 at a time, so that other calls of the engine are not held up', async () => {
     const { definitions } = engine;
     let running = 0;
     let most = 0;
@@ -206,7 +206,7 @@ describe('API tokens', () => {
     await counted.stop();
   });
 
-  describe('that another node created, of which no signal has come', () => {
+  describe('created by another node whose signal has not arrived', () => {
     let reads: number;
     let others: ApiTokens;
 
@@ -238,7 +238,7 @@ describe('API tokens', () => {
       });
     }
 
-    it('are accepted, and count as no failure', async () => {
+    it('are accepted and do not count as failures', async () => {
       const logins = loginsOf(others);
       for (let i = 0; i < 20; i += 1) {
         const { secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
@@ -249,7 +249,7 @@ describe('API tokens', () => {
       assert.equal(reads, 20);
     });
 
-    it('are looked for once for many logins, and not for more wrong ones than the limits allow', async () => {
+    it('are read once for many concurrent logins, and for wrong tokens only as often as the login limits allow', async () => {
       const logins = loginsOf(others);
       const { secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
       const { length } = await Promise.all(
@@ -275,7 +275,7 @@ describe('API tokens', () => {
     });
   });
 
-  it('that this version cannot read are left out, and do not keep the server from its start', async () => {
+  it('that this version cannot read are skipped and do not prevent the start', async () => {
     await expiringIn(1000);
     const whole = { name: 'x', owner: 'ann', rights: null, createdAt: 0, expiresAt: null, digest: 'd' };
     const others = [null, 'text', { ...whole, rights: undefined }, { ...whole, rights: { N: 'read' } }];
@@ -292,7 +292,7 @@ describe('API tokens', () => {
     );
   });
 
-  it('are not created for a user who is removed while one is stored, also if the name comes back', async () => {
+  it('are not created for a user who is removed while the token is stored, even if the name is added again', async () => {
     const created = expiringIn(1000);
     owner = null;
     await tokens.revokeOf([OWNER.name]);

@@ -17,11 +17,11 @@ describe('The users file', () => {
 
   afterEach(() => rm(folder, { recursive: true }));
 
-  it('is null where there is none', async () => {
+  it('is read as null if it does not exist', async () => {
     assert.equal(await file.read(), null);
   });
 
-  it('keeps the hash of a new administrator, for its owner alone, and leaves no draft', async () => {
+  it('stores the hash of a new administrator and leaves no temporary file', async () => {
     const { definition, password } = await newAdministrator();
     await file.write([definition]);
     assert.deepEqual(await file.read(), [definition]);
@@ -46,7 +46,7 @@ describe('The users file', () => {
       return [uid, gid];
     };
 
-    it('belongs to the owner of the folder, and later to whom it belonged', async () => {
+    it('belongs to the owner of the folder, and keeps its owner when it is replaced', async () => {
       await mkdir(join(folder, 'data'));
       await chown(join(folder, 'data'), SERVER, GROUP);
       await file.write([(await newAdministrator()).definition]);
@@ -57,7 +57,7 @@ describe('The users file', () => {
       assert.equal((await stat(file.path)).mode & 0o777, 0o600);
     });
 
-    it('and not to be read by another is not to be thrown away', async () => {
+    it('is reported with a hint about permissions to a user who may not read it', async () => {
       await file.write([(await newAdministrator()).definition]);
       process.seteuid?.(NOBODY);
       try {
@@ -68,7 +68,7 @@ describe('The users file', () => {
     });
   });
 
-  it('is refused where it is no list of users', async () => {
+  it('is rejected if it is not a map of users', async () => {
     await file.write([]);
     for (const text of [
       '',

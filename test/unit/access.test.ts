@@ -16,19 +16,19 @@ function userWith(rights: UserDefinition['rights'], maskBodies = false): User {
 }
 
 describe('Rights of a user', () => {
-  it('are all, everywhere, where no list is given', () => {
+  it('are all rights in all namespaces if none are configured', () => {
     const user = userWith(null);
     for (const right of RIGHTS) assert.equal(user.may(right, 'N'), true);
     assert.equal(user.maySee('N'), true);
   });
 
-  it('are none where the list is empty', () => {
+  it('are none if the map of rights is empty', () => {
     const user = userWith({});
     for (const right of RIGHTS) assert.equal(user.may(right, 'N'), false);
     assert.equal(user.maySee('N'), false);
   });
 
-  it('follow the list of the namespace, and nothing else is allowed', () => {
+  it('are those listed for the namespace, and none elsewhere', () => {
     const user = userWith({ N: ['read', 'write'] });
     assert.deepEqual(
       RIGHTS.filter((right) => user.may(right, 'N')),
@@ -37,7 +37,7 @@ describe('Rights of a user', () => {
     assert.equal(user.maySee('jobs'), false);
   });
 
-  it('come from * in a namespace that has no list of its own, which replaces it', () => {
+  it('come from * in a namespace that has no list of its own', () => {
     const user = userWith({ '*': ['read', 'write'], jobs: ['manage'], events: [] });
     assert.deepEqual(
       NAMESPACES.map((ns) => RIGHTS.filter((right) => user.may(right, ns))),
@@ -46,26 +46,26 @@ describe('Rights of a user', () => {
     assert.equal(user.maySee('events'), false);
   });
 
-  it('to read include the right to browse, and not the other way round', () => {
+  it('to read include the right to browse, but not the other way round', () => {
     const user = userWith({ N: ['read'], jobs: ['browse'] });
     assert.deepEqual([user.may('read', 'N'), user.may('browse', 'N')], [true, true]);
     assert.deepEqual([user.may('read', 'jobs'), user.may('browse', 'jobs')], [false, true]);
   });
 
-  it('to browse show bodies, unless maskBodies is set and the user may not read there', () => {
+  it('to browse include bodies, unless maskBodies is set and the user may not read', () => {
     const rights = { N: ['read'], jobs: ['browse'], events: ['manage'] };
     const seen = (user: User) => NAMESPACES.map((ns) => user.maySeeBodies(ns));
     assert.deepEqual(seen(userWith(rights)), [true, true, false]);
     assert.deepEqual(seen(userWith(rights, true)), [true, false, false]);
   });
 
-  it('do not come from names that every object has', () => {
+  it('are none in a namespace that is named like a member of Object.prototype', () => {
     const user = userWith({ N: ['read'] });
     for (const name of ['constructor', '__proto__', 'toString']) assert.equal(user.maySee(name), false);
   });
 });
 
-describe('A user definition is refused', () => {
+describe('A user definition is rejected', () => {
   const cases: [why: string, definition: Partial<UserDefinition>, field: string, message: RegExp][] = [
     ['for a right that does not exist', { rights: { N: ['reed'] } }, 'rights.N', /no right "reed"/],
     ['for a namespace that does not exist', { rights: { M: ['read'] } }, 'rights.M', /no such namespace/],
@@ -117,7 +117,7 @@ describe('A user definition is refused', () => {
     });
   }
 
-  it('but not for the weaker memory that more passes allow', () => {
+  it('but not for less memory with more passes', () => {
     assert.doesNotThrow(() =>
       readAccounts([{ name: 'u', password: phc('m=7168,t=5,p=1'), rights: null }], []),
     );
@@ -125,13 +125,13 @@ describe('A user definition is refused', () => {
 });
 
 describe('hashPassword', () => {
-  it('makes a PHC string with the parameters of the checklist and a new salt each time', async () => {
+  it('returns a PHC string with the default parameters and a new salt each time', async () => {
     const [first, second] = await Promise.all([hashPassword('secret'), hashPassword('secret')]);
     assert.match(first, /^\$argon2id\$v=19\$m=19456,t=2,p=1\$[\w+/]{22}\$[\w+/]{43}$/);
     assert.notEqual(first, second);
   });
 
-  it('refuses an empty password, one of more than 256 bytes, and one that no client can send', async () => {
+  it('rejects an empty password, one of more than 256 bytes, and one with a control character', async () => {
     await assert.rejects(hashPassword(''), /empty/);
     await assert.rejects(hashPassword('x'.repeat(257)), /256 bytes/);
     await assert.rejects(hashPassword('a\tb'), /has a control character/);
@@ -149,7 +149,7 @@ describe('readBasic', () => {
     );
   });
 
-  it('takes the scheme in any letter case and keeps colons of the password', () => {
+  it('accepts the scheme in any letter case and keeps colons in the password', () => {
     assert.deepEqual(readBasic(basic('u:a:b').replace('Basic', 'bAsIc')), { name: 'u', password: 'a:b' });
   });
 
@@ -167,7 +167,7 @@ describe('readBasic', () => {
     ['more than 1 KiB', basic(`u:${'p'.repeat(800)}`)],
     ['a password of more than 256 bytes', basic(`u:${'p'.repeat(257)}`)],
   ];
-  for (const [why, header] of refused) it(`refuses ${why}`, () => assert.equal(readBasic(header), null));
+  for (const [why, header] of refused) it(`rejects ${why}`, () => assert.equal(readBasic(header), null));
 
   it('never throws, whatever the header', () => {
     fc.assert(fc.property(fc.string(), (text) => void readBasic(`Basic ${text}`)));

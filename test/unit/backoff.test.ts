@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { Backoff } from '../../src/util/backoff.ts';
 
 describe('A back-off', () => {
-  it('doubles with each failure up to a bound, and begins again after a success', () => {
+  it('doubles with each failure up to a maximum, and restarts after a success', () => {
     const backoff = new Backoff(() => 0.5);
     const afterFailure = (): number => {
       backoff.noteFailure();
@@ -18,7 +18,7 @@ describe('A back-off', () => {
     assert.equal(afterFailure(), 100);
   });
 
-  it('is spread by half in both directions, within bounds of its own', () => {
+  it('has a jitter of half in both directions, and configurable bounds', () => {
     let drawn = 0;
     const backoff = new Backoff(() => drawn, { minMs: 50, maxMs: 60 });
     backoff.noteFailure();

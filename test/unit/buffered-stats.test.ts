@@ -14,7 +14,7 @@ import { FakeClock } from '../support/clock.ts';
 
 const QUEUE = { ns: 'N', name: 'q' };
 
-/** Keeps what was written in memory; a test may fail its writes, and run something before a read is answered. */
+/** Stores counters in memory. A test can make writes fail, and run code before a read returns. */
 class CountersInMemory implements CounterStore {
   readonly isOrdered: boolean;
   readonly writes: (readonly CounterDeltas[])[] = [];
@@ -76,7 +76,7 @@ describe('Buffered statistics', () => {
     });
   }
 
-  it('are written for each queue on its own if the store has several servers', async () => {
+  it('are written for each queue separately if the store has several servers', async () => {
     const store = new CountersInMemory(false);
     const stats = statsOn(store);
     for (const name of ['a', 'b']) stats.add({ ns: 'N', name }, '', { put: 1 });
@@ -91,7 +91,7 @@ describe('Buffered statistics', () => {
     );
   });
 
-  it('are read of each queue on its own if the store has several servers', async () => {
+  it('are read for each queue separately if the store has several servers', async () => {
     const store = new CountersInMemory(false);
     const stats = statsOn(store);
     for (const name of ['a', 'b', 'c']) stats.add({ ns: 'N', name }, '', { put: 1 });
@@ -104,7 +104,7 @@ describe('Buffered statistics', () => {
     );
   });
 
-  it('are read once although they are written during the read of a store with several servers', async () => {
+  it('are counted once by a read during which they are flushed to a store with several servers', async () => {
     const store = new CountersInMemory(false);
     const stats = statsOn(store);
     stats.add(QUEUE, '', { put: 3 });
@@ -112,7 +112,7 @@ describe('Buffered statistics', () => {
     assert.equal((await stats.read(QUEUE)).get('')?.put, 3);
   });
 
-  it('end with a flush, and need no timer from then on', async () => {
+  it('are flushed when they are stopped, and start no timer afterwards', async () => {
     const store = new CountersInMemory();
     const clock = new FakeClock(0);
     const stats = statsOn(store, clock);
@@ -123,7 +123,7 @@ describe('Buffered statistics', () => {
     assert.equal(clock.pending, 0);
   });
 
-  it('count of many groups so many of each queue and of all, and always what is a queue its own', async () => {
+  it('bound the number of groups per queue and in total, but always count the queue itself', async () => {
     const store = new CountersInMemory();
     const stats = statsOn(store);
     const queues = Array.from({ length: 60 }, (_, i) => ({ ns: 'N', name: `q${i}` }));

@@ -10,14 +10,14 @@ function limit(perKey: number, total?: number, maxWaiting = 10, guaranteed = 0):
   return new ConcurrencyLimit({ perKey, maxWaiting, rejection, guaranteed, ...all });
 }
 
-/** Enters under each key in turn, and returns the keys that are in, in order, with what ends each. */
+/** Enters once per key. Returns the keys that were admitted, in order, each with the function that ends its work. */
 function enterAll(of: ConcurrencyLimit, keys: readonly string[]): { key: string; leave: () => void }[] {
   const entered: { key: string; leave: () => void }[] = [];
   for (const key of keys) void of.enter(key).then((leave) => entered.push({ key, leave }));
   return entered;
 }
 
-describe('A limit of work in progress', () => {
+describe('A concurrency limit', () => {
   it('starts work of one key in order, and does not let it delay other keys', async () => {
     const entered = enterAll(limit(1), ['a', 'a', 'b', 'a']);
     await turn();
@@ -33,7 +33,7 @@ describe('A limit of work in progress', () => {
     );
   });
 
-  it('takes work that counts nothing, and starts it behind what waits of its key', async () => {
+  it('admits work of size 0, but behind the waiting work of its key', async () => {
     const of = limit(1);
     const none = await of.enter('a', { size: 0 });
     const one = await of.enter('a');
@@ -54,7 +54,7 @@ describe('A limit of work in progress', () => {
     const entered = enterAll(limit(2, 3), ['a', 'a', 'b', 'c', 'a']);
     await turn();
     assert.equal(entered.length, 3);
-    // The first that waits is of another key than the one that ended.
+    // The first waiting call has another key than the one that ended.
     entered[2]?.leave();
     await turn();
     assert.deepEqual(
@@ -63,7 +63,7 @@ describe('A limit of work in progress', () => {
     );
   });
 
-  it('gives a free place to the key that has the least in progress, however much of others waits', async () => {
+  it('gives a free slot to the key with the least work in progress, however much other work waits', async () => {
     const entered = enterAll(limit(2, 4), ['a', 'a', 'b', 'b', 'a', 'b', 'a', 'c']);
     await turn();
     entered[0]?.leave();
@@ -74,14 +74,14 @@ describe('A limit of work in progress', () => {
     );
     entered[2]?.leave();
     await turn();
-    // Both have one: in the order in which they came.
+    // Both keys have one call in progress, so the order of arrival decides.
     assert.deepEqual(
       entered.slice(5).map(({ key }) => key),
       ['a'],
     );
   });
 
-  it('lets what is guaranteed to a key start although others have reached the bound of all', async () => {
+  it('starts the guaranteed work of a key although other keys have used up the total', async () => {
     const entered = enterAll(limit(2, 2, 10, 1), ['a', 'a', 'b', 'b', 'c']);
     await turn();
     assert.deepEqual(
@@ -98,7 +98,7 @@ describe('A limit of work in progress', () => {
     assert.deepEqual(entered.at(-1)?.key, 'b');
   });
 
-  it('rejects work at once if too much of its key waits, or if it does not wait', async () => {
+  it('rejects work immediately if too much work of its key waits, or if it may not wait', async () => {
     const of = limit(1, undefined, 1);
     const leave = await of.enter('a');
     const waiting = of.run('a', async () => 'done');
@@ -113,7 +113,7 @@ describe('A limit of work in progress', () => {
     assert.equal(await of.run('a', async () => 'again', { maxWaiting: 0 }), 'again');
   });
 
-  it('gives back a place once, also of work that fails', async () => {
+  it('frees a slot once, also if the work fails', async () => {
     const of = limit(1);
     await assert.rejects(
       of.run('a', () => Promise.reject(new Error('failed'))),

@@ -19,7 +19,7 @@ describe('docs/reference/configuration.md', () => {
     assert.deepEqual(rows(table), rows(optionsTable()), 'run npm run docs:reference');
   });
 
-  it('shows variables that are read', async () => {
+  it('shows environment variables that the server reads', async () => {
     const shown = [...text.matchAll(/^\| `(QUAYSIDE_[^=`]+)=([^`]*)`/gm)];
     assert.ok(shown.length >= 5);
     for (const [, variable = '', value = ''] of shown) {
@@ -35,7 +35,7 @@ describe('docs/operate/security.md', () => {
     text = await pageOf('operate/security.md');
   });
 
-  it('lists the rights that there are', () => {
+  it('lists all rights and no other', () => {
     const [, after = ''] = text.split('| right | allows |\n|---|---|\n');
     const listed = [...(after.split('\n\n')[0] ?? '').matchAll(/^\| `(\w+)`/gm)].map(([, right]) => right);
     assert.deepEqual(listed, [...RIGHTS]);
@@ -43,7 +43,7 @@ describe('docs/operate/security.md', () => {
     for (const right of RIGHTS) assert.ok(help.includes(`\`${right}\``), right);
   });
 
-  it('names the cost of the hashes that are made', () => {
+  it('names the parameters of the hashes that are created', () => {
     assert.ok(text.includes(`m=${DEFAULT_COST.memoryKiB},t=${DEFAULT_COST.passes},p=1`));
   });
 });
@@ -60,7 +60,7 @@ describe('docs/operate/limits.md', () => {
       assert.equal(limit, defaults.get(option)?.replace(/^$/, 'none'), option);
   });
 
-  it('names errors with their statuses', async () => {
+  it('names errors with their HTTP statuses', async () => {
     let named = 0;
     for (const row of rows(await pageOf('operate/limits.md'))) {
       for (const [, status, code = ''] of row.matchAll(/`([45]\d\d)`(?: `([a-z-]+)`)?/g)) {
@@ -71,7 +71,7 @@ describe('docs/operate/limits.md', () => {
     assert.ok(named >= 10);
   });
 
-  it('has the fixed limits of the code', async () => {
+  it('names the fixed limits with the values of the code', async () => {
     const page = await pageOf('operate/limits.md');
     for (const [name, value] of [
       ['name of a namespace, queue, exchange or tid', LIMITS.nameBytes],
@@ -89,7 +89,7 @@ describe('docs/operate/limits.md', () => {
 });
 
 describe('Every option', () => {
-  it('has help of its own, and a variable that nobody else has', () => {
+  it('has a help text and a unique environment variable', () => {
     const options = describeOptions();
     assert.ok(options.length > 30);
     for (const { path, help } of options) assert.match(help, /^[`\w].{10,}[^.]$/, path);

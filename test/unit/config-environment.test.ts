@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { describe, it } from 'node:test';
 import { configOf, folder, load, problemsOf } from '../support/loaded-config.ts';
 
-describe('A file', () => {
-  it('names files with secrets, relative to its own folder, and warns where everybody may read them', async () => {
+describe('A configuration file', () => {
+  it('may name files with secrets, relative to its own folder, with a warning if everybody may read them', async () => {
     await writeFile(join(folder, 'ann'), 'long secret \n', { mode: 0o600 });
     await writeFile(join(folder, 'redis'), 'redis://:p@h\n', { mode: 0o644 });
     const text = 'http: { users: { ann: { passwordFile: ann } } }\nnamespaces: { N: { urlFile: redis } }';
@@ -23,7 +23,7 @@ describe('A file', () => {
     assert.equal(json.config.http.users.bob?.password, 'long secret ');
   });
 
-  it('that names one that cannot be read, or a secret twice, is refused', async () => {
+  it('is rejected if a secret file cannot be read, or a secret is given twice', async () => {
     const [missing] = await problemsOf('http: { users: { ann: { passwordFile: none } } }');
     assert.match(missing?.path ?? '', /^http\.users\.ann\.passwordFile$/);
     assert.match(missing?.problem ?? '', /the file .*none cannot be read \(ENOENT\)/);
@@ -35,7 +35,7 @@ describe('A file', () => {
 });
 
 describe('The environment', () => {
-  it('goes before the file, each value as the type that is declared', async () => {
+  it('overrides the file, with each value converted to the type of its option', async () => {
     const { http, dedup, namespaces } = await configOf('http: { port: 1, bodyLimit: 2 }', {
       QUAYSIDE_HTTP__PORT: '8080',
       QUAYSIDE_HTTP__BODY_LIMIT: '4096',
@@ -56,7 +56,7 @@ describe('The environment', () => {
     assert.deepEqual(Object.keys(namespaces), ['jobs']);
   });
 
-  it('gives a whole group or map as JSON', async () => {
+  it('may set a whole group or map as JSON', async () => {
     const { http, waiting, console } = await configOf(null, {
       QUAYSIDE_CONSOLE: 'false',
       QUAYSIDE_WAITING: '{"total": 5}',
@@ -67,7 +67,7 @@ describe('The environment', () => {
     assert.deepEqual(http.users, { test1: { password: 'short' } });
   });
 
-  it('gives a group, also in its short form, and single options of it', async () => {
+  it('may set a group, also in its short form, together with single options of it', async () => {
     const { http, console } = await configOf(null, {
       QUAYSIDE_CONSOLE: 'false',
       QUAYSIDE_CONSOLE__IDLE: '60',
@@ -83,7 +83,7 @@ describe('The environment', () => {
     });
   });
 
-  it('replaces nothing that is wrong: a single option does not hide what is wrong with its group', async () => {
+  it('does not hide an invalid group by setting a single option of it', async () => {
     const [ofFile] = await problemsOf('http: 3444', { QUAYSIDE_HTTP__PORT: '1' });
     assert.deepEqual([ofFile?.path, ofFile?.problem], ['http', 'must be a group of options']);
     assert.match(ofFile?.source ?? '', /quayside\.yaml$/);
@@ -99,7 +99,7 @@ describe('The environment', () => {
     assert.equal(http.port, 1, 'a group that is empty is not wrong');
   });
 
-  it('gives secrets by a file, without its last line end, and warns where everybody may read it', async () => {
+  it('may name a file with a secret, without its last line end, with a warning if everybody may read it', async () => {
     await writeFile(join(folder, 'secret'), 'long secret \n', { mode: 0o600 });
     const env = { QUAYSIDE_HTTP__USERS__a__PASSWORD_FILE: 'secret' };
     const closed = await load(null, env);
@@ -117,7 +117,7 @@ describe('The environment', () => {
     assert.match((await load(null, env)).warnings.join(), /PASSWORD_FILE.*chmod 600/);
   });
 
-  it('takes an old name for an option, with a warning, from the file, a variable and JSON', async () => {
+  it('accepts the old name of an option with a warning, as the file does', async () => {
     for (const [text, env, source] of [
       ['http: { openMetrics: true }', {}, 'quayside.yaml'],
       [null, { QUAYSIDE_HTTP__OPEN_METRICS: 'true' }, 'QUAYSIDE_HTTP__OPEN_METRICS'],
@@ -136,7 +136,7 @@ describe('The environment', () => {
     assert.match(twice?.problem ?? '', /is now called http\.metricsWithoutLogin, which is given as well/);
   });
 
-  it('says which variable was meant by one that is nearly right', async () => {
+  it('suggests the right name for a misspelled variable', async () => {
     for (const [variable, meant] of [
       ['QUAYSIDE_HTTP_PORT', 'QUAYSIDE_HTTP__PORT'],
       ['QUAYSIDE_HTTP__BODYLIMIT', 'QUAYSIDE_HTTP__BODY_LIMIT'],
@@ -152,14 +152,14 @@ describe('The environment', () => {
     }
   });
 
-  it('warns of QUAYSIDE_PORT unless it looks like a service variable of Kubernetes', async () => {
+  it('causes a warning about QUAYSIDE_PORT unless that looks like a service variable of Kubernetes', async () => {
     const { config, warnings } = await load(null, { QUAYSIDE_PORT: '8080' });
     assert.equal(config.http.port, 3444);
     assert.deepEqual(warnings, ['QUAYSIDE_PORT="8080" has no effect. Did you mean QUAYSIDE_HTTP__PORT?']);
     assert.deepEqual((await load(null, { QUAYSIDE_PORT: 'tcp://10.0.0.1:80' })).warnings, []);
   });
 
-  it('may hold what clients and commands read, whose shell a server may be started from', async () => {
+  it('may contain the variables of clients and commands', async () => {
     const clients = {
       QUAYSIDE_URL: 'http://127.0.0.1:1',
       QUAYSIDE_USER: 'ann',
@@ -170,7 +170,7 @@ describe('The environment', () => {
     assert.deepEqual([config, warnings], [await configOf(null), []]);
   });
 
-  it('may hold what Kubernetes puts there for a service of this name', async () => {
+  it('may contain the variables that Kubernetes sets for a service named quayside', async () => {
     const config = await configOf(null, {
       QUAYSIDE_PORT: 'tcp://10.0.0.1:3444',
       QUAYSIDE_PORT_3444_TCP_ADDR: '10.0.0.1',

@@ -7,7 +7,7 @@ import { LIMITS } from '../../src/model/limits.ts';
 import { configOf, folder, problemsOf } from '../support/loaded-config.ts';
 
 describe('The configuration', () => {
-  it('has a default for everything', async () => {
+  it('has a default for every option', async () => {
     const config = await configOf(null);
     assert.equal(config.http.host, '127.0.0.1');
     assert.equal(config.http.port, 3444);
@@ -18,7 +18,7 @@ describe('The configuration', () => {
     });
   });
 
-  it('allows bodies as large as each engine stores and returns in time', async () => {
+  it('allows body limits up to what every engine stores and returns in time', async () => {
     const { http, stomp, amqp } = await configOf(
       'http: { bodyLimit: 33554432, batchBytes: 33554432 }\nstomp: { bodyLimit: 33554432 }\namqp: { bodyLimit: 33554432 }',
     );
@@ -26,12 +26,12 @@ describe('The configuration', () => {
       assert.equal(limit, LIMITS.maxBodyLimit);
   });
 
-  it('is the same for an empty file, and for one in JSON', async () => {
+  it('is the same for an empty file as for none, and for JSON as for YAML', async () => {
     assert.deepEqual(await configOf(''), await configOf(null));
     assert.deepEqual(await configOf('{\n\t"http": {"port": 1}\n}'), await configOf('http: { port: 1 }'));
   });
 
-  it('takes each option from the file, and fills in what the file leaves out at every depth', async () => {
+  it('takes options from the file, and fills in defaults at every depth', async () => {
     const { namespaces, http } = await configOf(`
       http: { users: { test1: { password: secret, rights: { jobs: [read] } } } }
       namespaces:
@@ -42,11 +42,11 @@ describe('The configuration', () => {
     assert.deepEqual(namespaces, { jobs: namespace({ url: 'sqlite:jobs.db', lease: 30, deadLetter }) });
   });
 
-  it('of thousands of users is read while the program does other things', async () => {
+  it('with thousands of users is read without blocking the event loop', async () => {
     const user = (_: unknown, i: number): string =>
       `    user${i}: { password: 'pw', rights: { N: [read, write] } }\n`;
     const text = `http:\n  users:\n${Array.from({ length: 5_000 }, user).join('')}`;
-    // Processor time: a busy machine may let this thread wait for any time.
+    // Processor time, not elapsed time: on a busy machine this thread may wait arbitrarily long.
     const before = process.cpuUsage();
     let turn = process.threadCpuUsage();
     let [longest, isRead] = [0, false];
@@ -64,12 +64,12 @@ describe('The configuration', () => {
     assert.ok(share < 0.25, `nothing else was done for ${share} of the time`);
   });
 
-  it('takes `name: password` as the short form of a user', async () => {
+  it('accepts `name: password` as the short form of a user', async () => {
     const { http } = await configOf('http: { users: { test1: test1 } }');
     assert.deepEqual(http.users, { test1: { password: 'test1' } });
   });
 
-  it('takes `console: false` as the short form of a console that is off', async () => {
+  it('accepts `console: false` as the short form of a disabled console', async () => {
     const on = { enabled: true, idle: 1800 };
     assert.deepEqual((await configOf('http: {}')).console, on);
     assert.deepEqual((await configOf('console: true')).console, on);
@@ -77,13 +77,13 @@ describe('The configuration', () => {
     assert.deepEqual((await configOf('console: { idle: 60 }')).console, { ...on, idle: 60 });
   });
 
-  it('takes relative paths from the folder of the file', async () => {
+  it('resolves relative paths against the folder of the file', async () => {
     const { dataDir, http } = await configOf('dataDir: d\nhttp: { tls: { cert: c.pem, key: /k.pem } }');
     assert.equal(dataDir, join(folder, 'd'));
     assert.deepEqual(http.tls, { cert: join(folder, 'c.pem'), key: '/k.pem' });
   });
 
-  it('takes the files that URLs of engines name from there, too', async () => {
+  it('also resolves the paths in URLs of engines against that folder', async () => {
     const { namespaces } = await configOf(
       JSON.stringify({
         namespaces: {
@@ -105,7 +105,7 @@ describe('The configuration', () => {
   });
 });
 
-describe('A wrong configuration is refused with source, path and hint:', () => {
+describe('An invalid configuration is rejected with source, path and hint:', () => {
   const cases: [why: string, text: string, path: string, problem: RegExp][] = [
     ['an unknown key', 'htpp: {}', 'htpp', /no such option/],
     ['an unknown key below', 'http: { prot: 1 }', 'http.prot', /no such option/],
@@ -375,12 +375,12 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
     });
   }
 
-  it('a file that is not there', async () => {
+  it('a missing file', async () => {
     const missing = loadConfig({ file: 'none.yaml', env: {}, cwd: folder });
     await assert.rejects(missing, /none\.yaml: cannot be read \(ENOENT\)\. Name a file/);
   });
 
-  it('a near miss, with the name that was meant', async () => {
+  it('a misspelled option, with the name that was meant', async () => {
     const hint = async (text: string) => (await problemsOf(text))[0]?.hint;
     assert.equal(await hint('http: { prot: 1 }'), 'Did you mean "port"?');
     assert.equal(await hint('http: { bodylimit: 1 }'), 'Did you mean "bodyLimit"?');
@@ -388,12 +388,12 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
     assert.match(String(await hint('http: { frobnicate: 1 }')), /^Allowed here: host, port, /);
   });
 
-  it('many unknown keys, none of which may slip through', async () => {
+  it('many unknown keys, each of them', async () => {
     const keys = Array.from({ length: 12 }, (_, i) => `k${i}: 1`).join(', ');
     for (const { problem } of await problemsOf(`http: { ${keys} }`)) assert.match(problem, /no such option/);
   });
 
-  it('several faults at once, one line each', async () => {
+  it('several errors, one line each', async () => {
     const problems = await problemsOf('http: { port: x }\nlog: { level: x }');
     assert.deepEqual(
       problems.map(({ path }) => path),
@@ -402,7 +402,7 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
     assert.equal(new ConfigError(problems).message.split('\n').length, 2);
   });
 
-  it('a variable that names no option, or a value of the wrong type, by the name of the variable', async () => {
+  it('a variable that names no option or has a value of the wrong type, by its name', async () => {
     const [unknown] = await problemsOf(null, { QUAYSIDE_HTTP__PROT: '1' });
     assert.equal(unknown?.source, 'QUAYSIDE_HTTP__PROT');
     const [wrong] = await problemsOf('http: { port: 1 }', { QUAYSIDE_HTTP__PORT: 'abc' });
@@ -422,7 +422,7 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
     assert.equal(deep?.path, 'namespaces.N.__proto__');
   });
 
-  it('a secret given twice, and a secret file that is not there', async () => {
+  it('a secret that is given twice, and a missing secret file', async () => {
     await writeFile(join(folder, 'secret'), 'x', { mode: 0o600 });
     const twice = {
       QUAYSIDE_HTTP__USERS__a__PASSWORD: 'x',
@@ -438,7 +438,7 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
     assert.match((await problemsOf(null, notSecret))[0]?.problem ?? '', /no such option/);
   });
 
-  it('no secret, whatever is wrong with it', async () => {
+  it('any error, without quoting a secret', async () => {
     const wrong = [
       'http: { users: { a: { password: [CANARY] } } }',
       'http: { users: { a: { password: { x: CANARY } } } }',
@@ -458,13 +458,13 @@ describe('A wrong configuration is refused with source, path and hint:', () => {
 });
 
 describe('Listening', () => {
-  it('on this machine needs no TLS', async () => {
+  it('on a loopback address needs no TLS', async () => {
     for (const host of ['127.0.0.1', '127.1.2.3', '::1', 'localhost']) {
       assert.equal((await configOf(`http: { host: "${host}" }`)).http.host, host);
     }
   });
 
-  it('beyond it needs TLS, or to be asked for', async () => {
+  it('on any other address needs TLS or insecure: true', async () => {
     for (const host of ['0.0.0.0', '::', '192.0.2.1', 'jobs.example', '127.0.0.1.example']) {
       assert.equal((await problemsOf(`http: { host: "${host}" }`))[0]?.path, 'http.host');
       await configOf(`http: { host: "${host}", insecure: true }`);
@@ -474,7 +474,7 @@ describe('Listening', () => {
 });
 
 describe('--print-config', () => {
-  it('shows what is in force as a file that loads to the same, secrets masked', async () => {
+  it('prints the effective configuration, with secrets masked, as a file that loads to the same', async () => {
     const given = `
       http: { users: { a: "redis://:CANARY@h", b: { password: CANARY } }, tls: { cert: c.pem, key: k.pem } }
       namespaces: { keys: { url: "sqlite:k.db?cipherKey=CANARY" } }

@@ -8,7 +8,7 @@ const TEXT = readFileSync(new URL('CONTRIBUTING.md', ROOT), 'utf8');
 
 /** Paths of the source and of what stands with it; those with `<…>` or `…` are patterns. */
 const PATH = /`((?:src|test|bench|scripts|docs)\/[\w./-]+)`/g;
-/** `name` in `path`: what a reader looks for in that file. */
+/** `name` in `path`: a declaration in that file. */
 const PLACE = /`([^`\n]+)` in `((?:src|test|scripts)\/[\w./-]+)`/g;
 /** Files of the journeys are named from `src` on, at the start of a line. */
 const JOURNEY_FILE = /^ +((?:http|broker|engine)\/[\w-]+\.ts) /gm;
@@ -17,7 +17,7 @@ const METHOD = /`([A-Z]\w+)\.(#?[a-z]\w*)`/g;
 /** A class or type, such as `BufferedStats`. */
 const TYPE = /`((?:[A-Z][a-z]+)+)`/g;
 const NPM_COMMANDS = ['ci', 'pack', 'run'];
-/** npm runs these by itself. */
+/** Scripts that npm runs itself. */
 const LIFECYCLE = ['prepack', 'prepare'];
 
 /**
@@ -72,14 +72,14 @@ describe('CONTRIBUTING', () => {
     );
   });
 
-  it('has a tree with each folder of src and of test, and with no folder that does not exist', () => {
+  it('shows every folder of src and test in its tree, and no folder that does not exist', () => {
     const [, tree = ''] = TEXT.split('## The tree');
     const lines = (tree.split('```')[1] ?? '').split('\n');
     const foldersOf = (path: string): string[] =>
       readdirSync(new URL(path, ROOT), { withFileTypes: true })
         .filter((entry) => entry.isDirectory())
         .map(({ name }) => name);
-    /** The names that a part of the tree has, which are indented by that much. */
+    /** The names in a part of the tree at that indentation. */
     const named = (part: readonly string[], indent: string): string[] =>
       part
         .map((line) => new RegExp(`^${indent}((?:[\\w./]+/ ?)+) {2}`).exec(line)?.[1] ?? '')

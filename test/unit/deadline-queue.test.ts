@@ -25,7 +25,7 @@ describe('A queue of deadlines', () => {
     return call;
   };
 
-  it('expires each call when its time has passed, in their order, but for those that are settled', () => {
+  it('expires calls in order when their time has passed, except settled ones', () => {
     const settled = add('settled');
     add('first');
     clock.advance(1_000);
@@ -40,7 +40,7 @@ describe('A queue of deadlines', () => {
     assert.equal(clock.pending, 0);
   });
 
-  it('expires a call that waited elsewhere when the time is over that it had then, before those that were made after it', () => {
+  it('expires a call at the deadline that it had before it was added, ahead of calls that were made later', () => {
     const early = deadlines.deadline();
     clock.advance(1_000);
     add('last');
@@ -68,7 +68,7 @@ describe('A queue of deadlines', () => {
     assert.deepEqual([expired, clock.pending], [[], 0]);
   });
 
-  it('expires what is left when it is stopped, and leaves no timer', () => {
+  it('expires the remaining calls when it is stopped, and leaves no timer', () => {
     add('left');
     deadlines.stop();
     assert.deepEqual([expired.splice(0), clock.pending], [['left'], 0]);

@@ -5,7 +5,7 @@ import { DefinitionsCache } from '../../src/engine/definitions-cache.ts';
 import { FakeClock } from '../support/clock.ts';
 import { followDefinitions } from '../support/followed-definitions.ts';
 
-/** Definitions whose replies a test holds back, or replaces by a failure. */
+/** Definitions whose replies a test can delay, or replace by a failure. */
 class HeldDefinitions implements Definitions {
   readonly stored = new Map<string, Definition>();
   failure: Error | null = null;
@@ -43,7 +43,7 @@ class HeldDefinitions implements Definitions {
     this.#watcher?.({ kind: 'queue', key });
   }
 
-  /** Replies from now on wait for `release`, the last one first if `reversed`. */
+  /** Delays all replies until `release`, which sends the last one first if `reversed`. */
   hold(): void {
     this.#held = [];
   }
@@ -66,7 +66,7 @@ class HeldDefinitions implements Definitions {
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
 describe('A cache of definitions', () => {
-  it('reads what the engine says has changed, and everything if it missed something', async () => {
+  it('reads the definitions that changed, or all of them if notifications were lost', async () => {
     const definitions = new HeldDefinitions();
     const { cache, read } = followDefinitions(definitions, new FakeClock());
     for (const key of ['a', 'b', 'c']) await definitions.put('', key, key);
@@ -83,7 +83,7 @@ describe('A cache of definitions', () => {
     assert.deepEqual(cache.keys().sort(), ['a', 'c']);
   });
 
-  it('retries what could not be read, and says so once', async () => {
+  it('retries failed reads, and reports each once', async () => {
     const clock = new FakeClock();
     const definitions = new HeldDefinitions();
     const { cache, read, failures } = followDefinitions(definitions, clock);
@@ -106,7 +106,7 @@ describe('A cache of definitions', () => {
     assert.equal(clock.pending, 0);
   });
 
-  it('is idle again after a list that could not be applied', async () => {
+  it('is idle again after a list could not be applied', async () => {
     const definitions = new HeldDefinitions();
     const refused = new Error('not this one');
     const onRead = (): never => {
@@ -124,7 +124,7 @@ describe('A cache of definitions', () => {
     await cache.idle();
   });
 
-  it('is not set back by a list that is older than a change by this node', async () => {
+  it('is not overwritten by a list that is older than a change by this node', async () => {
     const definitions = new HeldDefinitions();
     const { cache } = followDefinitions(definitions, new FakeClock());
     const version = await definitions.put('', 'old', 1);
@@ -165,7 +165,7 @@ describe('A cache of definitions', () => {
     assert.equal(cache.get('a')?.value, 'after');
   });
 
-  it('is not set back by a read that replies late with an older state', async () => {
+  it('is not overwritten by a late reply with an older state', async () => {
     const definitions = new HeldDefinitions();
     const { cache } = followDefinitions(definitions, new FakeClock());
     const before = { key: 'a', value: 'before', version: '1' };

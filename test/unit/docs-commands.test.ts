@@ -22,11 +22,11 @@ const { scripts } = JSON.parse(read('package.json'));
 /** Sources of the clients that read the variables of the environment. */
 const CLIENTS = read('src/client/transport.ts') + read('clients/python/src/quayside/protocol.py');
 
-/** Commands of others, of which only their existence in this list is checked. */
+/** Commands of other projects, which are only compared with this list. */
 const FOREIGN =
   /^(docker (build|push)|kubectl (create secret generic|rollout status)|mkdir|cd|sleep|npm (init|install|pack)) /;
 
-/** A check for each command, by what it begins with. The first that matches counts. */
+/** A check for each command, by its first words. The first match counts. */
 const CHECKS: readonly (readonly [RegExp, (words: readonly string[]) => unknown])[] = [
   [/^npm start\b/, checkServerCommand],
   [/^npm run /, ([, , script = '']) => assert.ok(script in scripts, `npm run ${script}`)],
@@ -50,7 +50,7 @@ describe('Code blocks of docs that no test runs', () => {
     .flatMap((page) => blocksOf(read(`docs/${page}`)).map((block): PageBlock => ({ ...block, page })))
     .filter(({ page, language }) => isListed(CHECKED_BLOCKS, page, language));
 
-  it('are on pages that have such blocks', () => {
+  it('are listed only for pages that have such blocks', () => {
     for (const key of CHECKED_BLOCKS) {
       const [where, ...languages] = key.split(' ');
       for (const language of languages)
@@ -74,7 +74,7 @@ describe('Code blocks of docs that no test runs', () => {
     });
   }
 
-  it('of the chart have values that it knows, and a configuration that the server takes', async () => {
+  it('of the chart have values that it knows, and a configuration that the server accepts', async () => {
     const values = parse(blockOf('operate/kubernetes.md'));
     checkKnown(values, CHART, 'values.yaml');
     const namespaces = Object.entries(values.config.namespaces).map(([name, options]) => [
@@ -93,7 +93,7 @@ describe('Code blocks of docs that no test runs', () => {
     }
   });
 
-  it('of Prometheus name files of rules that exist, and the job that the rules are about', () => {
+  it('of Prometheus name existing rule files, and the job of their rules', () => {
     const { rule_files: files, scrape_configs: jobs } = parse(blockOf('operate/alerts.md'));
     for (const file of files) {
       const rules = read(`ops/prometheus/${file}`);
@@ -164,7 +164,9 @@ function checkHelm(words: readonly string[]): void {
   }
 }
 
-/** Each value has the name and the type of one of the chart. Maps that are empty there have names of the user's. */
+/**
+ * Each value must have the name and type of a value of the chart. A map that is empty in the chart may have any names.
+ */
 function checkKnown(values: unknown, known: unknown, where: string): void {
   assert.equal(typeof values, typeof known, where);
   if (typeof values !== 'object' || values === null || Object.keys(known as object).length === 0) return;

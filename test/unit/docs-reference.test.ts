@@ -11,13 +11,13 @@ describe('The pages of docs/reference that come from the code', () => {
   const pages = referencePages();
 
   for (const [file, text] of pages) {
-    it(`${file} is as the code is`, () => {
+    it(`${file} matches the code`, () => {
       const page = readFileSync(new URL(`../../docs/reference/${file}`, import.meta.url), 'utf8');
       assert.equal(page, text, 'run npm run docs:reference');
     });
   }
 
-  it('commands.md has each command, and each of its options, that another page names', () => {
+  it('commands.md has each command and option that another page names', () => {
     const sections = new Map(
       (pages.get('commands.md') ?? '')
         .split(/^## /m)
@@ -35,7 +35,7 @@ describe('The pages of docs/reference that come from the code', () => {
         const section = sections.get(`${first} ${second}`) ?? sections.get(first) ?? '';
         const options = rest.match(/--[a-z][a-z-]*/g) ?? [];
         named += 1;
-        // Every command takes these, or those of the server do, also before their name.
+        // Accepted by every command, or by those of the server, even before the name of the command.
         const isKnown = (option: string): boolean =>
           ['--config', '--help'].includes(option) || section.includes(`\`${option}`);
         if (first.startsWith('--')) continue;
@@ -46,7 +46,7 @@ describe('The pages of docs/reference that come from the code', () => {
     assert.ok(named > 80, `${named}`);
   });
 
-  it('errors.md has what each error means', () => {
+  it('errors.md explains each error', () => {
     const rows = (pages.get('errors.md') ?? '').split('\n').filter((line) => line.startsWith('| `'));
     assert.ok(rows.length > 40);
     for (const row of rows) assert.match(row, /\| [^|]{10,} \|$/);

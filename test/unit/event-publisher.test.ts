@@ -27,7 +27,7 @@ function picture(key: string, state: string): Picture {
   };
 }
 
-/** Takes writes one by one, when the test says so. */
+/** Completes its pending write when the test calls `take`. */
 class Sink implements EventSink {
   readonly writes: string[] = [];
   #taken: (() => void) | null = null;
@@ -104,7 +104,7 @@ describe('The publisher of events', () => {
     clock.advance(0);
   }
 
-  it('writes one piece at a time, and keeps none for later', async () => {
+  it('writes one chunk at a time, and buffers none for a slow subscriber', async () => {
     const [quick, slow] = [new Sink(), new Sink()];
     subscribe(quick);
     subscribe(slow);
@@ -159,7 +159,7 @@ describe('The publisher of events', () => {
     assert.ok(Math.max(...ofBeat) <= 100, `${ofBeat}`);
   });
 
-  it('makes pieces of about 24 KiB of a large picture', async () => {
+  it('splits a large picture into chunks of about 24 KiB', async () => {
     shown = Array.from({ length: 100 }, (_, i) => picture(String(i), 'x'.repeat(1_000)));
     const sink = new Sink();
     subscribe(sink);
@@ -171,7 +171,7 @@ describe('The publisher of events', () => {
     assert.equal(pieces.join('').match(/"id"/g)?.length, 100);
   });
 
-  it('gives those who see the same the same bytes', async () => {
+  it('writes the same buffer to subscribers who see the same', async () => {
     shown = [picture('a', '1')];
     const written: Buffer[] = [];
     const sink: EventSink = {
@@ -198,7 +198,7 @@ describe('The publisher of events', () => {
     assert.equal(new Set(updates).size, 1);
   });
 
-  it('tells somebody who was away of what went in the meantime, and begins again if it has forgotten', async () => {
+  it('tells a reconnecting subscriber what is gone, or sends everything if its journal does not reach back far enough', async () => {
     shown = [picture('a', '1'), picture('b', '1')];
     const [first, second, third] = [new Sink(), new Sink(), new Sink()];
     const kept = subscribe(first);
@@ -227,7 +227,7 @@ describe('The journal of pictures', () => {
   const keysBetween = (journal: PictureJournal, from: number, to: number): string[] =>
     [...journal.between(from, to)].map(({ picture: { key }, isGone }) => (isGone ? `-${key}` : key));
 
-  it('has one entry for each thing, in the order in which they changed', () => {
+  it('has one entry per picture, in the order of their last changes', () => {
     const journal = new PictureJournal();
     for (let i = 0; i < 10_000; i += 1) journal.put(picture(String(i % 7), String(i)));
     assert.equal(journal.put(picture('3', '9999')), false);
@@ -243,7 +243,7 @@ describe('The journal of pictures', () => {
     assert.deepEqual(keysBetween(journal, before + 1, journal.version), ['2', '0']);
   });
 
-  it('remembers a thousand things that are gone, and says from where on it is complete', () => {
+  it('remembers a bounded number of removed pictures, and knows since when it is complete', () => {
     const journal = new PictureJournal();
     for (let i = 0; i < 1_001; i += 1) journal.put(picture(String(i), '1'));
     for (let i = 0; i < 1_001; i += 1) journal.remove({ kind: 'operations', key: String(i) });

@@ -15,25 +15,25 @@ const refused = (flat: string[], message: RegExp): void => {
 };
 
 describe('element headers', () => {
-  it('answers good headers as they are', () => {
+  it('are returned unchanged if they are valid', () => {
     const flat = ['a', '1', 'x.y_z-0', 'two words\tand a tab', '__proto__', 'ÿ\u0080', 'empty', ''];
     assert.equal(checkHeaders(flat), flat);
     assert.deepEqual(checkHeaders([]), []);
   });
 
-  it('refuses names that are not lower-case tokens', () => {
+  it('are rejected if a name is not a lower-case token', () => {
     for (const name of ['', 'A', 'a b', 'a:b', 'é', 'a\n', 'a\0', '"', '(x)', 'ſ']) {
       refused([name, 'v'], /^Header ".*": a header name is a lower-case HTTP token\.$/);
     }
   });
 
-  it('refuses values that an HTTP answer cannot carry unchanged', () => {
+  it('are rejected if an HTTP response cannot carry a value unchanged', () => {
     for (const value of ['\n', 'a\r\nb: c', '\0', 'a\u007f', '☃', 'a\u0100', ' a', 'a ', '\ta', ' ']) {
       refused(['n', value], /^Header "n": ".+" is not allowed, a header value has no control character/);
     }
   });
 
-  it('accepts white space at the ends of what the service writes, such as the name of a queue', () => {
+  it('may start or end with a space if the service writes them, such as the name of a queue', () => {
     const own = new Set(['own']);
     for (const value of [' a', 'a ', ' ']) {
       const flat = ['own', value];
@@ -45,12 +45,12 @@ describe('element headers', () => {
     }
   });
 
-  it('names the refused header without trusting its length or its characters', () => {
+  it('are truncated and escaped when an error names them', () => {
     refused([`${'x'.repeat(1000)}\n`, 'v'], /^Header "x{64}"…: /);
     refused(['a\n', 'v'], /^Header "a\\n":/);
   });
 
-  it('takes 64 headers and 8192 bytes, and not one more', () => {
+  it('are limited to 64 headers and 8192 bytes', () => {
     const pairs = Array.from({ length: 64 }, (_, i) => [`h${i}`, 'v']).flat();
     assert.equal(checkHeaders(pairs), pairs);
     refused([...pairs, 'one', 'more'], /^Header "one": .*at most 64 headers/);
@@ -60,7 +60,7 @@ describe('element headers', () => {
     refused(['a'], /pairs/);
   });
 
-  it('accepts exactly what node:http writes and a peer reads back', () => {
+  it('are valid exactly if node:http writes them and a peer reads them back', () => {
     const response = new ServerResponse(new IncomingMessage(new Socket()));
     const writable = (value: string): boolean => {
       try {
@@ -89,7 +89,7 @@ describe('element headers', () => {
 });
 
 describe('a content type or encoding', () => {
-  it('is answered as it is, and an empty one as none', () => {
+  it('is returned unchanged, or as null if it is empty', () => {
     for (const value of [
       'text/plain; charset="utf-8"',
       'gzip, br',
@@ -103,7 +103,7 @@ describe('a content type or encoding', () => {
     assert.equal(checkContentHeader('content-encoding', null), null);
   });
 
-  it('is refused by its name where an HTTP answer could not carry it', () => {
+  it('is rejected by name if an HTTP response cannot carry it', () => {
     for (const value of ['\n', 'a\r\nb: c', '\0', 'a\u007f', '☃', ' a', 'a ', '\ta', ' ', 'x'.repeat(256)]) {
       for (const name of ['content-type', 'content-encoding'] as const) {
         assert.throws(

@@ -12,11 +12,11 @@ import {
 import { type CheckOptions, checkHistory, faultsOf, type Verdict } from '../support/history-check.ts';
 import { seededRandom } from '../support/random.ts';
 
-/** Monotonic zero as wall time: histories are written in milliseconds from here. */
+/** The wall time of monotonic zero: histories are written in milliseconds from then on. */
 const WALL = 1_800_000_000_000;
 const LEASE_MS = 1000;
 
-/** Everything that an operation of a planted history shares. `from` and `until` are milliseconds from zero. */
+/** The fields that all operations of a planted history have. `from` and `until` are milliseconds from zero. */
 function span(
   client: string,
   seq: number,
@@ -102,7 +102,7 @@ const unknown = (kind: 'pop' | 'reserve', from: number, until: number): TakeOper
   delivery: null,
 });
 
-/** One of each thing that may happen, all of it allowed. */
+/** A history without violations that has each kind of operation. */
 function cleanHistory(): Operation[] {
   const rolledBack = reserve('b', 20, 21);
   const again = reserve('b', 30, 31, { tries: 1 });
@@ -134,7 +134,7 @@ function cleanHistory(): Operation[] {
   ];
 }
 
-/** The verdict over the clean history with more planted into it, or with other operations instead. */
+/** The verdict on the clean history with additional operations. */
 function verdictWith(extra: readonly Operation[], options: CheckOptions = {}): Verdict {
   return checkHistory([...cleanHistory(), ...extra], options);
 }
@@ -163,21 +163,21 @@ describe('the history checker', () => {
     });
   });
 
-  it('reports an acknowledged insert that nobody got as lost', () => {
+  it('reports an acknowledged insert that was never delivered as lost', () => {
     assertFault(verdictWith([insert('x', 100, 101)]), /^lost: x: acknowledged as id-x/);
   });
 
-  it('lays at most one missing element to each unknown pop', () => {
+  it('attributes at most one missing element to each unknown pop', () => {
     assertFault(verdictWith([insert('x', 43, 44)]), /^lost: x/);
     assert.deepEqual(faultsOf(verdictWith([insert('x', 43, 44), unknown('pop', 45, 46)])), []);
   });
 
-  it('does not let an unknown pop eat what was inserted after it, nor an unknown reserve anything', () => {
+  it('does not attribute a missing element to an unknown pop before its insert, or to an unknown reserve', () => {
     assertFault(verdictWith([insert('x', 100, 101), unknown('pop', 90, 99)]), /^lost: x/);
     assertFault(verdictWith([insert('x', 100, 101), unknown('reserve', 90, 120)]), /^lost: x/);
   });
 
-  it('lets an unknown pop take what an insert without a reply stored before its repeat was acknowledged', () => {
+  it('attributes a missing element to an unknown pop between an insert without a reply and its acknowledged repeat', () => {
     const first = insert('x', 100, 110, { outcome: 'unknown', id: null });
     const repeat = insert('x', 200, 201);
     const verdict = verdictWith([first, unknown('pop', 90, 110), crash(109, 112), repeat]);
@@ -186,7 +186,7 @@ describe('the history checker', () => {
     assertFault(verdictWith([first, unknown('pop', 90, 99), repeat]), /^lost: x/);
   });
 
-  it('does not let an unknown pop of another queue or group eat an element', () => {
+  it('does not attribute a missing element to an unknown pop of another queue or group', () => {
     assertFault(
       verdictWith([insert('x', 100, 101), { ...unknown('pop', 90, 120), queue: 'N/other' }]),
       /^lost: x/,
@@ -194,7 +194,7 @@ describe('the history checker', () => {
     assertFault(verdictWith([insert('x', 100, 101), { ...unknown('pop', 90, 120), group: 'g' }]), /^lost: x/);
   });
 
-  it('finds a value that nobody tried to insert', () => {
+  it('finds a value that was never inserted', () => {
     assertFault(verdictWith([pop('stranger', 100, 101)]), /^unexpected: stranger: nobody tried/);
     assertFault(
       verdictWith([pop('', 100, 101, { value: null })]),
@@ -202,7 +202,7 @@ describe('the history checker', () => {
     );
   });
 
-  it('finds an element whose insert was refused', () => {
+  it('finds an element whose insert was rejected', () => {
     assertFault(verdictWith([pop('g', 100, 101)]), /^unexpected: g: its insert was refused/);
   });
 
@@ -218,7 +218,7 @@ describe('the history checker', () => {
     }
   });
 
-  it('finds a cut body, another content type, another encoding and other headers', () => {
+  it('finds a truncated body, and a changed content type, encoding or header', () => {
     const body = Buffer.from('body of x');
     const headers: [string, string][] = [['value', 'x']];
     const cases: [ReturnType<typeof contentOf>, RegExp][] = [
@@ -236,7 +236,7 @@ describe('the history checker', () => {
     }
   });
 
-  it('finds an element that comes with another id', () => {
+  it('finds an element that is delivered with another id', () => {
     const planted = [insert('x', 100, 101), pop('x', 110, 111, { id: 'other' })];
     assertFault(verdictWith(planted), /^unexpected: x: it came with id other, inserted as id-x/);
   });
@@ -245,13 +245,13 @@ describe('the history checker', () => {
     assertFault(verdictWith([pop('a', 100, 101)]), /^duplicated: a: it was handed out again after a pop/);
   });
 
-  it('finds a second delivery after an acknowledged commit, whatever lies between', () => {
+  it('finds a second delivery after an acknowledged commit, whatever happens in between', () => {
     const again = reserve('b', 5000, 5001, { tries: 1 });
     assertFault(verdictWith([again]), /^duplicated: b: it was handed out again after an acknowledged commit/);
     assertFault(verdictWith([crash(40, 41), crash(900, 901), again]), /^duplicated: b/);
   });
 
-  it('finds a second reserve with no rollback, lease end or crash between', () => {
+  it('finds a second reserve without a rollback, lease expiry or crash in between', () => {
     const first = reserve('x', 100, 101);
     const second = reserve('x', 200, 201, { tries: 0 });
     const planted = [insert('x', 90, 91), first, second];
@@ -309,7 +309,7 @@ describe('the history checker', () => {
     assertFault(verdictWith(planted), /^early: x: it was handed out before its insert was invoked/);
   });
 
-  it('finds tries that miss an acknowledged rollback, or that nothing explains', () => {
+  it('finds tries that do not count an acknowledged rollback, or that are too high', () => {
     const first = reserve('x', 100, 101);
     const planted = (tries: number) => [
       insert('x', 90, 91),
@@ -326,7 +326,7 @@ describe('the history checker', () => {
     );
   });
 
-  it('allows a try for a reserve whose answer nobody got', () => {
+  it('allows a try for a reserve whose reply was lost', () => {
     const planted = [insert('x', 90, 91), unknown('reserve', 92, 95), pop('x', 1100, 1101, { tries: 1 })];
     assert.deepEqual(faultsOf(verdictWith(planted)), []);
   });
@@ -343,7 +343,7 @@ describe('the history checker', () => {
     assertFault(verdictWith([insert('x', 90, 91), failed, outage(80, 93)]), /^lost: x/);
   });
 
-  it('checks each group of a stream on its own', () => {
+  it('checks each group of a stream separately', () => {
     const groups = ['g1', 'g2'];
     const take = (value: string, group: string, from: number): TakeOperation => ({
       ...pop(value, from, from + 1),
@@ -358,7 +358,7 @@ describe('the history checker', () => {
     assertFault(verdictWith(foreign), /^unexpected: x \(group g3\): .* group outside its set/);
   });
 
-  it('finds a younger element of a producer that came first, only where order is asked for', () => {
+  it('finds a later element of a producer that was delivered first, only if order is checked', () => {
     const planted = [insert('x', 100, 101), insert('y', 102, 103), pop('y', 110, 111), pop('x', 112, 113)];
     assertFault(checkHistory(planted, { fifo: true }), /^order: x: y, inserted later, came first/);
     assert.deepEqual(faultsOf(checkHistory(planted)), []);
@@ -368,7 +368,7 @@ describe('the history checker', () => {
     assert.deepEqual(faultsOf(checkHistory(delayed, { fifo: true })), []);
   });
 
-  it('lays each element that a younger one overtook to a take of its own whose reply may be lost', () => {
+  it('attributes each overtaken element to a different take whose reply may be lost', () => {
     const overtaken = [insert('x', 100, 101), insert('y', 102, 103), pop('y', 110, 111), pop('x', 112, 113)];
     const failed: TakeOperation = { ...unknown('pop', 104, 108), outcome: 'fail' };
     for (const takes of [[failed, outage(0, 105)], [unknown('reserve', 104, 108)]]) {
@@ -399,7 +399,7 @@ describe('the history checker', () => {
     assertFault(checkHistory(two, { fifo: true }), /^order: w: y/);
   });
 
-  it('measures how long a waiting get took to get what arrived', () => {
+  it('measures how soon a waiting get receives an inserted element', () => {
     const planted = [insert('x', 100, 101), pop('x', 90, 108), insert('y', 200, 201), pop('y', 210, 240)];
     assert.deepEqual(checkHistory(planted).wakeUp, { count: 1, p50: 7, p99: 7 });
   });

@@ -6,7 +6,7 @@ import { clientAddress } from '../../src/http/head.ts';
 const TRUSTED = new Networks(['10.0.0.0/8', 'fd00::/8', 'unix:']);
 const PROXY = '10.0.0.1';
 
-/** A header of this length that ends with an entry. */
+/** A header of the given length that ends with the entry. */
 const padded = (entry: string, length: number): string => `,${entry}`.padStart(length, 'x');
 
 describe('The address of a request', () => {

@@ -28,7 +28,7 @@ describe('An element as a part of multipart/mixed', () => {
     );
   });
 
-  it('boundaries are new each time, and fit into RFC 2046', () => {
+  it('is separated by a boundary that is new each time and valid by RFC 2046', () => {
     const format = { isMultipart: true, asJson: false, namesSource: false };
     const [a, b] = [writeMany([], format), writeMany([], format)];
     assert.notEqual(a.contentType, b.contentType);

@@ -23,7 +23,7 @@ function delivery(fields: Partial<Omit<Delivery, 'body'>> & { body?: string | Ui
   };
 }
 
-/** The line, checked to be one line, and as a reader sees it. */
+/** Checks that it is exactly one line, and parses it. */
 function read(line: string): Record<string, unknown> {
   assert.equal(line.indexOf('\n'), line.length - 1, 'a line ends with the only line feed');
   assert.ok(!line.includes('\r'));
@@ -31,7 +31,7 @@ function read(line: string): Record<string, unknown> {
 }
 
 describe('An element as a line of NDJSON', () => {
-  it('has every member, null for what the element does not have', () => {
+  it('has every member, with null for missing values', () => {
     assert.deepEqual(read(elementLine(delivery(), false)), {
       id: 'e1',
       tries: 0,
@@ -45,7 +45,7 @@ describe('An element as a line of NDJSON', () => {
     });
   });
 
-  it('carries the lease of a reserve, and the queue if it is named', () => {
+  it('has the lease of a reserve, and the queue if the caller names it', () => {
     const reserved = delivery({ tries: 3, lease: { token: 't-1', until: MATURE_AT + 1500 } });
     const line = read(elementLine(reserved, false, { ns: 'N', queue: 'a "b"' }));
     assert.deepEqual(
@@ -54,13 +54,13 @@ describe('An element as a line of NDJSON', () => {
     );
   });
 
-  it('writes bytes that are not UTF-8 as base64, whatever their type says', () => {
+  it('has bytes that are not UTF-8 as base64, whatever the content type', () => {
     const body = Buffer.from([0x7b, 0xff, 0x7d]);
     const line = read(elementLine(delivery({ body, contentType: 'application/json' }), true));
     assert.deepEqual([line.base64, line.text, line.json], [body.toString('base64'), undefined, undefined]);
   });
 
-  it('writes values of JSON types in place of text if that is wanted', () => {
+  it('has a body of a JSON type as a JSON value if the caller asks for it', () => {
     const typed = (contentType: string | null, contentEncoding: string | null = null) =>
       read(elementLine(delivery({ body: '{"a":[1]}', contentType, contentEncoding }), true));
     for (const type of ['application/json', 'Application/JSON; charset=utf-8', 'application/ld+json']) {
@@ -73,21 +73,21 @@ describe('An element as a line of NDJSON', () => {
     assert.equal(read(elementLine(unwanted, false)).text, '{"a":[1]}');
   });
 
-  it('keeps the digits of numbers, and JSON of several lines stays on one', () => {
+  it('keeps the digits of numbers, and joins JSON of several lines', () => {
     const body = '{\r\n  "n": 12345678901234567890.50,\n  "s": "a\\nb"\n}\n';
     const line = elementLine(delivery({ body, contentType: 'application/json' }), true);
     assert.ok(line.includes('"n": 12345678901234567890.50,'), line);
     assert.deepEqual(read(line).json, { n: 12345678901234567000, s: 'a\nb' });
   });
 
-  it('writes a body that is not the JSON that its type says as text', () => {
+  it('has a body of a JSON type as text if it is not valid JSON', () => {
     const line = elementLine(delivery({ body: '{"a":', contentType: 'application/json' }), true);
     assert.deepEqual([read(line).text, read(line).json], ['{"a":', undefined]);
     const empty = elementLine(delivery({ body: '', contentType: 'application/json' }), true);
     assert.equal(read(empty).text, '');
   });
 
-  it('reads headers and types as UTF-8, and else as ISO 8859-1', () => {
+  it('decodes headers and types as UTF-8, or else as ISO 8859-1', () => {
     const utf8 = Buffer.from('☃').toString('latin1');
     const line = read(
       elementLine(
@@ -103,7 +103,7 @@ describe('An element as a line of NDJSON', () => {
     ]);
   });
 
-  it('any body comes back byte for byte', () => {
+  it('returns any body byte for byte', () => {
     fc.assert(
       fc.property(
         fc.oneof(
@@ -119,7 +119,7 @@ describe('An element as a line of NDJSON', () => {
     );
   });
 
-  it('any JSON value comes back equal', () => {
+  it('returns any JSON value unchanged', () => {
     fc.assert(
       fc.property(fc.json(), (body) => {
         const line = elementLine(delivery({ body, contentType: 'application/json' }), true);

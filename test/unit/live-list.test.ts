@@ -7,7 +7,7 @@ class Item {
 }
 
 describe('LiveList', () => {
-  it('has what was added and not removed, in whatever order that is done', () => {
+  it('has exactly the items that were added and not removed', () => {
     const list = new LiveList<Item>();
     const items = Array.from({ length: 50 }, () => new Item());
     const expected = new Set<Item>();
@@ -23,7 +23,7 @@ describe('LiveList', () => {
     }
   });
 
-  it('lets an item be removed twice, and while the items are gone through', () => {
+  it('allows removing an item twice, and during an iteration', () => {
     const list = new LiveList<Item>();
     const items = [new Item(), new Item(), new Item()];
     for (const item of items) list.add(item);

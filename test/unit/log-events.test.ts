@@ -10,13 +10,13 @@ import { visitAll } from '../support/syntax-tree.ts';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const PAGE = readFileSync(path.join(ROOT, 'docs/operate/log-events.md'), 'utf8');
 
-/** They run in browsers, or in the shell of a user: they have no log. */
+/** Code that runs in browsers or in the shell of a user has no log. */
 const NO_SERVER = /^src\/(console|cli|client)\//;
 const LEVELS = new Set(['debug', 'info', 'warn', 'error', 'fatal']);
 
 /**
- * Calls that log a message which they were given, by file, and how many each file has. Their messages are found where
- * they are written, or have no fixed text: warnings about the configuration, what libraries print.
+ * The number of calls, by file, that log a message which they received. These messages are found where they are
+ * written, or have no fixed text: warnings about the configuration, output of libraries.
  */
 const FORWARDED: Readonly<Record<string, number>> = {
   'src/app/log.ts': 1,
@@ -26,21 +26,21 @@ const FORWARDED: Readonly<Record<string, number>> = {
   'src/session/client-session.ts': 1,
 };
 
-/** A message that is a parameter of the function that logs it. */
+/** A message that is passed to the function that logs it. */
 const AS_PARAMETER = {
   file: 'src/engines/sqlite/storage.ts',
   message: 'elements of a take whose reply came too late could not be returned to their queue',
   level: 'warn',
 };
 
-/** What is logged with one message. */
+/** How one message is logged. */
 interface Logged {
   readonly levels: Set<string>;
-  /** The names of its events, '' for a line without one; empty if its fields are made elsewhere. */
+  /** The names of its events, '' for a line without one; empty if its fields are computed elsewhere. */
   readonly events: Set<string>;
 }
 
-/** What is logged by message, the names of events, and the calls without a message of their own. */
+/** All log messages, the names of all events, and the number of calls, by file, without a message of their own. */
 function readSource(): {
   readonly messages: Map<string, Logged>;
   readonly events: Set<string>;
@@ -105,7 +105,7 @@ function logCall(node: AnyNode, source: string): LogCall | null {
   return isLog || property.name === 'warn' ? { levels: [property.name], fields, message } : null;
 }
 
-/** The strings that an expression may be, `…` in place of what differs; none if it is no literal. */
+/** The strings that an expression can evaluate to, with `…` for interpolated parts; none if it is not a literal. */
 function stringsOf(node: AnyNode): string[] {
   if (node.type === 'Literal') return typeof node.value === 'string' ? [node.value] : [];
   if (node.type === 'TemplateLiteral') return [node.quasis.map(({ value }) => value.cooked).join('…')];
@@ -131,11 +131,11 @@ describe('docs/operate/log-events.md', () => {
     assert.deepEqual(rows.map(([message]) => unquoted(message)).sort(), [...messages.keys()].sort());
   });
 
-  it('has the level and the event of each', () => {
+  it('has the level and the event of each message', () => {
     for (const [message = '', level = '', event] of rows) {
       const logged = messages.get(unquoted(message));
       assert.ok(logged !== undefined, message);
-      // What is computed elsewhere is not known here.
+      // Levels and fields that are computed elsewhere are unknown here.
       if (logged.levels.size > 0) assert.deepEqual(new Set(level.split(', ')), logged.levels, message);
       if (logged.events.size > 0) assert.deepEqual(new Set([unquoted(event).trim()]), logged.events, message);
     }
@@ -146,12 +146,12 @@ describe('docs/operate/log-events.md', () => {
     assert.deepEqual([...new Set(named)].sort(), [...events].sort());
   });
 
-  it('says what each means, and what to do', () => {
+  it('explains each message and says what to do', () => {
     for (const [message, , , meaning = '', action = ''] of rows)
       assert.match(`${meaning}|${action}`, /\.\|.*\.$/, message);
   });
 
-  it('is compared with all calls: those that log the message of another function are known', () => {
+  it('is compared with all log calls except the listed ones, which forward a message', () => {
     assert.deepEqual(forwarded, FORWARDED);
     const source = readFileSync(path.join(ROOT, AS_PARAMETER.file), 'utf8');
     assert.ok(source.includes(`'${AS_PARAMETER.message}'`));

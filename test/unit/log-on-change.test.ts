@@ -10,7 +10,7 @@ import { FakeClock } from '../support/clock.ts';
 
 const SECONDS_AWAY = 30;
 
-/** An engine that is unavailable until a test makes it available, and what its user logs until then. */
+/** An engine that is unavailable until a test makes it available, and the log of its caller. */
 class AwayWorld {
   readonly clock = new FakeClock();
   readonly said: string[] = [];
@@ -27,7 +27,7 @@ class AwayWorld {
     return answer;
   }
 
-  /** Lets a second pass, and what comes of it. */
+  /** Lets a second pass, and everything run that becomes due in it. */
   async second(): Promise<void> {
     for (let i = 0; i < 10; i++) {
       this.clock.advance(100);
@@ -35,7 +35,9 @@ class AwayWorld {
     }
   }
 
-  /** Unavailable for half a minute, then available: returns how often it was called. */
+  /**
+   * Keeps the engine unavailable for half a minute, then makes it available. Returns the number of calls until then.
+   */
   async goThrough(use: () => void = () => {}): Promise<number> {
     for (let second = 0; second < SECONDS_AWAY; second++) {
       use();
@@ -51,8 +53,8 @@ class AwayWorld {
   }
 }
 
-describe('While an engine is away', () => {
-  it('the sweeper says so once, and once that it is back', async () => {
+describe('While an engine is unavailable', () => {
+  it('the sweeper logs one warning, and one message when it works again', async () => {
     const world = new AwayWorld();
     const storage = { sweep: () => world.call({ affected: [], nextAt: null }) } as unknown as Storage;
     const sweeper = new LeaseSweeper(storage, { ...world, random: () => 0.5 }, () => {});
@@ -65,7 +67,7 @@ describe('While an engine is away', () => {
     ]);
   });
 
-  it('the statistics say so once, and once that they are stored again', async () => {
+  it('the statistics log one warning, and one message when they are stored again', async () => {
     const world = new AwayWorld();
     const store = { isOrdered: true, write: () => world.call(undefined), read: async () => {} };
     const stats = new BufferedStats(store, world.clock, world.log);
@@ -74,7 +76,7 @@ describe('While an engine is away', () => {
     assert.deepEqual(world.said, ['warn statistics could not be stored', 'info statistics are stored again']);
   });
 
-  it('the signaller of PostgreSQL says so once, and once that it sends again', async () => {
+  it('the signaller of PostgreSQL logs one message, and one when it sends again', async () => {
     const world = new AwayWorld();
     const auxiliary = { query: () => world.call([]) } as unknown as AuxiliaryConnection;
     const options = { auxiliary, listener: {} as Link, channel: 'c', clock: world.clock, log: world.log };

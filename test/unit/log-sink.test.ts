@@ -10,7 +10,7 @@ import { until } from '../support/until.ts';
 
 const LINE = `${'x'.repeat(1023)}\n`;
 
-describe('Lines of a log on their way to a pipe', {
+describe('Log lines that are written to a pipe', {
   skip: process.platform === 'win32' && 'Windows has no mkfifo',
 }, () => {
   let folder: string;
@@ -33,14 +33,14 @@ describe('Lines of a log on their way to a pipe', {
     rmSync(folder, { recursive: true });
   });
 
-  it('are all there, in their order, when a flush ends', async () => {
+  it('are all written in order when a flush ends', async () => {
     const lines = Array.from({ length: 20 }, (_, i) => `line ${i}\n`);
     for (const line of lines) sink.write(line);
     await sink.flush(60_000);
     assert.equal(readAll(), lines.join(''));
   });
 
-  it('are kept up to a bound while nobody reads, then left out and counted', async () => {
+  it('are buffered up to a limit while the pipe is not read, then dropped and counted', async () => {
     const written = 6 * 1024;
     for (let i = 0; i < written; i++) sink.write(LINE);
     const before = performance.now();
@@ -57,7 +57,7 @@ describe('Lines of a log on their way to a pipe', {
     assert.ok(whole >= 4 * 1024, `${whole} lines were kept`);
   });
 
-  it('are counted and left out if they are too long to be kept, and the next ones are written', async () => {
+  it('are dropped and counted if they are too long to buffer, without affecting the next ones', async () => {
     sink.write('x'.repeat(5 * 1024 * 1024));
     lost = 0;
     sink.write('next\n');
@@ -65,21 +65,21 @@ describe('Lines of a log on their way to a pipe', {
     assert.equal(readAll(), 'next\n1 lines are missing\n');
   });
 
-  it('are written again once they can be, however many were left out by then', async () => {
+  it('are written again once the pipe has a reader, however many were dropped before', async () => {
     const reader = openSync(join(folder, 'pipe'), constants.O_RDONLY | constants.O_NONBLOCK);
     const writer = openSync(join(folder, 'pipe'), constants.O_WRONLY | constants.O_NONBLOCK);
     closeSync(pipe);
     closeSync(reader);
     const losing = new LogSink(writer, systemClock, (lines) => losing.write(`${lines} lines are missing\n`));
-    // Nobody has the pipe open for reading, so each write fails.
+    // The pipe has no reader, so each write fails.
     for (let i = 0; i < 6 * 1024; i++) losing.write(LINE);
     await losing.flush(20);
     pipe = openSync(join(folder, 'pipe'), constants.O_RDONLY | constants.O_NONBLOCK);
     losing.write(LINE);
     let read = '';
     await until(async () => {
-      // The line may have come while a write was about to fail: what that left is tried again with the next one, or by
-      // a flush.
+      // The line may have been added while a write was failing: its lines are retried with the next line, or by a
+      // flush.
       await losing.flush(20);
       read += readAll();
       return /\d+ lines are missing\n/.test(read);

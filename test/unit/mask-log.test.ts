@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { makeLogger, textLine } from '../../src/app/log.ts';
 
-/** What a logger of this level writes for what `say` says. */
+/** The lines that a logger of this level writes when `say` uses it. */
 function linesOf(say: (logger: ReturnType<typeof makeLogger>) => void, level = 'info'): string[] {
   const lines: string[] = [];
   say(makeLogger(level, { write: (line) => void lines.push(line) }));
@@ -23,7 +23,7 @@ describe('A log line', () => {
     assert.deepEqual(rest, { level: 'info', event: 'start', port: 5, msg: 'listening' });
   });
 
-  it('is written from the configured level on', () => {
+  it('is written at or above the configured level', () => {
     const lines = linesOf((logger) => {
       logger.debug({}, 'no');
       logger.info({}, 'no');
@@ -33,7 +33,7 @@ describe('A log line', () => {
     assert.equal(lines.length, 2);
   });
 
-  it('holds no character that a terminal acts on, and keeps what they say', () => {
+  it('escapes characters that a terminal acts on, without losing them', () => {
     const acting = 'a\u001b[2Jb\u0007\u007f\u009b31m\u2028\u202ec\r\nd';
     const { text, fields } = lineOf({ queue: acting, [acting]: 1 }, acting);
     // biome-ignore lint/suspicious/noControlCharactersInRegex: their absence is what is tested
@@ -42,7 +42,7 @@ describe('A log line', () => {
     assert.equal(fields.msg, acting);
   });
 
-  it('masks URLs and values under secret names, wherever they are', () => {
+  it('masks URLs and values under secret names at any depth', () => {
     const { text } = lineOf(
       {
         url: 'redis://:CANARY@h',
@@ -54,7 +54,7 @@ describe('A log line', () => {
     assert.ok(!text.includes('CANARY'), text);
   });
 
-  it('shows of an error its name, code, message, stack and causes, and nothing that a driver attached', () => {
+  it('has the name, code, message, stack and causes of an error, and no property that a driver attached', () => {
     const cause = Object.assign(new Error('refused by redis://:CANARY@h'), {
       code: 'ECONNREFUSED',
       command: { args: ['CANARY'] },
@@ -69,7 +69,7 @@ describe('A log line', () => {
     assert.match(text, /redis:\/\/\*\*\*@h/);
   });
 
-  it('shows the faults that an AggregateError gathers, and ends on one that causes itself', () => {
+  it('has the errors of an AggregateError, and terminates on an error that causes itself', () => {
     const loop = new Error('loop');
     loop.cause = loop;
     const { text } = lineOf({ err: new AggregateError([new Error('one'), loop]) });
@@ -78,7 +78,7 @@ describe('A log line', () => {
   });
 });
 
-/** Each with an escape in JSON right before what ends a URL, or within a URL. */
+/** Each has a character that JSON escapes right before the end of a URL, or within one. */
 const HOSTILE_TEXTS = [
   'x://h?token=1"',
   'x://h?token=\\',
@@ -88,7 +88,7 @@ const HOSTILE_TEXTS = [
   'x://h","level":"error","x":"',
 ];
 
-describe('A log line with a URL that a client made up', () => {
+describe('A log line with a malicious URL from a client', () => {
   it('stays one event in JSON, with the fields that were logged', () => {
     for (const hostile of HOSTILE_TEXTS) {
       const { text, fields } = lineOf({ origin: hostile, [hostile]: [hostile], last: 1 }, hostile);
@@ -109,7 +109,7 @@ describe('A log line with a URL that a client made up', () => {
     }
   });
 
-  it('is masked in names, in the names and codes of errors, in messages of errors, and behind toJSON', () => {
+  it('is masked in names of fields, in names, codes and messages of errors, and in results of toJSON', () => {
     const url = 'redis://:CANARY@h';
     const named = Object.assign(new Error(url, { cause: Object.assign(new Error(url), { code: url }) }), {
       name: url,
@@ -123,7 +123,7 @@ describe('A log line with a URL that a client made up', () => {
     assert.doesNotMatch(lines.join(''), /CANARY/);
   });
 
-  it('is written as it is if it is no event in JSON, without what a terminal acts on', () => {
+  it('is written unchanged if it is not an event in JSON, except for characters that a terminal acts on', () => {
     assert.equal(textLine('{"level":"warn\n'), '{"level":"warn\n');
     assert.equal(textLine('{"level":1}\n'), '{"level":1}\n');
     assert.equal(textLine('null\u001b[2J\n'), 'null\\u001b[2J\n');
@@ -137,7 +137,7 @@ describe('A log line for people', () => {
     return lines.join('');
   };
 
-  it('has time, level, message and fields, one line for one event', () => {
+  it('has time, level, message and fields in one line', () => {
     const text = textOf(
       { user: 'ann', address: '192.0.2.1', n: 3, why: 'two words', list: ['a'] },
       'it failed',
@@ -148,7 +148,7 @@ describe('A log line for people', () => {
     );
   });
 
-  it('lets no value of a client make a line of its own, or act on the terminal', () => {
+  it('lets no value from a client start a new line or act on the terminal', () => {
     const acting = 'a\u001b[2J\u009b31m\u2028\u202e\r\n12:00:00.000 ERROR forged';
     const text = textOf({ path: acting, [acting]: 1 }, acting);
     assert.equal(text.split('\n').length, 2);

@@ -32,7 +32,7 @@ describe('maskUrl', () => {
     it(`shows ${given} as ${shown}`, () => assert.equal(maskUrl(given), shown));
   }
 
-  it('hides everything after the scheme where a password has raw reserved characters', () => {
+  it('hides everything after the scheme if a password has unescaped reserved characters', () => {
     assert.equal(maskUrl('redis://:p/ss@h/0'), 'redis://***');
     assert.equal(maskUrl('redis://:p?ss@h/0'), 'redis://***');
     assert.equal(maskUrl('postgres://u@h/db?sslpassword=p@ss'), 'postgres://***');
@@ -63,7 +63,7 @@ describe('maskText', () => {
     assert.equal(maskText('no URL: a@b'), 'no URL: a@b');
   });
 
-  it('masks a password with raw quotes, angle brackets or backticks, in quotes or not', () => {
+  it('masks a password with unescaped quotes, angle brackets or backticks, whether or not the URL is quoted', () => {
     for (const mark of [`'`, '"', '<', '>', '`', `"'`, `',u='`]) {
       const url = `redis://:o${mark}brien@db:6379`;
       assert.equal(maskText(`cannot reach ${url} now`), 'cannot reach redis://***@db:6379 now');
@@ -84,7 +84,7 @@ describe('maskText', () => {
     );
   });
 
-  it('shows what follows a quoted URL, unless an @ in it may end a password', () => {
+  it('keeps the text after a quoted URL, unless an @ in it may end a password', () => {
     for (const text of [
       'cannot reach "redis://h:6379/0", says a@b',
       `{"url":"redis://h:6379","n":1}`,
@@ -96,7 +96,7 @@ describe('maskText', () => {
     assert.equal(maskText(`{"url":"redis://h/0","mail":"a@b"} x`), `{"url":"redis://***"} x`);
   });
 
-  it('takes time linear in the length of what a client sent', { timeout: 60_000 }, () => {
+  it('takes time linear in the length of the text', { timeout: 60_000 }, () => {
     const size = 1_000_000;
     for (const hostile of [
       'a'.repeat(size),
@@ -140,7 +140,7 @@ describe('maskDeep', () => {
     assert.deepEqual(maskDeep({ credentials: { user: 'u', value: 'p' } }), { credentials: MASK });
   });
 
-  it('ends on a value that contains itself, and keeps a key named __proto__ an ordinary key', () => {
+  it('terminates on a value that contains itself, and treats __proto__ as an ordinary key', () => {
     const loop: Record<string, unknown> = {};
     loop.self = loop;
     assert.doesNotThrow(() => JSON.stringify(maskDeep(loop)));

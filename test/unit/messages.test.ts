@@ -4,19 +4,19 @@ import { didYouMean, nearestName } from '../../src/util/did-you-mean.ts';
 import { quote } from '../../src/util/quote.ts';
 
 describe('A value that an error message quotes', () => {
-  it('is quoted and whole up to 64 characters', () => {
+  it('is quoted completely up to 64 characters', () => {
     assert.equal(quote('dealy'), '"dealy"');
     assert.equal(quote('x'.repeat(64)), `"${'x'.repeat(64)}"`);
     assert.equal(quote('𝄞'.repeat(64)), `"${'𝄞'.repeat(64)}"`);
   });
 
-  it('is cut after 64 characters, between characters', () => {
+  it('is truncated after 64 characters, never within one', () => {
     assert.equal(quote('x'.repeat(65)), `"${'x'.repeat(64)}"…`);
     assert.equal(quote(`x${'𝄞'.repeat(1000)}`), `"x${'𝄞'.repeat(63)}"…`);
     assert.equal(quote('x'.repeat(10_000_000)), `"${'x'.repeat(64)}"…`);
   });
 
-  it('is escaped where a terminal, a log or a page could be misled', () => {
+  it('is escaped if it could mislead a terminal, a log or a page', () => {
     assert.equal(quote('a"b\\c\n\u001b[31m'), '"a\\"b\\\\c\\n\\u001b[31m"');
     assert.equal(
       quote('\u007f\u0085\u202e\u2028\u200b\ud800'),
@@ -33,10 +33,10 @@ describe('A value that an error message quotes', () => {
   });
 });
 
-describe('The name that a slip stands for', () => {
+describe('The suggestion for a misspelled name', () => {
   const known = ['delay', 'reserve', 'to', 'tid', 'selector'];
 
-  it('is one that differs by case or by one letter', () => {
+  it('is a name that differs by case, by one letter or by two swapped ones', () => {
     for (const [slip, meant] of [
       ['Delay', 'delay'],
       ['dealy', 'delay'],
@@ -52,17 +52,17 @@ describe('The name that a slip stands for', () => {
     assert.equal(didYouMean('dealy', known), ' Did you mean "delay"?');
   });
 
-  it('is a short one only if the case differs, where the caller asks for that', () => {
+  it('is a name below the minimum length of the caller only if just the case differs', () => {
     assert.equal(nearestName('too', known, 4), null);
     assert.equal(nearestName('TID', known, 4), 'tid');
     assert.equal(nearestName('dealy', known, 4), 'delay');
   });
 
-  it('prefers one that differs only in case', () => {
+  it('is a name that differs only in case rather than another one', () => {
     assert.equal(nearestName('TIP', ['tid', 'tip']), 'tip');
   });
 
-  it('is none if two letters differ', () => {
+  it('is missing if two letters differ', () => {
     assert.equal(nearestName('deal', ['reserve']), null);
     assert.equal(nearestName('daley', known), null);
     assert.equal(didYouMean('priority', known), '');

@@ -59,7 +59,7 @@ describe('Metrics', () => {
   let requestTimes: Map<string, Histogram>;
   let sources: MetricsSources;
 
-  /** Of a scrape that shares nothing with an earlier one. */
+  /** The text of a scrape that shares nothing with an earlier one. */
   const fresh = (): Promise<string> => new Metrics(sources).text(EVERYTHING);
 
   beforeEach(async () => {
@@ -139,7 +139,7 @@ describe('Metrics', () => {
     }
   });
 
-  it('count copies by queue, also where several destinations of an exchange have the same one', async () => {
+  it('add up the copies of several destinations of an exchange that have the same queue', async () => {
     const to = { ns: 'N', queue: 'to' };
     exchanges = [
       {
@@ -166,7 +166,7 @@ describe('Metrics', () => {
     assert.equal(copies.size, 6);
   });
 
-  it(`show at most ${MAX_QUEUE_SERIES} queues, the first by name, and how many there are`, async () => {
+  it(`show at most ${MAX_QUEUE_SERIES} queues, the first by name, but count all of them`, async () => {
     const names = Array.from({ length: MAX_QUEUE_SERIES + 5 }, (_, i) => `q${String(i).padStart(5, '0')}`);
     await broker.namespace('N').storage.declare(names.map((name) => ({ ns: 'N', name })));
     const samples = samplesOf(await metrics.text(EVERYTHING), 'quayside_queue_elements');
@@ -179,11 +179,11 @@ describe('Metrics', () => {
     );
   });
 
-  it('are there for more queues than a call may have arguments', async () => {
+  it('support more queues than a function call can have arguments', async () => {
     const namespace = broker.namespace('N');
     const counts = await namespace.storage.counts({ ns: 'N', name: 'none' });
     const names = Array.from({ length: 150_000 }, (_, i) => `q${i}`);
-    // A mock would keep all calls.
+    // Not mocks, which would record all calls.
     namespace.queueNames = async () => names;
     namespace.storage.counts = async () => counts;
     sources = { ...sources, perQueue: false };
@@ -191,7 +191,7 @@ describe('Metrics', () => {
     assert.deepEqual(samples, new Map([['{namespace="N"}', 0]]));
   });
 
-  it('have every counter from 0: what happens first is an increase', async () => {
+  it('have every counter from 0 on, so that its first event is an increase', async () => {
     const zeros = await fresh();
     const before = samplesOf(zeros, 'quayside_operations_total');
     const queue = broker.namespace('N').queue('q');
@@ -219,7 +219,7 @@ describe('Metrics', () => {
     );
   });
 
-  it('tell for how long the oldest ready element has been ready', async () => {
+  it('show for how long the oldest ready element has been ready', async () => {
     const age = async (name: string, labels: string) => samplesOf(await fresh(), name).get(labels);
     const ofNamespace = () => age('quayside_oldest_ready_element_age_seconds', '{namespace="N"}');
     const queue = broker.namespace('N').queue('old');
@@ -256,7 +256,7 @@ describe('Metrics', () => {
     await own.close();
   });
 
-  it('tell which queues are paused', async () => {
+  it('show which queues are paused', async () => {
     await broker.namespace('N').queue('q').pause();
     await broker.namespace('N').queue('r').insert([newElement()]);
     const text = await fresh();
@@ -265,7 +265,7 @@ describe('Metrics', () => {
     assert.ok(text.includes('quayside_queue_paused{namespace="N",queue="r"} 0\n'), text);
   });
 
-  it('count dead letters by the queue that they left, and show what is in the dead-letter queue', async () => {
+  it('count dead letters by their source queue, and show how many are in dead-letter queues', async () => {
     const policy = plain('D', { deadLetter: { maxTries: 1, queue: 'dead' } });
     const own = await MEMORY_SQLITE.open({ namespaces: [policy] });
     const node = brokerOn([{ policy, engine: own.engine }], own.clock);
@@ -291,7 +291,7 @@ describe('Metrics', () => {
     await own.close();
   });
 
-  it('tell how large the files of an engine are and what the disk has left, if the disk answers', async () => {
+  it('show the file size of an engine and the free disk space, if they can be read', async () => {
     const text = await fresh();
     assert.deepEqual(
       samplesOf(text, 'quayside_storage_file_bytes'),
@@ -303,7 +303,7 @@ describe('Metrics', () => {
     );
   });
 
-  it('show an engine to those who may see one of the namespaces that need it', async () => {
+  it('show an engine to viewers who may see one of its namespaces', async () => {
     const used = async (name: string): Promise<number> => {
       const text = await metrics.text({ may: () => false, maySee: (one) => one === name });
       return samplesOf(text, 'quayside_storage_file_bytes').size;
@@ -312,14 +312,14 @@ describe('Metrics', () => {
     assert.equal(await used('third'), 0);
   });
 
-  it('leave the series of queues out unless they are asked for', async () => {
+  it('omit the series of queues unless they are enabled', async () => {
     await broker.namespace('N').queue('q').insert([newElement()]);
     const text = await new Metrics({ ...sources, perQueue: false }).text(EVERYTHING);
     assert.doesNotMatch(text, /queue=|quayside_queue_/);
     assert.ok(text.includes('quayside_elements{namespace="N",state="ready"} 1\n'), text);
   });
 
-  it('count operations by outcome and time storage in buckets that add up', async () => {
+  it('count operations by outcome, and storage times in cumulative buckets', async () => {
     await broker.namespace('N').queue('q').insert([newElement(), newElement()]);
     const text = await metrics.text(EVERYTHING);
     const operations = samplesOf(text, 'quayside_operations_total');
@@ -338,7 +338,7 @@ describe('Metrics', () => {
     assert.equal(samplesOf(text, 'quayside_storage_duration_seconds_count').get('{operation="insert"}'), 1);
   });
 
-  it('count each get and reserve once: the elements that it got, or the error that it ended with', async () => {
+  it('count the elements of each get and reserve, or the error that it ended with', async () => {
     const queue = broker.namespace('N').queue('q');
     await queue.insert([newElement(), newElement(), newElement()]);
     assert.equal(await ended(queue, { count: 2 }), 2);
@@ -375,7 +375,7 @@ describe('Metrics', () => {
     });
   });
 
-  it('time each take as a get or a reserve', async () => {
+  it('measure the time of each take as a get or a reserve', async () => {
     const queue = broker.namespace('N').queue('q');
     await ended(queue, { timeoutMs: 0 });
     const slow = ended(queue, { timeoutMs: 0 });
@@ -407,7 +407,7 @@ describe('Metrics', () => {
     assert.deepEqual(outcomesOf(await metrics.text(EVERYTHING), 'commit'), { ok: 1, 'element-not-found': 1 });
   });
 
-  it('tell who waits, logins, and the process', async () => {
+  it('show waiting consumers, logins, sessions and the process', async () => {
     broker.namespace('N').queue('q').get(WAITS, DEAF);
     const text = await metrics.text(EVERYTHING);
     assert.ok(text.includes('quayside_waiting_consumers{namespace="N"} 1\n'), text);
@@ -428,7 +428,7 @@ describe('Metrics', () => {
     }
   });
 
-  it('are well-formed: one HELP and TYPE a family, every sample a number', async () => {
+  it('are well-formed: one HELP and TYPE per family, every sample a number', async () => {
     await broker.namespace('N').queue('q').insert([newElement()]);
     const families = new Set<string>();
     for (const line of (await metrics.text(EVERYTHING)).split('\n')) {
@@ -453,15 +453,15 @@ describe('Metrics', () => {
     assert.deepEqual(types.toSorted(), listed.toSorted());
   });
 
-  it('are made once for scrapes at the same time', async () => {
+  it('are collected once for concurrent scrapes', async () => {
     const [first, second] = await Promise.all([metrics.text(EVERYTHING), metrics.text(EVERYTHING)]);
     assert.equal(first, second);
     assert.equal(collected, 1);
   });
 
-  it('let other requests be served between two families: the series of a thousand exchanges take a while', async () => {
+  it('let other requests be served between two families, as the series of a thousand exchanges take a while', async () => {
     await metrics.text(EVERYTHING);
-    // What was collected is shown to another viewer, and only the text is made again.
+    // Another viewer gets the collected values, so only the text is rendered again.
     let turns = 0;
     let isMade = false;
     const count = (): void => {
@@ -486,7 +486,7 @@ describe('Metrics', () => {
     assert.equal(collected, 2);
   });
 
-  it('show each viewer what it may see, also where they scrape at the same time', async () => {
+  it('show each viewer only what it may see, even in concurrent scrapes', async () => {
     await broker.namespace('N').queue('q').insert([newElement()]);
     const [all, none] = await Promise.all([
       metrics.text(EVERYTHING),
@@ -499,7 +499,7 @@ describe('Metrics', () => {
     assert.doesNotMatch(none, /engine=/);
   });
 
-  it('say that an engine is away, and everything else all the same', async () => {
+  it('report an unavailable engine, and still everything else', async () => {
     await broker.stop();
     await engine.engine.stop();
     const text = await metrics.text(EVERYTHING);
@@ -509,7 +509,7 @@ describe('Metrics', () => {
   });
 });
 
-/** Resolves when a get is answered: with how many elements, or with the code of its error. */
+/** Resolves when a get ends: with the number of its elements, or with the code of its error. */
 function ended(queue: Queue, request: Partial<GetRequest>): Promise<number | string> {
   return new Promise((resolve) => {
     queue.get(
@@ -519,7 +519,7 @@ function ended(queue: Queue, request: Partial<GetRequest>): Promise<number | str
   });
 }
 
-/** How often an operation ended in each way, those left out in which it never did. */
+/** How often an operation ended with each outcome, without outcomes that never occurred. */
 function outcomesOf(text: string, operation: string): Record<string, number> {
   const found: Record<string, number> = {};
   for (const [labels, value] of samplesOf(text, 'quayside_operations_total')) {
@@ -529,7 +529,7 @@ function outcomesOf(text: string, operation: string): Record<string, number> {
   return found;
 }
 
-/** Samples of one metric: their labels as written, and the value. */
+/** The samples of one metric: labels as written, and value. */
 function samplesOf(text: string, name: string): Map<string, number> {
   const found = new Map<string, number>();
   for (const line of text.split('\n')) {

@@ -5,10 +5,12 @@ import { MUTANTS } from '../mutants/mutants.ts';
 
 const REPOSITORY = new URL('../../', import.meta.url);
 
-/** They are tried by `npm run test:mutants`, which is run now and then: what they change must not move unseen. */
+/**
+ * `npm run test:mutants` applies them only now and then: this test fails as soon as code that they change is edited.
+ */
 describe('Every planted bug', () => {
   for (const [part, mutants] of Object.entries(MUTANTS)) {
-    it(`has its one place in the source: ${part}`, () => {
+    it(`has exactly one place in the source: ${part}`, () => {
       for (const { name, edits } of mutants) {
         for (const { file, search } of edits) {
           const found = readFileSync(new URL(file, REPOSITORY), 'utf8').split(search).length - 1;

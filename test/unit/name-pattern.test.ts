@@ -6,13 +6,13 @@ import { bySpecificity, conflictOf, likePattern, matches, ruleFor } from '../../
 const words = fc.string({ unit: fc.constantFrom('a', 'b', '*'), maxLength: 6 });
 const names = fc.string({ unit: fc.constantFrom('a', 'b'), maxLength: 8 });
 
-/** The same by an engine that cannot be wrong. */
+/** The reference: the same with a regular expression. */
 function matchesByExpression(pattern: string, name: string): boolean {
   return new RegExp(`^${pattern.replaceAll('*', '.*')}$`, 's').test(name);
 }
 
 describe('Patterns of names', () => {
-  it('match as the same regular expression does', () => {
+  it('match like the equivalent regular expression', () => {
     fc.assert(
       fc.property(words, names, (pattern, name) => {
         assert.equal(matches(pattern, name), matchesByExpression(pattern, name));
@@ -21,7 +21,7 @@ describe('Patterns of names', () => {
     );
   });
 
-  it('take every character but the star as itself', () => {
+  it('match every character except the star literally', () => {
     for (const [pattern, name, expected] of [
       ['a.c', 'abc', false],
       ['[ab]*', '[ab]c', true],
@@ -34,7 +34,7 @@ describe('Patterns of names', () => {
     }
   });
 
-  it('apply by specificity: names first, then by the number of characters', () => {
+  it('apply in the order of specificity: names first, then by the number of characters', () => {
     const rules = ['*', 'mails-*', 'm*', 'mails-urgent', '*-urgent'].map((pattern) => ({ pattern }));
     const sorted = bySpecificity(rules);
     const ruleOf = (name: string): string | undefined => ruleFor(sorted, name)?.pattern;
@@ -56,7 +56,7 @@ describe('Patterns of names', () => {
     assert.equal(conflictOf(['mails-*', 'mails*', 'mails-1', 'mails-2']), null);
   });
 
-  it('conflict whenever a name is found that shows it', () => {
+  it('conflict if they are equally specific and a random name matches both', () => {
     fc.assert(
       fc.property(words, words, names, (one, other, name) => {
         fc.pre(one.includes('*') && other.includes('*'));
@@ -67,7 +67,7 @@ describe('Patterns of names', () => {
     );
   });
 
-  it('become patterns of SQL with what is special there escaped', () => {
+  it('become LIKE patterns of SQL, with special characters escaped', () => {
     assert.equal(likePattern('50%_a\\b*'), '50\\%\\_a\\\\b%');
   });
 });

@@ -7,7 +7,7 @@ import { SILENT_LOG } from '../support/broker.ts';
 
 const GIB = 2 ** 30;
 
-it('a namespace in memory holds 1 GiB if nothing is configured, and no other has a bound then', async () => {
+it('a namespace in memory is bounded to 1 GiB by default, and others have no default bound', async () => {
   const usual = { variant: 'simple', lease: 120, maxQueues: 1, maxExchanges: 1, maxGroups: 1 } as const;
   const namespaces: Record<string, NamespaceConfig> = {
     memory: { ...usual, url: 'sqlite::memory:' },

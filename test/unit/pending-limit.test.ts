@@ -5,13 +5,13 @@ import { PendingLimit } from '../../src/engine/calls.ts';
 const MIB = 1024 * 1024;
 
 describe('The limit of pending calls', () => {
-  it('admits a call while the server is reachable, or was a moment ago, and rejects it once that is in vain', () => {
+  it('admits calls until the server has been unreachable for two seconds', () => {
     const limit = new PendingLimit();
     for (const downMs of [0, 1, 2_000]) assert.equal(limit.rejection(downMs), null);
     assert.equal(limit.rejection(2_001)?.code, 'storage-unavailable');
   });
 
-  it('bounds what pending calls hold, more tightly without a connection', () => {
+  it('bounds the bytes of pending calls, more tightly without a connection', () => {
     const limit = new PendingLimit();
     limit.add(16 * MIB);
     assert.equal(limit.rejection(1)?.code, 'storage-unavailable');

@@ -15,7 +15,7 @@ function reading(put: number, get = 0, more: Partial<QueueReading> = {}): QueueR
   };
 }
 
-/** A series that is read every ten seconds until `end`; `putBy` is what was inserted by then. */
+/** A series with a reading every ten seconds until `end`; `putBy` returns the number of inserts until then. */
 function followed(putBy: (at: number) => number, end: number, isNew = false): QueueSeries {
   const series = new QueueSeries(new SeriesLimit(), 0, isNew);
   for (let at = 0; at <= end; at += 10 * SECOND) series.note(at, reading(putBy(at)), null);
@@ -23,7 +23,7 @@ function followed(putBy: (at: number) => number, end: number, isNew = false): Qu
 }
 
 describe('The series of a queue', () => {
-  it('gives the rates of the last minute and of the last five', () => {
+  it('returns the rates of the last minute and of the last five minutes', () => {
     // 2 a second for four minutes, then 10 a second.
     const putBy = (at: number): number => (at <= 4 * MINUTE ? at / 500 : 480 + (at - 4 * MINUTE) / 100);
     const end = 5 * MINUTE;
@@ -32,24 +32,24 @@ describe('The series of a queue', () => {
     assert.deepEqual(rates['5m'], { insert: (4 * 120 + 600) / 300, take: 0, settle: 0 });
   });
 
-  it('counts takes and settlements of either kind', () => {
+  it('counts pops and reserves as takes, and commits and rollbacks as settlements', () => {
     const series = new QueueSeries(new SeriesLimit(), 0, true);
     const totals = { put: 0, get: 6, reserve: 12, commit: 18, rollback: 24, deadletter: 1 };
     assert.deepEqual(series.rates(MINUTE, totals, 0)['1m'], { insert: 0, take: 0.3, settle: 0.7 });
   });
 
-  it('knows that a new queue had nothing before, so that a burst is not taken for a rate', () => {
+  it('treats a new queue as empty before, so that a burst is not extrapolated to a rate', () => {
     const series = new QueueSeries(new SeriesLimit(), 0, true);
     series.note(SECOND, reading(60), 0);
     assert.equal(series.rates(2 * SECOND, reading(60).totals, null)['1m'].insert, 1);
   });
 
-  it('takes what it knows for the rate if it is younger than the window', () => {
+  it('computes the rate over the observed time if that is shorter than the window', () => {
     const series = followed((at) => at / 100, 20 * SECOND);
     assert.equal(series.rates(20 * SECOND, reading(200).totals, null)['1m'].insert, 10);
   });
 
-  it('dates a change after a rest by when it was noted', () => {
+  it('attributes a change after an idle period to the time when it was noted', () => {
     const series = new QueueSeries(new SeriesLimit(), 0, false);
     series.note(0, reading(5), null);
     const at = 30 * MINUTE;
@@ -59,7 +59,7 @@ describe('The series of a queue', () => {
     assert.equal(series.rates(at + 2 * MINUTE, reading(65).totals, null)['1m'].insert, 0);
   });
 
-  it('is not negative if takes were undone or the queue was created again, and continues past 2^32', () => {
+  it('has no negative rate after takes were undone, and continues past 2^32', () => {
     const series = new QueueSeries(new SeriesLimit(), 0, false);
     series.note(0, reading(2 ** 32 - 30, 100), null);
     series.note(10 * SECOND, reading(2 ** 32 + 20, 90), null);
@@ -67,7 +67,7 @@ describe('The series of a queue', () => {
     assert.deepEqual([insert, take], [5, 0]);
   });
 
-  it('shows the last hour by minutes, and null for what was before it was read', () => {
+  it('returns the last hour by minute, with null before the first reading', () => {
     const start = 100 * MINUTE;
     const series = new QueueSeries(new SeriesLimit(), start, false);
     for (let second = 0; second <= 300; second += 10) {
@@ -87,7 +87,7 @@ describe('The series of a queue', () => {
     assert.equal(history.oldestReadyAge[48], null);
   });
 
-  it('of a new queue begins with what came in its first minute, and has nothing before', () => {
+  it('of a new queue starts with its first minute, and is null before', () => {
     const start = 100 * MINUTE + SECOND;
     const series = new QueueSeries(new SeriesLimit(), start, true);
     const early = series.history(start + SECOND);
@@ -111,7 +111,7 @@ describe('The series of a queue', () => {
     }
   });
 
-  it('of a queue at rest shows the same for as long as it was read', () => {
+  it('of an idle queue repeats its values since the first reading', () => {
     const series = new QueueSeries(new SeriesLimit(), 0, false);
     series.note(200 * MINUTE, reading(7), null);
     series.note(230 * MINUTE, reading(7), null);
@@ -119,7 +119,7 @@ describe('The series of a queue', () => {
     assert.deepEqual([size[28], size[29], size[59], insert[59]], [null, 7, 7, 0]);
   });
 
-  it('keeps samples of as many queues as the limit allows, and of those that rest for an hour none', () => {
+  it('keeps samples of at most as many queues as the limit allows, and drops those of a queue that is idle for an hour', () => {
     const limit = new SeriesLimit(1);
     const [first, second] = [new QueueSeries(limit, 0, true), new QueueSeries(limit, 0, true)];
     first.note(SECOND, reading(1), null);

@@ -6,11 +6,11 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { FakeClock } from '../support/clock.ts';
 
 const URL = 'redis://***@r:6379';
-/** What Kubernetes waits for a probe where nobody says otherwise. */
+/** The default timeout of a probe of Kubernetes. */
 const PROBE_MS = 1_000;
 
 describe('Readiness', () => {
-  it('asks every engine, and shows the worst of those whose names are equal', async () => {
+  it('checks every engine, and shows the worst state of those with the same name', async () => {
     const readiness = new Readiness(new FakeClock());
     const up = { ping: async () => {} } as Engine;
     const away = { ping: () => Promise.reject(new Error('away')) } as unknown as Engine;
@@ -23,7 +23,7 @@ describe('Readiness', () => {
     });
   });
 
-  it('counts as answered what any of those with one name answers', async () => {
+  it('does not require an answer of every engine with the same name', async () => {
     const readiness = new Readiness(new FakeClock());
     readiness.watch(URL, { ping: async () => {} } as Engine);
     readiness.watch(URL, { ping: () => Promise.reject(new Error('away')) } as unknown as Engine);
@@ -31,7 +31,7 @@ describe('Readiness', () => {
     assert.equal((await readiness.report()).ready, true);
   });
 
-  it('asks an engine once for all who ask at the same time, as anybody may, and again for who comes later', async () => {
+  it('pings an engine once for concurrent reports, and again for later ones', async () => {
     const clock = new FakeClock();
     const readiness = new Readiness(clock);
     let pings = 0;
@@ -58,7 +58,7 @@ describe('Readiness', () => {
     assert.equal(pings, 3);
   });
 
-  it('is answered before a probe times out, although an engine does not answer', async () => {
+  it('is reported before a probe times out although an engine does not answer', async () => {
     const clock = new FakeClock();
     const readiness = new Readiness(clock);
     readiness.watch(URL, { ping: () => new Promise<void>(() => {}) } as Engine);
@@ -69,7 +69,7 @@ describe('Readiness', () => {
     assert.equal(clock.pending, 0);
   });
 
-  it('tells slow engines from healthy ones, and shows the disk of those that have files here', async () => {
+  it('distinguishes slow engines from healthy ones, and shows the disk of engines with local files', async () => {
     const clock = new FakeClock();
     const readiness = new Readiness(clock);
     const usage = { fileBytes: 1, freeBytes: 2, minFreeBytes: 3 };

@@ -42,7 +42,7 @@ describe('A release', () => {
     assert.deepEqual(keptDataProblems(ROOT, versionOf(ROOT)), []);
   });
 
-  it('finds a file with another version, and data that is not kept', () => {
+  it('is rejected if a file has another version, or if the data for upgrade tests is missing', () => {
     const chart = path.join(copy, 'ops/helm/quayside/Chart.yaml');
     writeFileSync(chart, readFileSync(chart, 'utf8').replace(/^version: .*/m, 'version: 9.9.9'));
     assert.deepEqual(versionProblems(copy), [
@@ -53,7 +53,7 @@ describe('A release', () => {
     ]);
   });
 
-  it('finds a changelog without a section for the version, without a date, and with notes in another order', () => {
+  it('is rejected if the changelog has no dated section for the version that starts with upgrade notes', () => {
     assert.deepEqual(changelogProblems(CHANGELOG, '1.2.3'), []);
     const missing = ['CHANGELOG.md has no section "## 1.2.3 - YYYY-MM-DD"'];
     assert.deepEqual(changelogProblems(CHANGELOG.replace(' - 2026-12-01', ''), '1.2.3'), missing);

@@ -5,7 +5,7 @@ import { FakeClock } from '../support/clock.ts';
 
 const DELAY_MS = 500;
 
-describe('work that is tried until it works', () => {
+describe('work that is retried until it succeeds', () => {
   let clock: FakeClock;
   let retries: Retries;
   let failures: string[];
@@ -18,7 +18,7 @@ describe('work that is tried until it works', () => {
     retries = new Retries({ clock, delayMs: DELAY_MS, failed: (name) => failures.push(name) });
   });
 
-  /** Fails so many times. */
+  /** Work that fails the given number of times. */
   const failing = (times: number) => async (): Promise<void> => {
     tries += 1;
     if (tries <= times) throw new Error('planted');
@@ -29,7 +29,7 @@ describe('work that is tried until it works', () => {
     await new Promise(setImmediate);
   };
 
-  it('is repeated a while after each failure, of which the first is logged', async () => {
+  it('is repeated after a delay, and only its first failure is reported', async () => {
     await retries.do('read', failing(3));
     clock.advance(DELAY_MS - 1);
     assert.equal(tries, 1);
@@ -40,7 +40,7 @@ describe('work that is tried until it works', () => {
     assert.deepEqual(failures, ['read', 'read'], 'it had worked in between');
   });
 
-  it('waits once for each name', async () => {
+  it('has one pending retry per name', async () => {
     await Promise.all([
       retries.do('a', failing(9)),
       retries.do('a', failing(9)),
@@ -51,7 +51,7 @@ describe('work that is tried until it works', () => {
     assert.equal(clock.pending, 1);
   });
 
-  it('is not done any more after the end', async () => {
+  it('is not retried after a stop', async () => {
     await retries.do('waiting', failing(9));
     const { promise, reject } = Promise.withResolvers<void>();
     const running = retries.do('running', () => promise);

@@ -7,7 +7,7 @@ const errors = (schema: Schema, value: unknown): string[] =>
   schemaErrors(schema, value).map(({ path, rule }) => `${path.join('/')} ${rule}`);
 
 describe('A schema', () => {
-  it('is JSON Schema: what is optional is not required, and nothing of our own is shown', () => {
+  it('serializes to plain JSON Schema, in which optional properties are not required', () => {
     const schema = Type.Object({ a: Type.String({ minLength: 1 }), b: Type.Optional(Type.Null()) });
     assert.deepEqual(JSON.parse(JSON.stringify(schema)), {
       type: 'object',
@@ -58,13 +58,13 @@ describe('A schema', () => {
     },
   };
   for (const [name, { schema, right, wrong }] of Object.entries(values)) {
-    it(`of ${name} takes what fits and nothing else`, () => {
+    it(`of ${name} accepts valid values and rejects others`, () => {
       for (const value of right) assert.deepEqual(errors(schema, value), [], JSON.stringify(value));
       for (const value of wrong) assert.deepEqual(errors(schema, value), [' other'], JSON.stringify(value));
     });
   }
 
-  it('names each place that is wrong, missing or unknown, however deep', () => {
+  it('reports the path of each wrong, missing or unknown value at any depth', () => {
     const schema = Type.Object(
       {
         port: Type.Integer(),
@@ -92,7 +92,7 @@ describe('A schema', () => {
     );
   });
 
-  it('takes names of the object prototype for what they are: not there', () => {
+  it('does not mistake members of Object.prototype for properties', () => {
     const schema = Type.Object({ toString: Type.Optional(Type.String()) }, { additionalProperties: false });
     assert.deepEqual(errors(schema, {}), []);
     assert.deepEqual(errors(schema, { constructor: 1 }), ['constructor unknown']);

@@ -5,9 +5,9 @@ import { Span, TraceIds } from '../../src/tracing/tracer.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
 import { TraceReceiver } from '../support/trace-receiver.ts';
 
-/** From the end of a request to the end of the batch it is fewer turns of the microtask queue than this. */
+/** More turns of the microtask queue than there are between the end of a request and the end of its batch. */
 const MAX_TURNS = 12;
-/** For so long a batch waits for further spans; here it leaves with the next turn of the event loop. */
+/** How long a batch waits for further spans; here it is sent in the next turn of the event loop. */
 const GATHER_MS = 1_000;
 
 describe('An exporter of spans', () => {
@@ -36,7 +36,7 @@ describe('An exporter of spans', () => {
       log: { info: assert.fail, warn: assert.fail },
     });
 
-  it('sends a span that comes at any moment while a batch ends', { timeout: 60_000 }, async () => {
+  it('sends a span that is added at any point while a batch ends', { timeout: 60_000 }, async () => {
     for (let turns = 0; turns <= MAX_TURNS; turns += 1) {
       let isFirst = true;
       const clock: Clock = {
@@ -46,7 +46,7 @@ describe('An exporter of spans', () => {
             const immediate = setImmediate(run);
             return () => clearImmediate(immediate);
           }
-          // The limit of a request, which ends when its response is there.
+          // The timeout of a request, which is cancelled when its response arrives.
           const begins = isFirst;
           isFirst = false;
           return () => begins && addAfter(turns);

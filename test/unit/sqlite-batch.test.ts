@@ -19,14 +19,14 @@ import { LIMITS } from '../../src/model/limits.ts';
 const QUEUE = nameOf({ ns: 'N', name: 'queue' });
 const NO_BODIES = { small: new Uint8Array(0), large: [] };
 const PING: Call = ['ping'];
-/** Takes the lease of no element: nothing waits for an fsync. */
+/** Reserves no element, so it needs no fsync. */
 const RESERVE: Call = ['take', QUEUE, '', 1, null, 1000, 0];
 const DECLARE: Call = ['declare', [QUEUE], null];
 const BAD: Call = ['undoTake', QUEUE, [{ id: 'no id' }]];
 
 interface OpenStore {
   readonly store: Store;
-  /** Whether each transaction so far was to be fsynced. */
+  /** For each transaction so far, whether it needed an fsync. */
   readonly synced: boolean[];
   run(...batches: Call[][]): BatchResult[];
 }
@@ -52,7 +52,7 @@ function openStore(): OpenStore {
 }
 
 describe('a batch of calls in the SQLite engine', () => {
-  it('is halved until the call that throws is alone, and every other call has its result', () => {
+  it('is halved until the call that throws is isolated, and every other call gets its result', () => {
     const { run, synced } = openStore();
     const calls = (bad: number): Call[] => Array.from({ length: 64 }, (_, i) => (i === bad ? BAD : DECLARE));
     const results = run(calls(-1), calls(37), calls(-1), calls(0));
@@ -64,7 +64,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.ok(synced.length < 40, `${synced.length} transactions`);
   });
 
-  it('inserts, and commits, what comes in calls of one element by few statements, each with its own result', (t) => {
+  it('executes inserts and commits of single elements with few statements, each with its own result', (t) => {
     const { store, run } = openStore();
     const other = nameOf({ ns: 'N', name: 'other' });
     const insert = (queue: string, type: string, key: string | null = null): Call => {
@@ -98,7 +98,7 @@ describe('a batch of calls in the SQLite engine', () => {
       insert(QUEUE, '129'),
       insert(QUEUE, '130'),
     ];
-    // The second time each half of the calls runs again, and then each half of that.
+    // In the second run, each half of the calls is executed again, then each half of that, and so on.
     for (const more of [[], [BAD]]) {
       const ids = resultsOf([...calls, ...more])
         .slice(0, calls.length)
@@ -134,13 +134,13 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(store.queues.find(QUEUE)?.subscriptions.get('')?.reserved, 96);
   });
 
-  it('waits for an fsync after a failure only if its part of the calls needs one', () => {
+  it('waits for an fsync after a failure only in parts that need one', () => {
     const { run, synced } = openStore();
     run([RESERVE, RESERVE, PING, BAD]);
     assert.deepEqual(synced, [true, false, true, false, true, true]);
   });
 
-  it('sends no bodies that a transaction read which failed', () => {
+  it('sends no bodies that were read by a failed transaction', () => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;
     const body = new Uint8Array(100);
@@ -155,7 +155,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(result?.bodies.byteLength, 300);
   });
 
-  it('removes what was popped and nothing else, whether its numbers follow each other or not', () => {
+  it('removes exactly the popped elements, whether or not their sequence numbers are consecutive', () => {
     const { store, run } = openStore();
     const other = nameOf({ ns: 'N', name: 'other' });
     const insert = (queue: string, count: number): Call => {
@@ -172,7 +172,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const pop: Call = ['take', QUEUE, '', 20, null, null, 0, ''];
     run([pop]);
     const left = store.db.prepare('SELECT seq FROM delivery ORDER BY seq').all();
-    // Of the first, one behind 7, one behind 3, two behind 1 and one at the end; of the last, all but 9.
+    // Left are the elements of the other queue, 8, 12, 14, 15 and 46, and all but the first 9 of the last insert.
     const numbers = [8, 12, 14, 15, ...Array.from({ length: 21 }, (_, i) => 25 + i), 46];
     assert.deepEqual(
       left.map(({ seq }) => Number(seq) % 2 ** 32),
@@ -181,7 +181,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(store.queues.find(QUEUE)?.subscriptions.get('')?.ready, 21);
   });
 
-  it('copies about 4 MiB of expired elements to dead-letter queues, however many takes find some', () => {
+  it('copies at most about 4 MiB of expired elements to dead-letter queues, however many takes find some', () => {
     const { store, run } = openStore();
     const names = ['first', 'second'].map((name) => nameOf({ ns: 'N', name }));
     run([['declare', names, JSON.stringify({ deadLetter: { queue: 'dead', maxTries: 3 } })]]);
@@ -199,11 +199,11 @@ describe('a batch of calls in the SQLite engine', () => {
       const [result] = run([...takes, count]);
       return (result?.results[2] as [{ readonly ready: number }, boolean] | undefined)?.[0].ready;
     };
-    // The second take copies one, so that it does not starve.
+    // The second take copies one element in any case, so that it does not starve.
     assert.deepEqual([copied(), copied(), copied(), copied()], [5, 10, 14, 16]);
   });
 
-  it('reads no body for a scan, and few for a take, that its reply does not take, and none that expired', (t) => {
+  it('reads at most one body more than a reply may hold, and none of expired elements', (t) => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;
     const facts = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
@@ -297,7 +297,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(store.rows.mayLeaseHaveEnded(1001), false);
   });
 
-  it('goes through its subscriptions once for a sweep, however many leases were settled before their end', () => {
+  it('iterates over the subscriptions once for a sweep, however many leases were settled before their end', () => {
     const { store, run } = openStore();
     for (let i = 1; i <= 20; i++) {
       const queue = nameOf({ ns: 'N', name: `queue ${i}` });
@@ -318,7 +318,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(passes, 1);
   });
 
-  it('takes no text for a token but the one that it gave', () => {
+  it('accepts a token only exactly as it was returned', () => {
     const { run } = openStore();
     const element = [null, null, 0, 0, 1, 0, '', null];
     run([['insert', QUEUE, [...element, ...element], null]]);
@@ -345,7 +345,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.equal(run([DECLARE])[0]?.rejections, null);
   });
 
-  it('ends the engine if it cannot be rolled back, and names the first error, too', () => {
+  it('stops the engine if its rollback fails, and reports the first error, too', () => {
     const { store, run } = openStore();
     store.rollback = () => {
       throw new Error('no rollback');

@@ -7,7 +7,7 @@ describe('element ids of the SQLite engine', () => {
   const epochs = fc.integer({ min: 1, max: 2 ** 21 - 2 });
   const counters = fc.integer({ min: 0, max: 2 ** 32 - 2 });
 
-  it('are read back to the number that they were made from, in this epoch and later ones', () => {
+  it('are parsed to the sequence number that they were made from, in this epoch and later ones', () => {
     fc.assert(
       fc.property(epochs, counters, (epoch, counter) => {
         const ids = new Ids([{ from: 0, text: 'abc123' }], epoch, counter);
@@ -24,7 +24,7 @@ describe('element ids of the SQLite engine', () => {
     );
   });
 
-  it('have one text each: whatever else is given for a number is none', () => {
+  it('have exactly one spelling: no other string is parsed to the same number', () => {
     fc.assert(
       fc.property(epochs, counters, fc.string(), (epoch, counter, tail) => {
         const ids = new Ids([{ from: 0, text: 'abc123' }], epoch, counter);
@@ -43,7 +43,7 @@ describe('element ids of the SQLite engine', () => {
     );
   });
 
-  it('ask for a new epoch long before the counter is spent', () => {
+  it('request a new epoch long before the counter is exhausted', () => {
     const fresh = new Ids([{ from: 0, text: 'abc123' }], 1);
     fresh.next();
     assert.equal(fresh.isNearlySpent, false);

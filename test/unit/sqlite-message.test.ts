@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { BodyWriter, bodyAt, byteLengthOf, type PackedBodies } from '../../src/engines/sqlite/protocol.ts';
 
-/** Around the size from which a body travels in its own memory. */
+/** Around the size from which a body is transferred in its own buffer. */
 const LENGTHS = [0, 1, 46, 16_383, 16_384, 16_385, 70_000];
 
 const bodies = fc.array(
@@ -17,7 +17,7 @@ function bodyOf(length: number, fill: number, isWhole = false): Uint8Array {
   return new Uint8Array(length + 2).fill(fill).subarray(1, length + 1);
 }
 
-/** The bodies on the other side of a thread border. */
+/** The bodies as the other thread receives them. */
 function crossed(writer: BodyWriter, isOwned: boolean): PackedBodies {
   const transfer: ArrayBuffer[] = [];
   const packed = writer.pack(isOwned, transfer);
@@ -25,7 +25,7 @@ function crossed(writer: BodyWriter, isOwned: boolean): PackedBodies {
 }
 
 describe('bodies between the SQLite engine and its thread', () => {
-  it('are found by their offset and length, after the copy that a thread border makes', () => {
+  it('are found by their offset and length after they were copied to another thread', () => {
     fc.assert(
       fc.property(bodies, fc.boolean(), (written, isOwned) => {
         const writer = new BodyWriter();
@@ -41,7 +41,7 @@ describe('bodies between the SQLite engine and its thread', () => {
     );
   });
 
-  it('are carried once if they are large, however many elements have them', () => {
+  it('are transferred once if they are large, however many elements share them', () => {
     const writer = new BodyWriter();
     const body = bodyOf(70_000, 7);
     const offsets = Array.from({ length: 100 }, () => writer.add(body));
@@ -54,7 +54,7 @@ describe('bodies between the SQLite engine and its thread', () => {
     }
   });
 
-  it('keep their memory if it is not theirs to give', () => {
+  it('are not detached if the writer does not own them', () => {
     const body = new Uint8Array(20_000).fill(7);
     const writer = new BodyWriter();
     writer.add(body);

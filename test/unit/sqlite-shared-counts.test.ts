@@ -12,7 +12,7 @@ import { seededRandom } from '../support/random.ts';
 const NAME = nameOf({ ns: 'N', name: 'stream' });
 const GROUPS = ['a', 'b', 'c'];
 const ELEMENTS = 1000;
-/** Elements of three groups that one count reads, or one sweep after it. */
+/** How many elements of three groups one count reads, or one sweep after it. */
 const STEP = 20_000;
 const CONTENT = { type: null, more: null, body: new Uint8Array(1) };
 
@@ -20,9 +20,9 @@ describe('the counts of a stream in the SQLite engine', () => {
   let store: Store;
   let queue: WorkerQueue;
   let elements: number[];
-  /** Rows that statements returned one by one, as those do that read all elements. */
+  /** Rows of statements that iterate, as those do that read all elements. */
   let rowsRead = 0;
-  /** Statements that returned one row, as those do that read one element. */
+  /** Statements that return one row, as those do that read one element. */
   let singlesRead = 0;
   const { iterate, get } = StatementSync.prototype;
 
@@ -82,7 +82,7 @@ describe('the counts of a stream in the SQLite engine', () => {
       store.rows.setWaiting(subscription, row, { dueAt, tries: 1, token: null, reason: null }, store.now);
   };
   const count = (): QueueCounts => counts(store, NAME, null);
-  /** As a start finds them: from the tables alone. */
+  /** Counts from the tables alone, as after a start. */
   const countAll = (): QueueCounts => {
     store.queues.save();
     store.queues.reload();
@@ -91,7 +91,7 @@ describe('the counts of a stream in the SQLite engine', () => {
     return counted;
   };
 
-  /** Elements of the numbers before those of the test, each for all of the groups. */
+  /** Adds elements for all of the groups, with sequence numbers before those of the other elements. */
   const addMany = (many: number, groups: readonly string[], dueAt: number): void => {
     const numbers = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ${many})`;
     store.queues.save();
@@ -106,7 +106,7 @@ describe('the counts of a stream in the SQLite engine', () => {
     store.queues.reload();
     queue = store.queues.use(NAME, 1);
   };
-  /** Counts, and lets sweeps read what that leaves. Returns the most that one of these steps read, in elements. */
+  /** Counts, then sweeps until all elements are read. Returns the maximum of elements that one step read. */
   const countInSteps = (): number => {
     let [most, sweeps] = [0, 0];
     const step = <T>(run: () => T): T => {
@@ -123,14 +123,14 @@ describe('the counts of a stream in the SQLite engine', () => {
     return most;
   };
 
-  /** {@link countAll} once all were read. */
+  /** The result of {@link countAll} after all elements were read. */
   const countAllInSteps = (): QueueCounts => {
     countAll();
     countInSteps();
     return count();
   };
 
-  it('are read from all elements once, and then from those that changed', () => {
+  it('are read from all elements once, and then only from those that changed', () => {
     assert.equal(count().ready, ELEMENTS / 10);
     assert.equal(rowsRead, ELEMENTS);
     reserve(elements[0] ?? 0, 'a');
@@ -141,12 +141,12 @@ describe('the counts of a stream in the SQLite engine', () => {
     assert.equal(rowsRead, ELEMENTS);
   });
 
-  it('are read a part at a time, so that a start with millions keeps nothing else waiting', () => {
+  it('are read in steps, so that a start with millions of elements does not block other calls', () => {
     const many = 19_500;
     addMany(many, ['a', 'b'], 1);
     const first = count();
     assert.equal(rowsRead, 20_000);
-    // Half of those that the test began with count once for each group.
+    // Half of the elements that the test started with are counted once for each group.
     assert.equal(first.ready, many + 50 + 50 * GROUPS.length);
     finish(many, 'a');
     assert.equal(store.sweeper.sweep(store).nextAt, store.now);
@@ -156,7 +156,7 @@ describe('the counts of a stream in the SQLite engine', () => {
     assert.equal(rowsRead, many + ELEMENTS);
   });
 
-  it('read a step of elements when very many become due at one moment, and are exact a few sweeps later', () => {
+  it('read one step of elements when very many become due at once, and are exact a few sweeps later', () => {
     const many = 45_000;
     addMany(many, ['a', 'b'], 5);
     countInSteps();
@@ -167,7 +167,7 @@ describe('the counts of a stream in the SQLite engine', () => {
     assert.deepEqual(count(), countAllInSteps());
   });
 
-  it('read a step of what changed, and are exact a few sweeps later', () => {
+  it('read one step of changed elements, and are exact a few sweeps later', () => {
     const many = 30_000;
     addMany(many, ['a', 'b'], 1);
     countInSteps();
@@ -178,17 +178,17 @@ describe('the counts of a stream in the SQLite engine', () => {
     assert.deepEqual(count(), countAllInSteps());
   });
 
-  it('read fewer elements in a step if these have many groups', () => {
+  it('read fewer elements per step if the elements have many groups', () => {
     const groups = Array.from({ length: 60 }, (_, i) => `g${i}`);
     addMany(2000, groups, 1);
     count();
-    // A twentieth of those that have three groups, as each has twenty times as many deliveries.
+    // A twentieth of a step with three groups, since each element has twenty times as many deliveries.
     assert.equal(rowsRead, STEP / 20);
     countInSteps();
     assert.equal(count().ready, ELEMENTS / 10 + 2000);
   });
 
-  it('are those of the tables, whatever changes in which order, and if the clock is set back', () => {
+  it('equal those of the tables after any sequence of changes, even if the clock is set back', () => {
     const { between, chance, pick } = seededRandom(7);
     for (let round = 0; round < 60; round += 1) {
       for (let change = 0; change < 20; change += 1) {

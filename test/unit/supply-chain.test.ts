@@ -9,11 +9,11 @@ import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
 const ROOT = new URL('../../', import.meta.url);
-/** What the service may need at most, drivers of engines and the pinned Node left aside. */
+/** Maximum of direct dependencies of the service, without drivers of engines and the pinned Node. */
 const MAX_DEPENDENCIES = 10;
-/** The same with what those need, and with the drivers. */
+/** Maximum of packages at run time, including transitive ones and the drivers. */
 const MAX_PACKAGES = 55;
-/** Lines of dependencies in a package.json. */
+/** The kinds of dependencies in a package.json. */
 const KINDS = ['dependencies', 'devDependencies', 'optionalDependencies'] as const;
 
 type Manifest = Readonly<Partial<Record<(typeof KINDS)[number], Readonly<Record<string, string>>>>> & {
@@ -48,7 +48,7 @@ describe('The supply chain', () => {
     }
   });
 
-  it('locks each package by a hash, and takes none from elsewhere than the registry', () => {
+  it('locks each package by a hash, and takes all of them from the npm registry', () => {
     assert.equal(lock.lockfileVersion, 3);
     for (const [path, { integrity, resolved, link }] of packages) {
       assert.match(integrity ?? '', /^sha512-/, path);
@@ -118,14 +118,14 @@ describe('npm run audit', () => {
     assert.equal(code, 0);
   });
 
-  it('reports a registry that does not answer the question, and passes', async () => {
+  it('reports a registry that does not support audits, and passes', async () => {
     const { code, output } = await auditAgainst((_, response) => response.writeHead(405).end());
     assert.match(output, /^audit: nothing is known, the registry did not answer: .*405 Method Not Allowed/m);
     assert.equal(code, 0);
   });
 });
 
-/** Runs the audit with a registry of the test's. */
+/** Runs the audit against a registry that the test provides. */
 async function auditAgainst(answer: RequestListener): Promise<{ code: number | null; output: string }> {
   const registry = createServer((request, response) => {
     request.resume();

@@ -18,7 +18,7 @@ describe('The time of spans', () => {
     return { clock, next };
   }
 
-  it('is that of the wall clock after the machine slept for hours', () => {
+  it('follows the wall clock after the machine slept for hours', () => {
     const { clock, next } = begun();
     assert.equal(next().startedAt, clock.now() - 2);
     clock.setWallTime(clock.now() + 8 * HOUR_MS);
@@ -36,7 +36,7 @@ describe('The time of spans', () => {
     assert.equal(span.endedAt, span.startedAt);
   });
 
-  it('does not jump with the small steps of a time server', () => {
+  it('does not jump when a time server corrects the clock slightly', () => {
     const { clock, next } = begun();
     const first = next().startedAt;
     clock.setWallTime(clock.now() - 200);

@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 
 const PRELOAD = fileURLToPath(new URL('../support/untracked-promises.ts', import.meta.url));
 
-/** Runs a program of tests as `npm test` does. */
+/** Runs a test file as `npm test` does. */
 function run(program: string): { readonly code: number | null; readonly output: string } {
   const { NODE_TEST_CONTEXT: _, ...env } = process.env;
   const args = ['--import', PRELOAD, '--input-type=module', '--eval', program];
@@ -14,7 +14,7 @@ function run(program: string): { readonly code: number | null; readonly output: 
 }
 
 describe('A process of npm test', () => {
-  it('does not track promises, and fails if an error in one is caught by nobody', () => {
+  it('does not track promises, and fails on an unhandled rejection', () => {
     const { code, output } = run(`
       import { executionAsyncId } from 'node:async_hooks';
       import { test } from 'node:test';

@@ -46,7 +46,7 @@ describe('quayside user', () => {
     maskBodies: false,
   });
 
-  it('changes its user alone in a file of YAML, and keeps comments, mode and links', async () => {
+  it('changes only its user in a YAML file, and keeps comments, mode and symbolic links', async () => {
     await writeFile(join(folder, 'real.yaml'), YAML);
     await chmod(join(folder, 'real.yaml'), 0o640);
     await symlink('real.yaml', file);
@@ -75,7 +75,7 @@ describe('quayside user', () => {
     assert.equal((await stat(join(folder, 'real.yaml'))).mode & 0o777, 0o640);
   });
 
-  it('leaves JSON as JSON, and starts the users of a file that has none', async () => {
+  it('keeps JSON valid, and adds the first user to a file that has none', async () => {
     file = join(folder, 'q.json');
     await writeFile(file, '{"namespaces": {"N": {"url": "sqlite:N.db"}}}');
     await run(add('bob', null));
@@ -86,7 +86,7 @@ describe('quayside user', () => {
     assert.match(await readFile(file, 'utf8'), /^# nothing yet\n/);
   });
 
-  it('changes users.json if the configuration names no users', async () => {
+  it('changes users.json if the configuration has no users', async () => {
     const users = join(folder, 'users.json');
     await writeFile(users, JSON.stringify({ admin: { password: HASH } }));
     const list = async (): Promise<string> => listUsers(null, await load({}, null), true);
@@ -104,7 +104,7 @@ describe('quayside user', () => {
     ['users.json', null],
     ['the configuration file', 'q.yaml'],
   ] as const) {
-    it(`keeps what others change in ${where} while a password is typed`, async () => {
+    it(`keeps concurrent changes of ${where} while a password is typed`, async () => {
       await writeFile(join(folder, 'users.json'), JSON.stringify({ admin: { password: HASH } }));
       await writeFile(file, YAML);
       const path = configFile && join(folder, configFile);
@@ -155,7 +155,7 @@ describe('quayside user', () => {
     });
   }
 
-  it('names the lock that a killed command left', async () => {
+  it('names the lock file that a killed command left behind', async () => {
     await writeFile(file, YAML);
     await writeFile(`${file}.lock`, '');
     await assert.rejects(
@@ -169,7 +169,7 @@ describe('quayside user', () => {
     assert.match(await waiting, /^User bob was added/);
   });
 
-  it('changes nothing that it cannot, and says why', async () => {
+  it('leaves the file unchanged if a change is not possible, and says why', async () => {
     const cases: readonly (readonly [UserChange, RegExp, { yaml?: string; env?: object }?])[] = [
       [add('ann'), /^There is a user "ann" already\.$/],
       [{ verb: 'passwd', name: 'nn' }, /^There is no user "nn" in .*q\.yaml\. Allowed: ann, short\.$/],
@@ -222,7 +222,7 @@ describe('quayside user', () => {
     }
   });
 
-  it('refuses a part of the file that something else shares', async () => {
+  it('rejects a change of a part that another user of the file shares', async () => {
     await writeFile(file, 'http: { users: { ann: &a { password: x, rights: { N: [read] } }, bob: *a } }');
     const change = { verb: 'rights', name: 'ann', rights: { N: ['write'] }, maskBodies: false } as const;
     await assert.rejects(run(change), /User ann shares a part of .*q\.yaml with something else/);

@@ -6,8 +6,8 @@ const TOO_MANY = new Error('too many');
 
 const limitOf = (limits: UserLimits): UserLimit => new UserLimit(limits, () => TOO_MANY);
 
-describe('A limit of what users have', () => {
-  it('rejects a call above that of its user, and above that of all, until one has ended', () => {
+describe('A limit per user and in total', () => {
+  it('rejects a call above the limit of its user or above the total, until another call has ended', () => {
     const limit = limitOf({ total: 3, perUser: 2 });
     for (const user of ['ann', 'ann', 'ben']) limit.enter(user);
     assert.throws(() => limit.enter('ann'), TOO_MANY);
@@ -18,7 +18,7 @@ describe('A limit of what users have', () => {
     assert.equal(limit.total, 3);
   });
 
-  it('admits a first call of each user however many others wait, but not above that of one user', () => {
+  it('admits a first call of each user even if the total is reached, but not above the limit per user', () => {
     const limit = limitOf({ total: 4, perUser: 2 });
     for (const user of ['ann', 'ann', 'ben', 'ben']) limit.enter(user);
     limit.enter('cleo', 2);
@@ -28,7 +28,7 @@ describe('A limit of what users have', () => {
     assert.throws(() => limit.enter('cleo'), TOO_MANY);
   });
 
-  it('admits what is guaranteed to each user, a thousandth of the limit of all if nothing else is given', () => {
+  it('admits the guaranteed number of calls of each user, by default a thousandth of the total', () => {
     for (const [guaranteed, limits] of [
       [5, { total: 5_000, perUser: 2_500 }],
       [20, { total: 5_000, perUser: 2_500, guaranteed: 20 }],
