@@ -13,7 +13,7 @@ describe('A SUBSCRIBE with browser:true', () => {
   });
   afterEach(() => node.stop());
 
-  /** The bodies that come until the browser ends. */
+  /** Subscribes as a browser; returns the bodies that come before `browser:end`. */
   const browse = async (
     client: StompClient,
     { id = 's', ...headers }: { readonly id?: string } & Readonly<Record<string, string>>,
@@ -32,7 +32,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     }
   };
 
-  it('shows what is ready in order, ends with browser:end, and changes nothing', async () => {
+  it('receives the ready elements in order, then browser:end, and changes nothing', async () => {
     await node.insert('a', 'x', { body: Buffer.from('y'), tries: 3 }, 'z');
     await node.insert('a', { body: Buffer.from('later'), delayMs: 60_000 }, 'held');
     for (let i = 0; i < 4; i++) await node.reserve('a');
@@ -49,7 +49,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     assert.equal(node.server.counts.unacknowledged, 0);
   });
 
-  it('shows nothing of a queue that does not exist, and creates none, however many queues there are', async () => {
+  it('receives nothing from a queue that does not exist, and does not create it, even if the namespace has maxQueues queues', async () => {
     const { maxQueues } = node.broker.namespace('N').setup;
     await Promise.all(Array.from({ length: maxQueues }, (_, i) => node.insert(`q${i}`, 'x')));
     const client = await node.client();
@@ -59,18 +59,18 @@ describe('A SUBSCRIBE with browser:true', () => {
     await client.expectError('too-many-queues');
   });
 
-  it('reads large elements in turn with the other sessions of its user', async () => {
+  it('reads at most about 4 MiB of large elements at once, in total over all sessions of its user', async () => {
     await node.insert('a', { body: Buffer.alloc(1_000_000, 'x') });
     const clients = await Promise.all(Array.from({ length: 10 }, () => node.client()));
     const held = holdScans(node.engine.engine.storage, () => true);
     const browsing = clients.map((client) => browse(client, {}));
     await until(() => held.queues.length >= 5);
-    // So many round trips leave the server time to read what came before them.
+    // These round trips give the server time to read the frames before them.
     const other = await node.client();
     for (let i = 0; i < 20; i += 1) await other.ask('SEND', { destination: '/q/N/b' }, 'x');
     const atOnce = held.queues.length;
     held.release();
-    // 4 MiB, and the last one may exceed that.
+    // The limit is 4 MiB, and the last read may exceed it.
     assert.equal(atOnce, 5);
     assert.deepEqual(
       (await Promise.all(browsing)).map(([body]) => body?.length),
@@ -78,7 +78,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     );
   });
 
-  it('reads one page at a time for each session, whatever the number of its browsers', async () => {
+  it('reads one page at a time per session, in turn with the other browsers of the session', async () => {
     const count = 600;
     await node.insert('a', ...Array.from({ length: count }, (_, i) => String(i)));
     const { storage } = node.engine.engine;
@@ -111,10 +111,10 @@ describe('A SUBSCRIBE with browser:true', () => {
     assert.equal(most, 1);
   });
 
-  it('does not end with browser:end if the server stops before all that it shows was written', async () => {
+  it('receives no browser:end if the server stops before all elements were written', async () => {
     await node.insert('filler', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000) })));
     await node.insert('a', 'x', 'y', 'z');
-    // The first page has one element: how large they are is not known before.
+    // The first page has one element, since the size of elements is not known before.
     const held = holdScans(node.engine.engine.storage, () => held.queues.length > 1);
     const { counts } = node.server;
     const client = await node.client();
@@ -140,7 +140,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     assert.deepEqual(shown, ['x']);
   });
 
-  it('has the headers of what it shows, and an ACK of it is an error', async () => {
+  it('receives elements with their headers, and an ACK of one is an error', async () => {
     const [id = ''] = await node.insert('a', {
       body: Buffer.from('x'),
       contentType: 'text/plain',
@@ -162,7 +162,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     assert.equal((await node.sizes('a')).ready, 1);
   });
 
-  it('shows an empty queue, and many elements over many pages', async () => {
+  it('ends at once for an empty queue, and reads many elements over many pages', async () => {
     const client = await node.client();
     assert.deepEqual(await browse(client, { id: 'none' }), []);
     const numbers = Array.from({ length: 1000 }, (_, i) => String(i));
@@ -177,7 +177,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     ['Browser', 'yes'],
     ['activemq.browser', 'true'],
   ] as const) {
-    it(`may write it as ${name}:${value}`, async () => {
+    it(`may be written with ${name}:${value}`, async () => {
       await node.insert('a', 'x');
       const client = await node.client();
       assert.deepEqual(await browse(client, { browser: 'false', [name]: value }), ['x']);
@@ -185,7 +185,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     });
   }
 
-  it('consumes if the value is false or no', async () => {
+  it('consumes like any other SUBSCRIBE if the value is false or no', async () => {
     await node.insert('a', 'x', 'y');
     const client = await node.client();
     for (const value of ['false', 'No']) {
@@ -197,7 +197,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     assert.equal((await node.sizes('a')).ready, 0);
   });
 
-  it('takes the right browse, and shows no bodies to a user who may not see them', async () => {
+  it('needs the right browse or read, and receives empty bodies if the user may not see bodies', async () => {
     await node.insert('a', 'secret');
     const open = async (user: string): Promise<StompClient> => {
       const client = await node.client('1.2', { login: user, passcode: user });
@@ -214,7 +214,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     await consumer.expectError('forbidden');
   });
 
-  it('shows what its group would get', async () => {
+  it('receives only the elements of its group', async () => {
     await node.insertInto('S', 'a', { body: Buffer.from('one'), groups: ['G1'] });
     await node.insertInto('S', 'a', { body: Buffer.from('both'), groups: ['G1', 'G2'] });
     const client = await node.client();
@@ -224,7 +224,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     await client.expectError('invalid-parameter');
   });
 
-  it('reads no more of the queue while its client does not read', async () => {
+  it('stops reading the queue while its client does not read', async () => {
     const body = Buffer.alloc(200_000);
     await node.insert('a', ...Array.from({ length: 100 }, () => ({ body })));
     const client = await node.client();
@@ -238,7 +238,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     assert.equal((await client.expect('MESSAGE')).headers.get('browser'), 'end');
   });
 
-  it('ends with UNSUBSCRIBE; until then its id is taken', async () => {
+  it('keeps its id in use until UNSUBSCRIBE', async () => {
     await node.insert('a', 'x');
     const client = await node.client();
     await browse(client, {});

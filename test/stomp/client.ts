@@ -4,7 +4,7 @@ import { connect as connectTcp, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { connect as connectTls } from 'node:tls';
 
-/** A frame as a client sees it: header values decoded, of repeated ones the first. */
+/** A frame as a client sees it: header values are unescaped; of repeated headers only the first is kept. */
 export interface ServerFrame {
   readonly command: string;
   readonly headers: ReadonlyMap<string, string>;
@@ -13,23 +13,23 @@ export interface ServerFrame {
 
 export type StompVersion = '1.0' | '1.1' | '1.2';
 
-/** Bytes that were understood are kept up to about this many, for tests that look at them. */
+/** About how many bytes of parsed frames `received` keeps, for tests that check them. */
 const KEPT_BYTES = 64 * 1024;
 
 /**
- * A bare STOMP client for tests. It shares no code with the server, so that the two cannot agree on a mistake,
- * and sends what it is given.
+ * A minimal STOMP client for tests. It shares no code with the server, so that the two cannot have the same mistake,
+ * and sends whatever it is given.
  */
 export class StompClient {
   readonly socket: Socket;
-  /** How escapes of what comes are read. */
+  /** Determines how headers are escaped and unescaped. */
   version: StompVersion = '1.2';
-  /** Line ends between frames, without the one that follows each frame. */
+  /** Heart-beats: line ends between frames, without the one that follows each frame. */
   beats = 0;
-  /** Frames that one line end followed. */
+  /** Frames that were followed by a line end. */
   newlines = 0;
   #isBehindFrame = false;
-  /** What came last, as bytes. */
+  /** The bytes received last. */
   received: Buffer = Buffer.alloc(0);
   #at = 0;
   #isClosed = false;
@@ -57,7 +57,7 @@ export class StompClient {
     socket.on('close', ended);
   }
 
-  /** @param options for TLS, if there are any; `cert` and `key` are the client's own */
+  /** @param options for TLS, which is used if `ca` is given; `cert` and `key` are the client's own */
   static async open(
     port: number,
     options: { ca?: string; cert?: string; key?: string } = {},
@@ -71,7 +71,7 @@ export class StompClient {
     return new StompClient(socket);
   }
 
-  /** On a connection that is open: a socket, or a stream over one. */
+  /** Uses an open connection: a socket, or a stream over one. */
   static over(socket: Duplex): StompClient {
     return new StompClient(socket as Socket);
   }
@@ -88,7 +88,7 @@ export class StompClient {
     return client;
   }
 
-  /** The name of its session, as CONNECTED says it. */
+  /** The header `session` of CONNECTED. */
   get session(): string {
     return this.#session?.headers.get('session') ?? '';
   }
@@ -104,7 +104,7 @@ export class StompClient {
     this.socket.write(bytes);
   }
 
-  /** Sends a frame; names and values are escaped as the version asks. */
+  /** Sends a frame; header names and values are escaped as the version requires. */
   send(command: string, headers: Headers = {}, body: string | Uint8Array = ''): void {
     this.write(this.frame(command, headers, body));
   }
@@ -121,14 +121,14 @@ export class StompClient {
     return Buffer.concat([Buffer.from(`${command}\n${lines.join('')}${length}\n`), bytes, Buffer.from('\0')]);
   }
 
-  /** The next frame that came; rejects where the connection ends before. */
+  /** The next frame; rejects if the connection ends before it. */
   async next(): Promise<ServerFrame> {
     const frame = await this.nextOrEnd();
     assert.ok(frame !== null, 'the connection ended before a frame came');
     return frame;
   }
 
-  /** The next frame, or null where the connection ended. */
+  /** The next frame, or null if the connection ended. */
   async nextOrEnd(): Promise<ServerFrame | null> {
     for (;;) {
       const frame = this.#frames.shift();
@@ -140,14 +140,14 @@ export class StompClient {
     }
   }
 
-  /** The next frame, which has to be of that command. */
+  /** The next frame, which must have this command. */
   async expect(command: string): Promise<ServerFrame> {
     const frame = await this.next();
     assert.equal(frame.command, command, `got ${show(frame)}`);
     return frame;
   }
 
-  /** The next frame, which has to be an ERROR of that code, and the end of the connection behind it. */
+  /** The next frame, which must be an ERROR with this code, and the last of the connection. */
   async expectError(code: string): Promise<ServerFrame> {
     const frame = await this.expect('ERROR');
     assert.equal(frame.headers.get('message'), code, show(frame));
@@ -156,7 +156,7 @@ export class StompClient {
     return frame;
   }
 
-  /** The connection closes, and no further frame comes before that. */
+  /** Waits until the connection closes; no further frame may come before that. */
   async expectClose(): Promise<void> {
     const frame = await this.nextOrEnd();
     assert.equal(frame, null, frame === null ? '' : `got ${show(frame)}`);
@@ -182,14 +182,14 @@ export class StompClient {
     this.#frames.unshift(...kept);
   }
 
-  /** Ends in order: waits for the RECEIPT of DISCONNECT, and for the server to close. */
+  /** Disconnects: waits for the RECEIPT of DISCONNECT, and for the server to close. */
   async disconnect(): Promise<void> {
     await this.ask('DISCONNECT');
     assert.equal(await this.nextOrEnd(), null);
     this.socket.destroy();
   }
 
-  /** Closes without a word, as a client that crashed does. */
+  /** Resets the connection, like a client that crashes. */
   async vanish(): Promise<void> {
     this.socket.resetAndDestroy();
     while ((await this.nextOrEnd()) !== null);

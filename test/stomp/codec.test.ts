@@ -51,7 +51,7 @@ describe('the frame parser', () => {
     assert.equal(body.toString(), 'hello');
   });
 
-  it('reads as many octets as content-length says, NULs among them', () => {
+  it('reads exactly content-length octets of a body, including NULs', () => {
     assert.deepEqual(
       [...one(v12, Buffer.from('SEND\ncontent-length:5\n\na\0b\0c\0')).body],
       [97, 0, 98, 0, 99],
@@ -64,21 +64,21 @@ describe('the frame parser', () => {
     assert.equal(one(v12, 'SEND\ncontent-length:0\n\n\0').body.length, 0);
   });
 
-  it('skips line ends between frames, which is what heart-beats are', () => {
+  it('skips line ends between frames, which are heart-beats', () => {
     assert.equal(parse(v12, '\n\n', '\r\n', 'DISCONNECT\n\n\0\n\r\n\nDISCONNECT\n\n\0\n').length, 2);
   });
 
-  it('accepts further colons in a value, and an empty one', () => {
+  it('accepts further colons in a value, and an empty value', () => {
     assert.deepEqual(one(v12, 'SEND\na:b:c\nd:\n\n\0').headers, ['a', 'b:c', 'd', '']);
   });
 
-  it('keeps spaces around names and values, but for the values of 1.0', () => {
+  it('keeps spaces around names and values, but trims values in STOMP 1.0', () => {
     assert.deepEqual(one(v12, 'SEND\n a : b \n\n\0').headers, [' a ', ' b ']);
     assert.deepEqual(one(RULES['1.1'], 'SEND\n a : b \n\n\0').headers, [' a ', ' b ']);
     assert.deepEqual(one(RULES['1.0'], 'SEND\na: b \n\n\0').headers, ['a', 'b']);
   });
 
-  it('ends lines in CR LF as well where the version does, and only there', () => {
+  it('accepts CR LF as a line end in CONNECT and STOMP 1.2 only', () => {
     for (const rules of [v12, CONNECT_RULES]) {
       assert.deepEqual(one(rules, 'SEND\r\na:b\r\n\r\nx\0').headers, ['a', 'b']);
       assert.deepEqual(one(rules, 'SEND\r\na:b\n\nx\0').headers, ['a', 'b']);
@@ -88,7 +88,7 @@ describe('the frame parser', () => {
     refused('malformed-request', RULES['1.1'], 'SEND\na:b\r\n\r\n\n\0');
   });
 
-  it('undoes the escapes of each version, and refuses those that it does not define', () => {
+  it('decodes the escapes of each version, and rejects undefined ones', () => {
     const text = 'SEND\na\\cb:\\\\n \\n \\\\ \n\n\0';
     assert.deepEqual(one(v12, text).headers, ['a:b', '\\n \n \\ ']);
     assert.deepEqual(one(RULES['1.1'], text).headers, ['a:b', '\\n \n \\ ']);
@@ -102,7 +102,7 @@ describe('the frame parser', () => {
     assert.deepEqual(one(CONNECT_RULES, 'CONNECT\na:\\t\\c\n\n\0').headers, ['a', '\\t\\c']);
   });
 
-  it('keeps header bytes as they are, and refuses what is not UTF-8 from 1.1 on', () => {
+  it('keeps header bytes unchanged, and rejects invalid UTF-8 from STOMP 1.1 on', () => {
     const { headers } = one(v12, 'SEND\ngrüße:☃\n\n\0');
     assert.deepEqual(
       headers.map((text) => Buffer.from(text, 'latin1').toString()),
@@ -114,7 +114,7 @@ describe('the frame parser', () => {
     refused('malformed-request', RULES['1.1'], latin1);
   });
 
-  it('refuses what is no frame', () => {
+  it('rejects malformed frames', () => {
     const bad = [
       'send\n\n\0',
       '\0',
@@ -132,7 +132,7 @@ describe('the frame parser', () => {
     for (const text of bad) refused('malformed-request', v12, text);
   });
 
-  it('refuses lengths that are none', () => {
+  it('rejects an invalid content-length, and one over the limit', () => {
     for (const length of ['-1', '1.5', '1e3', '0x10', '', ' 1', 'NaN', '9'.repeat(16)]) {
       refused('malformed-request', v12, `SEND\ncontent-length:${length}\n\n`);
     }
@@ -141,21 +141,21 @@ describe('the frame parser', () => {
     }
   });
 
-  it('refuses heads, headers and bodies over the limit as soon as it can know', () => {
+  it('rejects heads, header counts and bodies as soon as they exceed their limits', () => {
     refused('headers-too-large', v12, `SEND\na:${'x'.repeat(1000)}`);
     refused('headers-too-large', v12, `SEND\n${'x'.repeat(500)}`, 'y'.repeat(500));
     refused('headers-too-large', v12, `SEND\n${'a:b\n'.repeat(11)}\n\0`);
     refused('body-too-large', v12, 'SEND\n\n', Buffer.alloc(1_500_000, 1), Buffer.alloc(500_001, 1));
   });
 
-  it('says which receipt the frame under way asked for', () => {
+  it('returns the receipt header of the frame that it rejected', () => {
     const parser = new FrameParser(LIMITS);
     parser.push(Buffer.from('SEND\nreceipt:r1\ncontent-length:9999999\n\n'));
     assert.throws(() => parser.next());
     assert.equal(parser.receipt, 'r1');
   });
 
-  it('keeps about what came of a body, not what was promised', () => {
+  it('allocates memory for the received bytes of a body, not for its content-length', () => {
     const before = process.memoryUsage().arrayBuffers;
     const parsers = Array.from({ length: 200 }, () => {
       const parser = new FrameParser(LIMITS);
@@ -167,7 +167,7 @@ describe('the frame parser', () => {
     assert.equal(parsers.length, 200);
   });
 
-  it('gives the same frames however the bytes are chunked', () => {
+  it('returns the same frames however the bytes are chunked', () => {
     const header = fc.tuple(fc.string({ minLength: 1 }), fc.string({ unit: 'grapheme' }));
     const frame = fc.record({
       version: fc.constantFrom(...VERSIONS.slice(1)),
@@ -201,7 +201,7 @@ describe('the frame parser', () => {
     );
   });
 
-  it('gives the same frames for every single cut, and for single bytes', () => {
+  it('returns the same frames for a cut at every position, and for single bytes', () => {
     const whole = Buffer.from(
       '\r\nSEND\r\ndestination:/q/N/a\r\ncontent-length:7\r\nü:\\n\r\n\r\na\r\n\0b\n\n\0\n\nACK\nid:1\n\n\0SEND\na:b\n\nx\0',
     );
@@ -213,7 +213,7 @@ describe('the frame parser', () => {
     assert.deepEqual(parse(v12, ...[...whole].map((byte) => Buffer.from([byte]))), expected);
   });
 
-  it('returns real bodies byte for byte, with their length and in chunks as a socket brings them', () => {
+  it('returns bodies with a content-length byte for byte, in chunks of 64 KiB', () => {
     for (const { bytes: body } of sampleBodies()) {
       const whole = Buffer.concat([
         Buffer.from(`SEND\ncontent-length:${body.length}\n\n`),
@@ -228,7 +228,7 @@ describe('the frame parser', () => {
 });
 
 describe('the frame writer', () => {
-  it('escapes what the version escapes, and nothing in 1.0', () => {
+  it('escapes the characters that each version defines, and none in 1.0', () => {
     const pairs = ['a:b', 'c\\d\ne\rf'];
     assert.equal(frameText(RULES['1.2'], 'X', pairs), 'X\na\\cb:c\\\\d\\ne\\rf\n\n');
     assert.equal(frameText(RULES['1.1'], 'X', pairs), 'X\na\\cb:c\\\\d\\ne\rf\n\n');

@@ -18,7 +18,7 @@ import { StompNode, TestAuthenticator } from './node.ts';
 /** A step of a COMMIT: an insert, or a settle with actions of this kind. */
 type Step = 'insert' | 'extend' | 'finish' | 'release';
 
-/** Calls `instead` in place of the next call of that step, or of the next that is about that queue. */
+/** Replaces the next call of this step, for `queue` if it is given, by a call of `instead`. */
 function replaceNext(
   storage: Storage,
   step: Step,
@@ -63,7 +63,7 @@ describe('a COMMIT that fails', () => {
   const send = (queue: string): Promise<void> =>
     client.ask('SEND', { destination: `/q/N/${queue}`, transaction }, 'x');
 
-  /** Has the client hold one element of each of these bodies; answers how it acknowledges them. */
+  /** Inserts elements with these bodies and lets the client reserve them; returns their `ack` headers. */
   const take = async (queue: string, ...bodies: string[]): Promise<string[]> => {
     await node.insert(queue, ...bodies);
     await client.ask('SUBSCRIBE', { destination: `/q/N/${queue}`, id: queue, ack: 'client-individual' });
@@ -88,7 +88,7 @@ describe('a COMMIT that fails', () => {
     return all.map(({ ready, scheduled, reserved }) => [ready, scheduled, reserved]);
   };
 
-  it('behind its ACKs and SENDs is outcome-unknown: they are done', async () => {
+  it('after its ACKs and SENDs took effect is answered with outcome-unknown', async () => {
     const [first = '', second = ''] = await take('from', '0', '1');
     await settle('ACK', first);
     await send('to');
@@ -102,7 +102,7 @@ describe('a COMMIT that fails', () => {
     assert.equal(Buffer.from((await node.pop('from'))?.body ?? []).toString(), '1');
   });
 
-  it('for one of several queues that it sends to is outcome-unknown: the others have it', async () => {
+  it('for one of several destinations is answered with outcome-unknown, since the others have their elements', async () => {
     await send('a');
     await send('b');
     failNext(storage, 'insert', 'storage-full', 'b');
@@ -113,7 +113,7 @@ describe('a COMMIT that fails', () => {
     ]);
   });
 
-  it('for all queues that it sends to says why: nothing is done', async () => {
+  it('for all destinations is answered with the cause, and stores nothing', async () => {
     await send('a');
     await send('b');
     failNext(storage, 'insert', 'storage-unavailable', 'b');
@@ -125,7 +125,7 @@ describe('a COMMIT that fails', () => {
     ]);
   });
 
-  it('for certain in one queue and perhaps in another is outcome-unknown', async () => {
+  it('certainly for one destination and possibly for another is answered with outcome-unknown', async () => {
     await send('a');
     await send('b');
     failNext(storage, 'insert', 'outcome-unknown', 'b');
@@ -133,7 +133,7 @@ describe('a COMMIT that fails', () => {
     await failsWith('outcome-unknown', false);
   });
 
-  it('in the one step of its ACKs and SENDs says why: nothing is done, and all goes back at once', async () => {
+  it('in the single step of its ACKs and SENDs is answered with the cause, stores nothing, and returns its messages at once', async () => {
     await settle('ACK', ...(await take('from', '0')), ...(await take('too', '1')));
     await send('a');
     await send('b');
@@ -148,14 +148,14 @@ describe('a COMMIT that fails', () => {
     assert.equal((await node.pop('from'))?.tries, 1);
   });
 
-  it('in that step, perhaps, leaves what it acknowledged to its lease', async () => {
+  it('with an unknown outcome in that step keeps its messages reserved until their leases expire', async () => {
     await settle('ACK', ...(await take('from', '0')));
     failNext(storage, 'finish', 'outcome-unknown');
     await failsWith('outcome-unknown', false);
     assert.deepEqual(await sizes('from'), [[0, 0, 1]]);
   });
 
-  it('before anything is done gives everything back', async () => {
+  it('before any step took effect returns all its messages', async () => {
     const [first = '', second = ''] = await take('from', '0', '1');
     await settle('ACK', first);
     await settle('NACK', second);
@@ -164,7 +164,7 @@ describe('a COMMIT that fails', () => {
     assert.deepEqual(await sizes('from'), [[2, 0, 0]]);
   });
 
-  /** Another client finishes that element once the server has seen that the client does. */
+  /** Another client finishes the element after the server has checked that this client holds it. */
   const finishBefore = (step: 'finish' | 'release', queue: string, body: string): void => {
     replaceNext(storage, step, async (real) => {
       const key = { ns: 'N', name: queue };
@@ -178,7 +178,7 @@ describe('a COMMIT that fails', () => {
     });
   };
 
-  it('for one element that another client finished is outcome-unknown if others were settled', async () => {
+  it('for an element that another client finished is answered with outcome-unknown if others were settled', async () => {
     await settle('ACK', ...(await take('from', '0', '1')));
     await send('to');
     finishBefore('finish', 'from', '1');
@@ -189,15 +189,15 @@ describe('a COMMIT that fails', () => {
     ]);
   });
 
-  it('for one element that another client finished says so if nothing else was to be done', async () => {
+  it('for an element that another client finished is answered with element-not-found if it has no other steps', async () => {
     await settle('NACK', ...(await take('from', '0')));
     finishBefore('release', 'from', '0');
     await failsWith('element-not-found', false);
   });
 });
 
-describe('a COMMIT behind a SEND', () => {
-  it('acknowledges nothing before the engine has the element, although the count of its bounded queue is read first', async () => {
+describe('a COMMIT after a SEND', () => {
+  it('acknowledges nothing before the element is inserted, even if the insert first reads the count of its bounded queue', async () => {
     await whileCounting(async ({ client, id, held }) => {
       client.send('SEND', { destination: '/q/N/results', receipt: 'sent' }, 'result');
       await client.ask('BEGIN', { transaction: 't' });
@@ -207,13 +207,13 @@ describe('a COMMIT behind a SEND', () => {
       held.release();
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'sent');
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'committed');
-      // The first one shows that the element is still held.
+      // The first settle checks that the client still holds the element.
       assert.deepEqual(held.calls, ['insert', 'settle', 'settle']);
     });
   });
 });
 
-describe('frames behind a COMMIT', () => {
+describe('frames after a COMMIT', () => {
   it('store their elements after those of the transaction', async () => {
     const node = await StompNode.start();
     try {
@@ -253,8 +253,8 @@ describe('frames behind a COMMIT', () => {
   });
 });
 
-describe('frames behind two COMMITs', () => {
-  it('store their elements after those of the second, also if the first ends before', async () => {
+describe('frames after two COMMITs', () => {
+  it('store their elements after those of the second, even if the first completes earlier', async () => {
     const node = await StompNode.start();
     const { storage } = node.engine.engine;
     const held = Promise.withResolvers<void>();
@@ -265,7 +265,8 @@ describe('frames behind two COMMITs', () => {
       const acks: string[] = [];
       for (const _ of ['x', 'y']) acks.push((await client.expect('MESSAGE')).headers.get('ack') ?? '');
       const [first = '', second = ''] = acks;
-      // That of the second: both check first that the client holds what it acknowledges.
+      // Hold the check of the second COMMIT: each COMMIT first checks that the client holds the messages it
+      // acknowledges.
       replaceNext(storage, 'extend', async (real) => {
         replaceNext(storage, 'extend', async (realSecond) => {
           await held.promise;
@@ -286,7 +287,7 @@ describe('frames behind two COMMITs', () => {
         ]),
       );
       await client.receipt('first');
-      // Answered in a later turn than the one in which the first ended.
+      // This call is answered in a later turn than the one in which the first COMMIT ended.
       assert.deepEqual(await node.sizes('to'), { ready: 0, scheduled: 0, reserved: 0 });
       held.resolve();
       await client.disconnect();
@@ -301,9 +302,9 @@ describe('frames behind two COMMITs', () => {
   });
 });
 
-describe('what is settled behind a COMMIT that only stores', () => {
+describe('a settlement after a COMMIT with only SENDs', () => {
   for (const settles of ['an ACK', 'a COMMIT'] as const) {
-    it(`is settled after the engine has the elements, although the count of their bounded queue is read first: ${settles}`, async () => {
+    it(`takes effect after the elements are inserted, even if the insert first reads the count of their bounded queue: ${settles}`, async () => {
       await whileCounting(async ({ client, id, held }) => {
         await client.ask('BEGIN', { transaction: 't' });
         await client.ask('SEND', { destination: '/q/N/results', transaction: 't' }, 'result');
@@ -337,7 +338,7 @@ describe('a COMMIT across two engines', () => {
     here = await openFor({ policies: [plain('N'), plain('O')] });
     there = await openFor({ policies: [plain('M'), plain('N')] });
     const { clock } = here;
-    // As if its store were a file, so that a namespace may leave it.
+    // As if its store were a file: otherwise a namespace may not be migrated away from it.
     const disk = { value: () => Promise.reject(new Error('is not read')) };
     const engine: Engine = Object.create(here.engine, { disk });
     const namespaces = [
@@ -375,7 +376,7 @@ describe('a COMMIT across two engines', () => {
   const sizeOf = async (ns: string, queue: string): Promise<number> =>
     (await broker.namespace(ns).visit(queue).status(null)).size;
 
-  it('that fails in the second is outcome-unknown: what was stored in the first stays, the rest goes back', async () => {
+  it('is answered with outcome-unknown if one of them fails; elements stored in the other stay, and messages are returned', async () => {
     await client.ask('SEND', { destination: '/q/N/near', transaction }, 'z');
     failNext(here.engine.storage, 'finish', 'storage-full');
     client.send('COMMIT', { transaction });
@@ -386,13 +387,13 @@ describe('a COMMIT across two engines', () => {
     );
   });
 
-  it('to which a namespace moves acknowledges nothing if that could not store what it sends', async () => {
+  it('acknowledges nothing if the engine to which its namespace is migrated cannot store its SENDs', async () => {
     await client.ask('ABORT', { transaction });
     await client.ask('SEND', { destination: '/q/N/from' }, 'second');
     const { headers } = await client.expect('MESSAGE');
     await broker.migrate('N', 'M');
     await client.ask('BEGIN', { transaction });
-    // That of both: the subscription is cumulative.
+    // Acknowledges both messages, since the subscription is cumulative.
     await client.ask('ACK', { id: headers.get('ack') ?? '', transaction });
     await client.ask('SEND', { destination: '/q/N/near', transaction }, 'z');
     failNext(there.engine.storage, 'insert', 'storage-unavailable');
@@ -401,7 +402,7 @@ describe('a COMMIT across two engines', () => {
     assert.deepEqual([await sizeOf('N', 'near'), await sizeOf('N', 'from')], [0, 2]);
   });
 
-  describe('of which one gets a namespace of the other in the middle of it', () => {
+  describe('while a namespace is migrated from one to the other', () => {
     const storesAll = async (): Promise<void> => {
       await client.ask('COMMIT', { transaction });
       assert.ok(broker.namespace('N').migration !== null);
@@ -411,7 +412,7 @@ describe('a COMMIT across two engines', () => {
       );
     };
 
-    it('stores each SEND, also those to what shared the engine before', async () => {
+    it('stores every SEND, including one to another namespace of the old engine', async () => {
       await client.ask('SEND', { destination: '/q/O/near', transaction }, 'z');
       replaceNext(there.engine.storage, 'insert', async (real) => {
         await broker.migrate('N', 'M');
@@ -420,7 +421,7 @@ describe('a COMMIT across two engines', () => {
       await storesAll();
     });
 
-    it('stores each SEND where its queue is, if it waited for the capacity of that', async () => {
+    it('stores every SEND if the migration starts while the count of a bounded queue is read', async () => {
       await broker.namespace('O').queue('near').storeOptions({ maxElements: 9 });
       await client.ask('SEND', { destination: '/q/O/near', transaction }, 'z');
       const { storage } = here.engine;
@@ -438,13 +439,14 @@ describe('a COMMIT across two engines', () => {
 
 interface Counting {
   readonly client: StompClient;
-  /** Of an element of `jobs` that the client holds. */
+  /** The `ack` header of an element of `jobs` that the client holds. */
   readonly id: string;
   readonly held: HeldCounts;
 }
 
 /**
- * `results` is bounded, and its count, which is read before something is stored in it, comes only after `held.release`.
+ * Runs a test with a bounded queue `results`. Its count, which an insert reads first, is returned only after
+ * `held.release`.
  */
 async function whileCounting(test: (counting: Counting) => Promise<void>): Promise<void> {
   const node = await StompNode.start();

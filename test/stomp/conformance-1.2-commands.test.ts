@@ -3,9 +3,9 @@ import { after, before, describe, it } from 'node:test';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
 
-// One test for each sentence of the STOMP 1.2 specification with a MUST in it, in its order, and for the SHOULDs
-// that a client can see. The names say in other words what the sentence asks for. Where it asks something of
-// clients, the test shows what this server does with one that does otherwise.
+// One test for each MUST of the STOMP 1.2 specification, in its order, and for each SHOULD that a client can observe.
+// The names paraphrase the specification. For a requirement on clients, the test shows how this server treats a client
+// that violates it.
 
 describe('STOMP 1.2, after the login', () => {
   let node: StompNode;
@@ -41,7 +41,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.equal((await client.expectError('malformed-request')).headers.get('receipt-id'), 'r');
     });
 
-    it('headers that users made up come back in the MESSAGE', async () => {
+    it('user-defined headers are returned in the MESSAGE', async () => {
       const { client, to } = await subscribed('auto');
       const own = {
         foo: 'bar',
@@ -56,7 +56,7 @@ describe('STOMP 1.2, after the login', () => {
       for (const [name, value] of Object.entries(own)) assert.equal(headers.get(name), value, name);
     });
 
-    it('one that cannot be processed is answered with ERROR and the end of the connection', async () => {
+    it('a SEND that cannot be processed is answered with ERROR, and the connection closes', async () => {
       const wrong = [
         [{ destination: 'queue/N/a' }, 'invalid-name'],
         [{ destination: '/q/N' }, 'invalid-name'],
@@ -75,7 +75,7 @@ describe('STOMP 1.2, after the login', () => {
   });
 
   describe('SUBSCRIBE and UNSUBSCRIBE', () => {
-    it('a subscription that cannot be made is answered with ERROR and the end of the connection', async () => {
+    it('a SUBSCRIBE that cannot be processed is answered with ERROR, and the connection closes', async () => {
       const wrong = [
         [{ id: '1' }, 'malformed-request'],
         [{ id: '1', destination: '/q/nowhere/a' }, 'namespace-not-found'],
@@ -90,13 +90,13 @@ describe('STOMP 1.2, after the login', () => {
       }
     });
 
-    it('needs an id', async () => {
+    it('SUBSCRIBE needs an id', async () => {
       const client = await node.client();
       client.send('SUBSCRIBE', { destination: fresh() });
       await client.expectError('malformed-request');
     });
 
-    it('an id is of one subscription at a time', async () => {
+    it('an id identifies one subscription of a connection at a time', async () => {
       const client = await node.client();
       await client.ask('SUBSCRIBE', { destination: fresh(), id: '1' });
       client.send('SUBSCRIBE', { destination: fresh(), id: '1' });
@@ -107,7 +107,7 @@ describe('STOMP 1.2, after the login', () => {
       await other.ask('SUBSCRIBE', { destination: fresh(), id: '1' });
     });
 
-    it('ack is auto where nothing is said: a message is gone once it was sent', async () => {
+    it('without an ack header the mode is auto: a message is consumed as soon as it is sent', async () => {
       const to = fresh();
       await node.insert(to.slice(5), 'a');
       const client = await node.client();
@@ -117,7 +117,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.deepEqual(await node.sizes(to.slice(5)), { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('in mode client a message without its ACK is for somebody else', async () => {
+    it('in mode client a message without an ACK is delivered to another consumer after a disconnect', async () => {
       const { client, to } = await subscribed('client', 'a');
       await client.expect('MESSAGE');
       await client.disconnect();
@@ -126,7 +126,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.equal((await next.expect('MESSAGE')).body.toString(), 'a');
     });
 
-    it('in mode client an ACK is for all messages up to the one that it names', async () => {
+    it('in mode client an ACK acknowledges all messages up to the one that it names', async () => {
       const { client, to } = await subscribed('client', 'a', 'b', 'c');
       await client.expect('MESSAGE');
       const second = await client.expect('MESSAGE');
@@ -137,7 +137,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.equal(await node.pop(to.slice(5)), null);
     });
 
-    it('in mode client-individual neither ACK nor NACK touches another message', async () => {
+    it('in mode client-individual ACK and NACK affect only the message that they name', async () => {
       const { client, to } = await subscribed('client-individual', 'a', 'b', 'c');
       await client.expect('MESSAGE');
       const second = await client.expect('MESSAGE');
@@ -148,7 +148,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.deepEqual(await node.sizes(to.slice(5)), { ready: 1, scheduled: 1, reserved: 0 });
     });
 
-    it('a subscription that was removed gets nothing more', async () => {
+    it('a subscription receives nothing after UNSUBSCRIBE', async () => {
       const { client, to } = await subscribed('auto');
       await client.ask('UNSUBSCRIBE', { id: 's' });
       await node.insert(to.slice(5), 'a');
@@ -166,7 +166,7 @@ describe('STOMP 1.2, after the login', () => {
   });
 
   describe('ACK and NACK', () => {
-    it('a message counts as consumed with its ACK and not before', async () => {
+    it('a message is consumed by its ACK and not before', async () => {
       const { client, to } = await subscribed('client-individual', 'a');
       const message = await client.expect('MESSAGE');
       assert.equal((await node.sizes(to.slice(5))).reserved, 1);
@@ -174,7 +174,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.equal((await node.sizes(to.slice(5))).reserved, 0);
     });
 
-    it('both need the ack header of a message that waits for it', async () => {
+    it('both need the ack header of an unacknowledged message', async () => {
       for (const command of ['ACK', 'NACK']) {
         for (const [headers, code] of [
           [{}, 'malformed-request'],
@@ -190,7 +190,7 @@ describe('STOMP 1.2, after the login', () => {
       }
     });
 
-    it('a message is acknowledged once', async () => {
+    it('a second ACK of a message is an error', async () => {
       const { client } = await subscribed('client-individual', 'a');
       const id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
       await client.ask('ACK', { id });
@@ -198,7 +198,7 @@ describe('STOMP 1.2, after the login', () => {
       await client.expectError('element-not-found');
     });
 
-    it('in mode client a NACK is for all messages up to the one that it names', async () => {
+    it('in mode client a NACK returns all messages up to the one that it names', async () => {
       const { client, to } = await subscribed('client', 'a', 'b', 'c');
       await client.expect('MESSAGE');
       const second = await client.expect('MESSAGE');
@@ -222,14 +222,14 @@ describe('STOMP 1.2, after the login', () => {
       }
     });
 
-    it('an id is of one transaction at a time', async () => {
+    it('an id identifies one open transaction at a time', async () => {
       const client = await node.client();
       await client.ask('BEGIN', { transaction: 't' });
       client.send('BEGIN', { transaction: 't' });
       await client.expectError('malformed-request');
     });
 
-    it('what a transaction holds takes effect at COMMIT, and not at all after ABORT', async () => {
+    it('frames of a transaction take effect at COMMIT, and not at all after ABORT', async () => {
       const to = fresh();
       const client = await node.client();
       for (const [transaction, end] of [
@@ -258,7 +258,7 @@ describe('STOMP 1.2, after the login', () => {
   });
 
   describe('DISCONNECT', () => {
-    it('is answered with its receipt after everything before it, and the connection closes', async () => {
+    it('is answered with its receipt after all earlier frames, and the connection closes', async () => {
       const to = fresh();
       const client = await node.client();
       const sends = Array.from({ length: 50 }, (_, i) =>
@@ -275,7 +275,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.equal((await node.sizes(to.slice(5))).ready, 50);
     });
 
-    it('nothing that comes behind it is looked at', async () => {
+    it('frames after DISCONNECT are ignored', async () => {
       const to = fresh();
       const client = await node.client();
       client.write(
@@ -290,7 +290,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.equal((await node.sizes(to.slice(5))).ready, 0);
     });
 
-    it('frames that came before the connection was lost are still processed', async () => {
+    it('frames that a client sent before it closed the connection are processed', async () => {
       const to = fresh();
       const client = await node.client();
       client.write(
@@ -303,7 +303,7 @@ describe('STOMP 1.2, after the login', () => {
   });
 
   describe('frames of the server', () => {
-    it('MESSAGE says destination, message-id and subscription', async () => {
+    it('MESSAGE has the headers destination, message-id and subscription', async () => {
       const { client, to } = await subscribed('auto');
       const [id] = await node.insert(to.slice(5), 'a');
       const { headers } = await client.expect('MESSAGE');
@@ -313,7 +313,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.equal(headers.get('content-length'), '1');
     });
 
-    it('MESSAGE has an ack header where one is due, another one each time', async () => {
+    it('MESSAGE has a unique ack header if it must be acknowledged', async () => {
       for (const mode of ['client', 'client-individual']) {
         const { client } = await subscribed(mode, 'a', 'b');
         const ids = [await client.expect('MESSAGE'), await client.expect('MESSAGE')].map(({ headers }) =>
@@ -323,13 +323,13 @@ describe('STOMP 1.2, after the login', () => {
       }
     });
 
-    it('RECEIPT says in receipt-id what the frame said in receipt', async () => {
+    it('RECEIPT returns the receipt header of the frame as receipt-id', async () => {
       const client = await node.client();
       client.send('BEGIN', { transaction: 't', receipt: 'a receipt: of my own' });
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'a receipt: of my own');
     });
 
-    it('RECEIPT of a SEND comes when the element is stored, and not before', async () => {
+    it('RECEIPT of a SEND is sent when the element is stored, and not before', async () => {
       const client = await node.client();
       const { letGo: release } = node.holdInserts();
       client.send('SEND', { destination: '/q/N/slow', receipt: 'stored' }, 'x');
@@ -341,7 +341,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.equal((await node.sizes('slow')).ready, 1);
     });
 
-    it('the connection closes behind an ERROR, which says in message and body what was wrong', async () => {
+    it('the connection closes after an ERROR, whose message header and body describe the error', async () => {
       const client = await node.client();
       client.send('SELECT', {});
       const { headers, body } = await client.expectError('malformed-request');
@@ -350,7 +350,7 @@ describe('STOMP 1.2, after the login', () => {
       assert.ok(body.length > 0);
     });
 
-    it('an ERROR about a frame names the receipt that it asked for', async () => {
+    it('an ERROR about a frame returns its receipt header as receipt-id', async () => {
       const client = await node.client();
       client.send('ACK', { id: 'x', receipt: 'r:1' });
       assert.equal((await client.expectError('element-not-found')).headers.get('receipt-id'), 'r:1');

@@ -3,9 +3,9 @@ import { after, before, describe, it } from 'node:test';
 import type { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
 
-// One test for each sentence of the STOMP 1.2 specification with a MUST in it, in its order, and for the SHOULDs
-// that a client can see. The names say in other words what the sentence asks for. Where it asks something of
-// clients, the test shows what this server does with one that does otherwise.
+// One test for each MUST of the STOMP 1.2 specification, in its order, and for each SHOULD that a client can observe.
+// The names paraphrase the specification. For a requirement on clients, the test shows how this server treats a client
+// that violates it.
 
 describe('STOMP 1.2', () => {
   let node: StompNode;
@@ -35,7 +35,7 @@ describe('STOMP 1.2', () => {
   };
 
   describe('frames', () => {
-    it('a line ends in LF, before which a CR may stand', async () => {
+    it('a line ends with LF or CR LF', async () => {
       const client = await node.client();
       client.write('SEND\r\ndestination:/q/N/crlf\nx-ks-hdr-a:b\r\nreceipt:1\r\n\r\nbody\0');
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), '1');
@@ -61,7 +61,7 @@ describe('STOMP 1.2', () => {
       await other.expectError('malformed-request');
     });
 
-    it('heads are UTF-8', async () => {
+    it('header names and values are UTF-8', async () => {
       const { client } = await subscribed('auto');
       await client.ask('SEND', { destination: '/q/N/%C3%BC', 'x-ks-hdr-a': 'Ünï ☃ 𝄞' });
       await client.ask('SUBSCRIBE', { destination: '/q/N/ü', id: 'ü' });
@@ -82,7 +82,7 @@ describe('STOMP 1.2', () => {
       assert.deepEqual((await node.pop(to.slice(5)))?.headers, ['a', 'x:y\\n']);
     });
 
-    it('an escape sequence that is not defined is fatal', async () => {
+    it('an undefined escape sequence is a fatal error', async () => {
       for (const sequence of ['\\t', '\\a', '\\']) {
         const client = await node.client();
         client.write(`SEND\ndestination:${fresh()}\na:${sequence}\n\n\0`);
@@ -90,7 +90,7 @@ describe('STOMP 1.2', () => {
       }
     });
 
-    it('the login is not unescaped, as CONNECT has no escapes', async () => {
+    it('login and passcode are not unescaped, since CONNECT has no escapes', async () => {
       const client = await node.stranger();
       client.send('CONNECT', { 'accept-version': '1.2', host: 'h', login: 'te\\cst', passcode: 'te\\cst' });
       await client.expectError('unauthorized');
@@ -106,7 +106,7 @@ describe('STOMP 1.2', () => {
       assert.equal((await other.expect('RECEIPT')).headers.get('receipt-id'), '  r ');
     });
 
-    it('only SEND has a body among the frames of a client', async () => {
+    it('of the frames of a client only SEND may have a body', async () => {
       for (const text of [
         'BEGIN\ntransaction:1\n\nbody\0',
         'BEGIN\ntransaction:1\ncontent-length:1\n\nx\0',
@@ -119,7 +119,7 @@ describe('STOMP 1.2', () => {
   });
 
   describe('standard headers', () => {
-    it('content-length octets are read, whatever they are, and a NUL has to follow', async () => {
+    it('exactly content-length octets are read as the body, and a NUL must follow', async () => {
       const to = fresh();
       const client = await node.client();
       const body = Buffer.from([0, 1, 0, 10, 0, 255]);
@@ -129,7 +129,7 @@ describe('STOMP 1.2', () => {
       await client.expectError('malformed-request');
     });
 
-    it('content-type is kept as it came; without one a message has none', async () => {
+    it('content-type is returned unchanged; without one the MESSAGE has none', async () => {
       const { client, to } = await subscribed('auto');
       await client.ask('SEND', { destination: to, 'content-type': 'text/plain;charset=iso-8859-15' }, 'x');
       const typed = await client.expect('MESSAGE');
@@ -157,7 +157,7 @@ describe('STOMP 1.2', () => {
       await client.disconnect();
     });
 
-    it('of repeated headers the first one counts', async () => {
+    it('of repeated headers the first one is used', async () => {
       const [first, second] = [fresh(), fresh()];
       const client = await node.client();
       client.write(
@@ -168,7 +168,7 @@ describe('STOMP 1.2', () => {
       assert.equal(await node.pop(second.slice(5)), null);
     });
 
-    it('a frame over the limits is answered with ERROR and the end of the connection', async () => {
+    it('a frame over a limit is answered with ERROR, and the connection closes', async () => {
       const many = await node.client();
       many.write(`SEND\n${'a:b\n'.repeat(129)}\n\0`);
       await many.expectError('headers-too-large');
@@ -188,13 +188,13 @@ describe('STOMP 1.2', () => {
       assert.equal((await client.expect('CONNECTED')).headers.get('version'), '1.2');
     });
 
-    it('a client without accept-version knows 1.0 only; one without host is served all the same', async () => {
+    it('a client without accept-version is served with STOMP 1.0, even without a host', async () => {
       const client = await node.stranger();
       client.send('CONNECT', { login: 'test', passcode: 'test' });
       assert.equal((await client.expect('CONNECTED')).headers.get('version'), '1.0');
     });
 
-    it('whatever host a client names, it is this one', async () => {
+    it('any host is accepted', async () => {
       const client = await node.stranger();
       client.send('CONNECT', {
         'accept-version': '1.2',
@@ -205,7 +205,7 @@ describe('STOMP 1.2', () => {
       await client.expect('CONNECTED');
     });
 
-    it('CONNECTED says the version of the session, and the name of the server first in its header', async () => {
+    it('CONNECTED has the version of the session, and a server header that starts with a name', async () => {
       const client = await node.stranger();
       client.send('CONNECT', { 'accept-version': '1.2', host: 'h', login: 'test', passcode: 'test' });
       const { headers } = await client.expect('CONNECTED');
@@ -214,7 +214,7 @@ describe('STOMP 1.2', () => {
       assert.ok(headers.get('session'));
     });
 
-    it('the highest version that both know is spoken', async () => {
+    it('the highest version that both sides support is used', async () => {
       const cases = [
         ['1.0', '1.0'],
         ['1.0,1.1', '1.1'],
@@ -231,7 +231,7 @@ describe('STOMP 1.2', () => {
       }
     });
 
-    it('without a common version there is an ERROR that names those of the server, and then the end', async () => {
+    it('without a common version an ERROR lists the supported versions, and the connection closes', async () => {
       for (const accepts of ['2.0', '1.3,3.1', '']) {
         const client = await node.stranger();
         client.send('CONNECT', { 'accept-version': accepts, host: 'h', login: 'test', passcode: 'test' });
@@ -241,13 +241,13 @@ describe('STOMP 1.2', () => {
       }
     });
 
-    it('a rejected login gets an ERROR with the reason', async () => {
+    it('a rejected login is answered with the ERROR unauthorized', async () => {
       const client = await node.stranger();
       client.send('CONNECT', { 'accept-version': '1.2', host: 'h', login: 'test', passcode: 'wrong' });
       await client.expectError('unauthorized');
     });
 
-    it('heart-beat is two whole numbers with a comma between', async () => {
+    it('heart-beat must be two whole numbers separated by a comma', async () => {
       for (const beats of ['10', '1,2,3', 'a,b', '-1,5', '1.5,1', '1;2', '1, 2', '']) {
         const client = await node.stranger();
         client.send('CONNECT', {

@@ -8,14 +8,14 @@ import { until } from '../support/until.ts';
 import type { StompClient } from './client.ts';
 import { StompNode, stalled } from './node.ts';
 
-/** From now on the engine does nothing of that kind. */
+/** Makes all further calls of this kind fail. */
 function fail(storage: Storage, verb: 'insert' | 'settle'): void {
   Object.assign(storage, {
     [verb]: () => Promise.reject(new QuaysideError('storage-unavailable', `${verb} failed.`)),
   });
 }
 
-describe('a DISCONNECT behind frames of which one fails', () => {
+describe('a DISCONNECT after other frames', () => {
   let node: StompNode;
   let client: StompClient;
   let storage: Storage;
@@ -29,14 +29,14 @@ describe('a DISCONNECT behind frames of which one fails', () => {
 
   const goodbye = (): Buffer => client.frame('DISCONNECT', { receipt: 'last' });
 
-  it('gets no receipt but the ERROR of a SEND that was not stored', async () => {
+  it('is answered with the ERROR of a SEND that was not stored, not with its receipt', async () => {
     fail(storage, 'insert');
     client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
     await client.expectError('storage-unavailable');
     assert.equal(node.server.counts.errors, 1);
   });
 
-  it('gets the ERROR of a SEND that fails later, with the receipt that it asked for', async () => {
+  it('is answered with the ERROR of a SEND that fails later, with the receipt-id of that SEND', async () => {
     const held = Promise.withResolvers<void>();
     const insert = storage.insert.bind(storage);
     storage.insert = async (queue, ...given) => {
@@ -57,7 +57,7 @@ describe('a DISCONNECT behind frames of which one fails', () => {
     assert.equal(headers.get('receipt-id'), 'second');
   });
 
-  it('gets the ERROR of an ACK that was not carried out', async () => {
+  it('is answered with the ERROR of an ACK that failed', async () => {
     await node.insert('a', 'x');
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client-individual' });
     const { headers } = await client.expect('MESSAGE');
@@ -70,7 +70,7 @@ describe('a DISCONNECT behind frames of which one fails', () => {
     await client.expectError('storage-unavailable');
   });
 
-  it('gets the ERROR of a COMMIT that failed', async () => {
+  it('is answered with the ERROR of a COMMIT that failed', async () => {
     fail(storage, 'insert');
     const transaction = 't';
     client.write(
@@ -85,7 +85,7 @@ describe('a DISCONNECT behind frames of which one fails', () => {
     assert.equal(headers.get('receipt-id'), 'commit');
   });
 
-  it('gets outcome-unknown if the engine takes too long to answer', async () => {
+  it('is answered with outcome-unknown if the engine takes too long to reply', async () => {
     const { asked, letGo } = node.holdInserts();
     client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
     await asked;
@@ -99,7 +99,7 @@ describe('a DISCONNECT behind frames of which one fails', () => {
     await client.expectClose();
   });
 
-  it('gets that as the last frame, also if the engine answers before the client has read it', async () => {
+  it('has outcome-unknown as the last frame, even if the engine replies before the client has read it', async () => {
     await node.insert('large', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000) })));
     client.socket.pause();
     client.send('SUBSCRIBE', { destination: '/q/N/large', id: 's', ack: 'client' });
@@ -128,7 +128,7 @@ describe('a DISCONNECT behind frames of which one fails', () => {
       await stalled(node, 1);
       client.write(goodbye());
       await until(() => node.server.describeSessions().length === 0);
-      // The engine has what the client held, and the receipt waits behind the pending write.
+      // The client's messages are back in the engine, and the receipt waits behind the pending write.
       await until(async () => (await node.sizes('large')).reserved === 0);
       node.clock.advance(STOMP_DEFAULTS.stallTimeoutMs - 1);
       if (stops) {
@@ -145,13 +145,13 @@ describe('a DISCONNECT behind frames of which one fails', () => {
     });
   }
 
-  it('is confirmed if only frames behind it are wrong', async () => {
+  it('is confirmed if only the bytes after it are malformed', async () => {
     client.write(Buffer.concat([goodbye(), Buffer.from('nonsense')]));
     assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'last');
     await client.expectClose();
   });
 
-  it('is confirmed if the server stops while it waits', async () => {
+  it('is confirmed if the server stops while the DISCONNECT waits for earlier frames', async () => {
     const { asked, letGo } = node.holdInserts();
     client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
     await asked;
@@ -163,8 +163,8 @@ describe('a DISCONNECT behind frames of which one fails', () => {
   });
 });
 
-describe('a client that closes its half of the connection behind a SEND that fails', () => {
-  it('gets the ERROR', async () => {
+describe('a client that half-closes the connection after a SEND that fails', () => {
+  it('receives the ERROR', async () => {
     const node = await StompNode.start();
     try {
       fail(node.engine.engine.storage, 'insert');

@@ -13,7 +13,7 @@ import { StompNode } from './node.ts';
 const ROOT = new URL('../../', import.meta.url);
 const PAGE = readFileSync(new URL('docs/protocols/stomp.md', ROOT), 'utf8');
 
-/** The rows of the table whose first column has that name, as cells. */
+/** The cells of each row of the table whose first column has this title. */
 function table(firstColumn: string): string[][] {
   const lines = PAGE.split('\n');
   const head = lines.findIndex((line) => line.startsWith(`| ${firstColumn} |`));
@@ -31,14 +31,14 @@ function table(firstColumn: string): string[][] {
   return rows;
 }
 
-/** What stands between backquotes in the first cells. */
+/** The names in backquotes in the first column of the table. */
 function names(firstColumn: string): string[] {
   return table(firstColumn).flatMap(([cell = '']) =>
     [...cell.matchAll(/`([^`]+)`/g)].map(([, name]) => name ?? ''),
   );
 }
 
-/** Header names that a source file reads or writes, by how it does so. */
+/** Header names in a source file: those that match the patterns. */
 function inSource(file: string, ...patterns: readonly RegExp[]): Set<string> {
   return inText(readFileSync(new URL(`src/stomp/${file}`, ROOT), 'utf8'), patterns);
 }
@@ -47,7 +47,7 @@ function inText(source: string, patterns: readonly RegExp[]): Set<string> {
   return new Set(patterns.flatMap((pattern) => [...source.matchAll(pattern)].map(([, name]) => name ?? '')));
 }
 
-/** What executes SEND, and what executes ACK and NACK. */
+/** The source text of SEND, and that of ACK and NACK. */
 const [OF_SEND = '', OF_ACK = ''] = readFileSync(new URL('src/stomp/commands.ts', ROOT), 'utf8').split(
   'const SETTLE_SPELLING',
 );
@@ -55,7 +55,7 @@ const [OF_SEND = '', OF_ACK = ''] = readFileSync(new URL('src/stomp/commands.ts'
 const sorted = (values: Iterable<string>): string[] => [...new Set(values)].sort();
 
 describe('docs/protocols/stomp.md and the code', () => {
-  it('list the same commands, and since when', () => {
+  it('list the same commands, with the version that introduced each', () => {
     assert.deepEqual(
       table('command').map(([name, since]) => [name, since]),
       Object.entries(COMMANDS).map(([name, { since }]) => [`\`${name}\``, since]),
@@ -67,9 +67,9 @@ describe('docs/protocols/stomp.md and the code', () => {
     assert.deepEqual(sorted(names('header of SEND')), sorted([...read, 'x-ks-hdr-*']));
   });
 
-  it('list the same headers of SUBSCRIBE, the same modes and the same default window', () => {
+  it('list the same headers of SUBSCRIBE, ack modes and default window', () => {
     const read = inSource('subscriptions.ts', /\bget\('([a-z-]+)'\)/g, /\? '([a-z-]+)' : 'x-wsize'/g);
-    // It is known by a pattern.
+    // The code recognizes `browser` by a regular expression.
     assert.deepEqual(sorted(names('header of SUBSCRIBE')), sorted([...read, 'browser']));
     const rows = new Map(
       table('header of SUBSCRIBE').map(([name, usual, meaning]) => [name, { usual, meaning }]),
@@ -106,7 +106,7 @@ describe('docs/protocols/stomp.md and the code', () => {
     assert.ok(beats?.[1]?.startsWith(`\`${sendBeatMs},${wantBeatMs}\``));
   });
 
-  it('name the same clients that are tested', () => {
+  it('name the clients that are tested', () => {
     const [, sentence = ''] = /through one suite,([\s\S]*?)\n\n/.exec(PAGE) ?? [];
     const named = [...sentence.matchAll(/`([^`]+)`/g)].map(([, name]) => name);
     assert.deepEqual(
@@ -115,7 +115,7 @@ describe('docs/protocols/stomp.md and the code', () => {
     );
   });
 
-  it('name the same headers of SEND that are never kept', () => {
+  it('name the same headers of SEND that are never stored', () => {
     const sentence = /8 KiB in all[\s\S]*?are never kept/.exec(PAGE)?.[0] ?? '';
     const never = [...sentence.matchAll(/`([^`]+)`/g)].map(([, name]) => name ?? '');
     assert.deepEqual(
@@ -136,7 +136,7 @@ describe('docs/protocols/stomp.md and the code', () => {
     assert.deepEqual(sorted(names('header of ERROR')), sorted(written));
   });
 
-  it('list the same errors, and whether to try again', () => {
+  it('list the same errors, and whether a retry can succeed', () => {
     const listed = table('code').map(([code = '', retry]) => [code.replaceAll('`', ''), retry]);
     const [, sentence = ''] = /never come: ([\s\S]*?)\.\n/.exec(PAGE) ?? [];
     const never = [...sentence.matchAll(/`([a-z-]+)`/g)].map(([, code]) => code);
@@ -155,7 +155,7 @@ describe('docs/protocols/stomp.md and the code', () => {
     );
   });
 
-  it('name a test for each MUST of the STOMP 1.2 text', () => {
+  it('name an existing test for each MUST of the STOMP 1.2 specification', () => {
     const files = readdirSync(new URL('test/stomp/', ROOT)).filter((name) => name.endsWith('.test.ts'));
     const tests = new Set(
       files.flatMap((file) => {
@@ -168,7 +168,7 @@ describe('docs/protocols/stomp.md and the code', () => {
     for (const [, name] of rows) assert.ok(tests.has(name), `there is no test: ${name}`);
   });
 
-  it('agree in the example', async () => {
+  it('agree on the example', async () => {
     const [, example = ''] = /```stomp\n([\s\S]*?)```/.exec(PAGE) ?? [];
     const node = await StompNode.start();
     const client = await StompClient.open(node.port);

@@ -26,7 +26,7 @@ describe('an element sent over STOMP', () => {
     await client.ask('SEND', { destination: `/q/N/${queue}`, ...headers }, body);
   };
 
-  it('keeps its body byte for byte, and its types character for character', async () => {
+  it('is stored with its body, content type and content encoding unchanged', async () => {
     for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
       const encoding = contentEncoding === null ? {} : { 'content-encoding': contentEncoding };
       await send({ 'content-type': contentType, 'content-length': bytes.length, ...encoding }, bytes);
@@ -37,7 +37,7 @@ describe('an element sent over STOMP', () => {
     }
   });
 
-  it('comes back over STOMP as it was sent', async () => {
+  it('is returned over STOMP unchanged', async () => {
     for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
       const encoding = contentEncoding === null ? {} : { 'content-encoding': contentEncoding };
       const own = { 'x-ks-hdr-colour': 'blue: light', 'x-ks-hdr-__proto__': 'kept' };
@@ -55,12 +55,12 @@ describe('an element sent over STOMP', () => {
     }
   });
 
-  it('has element headers under lower-case names, with and without the prefix', async () => {
+  it('has element headers under lower-case names, whether they were sent with the prefix x-ks-hdr- or without', async () => {
     await send({ 'X-KS-Hdr-Colour': 'blue', Size: '5', 'x-ks-hdr-size': '6' });
     assert.deepEqual((await node.pop(queue))?.headers, ['colour', 'blue', 'size', '5']);
   });
 
-  it('does not keep what SEND and MESSAGE themselves say', async () => {
+  it('is stored without the protocol headers of SEND and MESSAGE', async () => {
     await send({
       subscription: 'a',
       'message-id': 'b',
@@ -72,7 +72,7 @@ describe('an element sent over STOMP', () => {
     assert.deepEqual((await node.pop(queue))?.headers, ['persistent', 'true']);
   });
 
-  it('matures at x-next-t, or x-delta-t later; the first of the two counts', async () => {
+  it('matures at x-next-t, or after x-delta-t; x-next-t takes precedence', async () => {
     const now = node.clock.now();
     await send({ 'x-next-t': now + 5000 });
     assert.equal((await node.broker.namespace('N').visit(queue).status(null)).next_mature_t, iso(now + 5000));
@@ -84,19 +84,19 @@ describe('an element sent over STOMP', () => {
     assert.equal((await node.sizes(queue)).ready, 1);
   });
 
-  it('is handed out when it matures, to a subscription that waits for it', async () => {
+  it('is delivered to a waiting subscription when it matures', async () => {
     await send({ 'x-delta-t': 3000 }, 'later');
     await client.ask('SUBSCRIBE', { destination: `/q/N/${queue}`, id: 'later' });
     await node.pass(3000, queue);
     assert.equal((await client.expect('MESSAGE')).body.toString(), 'later');
   });
 
-  it('begins with the tries that it was given', async () => {
+  it('starts with the tries of x-tries', async () => {
     await send({ 'x-tries': 3 });
     assert.equal((await node.pop(queue))?.tries, 3);
   });
 
-  it('goes to the queue that its destination names, however that is written', async () => {
+  it('is stored in the queue that its destination names, percent-encoded or not', async () => {
     const names = [
       ['/q/N/plain', 'plain'],
       ['/queue/N/alias', 'alias'],
@@ -114,7 +114,7 @@ describe('an element sent over STOMP', () => {
     }
   });
 
-  it('is refused where its destination names no queue', async () => {
+  it('is rejected if its destination names no queue', async () => {
     const wrong = [
       ['', 'malformed-request'],
       ['a', 'invalid-name'],
@@ -137,7 +137,7 @@ describe('an element sent over STOMP', () => {
     }
   });
 
-  it('is refused where a header of its own is wrong, and nothing is stored', async () => {
+  it('is rejected and not stored if one of its headers is invalid', async () => {
     const wrong = [
       [{ 'x-tries': '1.5' }, 'invalid-parameter'],
       [{ 'x-tries': '-1' }, 'invalid-parameter'],
@@ -167,7 +167,7 @@ describe('an element sent over STOMP', () => {
     assert.deepEqual(await node.sizes('refused'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('is stored when its receipt comes, in the order in which it was sent', async () => {
+  it('is stored before its receipt is sent, in the order of the SENDs', async () => {
     const to = '/q/N/ordered';
     client.write(
       Buffer.concat(Array.from({ length: 100 }, (_, i) => client.frame('SEND', { destination: to }, `${i}`))),
@@ -178,7 +178,7 @@ describe('an element sent over STOMP', () => {
     }
   });
 
-  it('is stored if the queue has room for it, whatever comes with it; the session ends with the first for which it has none', async () => {
+  it('is stored if the queue has capacity for it; the first one that does not fit ends the session', async () => {
     await node.queue('small').storeOptions({ maxElements: 3 });
     const other = await node.client();
     const sends = Array.from({ length: 10 }, (_, i) =>
@@ -192,7 +192,7 @@ describe('an element sent over STOMP', () => {
     assert.equal((await node.sizes('small')).ready, 3);
   });
 
-  it('is taken in many at once, whatever chunks they come in', async () => {
+  it('is stored together with many others, however their frames are chunked', async () => {
     const frames = Buffer.concat(
       Array.from({ length: 40 }, (_, i) => client.frame('SEND', { destination: '/q/N/chunks' }, `body ${i}`)),
     );
@@ -202,8 +202,8 @@ describe('an element sent over STOMP', () => {
   });
 });
 
-describe('a SEND to a queue that was dropped since the last one', () => {
-  it('is refused if there are as many queues as may be', async () => {
+describe('a SEND to a queue that was dropped since the last SEND', () => {
+  it('is rejected if the namespace has maxQueues queues', async () => {
     const node = await StompNode.start();
     try {
       const client = await node.client();
@@ -219,7 +219,7 @@ describe('a SEND to a queue that was dropped since the last one', () => {
   });
 });
 
-describe('a SEND for one group more than a stream may have', () => {
+describe('a SEND that would exceed the maxGroups of a stream', () => {
   it('is answered with an ERROR, and stores nothing', async () => {
     const node = await StompNode.start({ policies: [plain('S', { groups: ['G1'], maxGroups: 1 })] });
     const client = await node.client();

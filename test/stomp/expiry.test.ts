@@ -9,7 +9,7 @@ describe('x-ks-ttl and x-ks-reason', () => {
   let node: StompNode;
   afterEach(() => node.stop());
 
-  it('are rejected on an engine that keeps neither', async () => {
+  it('are rejected with not-supported on an engine that supports neither', async () => {
     node = await StompNode.start({ engine: withoutExpiry(MEMORY_SQLITE) });
     const sender = await node.client();
     sender.send('SEND', { destination: '/q/N/a', 'x-ks-ttl': '1000' }, 'x');
@@ -23,7 +23,7 @@ describe('x-ks-ttl and x-ks-reason', () => {
     await until(() => node.server.counts.unacknowledged === 0);
   });
 
-  it('are rejected if they are out of bounds or misspelt', async () => {
+  it('are rejected if a value is out of bounds or not a number', async () => {
     node = await StompNode.start();
     for (const header of [
       { 'x-ks-ttl': '0' },
@@ -38,8 +38,8 @@ describe('x-ks-ttl and x-ks-reason', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  describe('on an engine that keeps them', () => {
-    it('end an element, which keeps neither as a header', async () => {
+  describe('on an engine that supports them', () => {
+    it('expire an element after x-ks-ttl, which is not stored as a header', async () => {
       node = await StompNode.start({ engine: MEMORY_SQLITE });
       const client = await node.client();
       for (const body of ['a', 'b']) {
@@ -51,7 +51,7 @@ describe('x-ks-ttl and x-ks-reason', () => {
       assert.equal(await node.pop('a'), null);
     });
 
-    it('end an element at a moment too, as other servers of STOMP have it; a length goes before that', async () => {
+    it('expire an element at the moment in expires, unless x-ks-ttl is given; expires:0 means never', async () => {
       node = await StompNode.start({ engine: MEMORY_SQLITE });
       const client = await node.client();
       const expires = node.clock.now() + 2000;
@@ -65,7 +65,7 @@ describe('x-ks-ttl and x-ks-reason', () => {
       assert.deepEqual([await bodyOf(), await bodyOf(), await bodyOf()], ['y', 'z', '']);
     });
 
-    it('end an element of a transaction so long after its SEND', async () => {
+    it('expire an element of a transaction x-ks-ttl after its SEND', async () => {
       node = await StompNode.start({ engine: MEMORY_SQLITE });
       const client = await node.client();
       await client.ask('BEGIN', { transaction: 't' });
@@ -76,7 +76,7 @@ describe('x-ks-ttl and x-ks-reason', () => {
     });
 
     for (const transaction of [undefined, 't']) {
-      it(`tell the dead-letter queue why, ${transaction === undefined ? 'alone' : 'in a transaction'}`, async () => {
+      it(`store the reason of a NACK in the dead letter, ${transaction === undefined ? 'alone' : 'in a transaction'}`, async () => {
         node = await StompNode.start({ engine: MEMORY_SQLITE });
         await node.insertInto('D', 'a', { body: Buffer.from('x'), tries: 1 });
         const client = await node.client();
@@ -93,7 +93,7 @@ describe('x-ks-ttl and x-ks-reason', () => {
       });
     }
 
-    it('may have 1024 bytes', async () => {
+    it('are rejected if the reason has more than 1024 bytes', async () => {
       node = await StompNode.start({ engine: MEMORY_SQLITE });
       await node.insert('a', 'x');
       const client = await node.client();

@@ -7,11 +7,11 @@ import type { ForeignClient, ForeignLibrary, ForeignMessage } from './foreign/cl
 import { LIBRARIES } from './foreign/libraries.ts';
 import { StompNode } from './node.ts';
 
-// Libraries that other people wrote, in three languages and all versions, each put through the same suite.
+// Runs the same suite with third-party client libraries, each in every STOMP version that it supports.
 
-/** Only for tests that would otherwise hang; nothing is measured with it. */
+/** Ends tests that would otherwise hang; nothing is measured with it. */
 const PATIENCE_MS = 120_000;
-/** These libraries keep real time, so it is long enough for a busy machine. */
+/** The libraries use real time, so that this must be long enough for a busy machine. */
 const BEAT_MS = 500;
 
 for (const library of LIBRARIES) {
@@ -45,7 +45,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
     const open = (more: object = {}): Promise<ForeignClient> =>
       library.open({ port: proxy.port, version, login: 'test', passcode: 'test', beats: [0, 0], ...more });
 
-    /** A destination that no other test uses, subscribed to. */
+    /** Subscribes to a destination that no other test uses, and returns it. */
     const subscribed = async (ack: 'auto' | 'client' | 'client-individual'): Promise<string> => {
       queues += 1;
       queue = `foreign-${queues}`;
@@ -61,7 +61,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
         return ready + scheduled + reserved === 0;
       });
 
-    it('sends and gets text, with its type and headers', async () => {
+    it('sends and receives text with its content type and headers', async () => {
       const destination = await subscribed('auto');
       await client.send(destination, Buffer.from('Grüße, ☃'), {
         'content-type': 'text/plain;charset=utf-8',
@@ -76,20 +76,20 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       assert.equal(message.headers.destination, destination);
     });
 
-    it('sends and gets bytes, NULs among them', async () => {
+    it('sends and receives bytes, including NULs', async () => {
       const destination = await subscribed('auto');
       const bytes = Buffer.from(Array.from({ length: 2560 }, (_, i) => i & 255));
       await client.send(destination, bytes);
       assert.deepEqual((await client.next()).body, bytes);
     });
 
-    it('gets many in order', async () => {
+    it('receives many messages in order', async () => {
       const destination = await subscribed('auto');
       for (let i = 0; i < 20; i++) await client.send(destination, Buffer.from(`no. ${i}`));
       for (let i = 0; i < 20; i++) assert.equal(text(await client.next()), `no. ${i}`);
     });
 
-    it('acknowledges one by one', async () => {
+    it('acknowledges messages individually', async () => {
       const destination = await subscribed('client-individual');
       for (const body of ['a', 'b', 'c']) await client.send(destination, Buffer.from(body));
       const [a, b, c] = [await client.next(), await client.next(), await client.next()];
@@ -100,7 +100,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       await empty();
     });
 
-    it('acknowledges all up to one', async () => {
+    it('acknowledges all messages up to one', async () => {
       const destination = await subscribed('client');
       for (const body of ['a', 'b', 'c']) await client.send(destination, Buffer.from(body));
       await client.next();
@@ -111,7 +111,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
 
     // STOMP 1.0 has no NACK.
     if (version !== '1.0') {
-      it('gives back, and gets it again with a try more', async () => {
+      it('receives a message again after a NACK, with one failed try', async () => {
         const destination = await subscribed('client-individual');
         await client.send(destination, Buffer.from('again'));
         await client.nack(await client.next(), { 'x-delta-t': '0' });
@@ -123,7 +123,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       });
     }
 
-    it('has transactions', async () => {
+    it('commits and aborts transactions', async () => {
       const destination = await subscribed('client-individual');
       await client.begin('dropped');
       await client.send(destination, Buffer.from('dropped'), { transaction: 'dropped' });
@@ -140,7 +140,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       await empty();
     });
 
-    it('sends to groups and reads as one', async () => {
+    it('sends to consumer groups and consumes as one of them', async () => {
       const destination = '/q/S/groups';
       await client.subscribe(destination, 'group', 'client-individual', { 'x-ks-group': 'G2' });
       await client.send(destination, Buffer.from('for one'), { 'x-ks-groups': 'G1' });
@@ -153,11 +153,11 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       assert.deepEqual([groups?.G1?.totalSize, groups?.G2?.totalSize ?? 0], [2, 0]);
     });
 
-    it('learns that its password is wrong', async () => {
+    it('reports a wrong password', async () => {
       await assert.rejects(open({ passcode: 'wrong' }), /unauthorized/);
     });
 
-    it('continues after its connection was cut', async () => {
+    it('continues after its connection was reset', async () => {
       const destination = await subscribed('client-individual');
       await client.send(destination, Buffer.from('held'));
       await client.next();
@@ -175,7 +175,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
     });
 
     if (library.beats && version !== '1.0') {
-      it('keeps its connection by heart-beats, and notices when the server sends none', async () => {
+      it('keeps its connection alive with heart-beats, and reconnects when the server sends none', async () => {
         const { counts } = node.server;
         let rest = drive(node.clock);
         const beating = await open({ beats: [BEAT_MS, BEAT_MS] });
@@ -183,14 +183,14 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
           await beating.subscribe('/q/N/beats', 'beats', 'auto');
           await beating.send('/q/N/beats', Buffer.from('alive'));
           assert.equal(text(await beating.next()), 'alive');
-          // Four intervals' worth of line ends: without them it would have been cut after two.
+          // Line ends of four intervals: without them the server would have closed the connection after two.
           const { receivedBytes } = counts;
           await until(() => counts.receivedBytes >= receivedBytes + 4);
           assert.equal(counts.errors, errorsSoFar());
-          // The server falls silent, until the client has had enough.
+          // The server sends no more heart-beats, until the client gives the connection up.
           const { sessions, connections } = counts;
           rest();
-          // Some are back before the server has seen them go.
+          // Some libraries reconnect before the server has noticed that they left.
           await until(() => counts.sessions < sessions || counts.connections > connections);
           rest = drive(node.clock);
           await beating.recover();
@@ -201,7 +201,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       });
     }
 
-    it('goes on at another node after its own was stopped', async () => {
+    it('continues on another node after its own was stopped', async () => {
       const destination = await subscribed('client-individual');
       const before = node;
       node = await start();
@@ -215,12 +215,15 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       await empty();
     });
 
-    /** The one ERROR of this suite is the wrong password. */
+    /** The only ERROR of this suite is that of the wrong password. */
     const errorsSoFar = (): number => 1;
   });
 }
 
-/** Lets the server's clock go with real time, but never so far at once that a busy machine looks like silence. */
+/**
+ * Advances the server's clock with real time, but never so far at once that a delay of a busy machine looks like
+ * silence. Returns a function that stops it.
+ */
 function drive(clock: FakeClock): () => void {
   let at = performance.now();
   const timer = setInterval(() => {

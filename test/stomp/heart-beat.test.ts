@@ -12,7 +12,7 @@ describe('heart-beats', () => {
   afterEach(() => node.stop());
 
   const withBeats = (beats: string): Promise<StompClient> => node.client('1.2', { 'heart-beat': beats });
-  /** A round trip: what either side sent before has arrived. */
+  /** A round trip, after which everything that either side sent before has arrived. */
   const settle = async (client: StompClient): Promise<void> => {
     await client.ask('BEGIN', { transaction: 'x' });
     await client.ask('ABORT', { transaction: 'x' });
@@ -26,7 +26,7 @@ describe('heart-beats', () => {
     }
   });
 
-  it('are not sent to a client that wants none, and not expected of one that sends none', async () => {
+  it('are neither sent to a client that wants none, nor expected from one that sends none', async () => {
     for (const client of [await node.client(), await withBeats('0,0')]) {
       const before = client.received.length;
       node.clock.advance(3_600_000);
@@ -36,7 +36,7 @@ describe('heart-beats', () => {
     }
   });
 
-  it('are line ends that the server sends at least as often as the client wants, but no more than it offers', async () => {
+  it('are line ends that the server sends at the longer interval of what the client wants and the server offers', async () => {
     const slow = await withBeats('0,20000');
     const quick = await withBeats('0,10');
     for (let i = 0; i < 20; i++) {
@@ -47,11 +47,11 @@ describe('heart-beats', () => {
     await settle(slow);
     await settle(quick);
     assert.ok(slow.beats >= 1 && slow.beats <= 2, `${slow.beats}`);
-    // One a second is due; they go out after three quarters of that, and no faster.
+    // One per second is due; the server sends after three quarters of the interval, and no sooner.
     assert.ok(quick.beats >= 20 && quick.beats <= 27, `${quick.beats}`);
   });
 
-  it('leave no gap longer than what was agreed', async () => {
+  it('are sent with no gap longer than the agreed interval', async () => {
     const client = await withBeats('0,2000');
     for (let i = 0; i < 10; i++) {
       const { beats } = client;
@@ -60,7 +60,7 @@ describe('heart-beats', () => {
     }
   });
 
-  it('that do not come from a client end its session, after twice the interval', async () => {
+  it('that a client fails to send end its session after twice the interval', async () => {
     const client = await withBeats('5000,0');
     node.clock.advance(19_999);
     await settle(client);
@@ -72,9 +72,9 @@ describe('heart-beats', () => {
     await until(() => node.server.counts.sessions === 0);
   });
 
-  it('of a client that have come and are not read yet count, as after a pause of the whole process', async () => {
+  it('of a client count as soon as they have arrived, even if the process was paused and has not read them yet', async () => {
     const client = await withBeats('5000,0');
-    // Outside of the phase of the event loop that reads sockets, as timers run.
+    // Leave the phase of the event loop that reads sockets, as timers run outside of it.
     await new Promise(setImmediate);
     client.write('\n');
     node.clock.advance(20_000);
@@ -83,7 +83,7 @@ describe('heart-beats', () => {
     await client.expectError('request-timeout');
   });
 
-  it('of a client are expected at the interval of the slower side', async () => {
+  it('of a client are expected at the longer interval of the two sides', async () => {
     const client = await withBeats('60000,0');
     node.clock.advance(119_999);
     assert.equal(node.server.counts.errors, 0);
@@ -91,7 +91,7 @@ describe('heart-beats', () => {
     await client.expectError('request-timeout');
   });
 
-  it('of a client are any bytes that it sends', async () => {
+  it('of a client may be any bytes that it sends', async () => {
     const client = await withBeats('10000,0');
     const send = ['\n', '\r\n', 'SEND\ndestination:', '/q/N/a\n\nhalf a ', 'body', '\0', '\n'];
     for (const bytes of send) {
@@ -104,7 +104,7 @@ describe('heart-beats', () => {
     assert.equal(node.server.counts.sessions, 1);
   });
 
-  it('are not missed while the server does not read, and are again afterwards', async () => {
+  it('of a client are not required while the server does not read, but again afterwards', async () => {
     const { letGo } = node.holdInserts();
     const client = await withBeats('10000,0');
     // More than a client may have in flight in the engine.
@@ -122,7 +122,7 @@ describe('heart-beats', () => {
     await client.expectError('request-timeout');
   });
 
-  it('do not pile up before a client that reads nothing', async () => {
+  it('do not accumulate for a client that reads nothing', async () => {
     await node.insert('a', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000, 1) })));
     const client = await withBeats('0,1000');
     client.socket.pause();

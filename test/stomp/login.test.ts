@@ -6,7 +6,7 @@ import { FakeClock } from '../support/clock.ts';
 import { StompClient } from './client.ts';
 import { StompNode } from './node.ts';
 
-describe('logging in', () => {
+describe('a login over STOMP', () => {
   let node: StompNode;
   const clock = new FakeClock();
   const authenticator = new PasswordAuthenticator({
@@ -33,7 +33,7 @@ describe('logging in', () => {
     return client;
   };
 
-  it('takes the users and passwords of HTTP', async () => {
+  it('accepts the users and passwords of HTTP', async () => {
     for (const [login, passcode] of [
       ['test', 'test'],
       ['ünï', 'pässwörd ☃'],
@@ -44,14 +44,14 @@ describe('logging in', () => {
     }
   });
 
-  it('takes away spaces around a name and password in STOMP 1.0, and no byte of a letter', async () => {
+  it('trims spaces around name and password in STOMP 1.0, but no byte of a UTF-8 letter', async () => {
     const client = await StompClient.open(node.port);
     client.write('CONNECT\nlogin: voilà \npasscode: à\n\n\0');
     await client.expect('CONNECTED');
     await client.disconnect();
   });
 
-  it('recognises who comes back without another hash', async () => {
+  it('does not hash the password of a recently authenticated user again', async () => {
     const { accepted } = authenticator.counts;
     for (let i = 0; i < 5; i++) {
       const client = await attempt('test', 'test');
@@ -61,7 +61,7 @@ describe('logging in', () => {
     assert.equal(authenticator.counts.accepted, accepted);
   });
 
-  it('refuses what is wrong or missing, and counts it against the address', async () => {
+  it('rejects wrong or missing credentials, and after too many of them all attempts of the address', async () => {
     const wrong = [
       ['test', 'wrong'],
       ['nobody', 'test'],
@@ -87,7 +87,7 @@ describe('logging in', () => {
     clock.advance(60_000);
   });
 
-  it('lets a client send on before it has heard CONNECTED', async () => {
+  it('lets a client send further frames before it has received CONNECTED', async () => {
     const client = await StompClient.open(node.port);
     client.write(
       Buffer.concat([
@@ -101,14 +101,14 @@ describe('logging in', () => {
   });
 });
 
-describe('before CONNECTED', () => {
+describe('the start of a STOMP session', () => {
   let node: StompNode;
   before(async () => {
     node = await StompNode.start();
   });
   after(() => node.stop());
 
-  it('no other frame is taken', async () => {
+  it('accepts no other frame before CONNECT', async () => {
     const commands = ['SEND', 'SUBSCRIBE', 'ACK', 'BEGIN', 'DISCONNECT', 'CONNECTED', 'GET', 'CONNECTS'];
     for (const command of commands) {
       const client = await node.stranger();
@@ -118,13 +118,13 @@ describe('before CONNECTED', () => {
     assert.equal((await node.sizes('a')).ready, 0);
   });
 
-  it('no second CONNECT is taken either', async () => {
+  it('accepts no second CONNECT', async () => {
     const client = await node.client();
     client.send('CONNECT', { 'accept-version': '1.2', login: 'test', passcode: 'test' });
     await client.expectError('malformed-request');
   });
 
-  it('4 KiB are read and no more', async () => {
+  it('reads at most 4 KiB before CONNECTED', async () => {
     const head = await node.stranger();
     head.write(`CONNECT\na:${'x'.repeat(4080)}`);
     head.write('x'.repeat(100));
@@ -142,7 +142,7 @@ describe('before CONNECTED', () => {
     await eager.expectError('headers-too-large');
   });
 
-  it('a client has ten seconds', async () => {
+  it('times out ten seconds after the connection was opened', async () => {
     const silent = await node.stranger();
     const slow = await node.stranger();
     slow.write('CONNECT\nlogin:test\n');
@@ -156,7 +156,7 @@ describe('before CONNECTED', () => {
     await quick.ask('BEGIN', { transaction: 't' });
   });
 
-  it('other protocols are rejected at once', async () => {
+  it('rejects other protocols at once', async () => {
     for (const bytes of [
       'GET / HTTP/1.1\r\nHost: x\r\n\r\n',
       'AMQP\0\x01\0\0',

@@ -140,7 +140,7 @@ describe('a STOMP error names the wrong value and what is allowed', () => {
     });
   }
 
-  it('after the login: an escape sequence', async () => {
+  it('after the login: an undefined escape sequence', async () => {
     const client = await node.client('1.1');
     assert.equal(
       await answer(client, 'SEND\na:\\t\n\n\0'),
@@ -148,7 +148,7 @@ describe('a STOMP error names the wrong value and what is allowed', () => {
     );
   });
 
-  it('with at most 64 characters of it, and what is not visible escaped', async () => {
+  it('with at most 64 characters of the value, invisible ones escaped', async () => {
     const client = await node.client();
     const id = `\u202e${'x'.repeat(100)}`;
     const { length } = (await answer(client, client.frame('UNSUBSCRIBE', { id }))).replace('\\u202e', ' ');

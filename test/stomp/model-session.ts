@@ -6,12 +6,12 @@ export type AckMode = 'auto' | 'client' | 'client-individual';
 
 /** A delivery that a client holds, as the model knows it. */
 export interface HeldInModel {
-  /** What ACK and NACK name it by. */
+  /** The header value by which ACK and NACK name it. */
   readonly key: string;
   readonly delivery: ModelDelivery;
   readonly id: string;
   readonly token: string;
-  /** Which of its session's MESSAGEs it came in: what a cumulative ACK goes by. */
+  /** The number of its MESSAGE in the session, in whose order a cumulative ACK applies. */
   readonly arrival: number;
   isClaimed: boolean;
 }
@@ -23,17 +23,17 @@ export interface SubscriptionInModel {
   readonly group: string;
   readonly mode: AckMode;
   readonly window: number;
-  /** Null: the session keeps its leases for as long as it lives. */
+  /** Null: the session renews its leases as long as it lives. */
   readonly leaseMs: number | null;
-  /** In the order of hand-out. */
+  /** In the order of delivery. */
   held: HeldInModel[];
 }
 
-/** One client of the model's world: what it subscribed to, and a reader that sorts what comes. */
+/** One client of the model's world: its subscriptions, and a reader that dispatches received frames. */
 export class ModelSession {
   readonly version: StompVersion;
   readonly subscriptions: SubscriptionInModel[] = [];
-  /** MESSAGEs that the model has not looked at yet. */
+  /** MESSAGEs that were not compared with the model yet. */
   inbox: ServerFrame[] = [];
   /** The ERROR that ended it. */
   error: ServerFrame | null = null;
@@ -54,7 +54,7 @@ export class ModelSession {
     return new ModelSession(await StompClient.login(port, version));
   }
 
-  /** Sends a frame; answers the code of the ERROR that ended the session, or null for its RECEIPT. */
+  /** Sends a frame; returns the code of the ERROR that ended the session, or null after its RECEIPT. */
   async ask(command: string, headers: Headers, body: string | Uint8Array = ''): Promise<string | null> {
     this.#asked += 1;
     const receipt = `r${this.#asked}`;
@@ -65,7 +65,7 @@ export class ModelSession {
     return this.error?.headers.get('message') ?? null;
   }
 
-  /** How ACK and NACK name a message of this session's version. */
+  /** The headers by which ACK and NACK name a message in this session's version. */
   names(subscription: SubscriptionInModel, { key }: HeldInModel): Headers {
     return this.version === '1.2' ? { id: key } : { 'message-id': key, subscription: subscription.id };
   }

@@ -19,7 +19,7 @@ import type { StompNode } from './node.ts';
 
 /** The server behind STOMP, the model of what it stores, and what each client holds. */
 export class StompWorld extends SessionWorld<StompNode> {
-  /** By number of the client. */
+  /** By client number. */
   readonly #sessions = new Map<number, ModelSession>();
   readonly #transactions = new Map<ModelSession, Transaction>();
 
@@ -83,7 +83,7 @@ export class StompWorld extends SessionWorld<StompNode> {
     await this.settle();
   }
 
-  /** ACK, or NACK where there is a delay. */
+  /** ACK if `delayMs` is null, else NACK. */
   async settleOne(client: number, index: number, delayMs: number | null): Promise<void> {
     const session = await this.#session(client);
     const choices = session.subscriptions.flatMap((subscription) =>
@@ -110,7 +110,7 @@ export class StompWorld extends SessionWorld<StompNode> {
     await this.settle();
   }
 
-  /** Names a message that the client does not hold: the session ends. */
+  /** Acknowledges a message that the client does not hold, which ends the session. */
   async settleWrong(client: number): Promise<void> {
     const session = await this.#session(client);
     const [subscription] = session.subscriptions;
@@ -143,7 +143,7 @@ export class StompWorld extends SessionWorld<StompNode> {
     await this.settle();
   }
 
-  /** The client's connection is cut, or it says DISCONNECT. */
+  /** The client sends DISCONNECT if `isPolite`, else its connection is reset. */
   async leave(client: number, isPolite: boolean): Promise<void> {
     const session = this.#sessions.get(client);
     if (session === undefined) return;
@@ -162,7 +162,7 @@ export class StompWorld extends SessionWorld<StompNode> {
     return session;
   }
 
-  /** The session went on, or ended with the ERROR that the model's refusal stands for. */
+  /** Checks that the session continued, or ended with the ERROR of the model's outcome. */
   async #expect(session: ModelSession, refusal: string | null, outcome: string | null): Promise<void> {
     assert.equal(refusal, outcome === null ? null : CODES[outcome]);
     if (outcome !== null) this.#ended(session);
@@ -188,7 +188,7 @@ export class StompWorld extends SessionWorld<StompNode> {
     );
   }
 
-  /** All or nothing. Answers why nothing, or null. */
+  /** Applies all of the transaction or nothing. Returns the outcome that prevented it, or null. */
   #commit({ sends, settlements }: Transaction): string | null {
     const all = settlements.flatMap(({ subscription, held }) => held.map((one) => ({ subscription, one })));
     const lost = all
@@ -259,9 +259,9 @@ export class StompWorld extends SessionWorld<StompNode> {
       arrival: session.arrivalOf(frame),
       isClaimed: false,
     };
-    // An element that comes again takes the place of the one whose lease ran out.
+    // A redelivered element replaces the one whose lease expired.
     subscription.held = [...subscription.held.filter((one) => one.id !== id), held];
-    // Within a COMMIT the server may hand out what was sent before what a NACK gave back.
+    // Within a COMMIT, the server may deliver new elements before those that a NACK returned.
     subscription.held.sort((a, b) => a.arrival - b.arrival);
     assert.ok(subscription.held.length <= subscription.window, 'the window is kept');
   }
@@ -307,7 +307,7 @@ function roomOf({ mode, window, held }: SubscriptionInModel): number {
   return mode === 'auto' ? Number.MAX_SAFE_INTEGER : window - held.length;
 }
 
-/** What an ACK or NACK of one is about. */
+/** The messages that an ACK or NACK of `named` settles. */
 function selected({ mode, held }: SubscriptionInModel, named: HeldInModel): HeldInModel[] {
   if (mode !== 'client') return [named];
   return held.slice(0, held.indexOf(named) + 1).filter(({ isClaimed }) => !isClaimed);

@@ -12,7 +12,7 @@ type Command = fc.AsyncCommand<StompWorld, StompWorld>;
 const wanted = fc.record({
   ...consumed,
   mode: fc.constantFrom('auto' as const, 'client' as const, 'client-individual' as const),
-  // For larger ones it is left open when they are filled again.
+  // When a larger window is refilled is not specified.
   window: fc.constantFrom(1, 2, 3),
 });
 
@@ -56,11 +56,11 @@ const commands: fc.Arbitrary<Command>[] = [
 ];
 
 /**
- * The sequential model of the storage contract once more, through STOMP: with windows, all ways to acknowledge,
- * transactions, clients that come and go, and queues that are paused.
+ * Runs the sequential model of the storage contract through STOMP: with windows, all ack modes, transactions, clients
+ * that connect and disconnect, and paused queues.
  */
 describe('STOMP', () => {
-  it('does what the sequential model does, in any history', async () => {
+  it('behaves like the sequential model in any history', async () => {
     await checkHistories(commands, { runs: RUNS, maxCommands: 100 }, async (history) => {
       const node = await StompNode.start({ policies: MODEL_POLICIES });
       const world = new StompWorld(node, MODEL_POLICIES);

@@ -26,14 +26,14 @@ export class StompNode extends SessionNode<StompServer> {
     return node;
   }
 
-  /** A client that is logged in; it is cut when the node stops, if it is still there. */
+  /** Returns a client that is logged in. Its connection is cut when the node stops. */
   async client(version: StompVersion = '1.2', headers: Record<string, string> = {}): Promise<StompClient> {
     const client = await StompClient.login(this.port, version, headers);
     this.#clients.push(client);
     return client;
   }
 
-  /** A connection on which nothing was said. */
+  /** Returns a connection on which nothing was sent. */
   async stranger(): Promise<StompClient> {
     const client = await StompClient.open(this.port);
     this.#clients.push(client);
@@ -49,9 +49,12 @@ export class StompNode extends SessionNode<StompServer> {
   }
 }
 
-/** One large body, read in parts, with the time between them in which a client that takes nothing is cut. */
+/**
+ * Reads one large body in parts. After each part it lets the time pass after which a client that reads nothing is
+ * disconnected.
+ */
 export async function readSlowly(node: StompNode, client: StompClient): Promise<void> {
-  // Each part is more than the kernels hold, so that the server's has taken some of it since the last look.
+  // Each part is larger than the socket buffers of the kernels, so that every time-out sees that some of it was read.
   const [size, part] = [60_000_000, 12_000_000];
   await node.insert('large', { body: Buffer.alloc(size, 'x') });
   let bytes = 0;

@@ -6,8 +6,8 @@ import { elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support
 import { until } from '../support/until.ts';
 import type { Headers, ServerFrame, StompClient } from './client.ts';
 
-// Rows of docs/protocols/parity.md: a test's name begins with the row's. Those about what an element carries are
-// in parity.test.ts.
+// Rows of docs/protocols/parity.md: the name of a test starts with that of its row. The rows about the parts of an
+// element are in parity.test.ts.
 
 describe('HTTP and STOMP alike', () => {
   let node: ParityNode;
@@ -33,7 +33,7 @@ describe('HTTP and STOMP alike', () => {
     const { size, schedSize, resvSize } = jsonOf<Record<string, unknown>>(await http.status(ns, queue));
     return [size, schedSize, resvSize];
   };
-  /** Subscribes a client of its own and answers the first message. */
+  /** Subscribes with a new client; returns it and its first message. */
   const subscribed = async (
     ack: string,
     headers: Headers = {},
@@ -51,7 +51,7 @@ describe('HTTP and STOMP alike', () => {
   };
   const ackOf = ({ headers }: ServerFrame): Headers => ({ id: headers.get('ack') ?? '' });
 
-  it('queue: odd names are the same queue', async () => {
+  it('queue: a name with special characters is the same queue', async () => {
     for (const name of ['a/b', '%2F', 'ü ☃', '..', 'a:b', 'a\\b', '__proto__']) {
       await stomp.ask('SEND', { destination: destination(name) }, name);
       assert.equal((await http.get('N', name, { to: 0 })).body.toString(), name);
@@ -62,7 +62,7 @@ describe('HTTP and STOMP alike', () => {
     }
   });
 
-  it('delay: seconds here are milliseconds there', async () => {
+  it('delay: HTTP takes seconds, STOMP milliseconds', async () => {
     fresh();
     await send({ 'x-delta-t': 1500 });
     await http.insert('N', queue, 'x', { delay: 1.5 });
@@ -76,7 +76,7 @@ describe('HTTP and STOMP alike', () => {
     await client.disconnect();
   });
 
-  it('time to live: seconds here are milliseconds there', async () => {
+  it('time to live: HTTP takes seconds, STOMP milliseconds', async () => {
     fresh();
     await send({ 'x-ks-ttl': 1500 });
     await http.insert('N', queue, 'x', { query: { ttl: '1.5' } });
@@ -86,7 +86,7 @@ describe('HTTP and STOMP alike', () => {
     assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
   });
 
-  it('reason: what one says at a rollback, the other reads in the dead-letter queue', async () => {
+  it('reason: the reason of a rollback in one protocol is readable in the dead letter over the other', async () => {
     const reason = 'schlüssel "7" fehlt';
     fresh();
     await http.insert('jobs', queue, 'x', { tries: 1 });
@@ -105,7 +105,7 @@ describe('HTTP and STOMP alike', () => {
     await stomp.ask('UNSUBSCRIBE', { id: 'dead' });
   });
 
-  it('holder: has the tid of the get, or one that begins with the session', async () => {
+  it('holder: has the tid of the get over HTTP, or one that begins with the session over STOMP', async () => {
     fresh();
     await insert();
     await insert();
@@ -122,7 +122,7 @@ describe('HTTP and STOMP alike', () => {
     await client.disconnect();
   });
 
-  it('pop: what one took, the other does not find', async () => {
+  it('pop: an element popped over one protocol is gone for the other', async () => {
     fresh();
     await insert();
     const [client] = await subscribed('auto');
@@ -133,7 +133,7 @@ describe('HTTP and STOMP alike', () => {
     await client.disconnect();
   });
 
-  it('reserve: what one holds, the other waits for', async () => {
+  it('reserve: an element reserved over STOMP is not delivered over HTTP until it is returned', async () => {
     for (const mode of ['client', 'client-individual']) {
       fresh();
       await insert();
@@ -145,7 +145,7 @@ describe('HTTP and STOMP alike', () => {
     }
   });
 
-  it('commit: finishes for good', async () => {
+  it('commit: removes the element', async () => {
     fresh();
     await insert();
     const [client, message] = await subscribed('client');
@@ -156,7 +156,7 @@ describe('HTTP and STOMP alike', () => {
     assert.equal((await http.commit('N', queue, id)).status, 404);
   });
 
-  it('rollback: one failed try more, after the delay', async () => {
+  it('rollback: counts a failed try, and delays the element', async () => {
     fresh();
     await insert();
     const [client, message] = await subscribed('client-individual');
@@ -174,7 +174,7 @@ describe('HTTP and STOMP alike', () => {
     await second.disconnect();
   });
 
-  it('lease: one that runs out is a failed try for both', async () => {
+  it('lease: an expired lease counts a failed try for both', async () => {
     fresh();
     await insert();
     const [client] = await subscribed('client', { 'x-lease': 5000 });
@@ -191,7 +191,7 @@ describe('HTTP and STOMP alike', () => {
     await second.disconnect();
   });
 
-  it('dead letter: failed tries of all consumers count together', async () => {
+  it('dead letter: failed tries over both protocols are counted together', async () => {
     fresh();
     await send({ 'x-ks-hdr-colour': 'blue' }, 'jobs');
     const reserved = await http.reserve('jobs', queue, { to: 0 });
@@ -217,7 +217,7 @@ describe('HTTP and STOMP alike', () => {
     await stomp.ask('UNSUBSCRIBE', { id: 'dead' });
   });
 
-  it('options of a queue: they hold for both', async () => {
+  it('options of a queue: apply to both', async () => {
     fresh();
     const options = { maxElements: 1, ttl: 60, lease: 5, retryDelay: { first: 7 } };
     await http.setOptions('N', queue, options);
@@ -239,7 +239,7 @@ describe('HTTP and STOMP alike', () => {
     assert.equal((await http.get('N', queue, { to: 0 })).status, 504);
   });
 
-  it('pause: holds back both, and lets inserts in', async () => {
+  it('pause: stops deliveries of both, but not inserts', async () => {
     fresh();
     await http.pause('N', queue);
     await send();
@@ -252,7 +252,7 @@ describe('HTTP and STOMP alike', () => {
     await client.disconnect();
   });
 
-  it('rights: the same user may do the same', async () => {
+  it('rights: allow the same user the same operations', async () => {
     fresh();
     await insert();
     for (const [name, may] of [
@@ -279,7 +279,7 @@ describe('HTTP and STOMP alike', () => {
     }
   });
 
-  it('owner of a reservation: what a STOMP client holds is its user alone to settle over HTTP without a token', async () => {
+  it('owner of a reservation: an element held over STOMP can be settled over HTTP without a token by the same user only', async () => {
     fresh();
     await insert();
     const [client, message] = await subscribed('client-individual');
@@ -291,7 +291,7 @@ describe('HTTP and STOMP alike', () => {
     await client.disconnect();
   });
 
-  it('limits: a body that is too large for one is for the other', async () => {
+  it('limits: apply the same body limit to both', async () => {
     for (const [length, fits] of [
       [BODY_LIMIT, true],
       [BODY_LIMIT + 1, false],
@@ -309,7 +309,7 @@ describe('HTTP and STOMP alike', () => {
     }
   });
 
-  it('a client that goes: what it held is there for the other', async () => {
+  it('a client that goes: its unsettled elements are available to the other protocol', async () => {
     fresh();
     await insert();
     const [client] = await subscribed('client');
@@ -328,7 +328,7 @@ describe('HTTP and STOMP alike', () => {
     await second.disconnect();
   });
 
-  it('many at once: a take of many and a window bring the same elements, and neither those of the other', async () => {
+  it('many at once: a take of many and a window deliver elements in the same order, and no element twice', async () => {
     fresh();
     for (const body of ['a', 'b', 'c', 'd', 'e']) await insert(body);
     const path = `/q/N/${encodeURIComponent(queue)}/take`;
@@ -362,7 +362,7 @@ describe('HTTP and STOMP alike', () => {
     await client.disconnect();
   });
 
-  it('repeated inserts: a key stores once, and a SEND each time', async () => {
+  it('repeated inserts: an idempotency key stores once, but every SEND is stored', async () => {
     fresh();
     const headers = { 'idempotency-key': 'once' };
     await http.insert('N', queue, 'x', { headers });

@@ -8,10 +8,10 @@ import { sampleBodies } from '../support/bodies.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import type { StompClient } from './client.ts';
 
-/** Headers tried; `npm run test:fuzz` has the 10,000 that F17 of the reliability plan asks for. */
+/** How many headers are tried; `npm run test:fuzz` tries 10,000, as F17 of the reliability plan requires. */
 const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 200);
 
-describe('what an element carries, over HTTP and over STOMP', () => {
+describe('an element inserted and consumed over HTTP and STOMP', () => {
   let node: ParityNode;
   let harness: Harness;
   let http: QueueClient;
@@ -28,7 +28,7 @@ describe('what an element carries, over HTTP and over STOMP', () => {
   const connect = (): Promise<StompClient> => node.stompClient();
   const to = (queue: string, ns = 'N'): string => `/q/${ns}/${queue}`;
 
-  it('body, content type, content encoding, element headers: sent over STOMP, got over HTTP as they were sent', async () => {
+  it('body, content type, content encoding, element headers: sent over STOMP, received unchanged over HTTP', async () => {
     for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
       const queue = harness.queue();
       const encoding = contentEncoding === null ? {} : { 'content-encoding': contentEncoding };
@@ -59,7 +59,7 @@ describe('what an element carries, over HTTP and over STOMP', () => {
     }
   });
 
-  it('id, text in headers: inserted over HTTP, got over STOMP as they were inserted', async () => {
+  it('id, text in headers: inserted over HTTP, received unchanged over STOMP', async () => {
     for (const { name, bytes, contentType, contentEncoding } of sampleBodies()) {
       const queue = harness.queue();
       const headers = {
@@ -79,14 +79,14 @@ describe('what an element carries, over HTTP and over STOMP', () => {
       assert.equal(message.headers.get('content-encoding') ?? null, contentEncoding);
       assert.equal(message.headers.get('x-ks-hdr-colour'), 'blue; light');
       assert.equal(message.headers.get('x-ks-hdr-text'), 'Grüße ☃');
-      // Bytes that are not UTF-8 are taken for ISO 8859-1, since STOMP has nothing but UTF-8.
+      // Bytes that are not UTF-8 are read as ISO 8859-1, since STOMP allows only UTF-8.
       assert.equal(message.headers.get('x-ks-hdr-latin'), 'Grüße');
       assert.equal(message.headers.get('x-tries'), '2');
       await stomp.ask('UNSUBSCRIBE', { id: queue });
     }
   });
 
-  it('maturity, tries, groups: are the same by both', async () => {
+  it('maturity, tries, groups: are the same over both protocols', async () => {
     const queue = harness.queue();
     const at = harness.opened.now() + 60_000;
     await stomp.ask('SEND', {
@@ -104,7 +104,7 @@ describe('what an element carries, over HTTP and over STOMP', () => {
     assert.equal((await http.get('events', queue, { to: 0 })).status, 504);
   });
 
-  it('settled: what a STOMP client holds may be settled over HTTP, and its ACK is refused then', async () => {
+  it('settled: an element held over STOMP may be settled over HTTP; its later ACK is rejected', async () => {
     const queue = harness.queue();
     const client = await connect();
     await http.insert('N', queue, 'x');
@@ -115,7 +115,7 @@ describe('what an element carries, over HTTP and over STOMP', () => {
     await client.expectError('element-not-found');
   });
 
-  it('consumers: are listed, and cancelled, over HTTP', async () => {
+  it('consumers: of STOMP are listed and cancelled over HTTP', async () => {
     const queue = harness.queue();
     const client = await connect();
     await client.ask('SUBSCRIBE', { destination: to(queue), id: 's' });
@@ -127,7 +127,7 @@ describe('what an element carries, over HTTP and over STOMP', () => {
     assert.deepEqual(jsonOf(await http.consumers('N', queue)), []);
   });
 
-  it('refused headers: all others come back identical from both', async () => {
+  it('refused headers: all other headers are returned unchanged over both protocols', async () => {
     const name = fc.oneof(
       { weight: 4, arbitrary: fc.stringMatching(/^[a-zA-Z0-9-]{1,12}$/) },
       { weight: 1, arbitrary: fc.string({ minLength: 1, maxLength: 6 }) },
@@ -185,7 +185,7 @@ describe('what an element carries, over HTTP and over STOMP', () => {
     assert.ok(kept > HEADERS_TRIED / 4 && refused > HEADERS_TRIED / 20, `${kept} kept, ${refused} refused`);
   });
 
-  it('limits: headers are refused over STOMP where they are more than HTTP could return', async () => {
+  it('limits: headers are rejected over STOMP if HTTP could not return them', async () => {
     for (const headers of [
       Object.fromEntries(Array.from({ length: 65 }, (_, i) => [`x-ks-hdr-${i}`, 'v'])),
       { 'x-ks-hdr-long': 'x'.repeat(8189) },
@@ -203,13 +203,13 @@ describe('what an element carries, over HTTP and over STOMP', () => {
   });
 });
 
-/** An element header of an answer as the text that its bytes are. */
+/** An element header of a response, decoded as UTF-8. */
 function textIn(answer: Answer, name: string): string | undefined {
   const bytes = elementHeadersOf(answer).get(name);
   return bytes === undefined ? undefined : Buffer.from(bytes, 'latin1').toString();
 }
 
-/** A lone surrogate cannot be sent at all: it has no form in UTF-8. */
+/** Replaces lone surrogates, which UTF-8 cannot encode. */
 function wellFormed(text: string): string {
   return text.toWellFormed();
 }

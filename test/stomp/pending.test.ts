@@ -6,11 +6,11 @@ import { memoryInUse } from '../support/memory.ts';
 import { until } from '../support/until.ts';
 import { StompNode } from './node.ts';
 
-describe('what a STOMP client has asked for', () => {
+describe('frames of a STOMP client', () => {
   let node: StompNode;
   afterEach(() => node.stop());
 
-  it('is stored in several calls if its elements have very many groups together', async () => {
+  it('are stored in several engine calls if their elements have very many groups in total', async () => {
     const groups = Array.from({ length: LIMITS.groups }, (_, i) => `g${i}`);
     node = await StompNode.start({ policies: [plain('N', { groups })] });
     const client = await node.client();
@@ -41,7 +41,7 @@ describe('what a STOMP client has asked for', () => {
     );
   });
 
-  it('retains nothing else that came with a small body, while the engine does not reply', async () => {
+  it('retain no other bytes received with a small body while the engine does not reply', async () => {
     node = await StompNode.start();
     const client = await node.client();
     const { storage } = node.engine.engine;
@@ -67,7 +67,7 @@ describe('what a STOMP client has asked for', () => {
     assert.ok(retained < 200 * 20_000, `200 bodies of 5 bytes retain ${retained} bytes`);
   });
 
-  it('retains nothing else that came with the start of a frame, while the rest does not come', async () => {
+  it('retain no other bytes received with the start of a frame while the rest is missing', async () => {
     node = await StompNode.start();
     const clients = await Promise.all(Array.from({ length: 50 }, () => node.client()));
     const heartBeats = Buffer.alloc(60_000, '\n');
@@ -79,7 +79,7 @@ describe('what a STOMP client has asked for', () => {
     assert.ok(retained < 50 * 20_000, `50 starts of frames retain ${retained} bytes`);
   });
 
-  it('is confirmed by receipts that retain no heads of its frames, if it does not read them', async () => {
+  it('are confirmed with receipts that do not retain the heads of the frames while the client does not read', async () => {
     node = await StompNode.start();
     const client = await node.client();
     client.socket.pause();
@@ -94,7 +94,7 @@ describe('what a STOMP client has asked for', () => {
       sent += Buffer.concat(frames).length;
       await until(() => counts.receivedBytes === sent);
     };
-    // The kernels take the first ones.
+    // The socket buffers of the kernels take the first receipts.
     while (counts.outgoingBytes < 20_000) await send();
     const before = await memoryInUse();
     while (counts.outgoingBytes < 1_000_000) await send();
@@ -102,7 +102,7 @@ describe('what a STOMP client has asked for', () => {
     assert.ok(retained < 5_000_000, `a megabyte of receipts retains ${retained} bytes`);
   });
 
-  it('is no reason to retain the heads of its frames', async () => {
+  it('create subscriptions that do not retain the heads of the frames', async () => {
     node = await StompNode.start();
     const client = await node.client();
     const before = await memoryInUse();

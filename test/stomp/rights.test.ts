@@ -15,7 +15,7 @@ describe('rights over STOMP', () => {
   const send = { command: 'SEND', headers: { destination: '/q/N/a' } } as const;
   const subscribe = { command: 'SUBSCRIBE', headers: { destination: '/q/N/a', id: 's' } } as const;
 
-  it('SEND needs write, SUBSCRIBE needs read; a namespace that one may not see is unknown', async () => {
+  it('SEND needs write, SUBSCRIBE needs read; a namespace without any right is reported as not found', async () => {
     const table = [
       ['reader', send, 'forbidden'],
       ['reader', subscribe, null],
@@ -38,7 +38,7 @@ describe('rights over STOMP', () => {
     }
   });
 
-  it('what is unknown and what is foreign are answered alike', async () => {
+  it('an unknown namespace and one without any right get the same ERROR', async () => {
     const answers: string[] = [];
     for (const ns of ['S', 'X']) {
       const client = await as('writer');
@@ -49,14 +49,14 @@ describe('rights over STOMP', () => {
     assert.equal(answers[0], answers[1]);
   });
 
-  it('are asked inside a transaction as well', async () => {
+  it('are checked for frames of a transaction as well', async () => {
     const client = await as('reader');
     await client.ask('BEGIN', { transaction: 't' });
     client.send('SEND', { destination: '/q/N/a', transaction: 't' });
     await client.expectError('forbidden');
   });
 
-  it('are asked at COMMIT again, for what a transaction stores', async () => {
+  it('are checked again at COMMIT for the SENDs of a transaction', async () => {
     const client = await as('writer');
     await client.ask('BEGIN', { transaction: 't' });
     await client.ask('SEND', { destination: '/q/N/committed', transaction: 't' });
@@ -66,14 +66,14 @@ describe('rights over STOMP', () => {
     assert.equal((await node.sizes('committed')).ready, 0);
   });
 
-  it('are asked for a destination that was used before with another right', async () => {
+  it('are checked for a destination that was used before with another right', async () => {
     const client = await as('reader');
     await client.ask('SUBSCRIBE', { destination: '/q/N/both', id: 's' });
     client.send('SEND', { destination: '/q/N/both' });
     await client.expectError('forbidden');
   });
 
-  it('follow a reload of the users: a session that may not read any more ends', async () => {
+  it('follow a reload of the users: a session ends if it may no longer read from its subscription', async () => {
     const known = new TestAuthenticator();
     const userOf = (name: string): User | null =>
       known.recall(`Basic ${Buffer.from(`${name}:${name}`).toString('base64')}`);
@@ -91,8 +91,8 @@ describe('rights over STOMP', () => {
     await writes.expectError('unauthorized');
   });
 
-  it('leave a line in the log where they were missing', async () => {
-    // The same is said once a minute, and what was left out is said with the minute's end.
+  it('are logged if they are missing', async () => {
+    // A repeated warning is logged at most once a minute, and what was suppressed at the end of that minute.
     node.clock.advance(60_000);
     node.clock.advance(60_000);
     const client = await as('reader');

@@ -18,7 +18,7 @@ describe('Settling over STOMP', () => {
   });
   afterEach(() => node.stop());
 
-  /** Subscribes and answers what the given number of messages are acknowledged by. */
+  /** Subscribes; returns the `ack` headers of the first `count` messages. */
   async function take(
     destination: string,
     count: number,
@@ -31,7 +31,7 @@ describe('Settling over STOMP', () => {
   }
 
   describe('NACK', () => {
-    it('lets an element come again after five seconds, one failed try more', async () => {
+    it('redelivers an element after five seconds, with one more failed try', async () => {
       await node.insert('a', 'x');
       const [id = ''] = await take('/q/N/a', 1);
       await client.ask('NACK', { id });
@@ -44,7 +44,7 @@ describe('Settling over STOMP', () => {
       assert.equal(headers.get('x-mature'), new Date(node.clock.now()).toISOString());
     });
 
-    it('takes the delay of x-delta-t, and 0 means at once', async () => {
+    it('redelivers an element after x-delta-t; 0 means at once', async () => {
       await node.insert('a', 'x');
       const [id = ''] = await take('/q/N/a', 1);
       await client.ask('NACK', { id, 'x-delta-t': 0 });
@@ -55,7 +55,7 @@ describe('Settling over STOMP', () => {
       assert.equal((await client.expect('MESSAGE')).headers.get('x-tries'), '2');
     });
 
-    it('takes the moment of x-next-t, and one that has passed means at once', async () => {
+    it('redelivers an element at x-next-t; a moment in the past means at once', async () => {
       await node.insert('a', 'x');
       const [id = ''] = await take('/q/N/a', 1);
       await client.ask('NACK', { id, 'x-next-t': node.clock.now() + 60_000, 'x-delta-t': 0 });
@@ -67,7 +67,7 @@ describe('Settling over STOMP', () => {
       await client.expect('MESSAGE');
     });
 
-    it('takes the moment of x-next-t by a clock that was set back', async () => {
+    it('redelivers an element at x-next-t by the wall clock, even if that was set back', async () => {
       await node.insert('a', 'x');
       const [id = ''] = await take('/q/N/a', 1);
       node.clock.setWallTime(node.clock.now() - 3_600_000);
@@ -78,7 +78,7 @@ describe('Settling over STOMP', () => {
       await client.expect('MESSAGE');
     });
 
-    it('is refused where its delay is none, and the element goes back all the same', async () => {
+    it('is rejected if its delay is invalid, and the element is returned nevertheless', async () => {
       for (const headers of [{ 'x-delta-t': '-1' }, { 'x-delta-t': 'soon' }, { 'x-next-t': '1.5' }]) {
         client = await node.client();
         await node.insert('a', 'x');
@@ -90,7 +90,7 @@ describe('Settling over STOMP', () => {
       }
     });
 
-    it('moves an element that failed too often to the dead-letter queue', async () => {
+    it('moves an element to the dead-letter queue after maxTries failed tries', async () => {
       await node.insertInto('D', 'a', 'x');
       const [id = ''] = await take('/q/D/a', 1);
       await client.ask('SUBSCRIBE', { destination: '/q/D/__deadletter__', id: 'dead' });
@@ -106,7 +106,7 @@ describe('Settling over STOMP', () => {
   });
 
   describe('ACK', () => {
-    it('of many messages in one write is one receipt each, when all is done', async () => {
+    it('of each of many messages in one write gets a receipt, after all of them took effect', async () => {
       await node.insert('a', ...Array.from({ length: 50 }, (_, i) => `${i}`));
       const acks = await take('/q/N/a', 50);
       client.write(
@@ -120,7 +120,7 @@ describe('Settling over STOMP', () => {
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('and NACK of one write are each done', async () => {
+    it('and NACK in one write each take effect', async () => {
       await node.insert('a', '0', '1', '2', '3');
       const acks = await take('/q/N/a', 4);
       client.write(
@@ -134,7 +134,7 @@ describe('Settling over STOMP', () => {
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 2, reserved: 0 });
     });
 
-    it('of thousands of messages is several calls of the engine; the ERROR of one comes when those before it are done', async () => {
+    it('of thousands of messages takes several engine calls; the ERROR of one is sent after the earlier ones took effect', async () => {
       const count = 2500;
       await node.insert('a', ...Array.from({ length: count }, () => 'x'));
       client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': count });
@@ -161,7 +161,7 @@ describe('Settling over STOMP', () => {
       assert.deepEqual(await node.sizes('a'), { ready: 500, scheduled: 0, reserved: 0 });
     });
 
-    it('that is refused among others: those take effect and are receipted, then comes the ERROR', async () => {
+    it('that is rejected among others gets its ERROR after the others took effect and got their receipts', async () => {
       await node.insert('a', '0', '1', '2');
       const acks = await take('/q/N/a', 3, { 'x-lease': '1000', 'x-wsize': '3' });
       node.clock.advance(1001);
@@ -180,7 +180,7 @@ describe('Settling over STOMP', () => {
       ['UNSUBSCRIBE', { id: 's' }],
       ['DISCONNECT', {}],
     ] as const) {
-      it(`with an ${command} in the same write takes nothing more for the client`, async () => {
+      it(`followed by ${command} in the same write takes no further elements for the client`, async () => {
         await node.insert('a', '0', '1', '2', '3');
         const acks = await take('/q/N/a', 2, { 'x-wsize': '2' });
         const { storage } = node.engine.engine;
@@ -198,7 +198,7 @@ describe('Settling over STOMP', () => {
       });
     }
 
-    it('names a message by the whole of its ack header', async () => {
+    it('must name a message by its complete ack header', async () => {
       await node.insert('a', ...Array.from({ length: 37 }, (_, i) => `${i}`));
       const acks = await take('/q/N/a', 37);
       assert.equal(acks.at(-1), '1-11');
@@ -216,7 +216,7 @@ describe('Settling over STOMP', () => {
       assert.match(error.body.toString(), /^There is no element \S+ in "a"\.$/);
     });
 
-    it('of an element that was returned in between is rejected: its reservation is over', async () => {
+    it('of an element whose reservation was released in between is rejected with lease-lost', async () => {
       await node.insert('a', 'x');
       const [id = ''] = await take('/q/N/a', 1, { 'x-wsize': '1' });
       const { storage } = node.engine.engine;
@@ -238,7 +238,7 @@ describe('Settling over STOMP', () => {
   });
 
   describe('consumer groups', () => {
-    it('of SEND are the groups that read the element', async () => {
+    it('of SEND are the groups that receive the element', async () => {
       await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': ' G1 , G2,G1' }, 'both');
       await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': 'G2' }, 'second');
       await client.ask('SEND', { destination: '/q/S/a' }, 'default');
@@ -246,7 +246,7 @@ describe('Settling over STOMP', () => {
       assert.equal(await bodies('G2'), 'both,second,default');
     });
 
-    it('of SUBSCRIBE is the group that it reads as, the first of the namespace where none is given', async () => {
+    it('of SUBSCRIBE select the group to consume as, by default the first of the namespace', async () => {
       await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': 'G1' }, 'first');
       await client.ask('SEND', { destination: '/q/S/a', 'x-ks-groups': 'ünï' }, 'second');
       await client.ask('SUBSCRIBE', { destination: '/q/S/a', id: '1' });
@@ -265,7 +265,7 @@ describe('Settling over STOMP', () => {
       );
     });
 
-    it('of ACK and NACK must be that of the reserve, or left out', async () => {
+    it('of ACK and NACK must be that of the reservation, or left out', async () => {
       for (const command of ['ACK', 'NACK']) {
         await node.insertInto('S', command, '1', '2', '3');
         const other = await node.client();
@@ -287,7 +287,7 @@ describe('Settling over STOMP', () => {
       }
     });
 
-    it('of ACK is trimmed as that of SUBSCRIBE is', async () => {
+    it('are trimmed in ACK as in SUBSCRIBE', async () => {
       await node.insertInto('S', 'a', 'x');
       const group = { 'x-ks-group': ' G2 ' };
       await client.ask('SUBSCRIBE', { destination: '/q/S/a', id: 's', ack: 'client', ...group });
@@ -295,7 +295,7 @@ describe('Settling over STOMP', () => {
       await client.ask('ACK', { id: headers.get('ack') ?? '', ...group });
     });
 
-    it('belong to streams: on a plain queue they are refused', async () => {
+    it('are rejected on a plain queue, and if their names are invalid', async () => {
       await node.insert('a', 'x');
       for (const [command, headers, code] of [
         ['SEND', { destination: '/q/N/a', 'x-ks-groups': 'G1' }, 'invalid-parameter'],

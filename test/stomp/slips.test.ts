@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { StompNode } from './node.ts';
 
-describe('a header that is probably misspelt', () => {
+describe('a header that is probably misspelled', () => {
   let node: StompNode;
 
   beforeEach(async () => {
@@ -32,7 +32,7 @@ describe('a header that is probably misspelt', () => {
     ['x-trie', 'x-tries'],
     ['x-groups', 'x-ks-groups'],
   ] as const) {
-    it(`is refused in SEND, and nothing is stored: ${slip}`, async () => {
+    it(`is rejected in SEND, and nothing is stored: ${slip}`, async () => {
       await refused('SEND', { destination: '/q/N/a' }, slip, meant);
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
     });
@@ -49,14 +49,14 @@ describe('a header that is probably misspelt', () => {
     ['x-paralel', 'x-parallel'],
     ['browse', 'browser'],
   ] as const) {
-    it(`is refused in SUBSCRIBE, and nothing is consumed: ${slip}`, async () => {
+    it(`is rejected in SUBSCRIBE, and nothing is consumed: ${slip}`, async () => {
       await node.insert('a', 'x');
       await refused('SUBSCRIBE', { destination: '/q/N/a', id: 's' }, slip, meant);
       assert.equal((await node.sizes('a')).ready, 1);
     });
   }
 
-  it('is not one in SUBSCRIBE that a client made up, though it resembles one that the server reads', async () => {
+  it('is not assumed in SUBSCRIBE for user-defined headers that merely resemble one of the server', async () => {
     await node.insert('a', 'x');
     const client = await node.client();
     const own = ['group', 'wsize', 'lease', 'parallel', 'x-id', 'ID', 'Receipt', 'prefetch-counts'];
@@ -66,14 +66,14 @@ describe('a header that is probably misspelt', () => {
     await client.disconnect();
   });
 
-  it('is refused in ACK and NACK', async () => {
+  it('is rejected in ACK and NACK', async () => {
     for (const command of ['ACK', 'NACK']) {
       await refused(command, { id: '1-1' }, 'x-ks-delta-t', 'x-delta-t');
       await refused(command, { id: '1-1' }, 'x-ks-groups', 'x-ks-group');
     }
   });
 
-  it('is not one that a MESSAGE has, nor one that users made up', async () => {
+  it('is not assumed in SEND for headers of MESSAGE and for user-defined headers', async () => {
     const client = await node.client();
     const headers = {
       'x-ks-group': 'G',

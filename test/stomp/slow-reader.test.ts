@@ -4,7 +4,7 @@ import { until } from '../support/until.ts';
 import { readSlowly, StompNode, stalled } from './node.ts';
 
 describe('clients that read slowly or not at all', () => {
-  it('cost no more where large elements come behind small ones, which all come in the end, in order', async () => {
+  it('have at most 128 KiB and one element buffered, even if large elements follow small ones, and receive all in order', async () => {
     for (const ack of ['client-individual', 'auto']) {
       const node = await StompNode.start();
       const [small, large] = [400, 150];
@@ -30,7 +30,7 @@ describe('clients that read slowly or not at all', () => {
     }
   });
 
-  it('are not cut while they read, however long one body takes', async () => {
+  it('are not disconnected while they read, however long one body takes', async () => {
     const node = await StompNode.start();
     const client = await node.client();
     await readSlowly(node, client);
@@ -38,7 +38,7 @@ describe('clients that read slowly or not at all', () => {
     await node.stop();
   });
 
-  it('that leave their receipts unread are not listened to for ever', async () => {
+  it('are no longer read from once 1 MiB of their receipts is unread', async () => {
     const node = await StompNode.start();
     const client = await node.client();
     client.socket.pause();

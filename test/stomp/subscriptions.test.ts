@@ -19,7 +19,7 @@ describe('a subscription', () => {
   const numbers = (count: number, from = 0): string[] =>
     Array.from({ length: count }, (_, i) => `${from + i}`);
 
-  /** The next `count` messages: bodies in order, and what to acknowledge them by. */
+  /** The bodies and `ack` headers of the next `count` messages. */
   const messages = async (count: number, from = client): Promise<{ body: string; ack: string }[]> => {
     const got: { body: string; ack: string }[] = [];
     while (got.length < count) {
@@ -29,7 +29,7 @@ describe('a subscription', () => {
     return got;
   };
 
-  it('gets what is there in the order of the queue, then what comes', async () => {
+  it('receives the existing elements in queue order, then new ones', async () => {
     await node.insert('a', ...numbers(300));
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's' });
     assert.deepEqual(
@@ -45,7 +45,7 @@ describe('a subscription', () => {
     );
   });
 
-  it('never holds more than its window', async () => {
+  it('never holds more elements than its window', async () => {
     for (const header of ['x-wsize', 'prefetch-count']) {
       await node.insert(header, ...numbers(20));
       await client.ask('SUBSCRIBE', {
@@ -63,7 +63,7 @@ describe('a subscription', () => {
     }
   });
 
-  it('with a window of one gets the next element when it has acknowledged the last', async () => {
+  it('with a window of one receives the next element after it has acknowledged the previous one', async () => {
     await node.insert('a', ...numbers(3));
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': 1 });
     for (let i = 0; i < 3; i++) {
@@ -74,12 +74,12 @@ describe('a subscription', () => {
     }
   });
 
-  it('fills a large window whole, again when half of it is free, and a few places after 5 ms', async () => {
+  it('refills a large window at once when half of it is free, and otherwise after 5 ms', async () => {
     await node.insert('a', ...numbers(300));
     const headers = { destination: '/q/N/a', id: 's', ack: 'client-individual', 'x-wsize': 100 };
     await client.ask('SUBSCRIBE', headers);
     const { counts } = node.server;
-    // What one take brings depends on the bodies before it.
+    // How many elements one take returns depends on the bodies before it.
     while (counts.unacknowledged < 100) {
       node.clock.advance(5);
       await turn();
@@ -103,7 +103,7 @@ describe('a subscription', () => {
     assert.equal((await messages(50)).length, 50);
   });
 
-  it('takes x-wsize where both are given, and refuses windows that are none', async () => {
+  it('prefers x-wsize to prefetch-count, and rejects invalid windows', async () => {
     await node.insert('a', ...numbers(10));
     await client.ask('SUBSCRIBE', {
       destination: '/q/N/a',
@@ -160,7 +160,7 @@ describe('a subscription', () => {
     assert.equal((await messages(1))[0]?.body, 'x');
   });
 
-  it('shares a queue with others, each element to one of them', async () => {
+  it('shares a queue with others, and each element is delivered to one of them', async () => {
     const other = await node.client();
     for (const one of [client, other]) {
       await one.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client-individual', 'x-wsize': 8 });
@@ -173,7 +173,7 @@ describe('a subscription', () => {
     );
   });
 
-  it('is one of several on a connection', async () => {
+  it('may be one of several on a connection', async () => {
     for (const id of ['a', 'b', 'c']) await client.ask('SUBSCRIBE', { destination: `/q/N/${id}`, id });
     for (const id of ['c', 'a', 'b']) {
       await node.insert(id, id);
@@ -184,14 +184,14 @@ describe('a subscription', () => {
     assert.equal(node.server.counts.subscriptions, 3);
   });
 
-  it('is one of 256 at most', async () => {
+  it('is rejected if its user has too many waiting consumers', async () => {
     for (let i = 0; i < 256; i++) client.send('SUBSCRIBE', { destination: `/q/N/q${i}`, id: i });
     client.send('SUBSCRIBE', { destination: '/q/N/x', id: 'x' });
-    // The tests' broker lets 100 calls of one user wait.
+    // The broker of the tests allows a user 100 waiting calls.
     await client.expectError('too-many-consumers');
   });
 
-  it('that lost its place among too many consumers comes back to it', async () => {
+  it('that could not wait because there were too many consumers waits again after a second', async () => {
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': 1 });
     await node.insert('a', 'x', 'y');
     const [first] = await messages(1);
@@ -203,7 +203,7 @@ describe('a subscription', () => {
     assert.equal((await messages(1))[0]?.body, 'y');
   });
 
-  it('gives back at UNSUBSCRIBE what was not acknowledged, before its receipt', async () => {
+  it('returns its unacknowledged messages at UNSUBSCRIBE before the receipt is sent', async () => {
     await node.insert('a', ...numbers(3));
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client-individual' });
     const [, second] = await messages(3);
@@ -215,7 +215,7 @@ describe('a subscription', () => {
     await client.expectError('element-not-found');
   });
 
-  it('has its receipt of UNSUBSCRIBE before the last frame of the session, whatever that is', async () => {
+  it('gets the receipt of UNSUBSCRIBE before the last frame of the session, RECEIPT or ERROR', async () => {
     for (const held of [0, 2]) {
       for (const [command, last] of [
         ['DISCONNECT', 'RECEIPT'],
@@ -235,7 +235,7 @@ describe('a subscription', () => {
     }
   });
 
-  it('has no receipt of an UNSUBSCRIBE whose elements could not be returned', async () => {
+  it('gets no receipt of an UNSUBSCRIBE whose elements could not be returned', async () => {
     const { storage } = node.engine.engine;
     const { settle } = storage;
     for (const receipt of [null, 'unsubscribed']) {
@@ -246,7 +246,7 @@ describe('a subscription', () => {
       storage.settle = () => Promise.reject(new QuaysideError('storage-unavailable', 'It is gone.'));
       one.send('UNSUBSCRIBE', { id: 's', receipt });
       if (receipt === null) {
-        // Nobody waits for its outcome, and the session goes on.
+        // Without a receipt the failure is not reported, and the session continues.
         await one.ask('BEGIN', { transaction: 't' });
         one.socket.destroy();
       } else {
@@ -257,7 +257,7 @@ describe('a subscription', () => {
     }
   });
 
-  it('counts in the numbers for metrics', async () => {
+  it('is counted in the metrics', async () => {
     await node.insert('a', ...numbers(3));
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': 5 });
     const [first] = await messages(3);
@@ -267,7 +267,7 @@ describe('a subscription', () => {
     assert.equal(node.server.counts.unacknowledged, 2);
   });
 
-  it('counts as an error of its reserve where it is cancelled, and not where its session ends it', async () => {
+  it('is counted as a failed reserve if it is cancelled, but not if its session ends it', async () => {
     const { meter } = node.broker.namespace('N');
     const outcomes = () =>
       Object.fromEntries([...(meter.operations().get('reserve') ?? [])].filter(([, count]) => count > 0));
@@ -287,8 +287,8 @@ describe('a subscription', () => {
     assert.deepEqual(outcomes(), { ok: 1, 'pop-cancelled': 1 });
   });
 
-  describe('and its leases', () => {
-    it('are kept for as long as the session lives', async () => {
+  describe('has leases that', () => {
+    it('are renewed as long as the session lives', async () => {
       await node.insert('a', 'x');
       await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
       const [message] = await messages(1);
@@ -302,7 +302,7 @@ describe('a subscription', () => {
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('end after x-lease where that was given: a failed try, and an ACK that comes late is refused', async () => {
+    it('expire after x-lease if it was given: that counts a failed try, and a late ACK is rejected', async () => {
       await node.insert('a', 'x');
       await client.ask('SUBSCRIBE', {
         destination: '/q/N/a',
@@ -320,7 +320,7 @@ describe('a subscription', () => {
       assert.equal((await client.expectError('lease-lost')).headers.get('receipt-id'), 'r');
     });
 
-    it('may be acknowledged late while nobody else has taken the element', async () => {
+    it('accept a late ACK as long as the element was not taken again', async () => {
       await node.insert('a', 'x');
       await client.ask('SUBSCRIBE', {
         destination: '/q/N/a',
@@ -336,7 +336,7 @@ describe('a subscription', () => {
       assert.equal(await node.pop('a'), null);
     });
 
-    it('bring an element again to the same subscription, under another ack header', async () => {
+    it('redeliver an element to the same subscription when they expire, with another ack header', async () => {
       await node.insert('a', 'x');
       await client.ask('SUBSCRIBE', {
         destination: '/q/N/a',
@@ -352,7 +352,7 @@ describe('a subscription', () => {
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('that ran out are not among what a cumulative ACK is about, where their elements came again', async () => {
+    it('are not settled by a cumulative ACK if they expired and their elements were redelivered', async () => {
       await node.insert('a', 'x', 'y');
       await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-lease': 5000 });
       const first = await messages(2);
@@ -367,7 +367,7 @@ describe('a subscription', () => {
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
     });
 
-    it('are refused where they mean nothing', async () => {
+    it('are rejected if they are invalid or ack is auto', async () => {
       for (const [headers, code] of [
         [{ 'x-lease': '0', ack: 'client' }, 'invalid-parameter'],
         [{ 'x-lease': 'long', ack: 'client' }, 'invalid-parameter'],
@@ -381,7 +381,7 @@ describe('a subscription', () => {
   });
 });
 
-/** Somebody of the same user who waits for nothing; answers how to make them go. */
+/** Adds a waiting consumer of the same user; returns a function that removes it. */
 function wait(node: StompNode, name: string): () => void {
   const queue = node.queue(name);
   const consumer = queue.get(

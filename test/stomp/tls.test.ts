@@ -20,7 +20,7 @@ describe('STOMP over TLS', () => {
   });
   after(() => node.stop());
 
-  it('is the same protocol', async () => {
+  it('supports the same protocol as TCP', async () => {
     const client = await StompClient.open(node.port, { ca: first.cert });
     await client.connect();
     const { bytes } = sampleBody('largest');
@@ -33,7 +33,7 @@ describe('STOMP over TLS', () => {
     assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('gives back what a client held that goes away', async () => {
+  it('returns the messages of a client that disconnects', async () => {
     await node.insert('b', 'x');
     const client = await StompClient.open(node.port, { ca: first.cert });
     await client.connect();
@@ -47,7 +47,7 @@ describe('STOMP over TLS', () => {
     next.socket.destroy();
   });
 
-  it('shows as well that a client reads slowly', async () => {
+  it('does not disconnect a client that reads slowly', async () => {
     const client = await StompClient.open(node.port, { ca: first.cert });
     await client.connect();
     await readSlowly(node, client);
@@ -55,7 +55,7 @@ describe('STOMP over TLS', () => {
     await until(() => node.server.counts.sessions === 0);
   });
 
-  it('executes and confirms what a client sent before it closed, although the check of its login took longer', async () => {
+  it('executes and confirms the frames that a client sent before it closed, even if the login check took longer', async () => {
     const authenticator = new SlowAuthenticator();
     const other = await StompNode.start({ options: { tls: first }, authenticator });
     const open = (): Promise<StompClient> => StompClient.open(other.port, { ca: first.cert });
@@ -68,13 +68,13 @@ describe('STOMP over TLS', () => {
       client.socket.allowHalfOpen = true;
       client.socket.end(Buffer.concat(frames));
       await once(client.socket, 'finish');
-      // Behind this handshake the server has seen that end, too.
+      // After this handshake the server has also seen that the first client closed.
       const next = await open();
       authenticator.letIn();
       await client.expect('CONNECTED');
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'sent');
       assert.equal((await other.sizes('a')).ready, 1);
-      // The server closes its side by itself: its clock stands still.
+      // The server closes its side without a time-out: its clock stands still.
       await client.expectClose();
       await until(() => other.server.counts.sessions === 0);
       next.socket.destroy();
@@ -83,7 +83,7 @@ describe('STOMP over TLS', () => {
     }
   });
 
-  it('is TLS 1.2 or newer', async () => {
+  it('accepts TLS 1.2 and 1.3 only', async () => {
     for (const version of ['TLSv1.2', 'TLSv1.3'] as const) {
       const socket = await handshake({ minVersion: version, maxVersion: version });
       assert.equal(socket.getProtocol(), version);
@@ -94,13 +94,13 @@ describe('STOMP over TLS', () => {
     );
   });
 
-  it('answers nobody who speaks plain STOMP', async () => {
+  it('closes a connection that sends plain STOMP without a reply', async () => {
     const client = await StompClient.open(node.port);
     client.send('CONNECT', { login: 'test', passcode: 'test' });
     assert.equal(await client.nextOrEnd(), null);
   });
 
-  it('takes another certificate while it runs, for connections from then on', async () => {
+  it('uses a reloaded certificate for new connections', async () => {
     const old = await StompClient.open(node.port, { ca: first.cert });
     const second = makeCertificate();
     node.server.reloadTls(second);
@@ -112,7 +112,7 @@ describe('STOMP over TLS', () => {
     await old.disconnect();
   });
 
-  it('stops although somebody has not ended their handshake', async () => {
+  it('stops although a client has not completed its handshake', async () => {
     const other = await StompNode.start({ options: { tls: first } });
     const socket = connectTcp({ port: other.port, host: '127.0.0.1' });
     await new Promise((resolve) => socket.once('connect', resolve));
@@ -122,7 +122,7 @@ describe('STOMP over TLS', () => {
     await closed;
   });
 
-  it('lets nobody in whose handshake ends after the stop began', async () => {
+  it('rejects a client whose handshake completes after the stop has started', async () => {
     const other = await StompNode.start({ options: { tls: first } });
     const staying = await StompClient.open(other.port, { ca: first.cert });
     await staying.connect();

@@ -3,9 +3,12 @@ import { afterEach, describe, it } from 'node:test';
 import type { StompVersion } from './client.ts';
 import { StompNode } from './node.ts';
 
-// PHP's extension reads one LF behind the NUL of each frame, and takes the next frame's first octet for it.
+// PHP's extension skips one octet behind the NUL of each frame, which must be an LF: otherwise it loses the first octet
+// of the next frame.
 
-/** CONNECTED, two RECEIPTs, two MESSAGEs with and without a long body, ERROR: what came, up to the end. */
+/**
+ * Receives CONNECTED, two RECEIPTs, MESSAGEs with a short and a long body, and ERROR; returns all that was received.
+ */
 async function talk(node: StompNode, version: StompVersion): Promise<string> {
   const client = await node.client(version);
   await client.ask('SEND', { destination: '/q/N/a' }, 'short');
@@ -18,13 +21,13 @@ async function talk(node: StompNode, version: StompVersion): Promise<string> {
   return client.received.toString();
 }
 
-describe('behind each frame', () => {
+describe('each frame of the server', () => {
   let node: StompNode;
 
   afterEach(() => node.stop());
 
   for (const version of ['1.0', '1.1', '1.2'] as const) {
-    it(`stands one LF in STOMP ${version}`, async () => {
+    it(`is followed by one LF in STOMP ${version}`, async () => {
       node = await StompNode.start();
       const received = await talk(node, version);
       assert.equal(received.match(/\0\n(?!\n)/g)?.length, 6);
@@ -32,7 +35,7 @@ describe('behind each frame', () => {
     });
   }
 
-  it('stands nothing if the option says so', async () => {
+  it('is followed by nothing if trailingNewline is false', async () => {
     node = await StompNode.start({ options: { trailingNewline: false } });
     const received = await talk(node, '1.2');
     assert.equal(received.match(/\0(?:[A-Z]|$)/g)?.length, 6);

@@ -34,7 +34,7 @@ describe('a transaction', () => {
     return popped;
   };
 
-  it('stores its SENDs at COMMIT, in order, whichever queues they are for', async () => {
+  it('stores its SENDs at COMMIT, in order in each queue', async () => {
     for (const [queue, body] of [
       ['a', '1'],
       ['b', '2'],
@@ -48,7 +48,7 @@ describe('a transaction', () => {
     assert.deepEqual(await bodies('b'), ['2']);
   });
 
-  it('acknowledges, sends and gives back together', async () => {
+  it('applies its ACKs, NACKs and SENDs together at COMMIT', async () => {
     const [first = '', second = '', third = ''] = await take(3);
     await client.ask('ACK', { id: first, transaction });
     await client.ask('NACK', { id: second, transaction, 'x-delta-t': 60_000 });
@@ -64,7 +64,7 @@ describe('a transaction', () => {
     await client.expectError('element-not-found');
   });
 
-  it('delays what it gives back to the moment of x-next-t, however late COMMIT comes', async () => {
+  it('delays a NACK until x-next-t however late COMMIT comes, or by x-delta-t after COMMIT', async () => {
     const [first = '', second = ''] = await take(2);
     const at = node.clock.now() + 60_000;
     await client.ask('NACK', { id: first, transaction, 'x-next-t': at });
@@ -80,7 +80,7 @@ describe('a transaction', () => {
     await client.expect('MESSAGE');
   });
 
-  it('takes a cumulative ACK for all that came before', async () => {
+  it('includes all earlier messages in a cumulative ACK', async () => {
     const [, second = '', third = ''] = await take(3, 'client');
     await client.ask('ACK', { id: second, transaction });
     await client.ask('ACK', { id: third });
@@ -89,7 +89,7 @@ describe('a transaction', () => {
     assert.deepEqual(await node.sizes('from'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('that is aborted leaves messages as they were: they may be acknowledged again', async () => {
+  it('that is aborted stores nothing, and its messages can be acknowledged again', async () => {
     const [first = ''] = await take(1);
     await client.ask('ACK', { id: first, transaction });
     await client.ask('SEND', { destination: '/q/N/to', transaction }, 'x');
@@ -99,7 +99,7 @@ describe('a transaction', () => {
     assert.deepEqual(await node.sizes('from'), { ready: 0, scheduled: 0, reserved: 0 });
   });
 
-  it('claims a message: nobody acknowledges it a second time', async () => {
+  it('claims its messages: a second ACK of one is rejected', async () => {
     const [first = ''] = await take(1);
     await client.ask('ACK', { id: first, transaction });
     client.send('ACK', { id: first });
@@ -107,7 +107,7 @@ describe('a transaction', () => {
     assert.deepEqual(await node.sizes('from'), { ready: 1, scheduled: 0, reserved: 0 });
   });
 
-  it('in which one message is not held any more does nothing at all, and all of them go back', async () => {
+  it('with a message whose lease is lost has no effect, and returns all its messages', async () => {
     const [first = '', second = ''] = await take(2, 'client-individual', { 'x-lease': 1000, 'x-wsize': 2 });
     await client.ask('SEND', { destination: '/q/N/to', transaction }, 'x');
     await client.ask('ACK', { id: first, transaction });
@@ -121,7 +121,7 @@ describe('a transaction', () => {
     assert.deepEqual(await node.sizes('from'), { ready: 1, scheduled: 0, reserved: 1 });
   });
 
-  it('may be one of several, under an id of its own', async () => {
+  it('may be one of several with different ids', async () => {
     await client.ask('BEGIN', { transaction: 'u' });
     await client.ask('SEND', { destination: '/q/N/a', transaction: 'u' }, 'u');
     await client.ask('SEND', { destination: '/q/N/a', transaction }, 't');
@@ -136,7 +136,7 @@ describe('a transaction', () => {
     await client.ask('COMMIT', { transaction });
   });
 
-  it('whose subscription is gone finds its messages gone at COMMIT', async () => {
+  it('is rejected at COMMIT with lease-lost if the subscription of its messages was removed', async () => {
     const [first = ''] = await take(1);
     await client.ask('ACK', { id: first, transaction });
     await client.ask('UNSUBSCRIBE', { id: 's' });
@@ -145,11 +145,11 @@ describe('a transaction', () => {
     await client.expectError('lease-lost');
   });
 
-  it('is bounded in number, frames and bytes', async () => {
+  it('is one of at most 16 per session, with at most 1000 frames and four times the body limit', async () => {
     const many = await node.client();
     for (let i = 0; i < 17; i++) many.send('BEGIN', { transaction: i });
     const { headers } = await many.expectError('overloaded');
-    // The same frames would exceed it again.
+    // A retry would exceed the limit again.
     assert.equal(headers.get('x-ks-retry'), 'false');
     const long = await node.client();
     await long.ask('BEGIN', { transaction });
@@ -165,7 +165,7 @@ describe('a transaction', () => {
     assert.deepEqual(await bodies('a'), []);
   });
 
-  it('has no more bytes than an engine stores in one call, however large a body may be', async () => {
+  it('has at most as many bytes as an engine stores in one call, even if the body limit is larger', async () => {
     const largest = await StompNode.start({ options: { bodyLimit: LIMITS.maxBodyLimit } });
     try {
       const sender = await largest.client();
@@ -179,7 +179,7 @@ describe('a transaction', () => {
     }
   });
 
-  it('retains no blocks of memory that small bodies share with what else is allocated', async () => {
+  it('does not retain the memory blocks that its small bodies share with other data', async () => {
     const before = await memoryInUse();
     for (let i = 0; i < 200; i++) {
       await client.ask('SEND', { destination: '/q/N/a', transaction }, 'x');
@@ -189,7 +189,7 @@ describe('a transaction', () => {
     assert.ok(retained < 200 * 8_192, `200 bodies of a byte retain ${retained} bytes`);
   });
 
-  it('retains no heads of frames whose headers it keeps', async () => {
+  it('does not retain the heads of its frames for the headers that it keeps', async () => {
     const before = await memoryInUse();
     for (let i = 0; i < 300; i++) {
       await client.ask('SEND', {
@@ -204,14 +204,14 @@ describe('a transaction', () => {
     assert.ok(retained < 300 * 8_192, `300 small elements retain ${retained} bytes`);
   });
 
-  it('counts the headers of its elements among their bytes', async () => {
+  it('counts the headers of its elements towards its bytes', async () => {
     for (let i = 0; i < 600; i++) {
       client.send('SEND', { destination: '/q/N/a', transaction, 'x-ks-hdr-long': 'x'.repeat(8_000) });
     }
     await client.expectError('overloaded');
   });
 
-  it('gives its room back when it ends', async () => {
+  it('frees its share of the limit when it ends', async () => {
     for (let i = 0; i < 6; i++) {
       await client.ask('SEND', { destination: '/q/N/a', transaction }, Buffer.alloc(1_048_576, 1));
       if (i % 2 === 0) await client.ask('COMMIT', { transaction });

@@ -4,7 +4,7 @@ import type { StompClient, StompVersion } from './client.ts';
 import { StompNode } from './node.ts';
 
 describe('Older versions of STOMP', () => {
-  // What STOMP 1.0 and 1.1 have otherwise than 1.2.
+  // How STOMP 1.0 and 1.1 differ from 1.2.
 
   let node: StompNode;
   before(async () => {
@@ -39,7 +39,7 @@ describe('Older versions of STOMP', () => {
       await client.expectError('malformed-request');
     });
 
-    it('has no CR before the LF that ends a line: it is part of the value', async () => {
+    it('treats a CR before the LF as part of the value', async () => {
       const client = await node.client('1.1');
       client.write('BEGIN\ntransaction:t\r\nreceipt:r\n\n\0');
       await client.receipt('r');
@@ -47,7 +47,7 @@ describe('Older versions of STOMP', () => {
       await client.expectError('malformed-request');
     });
 
-    it('names a message in ACK by message-id and subscription, both needed', async () => {
+    it('requires message-id and subscription in ACK', async () => {
       const { client, queue } = await subscribed('1.1', 'client-individual', 'a', 'b');
       const { headers } = await client.expect('MESSAGE');
       assert.equal(headers.has('ack'), false);
@@ -58,7 +58,7 @@ describe('Older versions of STOMP', () => {
       await client.expectError('malformed-request');
     });
 
-    it('answers an ACK of another subscription with ERROR', async () => {
+    it('rejects an ACK that names another subscription', async () => {
       const { client } = await subscribed('1.1', 'client', 'a');
       const { headers } = await client.expect('MESSAGE');
       await client.ask('SUBSCRIBE', { destination: '/q/N/other', id: 'other', ack: 'client' });
@@ -66,7 +66,7 @@ describe('Older versions of STOMP', () => {
       await client.expectError('element-not-found');
     });
 
-    it('has NACK, with the same headers', async () => {
+    it('has NACK, with the same headers as ACK', async () => {
       const { client, queue } = await subscribed('1.1', 'client', 'a', 'b');
       await client.expect('MESSAGE');
       const second = await client.expect('MESSAGE');
@@ -80,7 +80,7 @@ describe('Older versions of STOMP', () => {
       assert.equal(again.headers.get('x-tries'), '1');
     });
 
-    it('needs an id in SUBSCRIBE and in UNSUBSCRIBE', async () => {
+    it('requires an id in SUBSCRIBE and UNSUBSCRIBE', async () => {
       const subscribing = await node.client('1.1');
       subscribing.send('SUBSCRIBE', { destination: '/q/N/a' });
       await subscribing.expectError('malformed-request');
@@ -89,13 +89,13 @@ describe('Older versions of STOMP', () => {
       await client.expectError('malformed-request');
     });
 
-    it('never trims', async () => {
+    it('does not trim header values', async () => {
       const client = await node.client('1.1');
       client.write('BEGIN\ntransaction: t \nreceipt: r \n\n\0');
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), ' r ');
     });
 
-    it('is spoken by a client that sends STOMP', async () => {
+    it('is negotiated by the command STOMP as well', async () => {
       const client = await node.stranger();
       client.send('STOMP', { 'accept-version': '1.1', host: 'h', login: 'test', passcode: 'test' });
       assert.equal((await client.expect('CONNECTED')).headers.get('version'), '1.1');
@@ -110,7 +110,7 @@ describe('Older versions of STOMP', () => {
       assert.deepEqual((await node.pop('plain'))?.headers, ['a', 'b\\c\\n:d']);
     });
 
-    it('takes spaces around values for padding, as its own examples have them', async () => {
+    it('trims spaces around header values, which its own examples have', async () => {
       const client = await node.stranger();
       client.version = '1.0';
       client.write('CONNECT\nlogin: test\npasscode: test \n\n\0\n');
@@ -120,7 +120,7 @@ describe('Older versions of STOMP', () => {
       assert.equal(Buffer.from((await node.pop('padded'))?.body ?? []).toString(), 'hello');
     });
 
-    it('knows a subscription by its destination, and says no subscription in MESSAGE', async () => {
+    it('identifies a subscription by its destination, and sends no subscription header in MESSAGE', async () => {
       const queue = fresh();
       await node.insert(queue, 'a');
       const client = await node.client('1.0');
@@ -133,13 +133,13 @@ describe('Older versions of STOMP', () => {
       assert.equal((await node.sizes(queue)).ready, 1);
     });
 
-    it('knows it by its id where one was given', async () => {
+    it('identifies a subscription by its id if it has one', async () => {
       const { client } = await subscribed('1.0', 'auto', 'a');
       assert.equal((await client.expect('MESSAGE')).headers.get('subscription'), 's');
       await client.ask('UNSUBSCRIBE', { id: 's' });
     });
 
-    it('names a message in ACK by message-id alone', async () => {
+    it('requires only message-id in ACK', async () => {
       const { client, queue } = await subscribed('1.0', 'client', 'a', 'b');
       await client.expect('MESSAGE');
       const { headers } = await client.expect('MESSAGE');
@@ -164,7 +164,7 @@ describe('Older versions of STOMP', () => {
       assert.equal((await node.sizes(queue)).ready, 1);
     });
 
-    it('takes header bytes that are not UTF-8', async () => {
+    it('accepts header bytes that are not UTF-8', async () => {
       const client = await node.client('1.0');
       client.write(Buffer.from('SEND\ndestination:/q/N/latin\nx-ks-hdr-a:\xfc\nreceipt:r\n\nx\0', 'latin1'));
       await client.receipt('r');

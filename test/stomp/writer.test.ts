@@ -5,7 +5,7 @@ import { zeroCounts } from '../../src/session/server.ts';
 import { StompWriter } from '../../src/stomp/session.ts';
 import { FakeClock } from '../support/clock.ts';
 
-/** A connection whose kernel never says that it took what was written. */
+/** A connection whose kernel never reports that it took the written data. */
 class StuckSocket {
   readonly destroyed = false;
   readonly errored = null;
@@ -17,7 +17,7 @@ class StuckSocket {
   }
 }
 
-it('a connection that is lost during a write gives back its last MESSAGE and all behind it', async () => {
+it('a connection that is lost during a write reports the last MESSAGE of that write and all later ones as lost', async () => {
   const socket = new StuckSocket();
   const writer = new StompWriter(
     socket as unknown as Socket,
@@ -45,6 +45,6 @@ it('a connection that is lost during a write gives back its last MESSAGE and all
     lost.sort((a, b) => a - b),
     numbers.slice(pending - 1),
   );
-  // The client can have seen those before: what was reserved is a failed try.
+  // The client may have received the earlier ones: a reserved element of them counts a failed try.
   assert.deepEqual(seen, numbers.slice(0, pending - 1));
 });

@@ -1,4 +1,4 @@
-/** A message as somebody else's library hands it over. */
+/** A message as a third-party library returns it. */
 export interface ForeignMessage {
   readonly body: Buffer;
   readonly headers: Readonly<Record<string, string>>;
@@ -6,9 +6,9 @@ export interface ForeignMessage {
 
 export type AckMode = 'auto' | 'client' | 'client-individual';
 
-/** What the suite asks of a foreign library, in terms that each of them has. */
+/** What the suite needs of a third-party library, in terms that all of them support. */
 export interface ForeignClient {
-  /** Sends; resolves with the receipt where the library has a way to wait for one, and `transaction` is not given. */
+  /** Resolves after the receipt if the library can wait for one and the headers name no transaction. */
   send(destination: string, body: Buffer, headers?: Readonly<Record<string, string>>): Promise<void>;
   subscribe(
     destination: string,
@@ -22,7 +22,10 @@ export interface ForeignClient {
   begin(transaction: string): Promise<void>;
   commit(transaction: string): Promise<void>;
   abort(transaction: string): Promise<void>;
-  /** The connection was cut: resolves when the library, or its user as it tells them to, has it back. */
+  /**
+   * To be called after the connection was cut. Resolves when the library, or its user as its documentation says, has
+   * reconnected.
+   */
   recover(): Promise<void>;
   disconnect(): Promise<void>;
 }
@@ -32,11 +35,11 @@ export interface ForeignOptions {
   readonly version: string;
   readonly login: string;
   readonly passcode: string;
-  /** What the client sends and wants, ms. */
+  /** The heart-beat intervals that the client offers and wants, ms. */
   readonly beats: readonly [number, number];
 }
 
-/** A library in the versions that it speaks. */
+/** A library, with the STOMP versions that it supports. */
 export interface ForeignLibrary {
   readonly name: string;
   readonly versions: readonly string[];
@@ -44,11 +47,11 @@ export interface ForeignLibrary {
   readonly isOverWebSocket?: boolean;
   /** Whether it sends heart-beats. */
   readonly beats: boolean;
-  /** Rejects where the server refuses the login. */
+  /** Rejects if the server rejects the login. */
   open(options: ForeignOptions): Promise<ForeignClient>;
 }
 
-/** Values that wait for somebody, or somebodies that wait for a value. */
+/** A queue of values; `take` waits until there is one. */
 export class Mailbox<T> {
   readonly #values: T[] = [];
   readonly #waiting: ((value: T) => void)[] = [];

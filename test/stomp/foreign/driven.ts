@@ -10,19 +10,19 @@ import {
   Mailbox,
 } from './client.ts';
 
-// Libraries of other languages run in a process of their own, a driver script around them. Every line that goes to
-// it is one JSON request, every line that comes back its answer.
+// Libraries in other languages run in a process of their own, called by a driver script. Each line of its input is a
+// JSON request, each line of its output the reply.
 
 const INSTALL = fileURLToPath(new URL('../../../scripts/debian-packages.sh', import.meta.url));
 
-/** A test that failed may leave a driver behind. */
+/** Ends a driver that a failed test left running. */
 const LEFT_BEHIND_MS = 240_000;
 
 export interface Driven {
   readonly name: string;
   readonly versions: readonly string[];
   readonly beats: boolean;
-  /** Debian's packages; installed if one is missing, and the test fails if that is impossible. */
+  /** Debian packages, which are installed if one is missing; if that is impossible, the test fails. */
   readonly debianPackages: readonly string[];
   readonly interpreter: string;
   readonly script: string;

@@ -8,7 +8,7 @@ const STOMP_PY = drivenLibrary({
   versions: ['1.0', '1.1', '1.2'],
   beats: true,
   debianPackages: ['python3-stomp'],
-  // Debian's modules belong to Debian's Python; another one may come first in PATH.
+  // Debian's modules work with Debian's Python only; another one may come first in PATH.
   interpreter: '/usr/bin/python3',
   script: './stomp-py.py',
 });
@@ -36,12 +36,12 @@ const RUBY_STOMP = drivenLibrary({
   versions: ['1.0', '1.1', '1.2'],
   beats: false,
   debianPackages: ['ruby-stomp'],
-  // Debian's gems belong to Debian's Ruby.
+  // Debian's gems work with Debian's Ruby only.
   interpreter: '/usr/bin/ruby',
   script: './ruby-stomp.rb',
 });
 
-/** Every library that is tried; none of them knows this server. */
+/** Every tested library; none was adapted to this server. */
 export const LIBRARIES: readonly ForeignLibrary[] = [
   STOMPJS,
   STOMPJS_OVER_WEBSOCKET,

@@ -1,4 +1,4 @@
-# Drives Debian's libnet-stomp-perl: one JSON request a line in, one JSON answer a line out.
+# Drives Debian's libnet-stomp-perl: one JSON request per line in, one JSON reply per line out.
 use strict;
 use warnings;
 use JSON::PP;
@@ -10,7 +10,7 @@ my $WAIT_S = 30;
 my $json = JSON::PP->new->utf8;
 my ($stomp, $version, $receipts, @kept) = (undef, undef, 0);
 
-# The next frame that came, of whatever kind.
+# The next frame, of any command but ERROR.
 sub frame {
     my $frame = $stomp->receive_frame({ timeout => $WAIT_S });
     die "no frame came\n" unless $frame;
@@ -18,7 +18,7 @@ sub frame {
     return $frame;
 }
 
-# Sends a frame with a receipt and waits for it; messages that come first are kept.
+# Sends a frame with a receipt and waits for it; keeps messages that arrive before it.
 sub asked {
     my ($command, $headers, $body) = @_;
     my $receipt = 'r' . ++$receipts;
@@ -42,7 +42,7 @@ sub await_receipt {
     }
 }
 
-# What names a message, as the version wants it.
+# The headers that name a message in the session's version.
 sub named {
     my ($of) = @_;
     return { id => $of->{ack} } if $version eq '1.2';
@@ -111,7 +111,7 @@ my %verbs = (
     begin => sub { asked('BEGIN', { transaction => $_[0]{transaction} }); return {} },
     commit => sub { asked('COMMIT', { transaction => $_[0]{transaction} }); return {} },
     abort => sub { asked('ABORT', { transaction => $_[0]{transaction} }); return {} },
-    # The library connects and subscribes again by itself when it finds the connection lost.
+    # The library reconnects and resubscribes by itself when it notices that the connection is lost.
     recover => sub {
         my $frame = $stomp->receive_frame({ timeout => 5 });
         push @kept, $frame if $frame && $frame->command eq 'MESSAGE';

@@ -1,5 +1,5 @@
 <?php
-// Drives Debian's php-stomp: one JSON request a line in, one JSON answer a line out.
+// Drives Debian's php-stomp: one JSON request per line in, one JSON reply per line out.
 
 const WAIT_S = 30;
 
@@ -26,7 +26,7 @@ class Driver
         $this->stomp->setReadTimeout(WAIT_S);
     }
 
-    // The extension waits for the receipt by itself, and keeps messages that come first.
+    // The extension itself waits for the receipt, and keeps messages that arrive before it.
     private function asked($headers = [])
     {
         return array_merge($headers, ['receipt' => 'r' . ++$this->receipts]);
@@ -70,7 +70,7 @@ class Driver
         return ['message' => ['headers' => $frame->headers, 'body' => base64_encode($frame->body ?? '')]];
     }
 
-    // What names a message beside its message-id, which the extension sends.
+    // The headers that name a message, in addition to the message-id that the extension sends.
     private function named($of)
     {
         if ($this->version === '1.2') {

@@ -1,4 +1,4 @@
-# Drives Debian's ruby-stomp: one JSON request a line in, one JSON answer a line out.
+# Drives Debian's ruby-stomp: one JSON request per line in, one JSON reply per line out.
 
 require 'base64'
 require 'json'
@@ -8,7 +8,7 @@ require 'timeout'
 WAIT_S = 30
 $stdout.sync = true
 
-# The tests cut connections on purpose: what the library says of that is nobody's to read.
+# The tests cut connections on purpose: do not print what the library logs about it.
 class Quiet < Stomp::NullLogger
   def on_miscerr(_parameters, _message)
     true
@@ -28,7 +28,7 @@ class Driver
     host = {
       login: request['login'], passcode: request['passcode'], host: '127.0.0.1', port: request['port'], ssl: false
     }
-    # The first login is refused or not: only one that was once accepted is worth repeating.
+    # Try the first login once, so that a rejection is reported: a reliable connection would repeat it.
     Stomp::Connection.new(hosts: [host], reliable: false, connect_headers: headers).tap do |probe|
       frame = probe.connection_frame
       raise frame.headers['message'] if frame.command == 'ERROR'
@@ -54,7 +54,7 @@ class Driver
     "r#{@receipts}"
   end
 
-  # Does something with a receipt and waits for that; messages that come first are kept.
+  # Calls the block with a receipt header and waits for that receipt; keeps messages that arrive before it.
   def asked
     id = receipt
     yield({ 'receipt' => id })
@@ -79,12 +79,12 @@ class Driver
   def next(_request)
     got = @kept.shift || frame
     got = frame while got.command != 'MESSAGE'
-    # Of a header that comes twice the library makes a list.
+    # The library returns a list for a repeated header.
     headers = got.headers.transform_values { |value| value.is_a?(Array) ? value.first : value }
     { message: { headers: headers, body: Base64.strict_encode64(got.body) } }
   end
 
-  # What names a message, and the headers that go with it.
+  # The id of a message, and the headers that ACK and NACK need with it.
   def named(of)
     return [of['ack'], {}] if @version == '1.2'
 
@@ -114,7 +114,7 @@ class Driver
     asked { |more| @connection.abort(request['transaction'], more) }
   end
 
-  # The library finds the connection lost when it reads, and comes back with what the server sends to the new one.
+  # The library notices the lost connection when it reads, reconnects, and returns the first frame of the new one.
   def recover(_request)
     got = frame
     @kept << got if got.command == 'MESSAGE'

@@ -1,4 +1,4 @@
-"""Drives Debian's python3-stomp: one JSON request a line in, one JSON answer a line out."""
+"""Drives Debian's python3-stomp: one JSON request per line in, one JSON reply per line out."""
 
 import base64
 import json
@@ -117,8 +117,8 @@ class Driver:
 
     def recover(self, _request):
         self.listener.disconnects.get(timeout=WAIT_S)
-        # The library says that it is disconnected before its own threads have ended. They would end the next
-        # connection of the same object, so the next one is another, which nothing of the old one reaches.
+        # The library reports the disconnection before its threads have ended. They would end the next connection of
+        # the same object, so a new object with a new listener is used.
         self.listener = Listener()
         self.open()
         for request in self.subscriptions:
@@ -134,6 +134,6 @@ for line in sys.stdin:
     request = json.loads(line)
     try:
         answer = getattr(driver, request.pop("verb"))(request) or {}
-    except Exception as error:  # whatever it is, the test shall show it
+    except Exception as error:  # reported to the test, which fails with it
         answer = {"error": "%s %s" % (type(error).__name__, error)}
     print(json.dumps(answer), flush=True)

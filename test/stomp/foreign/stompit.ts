@@ -12,7 +12,7 @@ class StompIt implements ForeignClient {
   readonly #messages = new Mailbox<ForeignMessage & { readonly message: stompit.Message }>();
   readonly #subscriptions: (() => Promise<void>)[] = [];
   #client: stompit.Client;
-  /** Reconnections that nobody has waited for yet. */
+  /** Reconnections that `recover` has not returned yet. */
   readonly #recoveries = new Mailbox<void>();
   #isOver = false;
 
@@ -34,7 +34,8 @@ class StompIt implements ForeignClient {
         'heart-beat': beats.join(','),
       },
     };
-    // The first login is tried once, so that a refusal is seen; later ones until the server is back.
+    // The first login is tried once, so that a rejection is reported; later ones are repeated until the server is
+    // available again.
     const client = await new Promise<stompit.Client>((resolve, reject) => {
       stompit.connect(server, (error, connected) => (error ? reject(error) : resolve(connected)));
     });

@@ -8,7 +8,7 @@ import {
   Mailbox,
 } from './client.ts';
 
-/** As much of a WebSocket as stompjs uses, over plain TCP. */
+/** The part of a WebSocket that stompjs uses, over plain TCP. */
 class TcpSocket {
   readonly url: string;
   binaryType?: string;
@@ -53,7 +53,7 @@ class StompJs implements ForeignClient {
   readonly #messages = new Mailbox<ForeignMessage & { readonly message: IMessage }>();
   readonly #connects = new Mailbox<void>();
   readonly #subscriptions: (() => Promise<void>)[] = [];
-  /** Requests that a RECEIPT has not answered yet. */
+  /** The reject functions of requests that still wait for their RECEIPT. */
   readonly #rejects = new Set<(error: Error) => void>();
   #receipts = 0;
 

@@ -1,4 +1,4 @@
-/** As much of stompit, which has no types of its own, as the tests use. */
+/** The part of stompit that the tests use; it has no types of its own. */
 declare module 'stompit' {
   import type { Readable, Writable } from 'node:stream';
 
