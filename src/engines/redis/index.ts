@@ -2,6 +2,7 @@
 //   storage.ts      the Storage port: which calls of the library each operation makes
 //   verbs.ts        how these calls are encoded as arguments, and their results decoded
 //   batcher.ts      batches the calls of each queue, one batch in flight: sequence numbers, deadlines
+//   reply.ts        decodes the replies of the library
 //   client/         sends a batch to the master of its slot, and repeats it until there is a reply; ioredis
 //   library/*.lua   the code that runs inside Redis; queue.lua describes the keys, session.lua a call and its reply
 //   outbox.ts       moves elements to queues in other slots of a cluster (library/outbox.lua)

@@ -1,9 +1,10 @@
 import type { QueueKey } from '../../model/names.ts';
 import type { CancelTimer } from '../../util/clock.ts';
-import { type Batchers, type LibraryReply, single } from './batcher.ts';
+import { type Batchers, single } from './batcher.ts';
 import type { RedisContext } from './context.ts';
 import { parseQueueText, queueText } from './keys.ts';
 import { noNumberLeft } from './policies.ts';
+import type { LibraryReply } from './reply.ts';
 
 /** How long a failed relay pauses: the first time, and at most. Each attempt reads the entries again. */
 const FIRST_PAUSE_MS = 1_000;

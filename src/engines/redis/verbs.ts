@@ -32,7 +32,7 @@ import { LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { OWNER_BYTES, ownerNumber, readHolder } from '../../model/owner.ts';
 import { cutText } from '../../util/cut-text.ts';
-import { type Result, single, type Undecodable, UndecodableElements, type Verb } from './batcher.ts';
+import { single, type Undecodable, UndecodableElements, type Verb } from './batcher.ts';
 import type { Arg, EncodedArgs } from './client/connection.ts';
 import {
   CUT,
@@ -46,6 +46,7 @@ import {
 } from './encoding.ts';
 import { queueText } from './keys.ts';
 import { noNumberLeft, type Policies } from './policies.ts';
+import type { Result } from './reply.ts';
 
 // The verbs of the library that implement the Storage port: how calls are encoded as arguments, and results decoded.
 
