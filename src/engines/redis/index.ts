@@ -172,7 +172,7 @@ class RedisEngine implements Engine {
     const reason = (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
     // Some reasons end with a hint, after a semicolon.
     const hint = reason.includes('; ') ? '' : "; start Redis there, or correct the namespace's url";
-    return new Error(`${this.#context.settings.shown}: ${reason}${hint}`);
+    return new Error(`${this.#context.settings.maskedUrl}: ${reason}${hint}`);
   }
 
   async #stop(): Promise<void> {
@@ -189,12 +189,12 @@ class RedisEngine implements Engine {
     const failure = `${server}: ${message}`;
     if (this.#loggedFailures.has(failure) || this.#stopping !== null) return;
     this.#loggedFailures.add(failure);
-    log.warn({ engine: settings.shown, server, reason: message }, 'Redis cannot be reached');
+    log.warn({ engine: settings.maskedUrl, server, reason: message }, 'Redis cannot be reached');
   }
 
   #onReplicas(server: string, hasReplicas: boolean): void {
     const { log, settings } = this.#context;
-    const fields = { engine: settings.shown, server };
+    const fields = { engine: settings.maskedUrl, server };
     if (hasReplicas)
       log.info(fields, 'Redis has a replica again: changes are acknowledged when it has them.');
     else log.warn(fields, 'Redis has no replica any more: changes are acknowledged without one.');
@@ -203,7 +203,7 @@ class RedisEngine implements Engine {
   /** Logs once how durable acknowledged changes are with the server's settings. */
   #onReady({ appendOnly, appendFsync, replicas }: ServerFacts): void {
     const { log, settings } = this.#context;
-    const engine = settings.shown;
+    const engine = settings.maskedUrl;
     if (this.#loggedFailures.size > 0) {
       this.#loggedFailures.clear();
       log.info({ engine }, 'Redis can be reached again');

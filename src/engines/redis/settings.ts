@@ -24,7 +24,7 @@ export class GivenTime {
 
 export interface Settings {
   /** The URL without credentials, for messages. */
-  readonly shown: string;
+  readonly maskedUrl: string;
   readonly addresses: readonly Address[];
   readonly login: Login;
   /** Whether the server must be part of a cluster; null: either. */
@@ -72,17 +72,9 @@ const URL_FORM = {
  * @throws Error that names the setting and how to correct it
  */
 export function readSettings({ url, settings }: EngineOptions): Settings {
-  const {
-    scheme,
-    username,
-    password,
-    hosts,
-    path,
-    parameters,
-    maskedUrl: shown,
-  } = parseServerUrl(url, URL_FORM);
+  const { scheme, username, password, hosts, path, parameters, maskedUrl } = parseServerUrl(url, URL_FORM);
   const given: Given = new EngineSettings(
-    shown,
+    maskedUrl,
     NAMES,
     path === null ? {} : { db: path },
     parameters,
@@ -103,7 +95,7 @@ export function readSettings({ url, settings }: EngineOptions): Settings {
   const prefix = given.string('prefix') ?? 'quayside';
   if (!/^[^{}\s]+$/.test(prefix)) throw given.error('prefix', 'contains a brace or a space; leave it out');
   return {
-    shown,
+    maskedUrl,
     addresses: hosts,
     login,
     cluster,

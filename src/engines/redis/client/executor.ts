@@ -107,7 +107,7 @@ export class Executor {
   /** Starts to execute a request, which settles by its deadline. */
   execute(request: RedisRequest): Execution {
     const { clock, settings } = this.#context;
-    return new Execution(request, clock, settings.shown, (execution) => this.#attempt(execution));
+    return new Execution(request, clock, settings.maskedUrl, (execution) => this.#attempt(execution));
   }
 
   /** All requests fail from now on. */
@@ -163,7 +163,7 @@ export class Executor {
       const hint = 'If its master has too few replicas, connect more, or set a lower wait.';
       throw new ExecutionError(
         'outcome-unknown',
-        `The change on ${this.#context.settings.shown} did not reach enough replicas in time, so a failover may undo it. ${hint}`,
+        `The change on ${this.#context.settings.maskedUrl} did not reach enough replicas in time, so a failover may undo it. ${hint}`,
       );
     }
     if (!(error instanceof CommandLost)) throw error;
@@ -175,7 +175,7 @@ export class Executor {
   /** Handles an error reply. None of the errors that are listed here changed anything. */
   async #handleErrorReply(execution: Execution, master: Master, message: string): Promise<boolean> {
     const { topology, log, settings } = this.#context;
-    const { shown } = settings;
+    const { maskedUrl } = settings;
     const [code, second = '', address = ''] = message.split(' ');
     switch (code) {
       case 'MOVED':
@@ -210,7 +210,7 @@ export class Executor {
         // full server executes, others until there is memory again. Without pauses, those made 8,000 attempts per
         // second.
         if (execution.mayBeDone) return false;
-        throw new ExecutionError('storage-full', `${shown} is out of memory.`);
+        throw new ExecutionError('storage-full', `${maskedUrl} is out of memory.`);
       case 'NOAUTH':
       case 'WRONGPASS':
       case 'NOPERM':
@@ -228,9 +228,9 @@ export class Executor {
       return execution.inTime(loading);
     }
     // `STALE` does not occur here: the library returns it for calls that were given up, which are not attempted again.
-    log.warn({ engine: shown, reply: message }, 'Redis replied with an unexpected error');
+    log.warn({ engine: maskedUrl, reply: message }, 'Redis replied with an unexpected error');
     const outcome = 'replied with an unexpected error; whether the call was executed is unknown';
-    throw new ExecutionError('outcome-unknown', `${shown} ${outcome}.`);
+    throw new ExecutionError('outcome-unknown', `${maskedUrl} ${outcome}.`);
   }
 
   /** A short pause, ended early by a change of the topology. */
@@ -267,7 +267,7 @@ export class Execution {
   redirect: Master | null = null;
   reason = 'there is no connection';
   readonly #clock: Clock;
-  readonly #shown: string;
+  readonly #maskedUrl: string;
   readonly #expired = Promise.withResolvers<never>();
   /** A write was sent and has no outcome yet. */
   #isWriteInFlight = false;
@@ -277,12 +277,12 @@ export class Execution {
   constructor(
     request: RedisRequest,
     clock: Clock,
-    shown: string,
+    maskedUrl: string,
     attempt: (execution: Execution) => Promise<Executed>,
   ) {
     this.request = request;
     this.#clock = clock;
-    this.#shown = shown;
+    this.#maskedUrl = maskedUrl;
     this.#expired.promise.catch(() => {});
     const expire = (): void => this.#expired.reject(this.failure());
     const cancelTimer = clock.after(this.leftMs, () => runTimer(-this.leftMs, expire));
@@ -322,11 +322,14 @@ export class Execution {
   /** The error of a request that is given up now. */
   failure(): ExecutionError {
     if (!this.mayBeDone && !this.#isWriteInFlight) {
-      return new ExecutionError('storage-unavailable', `${this.#shown} cannot be used now: ${this.reason}.`);
+      return new ExecutionError(
+        'storage-unavailable',
+        `${this.#maskedUrl} cannot be used now: ${this.reason}.`,
+      );
     }
     return new ExecutionError(
       'outcome-unknown',
-      `${this.#shown} did not reply in time; whether the call was executed is unknown.`,
+      `${this.#maskedUrl} did not reply in time; whether the call was executed is unknown.`,
     );
   }
 }

@@ -45,7 +45,7 @@ export class Topology {
 
   /** Resolves when every slot can be served. @throws Error that says what is missing, perhaps with a hint */
   async start(): Promise<void> {
-    const { cluster, sentinel, login, shown } = this.#options.settings;
+    const { cluster, sentinel, login, maskedUrl } = this.#options.settings;
     this.isCluster = sentinel === null && (await this.#isPartOfCluster());
     if (cluster !== null && cluster !== this.isCluster) {
       throw new Error(`cluster is ${cluster}, but the server is ${this.isCluster ? '' : 'not '}part of one`);
@@ -62,7 +62,7 @@ export class Topology {
       const missing = SLOTS - this.#slots.filter((master) => master !== undefined).length;
       if (missing > 0) throw new Error(`no server has ${missing} of the cluster's slots; assign them first`);
     } else if (!this.#isStopped) {
-      this.#slots = [this.#open(shown, () => this.#locate())];
+      this.#slots = [this.#open(maskedUrl, () => this.#locate())];
     }
     await Promise.all(this.masters().map(({ ready }) => ready));
     this.#isStarted = true;
