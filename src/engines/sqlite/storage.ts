@@ -195,7 +195,7 @@ export class SqliteStorage implements Storage {
       return results;
     } catch (cause) {
       if (!results.some(({ outcome }) => outcome === 'done' || outcome === 'dead-lettered')) throw cause;
-      throw new QuaysideError('outcome-unknown', 'Only some of the items were settled for sure.', { cause });
+      throw new QuaysideError('outcome-unknown', 'Only some of the items were certainly settled.', { cause });
     }
   }
 
