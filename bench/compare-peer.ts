@@ -1,18 +1,18 @@
 import type { LoadResult } from './load/http-load.ts';
 import { type BenchContext, type Finding, grouped, interleave, median, type Target } from './scenario.ts';
 
-/** What a program of `reference/` answers: its own load's rate. */
+/** The result of a program in `reference/`: the rate of its own load. */
 export interface PeerRate {
   readonly jobs: number;
   readonly perSecond: number;
 }
 
-/** Two services that keep their elements in the same database. */
+/** Two services that store their elements in the same database. */
 export interface Peers {
-  /** The other service's name. */
+  /** The name of the other service. */
   readonly peer: string;
   readonly database: string;
-  /** CPU time that the database has used, microseconds. */
+  /** CPU time that the database has used, µs. */
   databaseCpu(): number;
 }
 
@@ -20,13 +20,15 @@ export interface PeerComparison {
   readonly what: string;
   readonly target: Target;
   readonly rounds: number;
-  /** What a round needs before it is timed, such as elements to take. */
+  /** Prepares a round before it is timed, for example by storing elements to take. */
   prepare?(round: number): Promise<unknown>;
   own(round: number): Promise<LoadResult>;
   reference(round: number): Promise<PeerRate>;
 }
 
-/** Throughput in interleaved rounds. The CPU time for each, of the database and of this server, is printed with it. */
+/**
+ * Compares throughput in interleaved rounds, and prints the CPU time per element of the database and of this server.
+ */
 export async function comparePeer(
   { note, quick }: BenchContext,
   peers: Peers,
@@ -60,9 +62,9 @@ export async function comparePeer(
 
 interface Rate {
   readonly perSecond: number;
-  /** The database's CPU time for each, microseconds. */
+  /** CPU time of the database per element, µs. */
   readonly database: number;
-  /** The service's CPU time for each, microseconds; null for the reference, whose load is in the same process. */
+  /** CPU time of the service per element, µs; null for the reference, whose load runs in the same process. */
   readonly service: number | null;
 }
 

@@ -10,8 +10,8 @@ export interface Comparison {
 }
 
 /**
- * Throughput against a reference, in interleaved rounds: the median of the rounds' own ratios decides. The
- * CPU time per request is printed with it, since a neighbour on the machine disturbs that least.
+ * Compares throughput with a reference in interleaved rounds; the median of the ratios per round decides. The CPU time
+ * per request is printed as well, because neighbors on the machine disturb it least.
  */
 export async function compareThroughput(context: BenchContext, comparison: Comparison): Promise<Finding> {
   const { what, target, rounds } = comparison;
@@ -30,7 +30,7 @@ export async function compareThroughput(context: BenchContext, comparison: Compa
   return { what, figure: figureOf(own), reference, ratio, target };
 }
 
-/** What the ratio of throughputs comes to where nothing but the main thread's CPU bounds either. */
+/** The ratio of throughputs that results if only the main thread's CPU limits both. */
 function cpuRatio(own: LoadResult, other: LoadResult): number {
   return other.cpu.mainThread / own.cpu.mainThread;
 }

@@ -7,7 +7,7 @@ const SYNCS = 50;
 const PAGE = Buffer.alloc(4096, 1);
 
 /**
- * How long the disk takes to make 4 KiB durable just now, in words. Durable figures hang on it, and on a
+ * How long a sync of 4 KiB to disk takes at the moment, as text. Figures with durable writes depend on it, and on a
  * shared machine it can change tenfold within a minute.
  */
 export function diskNow(): string {

@@ -10,7 +10,7 @@ import { systemClock } from '../src/util/clock.ts';
 import { DEFAULTS } from '../test/support/defaults.ts';
 import { NAMESPACE, openEngine } from './quayside.ts';
 
-/** A node without front ends on an engine of its own, for what exchanges alone can do. */
+/** A node without front ends on its own engine, to measure exchanges alone. */
 export class ExchangeNode {
   readonly engine: Engine;
   readonly exchanges: Exchanges;
@@ -68,7 +68,7 @@ export class ExchangeNode {
     return node;
   }
 
-  /** Makes an exchange and answers how long it takes, in ms, until it has forwarded so many elements. */
+  /** Creates an exchange and returns how long it takes to forward this many elements, ms. */
   async forward(id: string, declaration: Declaration, count: number): Promise<number> {
     const from = performance.now();
     await this.exchanges.create(id, declaration);
@@ -86,7 +86,9 @@ export class ExchangeNode {
     await rm(this.#folder, { recursive: true });
   }
 
-  /** Elements of which the last destination has its copy. Asked often: a whole record would cost a sixth of a core. */
+  /**
+   * The number of elements copied to the last destination. Polled often: a whole record would cost a sixth of a core.
+   */
   #forwarded(id: string): number {
     const exchange = this.exchanges.overview().find((one) => one.key === id);
     return exchange?.counters.destinations.at(-1)?.matched ?? 0;

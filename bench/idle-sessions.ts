@@ -5,7 +5,7 @@ import type { RateAnswer } from './rates.ts';
 import type { BenchContext, Finding } from './scenario.ts';
 import { idleShare, limit } from './shared.ts';
 
-/** What a load client is asked for: connections that are logged in, subscribe and then only send heart-beats. */
+/** A request to a load client: open connections that log in, subscribe, and then only send heart-beats. */
 export interface IdleRequest {
   readonly what: 'idle';
   readonly destination: string;
@@ -14,23 +14,23 @@ export interface IdleRequest {
 }
 
 export interface IdleSide {
-  /** How the sessions are called in the findings. */
+  /** What the sessions are called in the findings. */
   readonly sessions: string;
-  /** Options of the server that turn the front end on. */
+  /** Server options that enable the front end. */
   readonly options: Readonly<Record<string, unknown>>;
   readonly scheme: 'stomp' | 'amqp';
-  /** The load client; it is started with the port and a login. */
+  /** The load client's program, started with the port and a login. */
   readonly client: URL;
-  /** Where the sessions are subscribed. */
+  /** The destination of the subscriptions. */
   destinationIn(namespace: string): string;
 }
 
 const KIBIBYTE = 1024;
 const BEAT_MS = 10_000;
-/** Long enough for the collector and the kernel to settle after many new connections. */
+/** Time for the garbage collector and the kernel to settle after many new connections. */
 const SETTLE_MS = 3_000;
 
-/** What 1,000 sessions cost that are logged in, subscribed, and send and get a heart-beat every ten seconds. */
+/** Measures the memory and CPU of 1,000 logged-in, subscribed sessions that exchange a heart-beat every ten seconds. */
 export async function measureIdleSessions(context: BenchContext, side: IdleSide): Promise<Finding[]> {
   const { quick } = context;
   const count = quick ? 100 : 1_000;
@@ -42,7 +42,7 @@ export async function measureIdleSessions(context: BenchContext, side: IdleSide)
   const open = (sessions: number): Promise<RateAnswer> =>
     client.ask({ what: 'idle', destination, count: sessions, beatMs: BEAT_MS } satisfies IdleRequest);
   try {
-    // The first ones bring code and tables with them that all share.
+    // The first sessions load code and tables that all share.
     await open(10);
     await delay(quick ? 0 : SETTLE_MS);
     const before = residentBytesOf(server.pid);

@@ -1,10 +1,10 @@
 /**
- * `node bench/postgres-dead-tuples.ts [--quick]`: what a take costs while another transaction, which has
- * nothing to do with the queue, stays open. PostgreSQL can then remove nothing that the queue has
- * finished since, and the index of waiting deliveries begins with ever more entries that are dead.
+ * `node bench/postgres-dead-tuples.ts [--quick]`: the cost of a take while an unrelated transaction stays open.
+ * PostgreSQL then cannot remove anything that the queue has finished since, and the index of waiting deliveries starts
+ * with more and more dead entries.
  *
- * Next to each figure stands the same look taken from the very front of the index, as a plain
- * `ORDER BY … LIMIT` does it. The engine begins where it last found something (`watermark.ts`).
+ * Each figure is printed next to the time of the same query from the very front of the index, as a plain `ORDER BY …
+ * LIMIT` runs it. The engine starts where it last found something (`watermark.ts`).
  */
 import { parseArgs } from 'node:util';
 import pg from 'pg';
@@ -19,9 +19,9 @@ import { grouped, median } from './scenario.ts';
 const SCHEMA = 'bench';
 const QUEUE = { ns: NAMESPACE, name: 'dead tuples' };
 const BATCH = 64;
-/** Calls under way at once. */
+/** Concurrent calls. */
 const WINDOW = 2;
-/** Elements that always wait, so that a take is never short. */
+/** Elements always stored, so that a take is never short. */
 const STOCK = 20_000;
 
 /** How a plain query finds the first eligible deliveries. */
@@ -51,7 +51,7 @@ async function measure(): Promise<void> {
   });
   await engine.start();
   const [holder, looker] = [await connected(), await connected()];
-  // The plan that a queue's query should have; whether PostgreSQL would choose it is not the question here.
+  // Forces the plan that a queue's query should have; whether PostgreSQL would choose it is not measured here.
   await looker.query('SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off');
   await repeat(STOCK / BATCH, () => engine.storage.insert(QUEUE, elements(BATCH)));
   await churn(engine, perStep);
@@ -72,7 +72,7 @@ async function measure(): Promise<void> {
   await engine.stop();
 }
 
-/** Inserts and pops that many elements; the stock stays. Answers elements per second. */
+/** Inserts and pops this many elements, so that the stock stays the same. Returns elements per second. */
 async function churn({ storage }: Engine, count: number): Promise<number> {
   const from = performance.now();
   await repeat(count / BATCH, () => Promise.all([storage.insert(QUEUE, elements(BATCH)), take(storage)]));
@@ -84,7 +84,7 @@ async function take(storage: Engine['storage']): Promise<void> {
   if (deliveries.length !== BATCH) throw new Error(`A take answered ${deliveries.length} elements.`);
 }
 
-/** Prints the median cost of a take, of a status and of a look from the front, ms. Answers that of a take. */
+/** Prints the median cost of a take, of a status and of a query from the front, ms. Returns that of a take. */
 async function report(what: string, engine: Engine, looker: pg.Client): Promise<number> {
   const takes: number[] = [];
   const statuses: number[] = [];

@@ -7,7 +7,7 @@ import { NAMESPACE } from './quayside.ts';
 
 const TICK_US = 10_000;
 
-/** The PostgreSQL engine alone, on the schema that a server with this URL would use. */
+/** Opens only the PostgreSQL engine, on the schema that a server with this URL would use. */
 export async function openPostgresEngine(url: string): Promise<Engine> {
   const engine = open({
     url,
@@ -22,7 +22,7 @@ export async function openPostgresEngine(url: string): Promise<Engine> {
   return engine;
 }
 
-/** CPU time that all processes of a PostgreSQL server have used, those that have ended included, microseconds. */
+/** CPU time of all processes of a PostgreSQL server, including ended ones, µs. */
 export function postgresCpu({ pid }: PostgresServer): number {
   let ticks = 0;
   for (const entry of readdirSync('/proc')) {
@@ -30,16 +30,16 @@ export function postgresCpu({ pid }: PostgresServer): number {
     const fields = statOf(entry);
     if (entry !== String(pid) && fields[1] !== String(pid)) continue;
     ticks += Number(fields[11]) + Number(fields[12]);
-    // What sessions that have ended had used stands with the process that started them.
+    // The CPU time of ended sessions is part of the process that started them.
     if (entry === String(pid)) ticks += Number(fields[13]) + Number(fields[14]);
   }
   return ticks * TICK_US;
 }
 
-/** The fields of a process from its state on; none where it has just ended. */
+/** The fields of a process's `stat` from its state on; empty if it has just ended. */
 function statOf(entry: string): string[] {
   try {
-    // The second field is the command in parentheses and may hold spaces; count from behind it.
+    // The second field is the command in parentheses, which may contain spaces; start after it.
     return readFileSync(`/proc/${entry}/stat`, 'latin1').split(') ')[1]?.split(' ') ?? [];
   } catch {
     return [];

@@ -3,10 +3,10 @@ import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
-/** CPU time that a process has used since it began, in microseconds. The kernel counts in steps of 10 ms. */
+/** CPU time used by a process since its start, µs. The kernel counts in steps of 10 ms. */
 export interface CpuTime {
   readonly total: number;
-  /** Of the main thread alone: what bounds a server whose storage has a thread of its own. */
+  /** CPU time of the main thread alone, which limits a server whose storage runs on a thread of its own. */
   readonly mainThread: number;
 }
 
@@ -14,20 +14,20 @@ const TICK_US = 10_000;
 
 export function cpuTimeOf(pid: number): CpuTime {
   const read = (file: string): number => {
-    // The second field is the command in parentheses and may hold spaces; count from behind it.
+    // The second field is the command in parentheses, which may contain spaces; start after it.
     const fields = readFileSync(file, 'latin1').split(') ')[1]?.split(' ') ?? [];
     return (Number(fields[11]) + Number(fields[12])) * TICK_US;
   };
   return { total: read(`/proc/${pid}/stat`), mainThread: read(`/proc/${pid}/task/${pid}/stat`) };
 }
 
-/** Resident memory in bytes. */
+/** Resident memory of a process, bytes. */
 export function residentBytesOf(pid: number): number {
   const found = /VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, 'latin1'));
   return Number(found?.[1]) * 1024;
 }
 
-/** A program of the bench in a process of its own, so that it shares neither heap nor event loop with others. */
+/** A bench program in a process of its own, which shares neither heap nor event loop with others. */
 export class Helper {
   readonly #child: ChildProcess;
 
@@ -35,7 +35,7 @@ export class Helper {
     this.#child = child;
   }
 
-  /** Starts a program that sends one message when it is ready; answers it with that message. */
+  /** Starts a program that sends one message when it is ready. Returns the helper with that message. */
   static async start<Ready>(program: URL, args: readonly string[]): Promise<[Helper, Ready]> {
     const child = fork(fileURLToPath(program), args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
     const ready = once(child, 'message').then(([message]) => message as Ready);
@@ -52,7 +52,7 @@ export class Helper {
     return this.#child.pid;
   }
 
-  /** Sends a message and resolves with the next one that comes back. @throws Error if the program ends instead */
+  /** Sends a message and resolves with the next reply. @throws Error if the program ends instead */
   async ask<Reply>(message: object): Promise<Reply> {
     const abort = new AbortController();
     const reply = once(this.#child, 'message', { signal: abort.signal }).then(([answer]) => answer as Reply);

@@ -10,18 +10,18 @@ import type { BenchContext } from './scenario.ts';
 
 export const NAMESPACE = 'N';
 export const AUTHORIZATION = `Basic ${Buffer.from('test1:test1').toString('base64')}`;
-/** The element of every scenario: 46 bytes of JSON. */
+/** The body of every scenario's elements: 46 bytes of JSON. */
 export const ELEMENT = '{"order":123456,"item":"q-0042","amount":99.9}';
 
 const DATABASE_URL = 'sqlite:N.db';
 const FILL_BATCH = 1000;
-/** Calls under way at once: enough to keep the engine's thread busy while the next batch is made. */
+/** Concurrent calls: enough to keep the engine's thread busy while the next batch is prepared. */
 const FILL_WINDOW = 4;
 
 /**
- * A server's folder, not yet started, so that its data can be filled first.
- * @param url of the namespace's engine; the embedded one where not given
- * @param more groups of the configuration
+ * Creates the folder of a server without starting it, so that its data can be filled first.
+ * @param url of the namespace's engine; by default the embedded one
+ * @param more top-level configuration
  */
 export function createServer(
   context: BenchContext,
@@ -41,19 +41,19 @@ export function createServer(
   });
 }
 
-/** Where the server listens for a protocol, as it says itself. */
+/** The port of a protocol, according to the server's output. */
 export function portOf({ output }: ServerProcess, scheme: 'stomp' | 'amqp'): number {
   const port = new RegExp(` ${scheme}://127\\.0\\.0\\.1:(\\d+)`).exec(output)?.[1];
   if (port === undefined) throw new Error(`The server does not say where it speaks ${scheme}.\n${output}`);
   return Number(port);
 }
 
-/** The queue of that name in the bench's namespace, as a path. */
+/** The path of a queue in the bench's namespace. */
 export function benchPath(queue: string): string {
   return queuePath(NAMESPACE, queue);
 }
 
-/** The embedded engine alone, on the file that a server with this data folder would use. */
+/** Opens only the embedded engine, on the file that a server with this data folder would use. */
 export async function openEngine(dataDir: string): Promise<Engine> {
   const engine = open({
     url: DATABASE_URL,
@@ -68,7 +68,7 @@ export async function openEngine(dataDir: string): Promise<Engine> {
   return engine;
 }
 
-/** The bench's element as a batch. */
+/** This many copies of the bench's element. */
 export function elements(count: number): NewElement[] {
   const element: NewElement = {
     body: Buffer.from(ELEMENT),
@@ -84,7 +84,7 @@ export function elements(count: number): NewElement[] {
   return Array.from({ length: count }, () => element);
 }
 
-/** Puts that many elements into a queue, in large batches. */
+/** Inserts this many elements into a queue, in large batches. */
 export async function fill(engine: Engine, queue: string, count: number): Promise<void> {
   const key = { ns: NAMESPACE, name: queue };
   let left = count;
@@ -98,7 +98,7 @@ export async function fill(engine: Engine, queue: string, count: number): Promis
   await Promise.all(Array.from({ length: FILL_WINDOW }, worker));
 }
 
-/** Fills queues of a server that does not run. */
+/** Fills queues of a server that is not running. */
 export async function fillStopped(
   server: ServerProcess,
   queues: readonly string[],

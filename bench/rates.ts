@@ -1,12 +1,12 @@
 import { cpuTimeOf, Helper } from './process.ts';
 import { type BenchContext, type Finding, grouped, interleave, median, type Target } from './scenario.ts';
 
-// Rates of protocols with sessions, and of RabbitMQ with the same client: one side sends, the same side consumes.
+// Rates of protocols with sessions, and of RabbitMQ with the same client: one process sends, then consumes.
 
-/** Messages without their answers, and elements without their acknowledgements, at once. */
+/** Messages awaiting their answers, or elements awaiting their acknowledgements. */
 const WINDOW = 256;
 
-/** What a load client is asked for. */
+/** A request to a load client. */
 export interface RateRequest {
   readonly what: 'send' | 'consume';
   readonly destination: string;
@@ -19,7 +19,7 @@ export interface RateAnswer {
   readonly perSecond: number;
 }
 
-/** Two servers, and how the figures are called and what they are to reach. */
+/** Two servers, with the names of the figures and their targets. */
 export interface RateComparison {
   readonly own: Side;
   readonly other: Side;
@@ -27,14 +27,14 @@ export interface RateComparison {
   readonly consume: { readonly what: string; readonly ratio: number };
 }
 
-/** A server, a client in front of it, and where both meet. */
+/** A server and the load client that uses it. */
 export interface Side {
   readonly helper: Helper;
   readonly pid: number;
   readonly destination: string;
 }
 
-/** Starts a load client, as {@link Helper} has it, in front of a server. */
+/** Starts a load client for a server, as a {@link Helper}. */
 export async function startSide(
   program: URL,
   target: object,
@@ -45,7 +45,7 @@ export async function startSide(
   return { helper, pid, destination };
 }
 
-/** Each round sends and then consumes what it sent, so that both queues are as short at each start. */
+/** Each round sends and then consumes the same number, so that both queues start every round empty. */
 export async function compareRates(
   context: BenchContext,
   { own, other, send, consume }: RateComparison,
@@ -76,9 +76,9 @@ export async function compareRates(
 
 interface Rate {
   readonly perSecond: number;
-  /** The server's CPU time for each, all threads, microseconds. */
+  /** CPU time of the server per message, all threads, µs. */
   readonly cpu: number;
-  /** The same of the client, which has one thread to work with: it can do no more than that leaves room for. */
+  /** CPU time of the client per message, µs. The client has one thread, so this bounds the rate that it can measure. */
   readonly clientCpu: number;
 }
 

@@ -4,7 +4,7 @@ import { systemClock } from '../src/util/clock.ts';
 import { type RedisServer, redisCli } from '../test/support/redis-servers.ts';
 import { NAMESPACE } from './quayside.ts';
 
-/** The Redis engine alone, on the keys that a server with the bench's namespace would use. */
+/** Opens only the Redis engine, on the keys that a server with the bench's namespace would use. */
 export async function openRedisEngine(url: string): Promise<Engine> {
   const engine = open({
     url,
@@ -19,7 +19,7 @@ export async function openRedisEngine(url: string): Promise<Engine> {
   return engine;
 }
 
-/** CPU time that a Redis server has used, microseconds. */
+/** CPU time used by a Redis server, µs. */
 export function redisCpu({ port }: RedisServer): number {
   const info = redisCli('-p', String(port), 'INFO', 'cpu');
   const seconds = (name: string): number => Number(new RegExp(`${name}:([\\d.]+)`).exec(info)?.[1]);

@@ -1,8 +1,7 @@
 /**
- * `npm run bench -- [scenario…] [--quick] [--profile DIR]`: measures, each figure with a reference of the
- * same run, one line each. `--quick` proves that every scenario works and judges no figure: run it before a
- * change lands.
- * Exit code 1 where a scenario fails or, without `--quick`, where a figure falls short.
+ * `npm run bench -- [scenario…] [--quick] [--profile DIR]`: runs scenarios and prints a line per figure, with a
+ * reference measured in the same run. `--quick` only shows that every scenario works, and judges no figure: run it
+ * before a change lands. Exit code 1 if a scenario fails or, without `--quick`, a figure misses its target.
  */
 import { parseArgs } from 'node:util';
 import { diskNow } from './disk.ts';
@@ -102,7 +101,7 @@ for (const scenario of SCENARIOS) {
   try {
     await runOne(scenario);
   } catch (error) {
-    // The scenarios that follow start servers of their own, so one failure says nothing about them.
+    // Later scenarios start servers of their own, so a failure does not affect them.
     failed++;
     console.error(error);
     lines.push(`${scenario.name}: failed: ${error instanceof Error ? error.message : String(error)}`);

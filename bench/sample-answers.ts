@@ -2,14 +2,14 @@ import { type Answer, headerOf, QueueClient } from '../test/support/http-client.
 import { createServer, ELEMENT, NAMESPACE } from './quayside.ts';
 import type { BenchContext } from './scenario.ts';
 
-/** One real answer of each kind, for references to repeat. */
+/** One real answer of each kind, which references repeat. */
 export interface SampleAnswers {
   readonly pop: Answer;
   readonly reserve: Answer;
   readonly commit: Answer;
 }
 
-/** Asks a server of its own, so that the one under test starts with its data untouched. */
+/** Collects answers from a separate server, so that the one under test starts with its data untouched. */
 export async function sampleAnswers(context: BenchContext): Promise<SampleAnswers> {
   await using server = await createServer({ ...context, profileDir: null });
   await server.start();

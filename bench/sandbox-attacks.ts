@@ -1,7 +1,7 @@
 /**
- * `node bench/sandbox-attacks.ts [rounds]`: runs every attack on the selector sandbox, with its limits as they
- * are in use, and prints how long each was let go on, while another exchange's selector is asked without
- * pause. Exit code 1 where one lasted longer than 400 ms. Says nothing on a machine that is busy otherwise.
+ * `node bench/sandbox-attacks.ts [rounds]`: runs every attack on the selector sandbox with the default limits, and
+ * prints how long each lasted while another exchange's selector was evaluated continuously. Exit code 1 if one lasted
+ * longer than 400 ms. Meaningless on a busy machine.
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { makeSandbox } from '../src/sandbox/sandbox.ts';

@@ -1,7 +1,7 @@
 /**
- * `node bench/sandbox-speed.ts [rounds]`: what a message costs in the selector sandbox, from `select` to its
- * answer, in batches of 100, one batch at a time. The kinds of selectors take turns, so that a neighbour's
- * noise falls on all; the main thread's share is what a front end on the same thread loses.
+ * `node bench/sandbox-speed.ts [rounds]`: the cost per message of the selector sandbox, from `select` to its answer, in
+ * batches of 100, one at a time. The kinds of selectors take turns, so that noise of neighbors affects all. The main
+ * thread's share is the time that a front end on the same thread loses.
  */
 import type { SelectorProgram, SelectorSandbox } from '../src/sandbox/sandbox.ts';
 import { makeSandbox } from '../src/sandbox/sandbox.ts';

@@ -1,19 +1,19 @@
-/** One scenario of `npm run bench`: it measures Quayside and its reference in the same run. */
+/** A scenario of `npm run bench`, which measures Quayside and a reference in the same run. */
 export interface Scenario {
   readonly name: string;
   run(context: BenchContext): Promise<Finding[]>;
 }
 
 export interface BenchContext {
-  /** One short round of everything: proves that the scenario works, says nothing about speed. */
+  /** Runs one short round of everything, which shows that the scenario works but nothing about speed. */
   readonly quick: boolean;
-  /** Where the servers' CPU profiles go; null: none is taken. */
+  /** The folder for CPU profiles of the servers; null: none are written. */
   readonly profileDir: string | null;
-  /** Figures of single rounds and other background, as they come. */
+  /** Prints figures of single rounds and other background as they are measured. */
   note(line: string): void;
 }
 
-/** A figure with its reference and the target that the ratio must reach. */
+/** A figure with its reference and the target for their ratio. */
 export interface Finding {
   readonly what: string;
   readonly figure: string;
@@ -31,7 +31,7 @@ export function isReached({ ratio, target }: Finding): boolean {
   return target.kind === 'at least' ? ratio >= target.ratio : ratio <= target.ratio;
 }
 
-/** `what: figure, reference, ratio, target, ok or short`: one line. A quick run judges nothing. */
+/** Formats `what: figure, reference, ratio, target, ok or short` on one line. A quick run judges nothing. */
 export function lineOf(scenario: string, finding: Finding, quick: boolean): string {
   const { what, figure, reference, ratio, target } = finding;
   const sign = target.kind === 'at least' ? '>=' : '<=';
@@ -44,7 +44,7 @@ export function median(numbers: readonly number[]): number {
   return percentile(numbers, 0.5);
 }
 
-/** The smallest number that is at least as large as that part of them. @throws RangeError for an empty list */
+/** The smallest number that is at least as large as this part of the numbers. @throws RangeError for an empty list */
 export function percentile(numbers: readonly number[], part: number): number {
   const sorted = [...numbers].sort((a, b) => a - b);
   const found = sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))];
@@ -52,10 +52,7 @@ export function percentile(numbers: readonly number[], part: number): number {
   return found;
 }
 
-/**
- * Runs two measurements in turn, A B A B …, so that a neighbour's noise falls on both.
- * Answers all pairs, in order.
- */
+/** Runs two measurements in turn, A B A B …, so that noise of neighbors affects both. Returns all pairs in order. */
 export async function interleave<A, B>(
   rounds: number,
   a: (round: number) => Promise<A>,

@@ -4,7 +4,7 @@ import { cpuTimeOf } from './process.ts';
 import { AUTHORIZATION, benchPath, ELEMENT } from './quayside.ts';
 import type { Finding } from './scenario.ts';
 
-/** The load of every scenario that inserts: 46 bytes over 64 connections. */
+/** The load of every insert scenario: 46 bytes over 64 connections. */
 export function insertLoad(
   { url, pid }: { url: string; pid: number },
   queue: string,
@@ -22,12 +22,12 @@ export function insertLoad(
   };
 }
 
-/** A figure that has a limit of its own rather than a reference: `ratio` is its share of the limit. */
+/** A figure with a fixed limit instead of a reference; `ratio` is its share of the limit. */
 export function limit(what: string, figure: string, reference: string, ratio: number): Finding {
   return { what, figure, reference, ratio, target: { kind: 'at most', ratio: 1 } };
 }
 
-/** The share of one core that the server uses while nothing happens. */
+/** The share of one core that the server uses while idle. */
 export async function idleShare({ pid }: { pid: number }, lengthMs: number): Promise<number> {
   const before = cpuTimeOf(pid).total;
   const from = performance.now();

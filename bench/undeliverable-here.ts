@@ -1,7 +1,7 @@
 /**
- * `node bench/undeliverable-here.ts [elements] [bytes]`: how long a node on SQLite in memory takes to move so many
- * reserved elements to the dead-letter queue, as an AMQP client asks for that one by one (`modified`,
- * `undeliverable-here`).
+ * `node bench/undeliverable-here.ts [elements] [bytes]`: how long a node on in-memory SQLite takes to move this many
+ * reserved elements to the dead-letter queue, one by one, as an AMQP client requests with `modified` and
+ * `undeliverable-here`.
  */
 import { AmqpNode } from '../test/amqp/node.ts';
 import { until } from '../test/support/until.ts';

@@ -1,12 +1,12 @@
 /**
  * `npm run bench:versus -- REVISION [scenario…] [--rounds N] [--least RATIO] [--lines] [--sync-us N]`: runs scenarios
- * of this tree and of an earlier commit in turn, A B A B …, and prints for each figure how its ratio changed. 1 is
- * unchanged, 2 is twice as good. Exit code 1 if a figure came below `--least` (0.95), or has no counterpart since its
+ * of this tree and of an earlier commit in turn, A B A B …, and prints how the ratio of each figure changed. 1 is
+ * unchanged, 2 is twice as good. Exit code 1 if a change is below `--least` (0.95), or a figure is missing because its
  * scenario failed.
  *
  * `--lines` prints every line as well, with the absolute figures: a ratio also falls if its reference became faster.
  *
- * `--sync-us` makes each sync of a file take that many microseconds longer, in both trees and their references.
+ * `--sync-us` makes each sync of a file take this many microseconds longer, in both trees and their references.
  *
  * Each tree measures itself and its own reference, so a change of the machine's speed cancels out twice.
  */
@@ -22,7 +22,7 @@ import { compileLibrary } from '../test/support/compile-library.ts';
 import { median } from './scenario.ts';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-/** The lines of `lineOf` in `scenario.ts`. */
+/** Parses the lines of `lineOf` in `scenario.ts`. */
 const LINE = /^(?<what>[^:]+: .*?): .*, ratio (?<ratio>[\d.]+), target (?<sign>[<>])= /;
 
 const { values, positionals } = parseArgs({
@@ -77,7 +77,7 @@ function git(...args: string[]): void {
   execFileSync('git', args, { cwd: ROOT, stdio: ['ignore', 'ignore', 'inherit'] });
 }
 
-/** Runs the scenarios of one tree and adds each figure's ratio. */
+/** Runs the scenarios of one tree and collects the ratio of each figure. */
 async function measure(tree: string, figures: Figures): Promise<void> {
   const program = spawn('node', ['bench/run.ts', ...scenarios], {
     cwd: tree,
@@ -95,7 +95,7 @@ async function measure(tree: string, figures: Figures): Promise<void> {
   }
 }
 
-/** Returns whether every figure of this tree stands where it stood, or better. */
+/** Prints the changes. Returns whether every figure is at least `--least` times as good as before. */
 function print(then: Figures, now: Figures): boolean {
   let isFine = now.size > 0;
   for (const [what, { isHigherBetter, ratios }] of now) {
@@ -105,7 +105,7 @@ function print(then: Figures, now: Figures): boolean {
       continue;
     }
     const [mine, theirs] = [median(ratios), median(earlier)];
-    // A ratio of 0 is a figure at its best, such as no growth at all.
+    // A ratio of 0 is the best possible figure, such as no growth at all.
     const change = mine === theirs ? 1 : isHigherBetter ? mine / theirs : theirs / mine;
     if (change < Number(values.least)) isFine = false;
     console.log(`${what}: ${spread(ratios)}; before ${spread(earlier)}; change ${change.toFixed(2)}`);

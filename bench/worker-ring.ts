@@ -2,15 +2,15 @@ import { isMainThread, parentPort, Worker, workerData } from 'node:worker_thread
 import { median } from './scenario.ts';
 
 /**
- * What one batch costs between the main thread and SQLite's worker, by `postMessage` and by a ring in shared memory
- * (`docs/adr/0012-worker-hand-off.md`). The worker only reads each call and returns an id. Run it with
- * `node bench/worker-ring.ts`; both ways alternate, and each line is one measurement of {@link MEASURED_MS}.
+ * The cost of a batch between the main thread and SQLite's worker, by `postMessage` and by a ring buffer in shared
+ * memory (`docs/adr/0012-worker-hand-off.md`). The worker only reads each call and returns an id. Run it with `node
+ * bench/worker-ring.ts`; both ways alternate, and each line is one measurement of {@link MEASURED_MS}.
  */
 
 const MEASURED_MS = 2000;
 const WARM_UP_MS = 300;
 const ROUNDS = 4;
-/** Calls of a batch, and batches in flight. */
+/** Calls per batch, and batches in flight. */
 const LOADS = [
   [1, 1],
   [20, 1],
@@ -28,7 +28,9 @@ const DUE_AT = 1_732_000_000_000.5;
 /** Operation, queue, moment, tries, type, groups, length of the body. */
 const VALUES_A_CALL = 7;
 
-/** A slot holds one batch. Its first eight bytes are the number of calls; the slots begin behind the counter's page. */
+/**
+ * Each slot holds one batch. Its first eight bytes are the number of calls. The slots start after the counter's page.
+ */
 const SLOTS = 16;
 const SLOT_BYTES = 65_536;
 const FIRST_SLOT = 4096;
@@ -113,7 +115,7 @@ function byRing({ requests, replies }: Rings): Way {
           readReply();
           onReply();
         }
-        // A server serves its sockets in between.
+        // Lets a turn of the event loop pass, as a server that serves its sockets does.
         await new Promise((resolve) => setImmediate(resolve));
       }
     },
@@ -154,9 +156,7 @@ async function measure(name: WayName, calls: number, inFlight: number): Promise<
   );
 }
 
-/**
- * What both threads take of a processor while nothing is sent, and how long a batch of one call takes that comes alone.
- */
+/** Measures the processor time of both threads while idle, and how long a single batch of one call takes. */
 async function measureIdle(name: WayName): Promise<void> {
   const { worker, way } = open(name);
   let onReply = (): void => {};

@@ -1,30 +1,30 @@
 import { type Browser, type BrowserContext, type CDPSession, chromium, type Page } from 'playwright-core';
 
-/** Debian's; `scripts/debian-packages.sh chromium` installs it. */
+/** Debian's Chromium; `scripts/debian-packages.sh chromium` installs it. */
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
-/** Frames follow each other as fast as they are drawn: else each would take the 16.7 ms between two of a screen. */
+/** Frames follow each other as fast as they are drawn; otherwise each would take a screen's 16.7 ms. */
 const AS_FAST_AS_POSSIBLE = ['--disable-frame-rate-limit', '--disable-gpu-vsync'];
 
-/** A page without its content by then will not have it: the error says what it shows instead. */
+/** How long to wait for the content of a page; after that, the error contains what the page shows instead. */
 const LONGEST_MS = 60_000;
 
-/** Where a page is in the console, and what is there when it shows its content. */
+/** A page of the console, and how to recognize its content. */
 export interface MeasuredPage {
   readonly name: string;
-  /** Such as `#/queues`. */
+  /** The URL fragment, such as `#/queues`. */
   readonly where: string;
-  /** A CSS selector. */
+  /** A CSS selector of an element that appears with the content. */
   readonly content: string;
 }
 
 export interface OpenOptions {
   /** Runs in the tab before the console's own code. */
   readonly script?: string;
-  /** By how much the processor is slowed down. */
+  /** The factor by which the processor is throttled. */
   readonly slowdown?: number;
 }
 
-/** A tab, with the protocol that says what it costs. */
+/** A tab, with the DevTools session that measures it. */
 export interface OpenTab {
   readonly page: Page;
   readonly devtools: CDPSession;
@@ -51,18 +51,18 @@ export class ConsoleBrowser {
     return new ConsoleBrowser(browser, context, url);
   }
 
-  /** An empty tab. Its user closes the page. */
+  /** Opens an empty tab. The caller closes its page. */
   async tab({ script, slowdown = 1 }: OpenOptions = {}): Promise<OpenTab> {
     const page = await this.#context.newPage();
     if (script !== undefined) await page.addInitScript(script);
     const devtools = await this.#context.newCDPSession(page);
-    // Processor time: what other programs take of the machine does not count.
+    // Processor time, so that other programs on the machine do not count.
     await devtools.send('Performance.enable', { timeDomain: 'threadTicks' });
     await devtools.send('Emulation.setCPUThrottlingRate', { rate: slowdown });
     return { page, devtools };
   }
 
-  /** Loads the console at a page. @returns ms from the navigation's start until the page showed its content */
+  /** Loads a page of the console. @returns ms from the start of the navigation until the page shows its content */
   async load({ page }: OpenTab, { where, content }: MeasuredPage): Promise<number> {
     await page.goto(`${this.#url}/console/${where}`, { waitUntil: 'commit' });
     return Number(
@@ -86,8 +86,8 @@ export class ConsoleBrowser {
 }
 
 /**
- * Makes `scrollOn()` in a page: it scrolls the longest part of it further, or back from its end; undefined if nothing
- * scrolls.
+ * Defines `scrollOn()` in a page, which scrolls the longest scrollable part on, and back from its end. Evaluates to
+ * false if nothing scrolls.
  */
 const SCROLL = `(() => {
   const all = [document.scrollingElement, ...document.querySelectorAll('.table-frame, .scrolls')];
@@ -107,13 +107,13 @@ const SCROLL = `(() => {
 })()`;
 
 export interface ScrollCost {
-  /** ms from each frame to the next. */
+  /** Times between frames, ms. */
   readonly frames: readonly number[];
-  /** ms of the page's thread for each of some frames. */
+  /** Processor time of the page's main thread per frame for some frames, ms. */
   readonly processor: readonly number[];
 }
 
-/** Scrolls a page for so many frames. @returns null if nothing scrolls */
+/** Scrolls a page for this many frames. @returns null if nothing scrolls */
 export async function scroll(tab: OpenTab, frames: number): Promise<ScrollCost | null> {
   const { page } = tab;
   if (!(await page.evaluate(SCROLL))) return null;
@@ -134,7 +134,7 @@ export async function scroll(tab: OpenTab, frames: number): Promise<ScrollCost |
   const processor: number[] = [];
   let before = await processorTime(tab);
   for (let i = 0; i < frames / 4; i += 1) {
-    // The second frame begins when the first is drawn.
+    // The second frame starts when the first one is drawn.
     await page.evaluate(
       'new Promise((done) => requestAnimationFrame(() => { scrollOn(); requestAnimationFrame(done); }))',
     );

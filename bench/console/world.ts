@@ -3,10 +3,10 @@ import type { ServerProcess } from '../../test/support/server-process.ts';
 import { createServer, elements, fill, NAMESPACE, openEngine } from '../quayside.ts';
 import type { BenchContext } from '../scenario.ts';
 
-/** How much a server has whose console is measured. */
+/** The contents of the server whose console is measured. */
 export interface WorldSize {
   readonly queues: number;
-  /** Of the largest queue. */
+  /** Elements in the largest queue. */
   readonly elements: number;
   readonly exchanges: number;
 }
@@ -17,23 +17,23 @@ export const DEAD = '__deadletter__';
 
 const WHOLE: WorldSize = { queues: 10_000, elements: 1_000_000, exchanges: 200 };
 const SMALL: WorldSize = { queues: 200, elements: 2_000, exchanges: 20 };
-/** Inserts into different queues at once: each batch of the engine is one fsync. */
+/** Concurrent inserts into different queues: each batch of the engine is one fsync. */
 const AT_ONCE = 256;
 const DEAD_LETTERS = 20;
-/** Queues that get an element so often while pages are measured. */
+/** Queues that get an element repeatedly while pages are measured. */
 const BUSY = 20;
 
 export function worldSize({ quick }: BenchContext): WorldSize {
   return quick ? SMALL : WHOLE;
 }
 
-/** A server that has all of it, and runs. Its user disposes of it. */
+/** Starts a server with these contents. The caller disposes of it. */
 export async function startWorld(
   context: BenchContext,
   size: WorldSize,
   more: Readonly<Record<string, unknown>> = {},
 ): Promise<ServerProcess> {
-  // As in a test run: the pages are built from the sources, if they are not yet.
+  // As in a test run, build the pages from the sources if necessary.
   await import('../../scripts/console.ts');
   const namespace = { url: 'sqlite:N.db', maxQueues: 20_000, deadLetter: { maxTries: 1 } };
   const server = await createServer(context, undefined, { namespaces: { [NAMESPACE]: namespace }, ...more });
@@ -63,7 +63,7 @@ async function fillWorld({ dataDir }: ServerProcess, { queues, elements: count }
   }
 }
 
-/** They have different sources, and lead on from each other in fives. */
+/** The exchanges have different sources; every five of them form a chain. */
 async function declareExchanges(server: ServerProcess, { exchanges }: WorldSize): Promise<void> {
   const client = new QueueClient({ url: server.url });
   try {
@@ -108,7 +108,7 @@ async function makeDeadLetters(server: ServerProcess): Promise<void> {
   }
 }
 
-/** Inserts into some queues again and again until `measure` has ended, so that pages have something to update. */
+/** Inserts into some queues repeatedly until `measure` has ended, so that pages have updates to show. */
 export async function whileBusy<T>({ url }: ServerProcess, measure: () => Promise<T>): Promise<T> {
   const client = new QueueClient({ url });
   let isOver = false;

@@ -1,6 +1,6 @@
 /**
- * rhea as a client that only counts, in a process of its own: `node amqp-client.ts <JSON of AmqpTarget>`. Speaks
- * through {@link Helper}: ready, then one answer for each request. The same client in front of any server.
+ * rhea as a client that only counts, in a process of its own: `node amqp-client.ts <JSON of AmqpTarget>`. Communicates
+ * through {@link Helper}: a ready message, then one answer per request. Works with any AMQP server.
  */
 import rhea, { type Connection } from 'rhea';
 import type { IdleRequest } from '../idle-sessions.ts';
@@ -38,7 +38,7 @@ function answerTo(request: RateRequest | IdleRequest): Promise<RateAnswer> {
   }
 }
 
-/** Durable messages, unsettled, at most `window` without their outcome. */
+/** Sends durable, unsettled messages, with at most `window` of them awaiting their outcome. */
 async function send({ destination, count, window }: RateRequest): Promise<RateAnswer> {
   const connection = connect();
   // RabbitMQ makes a queue as durable as its terminus.
@@ -67,7 +67,7 @@ async function send({ destination, count, window }: RateRequest): Promise<RateAn
   return answer(count, from, connection);
 }
 
-/** As many elements, each accepted, with that window. */
+/** Receives this many elements with the given window, and accepts each. */
 async function consume({ destination, count, window }: RateRequest): Promise<RateAnswer> {
   const connection = connect();
   const source = { address: destination, durable: 2 };
@@ -87,11 +87,11 @@ async function consume({ destination, count, window }: RateRequest): Promise<Rat
   return answer(count, from, connection);
 }
 
-/** They stay until this process ends. */
+/** Opens connections that stay open until this process ends. */
 async function idle({ destination, count, beatMs }: IdleRequest): Promise<RateAnswer> {
   const from = performance.now();
   for (let i = 0; i < count; i++) {
-    // A peer sends twice as often as it has to.
+    // A peer sends twice as often as required.
     const connection = connect(2 * beatMs);
     connection.open_receiver({ source: { address: destination }, credit_window: 1 });
     await new Promise((opened) => connection.once('receiver_open', opened));

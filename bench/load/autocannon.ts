@@ -11,14 +11,14 @@ interface AutocannonReport {
   readonly duration: number;
 }
 
-/** The fallback where `wrk` is missing, in a process of its own. */
+/** The fallback if `wrk` is not installed; runs in a process of its own. */
 export async function runAutocannon(load: HttpLoad): Promise<LoadCount> {
   const program = createRequire(import.meta.url).resolve('autocannon');
   const headers = Object.entries(load.headers).flatMap(([name, value]) => ['-H', `${name}: ${value}`]);
   const { stdout } = await promisify(execFile)(process.execPath, [
     program,
     ...['--json', '--no-progress', '-c', `${load.connections}`, '-m', load.method],
-    // A bounded load has no duration: autocannon knows one or the other.
+    // A bounded load has no duration, because autocannon supports only one of them.
     ...(load.atMost === undefined ? ['-d', `${load.seconds}`] : ['-a', `${load.atMost}`]),
     ...headers,
     ...(load.body === '' ? [] : ['-b', load.body]),

@@ -1,7 +1,7 @@
 /**
- * Holds thousands of waiting gets, in a process of its own: sockets cost memory and file descriptors on both
- * ends. Argument: `BlockedLoad` as JSON. Says `{ waiting }` when every request is written; answers each
- * message with how many gets were answered, by status.
+ * Holds thousands of blocked gets, in a process of its own because sockets cost memory and file descriptors on both
+ * ends. Argument: `BlockedLoad` as JSON. Sends `{ waiting }` once every request is written; answers each message with
+ * the number of gets that were answered, by status.
  */
 import { connect } from 'node:net';
 import { queuePath } from '../../test/support/http-client.ts';
@@ -12,11 +12,11 @@ export interface BlockedLoad {
   readonly ns: string;
   readonly authorization: string;
   readonly count: number;
-  /** The gets are spread evenly over this many queues, see {@link blockedQueue}. */
+  /** The number of queues over which the gets are spread evenly, see {@link blockedQueue}. */
   readonly queues: number;
 }
 
-/** Connections opened at once: fewer than a listen backlog holds. */
+/** Connections opened concurrently: fewer than a listen backlog holds. */
 const OPENING = 100;
 
 const load = JSON.parse(process.argv[2] ?? '{}') as BlockedLoad;
@@ -32,7 +32,7 @@ await Promise.all(
 process.on('message', () => process.send?.({ statuses }));
 process.send?.({ waiting: load.count });
 
-/** Resolves when the request is written. */
+/** Resolves once the request is written. */
 function block(number: number): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   const socket = connect({ host: hostname, port: Number(port) });

@@ -1,7 +1,6 @@
 /**
- * What so many open consoles ask a server for, in a process of its own:
- * `node console-clients.ts <JSON of ConsoleClientsTarget>`. Speaks through {@link Helper}: ready, then one answer for
- * each request.
+ * Simulates the requests of open consoles, in a process of its own: `node console-clients.ts <JSON of
+ * ConsoleClientsTarget>`. Communicates through {@link Helper}: a ready message, then one answer per request.
  */
 import { request as httpRequest } from 'node:http';
 import { QueueClient } from '../../test/support/http-client.ts';
@@ -11,9 +10,9 @@ export interface ConsoleClientsTarget {
 }
 
 /**
- * - `open`: so many consoles, each of which has the full picture when this is answered. Every second one shows the
- *   overview, the others a page of the list of queues.
- * - `close`: all of them. Answered with what they were sent.
+ * - `open`: opens this many consoles; answered once each has its full picture. Every second one shows the overview, the
+ *   others a page of the list of queues.
+ * - `close`: closes all. Answered with the number of requests and bytes.
  */
 export type ConsoleClientsRequest =
   | { readonly what: 'open'; readonly count: number }
@@ -25,7 +24,7 @@ export interface ConsoleClientsCount {
 }
 
 const EVENTS = '/events?kinds=queues,exchanges,nodes,operations,alarms';
-/** What a page reads when it is opened, what it reads again, and how often; `console/pages/` has the same. */
+/** What a page reads when it opens, what it reads again, and how often; must match `console/pages/`. */
 const OVERVIEW = {
   first: ['/dead-letters', '/history', '/engines'],
   paths: ['/history', '/engines'],
@@ -63,7 +62,7 @@ async function answerTo(request: ConsoleClientsRequest): Promise<ConsoleClientsC
   return { requests, eventBytes };
 }
 
-/** Resolves when its page is complete. People open consoles at different times, and so do their timers begin. */
+/** Resolves once its page is complete. Timers start at different times, as consoles are opened at different times. */
 async function open(number: number, count: number): Promise<void> {
   const { first, paths, everyMs } = number % 2 === 0 ? OVERVIEW : LIST;
   const client = new QueueClient({ url });

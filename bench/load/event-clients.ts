@@ -1,13 +1,13 @@
 /**
- * Clients that listen for events and read everything, in a process of its own: `node event-clients.ts <port>`. Speaks
- * through {@link Helper}: ready, then one answer for each request.
+ * Subscribers of events that read everything, in a process of their own: `node event-clients.ts <port>`. Communicates
+ * through {@link Helper}: a ready message, then one answer per request.
  */
 import { connect, type Socket } from 'node:net';
 import { AUTHORIZATION } from '../quayside.ts';
 
 /**
- * - `listen`: so many connections more, each of which has the full picture when this is answered.
- * - `count`: how many updates and bytes came since the last count.
+ * - `listen`: opens this many more connections; answered once each has its full picture.
+ * - `count`: the number of updates and bytes since the last count.
  */
 export type EventClientsRequest =
   | { readonly what: 'listen'; readonly count: number }

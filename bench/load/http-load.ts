@@ -2,10 +2,10 @@ import { type CpuTime, cpuTimeOf } from '../process.ts';
 import { runAutocannon } from './autocannon.ts';
 import { runWrk, wrkVersion } from './wrk.ts';
 
-/** One request, sent again and again over keep-alive connections. */
+/** One request that is repeated over keep-alive connections. */
 export interface HttpLoad {
   readonly url: string;
-  /** The server's process, whose CPU time is read before and after. */
+  /** The server process whose CPU time is measured. */
   readonly pid: number;
   readonly method: string;
   readonly path: string;
@@ -14,30 +14,30 @@ export interface HttpLoad {
   readonly connections: number;
   /** Whole seconds. */
   readonly seconds: number;
-  /** The load ends earlier once this many requests were sent: as many as there are elements to take. */
+  /** Ends the load early after this many requests, which is the number of elements to take. */
   readonly atMost?: number;
 }
 
 export interface LoadResult {
   readonly requests: number;
   readonly perSecond: number;
-  /** CPU of the server per request, microseconds. */
+  /** CPU time of the server per request, µs. */
   readonly cpu: CpuTime;
 }
 
-/** What a load generator counts. Failed: a status that is not 200, a broken connection, a timeout. */
+/** The counts of a load generator. Failed: a status other than 200, a broken connection, or a timeout. */
 export interface LoadCount {
   readonly requests: number;
   readonly failed: number;
   readonly seconds: number;
 }
 
-/** The name of the load generator that {@link runLoad} uses here. */
+/** The load generator that {@link runLoad} uses on this machine. */
 export function loadGenerator(): string {
   return wrkVersion() ?? 'autocannon (wrk is not installed; it takes more CPU from the server)';
 }
 
-/** @throws Error where any request failed: such a round says nothing */
+/** @throws Error if any request failed, because such a round is meaningless */
 export async function runLoad(load: HttpLoad): Promise<LoadResult> {
   const before = cpuTimeOf(load.pid);
   const count = await (wrkVersion() === null ? runAutocannon(load) : runWrk(load));

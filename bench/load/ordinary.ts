@@ -2,11 +2,11 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { QueueClient } from '../../test/support/http-client.ts';
 import { ELEMENT, NAMESPACE } from '../quayside.ts';
 
-/** Each inserts an element, gets it, and rests. */
+/** Each worker inserts an element, gets it, and pauses. */
 const WORKERS = 8;
 const REST_MS = 5;
 
-/** Times of single requests, ms, until `end` resolves. */
+/** Runs a moderate load until `end` resolves. Returns the time of each request, ms. */
 export async function ordinaryLoad(client: QueueClient, end: Promise<unknown>): Promise<number[]> {
   const times: number[] = [];
   let isOver = false;

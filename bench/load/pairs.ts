@@ -2,7 +2,7 @@ import { cpuTimeOf } from '../process.ts';
 import { cpuPer, type LoadResult } from './http-load.ts';
 import { type WireAnswer, WireConnection, wireRequest, wireTail } from './wire.ts';
 
-/** Pairs of requests of which the second needs the first's answer, on every connection, for a while. */
+/** Pairs of requests on every connection; the second one needs the answer to the first. */
 export interface PairLoad {
   readonly url: string;
   readonly pid: number;
@@ -10,17 +10,17 @@ export interface PairLoad {
   readonly authorization: string;
   readonly connections: number;
   readonly seconds: number;
-  /** The load ends earlier once this many pairs were started: as many as there are elements to take. */
+  /** Ends the load early after this many pairs, which is the number of elements to take. */
   readonly atMost?: number;
 }
 
-/** Does one pair, then calls back. */
+/** Runs one pair, then calls back. */
 type Pair = (connection: WireConnection, done: () => void, fail: (error: Error) => void) => void;
 
 const ID = /\r\nx-ks-id: *([^\r]+)/i;
 const TOKEN = /\r\nx-ks-lease: *([^\r]+)/i;
 
-/** Reserve, then commit under the token. Counts pairs. @throws Error where any request failed */
+/** Reserves, then commits with the token. Counts pairs. @throws Error if any request failed */
 export function runReserveCommit(load: PairLoad): Promise<LoadResult> {
   const { queuePath, authorization } = load;
   const reserve = wireRequest('GET', `${queuePath}?reserve=1&to=0`, authorization);
@@ -43,9 +43,9 @@ export function runReserveCommit(load: PairLoad): Promise<LoadResult> {
 const RECEIPT = /"id":"([^"]+)".*?"lease":"([^"]+)"/g;
 
 /**
- * Takes so many elements with reserve, then commits all of them under their tokens. Counts elements; `atMost` is of
+ * Takes `count` elements with reserve, then commits all of them with their tokens. Counts elements; `atMost` is in
  * elements, too.
- * @throws Error where any request failed
+ * @throws Error if any request failed
  */
 export async function runTakeSettle(load: PairLoad, count: number): Promise<LoadResult> {
   const { queuePath, authorization, atMost = Number.POSITIVE_INFINITY } = load;
@@ -82,7 +82,7 @@ export async function runTakeSettle(load: PairLoad, count: number): Promise<Load
   };
 }
 
-/** Insert, then pop: the queue keeps its depth. Counts pairs. @throws Error where any request failed */
+/** Inserts, then pops, so that the queue keeps its depth. Counts pairs. @throws Error if any request failed */
 export function runInsertPop(load: PairLoad, body: string): Promise<LoadResult> {
   const { queuePath, authorization } = load;
   const insert = wireRequest('PUT', queuePath, authorization, body);
@@ -114,7 +114,7 @@ async function runPairs(load: PairLoad, pair: Pair): Promise<LoadResult> {
   }
 }
 
-/** Resolves with how many pairs were done. */
+/** Resolves with the number of completed pairs. */
 function repeat(pair: Pair, connection: WireConnection, mayStart: () => boolean): Promise<number> {
   const { promise, resolve, reject } = Promise.withResolvers<number>();
   let pairs = 0;

@@ -1,21 +1,21 @@
 /**
- * Drives the client library for the bench, in a process of its own: `node sdk-client.ts <address of the server>`.
- * Speaks through {@link Helper}: ready, then one answer for each request.
+ * Runs the client library for the bench, in a process of its own: `node sdk-client.ts <address of the server>`.
+ * Communicates through {@link Helper}: a ready message, then one answer per request.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Name, Quayside, Worker } from '../../src/client/index.ts';
 import { ELEMENT } from '../quayside.ts';
 
 export type SdkRequest =
-  /** So many callers, each of which inserts one element after the other. */
+  /** Concurrent callers, each of which inserts one element after the other. */
   | { readonly what: 'insert'; readonly queue: Name; readonly concurrent: number; readonly seconds: number }
-  /** A worker with a handler that does nothing. */
+  /** A worker with an empty handler. */
   | {
       readonly what: 'work';
       readonly queue: Name;
       readonly concurrent: number;
       readonly seconds: number;
-      /** The measurement ends earlier after so many elements; more must be stored. */
+      /** Ends the measurement early after this many elements; more must be stored. */
       readonly atMost: number;
     };
 
@@ -58,7 +58,7 @@ async function insert({
   return rateOf(jobs, from);
 }
 
-/** Counted once the worker is busy, as with BullMQ's. */
+/** Counting starts once the worker is busy, as for BullMQ. */
 async function work({
   queue,
   concurrent,

@@ -1,7 +1,7 @@
 /**
  * A STOMP 1.2 client that only counts, in a process of its own: `node stomp-client.ts <JSON of StompTarget>`.
- * Speaks through {@link Helper}: ready, then one answer for each request. It costs so little that the server bounds
- * what is measured, and serves any server alike.
+ * Communicates through {@link Helper}: a ready message, then one answer per request. It is cheap enough that the server
+ * is the bottleneck, and works with any STOMP server.
  */
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
@@ -16,9 +16,9 @@ export interface StompTarget {
 }
 
 /**
- * - `send`: persistent SENDs, a receipt for each, at most `window` without theirs.
- * - `consume`: as many elements with `client-individual` and that window, an ACK for each.
- * - `idle`: connections that are logged in, subscribe and then only send heart-beats.
+ * - `send`: persistent SENDs with a receipt each, with at most `window` receipts outstanding.
+ * - `consume`: this many elements with `client-individual` and the given window, and an ACK each.
+ * - `idle`: connections that log in, subscribe, and then only send heart-beats.
  */
 type Request = RateRequest | IdleRequest;
 
@@ -70,7 +70,7 @@ async function send(destination: string, count: number, window: number): Promise
   return rateOf(count, from, socket);
 }
 
-/** Receipts have no body, so each has exactly one NUL. */
+/** Receipts have no body, so each contains exactly one NUL. */
 function framesIn(bytes: Buffer): number {
   let frames = 0;
   for (let at = bytes.indexOf(NUL); at >= 0; at = bytes.indexOf(NUL, at + 1)) frames += 1;
@@ -106,7 +106,7 @@ async function consume(destination: string, count: number, window: number): Prom
   return rateOf(count, from, socket);
 }
 
-/** They stay until this process ends. */
+/** Opens connections that stay open until this process ends. */
 async function idle(destination: string, count: number, beatMs: number): Promise<RateAnswer> {
   const from = performance.now();
   for (let i = 0; i < count; i++) {

@@ -1,27 +1,27 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type WireAnswer, WireConnection, wireRequest } from './wire.ts';
 
-/** A pause before every sample, so that each meets a server at rest. */
+/** A pause before every sample, so that each finds an idle server. */
 export const REST_MS = 2;
 
 export interface WakeUps {
-  /** Milliseconds from the insert's answer to the get's; one that is answered before the insert counts as 0. */
+  /** Times from the insert's answer to the get's answer, ms; 0 if the get is answered first. */
   readonly wakes: number[];
-  /** Milliseconds from sending the insert to the get's answer. */
+  /** Times from sending the insert to the get's answer, ms. */
   readonly whole: number[];
 }
 
 export interface WakeUpLoad {
-  /** Where the get waits. */
+  /** The server of the blocked get. */
   readonly waitingUrl: string;
-  /** Where the insert goes. */
+  /** The server of the insert. */
   readonly insertingUrl: string;
   readonly path: string;
   readonly authorization: string;
   readonly body: string;
 }
 
-/** Two connections: on one a get waits, on the other an insert comes. */
+/** Two connections: one for the blocked get, one for the insert. */
 export class WakeUpPair {
   readonly #waiting: WireConnection;
   readonly #inserting: WireConnection;
@@ -43,7 +43,7 @@ export class WakeUpPair {
     return new WakeUpPair(waiting, inserting, load);
   }
 
-  /** @throws Error where any request failed */
+  /** @throws Error if any request failed */
   async run(samples: number): Promise<WakeUps> {
     const result: WakeUps = { wakes: [], whole: [] };
     for (let sample = 0; sample < samples; sample++) {
@@ -64,7 +64,7 @@ export class WakeUpPair {
   }
 }
 
-/** The moment is taken in the callback: a promise would add its own turn of the loop. */
+/** Takes the time in the callback, because a promise would add a turn of the event loop. */
 export function answeredAt(connection: WireConnection, request: string): Promise<number> {
   const { promise, resolve, reject } = Promise.withResolvers<number>();
   const onAnswer = ({ status, head }: WireAnswer): void => {

@@ -1,9 +1,9 @@
 import { connect, type Socket } from 'node:net';
 
-/** An answer, taken apart no further than a load generator needs. */
+/** An answer, parsed only as far as a load generator needs. */
 export interface WireAnswer {
   readonly status: number;
-  /** Status line and headers as they came, without the blank line. */
+  /** Status line and headers as received, without the blank line. */
   readonly head: string;
   readonly bodyBytes: number;
   readonly body: Buffer;
@@ -12,9 +12,9 @@ export interface WireAnswer {
 const CONTENT_LENGTH = /\r\ncontent-length: *(\d+)/i;
 
 /**
- * One keep-alive connection that sends ready-made requests, one at a time, and calls back when the answer is
- * whole. It parses as little as it can, since it shares the machine's cores with the server it measures.
- * Answers must have a content length; nothing else is understood.
+ * A keep-alive connection that sends prepared requests one at a time, and calls back when the answer is complete. It
+ * parses as little as possible, because it shares the machine's cores with the server that it measures. Answers must
+ * have a content length.
  */
 export class WireConnection {
   readonly #socket: Socket;
@@ -41,7 +41,7 @@ export class WireConnection {
     return promise;
   }
 
-  /** The callback form: no promise per request. Only one request may be under way. */
+  /** Sends without a promise per request. Only one request may be in flight. */
   send(request: string, onAnswer: (answer: WireAnswer) => void, onError: (error: Error) => void): void {
     this.#onAnswer = onAnswer;
     this.#onError = onError;
@@ -78,12 +78,12 @@ export class WireConnection {
   }
 }
 
-/** A whole request as text; without a body no content length is sent. */
+/** A complete request; without a body, no content length is sent. */
 export function wireRequest(method: string, path: string, authorization: string, body = ''): string {
   return `${method} ${path}${wireTail(authorization, body)}`;
 }
 
-/** What follows the path, for generators that send many paths. */
+/** The part after the path, for generators that send many paths. */
 export function wireTail(authorization: string, body = ''): string {
   const length = body === '' ? '' : `content-type: application/json\r\ncontent-length: ${body.length}\r\n`;
   return ` HTTP/1.1\r\nhost: bench\r\nauthorization: ${authorization}\r\n${length}\r\n${body}`;

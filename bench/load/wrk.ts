@@ -7,10 +7,10 @@ const SCRIPT = fileURLToPath(new URL('./request.lua', import.meta.url));
 
 let version: string | null | undefined;
 
-/** Such as `wrk 4.1.0`; null where it is not installed. */
+/** Version, such as `wrk 4.1.0`; null if it is not installed. */
 export function wrkVersion(): string | null {
   if (version === undefined) {
-    // It prints its version with the usage text and ends with 1.
+    // It prints its version with the usage text and exits with code 1.
     const { stdout, error } = spawnSync('wrk', ['-v'], { encoding: 'utf8' });
     version = error === undefined ? (stdout.split('[')[0]?.trim() ?? 'wrk') : null;
   }
@@ -27,7 +27,7 @@ interface WrkReport {
   readonly timeout: number;
 }
 
-/** One thread: on a small machine a second one would only take a core from the server. */
+/** Uses one thread, because on a small machine a second one would only take a core from the server. */
 export async function runWrk(load: HttpLoad): Promise<LoadCount> {
   const args = ['-t1', `-c${load.connections}`, `-d${load.seconds}s`, '--timeout', '10s', '-s', SCRIPT];
   const headers = Object.entries(load.headers).flat();

@@ -14,7 +14,7 @@ const START_MS = 10_000;
 /** Puts that a connection sends before it reads their replies. */
 const PIPELINE = 100;
 
-/** A beanstalkd of its own, in a temporary folder, whose log is synced after each write (`-f0`). */
+/** A separate beanstalkd in a temporary folder, whose log is synced after each write (`-f0`). */
 export class Beanstalkd {
   readonly port: number;
   readonly #folder: string;
@@ -26,7 +26,7 @@ export class Beanstalkd {
     this.#child = child;
   }
 
-  /** Installs the package if it is missing. Its user calls {@link stop}. */
+  /** Installs the package if it is missing. The caller calls {@link stop}. */
   static async start(): Promise<Beanstalkd> {
     execFileSync('sh', [INSTALL, 'beanstalkd'], { stdio: ['ignore', 'ignore', 'inherit'] });
     const folder = mkdtempSync(join(tmpdir(), 'quayside-beanstalkd-'));
@@ -57,7 +57,7 @@ export class Beanstalkd {
     });
   }
 
-  /** Puts jobs, each connection as many at a time as fit into its pipeline. */
+  /** Puts jobs on each connection, in pipelined groups. */
   async put(body: string, connections: number, seconds: number): Promise<LoadResult> {
     const before = cpuTimeOf(this.pid);
     const from = performance.now();
@@ -77,7 +77,7 @@ export class Beanstalkd {
     return { requests: done, perSecond: (done * 1000) / (performance.now() - from), cpu };
   }
 
-  /** Reserves and deletes, one job after the other on each connection. */
+  /** Reserves and deletes jobs one after the other on each connection. */
   async work(connections: number, seconds: number, atMost: number): Promise<LoadResult> {
     const before = cpuTimeOf(this.pid);
     const from = performance.now();
@@ -115,7 +115,7 @@ export class Beanstalkd {
   }
 }
 
-/** One connection: sends commands and reads the first lines of their replies. */
+/** A connection that sends commands and reads the first line of each reply. */
 class Connection {
   readonly #socket: Socket;
   #text = '';
@@ -136,7 +136,7 @@ class Connection {
     return new Connection(socket);
   }
 
-  /** Resolves with the first line of each of so many replies. */
+  /** Resolves with the first lines of this many replies. */
   ask(commands: string, replies: number): Promise<string[]> {
     this.#waiting = Promise.withResolvers();
     this.#missing = replies;
@@ -154,7 +154,7 @@ class Connection {
       const end = this.#text.indexOf('\r\n');
       if (end === -1) return;
       const line = this.#text.slice(0, end);
-      // A job follows its line.
+      // The job's body follows this line.
       const body = line.startsWith('RESERVED ') ? Number(line.split(' ')[2]) + 2 : 0;
       if (this.#text.length < end + 2 + body) return;
       this.#text = this.#text.slice(end + 2 + body);

@@ -1,14 +1,14 @@
 /**
- * Drives BullMQ for the bench, in a process of its own: `node bullmq.ts <port of Redis>`.
- * Speaks through {@link Helper}: ready, then one answer for each request.
+ * Runs BullMQ for the bench, in a process of its own: `node bullmq.ts <port of Redis>`. Communicates through {@link
+ * Helper}: a ready message, then one answer per request.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { ELEMENT } from '../quayside.ts';
 
-/** What the bench asks for. `seconds` is how long to measure; `fill` adds jobs in bulk beforehand. */
+/** The requests of the bench. `seconds` is the time to measure; `fill` adds jobs in bulk beforehand. */
 export type BullRequest =
   | { readonly what: 'add'; readonly concurrent: number; readonly seconds: number }
-  /** So many jobs at a time. */
+  /** Adds jobs in bulk. */
   | {
       readonly what: 'addBulk';
       readonly concurrent: number;
@@ -19,18 +19,18 @@ export type BullRequest =
       readonly what: 'work';
       readonly concurrent: number;
       readonly seconds: number;
-      /** The measurement ends earlier after so many jobs; more must be stored. */
+      /** Ends the measurement early after this many jobs; more must be stored. */
       readonly atMost: number;
     }
   | { readonly what: 'fill'; readonly count: number };
 
-/** Jobs per second; for `fill`, how fast that was. */
+/** Jobs per second, for `fill` as well. */
 export interface BullAnswer {
   readonly jobs: number;
   readonly perSecond: number;
 }
 
-/** The part of BullMQ's interface that is used; the package is there only after its installation. */
+/** The part of BullMQ's interface used here; the package exists only after its installation. */
 interface Library {
   readonly Queue: new (name: string, options: object) => JobQueue;
   readonly Worker: new (name: string, work: () => Promise<void>, options: object) => JobWorker;
@@ -53,9 +53,9 @@ const FILL_BATCH = 1000;
 const [port] = process.argv.slice(2);
 const library: Library = await import(PACKAGE);
 const connection = { host: '127.0.0.1', port: Number(port), maxRetriesPerRequest: null };
-// As with commits here, nothing stays of a job that is done.
+// As with commits in Quayside, a finished job is removed.
 const options = { connection, defaultJobOptions: { removeOnComplete: true } };
-/** Jobs that are added, and jobs that are worked on, each in a queue of their own. */
+/** Jobs to measure adding, and jobs for workers, in separate queues. */
 const added = new library.Queue('added', options);
 const stored = new library.Queue('stored', options);
 const payload: unknown = JSON.parse(ELEMENT);
@@ -119,7 +119,7 @@ async function fill(count: number): Promise<BullAnswer> {
   return rateOf(count, from);
 }
 
-/** Works on stored jobs with a task that does nothing. Counted once the worker is busy. */
+/** Processes stored jobs with an empty task. Counting starts once the worker is busy. */
 async function work({
   concurrent,
   seconds,

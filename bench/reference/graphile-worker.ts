@@ -1,14 +1,14 @@
 /**
- * Drives graphile-worker for the bench, in a process of its own: `node graphile-worker.ts <database URL>`.
- * Speaks through {@link Helper}: ready, then one answer for each request.
+ * Runs graphile-worker for the bench, in a process of its own: `node graphile-worker.ts <database URL>`. Communicates
+ * through {@link Helper}: a ready message, then one answer per request.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { ELEMENT } from '../quayside.ts';
 
-/** What the bench asks for. `seconds` is how long to measure; `fill` adds jobs in bulk beforehand. */
+/** The requests of the bench. `seconds` is the time to measure; `fill` adds jobs in bulk beforehand. */
 export type GraphileRequest =
   | { readonly what: 'add'; readonly concurrent: number; readonly seconds: number }
-  /** So many jobs at a time. */
+  /** Adds jobs in bulk. */
   | {
       readonly what: 'addJobs';
       readonly concurrent: number;
@@ -19,19 +19,19 @@ export type GraphileRequest =
       readonly what: 'work';
       readonly concurrent: number;
       readonly seconds: number;
-      /** The measurement ends earlier after so many jobs; more must be stored. */
+      /** Ends the measurement early after this many jobs; more must be stored. */
       readonly atMost: number;
       readonly batched: boolean;
     }
   | { readonly what: 'fill'; readonly count: number };
 
-/** Jobs per second; for `fill`, how fast that was. */
+/** Jobs per second, for `fill` as well. */
 export interface GraphileAnswer {
   readonly jobs: number;
   readonly perSecond: number;
 }
 
-/** The part of graphile-worker's interface that is used; the package is there only after its installation. */
+/** The part of graphile-worker's interface used here; the package exists only after its installation. */
 interface Library {
   readonly Logger: new (factory: () => () => void) => object;
   makeWorkerUtils(options: object): Promise<Utils>;
@@ -49,12 +49,12 @@ const FILL_BATCH = 1000;
 
 const [url = ''] = process.argv.slice(2);
 const library: Library = await import(PACKAGE);
-// Its own logger writes two lines for each job.
+// The default logger writes two lines per job.
 const shared = {
   connectionString: url,
   logger: new library.Logger(() => () => {}),
 };
-// With its default of ten connections; with 32 and 64 it was slower on two cores.
+// Uses the default of ten connections; 32 and 64 were slower on two cores.
 const utils = await library.makeWorkerUtils(shared);
 const payload: unknown = JSON.parse(ELEMENT);
 
@@ -117,7 +117,7 @@ async function fill(count: number): Promise<GraphileAnswer> {
   return rateOf(count, from);
 }
 
-/** Works on stored jobs with a task that does nothing. Counted once the workers are all busy. */
+/** Processes stored jobs with an empty task. Counting starts once all workers are busy. */
 async function work({
   concurrent,
   seconds,

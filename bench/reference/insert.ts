@@ -1,4 +1,4 @@
-/** The least that an insert over HTTP can cost: reads the body, answers a constant id. Stores nothing. */
+/** The minimal cost of an insert over HTTP: reads the body and answers with a constant id. Stores nothing. */
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 

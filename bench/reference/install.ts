@@ -5,8 +5,8 @@ import { fileURLToPath } from 'node:url';
 const FOLDER = fileURLToPath(new URL('.', import.meta.url));
 
 /**
- * Installs what the bench is compared with (`bench/reference/package.json`), as its lock file says, unless it is
- * there. The service needs none of it, so `npm ci` of the project does not bring it.
+ * Installs the packages for comparison (`bench/reference/package.json`) as locked, unless they are installed. The
+ * service needs none of them, so `npm ci` of the project does not install them.
  */
 export function installReferences(note: (line: string) => void): void {
   const found = existsSync(`${FOLDER}node_modules/.package-lock.json`);

@@ -8,17 +8,17 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
-/** Debian's wrapper would change to the user `rabbitmq`; the script behind it runs as the user who starts it. */
+/** Debian's wrapper switches to the user `rabbitmq`; the script that it calls runs as the current user. */
 const PROGRAM = '/usr/lib/rabbitmq/bin/rabbitmq-server';
 const START_MS = 60_000;
 
 /**
- * A RabbitMQ of its own, in a temporary folder and on free ports: Debian's, with its plugins for STOMP, AMQP 1.0 and
+ * A separate RabbitMQ in a temporary folder and on free ports: Debian's, with its plugins for STOMP, AMQP 1.0 and
  * shovels.
  */
 export class RabbitServer {
   readonly stompPort: number;
-  /** AMQP 0.9.1 and 1.0. */
+  /** For AMQP 0.9.1 and 1.0. */
   readonly amqpPort: number;
   readonly user = 'guest';
   readonly password = 'guest';
@@ -35,8 +35,8 @@ export class RabbitServer {
   }
 
   /**
-   * Installs the package if it is missing. Its user calls {@link stop}.
-   * @param shovels that it runs, as Erlang terms
+   * Installs the package if it is missing. The caller calls {@link stop}.
+   * @param shovels configuration of shovels, as Erlang terms
    */
   static async start(note: (line: string) => void, shovels = '[]'): Promise<RabbitServer> {
     execFileSync('sh', [INSTALL, 'rabbitmq-server'], { stdio: ['ignore', 'ignore', 'inherit'] });
@@ -55,7 +55,7 @@ export class RabbitServer {
     return server;
   }
 
-  /** Of the virtual machine that runs it. @throws Error where it does not */
+  /** The process id of the Erlang VM. @throws Error if it is not running */
   get pid(): number {
     return Number(readFileSync(join(this.#folder, 'pid'), 'utf8'));
   }
@@ -66,7 +66,7 @@ export class RabbitServer {
       process.kill(this.pid, 'SIGTERM');
       await gone;
     }
-    // The port mapper that came with it stays behind otherwise.
+    // The port mapper would keep running otherwise.
     execFileSync('epmd', ['-port', String(this.#epmdPort), '-kill'], { stdio: 'ignore' });
     rmSync(this.#folder, { recursive: true });
   }
@@ -133,7 +133,7 @@ export async function freePort(): Promise<number> {
   return typeof address === 'object' && address !== null ? address.port : 0;
 }
 
-/** Whether something listens there. */
+/** Whether a server listens on the port. */
 export function answers(port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1', () => {

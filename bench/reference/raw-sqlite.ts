@@ -1,8 +1,8 @@
 import { DatabaseSync, type StatementSync } from 'node:sqlite';
 
 /**
- * The least that the embedded engine's work can cost: its own schema, prepared statements, one transaction a
- * batch, one thread, nothing else. No ids as text, no checksums, no counts, no names.
+ * The minimal cost of the embedded engine's work: its schema, prepared statements, one transaction per batch and one
+ * thread, without ids, checksums, counts or names.
  */
 export class RawSqlite {
   readonly #db: DatabaseSync;
@@ -13,7 +13,7 @@ export class RawSqlite {
   readonly #delete: StatementSync;
   #seq = 0;
 
-  /** @param model a file that the engine made and closed; its schema is copied */
+  /** @param model a file that the engine created and closed; its schema is copied */
   constructor(file: string, model: string) {
     this.#db = new DatabaseSync(file);
     this.#db.exec(
@@ -43,7 +43,7 @@ export class RawSqlite {
     this.#commit.run();
   }
 
-  /** Answers how many were taken. */
+  /** Returns the number of taken elements. */
   take(count: number): number {
     this.#begin.run();
     const rows = this.#ready.all(Date.now(), count) as unknown as [seq: number][];

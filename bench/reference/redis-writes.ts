@@ -4,7 +4,7 @@ import { promisify } from 'node:util';
 
 const LIBRARY = new URL('./redis-writes.lua', import.meta.url);
 
-/** `redis-benchmark` calling functions that make the engine's writes (`redis-writes.lua`), and no other. */
+/** `redis-benchmark` calling functions that make only the engine's writes (`redis-writes.lua`). */
 export class RedisWrites {
   readonly #port: string;
   readonly #keys = ['reference:{q}:h', 'reference:{q}:z'];
@@ -15,7 +15,7 @@ export class RedisWrites {
     execFileSync('redis-cli', ['-p', this.#port, 'FUNCTION', 'LOAD', 'REPLACE', source], { stdio: 'ignore' });
   }
 
-  /** Inserts that many times a batch of this value. Answers batches per second. */
+  /** Inserts a batch of this value `batches` times. Returns batches per second. */
   insert(batches: number, window: number, batch: number, value: string): Promise<number> {
     return this.#run(
       batches,
@@ -25,12 +25,12 @@ export class RedisWrites {
     );
   }
 
-  /** Takes that many batches. Answers batches per second. */
+  /** Takes this many batches. Returns batches per second. */
   take(batches: number, window: number, batch: number): Promise<number> {
     return this.#run(batches, window, 'reference_take', [String(batch)]);
   }
 
-  /** @param window calls under way at once, over one connection */
+  /** @param window concurrent calls over one connection */
   async #run(batches: number, window: number, name: string, args: readonly string[]): Promise<number> {
     const { stdout } = await promisify(execFile)('redis-benchmark', [
       ...['-p', this.#port, '-c', '1', '-P', String(window), '-n', String(batches), '--csv'],

@@ -1,16 +1,16 @@
 import type { Answer } from '../../test/support/http-client.ts';
 import { Helper } from '../process.ts';
 
-/** What `take.ts` answers, in a form that fits into an argument. */
+/** The constant answers of `take.ts`, in a form that fits into an argument. */
 export interface ConstantAnswers {
   readonly get: ConstantAnswer;
   readonly patch: ConstantAnswer;
 }
 
 interface ConstantAnswer {
-  /** Flat name and value pairs, as `writeHead` takes them. */
+  /** Alternating names and values, as `writeHead` accepts them. */
   readonly headers: string[];
-  /** Base64. */
+  /** In Base64. */
   readonly body: string;
 }
 
@@ -19,14 +19,14 @@ export interface Reference extends AsyncDisposable {
   readonly pid: number;
 }
 
-/** What Node's server adds by itself to every answer. */
+/** Headers that Node's server adds to every answer. */
 const OWN_HEADERS = ['date', 'connection', 'keep-alive', 'transfer-encoding'];
 
 export function startInsertReference(): Promise<Reference> {
   return start(new URL('./insert.ts', import.meta.url), []);
 }
 
-/** A server that repeats these answers of the real one, headers included. */
+/** Starts a server that repeats these answers of the real server, including headers. */
 export function startTakeReference(get: Answer, patch: Answer = get): Promise<Reference> {
   const answers: ConstantAnswers = { get: constantOf(get), patch: constantOf(patch) };
   return start(new URL('./take.ts', import.meta.url), [JSON.stringify(answers)]);

@@ -1,7 +1,6 @@
 /**
- * The least that waking a call on another node can cost: of two such processes one publishes a body to Redis and
- * answers, the other answers a waiting request with what it receives. Stores nothing.
- *   node relay.ts REDIS_PORT
+ * The minimal cost of waking a call on another node: one of two such processes publishes a body to Redis and answers,
+ * the other answers a blocked request with the body that it receives. Stores nothing. Usage: `node relay.ts REDIS_PORT`
  */
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';

@@ -1,6 +1,6 @@
 /**
- * The least that a get can cost: a constant body with the headers of a real answer. `PATCH` stands for a
- * commit. Argument: the two answers as JSON, see `ConstantAnswers`.
+ * The minimal cost of a get: a constant body with the headers of a real answer. `PATCH` stands for a commit. Argument:
+ * the two answers as JSON, see `ConstantAnswers`.
  */
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';

@@ -6,8 +6,8 @@ import type { BenchContext, Finding, Scenario } from '../scenario.ts';
 const CLIENT = new URL('../load/amqp-client.ts', import.meta.url);
 
 /**
- * AMQP 1.0 on the embedded engine, one connection, against RabbitMQ's AMQP 1.0 plugin with a durable queue and the
- * same client, rhea: durable messages, unsettled; elements that are accepted each. Window 256.
+ * AMQP 1.0 on the embedded engine, one connection, compared with RabbitMQ's AMQP 1.0 plugin with a durable queue and
+ * the same client, rhea: sends durable, unsettled messages, then accepts each element. Window 256.
  */
 export const amqp: Scenario = {
   name: 'amqp',

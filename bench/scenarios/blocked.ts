@@ -11,11 +11,11 @@ import { type BenchContext, type Finding, grouped, type Scenario } from '../scen
 import { idleShare, insertLoad, limit } from '../shared.ts';
 
 const KIBIBYTE = 1024;
-/** Long enough for the collector and the kernel to settle after thousands of new connections. */
+/** Time for the garbage collector and the kernel to settle after thousands of new connections. */
 const SETTLE_MS = 3000;
 const IDLE_MS = 5000;
 
-/** What waiting gets cost: 10,000 of them on one queue, then on 1,000, against a server where none waits. */
+/** The cost of 10,000 blocked gets on one queue, then on 1,000, compared with a server without any. */
 export const blocked: Scenario = {
   name: 'blocked',
   async run(context) {
@@ -79,7 +79,7 @@ function compareInserts(
   });
 }
 
-/** Asks the server itself: a request that was written may not have been read yet. */
+/** Polls the server, because it may not have read a written request yet. */
 async function allWait(http: QueueClient, count: number, queues: number): Promise<void> {
   let listed = 0;
   for (let attempt = 0; attempt < 100 && listed < count; attempt++) {
@@ -102,7 +102,10 @@ async function wakesOne(http: QueueClient, client: Helper): Promise<void> {
   await answered(client, '200', 1);
 }
 
-/** Milliseconds until all are cancelled and their gets answered; 16 connections, raw, so that ours costs little. */
+/**
+ * Returns the time until all gets are cancelled and answered, ms. Uses 16 raw connections, so that the client costs
+ * little.
+ */
 async function cancelSome(url: string, client: Helper, count: number, queues: number): Promise<number> {
   const connections = await Promise.all(Array.from({ length: 16 }, () => WireConnection.open(url)));
   let next = 0;
@@ -125,7 +128,7 @@ async function cancelSome(url: string, client: Helper, count: number, queues: nu
   }
 }
 
-/** Waits until the client has had that many answers of that status. @throws Error where it has more, or not */
+/** Waits until the client has received this many answers of the status. @throws Error if it has more, or not in time */
 async function answered(client: Helper, status: string, count: number): Promise<void> {
   let seen = 0;
   for (let attempt = 0; attempt < 500 && seen < count; attempt++) {

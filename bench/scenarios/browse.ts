@@ -8,19 +8,17 @@ import { limit } from '../shared.ts';
 
 const QUEUE = 'browsed';
 const BATCH = 1_000;
-/** One in so many elements matches. */
+/** One in this many elements matches. */
 const RARITY = 1_000;
 const MIN_LOOKED = 50_000;
 const MAX_GROWTH_MIB = 64;
 const MAX_P99_RATIO = 2;
-/** How long the load runs alone. */
+/** How long the ordinary load runs alone, ms. */
 const ALONE_MS = 10_000;
 const SAMPLE_MS = 20;
 const MIB = 1_048_576;
 
-/**
- * Looks through a queue on SQLite with a selector of a header: elements a second, memory, and what other requests wait.
- */
+/** Browses a queue on SQLite with a header selector: elements per second, memory, and delay of other requests. */
 export const browse: Scenario = {
   name: 'browse',
   async run(context) {
@@ -30,7 +28,7 @@ export const browse: Scenario = {
     await server.start();
     const client = new QueueClient({ url: server.url });
     try {
-      // The first pages start the selector's thread.
+      // The first pages start the selector thread.
       await look(client, 2);
       const before = residentBytesOf(server.pid);
       const from = performance.now();
@@ -49,7 +47,7 @@ export const browse: Scenario = {
 
 interface Measured {
   readonly perSecond: number;
-  /** Bytes. */
+  /** Growth of resident memory, bytes. */
   readonly growth: number;
   readonly alone: readonly number[];
   readonly busy: readonly number[];
@@ -83,7 +81,7 @@ function findings(context: BenchContext, { perSecond, growth, alone, busy }: Mea
   ];
 }
 
-/** Elements with their number in a header. */
+/** Inserts elements with their number in a header. */
 async function fill(dataDir: string, count: number): Promise<void> {
   const engine = await openEngine(dataDir);
   try {
@@ -96,7 +94,7 @@ async function fill(dataDir: string, count: number): Promise<void> {
   }
 }
 
-/** Returns how many elements it found, in that many pages or all. */
+/** Returns how many elements matched, in this many pages or in all. */
 async function look(client: QueueClient, pages = Number.POSITIVE_INFINITY): Promise<number> {
   let found = 0;
   let after: string | null = null;
@@ -117,7 +115,7 @@ async function look(client: QueueClient, pages = Number.POSITIVE_INFINITY): Prom
   return found;
 }
 
-/** The result, and the most memory that the process had during it. */
+/** The result, and the peak memory of the process, bytes. */
 async function withPeak<T>(pid: number, work: Promise<T>): Promise<[T, number]> {
   let peak = 0;
   let isOver = false;

@@ -8,12 +8,12 @@ import { limit } from '../shared.ts';
 
 const SOURCE = 'bulk';
 const TARGET = 'moved';
-/** How long the load runs alone. */
+/** How long the ordinary load runs alone, ms. */
 const ALONE_MS = 10_000;
 const FASTEST_MOVE = 20_000;
 const MAX_P99_RATIO = 3;
 
-/** A bulk move on SQLite while ordinary requests come: what it moves in a second, and what these wait for it. */
+/** A bulk move on SQLite under ordinary load: elements moved per second, and delay of ordinary requests. */
 export const bulkMove: Scenario = {
   name: 'bulk-move',
   async run(context) {
@@ -60,7 +60,7 @@ function findings(
   ];
 }
 
-/** Resolves when all are moved. */
+/** Resolves once all elements are moved. */
 async function move(client: QueueClient, count: number): Promise<void> {
   const body = JSON.stringify({
     action: 'move',

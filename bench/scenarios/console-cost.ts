@@ -8,10 +8,10 @@ import { insertLoad, limit } from '../shared.ts';
 
 const CONSOLES = 50;
 const ALLOWED = 0.05;
-/** The server follows changes for so long after the last console has gone. */
+/** The server follows changes for this long after the last console is closed. */
 const LINGER_MS = 11_000;
 
-/** What 50 open consoles, of a server with 10,000 queues, take from the rate of inserts. */
+/** How much 50 open consoles of a server with 10,000 queues reduce the rate of inserts. */
 export const consoleCost: Scenario = {
   name: 'console-cost',
   async run(context) {

@@ -4,14 +4,14 @@ import type { Scenario } from '../scenario.ts';
 import { limit } from '../shared.ts';
 
 const MEBIBYTE = 1_048_576;
-/** Queues that change between two updates, which come twice a second: all 10,000 change every 100 s. */
+/** Queues that change per update, twice a second: all 10,000 change every 100 s. */
 const CHANGES = 50;
 const MINUTES = 60;
-/** By then everything was loaded, and every queue has changed. */
+/** Time after which everything is loaded and every queue has changed. */
 const SETTLED_MINUTES = 10;
 const ALLOWED_GROWTH = 0.1;
 
-/** Keeps what the server sent, and sends updates of it through the page's own stream when asked. */
+/** Records the events of the server, and replays updates through the page's own stream on request. */
 const REPLAY = `
   const Real = EventSource;
   const queues = [];
@@ -39,7 +39,7 @@ const REPLAY = `
   };`;
 
 /**
- * The memory of a tab during an hour of updates. The tab's clock is moved on, so that the hour takes a minute or two.
+ * The memory of a tab during an hour of updates. The tab's clock is advanced, so that the hour takes a minute or two.
  */
 export const consoleMemory: Scenario = {
   name: 'console-memory',
@@ -98,9 +98,9 @@ async function passMinute({ page }: OpenTab): Promise<void> {
   }
 }
 
-/** What is in use after everything else was collected. */
+/** The memory in use after garbage collection. */
 async function memoryOf({ devtools }: OpenTab): Promise<{ heap: number; nodes: number; listeners: number }> {
-  // What only finalizers hold on to goes with the second collection.
+  // Objects held only by finalizers are removed by the second collection.
   for (let i = 0; i < 2; i += 1) await devtools.send('HeapProfiler.collectGarbage');
   const { usedSize } = await devtools.send('Runtime.getHeapUsage');
   const { nodes, jsEventListeners } = await devtools.send('Memory.getDOMCounters');

@@ -7,13 +7,13 @@ import { limit } from '../shared.ts';
 import { frameFindings } from './console.ts';
 
 const NODES = 50;
-/** More would take the processor from each other, and be late. */
+/** More would compete for the processor and be late. */
 const START_AT_ONCE = 2;
 const CONTENT_MS = 1_000;
 
 /**
- * The overview of 50 nodes: 50 real server processes on one Redis, which is what a namespace on SQLite cannot have.
- * Nothing but the console uses them: they share the machine with the browser.
+ * The overview of 50 nodes: 50 real server processes on one Redis, because nodes cannot share SQLite. Only the console
+ * uses them; they share the machine with the browser.
  */
 export const consoleNodes: Scenario = {
   name: 'console-nodes',
@@ -40,7 +40,7 @@ export const consoleNodes: Scenario = {
       const contents: number[] = [];
       const frames: number[] = [];
       const processor: number[] = [];
-      // A node knows of the others some seconds after they started.
+      // A node knows the others some seconds after their start.
       const lastNode = `section[aria-label="Nodes"] tbody tr:nth-child(${count})`;
       const known = await browser.tab();
       await browser.load(known, { name: 'overview', where: '#/', content: lastNode });

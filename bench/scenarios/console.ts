@@ -33,8 +33,7 @@ const SCRIPT_MS = 400;
 const SLOWDOWN = 4;
 
 /**
- * The console in Chromium in front of a server with 10,000 queues, a million elements in one of them, and 200
- * exchanges.
+ * The console in Chromium with a server that has 10,000 queues, a million elements in one of them, and 200 exchanges.
  */
 export const consolePages: Scenario = {
   name: 'console',
@@ -54,7 +53,7 @@ export const consolePages: Scenario = {
   },
 };
 
-/** Content and scrolling, in tabs of which each loads the console afresh. */
+/** Measures time to content and scrolling, loading the console in a new tab each time. */
 async function measure(
   { quick, note }: BenchContext,
   browser: ConsoleBrowser,
@@ -91,7 +90,7 @@ function spread(what: string, values: readonly number[]): string {
   return `${values.length} ${what}: median ${median(values).toFixed(1)}, 95th percentile ${at(0.95)}, 99th ${at(0.99)}, worst ${Math.max(...values).toFixed(1)} ms`;
 }
 
-/** What a frame takes, and what of that is the page's own work: on a busy machine the two differ. */
+/** The length of a frame, and the page's own processor time in it: on a busy machine they differ. */
 export function frameFindings(
   name: string,
   frames: readonly number[],
@@ -123,7 +122,7 @@ async function firstLoad(browser: ConsoleBrowser): Promise<Finding> {
   return limit('first load of the overview, gzip', figure, '40 KiB', bytes / FIRST_LOAD_BYTES);
 }
 
-/** Processor time of the console's script, from the navigation until the overview shows. */
+/** Processor time of the console's script from the navigation until the overview is shown. */
 async function scriptTime({ quick, note }: BenchContext, browser: ConsoleBrowser): Promise<Finding> {
   const taken: number[] = [];
   for (let round = 0; round < (quick ? 1 : 5); round += 1) {

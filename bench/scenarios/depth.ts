@@ -21,12 +21,12 @@ import { type BenchContext, type Finding, grouped, median, type Scenario } from 
 export const DEPTH_QUEUE = 'depth';
 const BATCH = 64;
 const MEGABYTE = 1024 * 1024;
-/** What the server's memory may grow by; shown as a share of this, so that 1 is the limit. */
+/** Limit of the server's memory growth; the ratio is relative to it, so 1 is the limit. */
 const GROWTH_LIMIT = 64 * MEGABYTE;
 
 /**
- * What an insert and a take cost in a deep queue against a shallow one, at the engine's port, where HTTP
- * hides nothing; and what the depth costs in the server's memory under the same load.
+ * The cost of an insert and a take in a deep queue compared with a shallow one, at the engine's port, where HTTP hides
+ * nothing; and the cost of the depth in server memory under the same load.
  */
 export const depth: Scenario = {
   name: 'depth',
@@ -60,13 +60,13 @@ async function costs(context: BenchContext, deep: number, shallow: number): Prom
   }
 }
 
-/** An engine whose queue {@link DEPTH_QUEUE} holds so many elements. */
+/** An engine whose queue {@link DEPTH_QUEUE} holds `count` elements. */
 export interface Filled {
   readonly engine: Engine;
   readonly count: number;
 }
 
-/** What a batch costs in the deep queue against the shallow one, in interleaved rounds. */
+/** The cost of a batch in the deep queue compared with the shallow one, in interleaved rounds. */
 export async function depthCosts(context: BenchContext, deep: Filled, shallow: Filled): Promise<Finding[]> {
   const batches = context.quick ? 20 : 100;
   const rounds = context.quick ? 1 : 25;
@@ -82,7 +82,7 @@ export async function depthCosts(context: BenchContext, deep: Filled, shallow: F
   ];
 }
 
-/** Microseconds an element, deep and shallow. */
+/** Cost per element, µs. */
 type Costs = readonly [deep: number, shallow: number];
 
 function insertCost(engine: Engine, batches: number): Promise<number> {

@@ -8,13 +8,13 @@ import { RawSqlite } from '../reference/raw-sqlite.ts';
 import { type BenchContext, type Finding, grouped, median, type Scenario } from '../scenario.ts';
 
 const BATCH = 64;
-/** Calls under way at once: while one batch is in its transaction the next is made, as under real load. */
+/** Concurrent calls: while one batch is in its transaction, the next is prepared, as under real load. */
 const WINDOW = 2;
 const QUEUE = { ns: NAMESPACE, name: 'engine' };
 
 /**
- * The embedded engine through its port, without HTTP, against raw prepared statements on the same schema in
- * one thread: what the thread hop, ids, checksums and counts cost.
+ * The embedded engine at its port, without HTTP, compared with raw prepared statements on the same schema in one
+ * thread: the cost of the second thread, ids, checksums and counts.
  */
 export const engine: Scenario = {
   name: 'engine',
@@ -79,7 +79,7 @@ async function takeRound(own: Engine, raw: RawSqlite, batches: number): Promise<
   };
 }
 
-/** Runs that many batches, {@link WINDOW} at a time. Answers elements per second. */
+/** Runs this many batches, {@link WINDOW} at a time. Returns elements per second. */
 async function rate(batches: number, run: () => unknown): Promise<number> {
   let left = batches;
   const worker = async (): Promise<void> => {

@@ -8,12 +8,12 @@ import { idleShare, limit } from '../shared.ts';
 
 const KIBIBYTE = 1024;
 const QUEUES = 100;
-/** Each queue gets an element so often: it changes between any two updates. */
+/** Interval between inserts into each queue: it changes between any two updates. */
 const CHANGE_MS = 400;
-/** Long enough for the collector and the kernel to settle after many new connections. */
+/** Time for the garbage collector and the kernel to settle after many new connections. */
 const SETTLE_MS = 3_000;
 
-/** What 1,000 subscribers of `/events` cost, at rest and while 100 queues change all the time. */
+/** The cost of 1,000 subscribers of `/events`, idle and while 100 queues change constantly. */
 export const events: Scenario = {
   name: 'events',
   async run(context) {
@@ -35,7 +35,7 @@ export const events: Scenario = {
     ]);
     const ask = (request: EventClientsRequest): Promise<EventClientsCount> => clients.ask(request);
     try {
-      // The first ones bring code and tables with them that all share.
+      // The first connections load code and tables that all share.
       await ask({ what: 'listen', count: 10 });
       const changing = async <T>(measure: () => Promise<T>): Promise<T> => {
         const measured = measure().then((result) => ({ result }));

@@ -4,21 +4,21 @@ import { createServer, ELEMENT, NAMESPACE } from '../quayside.ts';
 import { type BenchContext, type Finding, percentile, type Scenario } from '../scenario.ts';
 import { limit } from '../shared.ts';
 
-/** One that the VM interrupts, one that only the watchdog ends, one that fills the memory. */
+/** A selector that the VM interrupts, one that only the watchdog ends, and one that fills the memory. */
 const ATTACKS = [
   'env => { while (1); }',
   'env => /^(a+)+$/.test("a".repeat(40) + "b")',
   'env => { const a = []; for (;;) a.push(new Array(1e5).fill(0)); }',
 ];
 
-/** What one attack may hold the sandbox for (issue of the exchanges, reliability page section 1). */
+/** How long one attack may occupy the sandbox (issue of the exchanges, reliability page section 1). */
 const CONTAINED_MS = 400;
-/** HTTP shares no thread with the sandbox: a stall would show as an answer that takes as long as an attack. */
+/** HTTP shares no thread with the sandbox: a stall would appear as an answer that takes as long as an attack. */
 const HTTP_P99_MS = CONTAINED_MS / 10;
 
 /**
- * Exchanges whose selectors attack, started again as soon as they were stopped, together with HTTP inserts and an
- * honest exchange. Each honest element waits for at most one call of each attacker.
+ * Exchanges with attacking selectors, restarted whenever they are stopped, together with HTTP inserts and an honest
+ * exchange. Each honest element waits for at most one call of each attacker.
  */
 export const exchangeAttack: Scenario = {
   name: 'exchange-attack',
@@ -45,9 +45,9 @@ export const exchangeAttack: Scenario = {
 };
 
 interface Measured {
-  /** From sending an insert to its answer, ms. */
+  /** Times from sending an insert to its answer, ms. */
   readonly inserts: readonly number[];
-  /** From sending an insert to the answer of a get behind the honest exchange, ms. */
+  /** Times from sending an insert to the answer of a get on the honest exchange's destination, ms. */
   readonly forwards: readonly number[];
 }
 
@@ -94,7 +94,7 @@ async function measure(client: QueueClient, context: BenchContext): Promise<Meas
   return { inserts, forwards };
 }
 
-/** Feeds an attacker and starts it again whenever it was stopped. Answers how often. */
+/** Feeds an attacker and restarts it whenever it is stopped. Returns the number of restarts. */
 async function attack(client: QueueClient, id: string, signal: AbortSignal): Promise<number> {
   let struck = 0;
   while (!signal.aborted) {

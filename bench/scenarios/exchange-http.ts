@@ -13,7 +13,7 @@ const MOST_IDLE_SHARE = 0.02;
 const SETTLE_MS = 3000;
 const IDLE_MS = 5000;
 
-/** What exchanges cost those who insert, and what they cost while nothing comes. */
+/** The cost of exchanges for concurrent inserts, and while they are idle. */
 export const exchangeHttp: Scenario = {
   name: 'exchange-http',
   run: async (context) => [...(await insertsWhileForwarding(context)), ...(await idle(context))],
@@ -86,7 +86,7 @@ async function create(client: QueueClient, id: string, queue: string): Promise<v
   if (status !== 201) throw new Error(`The exchange ${id} could not be made: ${status}.`);
 }
 
-/** Resolves when everything was forwarded, so that the next round's reference has the machine to itself. */
+/** Resolves once everything is forwarded, so that the next round's reference has the machine to itself. */
 async function emptied(client: QueueClient, queue: string): Promise<void> {
   for (;;) {
     const { totalSize } = jsonOf<{ totalSize: number }>(await client.status(NAMESPACE, queue));

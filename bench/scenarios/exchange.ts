@@ -6,14 +6,14 @@ import { ExchangeNode } from '../exchange-node.ts';
 import { elements, NAMESPACE } from '../quayside.ts';
 import { type BenchContext, type Finding, grouped, interleave, median, type Scenario } from '../scenario.ts';
 
-/** As many as the exchange takes in one round trip. */
+/** As many elements as an exchange takes in one round trip. */
 const BATCH = 256;
-/** Batches at the engine at once, for exchange and reference alike. */
+/** Concurrent batches, for exchange and reference alike. */
 const WINDOW = 2;
 const HEADERS = ['type', 'order', 'region', 'eu'];
 const PAYLOAD = JSON.stringify({ order: 1, note: 'x'.repeat(1000) });
 
-/** What exchanges forward: against the engine alone, and against the sandbox alone. */
+/** The throughput of an exchange compared with the engine alone, and with the sandbox alone. */
 export const exchange: Scenario = {
   name: 'exchange',
   async run(context) {
@@ -70,7 +70,7 @@ interface Comparison {
   readonly what: string;
   readonly against: string;
   readonly target: number;
-  /** Both answer elements per millisecond. */
+  /** Both return elements per millisecond. */
   own(round: number): Promise<number>;
   reference(round: number): Promise<number>;
 }
@@ -115,7 +115,7 @@ function declare(source: string, selectors: readonly string[]): Declaration {
   });
 }
 
-/** What the exchange asks of the engine, without asking anybody: a pop and two inserts a batch. */
+/** The engine calls of an exchange without its selectors: a pop and two inserts per batch. */
 async function moveByHand(
   engine: Engine,
   queue: string,
@@ -141,7 +141,7 @@ async function moveByHand(
   return performance.now() - from;
 }
 
-/** Answers elements per millisecond. */
+/** Returns elements per millisecond. */
 async function selectAlone(
   selectors: readonly string[],
   sample: NewElement[],

@@ -9,14 +9,14 @@ import { limit } from '../shared.ts';
 
 const LIMIT_MS = 2_000;
 
-/** A newcomer's first moments: from `npx quayside`, with the package installed, to the answer of the first insert. */
+/** A new user's first steps: from `npx quayside`, with the package installed, to the answer of the first insert. */
 export const firstInsert: Scenario = {
   name: 'first-insert',
   async run({ quick, note }) {
     const installed = await InstalledPackage.create();
     try {
       const times: number[] = [];
-      // The first start fills caches of the disk and of npm.
+      // The first start fills the caches of the disk and npm.
       for (let round = quick ? 0 : -1; round < (quick ? 1 : 5); round++) {
         const ms = await timeFirstInsert(installed);
         note(`${round < 0 ? 'cold: ' : ''}${ms.toFixed(0)} ms`);

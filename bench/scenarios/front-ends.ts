@@ -4,7 +4,7 @@ import { createServer } from '../quayside.ts';
 import type { Scenario } from '../scenario.ts';
 import { insertLoad } from '../shared.ts';
 
-/** What HTTP loses where the other front ends are on as well: `PUT` of 46 bytes against a server where they are off. */
+/** The cost for HTTP if the other front ends are enabled: `PUT` of 46 bytes compared with a server without them. */
 export const frontEnds: Scenario = {
   name: 'front-ends',
   async run(context) {

@@ -24,12 +24,12 @@ import type { GraphileAnswer, GraphileRequest } from '../reference/graphile-work
 import { installReferences } from '../reference/install.ts';
 import type { BenchContext, Finding, Scenario } from '../scenario.ts';
 
-/** Elements of one request. */
+/** Elements per request. */
 const SIZE = 100;
 const CONNECTIONS = 4;
 const WHAT = `insert many, ${SIZE} lines of 46 bytes a request, ${CONNECTIONS} connections`;
 
-/** Many elements in one request. All figures are elements per second, and for each element. */
+/** Many elements in one request. All figures are in elements. */
 export const insertMany: Scenario = {
   name: 'insert-many',
   async run(context) {
@@ -99,7 +99,7 @@ async function onSqlite(context: BenchContext): Promise<Finding[]> {
   }
 }
 
-/** Calls of {@link SIZE} elements each, as many at once as the load has connections. */
+/** Runs calls of {@link SIZE} elements each, with as many concurrent ones as the load has connections. */
 async function calls(seconds: number, call: () => Promise<unknown>): Promise<LoadResult> {
   const before = cpuTimeOf(process.pid);
   const from = performance.now();

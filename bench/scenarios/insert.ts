@@ -5,7 +5,7 @@ import { startInsertReference } from '../reference/reference.ts';
 import type { Scenario } from '../scenario.ts';
 import { insertLoad } from '../shared.ts';
 
-/** `PUT` of 46 bytes over 64 connections, authenticated and durable, against a server that stores nothing. */
+/** `PUT` of 46 bytes over 64 connections, authenticated and durable, compared with a server that stores nothing. */
 export const insert: Scenario = {
   name: 'insert',
   async run(context) {

@@ -5,7 +5,7 @@ import { startTakeReference } from '../reference/reference.ts';
 import { sampleAnswers } from '../sample-answers.ts';
 import { grouped, type Scenario } from '../scenario.ts';
 
-/** `GET` of stored elements over 64 connections, against a server that repeats one such answer. */
+/** `GET` of stored elements over 64 connections, compared with a server that repeats one such answer. */
 export const pop: Scenario = {
   name: 'pop',
   async run(context) {
@@ -24,7 +24,7 @@ export const pop: Scenario = {
       seconds: length,
     });
     const { perSecond } = await runLoad(load(reference, 'warm-up', warmUp));
-    // Enough for a whole round while the machine keeps its speed; a round that takes them all ends earlier.
+    // Enough for a round at the current speed of the machine; a round that takes all of them ends early.
     const atMost = Math.ceil(perSecond * Math.max(warmUp, seconds));
     const queues = ['warm-up', ...Array.from({ length: rounds }, (_, round) => `pop-${round}`)];
     context.note(`filling ${queues.length} queues with ${grouped(atMost)} elements each`);

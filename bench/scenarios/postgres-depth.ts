@@ -4,7 +4,9 @@ import { fill } from '../quayside.ts';
 import { grouped, type Scenario } from '../scenario.ts';
 import { DEPTH_QUEUE, depthCosts, type Filled } from './depth.ts';
 
-/** What an insert and a take cost in a deep queue on PostgreSQL against a shallow one, each in its own schema. */
+/**
+ * The cost of an insert and a take in a deep queue on PostgreSQL compared with a shallow one, each in its own schema.
+ */
 export const postgresDepth: Scenario = {
   name: 'postgres-depth',
   async run(context) {

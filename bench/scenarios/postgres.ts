@@ -14,8 +14,8 @@ const CONNECTIONS = 64;
 const WORKERS = 24;
 
 /**
- * HTTP on PostgreSQL, 64 connections, against graphile-worker on the same server with the same durability:
- * inserts against 64 concurrent `addJob`; reserve and commit against 24 workers with a task that does nothing.
+ * HTTP on PostgreSQL with 64 connections, compared with graphile-worker on the same server with the same durability:
+ * inserts with 64 concurrent `addJob`; reserve and commit with 24 workers and an empty task.
  */
 export const postgres: Scenario = {
   name: 'postgres',

@@ -4,7 +4,7 @@ import { openRedisEngine } from '../redis.ts';
 import { grouped, type Scenario } from '../scenario.ts';
 import { DEPTH_QUEUE, depthCosts, type Filled } from './depth.ts';
 
-/** What an insert and a take cost in a deep queue on Redis against a shallow one, each under its own prefix. */
+/** The cost of an insert and a take in a deep queue on Redis compared with a shallow one, each under its own prefix. */
 export const redisDepth: Scenario = {
   name: 'redis-depth',
   async run(context) {

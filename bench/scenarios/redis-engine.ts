@@ -8,15 +8,15 @@ import { RedisWrites } from '../reference/redis-writes.ts';
 import { type BenchContext, type Finding, grouped, median, type Scenario } from '../scenario.ts';
 
 const BATCH = 64;
-/** Calls under way at once, on both sides. */
+/** Concurrent calls on both sides. */
 const WINDOW = 2;
 const QUEUE = { ns: NAMESPACE, name: 'engine' };
 /** What the engine stores before the body: the content type and three lengths. */
 const CONTENT_HEAD = `P..${'application/json'}....`;
 
 /**
- * The Redis engine through its port, without HTTP, against `redis-benchmark` calling functions that make the
- * same writes: what ids, repeats, order and the driver cost, in Redis and in Node.
+ * The Redis engine at its port, without HTTP, compared with `redis-benchmark` calling functions that make the same
+ * writes: the cost of ids, repeats, order and the driver, in Redis and in Node.
  */
 export const redisEngine: Scenario = {
   name: 'redis-engine',
@@ -44,7 +44,7 @@ async function measure(context: BenchContext, { storage }: Engine, writes: Redis
   const batch = elements(BATCH);
   const inserts: Rates[] = [];
   const takes: Rates[] = [];
-  // The first round warms both up.
+  // The first round is a warm-up for both.
   for (let round = 0; round <= rounds; round++) {
     const insert = {
       own: await rate(batches, () => storage.insert(QUEUE, batch)),
@@ -66,7 +66,7 @@ async function takeBatch(storage: Storage): Promise<void> {
   if (deliveries.length !== BATCH) throw new Error(`A take answered ${deliveries.length} elements.`);
 }
 
-/** Runs that many batches, {@link WINDOW} at a time. Answers elements per second. */
+/** Runs this many batches, {@link WINDOW} at a time. Returns elements per second. */
 async function rate(batches: number, run: () => Promise<unknown>): Promise<number> {
   let left = batches;
   const worker = async (): Promise<void> => {

@@ -14,8 +14,8 @@ import { insertLoad } from '../shared.ts';
 const CONNECTIONS = 64;
 
 /**
- * HTTP on Redis, 64 connections, against BullMQ on the same server: inserts against 64 concurrent `add`;
- * reserve and commit against a worker of concurrency 64 with a task that does nothing.
+ * HTTP on Redis with 64 connections, compared with BullMQ on the same server: inserts with 64 concurrent `add`; reserve
+ * and commit with a worker of concurrency 64 and an empty task.
  */
 export const redis: Scenario = {
   name: 'redis',
@@ -78,7 +78,7 @@ async function measure(context: BenchContext, database: RedisServer): Promise<Fi
   }
 }
 
-/** How many of these inserts one Node process can answer at all here, whatever stores them. */
+/** Notes the rate at which a single Node process can answer these inserts here at all, without storing them. */
 async function noteBareServer({ note }: BenchContext, seconds: number): Promise<void> {
   await using bare = await startInsertReference();
   const { perSecond } = await runLoad(insertLoad(bare, 'bare', seconds));

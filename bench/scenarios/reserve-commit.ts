@@ -5,7 +5,7 @@ import { startTakeReference } from '../reference/reference.ts';
 import { sampleAnswers } from '../sample-answers.ts';
 import { grouped, type Scenario } from '../scenario.ts';
 
-/** Reserve, then commit under its token, on 64 connections; the reference answers two constant requests. */
+/** Reserve, then commit with the token, on 64 connections; the reference answers two constant requests. */
 export const reserveCommit: Scenario = {
   name: 'reserve-commit',
   async run(context) {
@@ -22,7 +22,7 @@ export const reserveCommit: Scenario = {
       seconds: length,
     });
     const { perSecond } = await runReserveCommit(load(reference, 'warm-up', warmUp));
-    // Enough for a whole round while the machine keeps its speed; a round that takes them all ends earlier.
+    // Enough for a round at the current speed of the machine; a round that takes all of them ends early.
     const atMost = Math.ceil(perSecond * Math.max(warmUp, seconds));
     const queues = ['warm-up', ...Array.from({ length: rounds }, (_, round) => `pair-${round}`)];
     context.note(`filling ${queues.length} queues with ${grouped(atMost)} elements each`);

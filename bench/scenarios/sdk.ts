@@ -18,8 +18,8 @@ const WORK = `SDK worker, concurrency ${CONCURRENT}, empty handler`;
 const CLIENT = new URL('../load/sdk-client.ts', import.meta.url);
 
 /**
- * The client library on each engine: concurrent inserts, which it gathers into batches, and a worker. Against what
- * BullMQ's and graphile-worker's users call in its place; each client has a process of its own.
+ * The client library on each engine: concurrent inserts, which it batches, and a worker. Compared with the
+ * corresponding calls of BullMQ and graphile-worker; each client has a process of its own.
  */
 export const sdk: Scenario = {
   name: 'sdk',
@@ -75,7 +75,7 @@ async function onSqlite(
 ): Promise<Finding[]> {
   const { seconds, rounds, stock } = lengthsOf(context);
   await using server = await createServer(context);
-  // The embedded engine belongs to its server, so the elements of all rounds are stored before that runs.
+  // The embedded engine is exclusive to its server, so the elements of all rounds are stored before the server starts.
   const queues = Array.from({ length: rounds }, (_, round) => `stored-${round}`);
   await fillStopped(server, context.quick ? queues : ['stored--1', ...queues], stock);
   await server.start();
@@ -146,13 +146,13 @@ async function againstGraphile(context: BenchContext): Promise<Finding> {
 
 interface Shared {
   readonly url: string;
-  /** Stores elements, as another node would. */
+  /** Stores elements as another node would. */
   readonly engine: Engine;
-  /** The least ratio. */
+  /** The minimal ratio. */
   readonly target: number;
 }
 
-/** A worker on the server of the database that the reference uses as well. */
+/** A worker on the server of the database that the reference also uses. */
 async function onShared(
   context: BenchContext,
   reference: Reference,
@@ -192,7 +192,7 @@ function runWorker(
   return runSdk(client, server, { what: 'work', queue, concurrent: CONCURRENT, seconds, atMost: stock / 2 });
 }
 
-/** What the client did, with the processor time of the server for each element. */
+/** The client's result with the server's processor time per element. */
 async function runSdk(client: Helper, { pid }: { pid: number }, request: SdkRequest): Promise<LoadResult> {
   const before = cpuTimeOf(pid);
   const { jobs, perSecond } = await client.ask<SdkAnswer>(request);

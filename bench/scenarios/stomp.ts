@@ -6,7 +6,7 @@ import type { BenchContext, Finding, Scenario } from '../scenario.ts';
 const CLIENT = new URL('../load/stomp-client.ts', import.meta.url);
 
 /**
- * STOMP on the embedded engine, one connection, against RabbitMQ's STOMP plugin with a durable queue and the same
+ * STOMP on the embedded engine, one connection, compared with RabbitMQ's STOMP plugin with a durable queue and the same
  * client: persistent SENDs with a receipt each; `client-individual` with an ACK each. Window 256.
  */
 export const stomp: Scenario = {

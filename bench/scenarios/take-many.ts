@@ -14,8 +14,8 @@ const COUNT = 100;
 const CONNECTIONS = 4;
 
 /**
- * A worker's loop: takes 100 elements under leases, then commits all of them with one request. Four connections.
- * On SQLite against beanstalkd, which syncs each write as well; on Redis against a BullMQ worker of concurrency 100.
+ * A worker's loop: takes 100 elements under leases, then commits all of them with one request. Four connections. On
+ * SQLite compared with beanstalkd, which syncs each write as well; on Redis with a BullMQ worker of concurrency 100.
  */
 export const takeMany: Scenario = {
   name: 'take-many',

@@ -10,7 +10,7 @@ import { insertLoad } from '../shared.ts';
 
 const CONNECTIONS = 64;
 
-/** The same 64 connections on one node, and shared out over two, on one Redis and one machine. */
+/** 64 connections to one node, and divided among two nodes, on one Redis and one machine. */
 export const twoNodes: Scenario = {
   name: 'two-nodes',
   async run(context) {
@@ -23,13 +23,13 @@ export const twoNodes: Scenario = {
   },
 };
 
-/** Drives one node with its share of a round's load. */
+/** Runs one node's share of a round's load. */
 type Drive = (node: ServerProcess, share: Share) => Promise<LoadResult>;
 
 interface Share {
   readonly connections: number;
   readonly queue: string;
-  /** How many elements of the queue this node may take. */
+  /** The number of elements of the queue that this node may take. */
   readonly elements: number;
 }
 
@@ -76,7 +76,7 @@ async function measure(context: BenchContext, database: RedisServer): Promise<Fi
 interface Load {
   readonly what: string;
   readonly queuePrefix: string;
-  /** How many elements each round stores before it is timed. */
+  /** The number of elements that each round stores before it is timed. */
   readonly stock: number;
   readonly drive: Drive;
 }
@@ -113,7 +113,7 @@ async function compare(
 
 interface Total {
   readonly perSecond: number;
-  /** CPU time for each request, microseconds. */
+  /** CPU time per request, µs. */
   readonly nodes: number;
   readonly redis: number;
 }

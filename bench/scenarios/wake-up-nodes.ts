@@ -5,8 +5,8 @@ import { AUTHORIZATION, benchPath, createServer, ELEMENT } from '../quayside.ts'
 import { interleave, median, percentile, type Scenario } from '../scenario.ts';
 
 /**
- * A get waits on one node, an insert comes to another, both on one Redis: from sending the insert to the get's
- * answer. The reference has two bare HTTP servers and a Redis publish between them, and stores nothing.
+ * A get waits on one node and an insert is sent to another, both on one Redis: the time from sending the insert to the
+ * get's answer. The reference has two bare HTTP servers with a Redis publish between them, and stores nothing.
  */
 export const wakeUpNodes: Scenario = {
   name: 'wake-up-nodes',

@@ -6,8 +6,8 @@ import { startInsertReference } from '../reference/reference.ts';
 import { type Finding, interleave, median, percentile, type Scenario } from '../scenario.ts';
 
 /**
- * One get waits, one insert comes: from the insert's answer to the get's answer, against the round trip of a
- * request to a bare server. A get that is answered before the insert counts as 0.
+ * One get waits for one insert: the time from the insert's answer to the get's answer, compared with the round trip of
+ * a request to a bare server. A get that is answered before the insert counts as 0.
  */
 export const wakeUp: Scenario = {
   name: 'wake-up',
