@@ -107,7 +107,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     await paste(shell, blocks, [
       [
         /^export /,
-        async () => assert.equal(await shell.run('echo "$U"'), credentials, 'the password is kept'),
+        async () => assert.equal(await shell.run('echo "$U"'), credentials, 'the password is unchanged'),
       ],
       [/-X PUT .*orders"/, isInsert],
       [/-X PUT .*delay=1"/, isInsert],
@@ -143,7 +143,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     }
     const { stats } = JSON.parse(await shell.run(`curl -s -u "$U" "$Q/q/N/orders/status"`));
     assert.equal(stats.rollback, 1);
-    assert.equal(stats.commit, 3, 'the first job, the second, and the one that failed once');
+    assert.equal(stats.commit, 3, 'the first job, the second, and the one that failed at first');
   });
 
   it('have examples of a queue, a stream and an exchange that print what the page says', async () => {

@@ -284,7 +284,7 @@ describe('The command line', () => {
     assert.equal((json(await quayside(['operations'])) as unknown[]).length, 2);
     const redriven = await quayside(['redrive', 'N/to']);
     assert.match(redriven.stdout, /"failed":2/);
-    assert.equal(redriven.code, 1, 'they come from no queue');
+    assert.equal(redriven.code, 1, 'the elements are not dead letters of a queue');
     const refused = await quayside(['purge', 'N/to']);
     assert.equal(refused.code, 2);
     assert.match(refused.stderr, /holds 2 ready, 0 scheduled and 0 reserved\..* ready or scheduled\.$/m);

@@ -64,7 +64,7 @@ export const SUITES = {
   'sqlite dead letters': { files: ['test/system/sqlite-dead-letters.test.ts'], pattern: null },
   'sqlite clock': { files: ['test/system/sqlite-clock.test.ts'], pattern: null },
   'sqlite power loss': { files: ['test/system/sqlite-power-loss.test.ts'], pattern: null },
-  'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'said to be full' },
+  'sqlite disk full': { files: ['test/system/sqlite-disk-full.test.ts'], pattern: 'reported as full' },
   'postgres order': {
     files: ['test/contract/engines.test.ts'],
     pattern: 'Storage port: postgres (calls that overlap (take|settle)|transfer)',
@@ -255,7 +255,7 @@ export const SUITES = {
   'STOMP commits': { files: ['test/stomp/commit.test.ts'], pattern: null },
   'STOMP browsing': { files: ['test/stomp/browsing.test.ts'], pattern: null },
   'STOMP slips': { files: ['test/stomp/slips.test.ts'], pattern: null },
-  'PROXY headers': { files: ['test/system/proxy-header.test.ts'], pattern: 'a PROXY protocol header' },
+  'PROXY headers': { files: ['test/system/proxy-header.test.ts'], pattern: 'A PROXY protocol header' },
   'STOMP conformance': {
     files: ['test/stomp/conformance-1.2.test.ts', 'test/stomp/conformance-1.2-commands.test.ts'],
     pattern: null,

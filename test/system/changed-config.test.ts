@@ -55,7 +55,7 @@ describe('A change of the configuration', () => {
       /http\.trustedProxies\.0: .*10\.0\.0\.0\/33/,
     ],
     [
-      'an engine that nobody has',
+      'an unknown engine',
       { namespaces: { O: { url: 'slqite:O.db' } } },
       /namespaces\.O\.url: there is no engine "slqite:"/,
     ],
@@ -65,7 +65,7 @@ describe('A change of the configuration', () => {
       /exchanges\.x\.src: is missing/,
     ],
     [
-      'an exchange with a queue that no queue can be called',
+      'an exchange with an invalid queue name',
       { exchanges: { x: { src: { ns: 'N', queue: 'a\n' }, dst: [{ ns: 'N', queue: 'b' }], consumer: {} } } },
       /exchanges\.x: .*src\.queue/,
     ],
@@ -134,7 +134,7 @@ describe('A change of the configuration', () => {
     });
     await write({ N: { url: 'sqlite:old.db' } });
     await serving(async (client) => {
-      assert.equal((await client.get('N', 'q', { to: 0 })).status, 504, 'it is paused');
+      assert.equal((await client.get('N', 'q', { to: 0 })).status, 504, 'the queue is still paused');
       await client.resume('N', 'q');
       assert.equal((await client.get('N', 'q', { to: 0 })).body.toString(), 'old');
     });

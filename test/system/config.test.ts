@@ -33,42 +33,42 @@ describe('A start that fails', { concurrency: 2 }, () => {
       /http\.port: must be a whole number from 0/,
     ],
     [
-      'for an engine that nobody has',
+      'for an unknown engine',
       { namespaces: { N: { url: 'slqite:N.db' } } },
       /namespaces\.N\.url: there is no engine "slqite:"\. Use one of sqlite:/,
     ],
     [
-      'for the engine that was removed',
+      'for MongoDB, which is no longer supported,',
       { namespaces: { N: { url: 'mongodb://user:CANARY@127.0.0.1/db' } } },
       /namespaces\.N\.url: mongodb: \(MongoDB\) is no longer supported\. Use one of sqlite:/,
     ],
     [
-      'for a file that is a folder',
+      'for a database file that is a folder',
       { namespaces: { N: { url: 'sqlite:folder.db' } } },
       /namespaces\.N\.url: cannot be opened: .*folder\.db.*\. Check that its folder/,
     ],
     [
-      'for a folder that is a file',
+      'for a data folder that is a file',
       { dataDir: 'data/damaged.db', namespaces: { N: { url: 'sqlite:N.db' } } },
       /dataDir: .*damaged\.db is no folder\. Name a folder\./,
     ],
     [
-      'for a folder below a file',
+      'for a data folder below a file',
       { dataDir: 'data/damaged.db/a/b', namespaces: { N: { url: 'sqlite:N.db' } } },
       /dataDir: .*damaged\.db is no folder\. Name a folder\./,
     ],
     [
-      'for a damaged file',
+      'for a damaged database',
       { namespaces: { N: { url: 'sqlite:damaged.db' } } },
       /namespaces\.N\.url: cannot be opened: .*damaged\.db.*\. Restore it/,
     ],
     [
-      'for two engines at once, telling both',
+      'for two engines',
       { namespaces: { N: { url: 'sqlite:damaged.db' }, M: { url: 'sqlite:folder.db' } } },
       /namespaces\.N\.url: .*damaged\.db[\s\S]*namespaces\.M\.url: .*folder\.db/,
     ],
     [
-      'for a folder that is a link to itself',
+      'for a data folder that is a link to itself',
       { dataDir: 'loop' },
       /dataDir: .*loop cannot be entered \(ELOOP\)/,
     ],
@@ -78,12 +78,12 @@ describe('A start that fails', { concurrency: 2 }, () => {
       /http\.users\.u\.password: is too weak: m=8,t=1,p=1.*hash-password/,
     ],
     [
-      'for a right that nobody has',
+      'for an unknown right',
       { http: { users: { u: { password: 'x', rights: { N: ['reed'] } } } } },
       /http\.users\.u\.rights\.N: there is no right "reed"\. Choose among read, write, manage, browse, exchange/,
     ],
     [
-      'for an exchange that cannot run',
+      'for an exchange to an unknown namespace',
       {
         exchanges: {
           good: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'N', queue: 'b' }], consumer: {} },
@@ -102,17 +102,17 @@ describe('A start that fails', { concurrency: 2 }, () => {
       /exchanges\.bad: .*dst\[0\]\.selector.*Correct its declaration/,
     ],
     [
-      'for a certificate that is not there',
+      'for a missing certificate file',
       { http: { users: USERS, tls: { cert: 'no.pem', key: 'no.pem' } } },
       /http\.tls\.cert: .*no\.pem cannot be read \(ENOENT\)/,
     ],
     [
-      'for a certificate that is none',
+      'for a file that is not a certificate',
       { http: { users: USERS, tls: { cert: 'not.pem', key: 'not.pem' } } },
       /http\.tls\.key: does not serve with .*not\.pem/,
     ],
     [
-      'for listening everywhere in the clear',
+      'for listening on all addresses without TLS',
       { http: { host: '0.0.0.0' } },
       /http\.host: .*http\.insecure: true/,
     ],
@@ -197,7 +197,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
   });
 
   describe('for a data folder that cannot be created', {
-    skip: process.platform !== 'linux' && 'only Linux has a /proc below which mkdir answers ENOENT',
+    skip: process.platform !== 'linux' && 'only Linux has a /proc in which mkdir fails with ENOENT',
     // Bounds the wait if a start hangs.
     timeout: 60_000,
   }, () => {

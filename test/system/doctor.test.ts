@@ -95,7 +95,11 @@ describe('quayside doctor', () => {
       (response) => response.end('<p>Log in</p>'),
       /^error: http:\S+ responds 200 to \/readyz, but not as a server of Quayside; a proxy may have responded/,
     ],
-    ['what does not respond', () => {}, /^error: http:\S+ does not respond within 5 s; see its log, or/],
+    [
+      'a server that does not respond',
+      () => {},
+      /^error: http:\S+ does not respond within 5 s; see its log, or/,
+    ],
   ] satisfies [string, (response: ServerResponse) => void, RegExp][]) {
     it(`reports ${what}`, async () => {
       const server = createServer((_, response) => respond(response)).listen(0, '127.0.0.1');
@@ -113,8 +117,8 @@ describe('quayside doctor', () => {
   }
 
   for (const [what, content, why] of [
-    ['is not there', null, 'ENOENT'],
-    ['has no certificate in it', 'rubbish', 'it has none'],
+    ['does not exist', null, 'ENOENT'],
+    ['contains no certificate', 'rubbish', 'it has none'],
   ] as const) {
     it(`reports that the server cannot be checked if its certificate file ${what}`, async () => {
       if (content !== null) await folder.write('tls.pem', content);
@@ -170,7 +174,7 @@ describe('quayside doctor', () => {
       /^error: http\.users\.u\.password is too weak: m=8,t=1,p=1.*; Create a hash/,
     ],
     [
-      'rights in a namespace that is gone',
+      'rights in an unknown namespace',
       { http: { users: { u: { password: 'x', rights: { M: ['read'] } } } } },
       'configuration',
       /^error: http\.users\.u\.rights\.M there is no such namespace; Name one of N, or \*$/,
@@ -182,7 +186,7 @@ describe('quayside doctor', () => {
       /^error: http\.trustedProxies\.0 .*10\.0\.0\.0\/33/,
     ],
     [
-      'an exchange to a namespace that is gone',
+      'an exchange to an unknown namespace',
       { exchanges: { x: { src: { ns: 'N', queue: 'a' }, dst: [{ ns: 'M', queue: 'b' }], consumer: {} } } },
       'exchanges',
       /^error: exchanges\.x dst\[0\]\.ns: there is no namespace "M"; Correct its declaration$/,

@@ -14,6 +14,6 @@ describe('Exchanges of a server killed under load', () => {
       `kills=${KILLS} inserted=${inserted} arrived=${arrived} faults=${faults.length} seed=${seed}`,
     );
     assert.deepEqual(faults.slice(0, 20), [], `seed ${seed}`);
-    assert.ok(inserted > 0, 'some inserts were acknowledged');
+    assert.ok(inserted > 0, 'no insert was acknowledged');
   });
 });

@@ -32,7 +32,7 @@ describe('A log that cannot be written', {
 
   const places: [name: string, open: () => number][] = [
     ['a full disk', () => openSync('/dev/full', 'w')],
-    ['a pipe that is full', () => fullPipe(folder, opened)],
+    ['a full pipe', () => fullPipe(folder, opened)],
   ];
   for (const [name, open] of places) {
     const errorTo = (): number => {

@@ -69,11 +69,7 @@ describe('The pages about migrating to Quayside', () => {
   async function runExamples(name: string): Promise<void> {
     const text = await page(name);
     const examples = [...text.matchAll(EXAMPLE)];
-    assert.equal(
-      examples.length,
-      text.match(CODE)?.length,
-      'each block of code has what it prints behind it',
-    );
+    assert.equal(examples.length, text.match(CODE)?.length, 'each code block must be followed by its output');
     for (const [, language = '', code = '', printed] of examples) {
       assert.equal(await runCode(language, code), printed, code);
     }

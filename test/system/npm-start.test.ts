@@ -145,8 +145,8 @@ describe('The pid file', () => {
   });
 
   for (const [what, content] of [
-    ['of a process that is gone', '999999999\n'],
-    ['that is no number', 'x\n'],
+    ['of a process that has ended', '999999999\n'],
+    ['that is not a number', 'x\n'],
     ['that a kill left empty', ''],
   ] as const) {
     it(`${what} is overwritten without a warning`, async () => {

@@ -174,20 +174,20 @@ export class Program {
 
   async #until(isSo: () => boolean, otherwise: string): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>();
-    const tell = (why: string): void =>
+    const fail = (why: string): void =>
       reject(new Error(`${why}; it ${otherwise}.\n${this.stdout}${this.stderr}`));
-    const look = (): void => {
+    const check = (): void => {
       if (isSo()) resolve();
-      else if (this.#isClosed) tell('The program ended');
+      else if (this.#isClosed) fail('The program ended');
     };
-    const patience = setTimeout(() => tell('Too much time went by'), PATIENCE_MS);
-    this.#listeners.add(look);
-    look();
+    const patience = setTimeout(() => fail('The time is up'), PATIENCE_MS);
+    this.#listeners.add(check);
+    check();
     try {
       await promise;
     } finally {
       clearTimeout(patience);
-      this.#listeners.delete(look);
+      this.#listeners.delete(check);
     }
   }
 }

@@ -61,7 +61,7 @@ describe('docs/operate/proxies.md', () => {
     [port, stompPort] = [await freePort(), await freePort()];
     const page = configOf(kind);
     const config = change?.(page) ?? page;
-    if (change !== undefined) assert.notEqual(config, page, 'the test changes something');
+    if (change !== undefined) assert.notEqual(config, page, 'the change has no effect on the configuration');
     const addresses: Readonly<Record<string, string>> = {
       3444: new URL(server.url).host,
       8080: `127.0.0.1:${port}`,
@@ -145,7 +145,7 @@ describe('docs/operate/proxies.md', () => {
         assert.equal(got.status, 200);
         assert.deepEqual(got.body, body);
         for (const [name, value] of Object.entries(own)) assert.equal(got.headers[name], value, name);
-        assert.equal(await totalOf(queue), 0, 'both names of the queue are the same');
+        assert.equal(await totalOf(queue), 0, 'the element was inserted into the queue with this name');
       });
 
       it('lets Quayside reject a body that is too large', async () => {
@@ -219,7 +219,7 @@ describe('docs/operate/proxies.md', () => {
         const queue = queueName();
         const [status, stored] = await insertThatLosesItsResponse(kind, 'PUT', queue);
         assert.ok(status >= 500, `${status}`);
-        assert.equal(stored, 0, 'the node that the proxy knows as the second one');
+        assert.equal(stored, 0, 'the insert was repeated');
       });
     });
   }
@@ -330,7 +330,7 @@ describe('docs/operate/proxies.md', () => {
     const queue = queueName();
     await leave(client, queue);
     await direct.insert('N', queue, 'lost');
-    assert.equal(await totalOf(queue), 0, 'popped for a client that is gone');
+    assert.equal(await totalOf(queue), 0, 'the element was popped for a client that has disconnected');
     const kept = queueName();
     await leave(client, kept);
     assert.deepEqual(await waitingAt(kept), ['leaves']);
@@ -344,7 +344,7 @@ describe('docs/operate/proxies.md', () => {
     await direct.insert('N', reserved, 'kept');
     const again = await direct.reserve('N', reserved, { to: 30_000 });
     assert.equal(again.body.toString(), 'kept');
-    assert.equal(headerOf(again, 'x-ks-tries'), '1', 'the lease of the client that is gone expired');
+    assert.equal(headerOf(again, 'x-ks-tries'), '1', 'the lease of the disconnected client has expired');
   });
 
   it('has a HAProxy configuration that forwards the addresses of STOMP clients', async () => {

@@ -50,7 +50,7 @@ const IPV6 = Buffer.concat([Buffer.from('20010db8000000000000000000000001'.padEn
 const EXTENSION = Buffer.from([0x04, 0x00, 0x02, 0x00, 0x00]);
 const CONNECT = 'CONNECT\naccept-version:1.2\nhost:h\nlogin:test\npasscode:test\n\n\0';
 
-describe('a PROXY protocol header', () => {
+describe('A PROXY protocol header', () => {
   const witness = new Witness();
   let node: StompNode;
 

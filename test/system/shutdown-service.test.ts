@@ -151,7 +151,7 @@ describe('A server embedded in another program', () => {
     assert.equal(jsonOf<{ checks: { node: string } }>(drained).checks.node, 'draining');
     assert.deepEqual(Object.keys(jsonOf<object>(await stranger.request('GET', '/readyz'))), ['status']);
     assert.equal((await stranger.request('GET', '/livez')).status, 200);
-    assert.equal((await known.insert('N', 'q', 'x')).status, 200, 'what does not wait continues');
+    assert.equal((await known.insert('N', 'q', 'x')).status, 200, 'calls that do not wait still succeed');
     known.close();
     stranger.close();
   });

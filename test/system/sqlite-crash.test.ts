@@ -13,7 +13,7 @@ const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
 /** `npm run test:crash:sqlite` kills the process 100 times. */
 const KILLS = Number(process.env.SQLITE_KILLS ?? 4);
 /** Maximum number of acknowledged inserts before a kill. */
-const MOST_ANSWERS = 600;
+const MAX_ANSWERS = 600;
 
 it(`A SQLite engine loses no acknowledged insert in ${KILLS} kills, some of them during recovery`, async (t) => {
   const seed = freshSeed();
@@ -26,14 +26,14 @@ it(`A SQLite engine loses no acknowledged insert in ${KILLS} kills, some of them
       const when =
         kill % 4 === 1
           ? { afterMs: random.between(50, 500) }
-          : { afterAnswers: random.between(1, MOST_ANSWERS) };
+          : { afterAnswers: random.between(1, MAX_ANSWERS) };
       for (const number of await runAndKill(folder, kill * 1_000_000, when)) acknowledged.add(number);
     }
     const db = new DatabaseSync(folder.file);
     assert.equal(db.prepare('PRAGMA integrity_check').get()?.integrity_check, 'ok');
     db.close();
     const stored = await everyNumber(folder);
-    assert.equal(new Set(stored).size, stored.length, 'no element twice');
+    assert.equal(new Set(stored).size, stored.length, 'stored twice');
     assert.deepEqual(
       [...acknowledged].filter((number) => !stored.includes(number)),
       [],

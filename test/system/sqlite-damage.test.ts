@@ -135,7 +135,7 @@ describe('A SQLite file with changed bytes', () => {
         const handedOut = await whatComesOut(folder);
         assert.ok(
           handedOut.every((text) => texts.has(text)),
-          `a changed body came out: bit at ${at}`,
+          `a changed body was delivered after a flip in byte ${at}`,
         );
       }
     });
@@ -199,7 +199,7 @@ describe('A changed delivery in a SQLite file', () => {
   }
 
   for (const [what, element] of [
-    ["another one's", '(SELECT max(seq) FROM element)'],
+    ['the one of another delivery', '(SELECT max(seq) FROM element)'],
     ['missing', '12345'],
   ]) {
     it(`is set aside without affecting other deliveries if its element is ${what}`, async () => {
@@ -236,9 +236,9 @@ describe('A changed delivery in a SQLite file', () => {
   }
 
   const unreadable = {
-    'whose element is gone': 'DELETE FROM element WHERE seq = hit.seq',
-    'whose checksum is of more than 53 bits': 'UPDATE element SET crc = 1 << 60 WHERE seq = hit.seq',
-    'whose maturity is of more than 53 bits': 'UPDATE delivery SET due_at = 1 << 60 WHERE seq = hit.seq',
+    'whose element is missing': 'DELETE FROM element WHERE seq = hit.seq',
+    'whose checksum has more than 53 bits': 'UPDATE element SET crc = 1 << 60 WHERE seq = hit.seq',
+    'whose maturity has more than 53 bits': 'UPDATE delivery SET due_at = 1 << 60 WHERE seq = hit.seq',
   };
   for (const [what, sql] of Object.entries(unreadable)) {
     it(`${what} blocks neither its queue nor others`, async () => {

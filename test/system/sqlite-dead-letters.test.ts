@@ -11,10 +11,10 @@ const DEAD = { ns: 'N', name: '__deadletter__' };
  * The number of elements that become dead letters in one step, including the one that exceeds the step's byte limit.
  */
 const A_STEP = 5;
-const LETTERS = 12;
+const COUNT = 12;
 
 function large(fields: Parameters<typeof newElement>[0]): ReturnType<typeof newElement>[] {
-  return Array.from({ length: LETTERS }, () => newElement({ body: Buffer.alloc(MIB, 'x'), ...fields }));
+  return Array.from({ length: COUNT }, () => newElement({ body: Buffer.alloc(MIB, 'x'), ...fields }));
 }
 
 async function readyIn({ storage }: Engine, queue = DEAD): Promise<number> {
@@ -33,7 +33,7 @@ async function sweptSteps(engine: Engine, now: () => number): Promise<number[]> 
 
 /** Checks that no count exceeds the previous one by more than the allowed steps. */
 function assertSteps(steps: readonly number[]): void {
-  assert.equal(steps.at(-1), LETTERS);
+  assert.equal(steps.at(-1), COUNT);
   // Both the sweep and the following count end expired leases, so each may take a step.
   for (const [i, count] of steps.entries()) assert.ok(count - (steps[i - 1] ?? 0) <= 2 * A_STEP);
   assert.ok((steps[0] ?? 0) <= A_STEP);
@@ -44,8 +44,8 @@ describe('Large elements of SQLite that become dead letters by expiry', () => {
     await withFolder(async (folder) => {
       const engine = await folder.started();
       await engine.storage.insert(QUEUE, large({ tries: 1 }));
-      const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: LETTERS, leaseMs: 1000 });
-      assert.equal(deliveries.length, LETTERS);
+      const { deliveries } = await engine.storage.take(QUEUE, { group: '', count: COUNT, leaseMs: 1000 });
+      assert.equal(deliveries.length, COUNT);
       folder.clock.advance(1000);
       assertSteps(await sweptSteps(engine, () => folder.clock.now()));
       assert.equal((await engine.storage.counts(QUEUE)).reserved, 0);
@@ -76,7 +76,7 @@ describe('Large elements of SQLite that become dead letters by expiry', () => {
       assert.ok((await readyIn(engine)) <= A_STEP);
       let taken = first;
       while (taken.deliveries.length === 0) taken = await storage.take(QUEUE, take);
-      assert.equal(await readyIn(engine), LETTERS);
+      assert.equal(await readyIn(engine), COUNT);
     });
   });
 });
@@ -94,7 +94,7 @@ describe('Large elements of SQLite moved by one call', () => {
         const engine = await folder.started();
         const { storage } = engine;
         const ids = await storage.insert(QUEUE, large({ tries: 1 }));
-        if (action.kind !== 'move') await storage.take(QUEUE, { group: '', count: LETTERS, leaseMs: 1000 });
+        if (action.kind !== 'move') await storage.take(QUEUE, { group: '', count: COUNT, leaseMs: 1000 });
         const from = action.kind === 'move' ? 'waiting' : 'reserved';
         const settling = storage.settle([
           ...ids.map((id) => ({ queue: QUEUE, id, group: '', from, token: null, action }) as const),
@@ -104,7 +104,7 @@ describe('Large elements of SQLite moved by one call', () => {
         const outcome = action.kind === 'move' ? 'done' : 'dead-lettered';
         const outcomes = (await settling).map((each) => each.outcome);
         assert.deepEqual(outcomes, [...ids.map(() => outcome), 'not-found']);
-        assert.equal(await readyIn(engine), LETTERS);
+        assert.equal(await readyIn(engine), COUNT);
       });
     });
   }

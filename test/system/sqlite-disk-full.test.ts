@@ -29,7 +29,7 @@ function mayMount(): boolean {
 
 async function onSmallDisk(test: (folder: SqliteFolder) => Promise<void>): Promise<void> {
   const disk = mountSmallDisk(DISK);
-  assert.ok(disk !== null, 'a small disk is mounted');
+  assert.ok(disk !== null, 'no small disk could be mounted');
   const folder = new SqliteFolder(disk.path);
   try {
     await test(folder);
@@ -66,14 +66,14 @@ async function popAll({ storage }: Engine): Promise<number> {
 
 /** Fills the rest of the disk with another file. Returns its path. */
 function fillUp(folder: SqliteFolder): string {
-  const other = join(folder.path, 'somebody else');
+  const other = join(folder.path, 'other file');
   const { bavail, bsize } = statfsSync(folder.path);
   writeFileSync(other, Buffer.alloc(bavail * bsize));
   assert.equal(statfsSync(folder.path).bavail, 0);
   return other;
 }
 
-describe('a SQLite store whose disk is said to be full', () => {
+describe('A SQLite store whose disk is reported as full', () => {
   it('rejects only inserts when free space is below the margin', async () => {
     await withFolder(async (folder) => {
       const before = await folder.started();
@@ -124,7 +124,7 @@ describe('a SQLite store whose disk is said to be full', () => {
       assert.equal(wasThere, false);
       assert.ok(folder.warnings.some(({ message }) => message.includes('ballast file was deleted')));
       await engine.storage.insert(QUEUE, [newElement({ body: 'b' })]);
-      assert.ok(existsSync(ballast), 'the ballast is made again before inserts go on');
+      assert.ok(existsSync(ballast), 'the ballast must be restored before inserts are accepted');
     });
   });
 });
@@ -138,7 +138,7 @@ if (mayMount())
         const stored = await fill(engine);
         assert.ok(stored > 200);
         const { bavail, bsize } = statfsSync(folder.path);
-        assert.ok(bavail * bsize > 4 * MIB, 'space is left');
+        assert.ok(bavail * bsize > 4 * MIB, 'too little space is left');
         assert.ok(existsSync(`${folder.file}.ballast`));
         const [held] = (await storage.take(QUEUE, { group: '', count: 1, leaseMs: 1000 })).deliveries;
         const ref = { id: held?.id ?? '', group: '', token: held?.lease?.token ?? '' };
@@ -210,7 +210,7 @@ if (mayMount())
         // The queue is empty; sweeps return its pages to the disk.
         const end = performance.now() + 60_000;
         for (let refused = true; refused; ) {
-          assert.ok(performance.now() < end, 'waited a minute for inserts to continue');
+          assert.ok(performance.now() < end, 'inserts were still rejected after a minute');
           await engine.storage.sweep();
           refused = await engine.storage.insert(QUEUE, [newElement({ body: BODY })]).then(
             () => false,

@@ -29,7 +29,7 @@ async function insertsUntilRefused({ storage }: Engine): Promise<number> {
     const code = await codeOf(storage.insert(QUEUE, newElements('a')));
     if (code === 'storage-unavailable') return acknowledged;
     assert.equal(code, 'done');
-    assert.ok(acknowledged < 100, 'inserts are acknowledged although the file is gone');
+    assert.ok(acknowledged < 100, 'inserts are acknowledged although the file is missing');
   }
 }
 

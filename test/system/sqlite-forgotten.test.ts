@@ -135,7 +135,7 @@ describe('Stream elements of SQLite that are past their retention', () => {
         assert.ok(before - left <= 1000 + groups.length, `${before - left} deliveries in one sweep`);
         assert.ok(
           left === 0 || (left < before && nextAt === folder.clock.now()),
-          'the next one follows at once',
+          'the next sweep must follow at once',
         );
       }
     });

@@ -149,7 +149,7 @@ function lastTransaction(log: Buffer): { start: number; end: number } {
 describe("SQLite's write-ahead log after a kill", () => {
   for (const [name, make] of [
     ['a new log', (folder: SqliteFolder, random: Random) => killedAfter(folder, random, 30)],
-    ['a log that was restarted', killedWithReusedLog],
+    ['a restarted log', killedWithReusedLog],
   ] as const) {
     it(`prevents a start after a bit flip before the last transaction, and otherwise loses at most that one: ${name}`, async (t) => {
       const seed = freshSeed();
@@ -158,7 +158,7 @@ describe("SQLite's write-ahead log after a kill", () => {
       await withFolder(async (folder) => {
         const rest = await make(folder, random);
         const { start, end } = lastTransaction(rest.log);
-        assert.ok(start > 40 * FRAME_BYTES, 'the log has many frames');
+        assert.ok(start > 40 * FRAME_BYTES, 'the log has too few frames');
         assert.deepEqual(await startedOn(folder, rest), rest.bodies);
         for (let flip = 0; flip < FLIPS; flip++) {
           // Flips mostly bits before the last transaction, which must be detected.

@@ -39,7 +39,7 @@ async function runAndLosePower(
   holder.kill('SIGKILL');
   await exit;
   losePower(folder);
-  assert.equal(typeof first[0], 'string', 'the process came as far as its reservation');
+  assert.equal(typeof first[0], 'string', 'the process ended before its reservation');
   return JSON.parse(String(first[0])) as Held;
 }
 
@@ -134,7 +134,7 @@ describe('A SQLite store that acknowledges some calls before their fsync', () =>
           random.between(60, 400),
         );
         const { stored, gone, tokens: given, inFlight } = acknowledgedBy(lines);
-        for (const token of given) assert.ok(!tokens.has(token), 'a token was given twice');
+        for (const token of given) assert.ok(!tokens.has(token), 'a token was issued twice');
         for (const token of given) tokens.add(token);
         reserved += given.length;
         const files = filesIn(folder.path);

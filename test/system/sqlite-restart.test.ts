@@ -230,5 +230,5 @@ async function swept({ storage }: Engine): Promise<void> {
     const { nextAt } = await storage.sweep();
     if (nextAt === null || nextAt > storage.now()) return;
   }
-  assert.fail('a thousand sweeps were not enough');
+  assert.fail('a sweep was still due after 1000 sweeps');
 }

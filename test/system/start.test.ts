@@ -94,7 +94,11 @@ describe('A start', () => {
     const reset = await folder.run(['reset-admin']);
     assert.equal(reset.code, 0);
     const after = passwordOf(reset);
-    assert.equal(await statusAs(program, `admin:${before}`), 200, 'not yet');
+    assert.equal(
+      await statusAs(program, `admin:${before}`),
+      200,
+      'the old password is valid until the reload',
+    );
     program.signal('SIGHUP');
     await program.says(/were reloaded/);
     assert.equal(await statusAs(program, `admin:${before}`), 401);

@@ -177,9 +177,9 @@ describe('API tokens in the server', () => {
     const last = worker.get('N', 'popped');
     await waits(2);
     assert.equal((await admin.request('DELETE', `/tokens/${id}`)).status, 204);
-    await admin.insert('N', 'popped', 'of nobody');
+    await admin.insert('N', 'popped', 'not taken');
     assert.equal((await last).status, 401);
-    assert.equal((await admin.get('N', 'popped')).body.toString(), 'of nobody');
+    assert.equal((await admin.get('N', 'popped')).body.toString(), 'not taken');
     await stomp.expectError('unauthorized');
     await write({ N: ['read', 'write'] });
     await reloaded();
@@ -210,7 +210,11 @@ describe('API tokens in the server', () => {
     assert.deepEqual(await idsOf(), []);
     await write({ N: ['write'] });
     await reloaded();
-    assert.equal(await insertStatus(removed.token), 401, 'another user of that name does not get it');
+    assert.equal(
+      await insertStatus(removed.token),
+      401,
+      'a new user of that name does not inherit the token',
+    );
     const left = await created('of a user who is removed by a restart');
     assert.equal(await server.stop(), 0);
     await write(undefined);

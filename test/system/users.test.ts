@@ -38,8 +38,8 @@ describe('A reload of the users', () => {
     assert.equal((await goes)?.status, 401);
     assert.equal((await changes)?.status, 401);
     assert.equal((await writes)?.status, 403);
-    await (clients[3] as QueueClient).insert('N', 'q', 'for who stays');
-    assert.equal((await waiting[0])?.body.toString(), 'for who stays');
+    await (clients[3] as QueueClient).insert('N', 'q', 'for the remaining user');
+    assert.equal((await waiting[0])?.body.toString(), 'for the remaining user');
     for (const client of clients) client.close();
     assert.equal(await program.stop(), 0);
   });
