@@ -6,7 +6,7 @@ import type { EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts'
 import { FakeClock } from '../support/clock.ts';
 import { openMemory } from './sqlite.ts';
 
-/** Two engines, and the storage that joins them. */
+/** Two engines and the storage that joins them during a migration. */
 export interface JoinedEngines {
   readonly from: Engine;
   readonly to: Engine;
@@ -15,7 +15,7 @@ export interface JoinedEngines {
   close(): Promise<void>;
 }
 
-/** Two stores in memory with one clock. */
+/** Opens two in-memory engines with one clock, joined. */
 export async function openJoined(options: OpenTestEngine): Promise<JoinedEngines> {
   const clock = new FakeClock();
   const [old, next] = [await openMemory(options, clock), await openMemory(options, clock)];
@@ -31,7 +31,7 @@ export async function openJoined(options: OpenTestEngine): Promise<JoinedEngines
   };
 }
 
-/** An engine whose storage joins two stores. @param inserts which of them has the elements that a test inserts */
+/** An engine whose storage joins two engines. @param inserts the engine that stores the elements that a test inserts */
 export function migratingEngine(inserts: 'old' | 'new'): EngineUnderTest {
   return {
     name: `migrating, elements in the ${inserts} engine`,
@@ -54,7 +54,9 @@ export function migratingEngine(inserts: 'old' | 'new'): EngineUnderTest {
   };
 }
 
-/** Definitions of the old engine, which are written to the new one as well, as a namespace does that moves. */
+/**
+ * Definitions of the old engine; changes are written to the new one as well, as in a namespace that is being migrated.
+ */
 function inBoth(old: Definitions, next: Definitions): Definitions {
   return {
     get: (kind, key) => old.get(kind, key),
@@ -86,7 +88,7 @@ function portsOf(engine: Engine): Omit<Engine, 'storage'> {
   };
 }
 
-/** The joined storage, whose inserts go to the old engine, as before the migration. */
+/** The joined storage, except that inserts go to the old engine, as before a migration. */
 function insertingInto(old: Storage, joined: Storage): Storage {
   return new Proxy(joined, {
     get(target, name) {

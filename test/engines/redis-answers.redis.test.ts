@@ -19,13 +19,13 @@ const POP = { group: '', count: 10, leaseMs: null };
 const PAGE = { group: '', after: null, limit: 10 };
 const LEASE_MS = 60_000;
 
-describe('A call of Redis whose answer was lost', () => {
+describe('A call of Redis whose reply was lost', () => {
   let server: RedisServer;
   let proxy: TcpProxy;
   let prefix: string;
   let near: Engine;
   let far: Engine;
-  /** What the engine behind the proxy measures its waiting with. */
+  /** The clock of the timeouts of the engine behind the proxy. */
   let clock: FakeClock;
 
   beforeEach(async () => {
@@ -48,7 +48,7 @@ describe('A call of Redis whose answer was lost', () => {
   const setMemory = (bytes: number): string =>
     redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', String(bytes));
 
-  /** Two elements are popped, and the caller gets `outcome-unknown`. From here on nothing passes. */
+  /** Pops two elements whose caller gets `outcome-unknown`. From then on the proxy forwards nothing. */
   async function popInVain(): Promise<void> {
     await far.storage.insert(QUEUE, newElements('a', 'b'));
     const caught = proxy.catch(QUEUE_CALL, 'mute');
@@ -75,19 +75,19 @@ describe('A call of Redis whose answer was lost', () => {
     assert.deepEqual(bodyTexts(deliveries), ['a', 'b']);
   }
 
-  it('if it was a pop, is undone although calls that were never sent came between', async () => {
+  it('is undone if it was a pop, although later calls were never sent', async () => {
     await popInVain();
     for (let round = 0; round < 4; round++) await inTime(clock, []);
     await connectAgain();
     await assertBack();
   });
 
-  it('if it was a pop, is undone although the next call was refused for want of memory', async () => {
+  it('is undone if it was a pop, although the next call was rejected because memory was full', async () => {
     await popInVain();
     setMemory(1);
     proxy.state = 'open';
     proxy.reset();
-    // Made before the clock moves: it comes before the call that settles the pop.
+    // Called before the clock advances, so it precedes the call that settles the pop.
     const inserted = refusalOf(far.storage.insert(QUEUE, newElements('too much')));
     await passUntil(clock, () => far.ping());
     assert.equal(await inserted, 'storage-full');
@@ -105,7 +105,7 @@ describe('A call of Redis whose answer was lost', () => {
     ['a', LARGE],
   ]) {
     const size = bodies.join('').length;
-    it(`if it was a pop of ${size} bytes, is answered again with the elements and their tries`, async () => {
+    it(`is answered again with the same elements and tries if it was a pop of ${size} bytes`, async () => {
       await far.storage.insert(
         QUEUE,
         bodies.map((body, tries) => newElement({ body, tries })),
@@ -126,7 +126,7 @@ describe('A call of Redis whose answer was lost', () => {
   }
 
   for (const hasFailed of [false, true]) {
-    it(`if it was a pop${hasFailed ? ' of elements of which some were reserved before' : ''}, is undone with all tries`, async () => {
+    it(`is undone with all tries if it was a pop${hasFailed ? ' of elements of which some were reserved before' : ''}`, async () => {
       const inserted = newElement({ body: 'inserted with tries', tries: 3 });
       const expiring = newElement({ body: 'expiring', tries: 1, expiresAt: near.storage.now() + LEASE_MS });
       const failing = hasFailed ? [newElement({ body: 'failed' })] : [];
@@ -154,7 +154,7 @@ describe('A call of Redis whose answer was lost', () => {
     });
   }
 
-  it('is answered again with the counts of its moment and a page of the present', async () => {
+  it('is answered again with the counts of the first attempt and a page of the present', async () => {
     await far.storage.insert(QUEUE, newElements('a'));
     const caught = proxy.catch(QUEUE_CALL, 'mute');
     const inserting = far.storage.insert(QUEUE, newElements('b'));
@@ -178,7 +178,7 @@ describe('A call of Redis whose answer was lost', () => {
     { kind: 'a pop of elements of which one was reserved before', leaseMs: null, hasFailed: true },
     { kind: 'a reserve', leaseMs: LEASE_MS, hasFailed: true },
   ]) {
-    it(`returns, if it was ${kind}, only the elements of callers that did not wait for it`, async () => {
+    it(`returns only the elements of callers that had timed out, if it was ${kind}`, async () => {
       const [id = ''] = await near.storage.insert(QUEUE, newElements('a', 'b', 'c', 'd', 'e', 'f', 'g'));
       if (hasFailed) {
         await near.storage.take(QUEUE, { group: '', count: 1, leaseMs: LEASE_MS });
@@ -213,7 +213,7 @@ describe('A call of Redis whose answer was lost', () => {
         taken.map(bodyText),
         [0, 3, 5].map((at) => bodies[at]),
       );
-      // Comes behind what returns the others.
+      // This call runs after the one that returns the others.
       await passGently(clock, far.storage.counts(QUEUE));
       const after = await near.storage.scan(QUEUE, { ...PAGE, states: ['ready'], bodies: true });
       const ready = before.deliveries.filter((_, at) => ![0, 3, 5].includes(at));
@@ -230,19 +230,19 @@ describe('A call of Redis whose answer was lost', () => {
     });
   }
 
-  /** A reserve of two by the engine behind the proxy; what happens before it is answered, at its second try. */
+  /** Reserves two elements through the proxy, loses the reply, and runs `change` before the second attempt. */
   async function reserveAgainAfter(change: () => Promise<unknown>): Promise<TakeResult> {
     const caught = proxy.catch(QUEUE_CALL, 'mute');
     const taking = far.storage.take(QUEUE, { group: '', count: 2, leaseMs: LEASE_MS });
     await caught;
-    // It was sent; what the other engine sends now may yet come first.
+    // The reserve was sent, but calls of the other engine may still overtake it.
     while ((await near.storage.counts(QUEUE)).reserved < 2);
     await change();
     proxy.reset();
     return passGently(clock, taking);
   }
 
-  it('if it was a reserve, hands out what it still holds', async () => {
+  it('delivers the elements that are still reserved, if it was a reserve', async () => {
     await far.storage.insert(QUEUE, newElements('a', 'b', 'c'));
     const { deliveries, nextDueAt } = await reserveAgainAfter(async () => {
       const [first] = (await near.storage.scan(QUEUE, { ...PAGE, states: ['reserved'], bodies: true }))
@@ -256,13 +256,13 @@ describe('A call of Redis whose answer was lost', () => {
     assert.deepEqual(await commit(far.storage, QUEUE, refs), ['done']);
   });
 
-  it('if it was a reserve, hands out nothing that was removed in between', async () => {
+  it('delivers no element that was removed meanwhile, if it was a reserve', async () => {
     await far.storage.insert(QUEUE, newElements('a', 'b'));
     const { deliveries } = await reserveAgainAfter(() => purge(near.storage, QUEUE));
     assert.deepEqual(deliveries, []);
   });
 
-  it('if it was a reserve, hands out nothing that somebody else has reserved since', async () => {
+  it('delivers no element that another consumer reserved meanwhile, if it was a reserve', async () => {
     await far.storage.insert(QUEUE, newElements('a', 'b'));
     const { deliveries } = await reserveAgainAfter(async () => {
       const reserved = (await near.storage.scan(QUEUE, { ...PAGE, states: ['reserved'], bodies: true }))
@@ -277,7 +277,7 @@ describe('A call of Redis whose answer was lost', () => {
 });
 
 describe('A call that never reached Redis', () => {
-  it('leaves the answer of the next one to be forgotten with its node', async () => {
+  it('does not prevent the stored reply of the next call from being removed a minute after its node failed', async () => {
     const server = await startRedis();
     const proxy = await TcpProxy.start(server.port);
     const [clock, own, prefix] = [new FakeClock(), new FakeClock(), freshPrefix()];
@@ -293,7 +293,7 @@ describe('A call that never reached Redis', () => {
     assert.equal(await passTo(own, lost), 'outcome-unknown');
     proxy.state = 'open';
     proxy.reset();
-    // The call that settles it comes by itself, half a second later; what follows comes behind.
+    // The engine settles its outcome by itself half a second later; later calls wait for that.
     await passUntil(own, () => dying.ping());
     own.advance(1_000);
     assert.equal((await passGently(own, dying.storage.take(QUEUE, POP))).deliveries.length, 1);

@@ -19,7 +19,7 @@ const NAMESPACES = [plain('plain')];
 const POP = { group: '', count: 10, leaseMs: null };
 const MEGABYTE = 1024 * 1024;
 
-/** How a server can be away. */
+/** Ways in which a server can be unavailable. */
 const AWAY = {
   frozen: { begin: async (server) => server.freeze(), end: async (server) => server.thaw() },
   killed: { begin: (server) => server.kill(), end: (server) => server.restart() },
@@ -27,12 +27,12 @@ const AWAY = {
 
 for (const variant of ['simple', 'list'] as const) {
   for (const [state, { begin, end }] of Object.entries(AWAY)) {
-    describe(`a Redis server that is ${state}, variant ${variant}`, () => {
+    describe(`A Redis server that is ${state}, variant ${variant}`, () => {
       let server: RedisServer;
       let engine: Engine;
       let storage: Storage;
       let queues = 0;
-      /** What the engine measures its waiting with; it stands still unless a test moves it. */
+      /** The clock of the engine's timeouts. It stands still unless a test advances it. */
       let clock: FakeClock;
 
       beforeEach(async () => {
@@ -65,7 +65,7 @@ for (const variant of ['simple', 'list'] as const) {
         await passUntil(clock, () => engine.ping());
       };
 
-      it('refuses every call in time, at once after a while, and continues by itself', async () => {
+      it('has every call rejected within 5 s, immediately once it is known to be unavailable, and is used again when it is back', async () => {
         const [used, fresh] = [await freshQueue('a', 'b', 'c'), { ns: 'plain', name: `new ${++queues}` }];
         await begin(server);
         for (let round = 0; round < 3; round++) {
@@ -77,14 +77,14 @@ for (const variant of ['simple', 'list'] as const) {
         assert.deepEqual(new Set(await settledOf(late)), new Set([true]), 'no time passed, all were refused');
 
         await back();
-        // A frozen server still executes what reached it: those calls failed with `outcome-unknown`.
+        // A frozen server executes requests it received when it resumes: those calls failed with `outcome-unknown`.
         await purge(storage, used);
         const marks = newElements('first', 'second');
         await storage.insert(used, marks);
         assert.deepEqual(bodyTexts((await storage.take(used, POP)).deliveries), ['first', 'second']);
       });
 
-      it('is refused more than fits in memory', async () => {
+      it('has at most 64 MiB of inserts waiting for it', async () => {
         const queue = await freshQueue('a');
         await begin(server);
         const element = newElement({ body: 'x'.repeat(MEGABYTE) });
@@ -104,8 +104,8 @@ for (const variant of ['simple', 'list'] as const) {
   }
 }
 
-describe('a Redis server that was frozen', () => {
-  it('returns what a pop took whose reply was lost', async () => {
+describe('A Redis server that was frozen', () => {
+  it('returns the elements of a pop whose reply was lost to the queue', async () => {
     const server = await startRedis();
     const clock = new FakeClock();
     const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null, ownClock: clock });
@@ -124,8 +124,8 @@ describe('a Redis server that was frozen', () => {
   });
 });
 
-describe('a single Redis server that lost its replica', () => {
-  it('acknowledges changes again after ten seconds, which the log says', async (t) => {
+describe('A single Redis server that lost its replica', () => {
+  it('acknowledges changes again after ten seconds, which is logged', async (t) => {
     const server = await startRedis('--repl-diskless-sync-delay', '0');
     const replica = await startRedis('--replicaof', '127.0.0.1', String(server.port));
     const replication = (text: string) =>
@@ -142,7 +142,7 @@ describe('a single Redis server that lost its replica', () => {
     });
     await engine.start();
     const insert = () => engine.storage.insert({ ns: 'plain', name: 'kept' }, newElements('a'));
-    // A replica that is online acknowledges what it has once a second.
+    // An online replica acknowledges its offset once a second.
     await until(async () => (await refusalOf(insert())) === 'done');
     await replica.kill();
     await replication('connected_slaves:0');
@@ -160,8 +160,8 @@ describe('a single Redis server that lost its replica', () => {
   });
 });
 
-describe('a Redis server that begins to evict', () => {
-  it('is not used any more, says why, and is used again once it does not', async () => {
+describe('A Redis server that starts to evict keys', () => {
+  it('is not used, with the reason in errors and log, until it stops evicting', async () => {
     const server = await startRedis();
     const clock = new FakeClock();
     const said: string[] = [];
@@ -196,8 +196,8 @@ describe('a Redis server that begins to evict', () => {
   });
 });
 
-describe('Redis whose channels work before its keys can be read', () => {
-  it('tells what changed in the gap once it can be read', async () => {
+describe('A Redis server whose channels work before its keys can be read', () => {
+  it('causes no missed definition: those changed in the gap are read later', async () => {
     const server = await startRedis();
     const clock = new FakeClock();
     const said: string[] = [];
@@ -217,7 +217,7 @@ describe('Redis whose channels work before its keys can be read', () => {
     const loggedOf = async (what: readonly string[], expected: RegExp): Promise<void> =>
       assert.match(what.join('\n'), expected);
 
-    // A server that evicts is not used by the connections that read; the one that listens does not look.
+    // Connections for calls reject a server that evicts; the subscriber connection does not check it.
     cli('CONFIG', 'SET', 'maxmemory-policy', 'volatile-ttl');
     await passUntil(clock, () => loggedOf(said, /cannot be reached/));
     clock.advance(ANSWERED_MS);
@@ -234,8 +234,8 @@ describe('Redis whose channels work before its keys can be read', () => {
   });
 });
 
-describe('The log of a node whose Redis is away', () => {
-  it('says each reason once, as it changes, and that the server is back', async () => {
+describe('The log of a node whose Redis is unavailable', () => {
+  it('has each reason once, when it changes, and that the server is back', async () => {
     const server = await startRedis();
     const master = await startRedis();
     const cli = (...command: string[]): string => redisCli('-p', String(server.port), ...command);
@@ -279,7 +279,7 @@ describe('The log of a node whose Redis is away', () => {
   });
 });
 
-/** One call of every kind that reaches the server. */
+/** One call of every kind that is sent to the server. */
 function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
   const { storage, definitions, stats } = engine;
   const ref: DeliveryRef = { id: '0123456789ab0000000001', group: '', token: null };

@@ -39,7 +39,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await turns();
   };
 
-  it('of a sweep wait for no relay: one that cannot bring its elements delays no other queue', async () => {
+  it('of a sweep do not wait for outbox relays, so that an unreachable destination delays no other queue', async () => {
     const { storage } = stub;
     stub.due = [HERE];
     const sweeping = storage.sweep();
@@ -50,12 +50,12 @@ describe('Batches of the Redis engine on a cluster', () => {
     await reply('acknowledge');
   });
 
-  it('of two queues that send to each other do not wait for each other', async () => {
+  it('of two queues that move elements to each other do not deadlock', async () => {
     const { storage } = stub;
     const failing = rollback(storage, HERE, [FAILED]);
     const moving = transfer(storage, move(THERE, HERE));
     await turns();
-    // The rollback was the last one that the element had: it goes to the queue which moves one the other way.
+    // The rollback exhausts the element's tries: it moves to the queue whose element moves the other way.
     stub.take('settle').reply([entryFor('jobs/dead', 1)]);
     await turns();
     await reply('settle', [entryFor('jobs/here', 1)]);
@@ -67,7 +67,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.deepEqual(stub.sent, []);
   });
 
-  it('continue while what one of them sent elsewhere does not arrive; its caller has an answer in time', async () => {
+  it('continue while an outbox entry cannot be applied, and the call that moved the element settles in time', async () => {
     const { storage, clock } = stub;
     const moving = transfer(storage, move(HERE, THERE));
     await turns();
@@ -79,7 +79,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.deepEqual(await inTime(clock, [moving.then(String)]), ['done']);
   });
 
-  it('apply what they sent elsewhere in its order: what comes later waits until the source has deleted what came first', async () => {
+  it('have their outbox entries applied in order: a later one waits until the source has deleted the earlier one', async () => {
     const { storage } = stub;
     const first = transfer(storage, move(HERE, THERE));
     await turns();
@@ -98,7 +98,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await reply('acknowledge');
   });
 
-  it('try again a second later to bring what could not be brought', async () => {
+  it('have an outbox entry that could not be applied relayed again a second later', async () => {
     const { storage, clock } = stub;
     const moving = transfer(storage, move(HERE, THERE));
     await turns();
@@ -114,7 +114,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await reply('acknowledge');
   });
 
-  it('try again ever more seldom, and never twice at a time, however many calls send to a server that is away', async () => {
+  it('have entries for an unavailable server relayed at growing intervals, one attempt at a time, however many calls add some', async () => {
     const { storage, clock } = stub;
     const attempts: number[] = [];
     const transfers: Promise<unknown>[] = [];
@@ -139,7 +139,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await Promise.all(transfers);
   });
 
-  it('keep nothing of calls that were answered at their deadline, while what they moved waits for its server', async () => {
+  it('retain no elements of calls that settled at their deadline while their outbox entries wait for a server', async () => {
     const { storage, clock } = stub;
     const elements: WeakRef<object>[] = [];
     for (let i = 1; i <= 20; i++) {
@@ -164,7 +164,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.ok(kept.length <= 1, `${kept.length} are kept`);
   });
 
-  it('that never end do not keep their calls, nor those behind them, from an answer', async () => {
+  it('that never get a reply do not prevent their calls, or later ones, from settling in time', async () => {
     const { storage, clock } = stub;
     const first = refusalOf(storage.insert(HERE, newElements('a')));
     await turns();
@@ -177,7 +177,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.equal((await after).length, 1, 'the queue is not stuck');
   });
 
-  it('end with the last deadline of their calls: one that expires takes none of the others with it', async () => {
+  it('stay in flight until the last deadline of their calls: one that expires does not fail the others', async () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';
     const hurried = refusalOf(storage.insert(HERE, newElements('a'), { leftMs: 1_000 }));
@@ -191,7 +191,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await Promise.all(others);
   });
 
-  it('carry what is read between two changes: a status read is no round trip of its own', async () => {
+  it('include reads between changes, so that a status read costs no round trip of its own', async () => {
     const { storage } = stub;
     const first = storage.insert(HERE, newElements('first'));
     await turns();
@@ -208,7 +208,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await Promise.all([first, ...behind]);
   });
 
-  it('that carry reads fail without them: those are sent again by themselves', async () => {
+  it('that fail do not fail the reads in them: those are sent again on their own', async () => {
     const { storage } = stub;
     const inserting = refusalOf(storage.insert(HERE, newElements('a')));
     const counting = storage.counts(HERE);
@@ -224,7 +224,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.equal((await counting).ready, 0);
   });
 
-  it('leave a read that expires with nothing unknown', async () => {
+  it('reject a read that expires with storage-unavailable, and a change with outcome-unknown', async () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';
     const outcomes = [storage.insert(HERE, newElements('a')), storage.counts(HERE)].map(refusalOf);
@@ -233,7 +233,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.deepEqual(await Promise.all(outcomes), ['outcome-unknown', 'storage-unavailable']);
   });
 
-  it('are sent without the calls that expired before', async () => {
+  it('are sent without calls that have already expired', async () => {
     const { storage, clock } = stub;
     const registering = Promise.withResolvers<void>();
     stub.isDeclared = false;
@@ -253,7 +253,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.deepEqual(await other, ['done']);
   });
 
-  it('make the server undo what they took for a call that expired, and only that', async () => {
+  it('make the server undo takes of expired calls, and only those', async () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';
     const take = { group: '', count: 1, leaseMs: null } as const;
@@ -277,7 +277,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.deepEqual(returned, [number, 1, 1]);
   });
 
-  it('name what they took for a call that expired until the server has replied to a later one', async () => {
+  it('repeat the takes to undo until the server has replied to a later batch', async () => {
     const { storage, clock } = stub;
     const take = { group: '', count: 1, leaseMs: null } as const;
     const hurried = refusalOf(storage.take(HERE, { ...take, leftMs: 1_000 }));
@@ -306,7 +306,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await inserting;
   });
 
-  it('settle what became of a lost one half a second later, however often the queue is counted', async () => {
+  it('are followed by a call that settles the outcome of a lost one, half a second later, however often the queue is counted', async () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';
     const lost = refusalOf(storage.take(HERE, { group: '', count: 1, leaseMs: null }));
@@ -325,7 +325,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await reply('settle-session');
   });
 
-  it('never share a number, though the server was away, the queue idle, and used again', async () => {
+  it('never share a number, although the server was unavailable and the queue was idle and used again', async () => {
     const { storage, clock } = stub;
     const insert = async (body: string): Promise<void> => {
       const inserting = storage.insert(HERE, newElements(body));
@@ -341,7 +341,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     const late = storage.insert(HERE, newElements('b'));
     await turns();
     const slow = stub.take('insert');
-    // The queue was idle for this long, had it not been used again.
+    // So long after the first insert, the queue would be forgotten as idle if it had not been used again.
     clock.advance(3_000);
     await turns();
     for (const other of stub.sent.splice(0)) other.reply();
@@ -358,7 +358,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     assert.ok(clock.monotonic() <= ANSWERED_MS);
   });
 
-  it('have numbers above all earlier ones after a queue was idle', async () => {
+  it('have larger numbers than all earlier ones after a queue was idle', async () => {
     const { storage, clock } = stub;
     const numbers: number[] = [];
     for (const queue of [HERE, THERE, HERE]) {
@@ -379,7 +379,7 @@ describe('Batches of the Redis engine on a cluster', () => {
 });
 
 describe('A call of the Redis engine that takes several requests', () => {
-  it('is answered in the time that is left of its own when it waited for something else before', async () => {
+  it('settles within the time left of its deadline after an earlier wait', async () => {
     const stub = new StubbedStorage();
     const { storage, clock } = stub;
     const time = { leftMs: 1_000 };
@@ -401,7 +401,7 @@ describe('A call of the Redis engine that takes several requests', () => {
     stub.stop();
   });
 
-  it('is answered in time, however late the first of them are', async () => {
+  it('settles in time, however late the replies to its first requests are', async () => {
     const stub = new StubbedStorage();
     const { storage, clock } = stub;
     const first = Promise.withResolvers<void>();

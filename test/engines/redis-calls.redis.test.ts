@@ -21,14 +21,14 @@ const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, q
 const POP = { group: '', count: 10, leaseMs: null };
 const RESERVE = { group: '', count: 10, leaseMs: 60_000 };
 
-describe('calls of the Redis engine on a bad network', () => {
+describe('A Redis engine on a bad network', () => {
   let server: RedisServer;
   let proxy: TcpProxy;
   let near: Engine;
   let queues = 0;
   let prefix = '';
 
-  /** An engine behind the proxy, another that reaches the server directly. */
+  /** The engine behind the proxy; `near` connects to the server directly. */
   let far: Engine;
 
   const freshQueue = (): QueueKey => ({ ns: 'plain', name: `queue ${++queues}` });
@@ -49,7 +49,7 @@ describe('calls of the Redis engine on a bad network', () => {
     await server.stop();
   });
 
-  /** Calls, loses the answer on the way back, cuts the connection, and answers what the call came to. */
+  /** Makes a call, drops its reply, cuts the connection, and returns the result of the call. */
   async function withAnswerLost<T>(call: () => Promise<T>): Promise<T> {
     const caught = proxy.catch(QUEUE_CALL, 'mute');
     const called = call();
@@ -58,7 +58,7 @@ describe('calls of the Redis engine on a bad network', () => {
     return called;
   }
 
-  /** Calls that this process has made before: what they register outside the queue is done. */
+  /** Returns a queue that this process has used, so that everything outside the queue's keys is registered. */
   async function used(...bodies: string[]): Promise<QueueKey> {
     const queue = freshQueue();
     await far.storage.insert(queue, newElements(...bodies));
@@ -72,7 +72,7 @@ describe('calls of the Redis engine on a bad network', () => {
     return queue;
   }
 
-  it('inserts once although the answer was lost, and answers the ids', async () => {
+  it('inserts once although the reply was lost, and returns the ids', async () => {
     const queue = await used('before');
     const ids = await withAnswerLost(() => far.storage.insert(queue, newElements('a', 'b')));
     const { deliveries } = await near.storage.take(queue, POP);
@@ -83,7 +83,7 @@ describe('calls of the Redis engine on a bad network', () => {
     );
   });
 
-  it('inserts once although the answer was lost, and the queue was deleted before it is sent again', async () => {
+  it('inserts once although the reply was lost and the queue was deleted before the second attempt', async () => {
     const queue = await used('before');
     const caught = proxy.catch(QUEUE_CALL, 'mute');
     const inserting = far.storage.insert(queue, newElements('a'));
@@ -99,7 +99,7 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['b']);
   });
 
-  it('says what was inserted with each try, so that a signal is not lost with its connection', async () => {
+  it('publishes the signal of an insert with each attempt, so that it is not lost with a connection', async () => {
     const queue = await used();
     const said: string[] = [];
     const signal = { topic: 'tries', messageFor: (count: number) => said.push(`${count}`) };
@@ -114,14 +114,14 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.deepEqual(said, ['1'], 'the same message twice');
   });
 
-  it('pops once although the answer was lost, and hands out what was popped', async () => {
+  it('pops once although the reply was lost, and returns the popped elements', async () => {
     const queue = await used('a', 'b');
     const { deliveries } = await withAnswerLost(() => far.storage.take(queue, POP));
     assert.deepEqual(bodyTexts(deliveries), ['a', 'b']);
     assert.equal((await near.storage.counts(queue)).ready, 0);
   });
 
-  it('pops nothing if its first attempt arrives after the second one has found no queue', async () => {
+  it('pops nothing if the first attempt arrives after the second one found no queue', async () => {
     const queue = freshQueue();
     const caught = proxy.catch(QUEUE_CALL, 'deaf');
     const popping = far.storage.take(queue, POP);
@@ -134,21 +134,21 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.deepEqual(bodyTexts((await far.storage.take(queue, POP)).deliveries), ['a']);
   });
 
-  it('reserves once although the answer was lost: the token that it answers is the one that holds', async () => {
+  it('reserves once although the reply was lost, and returns the valid token', async () => {
     const queue = await used('a');
     const [reserved] = (await withAnswerLost(() => far.storage.take(queue, RESERVE))).deliveries;
     const ref = { id: reserved?.id ?? '', group: '', token: reserved?.lease?.token ?? '' };
     assert.deepEqual(await commit(near.storage, queue, [ref]), ['done']);
   });
 
-  it('answers done for a commit whose first answer was lost', async () => {
+  it('returns done for a commit whose first reply was lost', async () => {
     const queue = await used('a');
     const [reserved] = (await far.storage.take(queue, RESERVE)).deliveries;
     const ref = { id: reserved?.id ?? '', group: '', token: null };
     assert.deepEqual(await withAnswerLost(() => commit(far.storage, queue, [ref])), ['done']);
   });
 
-  it('counts one try for a rollback whose first answer was lost', async () => {
+  it('counts one try for a rollback whose first reply was lost', async () => {
     const queue = await used('a');
     const [reserved] = (await far.storage.take(queue, RESERVE)).deliveries;
     const item = { id: reserved?.id ?? '', group: '', token: null, delayMs: 0, countTry: true };
@@ -156,7 +156,7 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.equal((await near.storage.take(queue, POP)).deliveries[0]?.tries, 1);
   });
 
-  it('answers dead-lettered, and sends one dead letter, although the answer was lost', async () => {
+  it('returns dead-lettered, and stores one dead letter, although the reply was lost', async () => {
     const queue = { ns: 'jobs', name: 'failing' };
     await far.storage.insert(queue, newElements('poison'));
     const [reserved] = (await far.storage.take(queue, RESERVE)).deliveries;
@@ -166,7 +166,7 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.deepEqual(bodyTexts(deliveries), ['poison']);
   });
 
-  it('transfers once although the answer was lost', async () => {
+  it('transfers once although the reply was lost', async () => {
     const [from, to] = [await used('a'), await used()];
     const [reserved] = (await far.storage.take(from, RESERVE)).deliveries;
     const finish = { id: reserved?.id ?? '', group: '', token: null };
@@ -190,7 +190,7 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.deepEqual(bodyTexts(taken.deliveries), bodies);
   });
 
-  it('answers outcome-unknown where no answer comes, and takes back what such a pop took', async () => {
+  it('rejects a pop without a reply with outcome-unknown, and returns its elements to the queue', async () => {
     const queue = await used('a', 'b');
     const caught = proxy.catch(QUEUE_CALL, 'mute');
     const popped = far.storage.take(queue, POP);
@@ -204,7 +204,7 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['a', 'b']);
   });
 
-  it('answers storage-unavailable for what it could not send, and continues when the server is back', async () => {
+  it('rejects calls that could not be sent with storage-unavailable, and continues when the server is back', async () => {
     const queue = await used();
     proxy.state = 'dark';
     proxy.reset();
@@ -217,7 +217,7 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['now']);
   });
 
-  it('says that changes of definitions may have been missed after a lost connection', async () => {
+  it('reports that changes of definitions may have been missed after a lost connection', async () => {
     await far.definitions.put('queue', 'kept', 1, 'any');
     await far.definitions.put('queue', 'deleted', 1, 'any');
     const { cache, read } = followDefinitions(far.definitions);
@@ -232,14 +232,14 @@ describe('calls of the Redis engine on a bad network', () => {
     cache.stop();
   });
 
-  it('brings its functions again when the server has lost them', async () => {
+  it('loads its functions again when the server has lost them', async () => {
     const queue = await used();
     redisCli('-p', String(server.port), 'FUNCTION', 'FLUSH');
     await far.storage.insert(queue, newElements('a'));
     assert.equal((await far.storage.counts(queue)).ready, 1);
   });
 
-  it('makes itself known again to a server that lost all data', async () => {
+  it('registers its queues again on a server that lost all data', async () => {
     const queue = await used('gone');
     redisCli('-p', String(server.port), 'FLUSHALL');
     await far.storage.insert(queue, newElements('new'));
@@ -247,7 +247,7 @@ describe('calls of the Redis engine on a bad network', () => {
     assert.deepEqual(bodyTexts((await far.storage.take(queue, POP)).deliveries), ['new']);
   });
 
-  it('keeps nothing for a client that stopped, once another sweeps a minute later', async () => {
+  it('removes the state of a stopped node when another node sweeps a minute later', async () => {
     const queue = freshQueue();
     const clock = new FakeClock();
     const own = { url: server.url, namespaces: NAMESPACES, clock, prefix: freshPrefix() };
@@ -265,8 +265,8 @@ describe('calls of the Redis engine on a bad network', () => {
   });
 });
 
-describe('a Redis server that is full or unfit', () => {
-  it('takes no inserts when memory is short, while pops and commits continue', async () => {
+describe('A Redis engine whose server is full or unsuitable', () => {
+  it('rejects inserts with storage-full when memory is full, while takes and commits succeed', async () => {
     const server = await startRedis();
     const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null });
     await engine.start();
@@ -290,7 +290,7 @@ describe('a Redis server that is full or unfit', () => {
     await server.stop();
   });
 
-  it('is asked now and then, not all the time, whether what may be done is done', async () => {
+  it('repeats a call of unknown outcome that the full server rejects at intervals, not continuously', async () => {
     const server = await startRedis();
     const proxy = await TcpProxy.start(server.port);
     const cli = (...args: string[]): string => redisCli('-p', String(server.port), ...args);
@@ -311,7 +311,7 @@ describe('a Redis server that is full or unfit', () => {
     await server.stop();
   });
 
-  it('says that memory is short if the server has lost our functions and has no room for them', async () => {
+  it('names the lack of memory in errors if the server has lost the functions and cannot load them', async () => {
     const server = await startRedis();
     const ownClock = new FakeClock();
     const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null, ownClock });
@@ -324,7 +324,7 @@ describe('a Redis server that is full or unfit', () => {
     await server.stop();
   });
 
-  it('gets what Redis has popped for it while the node was suspended for longer than calls may take', async () => {
+  it('returns the elements that Redis popped for it while the node was suspended for longer than calls may take', async () => {
     const server = await startRedis();
     const ownClock = new SuspendedClock();
     const prefix = freshPrefix();
@@ -333,7 +333,7 @@ describe('a Redis server that is full or unfit', () => {
     const queue = { ns: 'plain', name: 'suspended' };
     await engine.storage.insert(queue, newElements('a', 'b'));
     const { hash } = new Keys(prefix).queue(queue);
-    // Waits in this turn, so that nothing is read from any socket of this process.
+    // Synchronous, so that no socket of this process is read meanwhile.
     const stored = (): string => redisCli('-p', String(server.port), 'HGETALL', hash);
     const before = stored();
     server.freeze();
@@ -348,14 +348,14 @@ describe('a Redis server that is full or unfit', () => {
     await server.stop();
   });
 
-  it('does not start on a server that evicts, and says what to set', async () => {
+  it('does not start on a server that evicts, and names the setting to change', async () => {
     const server = await startRedis('--maxmemory-policy', 'allkeys-lru');
     const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null });
     await assert.rejects(engine.start(), /maxmemory-policy is allkeys-lru.*set maxmemory-policy noeviction/);
     await server.stop();
   });
 
-  it('says at start what its append-only file means for what is answered', async () => {
+  it("logs at the start which acknowledged changes a restart may lose, by the append-only file's settings", async () => {
     const rows = [
       { options: ['--appendonly', 'no'], level: 'warn', words: /a restart loses acknowledged changes/ },
       { options: ['--appendfsync', 'everysec'], level: 'info', words: /disk about a second after/ },
@@ -382,13 +382,13 @@ describe('a Redis server that is full or unfit', () => {
     }
   });
 
-  it('does not start on a server that is no cluster where one was named', async () => {
+  it('does not start with cluster: true on a server that is not part of a cluster', async () => {
     const { url } = await standalone();
     const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, settings: { cluster: true } });
     await assert.rejects(engine.start(), /cluster is true, but the server is not part of one/);
   });
 
-  it('does not start where no server is, and names the place', async () => {
+  it('does not start if nothing listens at the address, which the error names', async () => {
     const server = await startRedis();
     await server.stop();
     const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null });
@@ -398,7 +398,7 @@ describe('a Redis server that is full or unfit', () => {
     );
   });
 
-  it('shows a password nowhere: not when it is wrong, not when the server is lost', async () => {
+  it('reveals no password in errors or log, whether it is wrong or the connection is lost', async () => {
     const secret = 'p@ss/w%rd';
     const server = await startRedis('--requirepass', secret);
     const said: string[] = [];

@@ -13,8 +13,8 @@ const FULL = { code: 'namespace-full' };
 const BODY = 'x'.repeat(900_000);
 
 for (const { name, open } of [REDIS, REDIS_CLUSTER, REDIS_LIST]) {
-  describe(`a namespace with maxBytes, ${name}`, () => {
-    it('refuses what does not fit, other namespaces do not, and takes again what fits when elements were consumed', async (t) => {
+  describe(`A namespace with maxBytes, ${name}`, () => {
+    it('rejects inserts beyond the bound, unlike other namespaces, and accepts them after elements were consumed', async (t) => {
       const policies = [plain('N'), plain('free')];
       const opened = await open({ namespaces: policies });
       const { engine, clock } = opened;
@@ -27,7 +27,7 @@ for (const { name, open } of [REDIS, REDIS_CLUSTER, REDIS_LIST]) {
           .namespace(ns)
           .queue(queue)
           .insert([newElement({ body })]);
-      // Any insert after a second has the engine asked; the answer counts for the next.
+      // An insert more than a second after the last read starts a read of the usage, which counts for later inserts.
       const { mock: asked } = t.mock.method(engine.storage, 'usage');
       const reread = async (): Promise<void> => {
         const before = asked.callCount();
@@ -50,7 +50,7 @@ for (const { name, open } of [REDIS, REDIS_CLUSTER, REDIS_LIST]) {
           { group: '', count: 1, leaseMs: null },
         );
         assert.equal(deliveries.length, 1);
-        // What was popped is kept until the next call, lest the answer was lost.
+        // The server keeps popped elements until the node's next call, in case the reply was lost.
         await engine.storage.take({ ns: 'N', name: 'one' }, { group: '', count: 1, leaseMs: null });
         await reread();
         await insert('one');
@@ -63,7 +63,7 @@ for (const { name, open } of [REDIS, REDIS_CLUSTER, REDIS_LIST]) {
   });
 }
 
-it('of a queue of which a part is measured, the bytes are about those that Redis finds in all of it', async () => {
+it('The bytes of a queue, estimated from a sample, are within 10 % of what Redis measures', async () => {
   const { url, port } = await standalone();
   const prefix = freshPrefix();
   const engine = redisEngine({ url, namespaces: [plain('N')], clock: null, prefix });
@@ -88,7 +88,7 @@ it('of a queue of which a part is measured, the bytes are about those that Redis
 });
 
 for (const variant of ['simple', 'list']) {
-  it(`what a namespace takes is unavailable, and nothing else fails, if Redis is lost while it is read, variant ${variant}`, async () => {
+  it(`A read of the usage of a namespace is rejected with storage-unavailable if Redis is lost meanwhile, variant ${variant}`, async () => {
     const proxy = await TcpProxy.start((await standalone()).port);
     const clock = new FakeClock();
     const url = `redis://127.0.0.1:${proxy.port}`;

@@ -19,7 +19,7 @@ const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, q
 const POP = { group: '', count: 10, leaseMs: null };
 const RESERVE = { group: '', count: 10, leaseMs: 60_000 };
 
-describe('the Redis engine on a cluster', () => {
+describe('The Redis engine on a cluster', () => {
   let cluster: RedisCluster;
 
   before(async () => {
@@ -28,10 +28,7 @@ describe('the Redis engine on a cluster', () => {
 
   after(() => cluster.stop());
 
-  /**
-   * @param settings default: a write waits for no replica, which a busy machine may hold up for longer than it would
-   * wait
-   */
+  /** @param settings default: writes do not wait for a replica, which may take too long on a busy machine */
   const open = async (
     prefix = freshPrefix(),
     clock: FakeClock | null = null,
@@ -52,7 +49,7 @@ describe('the Redis engine on a cluster', () => {
 
   const cli = (port: number, ...args: string[]): string => redisCli('-p', String(port), ...args).trim();
 
-  /** The master that has this queue's slot now. */
+  /** Returns the master that has this slot now. */
   function ownerOf(slot: number): RedisServer {
     const owner = cluster.servers.find(({ port }) =>
       cli(port, 'CLUSTER', 'NODES')
@@ -65,7 +62,7 @@ describe('the Redis engine on a cluster', () => {
     return owner;
   }
 
-  it('is recognised behind any of its servers, by whatever server says so', async () => {
+  it('detects the cluster from the URL of one server, and uses all of its masters', async () => {
     const [first] = cluster.servers;
     const engine = redisEngine({ url: first?.url ?? '', namespaces: NAMESPACES, clock: null });
     await engine.start();
@@ -84,7 +81,7 @@ describe('the Redis engine on a cluster', () => {
     await engine.stop();
   });
 
-  it('loses nothing and hands nothing out twice when a master is killed, with WAIT 1', async () => {
+  it('loses no element and delivers none twice when a master is killed, with WAIT 1', async () => {
     const engine = await open(freshPrefix(), null, systemClock, {});
     const traffic = new Traffic(engine.storage, 6);
     await traffic.acknowledged(200);
@@ -97,7 +94,7 @@ describe('the Redis engine on a cluster', () => {
     await engine.stop();
   });
 
-  it('loses nothing and hands nothing out twice when a master freezes and wakes up deposed, with WAIT 1', async () => {
+  it('loses no element and delivers none twice when a master freezes and resumes after a failover, with WAIT 1', async () => {
     const engine = await open(freshPrefix(), null, systemClock, {});
     const traffic = new Traffic(engine.storage, 6);
     await traffic.acknowledged(200);
@@ -116,7 +113,7 @@ describe('the Redis engine on a cluster', () => {
     await engine.stop();
   });
 
-  it('loses nothing while slots move, keys and all', async () => {
+  it('loses no element while slots and their keys move', async () => {
     const prefix = freshPrefix();
     const engine = await open(prefix, null, systemClock, {});
     const traffic = new Traffic(engine.storage, 2);
@@ -129,7 +126,10 @@ describe('the Redis engine on a cluster', () => {
     await engine.stop();
   });
 
-  /** Moves a slot to another master as an operator does. `between` runs while both have it. */
+  /**
+   * Moves a slot to another master as an operator does. `between` runs while both masters have the slot, before and
+   * after its keys move.
+   */
   async function moveSlot(slot: number, between: (from: number, to: number) => Promise<void>): Promise<void> {
     const from = ownerOf(slot).port;
     const to = [0, 6000, 12_000].map((other) => ownerOf(other).port).find((port) => port !== from) ?? 0;
@@ -146,7 +146,7 @@ describe('the Redis engine on a cluster', () => {
     for (const port of [to, from]) cli(port, 'CLUSTER', 'SETSLOT', String(slot), 'NODE', toId);
   }
 
-  it('inserts into lists and pops all they have while their slots move', async () => {
+  it('inserts into lists and pops from them while their slots move', async () => {
     const prefix = freshPrefix();
     const engine = await open(prefix, null, systemClock, { wait: 0, variant: 'list' });
     const { storage } = engine;
@@ -160,7 +160,7 @@ describe('the Redis engine on a cluster', () => {
     await insert('a', 'b', 'c');
     let isFirst = true;
     await moveSlot(slot, async () => {
-      // Each of these is one call, which takes all there is, looks for more, and stores what comes next.
+      // Each of these groups is one batch, which pops everything, looks for more, and inserts later elements.
       if (isFirst) await Promise.all([pop(1), pop(9), storage.counts(queue), insert('d', 'e')]);
       if (isFirst) await Promise.all([pop(1), pop(9), storage.counts(queue)]);
       isFirst = false;
@@ -178,9 +178,9 @@ describe('the Redis engine on a cluster', () => {
     await engine.stop();
   });
 
-  it('counts a try of a lease that ends while the slot of another queue moves', async () => {
+  it('counts a try for a lease that expires while the slot of another queue moves', async () => {
     const [prefix, clock] = [freshPrefix(), new FakeClock()];
-    // A node that stood still may have missed an outage, in which leases end without a try.
+    // A node that was suspended assumes an outage, in which leases expire without a try; hence the patient clock.
     const engine = await open(prefix, clock, patient(systemClock));
     const [held, moving] = queuesTogether(new Keys(prefix));
     for (const queue of [held, moving]) await engine.storage.insert(queue, newElements('x'));
@@ -192,7 +192,7 @@ describe('the Redis engine on a cluster', () => {
       if (inserting !== null) return;
       const refusals = (): string => cli(from, 'INFO', 'errorstats');
       cli(from, 'CONFIG', 'RESETSTAT');
-      // One key of the two: the server answers TRYAGAIN until the other has followed.
+      // Only one of the queue's two keys: the server replies TRYAGAIN until the other one has followed.
       cli(from, 'MIGRATE', '127.0.0.1', String(to), hash, '0', '5000');
       inserting = engine.storage.insert(moving, newElements('y'));
       await until(() => /errorstat_TRYAGAIN:count=([2-9]|\d\d)/.test(refusals()));
@@ -203,7 +203,7 @@ describe('the Redis engine on a cluster', () => {
     await engine.stop();
   });
 
-  /** Two queues of different slots on one server. */
+  /** Returns two queues of different slots on one server. */
   function queuesTogether(keys: Keys): [QueueKey, QueueKey] {
     const slot = ({ ns, name }: QueueKey): number => slotOf(keys.queue({ ns, name }).hash);
     const first: QueueKey = { ns: 'plain', name: 'together' };
@@ -229,7 +229,7 @@ describe('the Redis engine on a cluster', () => {
     await Promise.all([one.stop(), two.stop()]);
   });
 
-  it('brings an element over to a queue of another server that could not take it, once, whichever node sweeps', async () => {
+  it('moves an element to another server once, although that was paused, when another node sweeps', async () => {
     const prefix = freshPrefix();
     const clock = new FakeClock();
     const engine = await open(prefix, clock);
@@ -241,9 +241,9 @@ describe('the Redis engine on a cluster', () => {
     const inserts = [{ queue: to, element: newElement({ body: 'copy' }) }];
     const target = ownerOf(slotOf(new Keys(prefix).queue(to).hash));
     cli(target.port, 'CLIENT', 'PAUSE', '30000', 'WRITE');
-    // The finish is done and cannot be undone, so the transfer is: its copy is in progress.
+    // The finish was applied and cannot be undone, so the transfer is done; its copy is still in the outbox.
     assert.deepEqual(await transfer(engine.storage, [{ from, finish, inserts }]), ['done']);
-    // Gone before the server continues: what it sent last is not done either.
+    // Stopped before the server resumes, so its last request is not executed either.
     await engine.stop();
     cli(target.port, 'CLIENT', 'UNPAUSE');
     const other = await open(prefix, clock);
@@ -255,7 +255,7 @@ describe('the Redis engine on a cluster', () => {
     await other.stop();
   });
 
-  it('ends leases on the servers that answer while another does not, and there once it does', async () => {
+  it('expires leases on servers that reply while another does not, and there when it replies again', async () => {
     const clock = new FakeClock();
     const prefix = prefixOnThird(0);
     const engine = await open(prefix, clock);
@@ -275,7 +275,7 @@ describe('the Redis engine on a cluster', () => {
     await engine.stop();
   });
 
-  it('commits and inserts what is called together with a reserve that a silent server keeps from being done', async () => {
+  it('executes commits and inserts of the same batch although a silent server blocks a reserve', async () => {
     const prefix = prefixOnThird(0);
     const engine = await open(prefix);
     const { storage } = engine;
@@ -295,7 +295,7 @@ describe('the Redis engine on a cluster', () => {
     await engine.stop();
   });
 
-  it('takes the time of the other servers for that of a new master which has not replied yet', async (t) => {
+  it('uses the time of the other servers for a new master that has not replied yet', async (t) => {
     const prefix = freshPrefix();
     const engine = await open(prefix, null, skewed(systemClock, 3_600_000));
     const { storage } = engine;
@@ -331,7 +331,7 @@ describe('the Redis engine on a cluster', () => {
     return found;
   }
 
-  it('sends dead letters to a queue of another server before it answers', async () => {
+  it('stores dead letters in a queue of another server before the rollback resolves', async () => {
     const engine = await open();
     for (const name of ['a', 'b', 'c', 'd']) {
       const queue = { ns: 'jobs', name };
@@ -346,7 +346,7 @@ describe('the Redis engine on a cluster', () => {
     await engine.stop();
   });
 
-  it('brings signals and changed definitions to other nodes', async () => {
+  it('delivers signals and changes of definitions to other nodes', async () => {
     const prefix = freshPrefix();
     const [one, two] = [await open(prefix), await open(prefix)];
     const received = Promise.withResolvers<unknown>();
@@ -364,7 +364,7 @@ describe('the Redis engine on a cluster', () => {
   });
 });
 
-/** A prefix under which the lists of queues lie on the server that has this third of the slots. */
+/** Returns a prefix whose due lists are on the server that has this third of the slots. */
 function prefixOnThird(third: number): string {
   for (;;) {
     const prefix = freshPrefix();
@@ -373,7 +373,7 @@ function prefixOnThird(third: number): string {
   }
 }
 
-/** Two queues whose slots lie far apart, so that no one server has both. */
+/** Returns two queues whose slots are so far apart that no server has both. */
 function queuesApart(keys: Keys): { from: QueueKey; to: QueueKey } {
   const queues = Array.from(
     { length: 200 },

@@ -20,11 +20,11 @@ import { passGently, turns } from './redis-time.ts';
 
 const LOGIN = { username: null, password: null, db: 0, tls: null };
 
-/** A reply that never comes fails its test. */
+/** A test whose reply never arrives fails. */
 const TIMEOUT = { timeout: 120_000 };
 
 describe('A connection to Redis', TIMEOUT, () => {
-  /** Its replies are written by hand. */
+  /** A server whose replies the test writes. */
   let server: Server;
   let clock: SuspendedClock;
   let connection: RedisConnection;
@@ -40,7 +40,7 @@ describe('A connection to Redis', TIMEOUT, () => {
       sockets.push(socket);
       socket.on('error', () => {});
       socket.on('data', (data) => {
-        // The name of the connection, which the driver sets first.
+        // The driver's first command sets the name of the connection.
         if (/setname/.test(`${data}`)) socket.write('+OK\r\n');
         else requests.push(`${data}`);
       });
@@ -68,13 +68,13 @@ describe('A connection to Redis', TIMEOUT, () => {
 
   const write = (reply: string): boolean | undefined => sockets.at(-1)?.write(reply);
 
-  /** Time passes, and what it brings about. */
+  /** Advances the clock and lets due callbacks run. */
   const pass = async (ms: number): Promise<void> => {
     clock.advance(ms);
     await turns();
   };
 
-  it('rejects what was sent when it closes, and what is sent then; neither is sent on the next connection', async () => {
+  it('rejects commands in flight when it closes, and those sent while it is closed, and never sends them again', async () => {
     const lost = assert.rejects(connection.send('INCR', ['a']), (error) => isLost(error, true));
     await until(() => requests.length === 1);
     sockets.at(-1)?.destroy();
@@ -92,7 +92,7 @@ describe('A connection to Redis', TIMEOUT, () => {
     assert.match(requests[1] ?? '', /^\*2\r\n\$4\r\nINCR\r\n\$1\r\nc\r\n$/);
   });
 
-  it('is not healthy while the server owes a reply for a second, and is closed after three', async () => {
+  it('is unhealthy when a reply is due for a second, and is closed after three', async () => {
     const lost = assert.rejects(connection.send('GET', ['a']), (error) => isLost(error, true));
     await pass(999);
     assert.ok(connection.isHealthy);
@@ -121,7 +121,7 @@ describe('A connection to Redis', TIMEOUT, () => {
     assert.deepEqual(downs, []);
   });
 
-  it('reads what came while this process was suspended before it takes the server for silent', async () => {
+  it('reads replies that arrived while this process was suspended before it judges the server silent', async () => {
     const reply = connection.send('GET', ['a']);
     await until(() => requests.length === 1);
     write('+late\r\n');
@@ -130,7 +130,7 @@ describe('A connection to Redis', TIMEOUT, () => {
     assert.deepEqual(downs, []);
   });
 
-  it('hands out no arguments with an error', async () => {
+  it('does not put arguments of a command into its error', async () => {
     const failing = connection.send('SET', ['a', 'secret']);
     await until(() => requests.length === 1);
     write('-ERR no\r\n');
@@ -142,7 +142,7 @@ describe('A connection to Redis', TIMEOUT, () => {
   });
 });
 
-/** What a server replies to the check of a new connection. */
+/** Replies of a server to the commands that check a new connection. */
 const CHECK: Readonly<Record<string, string>> = {
   client: '+OK\r\n',
   INFO: infoOf('online'),
@@ -151,7 +151,7 @@ const CHECK: Readonly<Record<string, string>> = {
   CONFIG: '*0\r\n',
 };
 
-/** What a master reports about itself. @param replica the state of its only one */
+/** Returns a master's reply to INFO. @param replica state of its only replica; null: it has none */
 function infoOf(replica: string | null, more = ''): string {
   const replicas = replica === null ? '0' : `1\r\nslave0:ip=127.0.0.1,port=1,state=${replica},offset=1,lag=0`;
   const checked = 'redis_version:7.0.15\r\nrole:master\r\nmaxmemory_policy:noeviction';
@@ -161,11 +161,11 @@ function infoOf(replica: string | null, more = ''): string {
 describe('A Redis master with a replica', TIMEOUT, () => {
   interface Served {
     readonly clock: FakeClock;
-    /** What the server reports. */
+    /** The server's reply to INFO. */
     info: string;
-    /** By the URL's settings. */
+    /** The Sentinel setting of the URL. */
     readonly sentinel: Settings['sentinel'];
-    /** What was noticed of its replicas. */
+    /** The arguments of all calls of `onReplicas`. */
     readonly noticed: boolean[];
   }
 
@@ -177,7 +177,9 @@ describe('A Redis master with a replica', TIMEOUT, () => {
     ...given,
   });
 
-  /** A master whose server passes commands to `onPacket`, the checks of new connections and heartbeats left out. */
+  /**
+   * Connects a master to a server that passes commands to `onPacket`, except checks of new connections and heartbeats.
+   */
   async function masterOn(
     t: TestContext,
     onPacket: (names: readonly string[], socket: Socket) => void,
@@ -216,7 +218,7 @@ describe('A Redis master with a replica', TIMEOUT, () => {
     return master;
   }
 
-  it('is sent the commands of a turn in one packet, with one WAIT behind it that only writes depend on', async (t) => {
+  it('is sent the commands of a turn in one packet, followed by one WAIT on which only writes depend', async (t) => {
     const packets: (readonly string[])[] = [];
     const master = await masterOn(t, (names, socket) => {
       packets.push(names);
@@ -234,7 +236,7 @@ describe('A Redis master with a replica', TIMEOUT, () => {
     assert.deepEqual(packets, [['SET', 'SET', 'ASKING', 'GET', 'PUBLISH', 'WAIT']]);
   });
 
-  /** Whether changes are sent with a `WAIT`, after so many heartbeats of the server's only master at the moment. */
+  /** Returns for each heartbeat whether a change sent after it has a `WAIT`. @param heartbeats the replies to INFO */
   async function waits(t: TestContext, by: Served, heartbeats: readonly string[]): Promise<boolean[]> {
     let isAwaited = false;
     const master = await masterOn(
@@ -250,7 +252,7 @@ describe('A Redis master with a replica', TIMEOUT, () => {
       by.info = info;
       for (let ms = 0; ms < 2_000; ms += 500) {
         by.clock.advance(500);
-        // What was sent before it on either connection has a reply by then.
+        // Earlier commands on both connections have been replied to when these have.
         await Promise.all([1, 2].map(() => turns().then(() => master.execute(READ))));
       }
       isAwaited = false;
@@ -263,7 +265,7 @@ describe('A Redis master with a replica', TIMEOUT, () => {
   const SENTINEL = { master: 'm', login: LOGIN };
   const GONE = infoOf(null);
 
-  it('waits for none after five heartbeats without one, unless another server may take over, and waits again once there is one', async (t) => {
+  it('gets no WAIT after five heartbeats without the replica, and gets it again once the replica is online', async (t) => {
     const by = served();
     const heartbeats = [
       GONE,
@@ -280,7 +282,7 @@ describe('A Redis master with a replica', TIMEOUT, () => {
     assert.deepEqual(by.noticed, [false, true]);
   });
 
-  it('waits for one that is back before five heartbeats have passed', async (t) => {
+  it('still gets WAIT if the replica is back before five heartbeats have passed', async (t) => {
     const by = served();
     const found = await waits(t, by, [GONE, GONE, GONE, GONE, infoOf('online'), GONE, GONE, GONE, GONE]);
     assert.ok(!found.includes(false));
@@ -291,15 +293,15 @@ describe('A Redis master with a replica', TIMEOUT, () => {
     ['behind Sentinels', { sentinel: SENTINEL }],
     ['in a cluster', { info: infoOf('online', '\r\ncluster_enabled:1') }],
   ] as const) {
-    it(`waits for one however long it has none, if it is ${where}, as it may be cut off`, async (t) => {
+    it(`still gets WAIT if the replica is gone for long but the master is ${where}, as it may be cut off`, async (t) => {
       const found = await waits(t, served(by), Array<string>(20).fill(GONE));
       assert.ok(!found.includes(false));
     });
   }
 
-  it('has one WAIT to reply to on each connection, however many turns wait for a replica that stalls', async (t) => {
+  it('has one pending WAIT per connection, however many turns wait for a stalled replica', async (t) => {
     let waits = 0;
-    // While a connection waits for a replica, the server executes nothing of it: so many replies are due after that.
+    // The server executes no command of a connection that waits for a replica: this many replies are due afterwards.
     const stalled = new Map<Socket, number>();
     let isStalled = true;
     const master = await masterOn(t, (names, socket) => {
@@ -338,10 +340,13 @@ describe('A Redis master with a replica', TIMEOUT, () => {
   });
 });
 
-describe('A Redis cluster, by what its servers say of it', TIMEOUT, () => {
+describe('A Redis cluster, discovered from its servers', TIMEOUT, () => {
   const HOST = '127.0.0.2';
 
-  /** A server that is asked once for the slot map, and replies to `GET` by hand. */
+  /**
+   * Starts a server that replies to checks as a cluster node, and to the given commands as the test says. Returns its
+   * port.
+   */
   async function serve(t: TestContext, replies: Readonly<Record<string, () => string>>): Promise<number> {
     const known: Readonly<Record<string, () => string>> = { ASKING: () => '+OK\r\n', ...replies };
     const info = bulk('redis_version:7.0.15\r\nrole:master\r\ncluster_enabled:1');
@@ -359,14 +364,14 @@ describe('A Redis cluster, by what its servers say of it', TIMEOUT, () => {
     return (server.address() as AddressInfo).port;
   }
 
-  /** A slot map without hosts: the first server has all slots but the last one, which the last server has. */
+  /** Returns a slot map without hosts: the first server has all slots but the last one, which the last server has. */
   function mapTo(...ports: number[]): string {
     const range = (from: number, to: number, port = 0): string =>
       `*3\r\n:${from}\r\n:${to}\r\n*2\r\n$-1\r\n:${port}\r\n`;
     return `*2\r\n${range(0, 16_382, ports[0])}${range(16_383, 16_383, ports.at(-1))}`;
   }
 
-  /** What a `GET` through the cluster returns. */
+  /** Returns the reply to a `GET` through the cluster. */
   async function read(...ports: number[]): Promise<Reply> {
     const clock = new FakeClock();
     const url = `redis://${ports.map((port) => `${HOST}:${port}`).join(',')}`;
@@ -383,7 +388,7 @@ describe('A Redis cluster, by what its servers say of it', TIMEOUT, () => {
   }
 
   for (const redirection of ['MOVED', 'ASK']) {
-    it(`is followed to the host of the server that says ${redirection} without one`, async (t) => {
+    it(`is followed to the host of the redirecting server if ${redirection} names no host`, async (t) => {
       const there = await serve(t, { GET: () => bulk('found') });
       const here = await serve(t, {
         GET: () => `-${redirection} ${slotOf('key')} :${there}\r\n`,
@@ -393,7 +398,7 @@ describe('A Redis cluster, by what its servers say of it', TIMEOUT, () => {
     });
   }
 
-  it('is found although the first server that is asked is cut off from the others, which have replaced it', async (t) => {
+  it('is found although the first server in the URL is cut off from the others, which have replaced it', async (t) => {
     const cutOff: number = await serve(t, {
       GET: () => '-CLUSTERDOWN The cluster is down\r\n',
       CLUSTER: () => mapTo(cutOff, other),
@@ -402,7 +407,7 @@ describe('A Redis cluster, by what its servers say of it', TIMEOUT, () => {
     assert.deepEqual(await read(cutOff), Buffer.from('found'));
   });
 
-  it('is found although the first server that is asked has left it', async (t) => {
+  it('is found although the first server in the URL has left it', async (t) => {
     const left = await serve(t, { CLUSTER: () => '*0\r\n' });
     const here = await serve(t, { GET: () => bulk('found'), CLUSTER: () => mapTo(here) });
     assert.deepEqual(await read(left, here), Buffer.from('found'));
@@ -413,8 +418,8 @@ function bulk(text: string): string {
   return `$${text.length}\r\n${text}\r\n`;
 }
 
-describe('Redis servers that accept connections and are silent', TIMEOUT, () => {
-  /** How many seconds pass, by the clock that is given to `run`, until what it returns is rejected as silence. */
+describe('Redis servers that accept connections and never reply', TIMEOUT, () => {
+  /** Returns after how many seconds of the fake clock the promise that `run` returns is rejected because of silence. */
   async function silenceOf(
     t: TestContext,
     run: (clock: FakeClock, port: number) => Promise<unknown>,
@@ -445,7 +450,7 @@ describe('Redis servers that accept connections and are silent', TIMEOUT, () => 
     return passedMs / 1000;
   }
 
-  it('delay a start by ten seconds, if no other server can be asked', async (t) => {
+  it('delay a start by ten seconds if there is no other server to try', async (t) => {
     const only = await silenceOf(t, (clock, port) =>
       topologyOf(clock, `redis://127.0.0.1:${port}`)[0].start(),
     );
@@ -481,7 +486,7 @@ describe('Redis servers that accept connections and are silent', TIMEOUT, () => 
   }
 });
 
-/** The commands in a packet. */
+/** Returns the names of the commands in a packet. */
 function namesIn(packet: Buffer): string[] {
   return [...`${packet}`.matchAll(/\*\d+\r\n\$\d+\r\n(\w+)/g)].map(([, name = '']) => name);
 }

@@ -17,7 +17,7 @@ const LEASE_MS = 60_000;
 const RESERVE = { group: '', count: 10, leaseMs: LEASE_MS };
 const POP = { group: '', count: 10, leaseMs: null };
 
-describe('A queue on Redis that holds something which this version did not write', () => {
+describe('A queue on Redis with damaged or unknown data', () => {
   const clock = new FakeClock();
   let port = '';
   let engine: Engine;
@@ -44,7 +44,7 @@ describe('A queue on Redis that holds something which this version did not write
 
   const numberOf = ({ id }: Pick<Delivery, 'id'>): string => String(Number.parseInt(id.slice(12), 32));
 
-  /** Adds the member of a lease that ends at `till` and has no record, or a record with another end. */
+  /** Adds the index entry of a lease that ends at `till` although the delivery's record is gone or has another end. */
   const addStaleLease = (delivery: Delivery, till: number): string =>
     edit(
       `return redis.call('ZADD', KEYS[2], 0, 'l\\0\\0' .. struct.pack('>I6I6', ARGV[1], ARGV[2]))`,
@@ -88,7 +88,7 @@ describe('A queue on Redis that holds something which this version did not write
     assert.equal(leaseMembers(), '0');
   });
 
-  it('lists reservations without a lease that has no delivery', async () => {
+  it('lists reservations without the stale lease of an element that is gone', async () => {
     const [gone, held] = await reserved('gone', 'held');
     assert.ok(gone && held);
     addStaleLease(gone, clock.now() + 2 * LEASE_MS);
@@ -103,7 +103,7 @@ describe('A queue on Redis that holds something which this version did not write
     assert.deepEqual(bodyTexts(deliveries), ['held']);
   });
 
-  it('keeps an element that waits when a purge of reservations meets a lease that is not its own', async () => {
+  it('keeps a waiting element when reservations are purged, although it has a stale lease', async () => {
     const [waiting, held] = await reserved('waiting', 'held');
     assert.ok(waiting && held);
     const item = { id: waiting.id, group: '', token: null, delayMs: 0, countTry: false };
@@ -114,7 +114,7 @@ describe('A queue on Redis that holds something which this version did not write
     assert.deepEqual(bodyTexts((await engine.storage.take(QUEUE, POP)).deliveries), ['waiting']);
   });
 
-  it('lists the elements behind one whose content cannot be decoded', async () => {
+  it('lists the other elements if the content of one cannot be decoded', async () => {
     const [id = ''] = await engine.storage.insert(QUEUE, newElements('a', 'b'));
     spoil(id);
     const page = { group: '', states: ['ready'], bodies: true, after: null, limit: 10 } as const;
@@ -136,7 +136,7 @@ describe('A queue on Redis that holds something which this version did not write
   });
 
   /**
-   * Replaces the content of an element by one that only a newer version could read; the function returned undoes it.
+   * Replaces the content of an element by one that only a newer version could read. Returns a function that undoes it.
    */
   function spoil(id: string): () => void {
     const number = String(Number.parseInt(id.slice(12), 32));
@@ -162,13 +162,13 @@ describe('A queue on Redis that holds something which this version did not write
   } as const;
 
   for (const [what, call] of Object.entries(TAKES)) {
-    it(`returns an element whose content cannot be decoded if ${what} takes it, and continues behind it`, async () => {
+    it(`postpones an element whose content cannot be decoded if ${what} takes it, and delivers those behind it`, async () => {
       const groups = [call.group, 'other'].slice(0, call.group === '' ? 1 : 2);
       const inserts = ['a', 'b', 'c'].map((body) => newElement({ body, groups }));
       const [, id = ''] = await engine.storage.insert(QUEUE, inserts);
       const repair = spoil(id);
       const take = () => engine.storage.take(QUEUE, { ...call, count: 10 });
-      // In one batch: what was inserted in it is there, and its caller knows.
+      // Both are in one batch: the insert is applied and resolves.
       const [inserted, taken] = await Promise.allSettled([
         engine.storage.insert(QUEUE, [newElement({ body: 'd', groups })]),
         take(),
@@ -200,7 +200,7 @@ describe('A queue on Redis that holds something which this version did not write
     });
   }
 
-  /** Cuts a field of an element off; the function returned undoes it. */
+  /** Truncates a field of an element. Returns a function that undoes it. */
   function cutOff(id: string, field: 'e' | 'g', length: number): () => void {
     const run = (lua: string): string =>
       edit(
@@ -230,7 +230,7 @@ describe('A queue on Redis that holds something which this version did not write
   for (const [what, call] of Object.entries(CUT_TAKES)) {
     for (const [damage, [field, length]] of Object.entries(CUTS)) {
       if (field === 'g' && call.group === '') continue;
-      it(`returns ${damage} if ${what} takes it, loses none of the others, and continues behind it`, async () => {
+      it(`postpones ${damage} if ${what} takes it, and delivers all others`, async () => {
         const { storage } = engine;
         const groups = [call.group, 'other'].slice(0, call.group === '' ? 1 : 2);
         const inserts = ['a', 'b', 'c'].map((body) => newElement({ body, groups }));
@@ -251,7 +251,7 @@ describe('A queue on Redis that holds something which this version did not write
           QUEUE,
           deliveries.map(({ id, lease }) => ({ id, group: call.group, token: lease?.token ?? null })),
         );
-        // A minute later it is found again.
+        // A minute later the damaged element is due again.
         await assert.rejects(take(), { code: 'storage-unavailable' });
         await storage.insert(QUEUE, [newElement({ body: 'd', groups })]);
         repair();

@@ -22,13 +22,13 @@ describe('A database of Redis that cannot be selected', () => {
 
   after(() => server.stop());
 
-  it('ends the start, as the server has no such one, and database 0 stays as it was', async () => {
+  it('fails the start if its number is out of range, and database 0 is not changed', async () => {
     const engine = redisEngine({ url: `${server.url}/99`, namespaces: NAMESPACES, clock: null });
     await assert.rejects(engine.start(), /\/99: database 99 cannot be selected \(.*out of range\); name one/);
     assert.equal(cli('DBSIZE'), '0');
   });
 
-  it('ends the start, as the user may not, and says so', async () => {
+  it('fails the start with an error about the right if the user may not run SELECT', async () => {
     const url = `redis://worker:pw@127.0.0.1:${server.port}`;
     const engine = redisEngine({ url: `${url}/1`, namespaces: NAMESPACES, clock: null });
     await assert.rejects(engine.start(), /database 1 cannot be selected \(NOPERM .*let the user run SELECT$/);
@@ -38,7 +38,7 @@ describe('A database of Redis that cannot be selected', () => {
     await withoutOne.stop();
   });
 
-  it('any more is not used by new connections, and is again once the user may', async () => {
+  it('any more, since the right was revoked, is not used by new connections until it is granted again', async () => {
     cli('ACL', 'SETUSER', 'other', 'on', '>pw', '~*', '&*', '+@all');
     const url = `redis://other:pw@127.0.0.1:${server.port}/1`;
     const downs: object[] = [];
@@ -69,7 +69,7 @@ describe('A database of Redis that cannot be selected', () => {
     await engine.stop();
   });
 
-  it('is any but 0 on a cluster, though nobody said that it is one', async () => {
+  it('is any but 0 on a cluster, even if the URL does not say that it is one', async () => {
     const url = await sharedCluster();
     const engine = redisEngine({
       url: url.includes('?') ? url.replace('?', '/3?') : `${url}/3`,

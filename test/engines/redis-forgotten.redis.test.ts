@@ -19,7 +19,7 @@ const named = (name: string): QueueKey => ({ ns: 'plain', name });
 
 describe(REDIS_LIST.name, () => forgottenContract(REDIS_LIST.open));
 
-/** Nodes on the same data. */
+/** Runs a test with several nodes on the same data. */
 async function withNodes(
   count: number,
   test: (nodes: readonly Engine[], clock: FakeClock, prefix: string) => Promise<void>,
@@ -48,7 +48,7 @@ for (const [where, server] of [
   ['one server', async () => (await standalone()).url],
   ['a cluster', sharedCluster],
 ] as const) {
-  it(`on ${where}, a queue with an element is listed whatever other nodes forget at that moment`, async () => {
+  it(`On ${where}, a queue with an element is listed although other nodes forget unused queues concurrently`, async () => {
     await withNodes(
       3,
       async (nodes, clock) => {
@@ -56,14 +56,15 @@ for (const [where, server] of [
         assert.ok(one && two && three);
         const names = Array.from({ length: 150 }, (_, i) => `q${i}`).sort();
         const queues = names.map(named);
-        // All nodes know the queues, so that none makes them known only because it is new.
+        // All nodes have registered the queues, so no insert registers a queue only because the node has not used it
+        // before.
         for (const { storage } of nodes) await storage.declare(queues);
         for (let round = 0; round < 5; round += 1) {
           clock.advance(30 * HOUR_MS);
           const sweeping = [one.storage.sweep(), two.storage.sweep()];
           const inserting: Promise<unknown>[] = [];
           for (const [i, queue] of queues.entries()) {
-            // Now and then the sweeps come further before the next insert.
+            // Lets the sweeps progress before some of the inserts.
             if (i % 10 === round) await three.storage.counts(queue);
             inserting.push((i % 2 === 0 ? one : three).storage.insert(queue, newElements(queue.name)));
           }
@@ -82,12 +83,12 @@ for (const [where, server] of [
 interface SlowNode {
   readonly slow: Engine;
   readonly other: Engine;
-  /** Between `slow` and its server. */
+  /** The proxy between `slow` and its server. */
   readonly proxy: TcpProxy;
   readonly clock: FakeClock;
 }
 
-/** Two nodes of one Redis. */
+/** Runs a test with two nodes on one server, one of them behind a proxy. */
 async function withSlowNode(run: (nodes: SlowNode) => Promise<void>): Promise<void> {
   const { url } = await standalone();
   const proxy = await TcpProxy.start(Number(new URL(url).port));
@@ -106,7 +107,7 @@ async function withSlowNode(run: (nodes: SlowNode) => Promise<void>): Promise<vo
 }
 
 for (const step of ['forget', 'unname'] as const) {
-  it(`a node that is cut off before it ${step === 'forget' ? 'deletes a queue' : 'removes the name'} keeps what is inserted before it returns`, async () => {
+  it(`A node that is cut off before it ${step === 'forget' ? 'deletes a queue' : 'removes its name'} does not lose an element inserted before it reconnects`, async () => {
     await withSlowNode(async ({ slow, other, proxy, clock }) => {
       await other.storage.declare([named('q')]);
       clock.advance(26 * HOUR_MS);
@@ -126,7 +127,7 @@ for (const [what, isReplyLost] of [
   ['is deleted by another node', false],
   ['is deleted by another node, and the reply is lost', true],
 ] as const) {
-  it(`a new queue is listed, if after its name was made known and before its first element is stored it ${what}`, async () => {
+  it(`A new queue is listed if, between registering its name and storing its first element, it ${what}`, async () => {
     await withSlowNode(async ({ slow, other, proxy }) => {
       const caught = proxy.catch(QUEUE_CALL, 'deaf');
       const inserting = slow.storage.insert(named('fresh'), newElements('a'));
@@ -145,7 +146,7 @@ for (const [what, isReplyLost] of [
   });
 }
 
-it('a queue that one node uses is not forgotten by another that knows nothing of it', async () => {
+it('A queue that one node uses is not forgotten by another that never used it', async () => {
   await withNodes(2, async (nodes, clock) => {
     const [user, other] = nodes;
     assert.ok(user && other);
@@ -158,7 +159,7 @@ it('a queue that one node uses is not forgotten by another that knows nothing of
   });
 });
 
-it('nothing is left of forgotten queues, nor of queues that were only asked for elements', async () => {
+it('No keys are left of forgotten queues, or of queues that were only taken from', async () => {
   await withNodes(2, async (nodes, clock, prefix) => {
     const [one] = nodes;
     assert.ok(one);
@@ -178,7 +179,7 @@ it('nothing is left of forgotten queues, nor of queues that were only asked for 
   });
 });
 
-it('the configured dead-letter queue stays', async () => {
+it('The configured dead-letter queue is not forgotten', async () => {
   await withNodes(1, async (nodes, clock) => {
     const [one] = nodes;
     assert.ok(one);
@@ -193,7 +194,7 @@ it('the configured dead-letter queue stays', async () => {
   });
 });
 
-it('what keeps calls from being applied again after their queue was dropped is removed a minute later', async () => {
+it('The records that prevent calls from being applied twice after a drop are removed a minute later', async () => {
   await withNodes(2, async (nodes, clock, prefix) => {
     const [one, two] = nodes;
     assert.ok(one && two);
@@ -211,7 +212,7 @@ it('what keeps calls from being applied again after their queue was dropped is r
   });
 });
 
-it('counters that another node adds to a queue just after it was dropped do not stay for ever; those of a queue do', async () => {
+it('Counters that another node adds to a queue after it was dropped expire; those of an existing queue do not', async () => {
   await withNodes(2, async (nodes, _clock, prefix) => {
     const [one, two] = nodes;
     assert.ok(one && two);

@@ -40,7 +40,7 @@ describe('Large elements in Redis', () => {
     await server.stop();
   });
 
-  /** How many elements Redis reads while it executes a call. */
+  /** Returns how many elements Redis reads while it executes a call. */
   async function readBy(call: () => Promise<unknown>): Promise<number> {
     const monitor = connect(server.port, '127.0.0.1');
     let text = '';
@@ -54,12 +54,12 @@ describe('Large elements in Redis', () => {
     await until(() => text.includes('+PONG') || text.includes('"PING"'));
     monitor.destroy();
     await once(monitor, 'close');
-    // The field of an element: `e` and its number, six bytes.
+    // The name of an element's field: `e` and six bytes of its number.
     const reads = text.split('\n').filter((line) => /"h(m?get)"/i.test(line));
     return reads.join('\n').match(/ "e\\x00/g)?.length ?? 0;
   }
 
-  it('are read as many as a page of a scan returns: Lua takes 4 ms for a megabyte', async () => {
+  it('are read only as far as a page of a scan returns them: Lua takes 4 ms for a megabyte', async () => {
     const options = { group: '', states: ['ready'], after: null, limit: COUNT, bodies: true } as const;
     const read = await readBy(async () => {
       const { deliveries } = await engine.storage.scan(QUEUE, options);
@@ -69,7 +69,7 @@ describe('Large elements in Redis', () => {
   });
 
   for (const variant of ['simple', 'list']) {
-    it(`${variant}: are returned by the takes of one call as many as one take would get; the others are worth asking again`, async () => {
+    it(`${variant}: are returned by all takes of a batch together only as far as one take would get; the others are told to take again`, async () => {
       const settings = { variant };
       const url = server.url;
       const sharing = redisEngine({
@@ -113,7 +113,7 @@ describe('Large elements in Redis', () => {
     });
   }
 
-  it('reach every client of a round trip in which there was no room for them, although none of them waits', async () => {
+  it('reach every client of a batch whose reply was full, even with a timeout of 0', async () => {
     const policy = plain('N');
     const url = server.url;
     const own = redisEngine({ namespaces: [policy], clock: null, prefix: freshPrefix(), url });
@@ -145,7 +145,7 @@ describe('Large elements in Redis', () => {
     await own.stop();
   });
 
-  it('of pages are read with those of no more than seven other pages', async () => {
+  it('are read by batches of at most eight pages', async () => {
     redisCli('-p', String(server.port), 'CONFIG', 'RESETSTAT');
     const page = { group: '', states: ['ready'], after: null, limit: 1, bodies: false } as const;
     await Promise.all(Array.from({ length: 24 }, () => engine.storage.scan(QUEUE, page)));
@@ -153,7 +153,7 @@ describe('Large elements in Redis', () => {
     assert.equal(/cmdstat_fcall:calls=(\d+)/.exec(stats)?.[1], '3');
   });
 
-  it('are read as many as a take returns', async () => {
+  it('are read only as far as a take returns them', async () => {
     const read = await readBy(async () => {
       const take = { group: '', count: COUNT, leaseMs: 60_000 };
       assert.equal((await engine.storage.take(QUEUE, take)).deliveries.length, 2);
@@ -161,7 +161,7 @@ describe('Large elements in Redis', () => {
     assert.equal(read, 2);
   });
 
-  it('are read as many as are returned also behind small ones', async () => {
+  it('are read only as far as they are returned, even behind small elements', async () => {
     const { storage } = engine;
     const queue = { ns: 'N', name: 'mixed' };
     const small = Array.from({ length: 9 }, () => newElement({ body: 'small' }));
@@ -180,7 +180,7 @@ describe('Large elements in Redis', () => {
     }
   });
 
-  describe('as far as only what is in front of their bodies is needed', () => {
+  describe('whose bodies are stored in fields of their own', () => {
     const clock = new FakeClock();
     const prefix = freshPrefix();
     const namespaces = [plain('N'), plain('S', { groups: ['g', 'other'] })];
@@ -199,7 +199,7 @@ describe('Large elements in Redis', () => {
         .flatMap((line) => /"([ef])\\x00/.exec(line)?.[1] ?? []);
     };
 
-    it('are not read by scans, removals, expiry and purges, and one that is taken by its id is read alone', async () => {
+    it('are not read by scans without bodies, removals, expiry and purges, and a take by ids reads only what it returns', async () => {
       const { storage } = front;
       const insert = async (fields: Parameters<typeof newElement>[0]): Promise<string> =>
         String(await storage.insert(QUEUE, [newElement({ body: BODY, ...fields })]));
@@ -259,7 +259,7 @@ describe('Large elements in Redis', () => {
       assert.equal(readByPurge, 0);
     });
 
-    it('leave nothing behind, however they end', async () => {
+    it('leave no fields behind, however they end', async () => {
       const { storage } = front;
       const body = Buffer.alloc(5_000, 'x');
       for (const [ns, groups] of [
@@ -292,7 +292,7 @@ describe('Large elements in Redis', () => {
         const [last] = (await storage.take(queue, { ...take, leaseMs: null })).deliveries;
         assert.equal(last === undefined ? null : bodyText(last).length, 5_000);
         await purge(storage, queue);
-        // The client has what it popped last.
+        // The second purge, a later call of the node, confirms its last pop, whose elements are then removed.
         await storage.purge(queue);
         assert.deepEqual(fieldsOf(queue), []);
       }

@@ -11,7 +11,7 @@ import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http
 import { until } from '../support/until.ts';
 import { REDIS_LIST } from './redis.ts';
 
-/** What a list cannot do, and the methods that its path still has. */
+/** Calls that a list does not support, with the methods that their path still allows. */
 const REFUSED: readonly [what: string, allow: string, call: (client: QueueClient) => Promise<Answer>][] = [
   ['insert with a delay', 'GET, DELETE', (client) => client.insert('N', 'q', 'a', { delay: 5 })],
   ['insert with a maturity', 'GET, DELETE', (client) => client.insert('N', 'q', 'a', { mature: 4e9 })],
@@ -25,7 +25,7 @@ const REFUSED: readonly [what: string, allow: string, call: (client: QueueClient
 describe('HTTP over the list variant of Redis', () => {
   const harness = sharedHarness({ engine: REDIS_LIST, namespaces: [plain('N')] });
 
-  it('answers what was inserted as it came, with its headers and tries', async () => {
+  it('returns an element as it was inserted, with its headers and tries', async () => {
     const client = harness().client();
     const queue = harness().queue();
     const headers = { 'x-ks-hdr-colour': 'red' };
@@ -80,7 +80,7 @@ describe('HTTP over the list variant of Redis', () => {
     assert.equal((await blocked).body.toString(), 'woken');
   });
 
-  it('bounds a queue, and refuses options that need more than a list has', async () => {
+  it('bounds a queue by maxElements, and rejects options that a list does not support', async () => {
     const client = harness().client();
     const queue = harness().queue();
     for (const options of [
@@ -100,7 +100,7 @@ describe('HTTP over the list variant of Redis', () => {
   });
 
   for (const [what, allow, call] of REFUSED) {
-    it(`${what}: 405 not-supported, and nothing changes`, async () => {
+    it(`rejects ${what} with 405 not-supported, and changes nothing`, async () => {
       const client = harness().client();
       const answer = await call(client);
       assert.equal(answer.status, 405);
@@ -141,7 +141,7 @@ describe('HTTP over the list variant of Redis', () => {
     assert.ok(!(queue in jsonOf<object>(await client.queues('N'))));
   });
 
-  it('says so in the capabilities of its status', async () => {
+  it('lists unsupported features in the capabilities of a status', async () => {
     const status = await harness().client().status('N', harness().queue());
     const { capabilities } = jsonOf<{ capabilities: object }>(status);
     assert.deepEqual(capabilities, {
@@ -153,7 +153,7 @@ describe('HTTP over the list variant of Redis', () => {
     });
   });
 
-  it('refuses an exchange that is to reserve from a list, naming field and namespace', async () => {
+  it('rejects an exchange that would reserve from a list, naming field and namespace', async () => {
     const client = harness().client();
     const declaration = {
       src: { ns: 'N', queue: 'q' },
@@ -169,7 +169,7 @@ describe('HTTP over the list variant of Redis', () => {
   });
 });
 
-describe('exchanges over the list variant of Redis', () => {
+describe('Exchanges over the list variant of Redis', () => {
   const sandbox = patientSandbox();
   let lists: TestEngine;
   let others: Awaited<ReturnType<typeof openEngine>>;
@@ -196,7 +196,7 @@ describe('exchanges over the list variant of Redis', () => {
     ['L', 'N'],
     ['N', 'L'],
   ] as const) {
-    it(`forwards from ${from} to ${to}, in order, and to another destination as well`, async () => {
+    it(`forward from ${from} to ${to}, in order, and to another destination as well`, async () => {
       const [src, dst] = [`src-${from}${to}`, `dst-${from}${to}`];
       await node.exchanges.create(dst, declare(`${from}/${src}`, [`${to}/${dst}`, [`L/${src}-too`, 'true']]));
       await node.insert(from, src, '1', '2', '3');
@@ -209,7 +209,7 @@ describe('exchanges over the list variant of Redis', () => {
   }
 
   for (const result of ['({ delay: 60 })', '({ mature: 4e9 })']) {
-    it(`counts ${result} into a list as a selector that failed, and says so`, async () => {
+    it(`count the selector result ${result} for a list as failed, and record the error`, async () => {
       const id = `late ${result.length}`;
       const declaration = declare(`N/${id}`, [[`L/${id}`, result], `N/${id}-too`]);
       await node.exchanges.create(id, declaration);
@@ -230,7 +230,7 @@ describe('exchanges over the list variant of Redis', () => {
     });
   }
 
-  it('puts what a destination did not take back into the list in its order, and says why', async () => {
+  it('return elements that a destination rejected to the list in their order, and record the error', async () => {
     const { storage } = others.engine;
     const insert = storage.insert;
     storage.insert = () => Promise.reject(new QuaysideError('storage-full', 'planted'));
@@ -247,7 +247,7 @@ describe('exchanges over the list variant of Redis', () => {
     assert.equal(await node.total('L', 'again'), 0);
   });
 
-  it('moves what only lists would take, and late, to __no_route__', async () => {
+  it('move an element that would only go to lists, delayed, to __no_route__', async () => {
     await node.exchanges.create('leftover', declare('L/leftover', [['L/nowhere', '({ delay: 1 })']]));
     await node.insert('L', 'leftover', 'late');
     assert.equal(bodyText(await node.pop('L', '__no_route__')), 'late');

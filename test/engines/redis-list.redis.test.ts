@@ -25,7 +25,7 @@ const servers = [
 ];
 
 for (const { name, url } of servers) {
-  describe(`the list variant on ${name}`, () => {
+  describe(`The list variant on ${name}`, () => {
     let engine: Engine;
     let storage: Storage;
     let queues = 0;
@@ -42,7 +42,7 @@ for (const { name, url } of servers) {
     const freshQueue = (): QueueKey => ({ ns: 'plain', name: `queue {${++queues}}` });
     const pop = (queue: QueueKey, count = 100) => storage.take(queue, { group: '', count, leaseMs: null });
 
-    it('says what it cannot do, and refuses it', async () => {
+    it('rejects calls that its capabilities exclude with not-supported', async () => {
       assert.deepEqual(storage.capabilities, {
         sched: false,
         reserve: false,
@@ -73,7 +73,7 @@ for (const { name, url } of servers) {
       assert.equal((await storage.counts(queue)).ready, 0);
     });
 
-    it('hands out in the order of insertion, all fields kept', async () => {
+    it('delivers elements in the order of insertion, with all fields', async () => {
       const queue = freshQueue();
       const element = newElement({ body: 'first', tries: 3, headers: ['a', '1'], contentEncoding: 'gzip' });
       const [id] = await storage.insert(queue, [element]);
@@ -100,7 +100,7 @@ for (const { name, url } of servers) {
         assert.ok(body.equals(deliveries[i]?.body ?? Buffer.alloc(0)));
     });
 
-    it('makes a queue known by an insert, and its own order of calls holds, awaited or not', async () => {
+    it('lists a queue after an insert, and executes calls in their order, awaited or not', async () => {
       const queue = freshQueue();
       const calls = [
         storage.insert(queue, newElements('a', 'b')),
@@ -116,7 +116,7 @@ for (const { name, url } of servers) {
       assert.ok((await storage.queues('plain')).includes(queue.name));
     });
 
-    it('gives calls that travel as one each its own: ids to inserts, elements to pops, the first the first', async () => {
+    it('returns to each call of a batch its own ids or elements, in the order of calls', async () => {
       const queue = freshQueue();
       const bodies = Array.from({ length: 2_500 }, (_, index) => `${index}`);
       const inserted = await Promise.all(bodies.map((body) => storage.insert(queue, newElements(body))));
@@ -130,7 +130,7 @@ for (const { name, url } of servers) {
       assert.ok(popped.slice(0, 1_200).every((result, i) => result.deliveries.length === 1 + (i % 3)));
     });
 
-    it('refuses one of several overlapping calls without harm to the others', async () => {
+    it('rejects one of several concurrent calls without affecting the others', async () => {
       const queue = freshQueue();
       const large = newElement({ body: 'x'.repeat(3 * 1024 * 1024) });
       const calls = await Promise.allSettled([
@@ -151,7 +151,7 @@ for (const { name, url } of servers) {
       );
     });
 
-    it('returns no more than fits in a reply, and says that there is more', async () => {
+    it('returns no more than fits in a reply, and reports that there is more', async () => {
       const queue = freshQueue();
       const bodies = Array.from({ length: 18 }, (_, i) => Buffer.alloc(1_200_000, i));
       for (const body of bodies) await storage.insert(queue, [newElement({ body })]);
@@ -180,7 +180,7 @@ for (const { name, url } of servers) {
       );
     });
 
-    it('remembers no dedup key if the window is 0', async () => {
+    it('stores no dedup keys if the window is 0', async () => {
       const options = { namespaces: [plain('plain')], clock: null, settings: { variant: 'list' } };
       const own = redisEngine({ ...options, url: await url(), dedupWindowMs: 0 });
       await own.start();
@@ -192,7 +192,7 @@ for (const { name, url } of servers) {
       await own.stop();
     });
 
-    it('puts popped elements back to their places', async () => {
+    it('returns popped elements to their places if the pop is undone', async () => {
       const queue = freshQueue();
       await storage.insert(queue, newElements('a', 'b', 'c'));
       const { deliveries } = await pop(queue, 2);
@@ -200,7 +200,7 @@ for (const { name, url } of servers) {
       assert.deepEqual((await pop(queue)).deliveries.map(bodyText), ['a', 'b', 'c']);
     });
 
-    it('stores a dedup key once, among elements without', async () => {
+    it('stores an element with a repeated dedup key once, among elements without a key', async () => {
       const queue = freshQueue();
       const keyed = (body: string): NewElement => newElement({ body, dedupKey: 'k' });
       const [first] = await storage.insert(queue, [keyed('once')]);
@@ -209,7 +209,7 @@ for (const { name, url } of servers) {
       assert.deepEqual(bodyTexts((await pop(queue)).deliveries), ['once', 'other']);
     });
 
-    it('says of a repeated dedup key whether the content is the same', async () => {
+    it('reports whether a repeated dedup key has the same content', async () => {
       const queue = freshQueue();
       const keyed = (body: string): NewElement => {
         const element = newElement({ body, dedupKey: 'k' });
@@ -233,7 +233,7 @@ for (const { name, url } of servers) {
       assert.deepEqual(bodyTexts((await pop(queue)).deliveries), ['a', 'other', 'next']);
     });
 
-    it('stores the elements of a request with a key once', async () => {
+    it('stores the elements of a request with a request key once', async () => {
       const queue = freshQueue();
       const repeats: [number, boolean][] = [];
       const insert = (fingerprint: string, ...bodies: string[]): Promise<string[]> =>
@@ -259,7 +259,7 @@ for (const { name, url } of servers) {
       assert.deepEqual(bodyTexts((await pop(queue)).deliveries), ['a', 'b']);
     });
 
-    it('makes no queue known by a look for the key of a request', async () => {
+    it('does not create a queue by looking up a request key', async () => {
       const queue = freshQueue();
       const request = { key: ':user:k', fingerprint: 'f' };
       const repeats: number[] = [];
@@ -271,7 +271,7 @@ for (const { name, url } of servers) {
       assert.deepEqual(repeats, [0]);
     });
 
-    it('forgets the keys of elements and requests with a queue that is dropped, and remembers later ones', async () => {
+    it('forgets dedup and request keys when their queue is dropped, and stores new ones afterwards', async () => {
       const queue = freshQueue();
       const elements = [
         newElement({ body: 'a', dedupKey: 'a', fingerprint: 'one' }),
@@ -297,7 +297,7 @@ for (const { name, url } of servers) {
       assert.deepEqual(await storage.insert(queue, others.toReversed()), many.toReversed());
     });
 
-    it('distinguishes what was stored before a drop and after it, also within one millisecond', async () => {
+    it('distinguishes keys stored before and after a drop, even within one millisecond', async () => {
       const queue = freshQueue();
       const elements = [newElement({ body: 'a', dedupKey: 'a', fingerprint: 'one' })];
       const given = new Set<string>();
@@ -344,7 +344,7 @@ for (const { name, url } of servers) {
       assert.deepEqual(await storage.sweep(), { affected: [], nextAt: null });
     });
 
-    it('is a queue: any inserts, pops and returns agree with an array', async () => {
+    it('behaves like an array under random inserts, pops and undone pops', async () => {
       const step = fc.oneof(
         fc.record({ insert: fc.array(fc.string(), { minLength: 1, maxLength: 4 }) }),
         fc.record({ pop: fc.integer({ min: 1, max: 5 }), back: fc.boolean() }),
@@ -370,8 +370,8 @@ for (const { name, url } of servers) {
   });
 }
 
-describe('the list variant on a bad network', () => {
-  it('never does a call twice: without an answer its outcome is unknown', async () => {
+describe('The list variant on a bad network', () => {
+  it('never repeats a call: without a reply it is rejected with outcome-unknown', async () => {
     const { url, port } = await standalone();
     const proxy = await TcpProxy.start(port);
     const common = { namespaces: [plain('plain')], clock: null, prefix: freshPrefix() };
@@ -401,12 +401,12 @@ describe('the list variant on a bad network', () => {
   });
 });
 
-describe('a list that holds an item which cannot be decoded', () => {
+describe('A list with an item that cannot be decoded', () => {
   const queue = { ns: 'plain', name: 'foreign' };
   const POP = { group: '', count: 10, leaseMs: null };
 
   for (const item of ['x', 'an item that another program pushed into the list']) {
-    it(`gives all others to those who pop, and keeps "${item}" behind them`, async () => {
+    it(`delivers all other elements, and keeps "${item}" behind them`, async () => {
       const { port, url } = await standalone();
       const [prefix, warnings] = [freshPrefix(), [] as string[]];
       const log = { info: () => {}, warn: (_fields: object, message: string) => void warnings.push(message) };
@@ -440,7 +440,7 @@ describe('a list that holds an item which cannot be decoded', () => {
   }
 
   for (const failure of ['is rejected', 'has no reply'] as const) {
-    it(`is not lost with what a pop took, if putting it behind the others ${failure}`, async (t) => {
+    it(`does not lose the other elements of a pop if moving the item behind them ${failure}`, async (t) => {
       const { port, url } = await standalone();
       const proxy = await TcpProxy.start(Number(new URL(url).port));
       const [prefix, settings] = [freshPrefix(), { variant: 'list' }];
@@ -460,7 +460,7 @@ describe('a list that holds an item which cannot be decoded', () => {
       });
       const key = new Keys(prefix).list(queue);
       const length = (): number => Number(redisCli('-p', String(port), 'LLEN', key));
-      /** A pop whose attempt to put an item behind the others fails. */
+      /** A pop whose command to move an item behind the others fails. */
       const failing = async (count: number): Promise<string[]> => {
         const call = Batchers.prototype.call;
         const rejects = failure === 'is rejected';
@@ -486,7 +486,7 @@ describe('a list that holds an item which cannot be decoded', () => {
       assert.deepEqual(await failing(2), ['a']);
       assert.equal(length(), 1);
       assert.deepEqual(bodyTexts((await storage.take(queue, POP)).deliveries), ['b']);
-      // What was certainly not stored is stored by the next pop.
+      // An item that was certainly not stored behind the others is stored there by the next pop.
       const kept = failure === 'is rejected' ? 1 : 0;
       assert.equal(length(), kept);
       if (kept === 0) foreign();

@@ -26,12 +26,12 @@ async function keysUnder(prefix: string): Promise<string[]> {
   return found.split('\n').filter(Boolean).sort();
 }
 
-/** Those of queues. */
+/** Returns the keys of queues under a prefix. */
 async function queueKeys(prefix: string): Promise<string[]> {
   return (await keysUnder(prefix)).filter((key) => key.includes(':{'));
 }
 
-it('Reading a queue that does not exist leaves nothing on the Redis server, whatever is asked for', async () => {
+it('Operations on a queue that does not exist leave no keys on the Redis server', async () => {
   const { url } = await standalone();
   const prefix = freshPrefix();
   const engine = redisEngine({ url, namespaces: [plain('plain')], clock: null, prefix });
@@ -68,7 +68,7 @@ it('Reading a queue that does not exist leaves nothing on the Redis server, what
   }
 });
 
-it('What is kept of a queue that does not exist, since the outcome of a call was lost, is gone a minute later', async () => {
+it('The record of a call with unknown outcome on a queue that does not exist is removed a minute later', async () => {
   const { url } = await standalone();
   const proxy = await TcpProxy.start(Number(new URL(url).port));
   const [clock, own, prefix] = [new FakeClock(), new FakeClock(), freshPrefix()];
@@ -84,7 +84,7 @@ it('What is kept of a queue that does not exist, since the outcome of a call was
     assert.equal(await passTo(own, lost), 'outcome-unknown');
     proxy.state = 'open';
     proxy.reset();
-    // The call may arrive yet, so something rejects it then.
+    // The lost call may still arrive, so a record that rejects it is stored.
     await passUntil(own, async () => assert.ok((await queueKeys(prefix)).length > 0));
     for (let i = 0; i < 3; i++) {
       clock.advance(61_000);

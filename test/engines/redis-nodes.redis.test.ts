@@ -20,7 +20,7 @@ const QUEUE: QueueKey = { ns: 'plain', name: 'shared' };
 const POP = { group: '', count: 10, leaseMs: null };
 const RESERVE = { group: '', count: 10, leaseMs: 60_000 };
 
-/** Nodes on the same data. */
+/** Starts nodes on the same data. */
 async function nodes(count: number, clock: FakeClock | null, prefix = freshPrefix()): Promise<Engine[]> {
   const { url } = await standalone();
   const engines = Array.from({ length: count }, () =>
@@ -34,8 +34,8 @@ async function stop(engines: readonly Engine[]): Promise<void> {
   await Promise.all(engines.map((engine) => engine.stop()));
 }
 
-describe('several nodes on one Redis', () => {
-  it('hand each element to one of them', async () => {
+describe('Several nodes on one Redis server', () => {
+  it('deliver each element once', async () => {
     const engines = await nodes(3, null);
     const bodies = Array.from({ length: 1500 }, (_, index) => `${index}`);
     const inserting = bodies.map((body, i) => engines[i % 3]?.storage.insert(QUEUE, newElements(body)));
@@ -56,7 +56,7 @@ describe('several nodes on one Redis', () => {
     await stop(engines);
   });
 
-  it('give the reservations of a dead one back by their leases, whichever sweeps', async () => {
+  it('return the reservations of a failed node when their leases expire, whichever node sweeps', async () => {
     const clock = new FakeClock();
     const [dying, other] = await nodes(2, clock);
     assert.ok(dying && other);
@@ -70,7 +70,7 @@ describe('several nodes on one Redis', () => {
     await stop([dying, other]);
   });
 
-  it('give no token twice although a failover lost the last reservations', async () => {
+  it('never give a token twice, even if a failover lost the last reservations', async () => {
     const clock = new FakeClock();
     const prefix = freshPrefix();
     const [one, other] = await nodes(2, clock, prefix);
@@ -91,7 +91,7 @@ describe('several nodes on one Redis', () => {
     await stop([one, other]);
   });
 
-  it('clean up after a dead one: what it popped last, and its last answer', async () => {
+  it('remove the last popped element and the last reply of a failed node', async () => {
     const clock = new FakeClock();
     const prefix = freshPrefix();
     const [dying, other] = await nodes(2, clock, prefix);
@@ -110,7 +110,7 @@ describe('several nodes on one Redis', () => {
     await stop([dying, other]);
   });
 
-  it('undo a pop of which they do not know whether it lasts before they stop', async (t) => {
+  it('undo a pop of unknown outcome before they stop', async (t) => {
     const server = await startRedis('--repl-diskless-sync-delay', '0');
     const replica = await startRedis('--replicaof', '127.0.0.1', String(server.port));
     const clock = new FakeClock();
@@ -133,7 +133,7 @@ describe('several nodes on one Redis', () => {
     assert.deepEqual(bodyTexts((await other.storage.take(QUEUE, POP)).deliveries), ['a']);
   });
 
-  it('find by a sweep what retention drops in a queue that they never used', async () => {
+  it('apply retention by a sweep in a queue that they never used', async () => {
     const clock = new FakeClock();
     const [one, other] = await nodes(2, clock);
     assert.ok(one && other);
@@ -146,7 +146,7 @@ describe('several nodes on one Redis', () => {
     await stop([one, other]);
   });
 
-  it("go by the server's clock, however wrong their own is", async () => {
+  it("use the server's clock, however wrong their own is", async () => {
     const { url } = await standalone();
     const ahead = { ...systemClock, now: () => systemClock.now() + 3_600_000 };
     const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: ahead });
@@ -161,7 +161,7 @@ describe('several nodes on one Redis', () => {
     await engine.stop();
   });
 
-  it('see the counts that the others stored', async () => {
+  it('read the statistics that the others stored', async () => {
     const [one, other] = await nodes(2, null);
     assert.ok(one && other);
     one.stats.add(QUEUE, '', { put: 2 });
@@ -171,7 +171,7 @@ describe('several nodes on one Redis', () => {
     await stop([one, other]);
   });
 
-  it('receive a signal of what another inserts once it is stored', async () => {
+  it("receive the signal of another's insert once the elements are stored", async () => {
     const [inserting, subscriber] = await nodes(2, null);
     assert.ok(inserting && subscriber);
     const received = Promise.withResolvers<JsonValue>();
@@ -184,12 +184,12 @@ describe('several nodes on one Redis', () => {
     await stop([inserting, subscriber]);
   });
 
-  it('look at a definition whose change has an unknown outcome, the one that made it included', async () => {
+  it('are notified of a definition whose change has an unknown outcome, including the one that made it', async () => {
     const { url } = await standalone();
     const prefix = freshPrefix();
     const [other] = await nodes(1, null, prefix);
     assert.ok(other);
-    // There is no replica to have it.
+    // There is no replica, so WAIT 1 always fails.
     const settings = { wait: 1 };
     const own = redisEngine({ url, namespaces: NAMESPACES, clock: null, prefix, settings });
     await own.start();
@@ -213,17 +213,17 @@ describe('several nodes on one Redis', () => {
     await stop([own, other]);
   });
 
-  it('read all definitions again after their subscription was cut', async () => {
+  it('read all definitions again after their subscription was interrupted', async () => {
     const prefix = freshPrefix();
     const [own, other] = await nodes(2, null, prefix);
     assert.ok(own && other);
     const port = String((await standalone()).port);
-    // Put by itself: no message about them can arrive late.
+    // Both were read once: no message about these changes can arrive later.
     for (const key of ['kept', 'lost']) await own.definitions.put('queue', key, 1, null);
     const { cache, read } = followDefinitions(own.definitions);
     await cache.reload();
     assert.deepEqual(read.splice(0).sort(), ['kept', 'lost']);
-    // Without a message.
+    // Deleted without a message to the nodes.
     redisCli('-p', port, 'HDEL', new Keys(prefix).definitions('queue'), 'lost');
     redisCli('-p', port, 'CLIENT', 'KILL', 'TYPE', 'pubsub');
     await until(() => read.length >= 2);
@@ -232,7 +232,7 @@ describe('several nodes on one Redis', () => {
     await stop([own, other]);
   });
 
-  it('receive nothing from those on another database of the server', async () => {
+  it('receive no signals or changes from nodes on another database of the server', async () => {
     const prefix = freshPrefix();
     const { url } = await standalone();
     const engines = [0, 0, 1, 1].map((db) =>
@@ -267,7 +267,7 @@ describe('several nodes on one Redis', () => {
     await stop(engines);
   });
 
-  it('receive what another publishes right before it stops', async () => {
+  it('receive a signal that another publishes right before it stops', async () => {
     const [leaving, staying] = await nodes(2, null);
     assert.ok(leaving && staying);
     const received = Promise.withResolvers<JsonValue>();

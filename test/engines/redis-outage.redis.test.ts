@@ -15,18 +15,18 @@ import { freshPrefix, redisEngine } from './redis.ts';
 
 const QUEUE: QueueKey = { ns: 'jobs', name: 'held' };
 const LEASE_MS = 2_000;
-/** Longer than the lease, and than the silence that is taken for an outage. */
+/** Longer than the lease, and than the silence that counts as an outage. */
 const OUTAGE_MS = 4_500;
-/** One failed try, and an element is buried. */
+/** One failed try makes an element a dead letter. */
 const JOBS = plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } });
 
-/** How a server can be away. */
+/** Ways in which a server can be unavailable. */
 const AWAY = {
   frozen: { begin: async (server) => server.freeze(), end: async (server) => server.thaw() },
   killed: { begin: (server) => server.kill(), end: (server) => server.restart() },
 } satisfies Record<string, Record<'begin' | 'end', (server: RedisServer) => Promise<void>>>;
 
-describe('A lease on Redis that runs out', () => {
+describe('A lease on Redis that expires', () => {
   let server: RedisServer;
   let prefix: string;
   const engines: Engine[] = [];
@@ -41,14 +41,14 @@ describe('A lease on Redis that runs out', () => {
   const take = async ({ storage }: Engine, leaseMs: number, count = 1): Promise<Delivery[]> =>
     (await storage.take(QUEUE, { group: '', count, leaseMs })).deliveries;
 
-  /** Null while the server does not answer. */
+  /** Returns the number of dead letters; null while the server does not reply. */
   const buried = (engine: Engine): Promise<number | null> =>
     engine.storage.counts({ ns: 'jobs', name: 'dead' }).then(
       ({ ready }) => ready,
       () => null,
     );
 
-  /** Sweeps until the element waits again, and answers it. */
+  /** Sweeps until the element is ready again, reserves it, and returns it. */
   const returned = async (engine: Engine): Promise<Delivery> => {
     for (;;) {
       const swept = await engine.storage.sweep().then(
@@ -73,7 +73,7 @@ describe('A lease on Redis that runs out', () => {
   });
 
   for (const [state, { begin, end }] of Object.entries(AWAY)) {
-    it(`while the server is ${state} counts no try, regains its place, and can still be committed`, async () => {
+    it(`while the server is ${state} counts no try: its element regains its place, or can still be committed`, async () => {
       const [one, other] = [await open(), await open()];
       await one.storage.insert(QUEUE, newElements('first', 'second', 'third'));
       const [first, second] = await take(one, LEASE_MS, 2);
@@ -88,7 +88,7 @@ describe('A lease on Redis that runs out', () => {
     });
   }
 
-  it('soon after the server is back counts no try; one that is given out then does', async () => {
+  it('soon after the server is back counts no try, but one granted after that does', async () => {
     const engine = await open();
     await engine.storage.insert(QUEUE, newElements('held'));
     await take(engine, OUTAGE_MS + LEASE_MS);
@@ -100,10 +100,10 @@ describe('A lease on Redis that runs out', () => {
     assert.equal(await buried(engine), 1);
   });
 
-  it('while one node is cut off counts a try if another can reach the server', async () => {
+  it('while one node is cut off counts a try if another node can reach the server', async () => {
     const proxy = await TcpProxy.start(server.port);
     const cut = await open(`redis://127.0.0.1:${proxy.port}`);
-    // A node that stood still for seconds would take that for an outage.
+    // A node that was suspended for seconds would assume an outage; hence the patient clock.
     const whole = await open(server.url, patient(systemClock));
     await whole.storage.insert(QUEUE, newElements('held'));
     await take(whole, LEASE_MS);

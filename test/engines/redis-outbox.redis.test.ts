@@ -24,12 +24,12 @@ const ACKNOWLEDGE = /\r\nacknowledge\r\n/;
 const POP = { group: '', count: 100, leaseMs: null };
 const MINUTE = 60_000;
 
-/** One master of a cluster, which is reached through a proxy: elements move between its queues as between servers. */
+/** A cluster with one master, behind a proxy: elements move between its queues as they do between servers. */
 describe('The outbox of a queue of a Redis cluster', () => {
   let server: RedisServer;
   let proxy: TcpProxy;
   let engine: Engine;
-  /** The time that the library goes by. */
+  /** The clock that the Redis functions use. */
   let clock: FakeClock;
   let keys: Keys;
   let url = '';
@@ -39,7 +39,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
 
   before(async () => {
     const cluster = ['--cluster-enabled', 'yes', '--cluster-port', String(await freePort())];
-    // With `everysec` a kill may lose what it replied to while an fsync was slow.
+    // With `everysec`, a kill may lose changes that were replied to while an fsync was slow.
     server = await startRedis('--appendfsync', 'always', ...cluster);
     proxy = await TcpProxy.start(server.port);
     url = `redis://127.0.0.1:${proxy.port}`;
@@ -81,12 +81,12 @@ describe('The outbox of a queue of a Redis cluster', () => {
       .split('\n')
       .filter((field) => field.startsWith(prefix)).length;
 
-  /** Until nothing is left in the outbox of the source. */
+  /** Resolves when the outbox of the source is empty. */
   const relayed = async (): Promise<void> => {
     while (fields(SOURCE, 'p') > 0) await turns();
   };
 
-  it('applies an entry once, although a node brings it again after its source has deleted it', async () => {
+  it('has an entry applied once, although a late request to apply it arrives after its source has deleted it', async () => {
     const caught = proxy.catch(APPLY, 'deaf');
     const moving = move('copy');
     const late = await caught;
@@ -100,7 +100,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.equal((await engine.storage.counts(TARGET)).ready, 1);
   });
 
-  it('applies an entry once, although the reply to that was lost', async () => {
+  it('has an entry applied once, although the reply was lost', async () => {
     const caught = proxy.catch(APPLY, 'mute');
     const moving = move('copy');
     await caught;
@@ -110,7 +110,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.equal((await engine.storage.counts(TARGET)).ready, 1);
   });
 
-  it('applies an entry once, although the reply to that was lost and its queue was deleted', async () => {
+  it('has an entry applied once, although the reply was lost and the target queue was deleted', async () => {
     const other = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock: systemClock });
     await other.start();
     const caught = proxy.catch(APPLY, 'mute');
@@ -125,7 +125,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     await other.stop();
   });
 
-  it('applies entries once, although the source did not learn of it and a node sends them again with others', async () => {
+  it('has entries applied once, although the acknowledgement was lost and a node sends them again with others', async () => {
     const caught = proxy.catch(ACKNOWLEDGE, 'deaf');
     await move('a');
     await caught;
@@ -139,7 +139,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), ['a', 'b', 'c']);
   });
 
-  it('is relayed by a node that sweeps, if the node that wrote it died', async () => {
+  it('is relayed by a node that sweeps if the node that wrote it has stopped', async () => {
     const caught = proxy.catch(APPLY, 'deaf');
     const moving = move('left');
     await caught;
@@ -150,7 +150,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     await engine.start();
     assert.equal((await engine.storage.counts(TARGET)).ready, 0);
     clock.advance(2 * MINUTE);
-    // A sweep begins the relay, and the first one after the relay's reply names the queue.
+    // A sweep starts the relay, and the first one after the relay's reply returns the queue.
     await until(async () => {
       const { affected } = await engine.storage.sweep();
       return affected.some(({ name }) => name === TARGET.name);
@@ -158,7 +158,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), ['left']);
   });
 
-  it('is relayed on a single server, to which the keys of the cluster were copied', async () => {
+  it('is relayed on a single server to which the keys of the cluster were copied', async () => {
     const caught = proxy.catch(APPLY, 'deaf');
     const moving = move('left');
     await caught;
@@ -178,7 +178,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), ['left']);
   });
 
-  it('is relayed although the queues of twenty destinations in front cannot take anything', async () => {
+  it('is relayed to a queue although twenty earlier destinations cannot store anything', async () => {
     const names = Array.from({ length: 21 }, (_, i) => ({ ns: 'plain', name: `target ${10 + i}` }));
     for (const queue of names.slice(0, 20)) cli('SET', keys.queue(queue).hash, 'no hash');
     await engine.storage.insert(SOURCE, newElements('moved'));
@@ -201,8 +201,8 @@ describe('The outbox of a queue of a Redis cluster', () => {
     });
   });
 
-  it('is not read again by each call that adds to it while its destination is unavailable', async () => {
-    // By its own clock no pause ends in which a relay waits before it reads all of it again, however long this takes.
+  it('is not read as a whole by each call that adds to it while its destination is unavailable', async () => {
+    // On this clock, the pause after which a relay reads the whole outbox again never ends, however slow the test is.
     const ownClock = new FakeClock();
     await engine.stop();
     engine = redisEngine({ url, namespaces: [plain('plain')], clock, prefix, ownClock });
@@ -220,7 +220,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
       const finish = { id, group: '', token: null };
       const inserts = [{ queue: TARGET, element: newElement() }];
       moving.push(transfer(engine.storage, [{ from: SOURCE, finish, inserts }]));
-      // Each in a batch of its own.
+      // Each transfer is sent in its own batch.
       await until(() => fields(SOURCE, 'p') > moving.length);
     }
     const [, sent] = /total_net_output_bytes:(\d+)/.exec(cli('INFO', 'stats')) ?? [];
@@ -229,7 +229,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     await passGently(ownClock, Promise.all(moving));
   });
 
-  it('brings elements that expire in time, although they arrive together with a sweep of a queue in which nothing expired any more', async (t) => {
+  it('delivers elements that expire in time, although they arrive in a batch with a sweep of a queue without expiring ones', async (t) => {
     const { storage } = engine;
     await storage.insert(TARGET, [newElement({ expiresAt: clock.now() + 60 * MINUTE })]);
     await storage.take(TARGET, POP);
@@ -245,7 +245,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
           ({ arguments: [queue, { name }] }) => queue.name === 'target' && name === verb,
         ),
       );
-    // What is called while the queue has a batch in flight goes together in the next one.
+    // Calls made while the queue has a batch in flight are sent together in the next one.
     const caught = proxy.catch(/\r\ncounts\r\n/, 'deaf');
     const counting = storage.counts(TARGET);
     await caught;
@@ -260,7 +260,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.deepEqual((await storage.take(TARGET, POP)).deliveries, []);
   });
 
-  it('leaves nothing at a source that lost its data before it learnt that its entries were applied', async () => {
+  it('leaves no keys at a source that lost its data before its entries were acknowledged', async () => {
     const caught = proxy.catch(ACKNOWLEDGE, 'deaf');
     await move('copy');
     await caught;
@@ -272,7 +272,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.equal(cli('EXISTS', hash, order), '0');
   });
 
-  it('keeps the order in which elements left the source, whatever connections are lost', async () => {
+  it('keeps the order in which elements left the source, even if connections are lost', async () => {
     const bodies = Array.from({ length: 40 }, (_, i) => `${i}`);
     for (const [i, body] of bodies.entries()) {
       const moving = move(body);
@@ -286,7 +286,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), bodies);
   });
 
-  it('splits what is large, in its order', async () => {
+  it('is relayed in several steps, in order, if it is large', async () => {
     const body = 'x'.repeat(300_000);
     const copies = Array.from({ length: 30 }, (_, i) => `${i} ${body}`);
     await move(...copies);
@@ -322,10 +322,10 @@ describe('The outbox of a queue of a Redis cluster', () => {
     for (const key of [hash, order]) cli('COPY', key + from, key + to, 'REPLACE');
   }
 
-  /** To a master that knows of the source what was copied before, and whose clock is behind. */
+  /** Simulates a failover to a master that has the copied state of the source, and whose clock is behind. */
   async function failOver(): Promise<void> {
     copySource(':replica', '');
-    // It is another process.
+    // The successor is another process.
     await server.kill();
     await server.restart();
     await serving();
@@ -334,7 +334,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     await engine.start();
   }
 
-  it('takes new entries for new after a failover that lost the last numbers, with a clock that is behind', async () => {
+  it('has new entries applied after a failover to a server that lost the last entry numbers and whose clock is behind', async () => {
     await move('first');
     await relayed();
     copySource('', ':replica');
@@ -350,7 +350,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.deepEqual(bodyTexts(deliveries).toSorted(), ['first', 'lost at the source only', 'new']);
   });
 
-  it('keeps new entries if what was applied before such a failover is acknowledged after it', async () => {
+  it('keeps new entries if an entry applied before such a failover is acknowledged after it', async () => {
     await move('first');
     await relayed();
     copySource('', ':replica');
@@ -374,7 +374,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     assert.deepEqual(bodyTexts(deliveries).toSorted(), ['first', 'lost at the source only', 'new']);
   });
 
-  it('moves elements and dead letters of queues with options of their own to other slots', async () => {
+  it('carries elements and dead letters of queues with stored options to other slots', async () => {
     const { storage } = engine;
     await storage.declare([SOURCE], { deadLetter: { maxTries: 1, queue: 'own' } });
     await storage.insert(SOURCE, newElements('dies', 'moves'));

@@ -14,8 +14,8 @@ const NAMESPACES = [plain('plain')];
 const QUEUE = { ns: 'plain', name: 'q' };
 const POP = { group: '', count: 9, leaseMs: null };
 
-describe('the Redis engine with Sentinel', () => {
-  it('follows the master, and finds what was answered before the old one died', async () => {
+describe('The Redis engine with Sentinel', () => {
+  it('follows the master after a failover, and finds what was acknowledged before', async () => {
     const watched = await startSentinel();
     const engine = redisEngine({
       url: watched.url,
@@ -26,19 +26,19 @@ describe('the Redis engine with Sentinel', () => {
     await engine.start();
     await inserted(engine, 'before');
     const { master, replica } = watched;
-    // A machine that stands still for a second causes a failover by itself.
+    // A machine that stalls for a second causes a failover by itself.
     const isFirst = (await watched.masterPort()) === master.port;
     const [old, successor] = isFirst ? [master, replica] : [replica, master];
     await old.kill();
     await inserted(engine, 'after');
-    // The Sentinels tell one another which is the master, so that this one may learn it later than the engine.
+    // The Sentinels notify one another, so this one may learn of the new master later than the engine.
     await until(async () => (await watched.masterPort().catch(() => 0)) === successor.port);
     assert.deepEqual(await popped(engine), ['before', 'after']);
     await engine.stop();
     await watched.stop();
   });
 
-  it('answers outcome-unknown while no replica has the change, and takes back what such a pop took', async () => {
+  it('rejects a pop that no replica acknowledged with outcome-unknown, and returns its elements to the queue', async () => {
     const watched = await startSentinel();
     const engine = redisEngine({
       url: watched.url,
@@ -56,7 +56,7 @@ describe('the Redis engine with Sentinel', () => {
     await watched.stop();
   });
 
-  it('does not start where the Sentinels know no such master, and names it', async () => {
+  it('does not start if the Sentinels do not know the master, which the error names', async () => {
     const watched = await startSentinel();
     const url = watched.url.replace('sentinel=watched', 'sentinel=mistyped');
     const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock });
@@ -66,8 +66,8 @@ describe('the Redis engine with Sentinel', () => {
 });
 
 /**
- * A failover, and a replica of a busy machine, may take longer than one call may: then it is made again, under the same
- * keys.
+ * Inserts elements, and repeats the insert with the same dedup keys until it succeeds: a failover, or a replica on a
+ * busy machine, may take longer than a call may.
  */
 async function inserted({ storage }: Engine, ...bodies: readonly string[]): Promise<void> {
   const elements = bodies.map((body) => newElement({ body, dedupKey: body }));
@@ -78,7 +78,9 @@ async function inserted({ storage }: Engine, ...bodies: readonly string[]): Prom
   });
 }
 
-/** What is in the queue. A pop whose outcome is unknown is taken back. */
+/**
+ * Pops until it gets elements, and returns their bodies. Elements of a pop with an unknown outcome return to the queue.
+ */
 async function popped({ storage }: Engine): Promise<string[]> {
   for (;;) {
     try {

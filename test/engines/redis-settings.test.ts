@@ -27,7 +27,7 @@ function read(url: string, settings: Record<string, unknown> = {}): Settings {
 }
 
 describe('URLs and settings of the Redis engine', () => {
-  it('takes one server, with and without port, user, password and database', () => {
+  it('accept one server, with and without port, user, password and database', () => {
     assert.deepEqual(read('redis://localhost').addresses, [{ host: 'localhost', port: 6379 }]);
     const { addresses, login } = read('redis://user:p%40ss%3Aword@[::1]:7000/3');
     assert.deepEqual(addresses, [{ host: '::1', port: 7000 }]);
@@ -36,7 +36,7 @@ describe('URLs and settings of the Redis engine', () => {
     assert.deepEqual(read('redis://:with@sign@h').login.password, 'with@sign');
   });
 
-  it('takes several servers, and asks them what they are unless a setting says so', () => {
+  it('accept several servers, and leave open whether they are a cluster unless a setting says so', () => {
     const { addresses, cluster } = read('redis://a:1,b:2,c');
     assert.deepEqual(addresses, [
       { host: 'a', port: 1 },
@@ -48,13 +48,13 @@ describe('URLs and settings of the Redis engine', () => {
     assert.equal(read('redis://a', { cluster: false }).cluster, false);
   });
 
-  it('takes Sentinels and the name of their master', () => {
+  it('accept Sentinels and the name of their master', () => {
     const { sentinel } = read('redis://:pw@a:26379,b:26379?sentinel=main&sentinelPassword=spw');
     assert.equal(sentinel?.master, 'main');
     assert.equal(sentinel?.login.password, 'spw');
   });
 
-  it('uses TLS, and checks the certificate against the host, for rediss', () => {
+  it('enable TLS for rediss, with the host as the name that is checked', () => {
     const nameFor = (url: string, host: string, settings = {}): string | undefined => {
       const { tls } = read(url, settings).login;
       assert.ok(tls !== null);
@@ -71,7 +71,7 @@ describe('URLs and settings of the Redis engine', () => {
     assert.equal(nameFor(several, 'b.org', { servername: 'inner' }), 'inner');
   });
 
-  it('prefers settings to the query', () => {
+  it('prefer settings to the query', () => {
     assert.equal(read('redis://a?prefix=one&wait=1', { prefix: 'two' }).prefix, 'two');
     assert.equal(read('redis://a?wait=2').wait, 2);
     assert.equal(read('redis://a').wait, null);
@@ -82,7 +82,7 @@ describe('URLs and settings of the Redis engine', () => {
     }
   });
 
-  it('refuses what it does not understand, and says so without the password', () => {
+  it('are rejected if they are invalid, with an error that hides the password', () => {
     const wrong: [string, Record<string, unknown>, RegExp][] = [
       ['redis://:secret@a?colour=red', {}, /unknown setting "colour"/],
       ['redis://:secret@a?wait=some', {}, /"wait" must be a whole number from 0, not "some"/],
@@ -118,7 +118,7 @@ const nasty = fc.oneof(
   fc.string({ unit: fc.constantFrom('{', '}', '/', ':', '%', 'a', '25', '7B'), minLength: 1 }),
 );
 
-describe('keys of the Redis engine', () => {
+describe('Keys of the Redis engine', () => {
   it('have the slots that the cluster specification computes', () => {
     assert.equal(slotOf('123456789'), 0x31c3);
     assert.equal(slotOf('{user1000}.following'), slotOf('{user1000}.followers'));
@@ -127,7 +127,7 @@ describe('keys of the Redis engine', () => {
     assert.equal(slotOf('foo{bar}{zap}'), slotOf('bar'));
   });
 
-  it('of one queue share a slot, and those of two queues never meet, whatever the names', () => {
+  it('share a slot if they are of one queue, and differ if they are of two, whatever the names', () => {
     const keys = new Keys('prefix');
     const queue = fc.record({ ns: nasty, name: nasty }, { noNullPrototype: true });
     fc.assert(
@@ -142,7 +142,7 @@ describe('keys of the Redis engine', () => {
     );
   });
 
-  it('of two prefixes never meet, though one continues where the other ends', () => {
+  it('of two prefixes differ, even if one prefix extends the other', () => {
     const inside = fc.constantFrom(
       'queues',
       'definitions',
@@ -169,7 +169,10 @@ describe('keys of the Redis engine', () => {
   });
 });
 
-/** Every kind of key and of channel, which are apart, for this name of a namespace, a queue or a topic. */
+/**
+ * Every kind of key and of channel for this name of a namespace, queue or topic. Channels are marked: they cannot
+ * collide with keys.
+ */
 function allOf(keys: Keys, name: string): string[] {
   const queue = { ns: name, name };
   const kinds = ['queue', 'exchange'] as const;
@@ -182,8 +185,8 @@ function allOf(keys: Keys, name: string): string[] {
   ];
 }
 
-describe('ids of elements in Redis', () => {
-  it('are the tag and the number in base 32, in whatever order they are made, and are read back', () => {
+describe('Ids of elements in Redis', () => {
+  it('consist of the tag and the number in base 32, and can be decoded', () => {
     const tags = fc.constantFrom('0123456789ab', 'ba9876543210');
     const numbers = fc.oneof(fc.nat(5_000), fc.integer({ min: 0, max: 2 ** 48 - 1 }));
     fc.assert(
@@ -198,8 +201,8 @@ describe('ids of elements in Redis', () => {
   });
 });
 
-describe('content in Redis', () => {
-  it('comes back as it went in', () => {
+describe('Content in Redis', () => {
+  it('is decoded as it was encoded', () => {
     const content = fc.record({
       body: fc.uint8Array({ maxLength: 50 }),
       contentType: fc.option(fc.string({ maxLength: 255 })),

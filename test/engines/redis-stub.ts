@@ -44,29 +44,29 @@ const VERBS = [
   'settle-session',
 ];
 
-/** One call of the library as it was sent. */
+/** One function call as it was sent. */
 export interface SentCall {
   /** The name of its queue. */
   readonly queue: string;
   readonly verbs: readonly string[];
   readonly number: number;
-  /** The number up to which the node has read replies. */
+  /** The number of the last batch whose reply the node has read. */
   readonly received: number;
-  /** What is returned of an earlier call: its number, then places of takes and numbers of elements. */
+  /** The takes to undo of an earlier call: its number, then places of takes and numbers of elements. */
   readonly returned: readonly number[];
-  /** Replies, with entries of the outbox. */
+  /** Replies with these outbox entries. */
   reply(outbox?: readonly Reply[]): void;
-  /** Fails as a call does of which nobody knows whether it was done. */
+  /** Fails as a call of unknown outcome. */
   fail(): void;
 }
 
-/** An entry for a queue, as a reply has it. */
+/** Returns an outbox entry for a queue in the format of replies. */
 export function entryFor(to: string, number: number): Reply {
   const written = numberText(number);
   return [Buffer.from(to), written, Buffer.concat([written, Buffer.alloc(8)])];
 }
 
-/** What a reply has of a queue for which there are older entries: the number of the newest one. */
+/** Returns what a reply contains for a queue with older entries: the number of the newest one. */
 export function olderFor(to: string, number: number): Reply {
   return [Buffer.from(to), numberText(number)];
 }
@@ -85,21 +85,21 @@ function numberText(number: number): Buffer {
   return text;
 }
 
-/** The storage of the Redis engine on a cluster, on a transport that a test answers by hand. */
+/** The storage of the Redis engine on a cluster, with a transport whose replies the test gives. */
 export class StubbedStorage {
   readonly clock = new FakeClock();
   readonly storage: RedisStorage;
   readonly sent: SentCall[] = [];
-  /** Queues that the registry has for a sweep. */
+  /** Queues that the registry returns as due to a sweep. */
   due: readonly QueueKey[] = [];
-  /** How many elements the next take gets. */
+  /** How many elements the next takes get in total. */
   ready = 0;
   isReachable = true;
-  /** What is known at its deadline of a call that has no reply. */
+  /** The code with which a call without a reply is rejected at its deadline. */
   unanswered: 'storage-unavailable' | 'outcome-unknown' = 'storage-unavailable';
-  /** What the registry has to do for a call: nothing, unless a test says so. */
+  /** Resolves when the registry has done its work for a call; immediately, unless a test replaces it. */
   registering = Promise.resolve();
-  /** Whether the registry has the names of all queues already. */
+  /** Whether all queues are registered already. */
   isDeclared = true;
   readonly #batchers: Batchers;
   readonly #outbox: Outbox;
@@ -154,7 +154,7 @@ export class StubbedStorage {
     this.storage = new RedisStorage(this.#batchers, sweeper);
   }
 
-  /** The first call that waits for its reply and has this verb; takes it from the list. */
+  /** Removes the first pending call with this verb from the list, and returns it. */
   take(verb: string): SentCall {
     const index = this.sent.findIndex(({ verbs }) => verbs.includes(verb));
     const [call] = index < 0 ? [] : this.sent.splice(index, 1);
@@ -167,7 +167,7 @@ export class StubbedStorage {
     this.#outbox.stop();
   }
 
-  /** Pops of elements that were never reserved. */
+  /** Replies for pops of elements that were never reserved. */
   #takeReady(): { readonly text: Buffer; readonly elements: Buffer[] } {
     const head = Buffer.alloc(16);
     head.write('p');

@@ -2,10 +2,10 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { FakeClock } from '../support/clock.ts';
 
-/** What the service promises: any call is answered within this time, ms. */
+/** The service's promise: every call settles within this time, ms. */
 export const ANSWERED_MS = 5_000;
 
-/** The code with which a call was refused; 'done' where it was not. */
+/** Returns the code with which a call was rejected; 'done' if it succeeded. */
 export async function refusalOf(call: Promise<unknown>): Promise<string> {
   try {
     await call;
@@ -17,7 +17,9 @@ export async function refusalOf(call: Promise<unknown>): Promise<string> {
 
 const ALLOWED = ['storage-unavailable', 'outcome-unknown'];
 
-/** Lets the promised time pass; answers what is wrong with the refusals. */
+/**
+ * Lets {@link ANSWERED_MS} pass. Returns the outcomes that are wrong: other errors, and calls that have not settled.
+ */
 export async function inTime(clock: FakeClock, calls: readonly Promise<string>[]): Promise<string[]> {
   for (let passed = 0; passed < ANSWERED_MS; passed += 100) {
     await turns();
@@ -34,12 +36,12 @@ export function settledOf(calls: readonly Promise<unknown>[]): Promise<boolean[]
   return Promise.all(calls.map((call) => Promise.race([call.then(() => true), no.then(() => no)])));
 }
 
-/** As many turns of the event loop as a call needs to be sent. */
+/** Waits for as many turns of the event loop as a call needs to be sent. */
 export async function turns(): Promise<void> {
   for (let turn = 0; turn < 4; turn++) await new Promise((resolve) => setImmediate(resolve));
 }
 
-/** Lets time pass, here and in the world, until it succeeds. @throws what it failed with, after a minute */
+/** Lets fake and real time pass until `succeeds` does not throw. @throws its last error, after a minute */
 export async function passUntil(clock: FakeClock, succeeds: () => Promise<unknown>): Promise<void> {
   const end = performance.now() + 60_000;
   let done = false;
@@ -65,7 +67,7 @@ export async function stopped(engine: Engine, clock: FakeClock): Promise<void> {
   await passTo(clock, engine.stop());
 }
 
-/** Lets time pass until the call ended, and no longer. */
+/** Advances the clock until the call has settled, and no further. */
 export async function passTo<T>(clock: FakeClock, call: Promise<T>): Promise<T> {
   while (!(await settledOf([call.catch(() => {})]))[0]) {
     await turns();
@@ -74,7 +76,9 @@ export async function passTo<T>(clock: FakeClock, call: Promise<T>): Promise<T> 
   return call;
 }
 
-/** The same for a call that is to succeed: time passes as fast as in the world, which may be slow. */
+/**
+ * The same for a call that should succeed: the clock advances at the speed of real time, as the machine may be slow.
+ */
 export async function passGently<T>(clock: FakeClock, call: Promise<T>): Promise<T> {
   while (!(await settledOf([call.catch(() => {})]))[0]) {
     await new Promise((resolve) => setTimeout(resolve, 5));

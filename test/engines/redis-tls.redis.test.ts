@@ -42,7 +42,7 @@ describe('Redis over TLS, with a certificate for localhost', () => {
     rmSync(folder, { recursive: true });
   });
 
-  it('is reached only with a certificate that fits, and the name in it', async () => {
+  it('is reached only if the certificate is trusted and has the expected name', async () => {
     const start = async (settings: Record<string, string>): Promise<Engine> => {
       const url = `rediss://127.0.0.1:${port}`;
       const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, settings });
@@ -64,7 +64,7 @@ describe('Redis over TLS, with a certificate for localhost', () => {
     await engine.stop();
   });
 
-  it('is reached through an authority of the system, and by a path from the folder of the configuration', async () => {
+  it('is reached with a system-wide authority, and with a path relative to the configuration file', async () => {
     const folders = await Folder.create();
     mkdirSync(folders.file('etc'));
     copyFileSync(ca, folders.file('etc/authority.pem'));
@@ -84,12 +84,12 @@ describe('Redis over TLS, with a certificate for localhost', () => {
     }
   });
 
-  it('says TLS to who speaks it to a plain port, or not to one that expects it', async () => {
+  it('fails with a hint if only one side uses TLS', async () => {
     const plainServer = await startRedis();
     const start = (url: string, ownClock: Clock): Promise<void> =>
       redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock }).start();
     try {
-      // A plain server waits for the end of a line, and is silent.
+      // A server without TLS waits for the end of a line and does not reply.
       const clock = new FakeClock();
       await assert.rejects(
         passTo(clock, start(`rediss://localhost:${plainServer.port}`, clock)),
@@ -104,7 +104,7 @@ describe('Redis over TLS, with a certificate for localhost', () => {
     }
   });
 
-  it('is checked against its own name, whichever host the URL names first', async () => {
+  it('is checked against the name of the host itself, whichever host comes first in the URL', async () => {
     const reach = async (url: string, host: string): Promise<void> => {
       const { login } = readSettings({
         url,
@@ -120,7 +120,7 @@ describe('Redis over TLS, with a certificate for localhost', () => {
     const at = `localhost:${port}`;
     await reach(`rediss://other.test,${at}`, 'localhost');
     await assert.rejects(reach(`rediss://${at},127.0.0.1`, '127.0.0.1'), /IP: 127\.0\.0\.1/);
-    // Announced by a cluster, or by a Sentinel.
+    // A host that is not in the URL, as a cluster or a Sentinel may announce it.
     await reach(`rediss://${at},other.test`, '127.0.0.1');
     await assert.rejects(reach(`rediss://other.test,${at}`, '127.0.0.1'), /other\.test/);
   });

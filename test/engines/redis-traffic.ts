@@ -6,20 +6,20 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { commit } from '../support/settle.ts';
 
-/** What the traffic came to. All three must be empty. */
+/** The result of the traffic. All three lists must be empty. */
 export interface Verdict {
-  /** Inserts that were answered and never handed out. */
+  /** Elements whose insert was acknowledged and that were never delivered. */
   readonly lost: string[];
-  /** Elements that two pops got, or two commits finished. */
+  /** Elements that two pops returned, or two commits finished. */
   readonly twice: string[];
-  /** Bodies that nobody inserted. */
+  /** Bodies that were received and never inserted. */
   readonly changed: string[];
 }
 
 const PRODUCERS = 4;
 const CONSUMERS = 6;
 
-/** Producers and consumers, half of whom reserve, over some queues; counts what becomes of every element. */
+/** Producers and consumers on several queues; half of the consumers reserve. Records what happens to every element. */
 export class Traffic {
   readonly slots: readonly number[];
   readonly #storage: Storage;
@@ -28,7 +28,7 @@ export class Traffic {
   readonly #acknowledged = new Set<string>();
   readonly #attempted = new Set<string>();
   readonly #finished = new Map<string, number>();
-  /** Handed out under a lease; whether its commit was done, nobody knows. */
+  /** Delivered under a lease, with a commit of unknown outcome. */
   readonly #unsure = new Set<string>();
   #producing = true;
   #consuming = true;
@@ -46,13 +46,13 @@ export class Traffic {
     ];
   }
 
-  /** Resolves when so many inserts more were answered. */
+  /** Resolves when `more` further inserts were acknowledged. */
   async acknowledged(more: number): Promise<void> {
     const goal = this.#acknowledged.size + more;
     while (this.#acknowledged.size < goal) await new Promise<void>((resolve) => this.#progress.push(resolve));
   }
 
-  /** Stops producing, drains the queues, and says what is wrong. */
+  /** Stops producing, drains the queues, and returns the result. */
   async end(): Promise<Verdict> {
     this.#producing = false;
     await Promise.all(this.#running.slice(0, PRODUCERS));
@@ -122,14 +122,14 @@ export class Traffic {
     return this.#queues[turn % this.#queues.length] ?? { ns: 'plain', name: 'none' };
   }
 
-  /** Reserved ones whose commit failed wait for their leases, and count as unsure. */
+  /** Elements whose commit failed stay reserved until their leases expire, and count as unsure. */
   async #isDrained(): Promise<boolean> {
     const sizes = await Promise.all(this.#queues.map((queue) => this.#storage.counts(queue)));
     return sizes.every(({ ready, reserved }) => ready === 0 && reserved <= this.#unsure.size);
   }
 }
 
-/** Only what the port allows while servers are away. */
+/** Rethrows errors that the port does not allow while servers are unavailable. */
 async function expected(error: unknown): Promise<void> {
   const codes = ['storage-unavailable', 'outcome-unknown'];
   if (!(error instanceof QuaysideError && codes.includes(error.code))) throw error;

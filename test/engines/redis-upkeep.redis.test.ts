@@ -27,7 +27,7 @@ const [FAILING, DEAD] = [
 const WINDOW_MS = 10_000;
 const POP = { group: '', count: 1000, leaseMs: null };
 
-describe('The upkeep of a Redis engine', () => {
+describe('Housekeeping of the Redis engine', () => {
   let clock: FakeClock;
   let prefix: string;
   let engine: Engine;
@@ -46,7 +46,7 @@ describe('The upkeep of a Redis engine', () => {
 
   const reserve = (leaseMs: number) => engine.storage.take(QUEUE, { ...POP, leaseMs });
 
-  /** Eighteen reserved elements of 2 MB, in a queue whose elements die at the first failed try. */
+  /** Reserves eighteen elements of 2 MB in a queue whose elements become dead letters at the first failed try. */
   const reserveLarge = async (): Promise<Delivery[]> => {
     const body = Buffer.alloc(2_000_000);
     for (let i = 0; i < 18; i++) await engine.storage.insert(FAILING, [newElement({ body })]);
@@ -58,7 +58,7 @@ describe('The upkeep of a Redis engine', () => {
     return taken;
   };
 
-  /** Sweeps while the registry's clock shows a later, or an earlier, time than that of the queue. */
+  /** Sweeps while the registry's clock is ahead of the queue's by `ms`, or behind if negative. */
   const sweepApart = async (ms: number): Promise<readonly QueueKey[]> => {
     const sweeping = engine.storage.sweep();
     const now = clock.now();
@@ -68,7 +68,7 @@ describe('The upkeep of a Redis engine', () => {
     return affected;
   };
 
-  /** Sweeps as long as a sweep says that there is more to do now. */
+  /** Sweeps until no more work is due now. */
   const sweepAll = async (): Promise<void> => {
     let nextAt: number | null;
     do {
@@ -76,7 +76,7 @@ describe('The upkeep of a Redis engine', () => {
     } while (nextAt !== null && nextAt <= clock.now());
   };
 
-  it('a sweep keeps the entry that it adds, if the clock of the queue is behind that of the list', async () => {
+  it('a sweep keeps the entry that it adds if the clock of the queue is behind that of the due list', async () => {
     await engine.storage.insert(QUEUE, newElements('a'));
     await reserve(10_000);
     clock.advance(10_000);
@@ -85,14 +85,14 @@ describe('The upkeep of a Redis engine', () => {
     assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
   });
 
-  it('a sweep returns a queue whose lease it ended while it looked for the next one', async () => {
+  it('a sweep returns a queue whose lease it expired while it determined the next due time', async () => {
     await engine.storage.insert(QUEUE, newElements('a'));
     await reserve(10_000);
     clock.advance(9_900);
     assert.deepEqual(await sweepApart(200), [QUEUE]);
   });
 
-  it('dead letters pass their retention although nobody calls their queue', async () => {
+  it('retention removes dead letters although nobody uses their queue', async () => {
     const [failing, dead] = [
       { ns: 'aging', name: 'failing' },
       { ns: 'aging', name: 'dead' },
@@ -106,7 +106,7 @@ describe('The upkeep of a Redis engine', () => {
     assert.equal((await engine.storage.counts(dead)).ready, 0);
   });
 
-  it('sweeps forget all keys that are too old, as long as one says that there are more', async () => {
+  it('repeated sweeps remove all expired dedup keys', async () => {
     const keyed = (i: number) => newElement({ dedupKey: `key ${i}` });
     await engine.storage.insert(
       QUEUE,
@@ -122,7 +122,7 @@ describe('The upkeep of a Redis engine', () => {
     assert.equal(fields.split('\n').filter((field) => field.startsWith('kkey')).length, 0);
   });
 
-  it('sweeps do the housekeeping of all queues that were used, as long as one says that there are more', async () => {
+  it('repeated sweeps process all queues that are due for housekeeping', async () => {
     const queues = Array.from({ length: 1_100 }, (_, i) => ({ ns: 'plain', name: `queue ${i}` }));
     await Promise.all(queues.map((queue) => engine.storage.insert(queue, newElements('a'))));
     clock.advance(60_000);
@@ -130,7 +130,7 @@ describe('The upkeep of a Redis engine', () => {
     assert.equal(await cli('ZCOUNT', new Keys(prefix).tidy, '-inf', String(clock.now())), '0');
   });
 
-  it('a sweep leaves queues to the nodes that have their namespaces: it does not know their policies', async () => {
+  it('a sweep leaves queues of other namespaces to nodes that know their policies', async () => {
     const { url } = await standalone();
     const other = redisEngine({ url, namespaces: [plain('other')], clock, prefix });
     await other.start();
@@ -147,7 +147,7 @@ describe('The upkeep of a Redis engine', () => {
     }
   });
 
-  it('leases end in time although many queues of namespaces that no node has are to be swept', async () => {
+  it('leases expire in time although many queues of namespaces that no node has are due', async () => {
     const { url } = await standalone();
     const gone = redisEngine({ url, namespaces: [plain('gone')], clock, prefix });
     await gone.start();
@@ -165,7 +165,7 @@ describe('The upkeep of a Redis engine', () => {
     assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
   });
 
-  it('leases end in time after the clock was an hour ahead and was set right', async () => {
+  it('leases expire in time after the clock was an hour ahead and was corrected', async () => {
     await engine.storage.insert(QUEUE, newElements('a', 'b'));
     const first = { group: '', count: 1, leaseMs: 60_000 };
     await engine.storage.take(QUEUE, first);
@@ -178,7 +178,7 @@ describe('The upkeep of a Redis engine', () => {
     assert.deepEqual((await engine.storage.sweep()).affected, [QUEUE]);
   });
 
-  it('a purge leaves nothing of elements that were to expire', async () => {
+  it('a purge leaves no index entries of elements with an expiry', async () => {
     const expiring = Array.from({ length: 300 }, (_, i) =>
       newElement({ expiresAt: clock.now() + 60_000 + i, delayMs: i % 2 }),
     );
@@ -188,7 +188,7 @@ describe('The upkeep of a Redis engine', () => {
     assert.deepEqual(members.match(/^[xwl]/gm), null);
   });
 
-  it('leases of large elements that die end in several sweeps, as each keeps the server from all else', async () => {
+  it('leases of large elements that become dead letters expire over several sweeps, as each blocks the server', async () => {
     const { storage } = engine;
     await reserveLarge();
     clock.advance(60_000);
@@ -201,7 +201,7 @@ describe('The upkeep of a Redis engine', () => {
     assert.equal((await storage.counts(DEAD)).ready, 18);
   });
 
-  it('moves of large elements take several calls of the server, as each keeps it from all else', async () => {
+  it('moves of large elements take several function calls, as each blocks the server', async () => {
     const { storage } = engine;
     const refs = (await reserveLarge()).map(({ id, lease }) => ({
       id,
@@ -216,7 +216,7 @@ describe('The upkeep of a Redis engine', () => {
     assert.equal((await storage.counts(DEAD)).ready, 18);
   });
 
-  it('many settlements take several calls of the server, as each keeps it from all else, and keep their order', async () => {
+  it('many settlements take several function calls, as each blocks the server, and keep their order', async () => {
     const { storage } = engine;
     await storage.insert(
       FAILING,
@@ -243,7 +243,7 @@ describe('The upkeep of a Redis engine', () => {
     );
   });
 
-  it('inserts of elements with many groups share a call of the server only as far as it takes them a moment', async () => {
+  it('inserts of elements with many groups are split into several function calls, as each blocks the server', async () => {
     const groups = Array.from({ length: 60 }, (_, i) => `group ${i}`);
     const insert = () => engine.storage.insert({ ns: 'stream', name: 'q' }, [newElement({ groups })]);
     await insert();
@@ -254,7 +254,7 @@ describe('The upkeep of a Redis engine', () => {
     assert.equal((await engine.storage.counts({ ns: 'stream', name: 'q' })).ready, 41);
   });
 
-  it('elements of streams expire, and pass their retention, in several sweeps if they have many groups', async () => {
+  it('expiry and retention of elements with many groups take several sweeps', async () => {
     const { storage } = engine;
     const groups = Array.from({ length: 60 }, (_, i) => `group ${i}`);
     const old = { ns: 'stream', name: 'old' };
@@ -277,9 +277,9 @@ describe('The upkeep of a Redis engine', () => {
     for (const queue of [old, expiring]) assert.equal((await storage.counts(queue)).ready, 0);
   });
 
-  it('a page without bodies ends where the server has read enough', async () => {
+  it('a page without bodies ends when the server has read enough bytes', async () => {
     const { storage } = engine;
-    // Such bodies are read with what is in front of them.
+    // Bodies of this size are stored, and read, together with their envelope.
     const body = Buffer.alloc(4_000);
     for (let i = 0; i < 2; i++) {
       const elements = Array.from({ length: 500 }, () => newElement({ body }));
@@ -318,7 +318,7 @@ describe('The upkeep of a Redis engine', () => {
       );
       const popped = await storage.take(queue, { ...POP, group });
       assert.equal(popped.deliveries.length, 2);
-      // With the next call of the node what it popped is final.
+      // The node's next call makes its pop final.
       await insert('c');
       await storage.undoTake(queue, popped.deliveries);
       const states = ['ready', 'scheduled', 'reserved'] as const;
@@ -331,7 +331,7 @@ describe('The upkeep of a Redis engine', () => {
     }
   });
 
-  it('reserves with short leases add an entry for a sweep now and then, not each', async () => {
+  it('reserves with short leases share due entries instead of adding one each', async () => {
     const bodies = Array.from({ length: 100 }, (_, i) => `${i}`);
     await engine.storage.insert(QUEUE, newElements(...bodies));
     for (const _ of bodies) {
@@ -342,7 +342,7 @@ describe('The upkeep of a Redis engine', () => {
     assert.ok(entries <= 4, `${entries} entries`);
   });
 
-  it('a reserve that arrives late finds an entry for its lease, although a sweep was before it', async () => {
+  it('a reserve that arrives late has a due entry for its lease, although a sweep ran before it', async () => {
     const proxy = await TcpProxy.start(Number(new URL((await standalone()).url).port));
     const own = new FakeClock();
     const url = `redis://127.0.0.1:${proxy.port}`;
@@ -372,10 +372,10 @@ describe('The upkeep of a Redis engine', () => {
   });
 });
 
-describe('A Redis server that keeps no append-only file', () => {
+describe('A Redis server without an append-only file', () => {
   const save = (server: RedisServer): string => redisCli('-p', String(server.port), 'SAVE');
 
-  /** Calls until the server is back. */
+  /** Repeats an insert until the server is back. */
   const insert = async (engine: Engine): Promise<void> => {
     while (!(await engine.storage.insert(QUEUE, newElements('later')).then(Boolean, () => false)));
   };
@@ -386,11 +386,11 @@ describe('A Redis server that keeps no append-only file', () => {
   };
 
   for (const [what, before, lose] of [
-    ['is restarted and has an older state', save, restart],
-    ['is restarted and has lost all', () => '', restart],
+    ['is restarted with an older state', save, restart],
+    ['is restarted without data', () => '', restart],
     ['is emptied', () => '', ({ port }: RedisServer) => redisCli('-p', String(port), 'FLUSHALL')],
   ] as const) {
-    it(`if it ${what}, ends the leases of later reserves in time`, async () => {
+    it(`that ${what} expires the leases of later reserves in time`, async () => {
       const server = await startRedis('--appendonly', 'no', '--save', '');
       const [clock, prefix] = [new FakeClock(), freshPrefix()];
       const engines = [1, 2].map(() =>
@@ -400,7 +400,7 @@ describe('A Redis server that keeps no append-only file', () => {
         await Promise.all(engines.map((engine) => engine.start()));
         for (const engine of engines) await engine.storage.insert(QUEUE, newElements('first', 'second'));
         before(server);
-        // Shorter than the time after which a sweep would come for housekeeping.
+        // Shorter than the interval of housekeeping, which would also expire the lease.
         const reserve = { ...POP, count: 1, leaseMs: 20_000 };
         for (const { storage } of engines) await storage.take(QUEUE, reserve);
         await lose(server);

@@ -21,19 +21,19 @@ const SILENT: EngineLog = { info: () => {}, warn: () => {} };
 
 export interface RedisSetUp extends OpenTestEngine {
   readonly url: string;
-  /** Null: the server's own clock. */
+  /** The clock of the Redis functions; null: the server's own. */
   readonly clock: FakeClock | null;
   readonly prefix?: string;
-  /** What the engine measures its own waiting with. Not given: a clock that is patient with a busy machine. */
+  /** The clock of the engine's timeouts; default: one that is patient with a busy machine. */
   readonly ownClock?: Clock;
   readonly settings?: Readonly<Record<string, unknown>>;
   readonly log?: EngineLog;
 }
 
-/** A call that touches a queue, as it goes over the wire; not one that registers something beforehand. */
+/** Matches a function call on a queue in the protocol, but not calls that register something beforehand. */
 export const QUEUE_CALL = /FCALL\r\n\$\d+\r\nquayside_[0-9a-f]{16}(_full)?\r\n/;
 
-/** An engine that is not started, under a prefix of its own unless one is given. */
+/** Creates an engine, not started; under a new prefix unless one is given. */
 export function redisEngine(setUp: RedisSetUp): Engine {
   const { url, clock, namespaces, dedupWindowMs, settings } = setUp;
   return open({
@@ -52,8 +52,8 @@ export function redisEngine(setUp: RedisSetUp): Engine {
 }
 
 /**
- * Subscribes on one engine to what another publishes, from when this resolves: a subscription begins a moment after it
- * was asked for.
+ * Subscribes on one engine to signals of another. Resolves when the subscription works, which is a moment after it was
+ * requested.
  */
 export async function listening(
   subscriber: Engine,
@@ -94,7 +94,7 @@ async function openOn(
 
 let own: Promise<RedisServer> | null = null;
 
-/** One server for all tests of a process, for tests that change or count something on the server. */
+/** One server shared by all tests of a process, also for tests that change or count something on the server. */
 export function standalone(): Promise<RedisServer> {
   own ??= startRedis();
   return own;
@@ -107,9 +107,9 @@ export const sharedCluster = async (): Promise<string> => ignoringReplicas(await
 const sharedSentinel = async (): Promise<string> => ignoringReplicas(await sentinelUrl());
 
 /**
- * Waits for no replica: a busy machine may hold one up for longer than a write waits for it, which leaves the outcome
- * of that write unknown. The suites that kill masters have servers of their own and wait for replicas, and so does the
- * contract in `npm run test:long`.
+ * Adds `wait=0`: on a busy machine a replica may take longer than a write waits for it, which leaves the write's
+ * outcome unknown. Suites that kill masters have their own servers and wait for replicas, and so does the contract in
+ * `npm run test:long`.
  */
 function ignoringReplicas(url: string): string {
   return process.env.CONTRACT === 'whole' ? url : withParameter(url, 'wait', '0');
@@ -122,7 +122,7 @@ export const REDIS: EngineUnderTest = {
   openDurable: (options) => openBehindProxy({ ...options, clock: new FakeClock(), prefix: freshPrefix() }),
 };
 
-/** Not in the list of engines: what its queues cannot do is no fault of theirs. */
+/** Not in the list of engines, since its queues support less by design. */
 export const REDIS_LIST: EngineUnderTest = {
   name: 'redis, lists',
   type: 'redis',
@@ -133,8 +133,8 @@ export const REDIS_LIST: EngineUnderTest = {
 type Durable = OpenTestEngine & { readonly clock: FakeClock; readonly prefix: string };
 
 /**
- * An engine whose process can "die": from one moment on nothing passes between it and the server, and another
- * engine continues with the data.
+ * An engine whose process can "die": from then on, the proxy forwards nothing, and another engine continues with the
+ * data.
  */
 async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
   const { clock } = options;
@@ -156,7 +156,7 @@ async function openBehindProxy(options: Durable): Promise<DurableTestEngine> {
       calls();
       await caught;
       proxy.state = 'dark';
-      // Nobody waits for the dead: it gives its calls up in its own time.
+      // Do not wait for the dead engine: it rejects its calls in its own time.
       const buried = end();
       clock.advance(1);
       const next = await openBehindProxy(options);

@@ -1,11 +1,12 @@
 /**
- * A process of its own that opens the database in the folder given and calls it, until the test kills it. The mode says
- * what it does and prints:
- * - `random SEED`: calls at random and without end, one after the other; a line before each call and another one after
- *   it
- * - `script CALLS`: the same for calls named by a list with commas, once
- * - `insert FIRST`: inserts numbered elements without end, eight at a time; each number after its insert was answered
- * - `hold DURABILITY`: inserts an element and reserves it; how many it found before, id and token
+ * A program that opens the database in the given folder and calls it until the test kills it. The mode selects what it
+ * calls and prints:
+ * - `random SEED`: random calls without end, one at a time; prints a line before and after each call
+ * - `script CALLS`: the same for the calls of a comma-separated list, once
+ * - `insert FIRST`: inserts numbered elements without end, eight at a time; prints each number after its insert was
+ *   acknowledged
+ * - `hold DURABILITY`: inserts an element and reserves it; prints how many elements it found before, the id and the
+ *   token
  */
 
 import type { DeliveryRef, SettleAction } from '../../src/engine/storage.ts';
@@ -33,7 +34,7 @@ const { storage } = engine;
 const held: DeliveryRef[] = [];
 let popped: Delivery | null = null;
 
-/** What is certain once the call is acknowledged; before it, what may happen. */
+/** `calling`: the call may be applied from now on. `done`: it was acknowledged. */
 export interface Line {
   readonly is: 'calling' | 'done';
   readonly call: string;
@@ -46,9 +47,9 @@ function print(line: Line): Promise<void> {
 }
 
 /**
- * Resolves when the system has the line. What a test that gets no processor time does not read stays in this process
- * once the system's buffer is full, and SIGKILL takes it along: without waiting, calls would be made and acknowledged
- * that the test does not know.
+ * Resolves when the operating system has the line. If the test gets no processor time to read, the system's buffer
+ * fills up, and later lines stay in this process and are lost with SIGKILL. Without waiting, calls would be made and
+ * acknowledged that the test does not know of.
  */
 function write(line: string): Promise<void> {
   return new Promise((resolve) => process.stdout.write(`${line}\n`, () => resolve()));

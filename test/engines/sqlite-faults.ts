@@ -9,7 +9,7 @@ const POINTS: readonly TransactionPoint[] = ['begin', 'commit', 'committed', 'ch
 
 type Cells = Int32Array<SharedArrayBuffer>;
 
-/** Cells of the shared memory. */
+/** Indexes of the shared memory's cells. */
 const POINT = 0;
 const COUNTDOWN = 1;
 const CODE = 2;
@@ -20,40 +20,39 @@ const RELEASED = 4;
 const INTO_FAILURE = 1;
 const UNHARMED = 2;
 
-/** In place of an error code: stop until released, then fail as after an I/O error. */
+/** Used instead of an error code: block until released, then fail as after an I/O error. */
 const FREEZE = -1;
 const SQLITE_IOERR = 10;
 
-/** What the thread is given at its start. */
+/** Data passed to the thread at its start. */
 export interface FaultyThreadData {
   readonly data: WorkerData;
   readonly cells: Cells;
 }
 
 /**
- * Failure as a parameter: shared memory through which a test tells the worker at which transaction, and
- * where in it, to fail with which SQLite error, or to stand still while the test copies the files as a
- * `kill -9` would leave them.
+ * Injects faults: through shared memory, a test tells the worker at which transaction, and where in it, to fail with
+ * which SQLite error, or to block while the test copies the files as `kill -9` would leave them.
  */
 export class Faults {
   readonly thread: TestThread;
   readonly #cells = new Int32Array(new SharedArrayBuffer(5 * Int32Array.BYTES_PER_ELEMENT));
 
-  /** @param clock by which calls expire */
+  /** @param clock of the deadlines of calls */
   constructor(clock: Clock = systemClock) {
     const start: StartThread = (data) =>
       new Worker(THREAD, { workerData: { data, cells: this.#cells } satisfies FaultyThreadData });
     this.thread = new TestThread(start, clock);
   }
 
-  /** The `after`-th time from now (1: the next) that `point` is reached, SQLite's `code` is thrown, once. */
+  /** Throws SQLite's error `code` once, when `point` is reached for the `after`-th time from now (1: the next time). */
   arm(point: TransactionPoint, code: number, after = 1): void {
     Atomics.store(this.#cells, CODE, code);
     Atomics.store(this.#cells, COUNTDOWN, after);
     Atomics.store(this.#cells, POINT, POINTS.indexOf(point) + 1);
   }
 
-  /** The next time that `point` is reached the worker stands still. Resolves when it does. */
+  /** Blocks the worker the next time that it reaches `point`. Resolves when it does. */
   async freeze(point: TransactionPoint): Promise<void> {
     Atomics.store(this.#cells, FROZEN, 0);
     Atomics.store(this.#cells, RELEASED, 0);
@@ -62,7 +61,7 @@ export class Faults {
     if (wait.async) await wait.value;
   }
 
-  /** Lets a frozen worker continue, into its failure. */
+  /** Lets a frozen worker continue and fail. */
   release(): void {
     this.#release(INTO_FAILURE);
   }
@@ -82,7 +81,7 @@ export class Faults {
   }
 }
 
-/** Fails at the point of the transaction that was reached, if a test asked for that. */
+/** Throws or blocks if a test has armed this point of the transaction. */
 export function failAt(cells: Cells, point: TransactionPoint): void {
   if (Atomics.load(cells, POINT) !== POINTS.indexOf(point) + 1) return;
   if (Atomics.sub(cells, COUNTDOWN, 1) !== 1) return;

@@ -8,20 +8,20 @@ import { inThisThread } from './sqlite.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
 
-/** What an engine logged at the level warn. */
+/** A warning that an engine logged. */
 export interface Warning {
   readonly fields: object;
   readonly message: string;
 }
 
-/** A folder with one database in it, which a test opens, closes and damages as it likes. */
+/** A folder with one database that a test opens, closes and damages. */
 export class SqliteFolder {
   readonly path: string;
   readonly clock = new FakeClock();
   readonly warnings: Warning[] = [];
   readonly #engines: Engine[] = [];
 
-  /** @param path an existing folder, left in place afterwards; without it one is made and removed */
+  /** @param path an existing folder, which is kept afterwards; default: a new one, which is removed */
   constructor(path?: string) {
     this.path = path ?? mkdtempSync(join(tmpdir(), 'quayside-sqlite-'));
     this.#isOwn = path === undefined;
@@ -33,7 +33,7 @@ export class SqliteFolder {
     return join(this.path, 'test.db');
   }
 
-  /** An engine on the folder's database, not yet started. */
+  /** Creates an engine on the folder's database, not yet started. */
   engine(
     settings: Readonly<Record<string, unknown>> = {},
     namespaces: readonly NamespacePolicy[] = PLAIN,
@@ -79,7 +79,7 @@ const PLAIN: readonly NamespacePolicy[] = [
 
 export const QUEUE = { ns: 'N', name: 'orders' };
 
-/** Runs a test on a folder of its own. */
+/** Runs a test with a new folder. */
 export async function withFolder(test: (folder: SqliteFolder) => Promise<void>): Promise<void> {
   const folder = new SqliteFolder();
   try {

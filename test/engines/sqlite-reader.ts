@@ -1,7 +1,7 @@
 import { FINISH } from '../../src/broker/queue.ts';
 /**
- * A process of its own that serves a namespace from memory and asks, as a user with the right `read` may, for ever
- * new names, while one queue is used. Prints what that queue then holds. The tests give it little memory.
+ * A program that serves a namespace from memory and, as a user with the right `read` may, reads ever new names while
+ * one queue is used. Prints the contents of that queue. Tests run it with little memory.
  */
 
 import type { Queue } from '../../src/broker/queue.ts';
@@ -20,7 +20,7 @@ const broker = brokerOn([{ policy, engine: opened.engine }], opened.clock);
 await broker.start();
 const namespace = broker.namespace(policy.name);
 
-/** What is expected of a name that no queue has. */
+/** Accepts the error that is expected for a name without a queue. @throws any other error */
 function isNotThere(error: unknown): void {
   if (!(error instanceof QuaysideError) || error.code !== 'element-not-found') throw error;
 }

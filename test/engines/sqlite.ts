@@ -20,7 +20,7 @@ import { Faults } from './sqlite-faults.ts';
 const DAY_MS = 24 * 3600 * 1000;
 const FILE = 'test.db';
 
-/** A folder of its own under the system's temporary one. */
+/** Creates a folder in the system's temporary folder. */
 export function temporaryFolder(): string {
   return mkdtempSync(join(tmpdir(), 'quayside-sqlite-'));
 }
@@ -38,9 +38,9 @@ export const SQLITE = durable('sqlite', {});
 export const NORMAL_SQLITE = durable('sqlite, durability normal', { durability: 'normal' });
 
 /**
- * The store without a thread of its own, which takes a tenth of a second of processor time to start: many tests open an
- * engine each. The model of files has the thread, and so have the contract of files in `npm run test:long` and tests
- * that stop it in the middle. What passes between the threads is copied here, too, by the same kind of port.
+ * Runs the store in this thread: starting one takes a tenth of a second of processor time, and many tests open an
+ * engine each. The model of files uses the real thread, and so do the contract of files in `npm run test:long` and
+ * tests that block it halfway. Messages between the two are copied here, too, by the same kind of port.
  */
 export const inThisThread = (): TestThread =>
   new TestThread((data) => {
@@ -87,7 +87,7 @@ function durable(name: string, settings: Readonly<Record<string, unknown>>): Eng
   };
 }
 
-/** A store in memory, started, that shares a clock with others. */
+/** Starts an in-memory engine that shares a clock with others. */
 export async function openMemory(options: OpenTestEngine, clock: FakeClock): Promise<Engine> {
   const engine = open(engineOptions({ ...options, ...inMemory(), clock }));
   await engine.start();
@@ -129,8 +129,8 @@ async function openFile(setUp: SqliteSetUp): Promise<DurableTestEngine> {
 }
 
 /**
- * What `kill -9` leaves: the worker stands still at the moment asked for while the files are copied, as
- * everything that it wrote so far is in the kernel's hands. Then it is ended and the copies take their place.
+ * Simulates `kill -9`: blocks the worker at the given moment and copies the files, since everything that it wrote so
+ * far is in the kernel's hands. Then stops the worker and restores the copies.
  */
 async function killed(
   engine: Engine,

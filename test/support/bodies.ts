@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { crc32, deflateSync, gzipSync } from 'node:zlib';
 import { seededRandom } from './random.ts';
 
-/** A body as a user would send it: real bytes with the type that belongs to them. */
+/** A body as a user would send it: real bytes with their content type. */
 export interface SampleBody {
   readonly name: string;
   readonly contentType: string;
@@ -10,7 +10,7 @@ export interface SampleBody {
   readonly bytes: Buffer;
 }
 
-/** The largest body that the server takes by default. */
+/** The largest body that the server accepts by default, bytes. */
 export const LARGEST_BODY = 1_048_576;
 
 const LOCK_FILE = new URL('../../package-lock.json', import.meta.url);
@@ -26,7 +26,7 @@ export function sampleBodies(): readonly SampleBody[] {
   return samples;
 }
 
-/** The sample of that name. @throws RangeError where there is none */
+/** Returns the sample of that name. @throws RangeError if there is none */
 export function sampleBody(name: string): SampleBody {
   const found = sampleBodies().find((sample) => sample.name === name);
   if (found === undefined) throw new RangeError(`There is no sample body named ${name}.`);
@@ -53,7 +53,7 @@ function sample(name: string, contentType: string, bytes: Buffer): SampleBody {
   return { name, contentType, contentEncoding: null, bytes };
 }
 
-/** Two-, three- and four-byte sequences, a byte order mark, both kinds of line end, combining marks. */
+/** Text with two-, three- and four-byte sequences, a byte order mark, both kinds of line end, combining marks. */
 function utf8Text(): string {
   const line = '\ufeffGrüße, naïve café, Ἑλλάς, Україна, 日本語, עברית, e\u0301, 👩‍🚀 𝄞\r\nsecond line\n';
   return line.repeat(20);

@@ -10,7 +10,7 @@ import { seededRandom } from './random.ts';
 
 export const SILENT_LOG = { debug: () => {}, info: () => {}, warn: () => {} };
 
-/** A namespace of a test: its policy, and the engine that keeps it. */
+/** A namespace of a test: its policy and its engine. */
 export interface TestNamespace {
   readonly policy: NamespacePolicy;
   readonly engine: Engine;
@@ -18,18 +18,18 @@ export interface TestNamespace {
   readonly maxExchanges?: number;
   readonly maxElements?: number;
   readonly maxBytes?: number;
-  /** What the node tells others of its configuration; nothing where not given. */
+  /** The configuration that the node publishes to other nodes; default: none. */
   readonly configured?: Configured;
 }
 
-/** A policy, in whose rules the options of the broker may stand as well. */
+/** A policy whose rules may also contain the options of the broker. */
 type TestPolicy = Omit<NamespacePolicy, 'queues'> & { readonly queues: readonly QueueRule<OwnOptions>[] };
 
 export function plain(name: string, policy: Partial<TestPolicy> = {}): NamespacePolicy {
   return { name, groups: null, deadLetter: null, retentionMs: null, ...policy };
 }
 
-/** The engine with signals as between processes, for several nodes in this one. */
+/** The engine with signals as between processes, to run several nodes in this one. */
 export function betweenProcesses(engine: Engine): Engine {
   const local = new LocalSignaller(SILENT_LOG);
   const signaller: Signaller = {
@@ -41,8 +41,8 @@ export function betweenProcesses(engine: Engine): Engine {
 }
 
 /**
- * A broker on engines that are started already. The caller starts and stops it.
- * @param seed another one for each further node on the same engines: it makes the node's id
+ * Creates a broker on engines that are already started. The caller starts and stops it. @param seed determines the
+ * node's id; different for each further node on the same engines
  */
 export function brokerOn(
   namespaces: readonly TestNamespace[],

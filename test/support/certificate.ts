@@ -3,7 +3,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** Writes a key and a certificate of its own for this machine, as PEM. */
+/** Writes a key and a self-signed certificate for this machine, as PEM. */
 export function writeCertificate(files: { cert: string; key: string }, commonName = 'localhost'): void {
   const curve = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1'];
   const names = ['-subj', `/CN=${commonName}`, '-addext', 'subjectAltName=DNS:localhost,IP:127.0.0.1'];
@@ -13,7 +13,7 @@ export function writeCertificate(files: { cert: string; key: string }, commonNam
   });
 }
 
-/** The same in memory. */
+/** Returns a key and a self-signed certificate, as PEM. */
 export function makeCertificate(commonName?: string): { cert: string; key: string } {
   const folder = mkdtempSync(join(tmpdir(), 'quayside-certificate-'));
   try {
@@ -25,15 +25,15 @@ export function makeCertificate(commonName?: string): { cert: string; key: strin
   }
 }
 
-/** What a client proves who it is by. */
+/** The certificate and key with which a client authenticates. */
 export interface ClientIdentity {
   readonly cert: string;
   readonly key: string;
 }
 
-/** Signs certificates of clients. */
+/** Signs client certificates. */
 export class CertificateAuthority {
-  /** Of the authority itself, PEM. */
+  /** The authority's own certificate, PEM. */
   readonly cert: string;
   readonly #key: string;
 
@@ -43,8 +43,8 @@ export class CertificateAuthority {
 
   /**
    * @param subject such as `/CN=test`
-   * @param days for how many it is valid from now on; negative: it has expired
-   * @param usage of the key, of which a client needs `clientAuth`
+   * @param days validity from now on; negative: it has expired
+   * @param usage of the key; a client needs `clientAuth`
    */
   sign(subject: string, { days = 2, usage = 'clientAuth' } = {}): ClientIdentity {
     const folder = mkdtempSync(join(tmpdir(), 'quayside-certificate-'));

@@ -4,13 +4,17 @@ interface Timer {
   readonly run: () => void;
 }
 
-/** A clock that stands still until a test moves it. Timers run inside `advance`, in the order of their moments. */
+/** A clock that stands still until a test advances it. Timers run inside `advance`, in the order of their moments. */
 export class FakeClock implements Clock {
-  /** From monotonic to wall time; kept, rather than both times, so that fractions cannot add up to another one. */
+  /**
+   * Difference between wall and monotonic time. Stored instead of both times, so that rounding of fractions cannot
+   * change it.
+   */
   #offset: number;
   #monotonic = 0;
   /**
-   * By moment, those of one moment in the order in which they were set: thousands of calls may have the same deadline.
+   * Timers by moment; those of one moment in the order in which they were set: thousands of calls may have the same
+   * deadline.
    */
   readonly #timers = new Map<number, Set<Timer>>();
   #pending = 0;
@@ -20,7 +24,7 @@ export class FakeClock implements Clock {
     this.#offset = now;
   }
 
-  /** Whole milliseconds, as the contract has it: timers may fall due between two. */
+  /** Whole milliseconds, as the contract requires: timers may fall due between two. */
   now(): number {
     return Math.floor(this.#monotonic + this.#offset);
   }
@@ -45,7 +49,7 @@ export class FakeClock implements Clock {
     return this.#pending;
   }
 
-  /** Lets time pass and runs what falls due, timers that those timers set included. */
+  /** Lets time pass and runs the timers that fall due, including those that such timers set. */
   advance(ms: number): void {
     const end = this.#monotonic + ms;
     for (let at = this.#firstMoment(); at <= end; at = this.#firstMoment()) {
@@ -79,8 +83,8 @@ export class FakeClock implements Clock {
 }
 
 /**
- * The clock of a node that is suspended for a minute when its timers are next due: it reads the replies of that time
- * later.
+ * The clock of a node that is suspended for a minute when its next timers fall due: it reads the replies of that minute
+ * afterwards.
  */
 export class SuspendedClock extends FakeClock {
   #suspendedMs = 0;
@@ -89,14 +93,14 @@ export class SuspendedClock extends FakeClock {
     return super.monotonic() + this.#suspendedMs;
   }
 
-  /** @param dueMs after which the timers are due whose lateness matters */
+  /** @param dueMs when the timers that should be late are due */
   suspend(dueMs = 5_000): void {
     this.#suspendedMs = 60_000;
     this.advance(dueMs);
   }
 }
 
-/** The same passing of time under a wall clock that shows another time, by `skewMs`. */
+/** Returns a clock that runs at the same speed, with a wall time that differs by `skewMs`. */
 export function skewed(clock: Clock, skewMs: number): Clock {
   return {
     now: () => clock.now() + skewMs,
@@ -105,13 +109,13 @@ export function skewed(clock: Clock, skewMs: number): Clock {
   };
 }
 
-/** How many times as long as it would an engine of a test waits for a server. */
+/** By which factor the timeouts of test engines are extended. */
 const PATIENCE = 8;
 
 /**
- * The clock by which engines of tests wait for servers that are there: a busy machine may take longer for a call of
- * some MiB, or ten thousand rows, than the service waits for it. Time-outs have tests of their own, with clocks that
- * these move.
+ * Returns a clock for the timeouts of test engines on servers that work: on a busy machine, a call of some MiB, or ten
+ * thousand rows, may take longer than the service waits for it. Timeouts have their own tests, whose clocks are
+ * advanced by the test.
  */
 export function patient(clock: Clock): Clock {
   return {

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 
-/** Compiles one file of C to a library for LD_PRELOAD, in the folder. Returns the library's path. */
+/** Compiles a C file to a library for LD_PRELOAD in the given folder. Returns the library's path. */
 export function compileLibrary(source: URL, folder: string): string {
   execFileSync('sh', [INSTALL, 'gcc', 'libc6-dev'], { stdio: ['ignore', 'ignore', 'inherit'] });
   const library = join(folder, `${basename(source.pathname, '.c')}.so`);

@@ -6,8 +6,8 @@ import { TARGETS } from './recorded-load.ts';
 const TIMEOUT_MS = 60_000;
 
 /**
- * Reserves and commits until every target of the load was empty three times in a row and its status counts
- * nothing. Answers a line for each target that cannot be emptied.
+ * Reserves and commits until every target of the load was empty three times in a row and its status shows no elements.
+ * Returns a line for each target that cannot be emptied.
  */
 export async function drain(url: string, history: History): Promise<string[]> {
   const http = new QueueClient({ url, maxSockets: 1 });

@@ -1,7 +1,7 @@
 import type { Delivery, NewElement } from '../../src/model/element.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
 
-/** A new element, plain and due at once but for what is given. A string body is stored as UTF-8 text. */
+/** Creates a new element; without fields it is plain and due immediately. A string body is stored as UTF-8 text. */
 export function newElement(
   fields: Partial<Omit<NewElement, 'body'>> & { body?: string | Uint8Array } = {},
 ): NewElement {
@@ -20,7 +20,7 @@ export function newElement(
   };
 }
 
-/** Elements with these bodies. */
+/** Creates elements with these bodies. */
 export function newElements(...bodies: readonly string[]): NewElement[] {
   return bodies.map((body) => newElement({ body }));
 }

@@ -3,7 +3,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import type { Storage } from '../../src/engine/storage.ts';
 import type { EngineUnderTest, OpenTestEngine, TestEngine } from '../engines.ts';
 
-/** The engine, with some verbs of its storage as a test has them; they may call those of the real one. */
+/** Returns the engine with some operations of its storage replaced; they may call the real ones. */
 export function engineWith(engine: Engine, verbs: (real: Storage) => Partial<Storage>): Engine {
   const own: Partial<Storage> = verbs(engine.storage);
   const storage = new Proxy(engine.storage, {
@@ -16,7 +16,7 @@ export function engineWith(engine: Engine, verbs: (real: Storage) => Partial<Sto
   return Object.create(engine, { storage: { value: storage } });
 }
 
-/** The same for verbs of its definitions. */
+/** The same for operations of its definitions. */
 export function engineWithDefinitions(
   engine: Engine,
   verbs: (real: Definitions) => Partial<Definitions>,
@@ -33,15 +33,12 @@ export function engineWithDefinitions(
   return Object.create(engine, { definitions: { value: definitions } });
 }
 
-/**
- * The engine as a node has it whose news of definitions are late: it gets no notification of changes, and finds what it
- * reads.
- */
+/** Returns the engine of a node that gets no notifications of changed definitions, and sees only what it reads. */
 export function engineWithoutNews(engine: Engine): Engine {
   return engineWithDefinitions(engine, () => ({ watch: () => () => {} }));
 }
 
-/** An engine that keeps neither expiries nor reasons, as `redis:list` is. */
+/** An engine that supports neither expiry nor reasons, like `redis:list`. */
 export function withoutExpiry(kind: EngineUnderTest): EngineUnderTest {
   const open = async (options: OpenTestEngine): Promise<TestEngine> => {
     const opened = await kind.open(options);

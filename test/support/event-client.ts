@@ -1,16 +1,16 @@
 import { type ClientRequest, type IncomingMessage, request } from 'node:http';
 
-/** One server-sent event, as a browser would pass it on. */
+/** One server-sent event, as a browser would dispatch it. */
 export interface ServerEvent {
   readonly event: string;
   readonly data: string;
-  /** Of the latest event that had one. */
+  /** The id of the latest event that had one. */
   readonly id: string;
 }
 
 export interface EventClientOptions {
   readonly url: string;
-  /** What follows the `?`. */
+  /** The query string, without `?`. */
   readonly query?: string;
   readonly credentials?: string;
   readonly lastEventId?: string;
@@ -19,18 +19,18 @@ export interface EventClientOptions {
 
 type Shown = Readonly<Record<string, unknown>>;
 
-/** Listens for events, and keeps the latest picture of each thing, as a console would. */
+/** Subscribes to events, and keeps the latest picture of each thing, as the console does. */
 export class EventClient {
   readonly events: ServerEvent[] = [];
   readonly comments: string[] = [];
-  /** By kind, and then by what names a thing. */
+  /** Pictures by kind, then by the key of the thing. */
   readonly pictures = new Map<string, Map<string, Shown>>();
   readonly opened: Promise<IncomingMessage>;
   lastEventId = '';
   retryMs: number | null = null;
   /** Whether the connection is closed. */
   isClosed = false;
-  /** Bytes that came. */
+  /** Number of bytes received. */
   bytes = 0;
   readonly #request: ClientRequest;
   #text = '';
@@ -68,7 +68,7 @@ export class EventClient {
     this.#request.end();
   }
 
-  /** Such as `queue('N', 'orders')?.size`. */
+  /** Returns the latest picture of a queue: `queue('N', 'orders')?.size`. */
   queue(ns: string, queue: string): Shown | undefined {
     return this.of('queues').find((one) => one.ns === ns && one.queue === queue);
   }

@@ -2,10 +2,10 @@ import type { DefinitionKind, Definitions } from '../../src/engine/definitions.t
 import { DefinitionsCache } from '../../src/engine/definitions-cache.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
 
-/** A cache of definitions as a node has it, with what it read and could not read. */
+/** A cache of definitions as in a node; records what it read and failed to read. */
 export interface Followed {
   readonly cache: DefinitionsCache;
-  /** Keys in the order in which they were read, those that are gone with a `-` in front. */
+  /** Keys in the order in which they were read; deleted ones have the prefix `-`. */
   readonly read: string[];
   readonly failures: unknown[];
 }

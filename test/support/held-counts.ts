@@ -1,16 +1,13 @@
 import type { Storage } from '../../src/engine/storage.ts';
 
-/**
- * Holds back what a queue holds, which is read to know whether it is full, and notes what the engine is given in that
- * time.
- */
+/** Delays the count that is read to know whether a queue is full, and records calls of the engine meanwhile. */
 export interface HeldCounts {
-  /** `insert` and `settle`, in the order in which the engine was given them. */
+  /** Calls of `insert` and `settle`, in the order in which the engine received them. */
   readonly calls: readonly string[];
-  /** Resolves when a count is asked for. */
+  /** Resolves when a count is requested. */
   readonly asked: Promise<void>;
   release(): void;
-  /** Releases it, and leaves the storage as it was. */
+  /** Releases the count and restores the storage. */
   end(): void;
 }
 

@@ -1,11 +1,11 @@
 import type { Storage } from '../../src/engine/storage.ts';
 
-/** Holds inserts back in front of an engine that stores nothing until it is released. */
+/** Inserts that are blocked before they reach the engine until they are released. */
 export interface HeldInserts {
-  /** Bytes of bodies that the engine was given, by queue. */
+  /** Bytes of the bodies passed to the engine, by queue. */
   readonly bytes: ReadonlyMap<string, number>;
   readonly total: number;
-  /** Of each insert, how long the engine had to reply when it was given it. */
+  /** For each insert, the time left for the engine to reply, ms. */
   readonly leftMs: readonly number[];
   release(): void;
 }

@@ -1,15 +1,15 @@
 import type { Storage } from '../../src/engine/storage.ts';
 
-/** Holds calls back in front of an engine that reads nothing until it is released. */
+/** Calls that are blocked before they reach the engine until they are released. */
 export interface HeldTakes {
-  /** The queues of the calls that the engine was given, in their order. */
+  /** The queues of the calls passed to the engine, in their order. */
   readonly queues: readonly string[];
-  /** Of each of them, how long the engine had to reply when it was given it. */
+  /** For each of them, the time left for the engine to reply, ms. */
   readonly leftMs: readonly number[];
   release(): void;
 }
 
-/** @param isHeld which queues; not given: all */
+/** @param isHeld selects the queues whose takes are blocked; default: all */
 export function holdTakes(storage: Storage, isHeld = (_queue: string): boolean => true): HeldTakes {
   const take = storage.take.bind(storage);
   const gate = new Gate(isHeld, () => {
@@ -22,7 +22,7 @@ export function holdTakes(storage: Storage, isHeld = (_queue: string): boolean =
   return gate;
 }
 
-/** The same for scans. */
+/** Blocks scans in the same way. */
 export function holdScans(storage: Storage, isHeld: (queue: string) => boolean): HeldTakes {
   const scan = storage.scan.bind(storage);
   const gate = new Gate(isHeld, () => {

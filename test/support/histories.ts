@@ -8,8 +8,8 @@ interface HistoryOptions {
 }
 
 /**
- * Runs random histories of commands, and shrinks the first that fails. The error begins with the environment that
- * replays it: fast-check needs the seed, the path to the history, and which of its commands were run.
+ * Runs random histories of commands, and shrinks the first one that fails. The error starts with the environment
+ * variables that replay it: fast-check needs the seed, the path to the history, and which of its commands were run.
  */
 export async function checkHistories<Model extends object, Real>(
   commands: fc.Arbitrary<fc.AsyncCommand<Model, Real>>[],

@@ -17,18 +17,20 @@ import {
   tellStories,
 } from './history-story.ts';
 
-/** The judgement over one history. All lists but `eaten`, `overtaken` and `recovered` are violations. */
+/** The result of checking one history. All lists except `eaten`, `overtaken` and `recovered` are violations. */
 export interface Verdict extends Found {
-  /** Acknowledged inserts that some group never got, beyond what unknown pops may have eaten. */
+  /** Acknowledged inserts that some group never received, and that no pop of unknown outcome can account for. */
   readonly lost: readonly Violation[];
-  /** Acknowledged, never delivered, each matched with an unknown pop of its own that may have taken it. */
+  /** Acknowledged and never delivered, each matched with a different pop of unknown outcome that may have taken it. */
   readonly eaten: readonly Violation[];
-  /** Delivered after a younger element of their producer, each matched with a take of its own that may have held it. */
+  /**
+   * Delivered after a younger element of the same producer, each matched with a different take that may have held it.
+   */
   readonly overtaken: readonly Violation[];
   /** Values whose insert had an unknown outcome and that were delivered: allowed. */
   readonly recovered: readonly string[];
   readonly counts: Counts;
-  /** From eligible to received, for gets that were already waiting; whole milliseconds of wall time. */
+  /** Time from eligible to received, for gets that were already waiting; whole milliseconds of wall time. */
   readonly wakeUp: { readonly count: number; readonly p50: number; readonly p99: number };
 }
 
@@ -36,24 +38,26 @@ export interface Counts {
   readonly inserts: OutcomeCounts;
   readonly takes: OutcomeCounts;
   readonly settles: OutcomeCounts;
-  /** Takes that handed something out. */
+  /** Number of takes that returned an element. */
   readonly deliveries: number;
   readonly crashes: number;
 }
 
 export type OutcomeCounts = Readonly<Record<Outcome, number>>;
 
-/** How long after its response a take may still be executed. */
+/** How long after its response a take may still be executed, ms. */
 const LATEST_TAKE_MS = 30_000;
 
 export interface CheckOptions {
-  /** Also check that elements of one producer come in the order of their inserts, where nothing moved them. */
+  /**
+   * Also check that elements of one producer are delivered in the order of their inserts, unless something moved them.
+   */
   readonly fifo?: boolean;
 }
 
 /**
- * Decides over a finished history whose queues were healed and drained. Values are unique, so checking each
- * value on its own, and counting, is enough; the work grows with the number of operations.
+ * Checks a finished history whose queues were healed and drained. Values are unique, so it is enough to check each
+ * value on its own, and to count; the work grows with the number of operations.
  */
 export function checkHistory(operations: readonly Operation[], options: CheckOptions = {}): Verdict {
   const { stories, strangers, around } = tellStories(operations);
@@ -76,7 +80,7 @@ export function checkHistory(operations: readonly Operation[], options: CheckOpt
   };
 }
 
-/** What the verdict holds against the server, one line each; empty where all is well. */
+/** Describes the violations of a verdict, one line each; empty if there are none. */
 export function faultsOf(verdict: Verdict): string[] {
   const lines = (kind: string, list: readonly Violation[]): string[] =>
     list.map(
@@ -102,15 +106,15 @@ function isRecovered(story: Story): boolean {
   return delivered && !isAcknowledged(story) && story.inserts.some(({ outcome }) => outcome === 'unknown');
 }
 
-/** An acknowledged insert that some group never got. */
+/** An acknowledged insert that some group never received. */
 interface Absent extends Violation {
-  /** It may be stored from here on: an insert without a reply comes before its repeat that has one. */
+  /** The element may be stored from then on: an insert without a reply precedes its repeat that has one. */
   readonly invokedAt: number;
 }
 
 /**
- * Every absence is laid to an unknown pop of the same queue and group that ended after the insert began,
- * each pop used once: it can have eaten one element. What no pop is left for is lost.
+ * Attributes every absence to a pop of unknown outcome of the same queue and group that ended after the insert began.
+ * Each pop is used once, as it can have taken one element. Absences without a pop left are losses.
  */
 function missing(stories: readonly Story[], around: Surroundings): Pick<Verdict, 'lost' | 'eaten'> {
   const absent = new Map<string, Absent[]>();
@@ -159,9 +163,9 @@ interface First {
 }
 
 /**
- * Looks for an element that was handed out before a get for an older one of its producer was even invoked. A take
- * returns what is ready. So an engine that executes a take whose reply is lost holds an element that is not ready until
- * the take is undone, and younger ones come first. Each such case is laid to such a take of its own, and returned.
+ * Finds elements that were delivered before a get for an older element of the same producer was even invoked. A take
+ * returns what is ready. If an engine executes a take whose reply is lost, the element is not ready until the take is
+ * undone, and younger ones are delivered first. Each such case is attributed to a different such take, and returned.
  */
 function checkOrder(stories: readonly Story[], around: Surroundings, found: Found): Violation[] {
   const overtaken: Violation[] = [];
@@ -184,13 +188,13 @@ function checkOrder(stories: readonly Story[], around: Surroundings, found: Foun
   return overtaken;
 }
 
-/** By queue and group, those whose place in the order nothing can have changed. */
+/** First deliveries by queue and group, of elements whose place in the order cannot have changed. */
 function firstDeliveries(stories: readonly Story[]): Map<string, First[]> {
   const targets = new Map<string, First[]>();
   for (const story of stories) {
     const [insert] = story.inserts;
     if (insert === undefined || story.inserts.length > 1) continue;
-    // A delayed element has a maturity of its own; only those eligible at insertion are comparable.
+    // Only elements that were eligible at insertion are comparable; a delayed one is ordered by its maturity.
     if (insert.eligibleWallAt > insert.invokedWallAt) continue;
     for (const { group, deliveries } of story.groups.values()) {
       const [first] = deliveries;
@@ -204,7 +208,7 @@ function firstDeliveries(stories: readonly Story[]): Map<string, First[]> {
   return targets;
 }
 
-/** Pairs of one producer where the younger one had come before a get for the older one was invoked. */
+/** Pairs of elements of one producer whose younger one was delivered before a get for the older one was invoked. */
 function reordered(firsts: readonly First[]): [older: First, younger: First][] {
   const pairs: [First, First][] = [];
   const earliest = new Map<string, First>();
@@ -219,8 +223,8 @@ function reordered(firsts: readonly First[]): [older: First, younger: First][] {
 }
 
 /**
- * An engine that was frozen or cut off may execute a take long after it was answered: Redis rejects those sent more
- * than 30 s ago.
+ * Whether a take may have held the older element. An engine that was frozen or cut off may execute a take long after
+ * its response: Redis rejects those sent more than 30 s ago.
  */
 function mayHaveHeld(take: TakeOperation, older: First, younger: First): boolean {
   return take.invokedAt < younger.take.endedAt && take.endedAt + LATEST_TAKE_MS > older.insert.invokedAt;

@@ -10,7 +10,7 @@ import {
   type Surroundings,
 } from './history-story.ts';
 
-/** One thing that must not happen, described so that a person can find it in the history. */
+/** One violation of the rules, described so that a person can find it in the history. */
 export interface Violation {
   readonly value: string;
   readonly group: string;
@@ -18,19 +18,21 @@ export interface Violation {
 }
 
 export interface Found {
-  /** Handed out but never attempted, refused, for another group, or not the same bytes and headers. */
+  /**
+   * Delivered although its insert was never sent or was rejected, or to another group, or with other bytes or headers.
+   */
   readonly unexpected: Violation[];
   readonly duplicated: Violation[];
-  /** Before its maturity, or before its own insert was invoked. */
+  /** Delivered before its maturity, or before its insert was invoked. */
   readonly early: Violation[];
   readonly wrongTries: Violation[];
   readonly outOfOrder: Violation[];
 }
 
-/** Wall clocks are read in whole milliseconds, so a moment may look this much too early. */
+/** Wall clocks are read in whole milliseconds, so a moment may seem this much too early. */
 const TOLERANCE_MS = 1;
 
-/** Applies the rules that look at one value at a time. */
+/** Applies the rules that concern a single value. */
 export function checkStory(story: Story, around: Surroundings, found: Found): void {
   checkIds(story, found);
   for (const group of story.groups.values()) {
@@ -63,7 +65,7 @@ function checkExpected(story: Story, { group }: GroupStory, { handed }: Delivere
   for (const difference of differences(insert.content, handed.content)) add(difference);
 }
 
-/** What changed between the insert and the delivery, in words; empty where nothing did. */
+/** Describes the differences between the inserted and the delivered content; empty if there are none. */
 function differences(given: Content, got: Content): string[] {
   const changes: string[] = [];
   if (given.bytes !== got.bytes) changes.push(`the body has ${got.bytes} bytes instead of ${given.bytes}`);
@@ -98,8 +100,8 @@ function checkEarly(story: Story, group: GroupStory, at: number, found: Found): 
 }
 
 /**
- * Each reservation ends in at most one failed try, and each acknowledged rollback under a token in exactly
- * one; a reserve of unknown outcome, or one during an outage, may have been one of this element.
+ * Checks the tries: each reservation ends in at most one failed try, and each acknowledged rollback with a token in
+ * exactly one. A reserve of unknown outcome, or one during an outage, may have reserved this element.
  */
 function checkTries(story: Story, group: GroupStory, at: number, around: Surroundings, found: Found): void {
   const delivered = group.deliveries[at];
@@ -126,7 +128,7 @@ function checkTries(story: Story, group: GroupStory, at: number, around: Surroun
   }
 }
 
-/** Counts reserves that may have held this value before the delivery without anybody having seen it. */
+/** Counts reserves that may have reserved this value before the delivery without any client having seen it. */
 function unseenReserves(story: Story, group: GroupStory, delivered: Delivered, around: Surroundings): number {
   const from = firstInvokedAt(story);
   let count = 0;
@@ -137,7 +139,7 @@ function unseenReserves(story: Story, group: GroupStory, delivered: Delivered, a
   return count;
 }
 
-/** A second delivery needs a reason: the one before was a reserve that may have ended without a commit. */
+/** A second delivery needs a reason: the previous one was a reserve that may have ended without a commit. */
 function checkRepeat(story: Story, group: GroupStory, at: number, around: Surroundings, found: Found): void {
   const [before, delivered] = [group.deliveries[at - 1], group.deliveries[at]];
   if (before === undefined || delivered === undefined) return;
@@ -146,7 +148,7 @@ function checkRepeat(story: Story, group: GroupStory, at: number, around: Surrou
   found.duplicated.push({ value: story.value, group: group.group, what: `it was handed out again ${cause}` });
 }
 
-/** Null where the second delivery is as it should be. */
+/** Returns why the second delivery is a violation; null if it is allowed. */
 function causeOfRepeat(
   group: GroupStory,
   before: Delivered,
@@ -178,7 +180,7 @@ function mayHaveEnded(group: GroupStory, before: Delivered, after: Delivered, ar
   return crashedBetween(around, before.take.invokedAt, after.take.endedAt);
 }
 
-/** Whether the server was killed at some moment of that span. */
+/** Whether the server was killed during that time. */
 export function crashedBetween({ crashes }: Surroundings, from: number, until: number): boolean {
   let [low, high] = [0, crashes.length];
   while (low < high) {
@@ -202,18 +204,18 @@ function checkCommits(story: Story, group: GroupStory, found: Found): void {
   }
 }
 
-/** Whether that settle named the reservation of that delivery by its token. */
+/** Whether the settle named the reservation of this delivery by its token. */
 function fencedBy(settle: SettleOperation, delivered: Delivered | undefined): boolean {
   return settle.token !== null && delivered !== undefined && settle.token === delivered.handed.token;
 }
 
-/** A delivery that nobody could expect: recorded under the value that it claims. */
+/** A violation for a delivery of a value that was never inserted. */
 export function strangeDelivery({ take, handed }: Delivered): Violation {
   const value = handed.value ?? `(no value, id ${handed.id})`;
   return { value, group: take.group, what: 'nobody tried to insert it' };
 }
 
-/** Whether a delivery is the first of an element whose place in the order nothing can have changed. */
+/** Whether a delivery is the first one of an element whose place in the order cannot have changed. */
 export function keepsItsPlace(story: Story, delivered: Delivered): boolean {
   const [insert] = story.inserts;
   return insert !== undefined && isAcknowledged(story) && delivered.handed.tries === insert.tries;

@@ -10,49 +10,54 @@ import type {
 /** Everything that happened to one value. */
 export interface Story {
   readonly value: string;
-  /** More than one only where an insert was repeated under its idempotency key. */
+  /** More than one only if an insert was repeated with its idempotency key. */
   readonly inserts: InsertOperation[];
   /** By consumer group; the groups of the insert are there even if nothing was delivered. */
   readonly groups: Map<string, GroupStory>;
 }
 
-/** What one consumer group saw of a value. */
+/** Everything that one consumer group did with a value. */
 export interface GroupStory {
   readonly group: string;
-  /** Sorted by when their answers came. */
+  /** Sorted by the time of their replies. */
   readonly deliveries: Delivered[];
   readonly settles: SettleOperation[];
 }
 
-/** A take that handed something out. */
+/** A take that returned an element. */
 export interface Delivered {
   readonly take: TakeOperation;
   readonly handed: Handed;
 }
 
-/** What a single value's story cannot know: crashes, and takes that may have held it without anybody having seen it. */
+/**
+ * Facts outside of a single value's story: crashes, and takes that may have held it without any client having seen it.
+ */
 export interface Surroundings {
-  /** Sorted. */
+  /** Sorted by time. */
   readonly crashes: readonly CrashOperation[];
   /** Takes of unknown outcome, by {@link queueGroupOf}, sorted by their start. */
   readonly unknownTakes: ReadonlyMap<string, readonly TakeOperation[]>;
-  /** The same with those during an outage, however they ended: a node takes again for a client that still waits. */
+  /**
+   * The same, including all takes during an outage, however they ended: a node repeats a take for a client that still
+   * waits.
+   */
   readonly unseenTakes: ReadonlyMap<string, readonly TakeOperation[]>;
 }
 
 export interface Telling {
   readonly stories: Story[];
-  /** Deliveries of values that nobody tried to insert. */
+  /** Deliveries of values that were never inserted. */
   readonly strangers: Delivered[];
   readonly around: Surroundings;
 }
 
-/** A queue as one group sees it: where a take of unknown outcome may have eaten something. */
+/** Key of a queue and group: a take of unknown outcome may have taken an element from there. */
 export function queueGroupOf(queue: string, group: string): string {
   return `${queue}\u0000${group}`;
 }
 
-/** Sorts a history into one story per value. Three passes over the operations. */
+/** Groups a history into one story per value, in three passes over the operations. */
 export function tellStories(operations: readonly Operation[]): Telling {
   const stories = new Map<string, Story>();
   for (const operation of operations) if (operation.kind === 'insert') addInsert(stories, operation);
@@ -86,7 +91,7 @@ function isDuring({ invokedAt, endedAt }: Operation, spans: readonly Operation[]
   return spans.some((span) => span.invokedAt <= endedAt && invokedAt <= span.endedAt);
 }
 
-/** Sorts a take by {@link queueGroupOf}. */
+/** Adds a take to those of its {@link queueGroupOf}. */
 function addTo(takes: Map<string, TakeOperation[]>, take: TakeOperation): void {
   const target = queueGroupOf(take.queue, take.group);
   const list = takes.get(target);
@@ -126,7 +131,7 @@ function groupOf(story: Story, group: string): GroupStory {
   return found;
 }
 
-/** When an insert was first invoked, its repeats under one idempotency key included. */
+/** When the insert of a value was first invoked; repeats with the same idempotency key count as one. */
 export function firstInvokedAt(story: Story): number {
   return Math.min(...story.inserts.map((insert) => insert.invokedAt));
 }
@@ -140,10 +145,10 @@ export function isAcknowledged(story: Story): boolean {
 }
 
 const STORIES_SHOWN = 3;
-/** How long before and after a value's own operations those of its queue are shown. */
+/** How long before and after a value's own operations those of its queue are printed, ms. */
 const AROUND_MS = 3000;
 
-/** The history of the first values concerned, and of their queues around them: a line for each operation. */
+/** Prints the history of the first affected values, and of their queues at that time: a line for each operation. */
 export function storiesOf(
   concerned: readonly { readonly value: string; readonly group: string }[],
   operations: readonly Operation[],
@@ -157,8 +162,8 @@ export function storiesOf(
 }
 
 /**
- * What happened to a value, and around it in its queue: crashes, outages, and every operation that was not
- * acknowledged, since one of these may have taken it.
+ * Returns the operations on a value, and those at that time in its queue: crashes, outages, and every operation that
+ * was not acknowledged, since one of these may have taken it.
  */
 function operationsAround(operations: readonly Operation[], value: string, group: string): Operation[] {
   const own = operations.filter((operation) => valueIn(operation) === value);

@@ -1,22 +1,22 @@
 import { hash } from 'node:crypto';
 
 /**
- * What clients of a queue saw, one record per operation, for the checker in `history-check.ts`.
+ * Operations of the clients of a queue as the clients saw them, for the checker in `history-check.ts`.
  *
- * Two clocks on purpose: `…At` is monotonic (`performance.now()`) and decides what came before what;
- * `…WallAt` is wall time, comparable with maturities and lease ends, which are the server's.
+ * There are two clocks: `…At` is monotonic (`performance.now()`) and decides the order of operations; `…WallAt` is wall
+ * time, comparable with maturities and lease ends, which are the server's.
  */
 export type Operation = InsertOperation | TakeOperation | SettleOperation | CrashOperation | OutageOperation;
 
 /**
- * `ok`: answered yes. `fail`: answered no, or never sent: nothing happened. `unknown`: sent, and no answer
- * or one that does not say (a reset, a timeout, a 5xx that is not a refusal).
+ * `ok`: acknowledged. `fail`: rejected, or never sent: nothing happened. `unknown`: sent, without a reply or with one
+ * that leaves it open (a reset, a timeout, a 5xx that is not a rejection).
  */
 export type Outcome = 'ok' | 'fail' | 'unknown';
 
 interface Timed {
   readonly client: string;
-  /** Rises with every operation of a client. */
+  /** Number of the operation, increasing for each client. */
   readonly seq: number;
   /** Namespace and queue as one string. */
   readonly queue: string;
@@ -25,21 +25,19 @@ interface Timed {
   readonly invokedWallAt: number;
   readonly endedWallAt: number;
   readonly outcome: Outcome;
-  /**
-   * What `outcome` was concluded from: the status of the reply, with its body if it is an error, or why there was none.
-   */
+  /** The basis of `outcome`: the status of the reply, with its body if it is an error, or why there was none. */
   readonly reply?: string;
 }
 
 export interface InsertOperation extends Timed {
   readonly kind: 'insert';
-  /** Unique in the history, but for repeats of one insert under one idempotency key. */
+  /** Unique in the history, except for repeats of one insert with its idempotency key. */
   readonly value: string;
   readonly id: string | null;
-  /** The earliest wall moment at which the element may be handed out. */
+  /** The earliest wall time at which the element may be delivered. */
   readonly eligibleWallAt: number;
   readonly tries: number;
-  /** Groups that must get it; `['']` on a plain queue. */
+  /** Groups that must receive it; `['']` on a plain queue. */
   readonly groups: readonly string[];
   readonly content: Content;
 }
@@ -47,12 +45,12 @@ export interface InsertOperation extends Timed {
 export interface TakeOperation extends Timed {
   readonly kind: 'pop' | 'reserve';
   readonly group: string;
-  /** What was handed out; null where nothing was, or nobody knows. */
+  /** The delivered element; null if there was none, or nobody knows. */
   readonly delivery: Handed | null;
 }
 
 export interface Handed {
-  /** Null where the value could not be read from what came. */
+  /** Null if the value could not be read from the response. */
   readonly value: string | null;
   readonly id: string;
   readonly tries: number;
@@ -66,29 +64,29 @@ export interface SettleOperation extends Timed {
   readonly kind: 'commit' | 'rollback';
   readonly group: string;
   readonly value: string;
-  /** The token that was sent; null where the settle was by id alone. */
+  /** The token that was sent; null if the settle named only the id. */
   readonly token: string | null;
-  /** Rollback: the earliest wall moment at which the element may be handed out again. */
+  /** For a rollback: the earliest wall time at which the element may be delivered again. */
   readonly eligibleWallAt: number;
 }
 
-/** The server was killed; `endedAt` is when it was seen to be gone. */
+/** The server was killed; `endedAt` is when it was found to be gone. */
 export interface CrashOperation extends Timed {
   readonly kind: 'crash';
 }
 
 /**
- * A node could not reach the engine, or its replies were lost. What it reserved then nobody received, and the lease may
- * end, which counts a try, before that node can undo it.
+ * A node could not reach the engine, or its replies were lost. No client received what it reserved then, and the lease
+ * may expire, which counts a try, before that node can undo the take.
  */
 export interface OutageOperation extends Timed {
   readonly kind: 'outage';
 }
 
-/** What a consumer must get back, in a form that compares cheaply. */
+/** The content that a consumer must receive, in a form that is cheap to compare. */
 export interface Content {
   readonly bytes: number;
-  /** Of the body. */
+  /** Digest of the body. */
   readonly digest: string;
   readonly contentType: string;
   readonly contentEncoding: string | null;
@@ -111,7 +109,7 @@ export function contentOf(
   };
 }
 
-/** Gathers operations of all clients, in the order in which they ended. */
+/** Collects the operations of all clients, in the order in which they ended. */
 export class History {
   readonly operations: Operation[] = [];
   readonly #seqs = new Map<string, number>();

@@ -1,6 +1,6 @@
 import { Agent, request as httpRequest, type IncomingMessage } from 'node:http';
 
-/** An answer as it came: nothing decoded, nothing thrown for a status. */
+/** A response as received: nothing is decoded, and no status is thrown. */
 export interface Answer {
   readonly status: number;
   readonly reason: string;
@@ -15,11 +15,11 @@ export interface RequestOptions {
   readonly query?: Query;
   readonly headers?: Readonly<Record<string, string | string[]>>;
   readonly body?: Uint8Array | string;
-  /** Aborting it closes the connection at once, as a client that went away. */
+  /** Aborting it closes the connection immediately, as a client that disconnects. */
   readonly signal?: AbortSignal;
 }
 
-/** Values are percent-encoded; an array repeats the parameter; undefined leaves it out. */
+/** Values are percent-encoded; an array repeats the parameter; undefined omits it. */
 export type Query = Readonly<Record<string, string | number | boolean | readonly string[] | undefined>>;
 
 export interface InsertOptions extends RequestOptions {
@@ -45,17 +45,17 @@ export interface SettleOptions extends RequestOptions {
 }
 
 export interface ClientOptions {
-  /** Such as `http://127.0.0.1:3444`; a function is asked at every request (a server that moves). */
+  /** Such as `http://127.0.0.1:3444`; a function is called at every request (for a server whose port changes). */
   readonly url: string | (() => string);
   /** `name:password`; null sends no credentials. */
   readonly credentials?: string | null;
-  /** Connections kept at most; default: as many as there are requests at once. */
+  /** Maximum number of connections; default: as many as there are concurrent requests. */
   readonly maxSockets?: number;
 }
 
 /**
- * One user of the HTTP interface, over keep-alive connections. Names are percent-encoded here, so tests give
- * them as a person would say them; `request` sends a path as it is. Rejects only where no whole answer came.
+ * One user of the HTTP interface, over keep-alive connections. Names are percent-encoded here; `request` sends a path
+ * as it is. Promises are rejected only if no complete response arrived.
  */
 export class QueueClient {
   readonly #agent: Agent;
@@ -70,7 +70,7 @@ export class QueueClient {
       credentials === null ? null : `Basic ${Buffer.from(credentials).toString('base64')}`;
   }
 
-  /** Closes every connection, those of unanswered requests included. */
+  /** Closes every connection, including those of pending requests. */
   close(): void {
     this.#agent.destroy();
   }
@@ -85,7 +85,7 @@ export class QueueClient {
     return this.request('PUT', queuePath(ns, queue), { ...rest, headers, query, body });
   }
 
-  /** Inserts many, each a line: an object becomes JSON, a string is the line as it is. */
+  /** Inserts many elements, one per line: an object becomes JSON, a string is sent as it is. */
   insertLines(
     ns: string,
     queue: string,
@@ -96,7 +96,7 @@ export class QueueClient {
     return this.insertMany(ns, queue, body, 'application/x-ndjson', options);
   }
 
-  /** Inserts many, in a body of any form. */
+  /** Inserts many elements with a body of any format. */
   insertMany(
     ns: string,
     queue: string,
@@ -226,17 +226,17 @@ export class QueueClient {
   }
 }
 
-/** The path of a queue, names percent-encoded. */
+/** Returns the path of a queue, with percent-encoded names. */
 export function queuePath(ns: string, queue: string): string {
   return `/q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
 }
 
-/** The body as JSON, of the shape that the caller expects. @throws SyntaxError where it is none */
+/** Parses the body as JSON; its shape is not checked. @throws SyntaxError if it is not JSON */
 export function jsonOf<T>(answer: Answer): T {
   return JSON.parse(answer.body.toString('utf8')) as T;
 }
 
-/** The element headers of an answer, without their prefix. */
+/** Returns the element headers of a response, without their prefix. */
 export function elementHeadersOf(answer: Answer): Map<string, string> {
   const found = new Map<string, string>();
   for (let at = 0; at + 1 < answer.rawHeaders.length; at += 2) {
@@ -247,7 +247,7 @@ export function elementHeadersOf(answer: Answer): Map<string, string> {
   return found;
 }
 
-/** A header that must be there. @throws Error that shows the status and the body where it is not */
+/** Returns a header that must exist. @throws Error with the status and the body if it does not */
 export function headerOf(answer: Answer, name: string): string {
   const value = answer.headers[name];
   if (value === undefined) {

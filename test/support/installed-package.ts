@@ -8,11 +8,13 @@ import { promisify } from 'node:util';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const run = promisify(execFile);
 
-/** What `npm pack` makes of this tree, installed in an empty folder without optional packages. */
+/** The package that `npm pack` creates from this tree, installed in an empty folder without optional packages. */
 export class InstalledPackage {
   readonly folder: string;
   readonly tarball: string;
-  /** For programs of the package: this Node goes first, as on a machine where it is the system's. */
+  /**
+   * Environment for programs of the package: this Node comes first in PATH, as on a machine where it is the system's.
+   */
   readonly env: NodeJS.ProcessEnv;
 
   private constructor(folder: string, tarball: string, env: NodeJS.ProcessEnv) {
@@ -25,7 +27,7 @@ export class InstalledPackage {
     const folder = await mkdtemp(join(tmpdir(), 'quayside-package-'));
     const env = { ...process.env, PATH: [dirname(process.execPath), process.env.PATH].join(delimiter) };
     try {
-      // The commands of docs/get-started. By .npmrc, npm pack runs no scripts: it does not build by itself.
+      // The commands of docs/get-started. Because of .npmrc, npm pack runs no scripts, so it does not build by itself.
       await run('npm', ['run', 'build'], { cwd: ROOT, env });
       await run('npm', ['pack', '--pack-destination', folder], { cwd: ROOT, env });
       const [name = ''] = await readdir(folder);

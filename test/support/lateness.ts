@@ -1,10 +1,10 @@
 const EVERY_MS = 10;
-/** A machine with nothing to do is that late, too. */
+/** Timers are this late even on an idle machine, ms. */
 const USUAL_MS = 5;
 
 /**
- * How late the timers of this process ran, in all: what a busy machine adds to whatever a process waits for. Measured
- * here and not in the program under test, whose own delays are none of the machine.
+ * Measures how late the timers of this process ran in total: the delay that a busy machine adds to everything a process
+ * waits for. Measured here and not in the program under test, whose own delays are not the machine's.
  */
 export class Lateness {
   readonly #timer: NodeJS.Timeout;

@@ -6,7 +6,7 @@ import { after, before } from 'node:test';
 import { ConfigError, type ConfigProblem, type LoadedConfig, loadConfig } from '../../src/config/load.ts';
 import type { Config } from '../../src/config/options.ts';
 
-/** Where the files of this test file are; removed after its last test. */
+/** The folder of the files that this test file writes; removed after its last test. */
 export let folder: string;
 
 before(async () => {
@@ -15,7 +15,7 @@ before(async () => {
 
 after(() => rm(folder, { recursive: true }));
 
-/** Loads a file of this text, or none. */
+/** Loads the configuration from a file with this text; null: without a file. */
 export async function load(text: string | null, env: NodeJS.ProcessEnv = {}): Promise<LoadedConfig> {
   if (text === null) return loadConfig({ file: null, env, cwd: folder });
   await writeFile(join(folder, 'quayside.yaml'), text);

@@ -4,7 +4,7 @@ import { runInNewContext } from 'node:vm';
 setFlagsFromString('--expose-gc');
 const collect = runInNewContext('gc') as () => void;
 
-/** Bytes of the heap and of buffers that are in use, garbage not counted. */
+/** Returns the bytes of heap and buffers in use, without garbage. */
 export async function memoryInUse(): Promise<number> {
   for (let i = 0; i < 3; i++) {
     await new Promise(setImmediate);
@@ -14,7 +14,7 @@ export async function memoryInUse(): Promise<number> {
   return heapUsed + external + arrayBuffers;
 }
 
-/** Allocates more than what is left of the block that small buffers share: the next one begins another. */
+/** Allocates more than the rest of the block that small buffers share, so that the next buffer starts a new block. */
 export function useUpBlock(): void {
   for (let bytes = 0; bytes <= Buffer.poolSize; bytes += 1024) Buffer.allocUnsafe(1024);
 }

@@ -2,13 +2,13 @@ import assert from 'node:assert/strict';
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 
-/** A block of code of a page of documentation. */
+/** A code block of a documentation page. */
 export interface Block {
   readonly language: string;
   readonly text: string;
 }
 
-/** One shell that is given a command at a time, as somebody pastes them. */
+/** A shell that gets one command at a time, as if a user pasted them. */
 export class Shell {
   readonly #child: ChildProcess;
   readonly #ended: Promise<unknown>;
@@ -50,7 +50,7 @@ export class Shell {
   }
 }
 
-/** The blocks of a page. One in a list is indented, and comes without that; one marked `no-run` is left out. */
+/** Returns the code blocks of a page, without the indentation of lists, and without those marked `no-run`. */
 export function blocksOf(markdown: string): Block[] {
   return [...markdown.matchAll(/^( *)```(\w*)( no-run)?\n(.*?)^ *```$/gms)]
     .filter(([, , , noRun]) => noRun === undefined)
@@ -61,8 +61,8 @@ export function blocksOf(markdown: string): Block[] {
 }
 
 /**
- * Blocks that no test runs, by page and languages: they install something, or signal the reader's own server.
- * `test/unit/docs-commands.test.ts` checks what they name against the code.
+ * Blocks that no test runs, by page and language: they install something, or signal the reader's own server.
+ * `test/unit/docs-commands.test.ts` checks the names in them against the code.
  */
 export const CHECKED_BLOCKS: readonly string[] = [
   'engines/sqlite.md sh',
@@ -74,7 +74,7 @@ export const CHECKED_BLOCKS: readonly string[] = [
   'sdk/python.md sh',
 ];
 
-/** Whether one of the keys, a page or a folder with languages, is about this block. */
+/** Whether one of the keys, each a page or a folder with languages, covers this block. */
 export function isListed(keys: readonly string[], page: string, language: string): boolean {
   return keys.some((key) => {
     const [where = '', ...languages] = key.split(' ');
@@ -82,7 +82,7 @@ export function isListed(keys: readonly string[], page: string, language: string
   });
 }
 
-/** Whole commands of a block: a line that a shell would ask to be continued is joined with the next. */
+/** Splits a block into commands: a line that a shell would ask to continue is joined with the next. */
 export function commandsOf(text: string): string[] {
   const commands: string[] = [];
   let command = '';

@@ -9,30 +9,30 @@ import { freePort } from './redis-servers.ts';
 
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 const DEBIAN_FOLDER = '/usr/lib/postgresql';
-/** PostgreSQL refuses to run as root; Debian's package makes this user. */
+/** PostgreSQL refuses to run as root; Debian's package creates this user. */
 const SERVICE_USER = 'postgres';
 const PASSWORD = 'for tests only: /?#@:%';
 const READY_TIMEOUT_MS = 60_000;
 const MAX_TRIES = 5;
-/** A standby accepts only connections that read. */
+/** A standby accepts read-only connections. */
 const READY_LINE = /database system is ready to accept (?:read.only )?connections/;
 
-/** Names a folder of `makeTemplate`, to be copied for each server. */
+/** Environment variable with a folder from `makeTemplate`, which is copied for each server. */
 export const POSTGRES_TEMPLATE = 'TEST_RUN_POSTGRES_TEMPLATE';
 
 export interface PostgresOptions {
-  /** Lines of `postgresql.conf`, by name. */
+  /** Settings of `postgresql.conf`. */
   readonly settings?: Readonly<Record<string, string>>;
   /** Files that the server must own, such as its key. */
   readonly own?: readonly string[];
 }
 
-/** How a server is ended: `fast` breaks connections off and writes everything down, `immediate` is a crash. */
+/** How a server is stopped: `fast` closes connections and writes a checkpoint, `immediate` is a crash. */
 export type StopMode = 'fast' | 'immediate';
 
 /**
- * A PostgreSQL server of its own: Debian's binaries, installed where they are missing, in a temporary folder,
- * on a free port. What it started it stops, at the latest when this process ends, and nothing else.
+ * Starts a PostgreSQL server from Debian's binaries, which it installs if they are missing, in a temporary folder, on a
+ * free port. It stops the processes that it started, and no others, at the latest when this process ends.
  */
 export class PostgresServer {
   readonly folder: string;
@@ -55,15 +55,15 @@ export class PostgresServer {
         return server;
       } catch (error) {
         server.dispose();
-        // Another process may take a port between its choice and its use: then another port is tried.
+        // Another process may take the port before the server uses it: then another port is tried.
         if (tries === MAX_TRIES || !String(error).includes('Address already in use')) throw error;
       }
     }
   }
 
   /**
-   * An initialised data folder, for all servers of a run: a copy costs a tenth of `initdb`. The caller removes it.
-   * @returns the folder that holds it
+   * Creates an initialized data folder for all servers of a run: copying it costs a tenth of `initdb`. The caller
+   * removes it. @returns the folder that contains it
    */
   static makeTemplate(): string {
     const server = new PostgresServer(findBinaries(), 0, {});
@@ -84,12 +84,12 @@ export class PostgresServer {
     return path.join(this.folder, 'data');
   }
 
-  /** A URL with user and password; `port` for a proxy before the server. */
+  /** Returns a URL with user and password. @param port of a proxy in front of the server */
   url({ port = this.port, parameters = '' }: { port?: number; parameters?: string } = {}): string {
     return `postgres://${SERVICE_USER}:${encodeURIComponent(PASSWORD)}@127.0.0.1:${port}/postgres${parameters}`;
   }
 
-  /** The process that starts all others of the server. @throws Error while it does not run */
+  /** Process id of the server's main process. @throws Error while it does not run */
   get pid(): number {
     const pid = this.#process?.pid;
     if (pid === undefined) throw new Error('PostgreSQL does not run.');
@@ -100,7 +100,7 @@ export class PostgresServer {
     return PASSWORD;
   }
 
-  /** Starts the server on its data, after whatever kind of end. Resolves when it takes connections. */
+  /** Starts the server on its data, however it ended before. Resolves when it accepts connections. */
   async start(): Promise<void> {
     const settings = {
       listen_addresses: '127.0.0.1',
@@ -124,7 +124,7 @@ export class PostgresServer {
       this.#output += text;
       if (READY_LINE.test(this.#output)) resolve();
     });
-    // Not at its exit: the reason may still be on its way.
+    // Not at `exit`: its last output may not have been read yet.
     child.once('close', () => reject(new Error(`PostgreSQL did not start:\n${this.#output}`)));
     const timer = setTimeout(
       () => reject(new Error(`PostgreSQL is not ready:\n${this.#output}`)),
@@ -135,12 +135,12 @@ export class PostgresServer {
     } finally {
       clearTimeout(timer);
     }
-    // The tests' process must be able to end while the server runs; `dispose` ends it then.
+    // This process must be able to end while the server runs; `dispose` stops it then.
     child.unref();
     child.stderr.destroy();
   }
 
-  /** Starts a standby that replicates what this server has and does. */
+  /** Starts a standby that replicates this server. */
   async startStandby(): Promise<PostgresServer> {
     const standby = new PostgresServer(this.#bin, await freePort(), this.#settings);
     process.on('exit', () => standby.dispose());
@@ -166,7 +166,7 @@ export class PostgresServer {
     await ended;
   }
 
-  /** Freezes or thaws all processes of the server, sessions included. */
+  /** Freezes or resumes all processes of the server, including sessions. */
   signalAll(signal: 'SIGSTOP' | 'SIGCONT'): void {
     const parent = this.#process?.pid;
     if (parent === undefined) return;
@@ -175,12 +175,12 @@ export class PostgresServer {
     for (const pid of [parent, ...pids]) process.kill(pid, signal);
   }
 
-  /** Ends the server at once and removes its folder. Safe to call again. */
+  /** Stops the server immediately and removes its folder. May be called repeatedly. */
   dispose(): void {
     const pid = this.#process?.pid;
     this.#process = null;
     if (!existsSync(this.folder)) return;
-    // In a shell, since this may run while the process exits and nothing asynchronous happens any more; the
+    // Waits in a shell, since this may run while the process exits and nothing asynchronous happens any more; the
     // server is then a zombie until the process is gone.
     const isAlive = `ps -o stat= -p ${pid} | grep -qv Z`;
     const end =
@@ -216,7 +216,7 @@ export class PostgresServer {
   }
 }
 
-/** The folder of PostgreSQL's programs, the newest version first. `TEST_POSTGRES_BIN` names another one. */
+/** Returns the folder of PostgreSQL's programs, of the newest version. `TEST_POSTGRES_BIN` overrides it. */
 function findBinaries(): string {
   return process.env.TEST_POSTGRES_BIN ?? installedBinaries() ?? install() ?? fail();
 }

@@ -1,6 +1,6 @@
 /*
- * Keeps, for each file of a SQLite database, what a power loss could take back: before a write the bytes that it
- * replaces go to FILE.undo, and a sync empties that. After `kill -9` the test writes them back (power-loss.ts).
+ * Records, for each file of a SQLite database, what a power loss could undo: before a write, the bytes that it replaces
+ * are appended to FILE.undo, and a sync empties that. After `kill -9` the test writes them back (power-loss.ts).
  * A record: size of the file before, offset, length of the old bytes (8 bytes each), and the old bytes.
  */
 #define _GNU_SOURCE
@@ -20,7 +20,7 @@ static int ends_with(const char *text, const char *end) {
   return length >= least && strcmp(text + length - least, end) == 0;
 }
 
-/* Opens FILE.undo of a descriptor; -1 if it is none of a database's. */
+/* Opens FILE.undo of a descriptor; -1 if its file is not a database's. */
 static int undo_of(int fd, int flags) {
   char link[64], path[4096];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);

@@ -3,15 +3,15 @@ import { join } from 'node:path';
 import { compileLibrary } from './compile-library.ts';
 
 const SOURCE = new URL('./power-loss.c', import.meta.url);
-/** Of one record: size before, offset, length of the old bytes. */
+/** Length of a record's header: size before, offset, length of the old bytes. */
 const RECORD_BYTES = 24;
 
-/** Compiles the library that keeps what was not synced; a process runs under it by the environment returned. */
+/** Compiles the library that records unsynced writes. Returns the environment that loads it into a process. */
 export function powerLossEnvironment(folder: string): Readonly<Record<string, string>> {
   return { LD_PRELOAD: compileLibrary(SOURCE, folder) };
 }
 
-/** Takes back every write of the folder's databases that was not synced, the last one first. */
+/** Undoes every unsynced write of the folder's databases, the last one first. */
 export function losePower(folder: string): void {
   for (const name of readdirSync(folder).filter((file) => file.endsWith('.undo'))) {
     const undo = join(folder, name);
@@ -25,7 +25,7 @@ function takeBack(file: string, records: Buffer): void {
   let end = 0;
   for (let at = 0; at + RECORD_BYTES <= records.length; at = end) {
     end = at + RECORD_BYTES + Number(records.readBigInt64LE(at + 16));
-    // The kill tore this record, so the write before which it is stored was never made.
+    // The kill truncated this record; it precedes its write, so that was never made.
     if (end > records.length) break;
     starts.push(at);
   }

@@ -7,13 +7,13 @@ import { createInterface } from 'node:readline';
 import { spawnOwned } from './owned-process.ts';
 import { freePort } from './redis-servers.ts';
 
-/** One series of the result of a query. */
+/** One series in the result of a query. */
 export interface QueryResult {
   readonly metric: Readonly<Record<string, string>>;
   readonly value: readonly [at: number, value: string];
 }
 
-/** Debian's Prometheus, which scrapes one server of Quayside each second. */
+/** Debian's Prometheus, which scrapes one Quayside server every second. */
 export class PrometheusServer {
   readonly #folder: string;
   readonly #process: ChildProcess;
@@ -25,7 +25,7 @@ export class PrometheusServer {
     this.#url = url;
   }
 
-  /** Resolves when it serves. @param target the address of the server, as `http://127.0.0.1:3444` */
+  /** Resolves when it is ready. @param target the address of the server, as `http://127.0.0.1:3444` */
   static async start(target: string, credentials: string): Promise<PrometheusServer> {
     const folder = await mkdtemp(path.join(tmpdir(), 'quayside-scrape-'));
     const port = await freePort();
@@ -49,7 +49,7 @@ export class PrometheusServer {
     for await (const line of createInterface({ input: child.stderr })) {
       log += `${line}\n`;
       if (!line.includes('ready to receive web requests')) continue;
-      // Nobody reads the rest, and it must not wait for that.
+      // Discard further output, so that a full pipe does not block it.
       child.stderr.resume();
       return server;
     }
@@ -57,7 +57,7 @@ export class PrometheusServer {
     throw new Error(`Prometheus ended:\n${log}`);
   }
 
-  /** The series of an expression now. @throws Error if it cannot be evaluated */
+  /** Evaluates an expression now, and returns its series. @throws Error if it cannot be evaluated */
   async query(expression: string): Promise<readonly QueryResult[]> {
     const response = await fetch(`${this.#url}/api/v1/query?query=${encodeURIComponent(expression)}`);
     const { status, error, data } = (await response.json()) as {

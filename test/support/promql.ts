@@ -1,4 +1,4 @@
-/** A metric that an expression reads, and what it demands of its labels. */
+/** A metric that an expression reads, and the labels that it selects by. */
 interface MetricSelector {
   readonly metric: string;
   readonly matchers: readonly { readonly label: string; readonly values: readonly string[] }[];
@@ -9,16 +9,16 @@ const GROUPING = /\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*
 const NAME = /[a-zA-Z_:][\w:]*/g;
 
 /**
- * The metrics and labels of an expression of PromQL that promtool has found to be correct. Every name that is neither a
- * function nor a keyword counts as a metric, so nothing escapes the caller's check by its spelling.
+ * Returns the metrics and labels of a PromQL expression that promtool has accepted. Every name that is neither a
+ * function nor a keyword counts as a metric, so no misspelled one escapes the caller's check.
  */
 export function selectorsOf(expression: string): {
   readonly selectors: readonly MetricSelector[];
-  /** The labels by which it groups or joins. */
+  /** The labels by which it groups or joins series. */
   readonly grouping: readonly string[];
 } {
   const strings: string[] = [];
-  // Strings may hold anything; braces then hold label matchers alone.
+  // Remove strings, which may contain anything; braces then contain only label matchers.
   const bare = expression.replace(
     /"((?:[^"\\]|\\.)*)"/g,
     (_, string: string) => `"${strings.push(string) - 1}"`,

@@ -11,10 +11,10 @@ import { spawnOwned } from './owned-process.ts';
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 const READY_MS = 60_000;
 
-/** Debian's nginx and HAProxy, by what the blocks of their configuration are called in Markdown. */
+/** Debian's nginx and HAProxy, named as the language of their configuration's blocks in Markdown. */
 export type ProxyKind = 'nginx' | 'haproxy';
 
-/** A reverse proxy on configuration that a test has, in a folder of its own, without the system's configuration. */
+/** A reverse proxy with a configuration given by a test, in its own folder, without the system's configuration. */
 export class ReverseProxy {
   readonly #child: ChildProcess;
   readonly #ended: Promise<unknown>;
@@ -27,9 +27,9 @@ export class ReverseProxy {
   }
 
   /**
-   * Starts a proxy; resolves when it takes connections at the port.
-   * @param config of nginx what stands in `http`, of HAProxy everything but `global`
-   * @throws Error with its output if it refuses the configuration
+   * Starts a proxy. Resolves when it accepts connections at the port.
+   * @param config for nginx the content of `http`, for HAProxy everything except `global`
+   * @throws Error with its output if it rejects the configuration
    */
   static async start(kind: ProxyKind, config: string, port: number): Promise<ReverseProxy> {
     const program = ensureInstalled(kind);
@@ -65,7 +65,7 @@ export class ReverseProxy {
   }
 }
 
-/** One process in the foreground, which writes nowhere but into its folder. */
+/** Configures one process in the foreground, which writes only to its folder. */
 function nginxFile(folder: string, config: string): string {
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map((name) => {
     mkdirSync(join(folder, name));
@@ -90,7 +90,7 @@ function ensureInstalled(kind: ProxyKind): string {
   return programOf(kind) ?? kind;
 }
 
-/** Debian's place for both is not in every user's path. */
+/** Debian's folder of both programs is not in every user's PATH. */
 function programOf(kind: ProxyKind): string | null {
   const folders = [...(process.env.PATH ?? '').split(':'), '/usr/sbin'];
   return folders.map((folder) => join(folder, kind)).find((file) => existsSync(file)) ?? null;
@@ -108,7 +108,7 @@ async function accepts(port: number): Promise<boolean> {
   }
 }
 
-/** A port of 127.0.0.1 that nobody listens on now. */
+/** Returns a port of 127.0.0.1 on which nothing listens now. */
 export async function freePort(): Promise<number> {
   const probe = createServer().listen(0, '127.0.0.1');
   await once(probe, 'listening');

@@ -7,10 +7,10 @@ import { fileURLToPath } from 'node:url';
 import { spawnOwned } from './owned-process.ts';
 
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
-/** Debian's modules belong to Debian's Python; another one may come first in PATH. */
+/** Debian's modules are installed for Debian's Python; another one may come first in PATH. */
 const PYTHON = '/usr/bin/python3';
 
-/** The Python SDK. */
+/** The folder of the Python SDK. */
 export const PYTHON_SDK = fileURLToPath(new URL('../../clients/python/', import.meta.url));
 
 /** Installs Debian's packages that are missing. */
@@ -18,7 +18,10 @@ export function needDebian(...packages: readonly string[]): void {
   execFileSync('sh', [INSTALL, ...packages], { stdio: ['ignore', 'ignore', 'inherit'] });
 }
 
-/** Runs Debian's Python in the folder of the SDK, which it can import. @throws Error with the output if it failed */
+/**
+ * Runs Debian's Python in the folder of the SDK, so that it can import the SDK. @throws Error with the output if it
+ * failed
+ */
 export function runPython(
   args: readonly string[],
   env: Readonly<Record<string, string>> = {},

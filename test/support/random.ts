@@ -1,8 +1,10 @@
-/** A stream of random numbers that a seed repeats exactly (mulberry32), so that a failing run can be run again. */
+/**
+ * A stream of random numbers that is the same for the same seed (mulberry32), so that a failing run can be repeated.
+ */
 export interface Random {
-  /** From 0 up to, not including, 1. */
+  /** A number from 0 (inclusive) to 1 (exclusive). */
   next(): number;
-  /** A whole number from `low` to `high`, both included. */
+  /** An integer from `low` to `high`, both inclusive. */
   between(low: number, high: number): number;
   /** True with the given probability. */
   chance(probability: number): boolean;
@@ -36,7 +38,7 @@ export function seededRandom(seed: number): Random {
   };
 }
 
-/** A seed for a run that was given none; printed by its user. */
+/** A new seed for a run without one; the caller prints it. */
 export function freshSeed(): number {
   return Math.floor(Math.random() * 2 ** 31);
 }

@@ -2,7 +2,7 @@ import type { SampleBody } from './bodies.ts';
 import { contentOf, type Handed, type History, type Operation, type Outcome } from './history.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from './http-client.ts';
 
-/** Where the clients of one record play: a queue, and the group to read as (`''` on a plain queue). */
+/** A queue, and the group to read as (`''` on a plain queue). */
 export interface QueueGroup {
   readonly ns: string;
   readonly queue: string;
@@ -13,10 +13,10 @@ export interface RecordedInsert {
   readonly value: string;
   readonly sample: SampleBody;
   readonly headers: Readonly<Record<string, string>>;
-  /** At most one of the two is given. */
+  /** At most one of the two may be given. */
   readonly delayMs?: number;
   readonly matureWallAt?: number;
-  /** Groups that must get it; not given on a plain queue. */
+  /** Groups that must receive it; omitted on a plain queue. */
   readonly groups?: readonly string[];
   readonly idempotencyKey?: string;
 }
@@ -26,14 +26,14 @@ export interface RollbackRequest {
   readonly delayMs: number;
 }
 
-/** The element header in which an element carries its value, so that any body can be sent. */
+/** The element header that carries the value of an element, so that it can have any body. */
 const VALUE_HEADER = 'value';
-/** A request that takes this much longer than it may wait has an unknown outcome. */
+/** A request that takes this much longer than its timeout has an unknown outcome, ms. */
 const PATIENCE_MS = 15_000;
 
 /**
- * A client of the HTTP interface that writes down everything it does. No method throws for a refusal or a
- * broken connection; that is what the history is for. An answer of another shape than documented throws.
+ * A client of the HTTP interface that records everything it does. No method throws for a rejection or a broken
+ * connection; they are recorded. A response that does not have the documented shape throws.
  */
 export class RecordedClient {
   readonly name: string;
@@ -46,7 +46,7 @@ export class RecordedClient {
     this.#history = history;
   }
 
-  /** Answers how it ended, so that a caller may try again under the same idempotency key. */
+  /** Returns the outcome, so that a caller may try again with the same idempotency key. */
   async insert(target: QueueGroup, insert: RecordedInsert): Promise<Outcome> {
     const { value, sample, delayMs = 0, matureWallAt, groups, idempotencyKey } = insert;
     const elementHeaders = { ...insert.headers, [VALUE_HEADER]: value };
@@ -77,7 +77,7 @@ export class RecordedClient {
     return sent.end.outcome;
   }
 
-  /** Waits up to `toMs`; answers what came, null where nothing did. */
+  /** Waits up to `toMs`. Returns the element; null if there was none. */
   pop(target: QueueGroup, toMs: number): Promise<Handed | null> {
     return this.#take('pop', target, toMs, null);
   }
@@ -86,7 +86,7 @@ export class RecordedClient {
     return this.#take('reserve', target, toMs, leaseMs);
   }
 
-  /** With `fenced` false by id alone, as the plain interface allows. */
+  /** Commits a reservation. @param fenced false: by the id only, without the token, as the plain interface allows */
   commit(target: QueueGroup, handed: Handed, fenced = true): Promise<Outcome> {
     return this.#settle('commit', target, { handed, delayMs: 0 }, fenced);
   }
@@ -157,7 +157,7 @@ export class RecordedClient {
 }
 
 interface Sent {
-  /** The answer of a request that was done; null otherwise. */
+  /** The response to a successful request; null otherwise. */
   readonly answer: Answer | null;
   readonly end: Pick<Operation, 'endedAt' | 'endedWallAt' | 'outcome'> & { readonly reply: string };
 }
@@ -171,7 +171,7 @@ async function attempt(send: (signal: AbortSignal) => Promise<Answer>, waitMs = 
     outcome = outcomeOf(answer);
     reply = outcome === 'ok' ? `${answer.status}` : `${answer.status} ${answer.body}`;
   } catch (error) {
-    // A connection that was refused carried no request.
+    // On a refused connection, no request was sent.
     outcome = error instanceof Error && 'code' in error && error.code === 'ECONNREFUSED' ? 'fail' : 'unknown';
     reply = String(error);
   }
@@ -179,7 +179,7 @@ async function attempt(send: (signal: AbortSignal) => Promise<Answer>, waitMs = 
   return { answer: outcome === 'ok' ? answer : null, end };
 }
 
-/** A 503 says whether it happened, a get's own timeout that nothing did; any other 5xx leaves it open. */
+/** A 503 says whether the request was applied, and a get that timed out took nothing; any other 5xx leaves it open. */
 function outcomeOf({ status, body }: Answer): Outcome {
   if (status >= 200 && status < 300) return 'ok';
   if (status === 503 && body.includes('"outcome-unknown"')) return 'unknown';

@@ -6,15 +6,15 @@ import type { Random } from './random.ts';
 import { type QueueGroup, RecordedClient } from './recorded-client.ts';
 
 /**
- * The stream's consumer groups; every element of the stream is for both. Nobody pops for the second: what it
- * misses cannot be laid to a pop that died with the server, so there every loss shows.
+ * The stream's consumer groups; every element of the stream is for both. No client pops for the second one, so a
+ * missing element cannot be attributed to a pop that was lost in a crash: there, every loss is detected.
  */
 const GROUPS = ['a', 'b'];
 const NEVER_POPS = 'b';
 const PLAIN: QueueGroup = { ns: 'N', queue: 'crash', group: '' };
 const STREAM: QueueGroup = { ns: 'events', queue: 'crash', group: 'a' };
 
-/** Each queue once per group that reads it. */
+/** Each queue, once per group that reads it. */
 export const TARGETS: readonly QueueGroup[] = [PLAIN, ...GROUPS.map((group) => ({ ...STREAM, group }))];
 
 const PRODUCERS: readonly QueueGroup[] = [PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, STREAM, STREAM];
@@ -27,12 +27,12 @@ const CONSUMERS: readonly QueueGroup[] = [
   ...TARGETS.slice(1),
 ];
 
-/** Above this many unfinished deliveries producers rest, so that both idle and backed-up queues are met. */
+/** Producers pause above this many unfinished deliveries, so that both idle and backed-up queues occur. */
 const BACKLOG = 1500;
 const LEASE_MS = 1500;
 const [SMALLEST_BODY, LARGEST_BODY] = [200, 65_536];
 
-/** Lets clients pass while the server is up. */
+/** Blocks clients while the server is down. */
 export class Gate {
   #opened = Promise.withResolvers<void>();
 
@@ -51,18 +51,18 @@ export class Gate {
 }
 
 export interface LoadOptions {
-  /** Where the servers are now; clients are dealt out to them in turn. */
+  /** The current addresses of the servers; clients are distributed over them in turn. */
   readonly urls: readonly (() => string)[];
   readonly gate: Gate;
   readonly history: History;
   readonly random: Random;
-  /** Sets values and keys apart from those of other loads on the same queues. */
+  /** Makes values and keys different from those of other loads on the same queues. */
   readonly name?: string;
-  /** How long each client rests before an operation, ms. Without it they work as fast as the servers let them. */
+  /** How long each client pauses before an operation, ms; default: not at all. */
   readonly pauseMs?: number;
 }
 
-/** 8 producers and 8 consumers, each with a connection of its own, running until they are stopped. */
+/** 8 producers and 8 consumers, each with its own connection, which run until they are stopped. */
 export class Load {
   readonly #options: LoadOptions;
   readonly #clients: QueueClient[] = [];
@@ -81,7 +81,7 @@ export class Load {
       this.#running.push(this.#consume(this.#client(`c${at}`), target));
   }
 
-  /** Resolves when every client has ended its last operation. The gate must be open. */
+  /** Resolves when every client has finished its last operation. The gate must be open. */
   async stop(): Promise<void> {
     this.#stopping = true;
     await Promise.all(this.#running);
@@ -127,7 +127,7 @@ export class Load {
       ...(repeats ? { idempotencyKey: value } : {}),
     };
     let outcome = await client.insert(target, insert);
-    // Half of the producers ask again until they know: the key keeps that from storing it twice.
+    // Half of the producers repeat an insert until they know its outcome; the key prevents a second copy.
     while (repeats && outcome === 'unknown') {
       await gate.passed();
       outcome = await client.insert(target, insert);
@@ -151,7 +151,9 @@ export class Load {
     }
   }
 
-  /** 5 % roll back, 2 % forget; some work a little first, and some settle by id alone. */
+  /**
+   * Settles a reservation: 5 % roll back, 2 % do nothing; some work for a moment first, and some settle by the id only.
+   */
   async #settle(client: RecordedClient, target: QueueGroup, handed: Handed): Promise<void> {
     const { random } = this.#options;
     if (random.chance(0.1)) await delay(random.between(1, 50));
@@ -164,7 +166,7 @@ export class Load {
   }
 }
 
-/** Bytes of a real file, from a random place, as long as chance says; short and long are equally frequent. */
+/** A part of a sample body, from a random place; short and long parts are equally frequent. */
 function randomBody(random: Random): SampleBody {
   const sample = random.pick(sampleBodies().filter(({ bytes }) => bytes.length > 0));
   const length = Math.round(SMALLEST_BODY * (LARGEST_BODY / SMALLEST_BODY) ** random.next());
@@ -179,7 +181,7 @@ function randomHeaders(random: Random): Record<string, string> {
   return headers;
 }
 
-/** One in twenty comes later: half by delay, half by maturity. */
+/** One in twenty elements is scheduled: half by delay, half by maturity. */
 function randomMaturity(random: Random): { delayMs?: number; matureWallAt?: number } {
   if (!random.chance(0.05)) return {};
   const delayMs = random.between(10, 400);

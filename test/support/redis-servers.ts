@@ -12,14 +12,14 @@ export interface RedisServer {
   readonly port: number;
   readonly url: string;
   readonly isRunning: boolean;
-  /** Freezes it: connections stay open, nothing is answered. `thaw` lets it continue. */
+  /** Freezes it: connections stay open, and nothing is replied. `thaw` lets it continue. */
   freeze(): void;
   thaw(): void;
-  /** As `kill -9` does. */
+  /** Kills it, as `kill -9` does. */
   kill(): Promise<void>;
-  /** Starts it again on the same port and data. */
+  /** Starts it again with the same port and data. */
   restart(): Promise<void>;
-  /** Ends it and removes its data. */
+  /** Stops it and removes its data. */
   stop(): Promise<void>;
 }
 
@@ -33,17 +33,17 @@ export interface RedisCluster {
 export interface RedisSentinel {
   readonly master: RedisServer;
   readonly replica: RedisServer;
-  /** Names the Sentinels and the master. */
+  /** Contains the addresses of the Sentinels and the name of the master. */
   readonly url: string;
-  /** The port of the master that the Sentinels name now. */
+  /** Returns the port of the current master according to the Sentinels. */
   masterPort(): Promise<number>;
   stop(): Promise<void>;
 }
 
 const HOST = '127.0.0.1';
-/** Another program that takes Redis's place in all suites: `npm run test:valkey` names Valkey's. */
+/** A program used instead of Redis in all suites: `npm run test:valkey` sets Valkey's. */
 const PROGRAM = process.env.TEST_REDIS_SERVER ?? 'redis-server';
-/** A busy machine may hold a server up for seconds. */
+/** How long to wait for a reply: a busy machine may delay a server for seconds. */
 const ANSWER_MS = 10_000;
 const READY_MS = 60_000;
 const MOST_TRIES = 3;
@@ -51,13 +51,15 @@ const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import
 
 const run = promisify(execFile);
 
-/** What runs now and must not outlive this process. Only what was started here is ever ended. */
+/** Servers that run now and must not outlive this process. Only processes that were started here are ever stopped. */
 const running = new Set<OwnServer>();
 process.on('exit', () => {
   for (const server of running) server.killNow();
 });
 
-/** One server on a free port, its data in a folder of its own; an append-only file fsynced every second. */
+/**
+ * Starts a server on a free port, with its data in its own folder and an append-only file that is fsynced every second.
+ */
 export async function startRedis(...options: readonly string[]): Promise<RedisServer> {
   ensureInstalled();
   return startOn(async (port) => {
@@ -65,7 +67,7 @@ export async function startRedis(...options: readonly string[]): Promise<RedisSe
   });
 }
 
-/** Another process may take a port between its choice and its use: then another port is tried. */
+/** Another process may take the port before the server uses it: then another port is tried. */
 async function startOn(make: (port: number) => Promise<OwnServer>): Promise<OwnServer> {
   for (let tries = 1; ; tries++) {
     const server = await make(await freePort());
@@ -79,7 +81,7 @@ async function startOn(make: (port: number) => Promise<OwnServer>): Promise<OwnS
   }
 }
 
-/** Three masters, each with one replica, ready for writes that wait for it. */
+/** Starts three masters with a replica each. Resolves when replicas acknowledge writes. */
 export async function startCluster(...options: readonly string[]): Promise<RedisCluster> {
   ensureInstalled();
   const servers = await Promise.all(
@@ -92,7 +94,7 @@ export async function startCluster(...options: readonly string[]): Promise<Redis
     ),
   );
   const addresses = servers.map(({ port }) => `${HOST}:${port}`);
-  // Not `redisCli`: it takes seconds, in which this process must serve what else it has begun.
+  // Not `redisCli`, which is synchronous: this takes seconds, and this process must serve other things meanwhile.
   await run('redis-cli', ['--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes']);
   await Promise.all(servers.map((server) => until(() => isInCluster(server), 'the cluster to be ready')));
   await Promise.all(servers.slice(0, 3).map(streams));
@@ -106,8 +108,8 @@ export async function startCluster(...options: readonly string[]): Promise<Redis
 }
 
 /**
- * A master with one replica, watched by three Sentinels.
- * @param downAfterMs how long a server must be silent to be taken for down
+ * Starts a master with one replica, monitored by three Sentinels. @param downAfterMs how long a server must be silent
+ * to be considered down
  */
 export async function startSentinel(downAfterMs = 1_000): Promise<RedisSentinel> {
   ensureInstalled();
@@ -154,14 +156,14 @@ async function startWatching(masterPort: number, downAfterMs: number): Promise<O
   return sentinel;
 }
 
-/** Runs `redis-cli` and answers what it printed. */
+/** Runs `redis-cli` and returns its output. */
 export function redisCli(...args: readonly string[]): string {
   return execFileSync('redis-cli', [...args], { encoding: 'utf8' });
 }
 
 const givenPorts = new Set<number>();
 
-/** A port that was free a moment ago; no port twice. */
+/** Returns a port that was free a moment ago, and never the same one twice. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = await findFreePort();
@@ -205,7 +207,7 @@ class OwnServer implements RedisServer {
   async start(): Promise<void> {
     const child = spawnOwned(PROGRAM, this.#args, { stdio: 'ignore' });
     const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()));
-    // A test that ends leaves no process waiting for it.
+    // The process of a test may end while the server runs.
     child.unref();
     this.#process = { child, ended };
     running.add(this);
@@ -216,11 +218,11 @@ class OwnServer implements RedisServer {
     await Promise.race([until(() => this.#isUp(child.pid), `Redis on port ${this.port}`), failed]);
   }
 
-  /** It is the one that was started here, and not somebody else's on the same port. */
+  /** Whether the server that was started here replies, and not another one on the same port. */
   async #isUp(pid: number | undefined): Promise<boolean> {
     if ((await this.ask('PING')).includes('LOADING')) return false;
     const info = await this.ask('INFO', 'server');
-    // One that wants a password tells nothing.
+    // A server with a password does not report its process id.
     return info.includes(`process_id:${pid}\r`) || info.includes('NOAUTH');
   }
 
@@ -257,7 +259,7 @@ class OwnServer implements RedisServer {
     rmSync(this.#folder, { recursive: true, force: true });
   }
 
-  /** Sends one inline command; answers the reply as it came. */
+  /** Sends one inline command, and returns the raw reply. */
   ask(...command: readonly string[]): Promise<string> {
     return new Promise((resolve, reject) => {
       const socket = connect(this.port, HOST);
@@ -277,7 +279,7 @@ class OwnServer implements RedisServer {
     if (running.has(this)) this.#process?.child.kill(signal);
   }
 
-  /** Sentinel writes into its configuration, so it needs a file. */
+  /** Sentinel writes to its configuration, so it needs a file. */
   #sentinelFile(): string {
     const file = join(this.#folder, 'sentinel.conf');
     execFileSync('touch', [file]);
@@ -285,7 +287,7 @@ class OwnServer implements RedisServer {
   }
 }
 
-/** No snapshots of its own: a fork in the middle of a test tells nothing. */
+/** No automatic snapshots: a fork during a test only costs time. */
 const SMALL = ['--save', '', '--maxmemory-policy', 'noeviction', '--enable-debug-command', 'yes'];
 
 async function isInCluster(server: OwnServer): Promise<boolean> {
@@ -294,14 +296,17 @@ async function isInCluster(server: OwnServer): Promise<boolean> {
     server.ask('INFO', 'replication'),
     server.ask('INFO', 'persistence'),
   ]);
-  // A replica that has just been filled rewrites its log, and acknowledges late until that is done.
+  // A replica that has just been synchronized rewrites its append-only file, and acknowledges late until that is done.
   const calm = /aof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0/.test(persistence);
   const whole = info.includes('cluster_state:ok') && info.includes('cluster_slots_ok:16384');
   const linked = replication.includes('state=online') || replication.includes('master_link_status:up');
   return whole && linked && calm;
 }
 
-/** A replica that is online gets nothing before its first acknowledgement, up to a second later. */
+/**
+ * Resolves when the replica receives writes: an online replica gets none before its first acknowledgement, up to a
+ * second later.
+ */
 async function streams(master: OwnServer): Promise<void> {
   await master.ask('FUNCTION', 'FLUSH');
   await until(async () => {
@@ -321,7 +326,7 @@ async function until(holds: () => Promise<boolean>, what: string): Promise<void>
 
 let installed = false;
 
-/** @throws Error where the package is missing and cannot be installed */
+/** @throws Error if the package is missing and cannot be installed */
 function ensureInstalled(): void {
   if (installed) return;
   execFileSync('sh', [INSTALL, 'redis-server', 'redis-tools'], { stdio: ['ignore', 'ignore', 'inherit'] });

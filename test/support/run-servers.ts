@@ -1,8 +1,8 @@
 /**
  * The servers that a whole test run shares: `npm test` names this file with `--test-global-setup`. A cluster takes
- * seconds to form, so starting one in each of forty processes took a quarter of a run. Suites that go through the list
- * of engines use these servers, each under a prefix or schema of its own. Tests that kill, freeze, configure or count
- * on a server start their own. Without this set-up, as in `node --test FILE`, each process starts what it needs.
+ * seconds to form, so starting one in each of forty processes took a quarter of a run. Suites that run for all engines
+ * use these servers, each under its own prefix or schema. Tests that kill, freeze, configure or count on a server start
+ * their own. Without this set-up, as in `node --test FILE`, each process starts what it needs.
  */
 import { rmSync } from 'node:fs';
 import { POSTGRES_TEMPLATE, PostgresServer } from './postgres-server.ts';
@@ -16,7 +16,7 @@ import {
 } from './redis-servers.ts';
 import { COMPILE_CACHE, RUN_PROGRAM } from './server-command.ts';
 
-/** Variables through which the run's servers reach its test processes. */
+/** Environment variables that pass the addresses of the run's servers to its test processes. */
 export const RUN_SERVERS = {
   redis: 'TEST_RUN_REDIS',
   cluster: 'TEST_RUN_REDIS_CLUSTER',
@@ -25,8 +25,8 @@ export const RUN_SERVERS = {
 } as const;
 
 /**
- * How long a shared server must be silent to be replaced. Tests of failovers have servers of their own; here a machine
- * that is busy must not cause one, which leaves the outcome of calls unknown.
+ * How long a shared server must be silent to be replaced. Tests of failovers have their own servers; here, a busy
+ * machine must not cause a failover, which leaves the outcome of calls unknown.
  */
 const FAILOVER_AFTER_MS = 60_000;
 
@@ -34,12 +34,13 @@ export const startSharedRedis = (): Promise<RedisServer> => startRedis();
 export const startSharedCluster = (): Promise<RedisCluster> =>
   startCluster('--cluster-node-timeout', `${FAILOVER_AFTER_MS}`);
 export const startSharedSentinel = (): Promise<RedisSentinel> => startSentinel(FAILOVER_AFTER_MS);
-/** It does not sync: the machine does not fail during a test, and a killed server keeps what it wrote. */
+/** Without fsync: the machine does not fail during a test, and a killed server loses nothing it wrote. */
 export const startSharedPostgres = (): Promise<PostgresServer> =>
   PostgresServer.start({ settings: { fsync: 'off', max_connections: '400' } });
 
 /**
- * The URL of a server that the whole run shares, or else of one that this process starts at the first call.
+ * Returns a function that returns the URL of the run's shared server, or else starts one for this process at the first
+ * call.
  * @param variable one of {@link RUN_SERVERS}
  */
 export function urlOfShared(variable: string, start: () => Promise<string>): () => Promise<string> {
@@ -51,7 +52,7 @@ export function urlOfShared(variable: string, start: () => Promise<string>): () 
   };
 }
 
-/** The URL of an engine with one more parameter. It may name several addresses, so it is no URL of the standard. */
+/** Adds a parameter to the URL of an engine. It may name several addresses, so the standard `URL` cannot parse it. */
 export function withParameter(url: string, name: string, value: string): string {
   return `${url}${url.includes('?') ? '&' : '?'}${name}=${value}`;
 }
@@ -62,7 +63,7 @@ export async function globalSetup(): Promise<void> {
   // Each test process loads the same few hundred files.
   process.env.NODE_COMPILE_CACHE = COMPILE_CACHE;
   await import('../../scripts/console.ts');
-  // Here alone, since it loads Vite.
+  // Imported only here, since it loads Vite.
   const { bundleServer, warmBundle } = await import('./server-bundle.ts');
   const bundle = await bundleServer();
   stops.push(() => rmSync(bundle.folder, { recursive: true, force: true }));

@@ -9,7 +9,7 @@ import { spawnOwned } from './owned-process.ts';
 import { cacheOfBundle } from './server-command.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-/** By where their modules look for them, next to the main program. */
+/** The programs and threads, named as their modules expect them next to the main program. */
 const PROGRAMS = {
   main: 'src/main.ts',
   'worker/main': 'src/engines/sqlite/worker/main.ts',
@@ -17,25 +17,26 @@ const PROGRAMS = {
   'yaml-thread': 'src/config/yaml-thread.ts',
 };
 /**
- * The drivers of Redis and PostgreSQL stay outside, since a server may lack them, and what the sandbox's thread loads,
- * since QuickJS finds its WebAssembly next to its own module.
+ * Packages to bundle. The drivers of Redis and PostgreSQL are not, since a server may lack them, and neither are
+ * packages that the sandbox's thread loads, since QuickJS expects its WebAssembly next to its own module.
  */
 const PACKAGES = ['@prometheus-io/client', 'commander', 'find-my-way', 'pino', 'ws', 'yaml'];
 
 export interface Bundle {
-  /** Its caller removes it. */
+  /** The caller removes it. */
   readonly folder: string;
   readonly program: string;
 }
 
 /**
- * Bundles the server of this tree, its threads included, in a new folder: from its 300 modules a start takes a third
- * more processor time, and a run starts several hundred. Each program by itself, with the packages that a start loads:
- * with the modules that programs share in files of their own, and with packages, a start takes another fifth more.
+ * Bundles the server of this tree, including its threads, in a new folder: a start from its 300 modules takes a third
+ * more processor time, and a run starts several hundred servers. Each program has its own bundle, with the packages
+ * that a start loads: with shared modules in separate files, and with packages outside, a start takes another fifth
+ * more.
  */
 export async function bundleServer(): Promise<Bundle> {
   const folder = mkdtempSync(join(tmpdir(), 'quayside-bundle-'));
-  // As deep below the folder as `src/http` is below the project: the console is found from there.
+  // At the same depth below the folder as `src/http` below the project: the console is located relative to it.
   const modules = join(folder, 'server', 'bundle');
   mkdirSync(join(folder, 'dist'));
   symlinkSync(join(ROOT, 'dist', 'console'), join(folder, 'dist', 'console'));
@@ -64,14 +65,14 @@ export async function bundleServer(): Promise<Bundle> {
       },
     });
   }
-  // Vite sets it to `production` for this process, and all tests would inherit it: npm then leaves out packages.
+  // Vite sets it to `production` for this process, which all tests would inherit: npm would then omit packages.
   if (NODE_ENV === undefined) delete process.env.NODE_ENV;
   return { folder, program: join(modules, 'main.js') };
 }
 
 /**
- * Serves once with these namespaces and stops, which fills the compile cache: a server that is killed writes nothing
- * there, and most of those that a run starts first are.
+ * Starts the server once with these namespaces and stops it, which fills the compile cache: a killed server writes
+ * nothing there, and most of the servers that a run starts first are killed.
  */
 export async function warmBundle({ folder, program }: Bundle, urls: readonly string[]): Promise<void> {
   const dataDir = join(folder, 'data');

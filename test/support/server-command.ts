@@ -7,21 +7,21 @@ const PROJECT = new URL('../../', import.meta.url);
 
 const startArgs = argsOf(await readFile(new URL('package.json', PROJECT), 'utf8'));
 
-/** V8's flags of `npm start`, for benches. */
+/** The V8 flags of `npm start`, for benches. */
 export const SERVER_FLAGS = startArgs.filter((arg) => arg.startsWith('-'));
-/** Names the server's bundle that a whole run shares, see `server-bundle.ts`. */
+/** Environment variable with the path of the server bundle that a whole run shares, see `server-bundle.ts`. */
 export const RUN_PROGRAM = 'TEST_RUN_PROGRAM';
 /**
- * The program of `npm start` with its whole path, or its bundle, and no flags: they change how the garbage collector
- * works, no behaviour, and with other flags than its own Node compiles its own modules at each start, a fifth of the
- * processor time of a server's start. `test/system/npm-start.test.ts` has the flags and the modules.
+ * The program of `npm start` with its full path, or its bundle, without V8 flags: they affect only garbage collection,
+ * and with flags other than its own, Node compiles its built-in modules at each start, a fifth of a server's start in
+ * processor time. `test/system/npm-start.test.ts` uses the flags and the modules.
  */
 export const SERVER_ARGS = programArgs();
-/** Node's own default place. A test that starts many servers compiles the same files once. */
+/** Node's default folder. A test that starts many servers compiles the same files only once. */
 export const COMPILE_CACHE = join(tmpdir(), 'node-compile-cache');
-/** A bundle goes with its run, and with it its cache. */
+/** The compile cache of a bundle, which is removed with the bundle at the end of the run. */
 export const cacheOfBundle = (program: string): string => join(dirname(program), 'compile-cache');
-/** For the environment of {@link SERVER_ARGS}. */
+/** Environment variable for servers started with {@link SERVER_ARGS}. */
 export const SERVER_CACHE =
   process.env[RUN_PROGRAM] === undefined ? COMPILE_CACHE : cacheOfBundle(process.env[RUN_PROGRAM]);
 
@@ -33,7 +33,7 @@ function programArgs(): readonly string[] {
 function argsOf(packageJson: string): readonly string[] {
   const { scripts } = JSON.parse(packageJson) as { scripts: { start: string } };
   const [exec, node, ...words] = scripts.start.split(' && ').at(-1)?.split(' ') ?? [];
-  // Without `exec` a shell stays between npm and the server, and npm's SIGTERM ends the shell alone.
+  // Without `exec`, a shell runs between npm and the server, and npm's SIGTERM ends only the shell.
   if (exec !== 'exec' || node !== 'node') throw new Error(`"start" is ${scripts.start}, not exec node …`);
   return words.map((word) => (word.endsWith('.ts') ? fileURLToPath(new URL(word, PROJECT)) : word));
 }

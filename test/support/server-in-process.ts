@@ -7,8 +7,8 @@ import { loadConfig } from '../../src/config/load.ts';
 import type { ServerOptions } from './server-process.ts';
 
 /**
- * The server of a configuration, in this process: what a `ServerProcess` serves, for a quarter of the processor time of
- * its start. For tests that send no signals and kill nothing. Its user calls {@link dispose}.
+ * Runs the server of a configuration in this process: like a `ServerProcess`, for a quarter of the processor time of
+ * its start. For tests that send no signals and kill nothing. The caller calls {@link dispose}.
  */
 export class ServerInProcess {
   readonly #folder: string;
@@ -21,7 +21,7 @@ export class ServerInProcess {
     this.#lines = lines;
   }
 
-  /** Resolves when it is ready; nothing is left behind if the start fails. */
+  /** Resolves when it is ready; cleans up if the start fails. */
   static async start({ config }: Required<Pick<ServerOptions, 'config'>>): Promise<ServerInProcess> {
     const folder = await mkdtemp(path.join(tmpdir(), 'quayside-'));
     const file = path.join(folder, 'config.json');
@@ -46,7 +46,7 @@ export class ServerInProcess {
     return this.#server.url;
   }
 
-  /** Addresses of its front ends other than HTTP, by name. */
+  /** Addresses of its other front ends, by name. */
   get otherUrls(): Readonly<Record<string, string>> {
     return this.#server.otherUrls;
   }
@@ -56,7 +56,7 @@ export class ServerInProcess {
     return this.#lines.join('');
   }
 
-  /** Stops it and removes its folder. Harmless when called again. */
+  /** Stops it and removes its folder. May be called repeatedly. */
   async dispose(): Promise<void> {
     await this.#server.stop();
     await rm(this.#folder, { recursive: true, force: true });

@@ -9,7 +9,7 @@ import { spawnOwned } from './owned-process.ts';
 import { SERVER_ARGS, SERVER_CACHE } from './server-command.ts';
 
 export interface ServerOptions {
-  /** The configuration file's content. Where absent: {@link trialConfig}. `dataDir` and the port are set here. */
+  /** The content of the configuration file; default: {@link trialConfig}. `dataDir` and the port are set here. */
   readonly config?: Readonly<Record<string, unknown>>;
   /** Flags for Node itself, such as `--cpu-prof`. */
   readonly nodeArgs?: readonly string[];
@@ -24,10 +24,10 @@ export interface Exit {
 
 const READY_TIMEOUT_MS = 60_000;
 const STOP_TIMEOUT_MS = 60_000;
-/** Enough to explain a failure; a chatty server must not fill the memory of a long run. */
+/** Maximum length of the stored output: enough to explain a failure, without filling the memory in a long run. */
 const OUTPUT_LIMIT = 200_000;
 
-/** One user `test1` with password `test1`, a plain and a stream namespace, each with a file of its own. */
+/** One user `test1` with password `test1`, a plain and a stream namespace, each with its own database file. */
 export function trialConfig(): Record<string, unknown> {
   return {
     http: { host: '127.0.0.1', users: { test1: 'test1' } },
@@ -39,8 +39,8 @@ export function trialConfig(): Record<string, unknown> {
 }
 
 /**
- * The real server as a child process on a free port, with a temporary folder of its own. It can be started
- * again on the same data after any kind of end. Its user calls {@link dispose}, also after a failure.
+ * Runs the real server as a child process on a free port, with its own temporary folder. It can be started again on the
+ * same data after any kind of end. The caller calls {@link dispose}, also after a failure.
  *
  * States: down -> `start` -> up -> `stop`, `kill` -> down. The process may also end by itself.
  */
@@ -60,7 +60,7 @@ export class ServerProcess {
     this.#options = options;
   }
 
-  /** Makes the folder and the configuration file; nothing runs yet. */
+  /** Creates the folder and the configuration file, and starts nothing. */
   static async create(options: ServerOptions = {}): Promise<ServerProcess> {
     const folder = await mkdtemp(path.join(tmpdir(), 'quayside-'));
     const server = new ServerProcess(folder, options);
@@ -70,7 +70,7 @@ export class ServerProcess {
     return server;
   }
 
-  /** `create` and `start`; nothing is left behind where the start fails. */
+  /** `create` and `start`; cleans up if the start fails. */
   static async start(options: ServerOptions = {}): Promise<ServerProcess> {
     const server = await ServerProcess.create(options);
     try {
@@ -86,20 +86,20 @@ export class ServerProcess {
     return path.join(this.folder, 'config.json');
   }
 
-  /** Of the process that runs. @throws Error where none does */
+  /** Id of the running process. @throws Error if none runs */
   get pid(): number {
     const pid = this.#child?.pid;
     if (pid === undefined) throw new Error('The server is not running.');
     return pid;
   }
 
-  /** Of the process that listens, or of the last one that did. @throws Error before the first */
+  /** URL of the process that listens, or of the last one that did. @throws Error before the first start */
   get url(): string {
     if (this.#port === null) throw new Error(`The server does not listen yet.\n${this.#output}`);
     return `http://127.0.0.1:${this.#port}`;
   }
 
-  /** What the processes wrote on both outputs, the newest part. */
+  /** The newest part of the output of all processes, stdout and stderr. */
   get output(): string {
     return this.#output;
   }
@@ -108,13 +108,13 @@ export class ServerProcess {
     return this.#child !== null;
   }
 
-  /** Starts the process and resolves when it answers that it is ready. */
+  /** Starts the process, and resolves when it is ready. */
   async start(): Promise<void> {
     this.launch();
     await this.ready();
   }
 
-  /** Starts the process and returns at once, so that a test can disturb the start. */
+  /** Starts the process and returns immediately, so that a test can disturb the start. */
   launch(): void {
     if (this.#child !== null) throw new Error('The server is already running.');
     this.#port = null;
@@ -133,7 +133,7 @@ export class ServerProcess {
     child.stderr?.setEncoding('utf8').on('data', (text: string) => this.#collect(text));
   }
 
-  /** Resolves when `/readyz` answers 200. @throws Error with the output where the process ends before */
+  /** Resolves when `/readyz` returns 200. @throws Error with the output if the process ends before */
   async ready(): Promise<void> {
     const exited = this.exited().then(({ code, signal }) => {
       throw new Error(
@@ -154,13 +154,13 @@ export class ServerProcess {
     return this.#exit ?? Promise.reject(new Error('The server was never started.'));
   }
 
-  /** `kill -9`; resolves when the process is gone. Harmless where none runs. */
+  /** `kill -9`; resolves when the process is gone. Does nothing if none runs. */
   async kill(): Promise<void> {
     this.#child?.kill('SIGKILL');
     await this.#exit;
   }
 
-  /** SIGTERM; resolves with how the process ended. @throws Error where it has to be killed instead */
+  /** SIGTERM; resolves with how the process ended. @throws Error if it has to be killed */
   async stop(): Promise<Exit> {
     this.#child?.kill('SIGTERM');
     const timeout = new AbortController();
@@ -173,7 +173,7 @@ export class ServerProcess {
     throw new Error(`The server did not stop within ${STOP_TIMEOUT_MS} ms of SIGTERM.\n${this.#output}`);
   }
 
-  /** Ends what still runs, checks that it is gone, and removes the folder. Harmless when called again. */
+  /** Kills the process if it runs, checks that it is gone, and removes the folder. May be called repeatedly. */
   async dispose(): Promise<void> {
     const pid = this.#child?.pid;
     await this.kill();
@@ -209,7 +209,7 @@ export class ServerProcess {
   }
 }
 
-/** 0 where no answer came. */
+/** Returns the status of a GET; 0 if there was no response. */
 function statusOf(url: string): Promise<number> {
   const { promise, resolve } = Promise.withResolvers<number>();
   const request = get(url, { agent: false }, (answer) => {

@@ -15,19 +15,19 @@ import { newElement } from './elements.ts';
 import { until } from './until.ts';
 import { startWebSocketPort, type WebSocketPortOptions } from './web-socket-port.ts';
 
-/** Users of the tests: password as the name, rights by namespace or all. */
+/** Users of the tests, whose password is their name: rights by namespace; null: all rights. */
 const USERS: Readonly<Record<string, Readonly<Record<string, readonly Right[]>> | null>> = {
   test: null,
   reader: { N: ['read'] },
   writer: { N: ['write'] },
   manager: { N: ['manage'] },
   browser: { N: ['browse'] },
-  /** Is shown no bodies. */
+  /** May browse, but sees no bodies. */
   masked: { N: ['browse'] },
   stranger: {},
 };
 
-/** Knows the users of the tests without hashing; the real one is tried in the tests of logging in. */
+/** Authenticates the users of the tests without hashing; the tests of logins use the real one. */
 export class TestAuthenticator implements Authenticator {
   recall(authorization: string): User | null {
     const [name = '', password] = Buffer.from(authorization.slice(6), 'base64').toString().split(':');
@@ -57,7 +57,7 @@ export class TestAuthenticator implements Authenticator {
   }
 }
 
-/** Takes time for each password, as the real one does: until `letIn`. */
+/** Delays each password check, as the real one does, until `letIn`. */
 export class SlowAuthenticator extends TestAuthenticator {
   readonly #checked = Promise.withResolvers<void>();
 
@@ -79,7 +79,7 @@ export interface SessionNodeOptions {
   readonly policies?: readonly NamespacePolicy[];
   readonly engine?: EngineUnderTest;
   readonly authenticator?: Authenticator;
-  /** Whether clients connect by WebSocket, on an HTTP port. */
+  /** Whether clients connect by WebSocket to an HTTP port. */
   readonly overWebSocket?: boolean;
 }
 
@@ -90,7 +90,7 @@ export const POLICIES: readonly NamespacePolicy[] = [
   plain('D', { deadLetter: { maxTries: 2, queue: '__deadletter__' } }),
 ];
 
-/** What a front end of a test stands on. */
+/** Dependencies of a front end in tests. */
 export interface NodeParts {
   readonly broker: Broker;
   readonly authenticator: Authenticator;
@@ -104,12 +104,12 @@ export interface NodeParts {
   };
 }
 
-/** Opens the engine of a test. */
+/** Opens the engine for a test. */
 export function openFor(given: SessionNodeOptions): Promise<TestEngine> {
   return (given.engine ?? MEMORY_SQLITE).open({ namespaces: given.policies ?? POLICIES });
 }
 
-/** A node with one front end whose clients keep a session, on an engine of its own. */
+/** A node with its own engine and one front end whose clients have sessions. */
 export abstract class SessionNode<Server extends SessionServer> {
   readonly engine: TestEngine;
   readonly broker: Broker;
@@ -119,7 +119,7 @@ export abstract class SessionNode<Server extends SessionServer> {
   #webSocketPort: HttpServer | null = null;
   readonly #given: SessionNodeOptions;
   readonly #makeServer: () => Server;
-  /** What was logged, at whatever level. */
+  /** Log records of all levels. */
   readonly logged: { fields: object; message: string }[] = [];
 
   constructor(engine: TestEngine, given: SessionNodeOptions, makeServer: (parts: NodeParts) => Server) {
@@ -149,10 +149,10 @@ export abstract class SessionNode<Server extends SessionServer> {
     return (this.#webSocketPort ?? this.server).address.port;
   }
 
-  /** Where and how it is served over WebSocket. */
+  /** The path and the options of its WebSocket endpoint. */
   protected abstract get webSocket(): Pick<WebSocketPortOptions, 'path' | 'webSocket'>;
 
-  /** Cuts clients that are still there. */
+  /** Disconnects the remaining clients. */
   protected abstract cut(): void;
 
   async start(): Promise<void> {
@@ -169,13 +169,13 @@ export abstract class SessionNode<Server extends SessionServer> {
     }
   }
 
-  /** Stops the front end, as a program that ends does, and starts another one on another port. */
+  /** Stops the front end, as at the end of the program, and starts a new one on another port. */
   async restart(): Promise<void> {
     let isStopped = false;
     const stopped = this.server.stop().finally(() => {
       isStopped = true;
     });
-    // Some clients read nothing before they are asked to, and so do not close.
+    // Some clients read nothing until they are told to, and so do not notice the end.
     await until(() => {
       this.clock.advance(1);
       return isStopped;
@@ -210,7 +210,7 @@ export abstract class SessionNode<Server extends SessionServer> {
     );
   }
 
-  /** From now on inserts wait before the engine has them, until they are let go; later ones pass then, too. */
+  /** From now on, inserts are blocked before they reach the engine, until `letGo`; later ones pass as well then. */
   holdInserts(): { readonly asked: Promise<void>; readonly letGo: () => void } {
     const { storage } = this.engine.engine;
     const { insert } = storage;
@@ -228,7 +228,7 @@ export abstract class SessionNode<Server extends SessionServer> {
     return this.broker.namespace(ns).queue(name);
   }
 
-  /** Inserts elements of these bodies, or as given. */
+  /** Inserts elements with these bodies or fields. */
   async insert(name: string, ...elements: readonly (string | Partial<NewElement>)[]): Promise<string[]> {
     return this.insertInto('N', name, ...elements);
   }
@@ -247,7 +247,7 @@ export abstract class SessionNode<Server extends SessionServer> {
     );
   }
 
-  /** Pops the next element that is there, or null. */
+  /** Pops the next ready element, or returns null. */
   pop(name: string, ns = 'N', group: string | null = null): Promise<Delivery | null> {
     return this.#take(name, ns, group, null);
   }
@@ -257,8 +257,8 @@ export abstract class SessionNode<Server extends SessionServer> {
   }
 
   /**
-   * Lets time pass, once somebody who waits in that queue sleeps until its next element is due. This clock
-   * stands still in between, so a look that was in progress when it moved would be followed by a sleep without end.
+   * Advances the clock once a consumer that waits in the queue sleeps until its next element is due. The clock stands
+   * still otherwise: if it advanced during a take, the consumer would then sleep without end.
    */
   async pass(ms: number, name: string, ns = 'N'): Promise<void> {
     await until(() =>
@@ -281,14 +281,14 @@ export abstract class SessionNode<Server extends SessionServer> {
     });
   }
 
-  /** Elements of a queue by state. */
+  /** Returns the number of elements of a queue by state. */
   async sizes(name: string, ns = 'N'): Promise<{ ready: number; scheduled: number; reserved: number }> {
     const { size, schedSize, resvSize } = await this.broker.namespace(ns).visit(name).status(null);
     return { ready: size, scheduled: schedSize, reserved: resvSize };
   }
 }
 
-/** Resolves when that many clients have taken all that their kernels would hold, and nothing moves any more. */
+/** Resolves when that many clients have received as much as their kernels buffer, and nothing moves any more. */
 export async function stalled(node: SessionNode<SessionServer>, clients: number): Promise<void> {
   const { counts } = node.server;
   await until(() => counts.stalled === clients && node.broker.waiting === 0);

@@ -10,7 +10,7 @@ import type {
 import type { DeliveryState, ElementId, GroupName } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 
-/** A commit with inserts: from a queue, of a reserved delivery. */
+/** A commit of a reserved delivery, with inserts. */
 export interface Transfer {
   readonly from: QueueKey;
   readonly finish: DeliveryRef;
@@ -61,7 +61,7 @@ export function extend(
   );
 }
 
-/** Removes waiting elements: all groups. */
+/** Removes waiting elements, for all groups. */
 export function remove(
   storage: Storage,
   queue: QueueKey,
@@ -83,7 +83,7 @@ export function transfer(storage: Storage, transfers: readonly Transfer[]): Prom
   );
 }
 
-/** Purges to the end. Returns how many deliveries went. */
+/** Purges until nothing is left. Returns how many deliveries were removed. */
 export async function purge(
   storage: Storage,
   queue: QueueKey,
@@ -98,7 +98,7 @@ export async function purge(
   return removed;
 }
 
-/** The earliest maturity of what waits in a group. */
+/** Returns the earliest maturity of the waiting deliveries of a group. */
 export async function nextDueAt(storage: Storage, queue: QueueKey, group: GroupName): Promise<number | null> {
   return (await storage.counts(queue, group)).nextMatureAt;
 }

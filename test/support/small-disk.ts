@@ -3,13 +3,13 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** A file system of its own with room for that many bytes. */
+/** A separate file system of limited size. */
 export interface SmallDisk {
   readonly path: string;
   remove(): void;
 }
 
-/** Mounts a small disk in memory; null where this process may not mount. */
+/** Mounts a file system of that size in memory; returns null if this process may not mount. */
 export function mountSmallDisk(bytes: number): SmallDisk | null {
   const path = mkdtempSync(join(tmpdir(), 'quayside-disk-'));
   try {

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 
 const SOURCE = fileURLToPath(new URL('../../src', import.meta.url));
 
-/** Makes `quayside/client` known to programs in a folder, with its source in the place of what is built from it. */
+/** Lets programs in a folder import `quayside/client`, from its source instead of the build. */
 export async function linkClient(folder: string): Promise<void> {
   const installed = join(folder, 'node_modules', 'quayside');
   await mkdir(installed, { recursive: true });

@@ -4,17 +4,17 @@ import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { spawnOwned } from './owned-process.ts';
 
-/** A server that was started by a command, as what it printed describes it. */
+/** A server that was started by a command, as its output describes it. */
 export interface Started {
   readonly url: string;
   readonly pid: number;
-  /** Of the administrator that the first start makes; null at later starts. */
+  /** Password of the administrator that the first start creates; null at later starts. */
   readonly password: string | null;
   /** SIGTERM; resolves when the command has ended. */
   stop(): Promise<void>;
 }
 
-/** Starts a server and resolves when it listens. Its log goes to this process's. */
+/** Starts a server and resolves when it listens. Its log is written to this process's. */
 export async function start(
   command: string,
   args: readonly string[],

@@ -1,6 +1,6 @@
 import type { AnyNode } from 'acorn';
 
-/** Calls `visit` with a node and all nodes in it. */
+/** Calls `visit` with a node and all its descendants. */
 export function visitAll(node: AnyNode, visit: (node: AnyNode) => void): void {
   visit(node);
   for (const value of Object.values(node) as unknown[]) {

@@ -1,27 +1,27 @@
 import { connect, createServer, type Server, type Socket } from 'node:net';
 
 /**
- * - `open`: everything passes.
- * - `deaf`: what clients send is swallowed; `mute`: what the server answers is. Connections stay open.
- * - `dark`: both, as on a network that drops every packet without a word; new connections get no answer either.
+ * - `open`: everything is forwarded.
+ * - `deaf`: discards what clients send; `mute`: discards what the server replies. Connections stay open.
+ * - `dark`: both, as on a network that silently drops every packet; new connections get no reply either.
  */
 export type ProxyState = 'open' | 'deaf' | 'mute' | 'dark';
 
 interface Pair {
   readonly client: Socket;
   readonly server: Socket;
-  /** Nothing more passes in this direction. */
+  /** Whether everything the client sends is discarded. */
   deaf: boolean;
   mute: boolean;
-  /** What the client sends is kept here for {@link TcpProxy.release}; null: it passes. */
+  /** Data from the client that is kept for {@link TcpProxy.release}; null: it is forwarded. */
   held: Buffer[] | null;
 }
 
 type Direction = 'deaf' | 'mute' | 'held';
 
-/** A TCP proxy on a free port of this machine, which loses what a test tells it to. */
+/** A TCP proxy on a free port of this machine, which discards data as a test tells it. */
 export class TcpProxy {
-  /** Where new connections go. */
+  /** The target of new connections. */
   targetPort: number;
   readonly #pairs = new Set<Pair>();
   readonly #listener: Server;
@@ -54,9 +54,9 @@ export class TcpProxy {
   }
 
   /**
-   * Waits for a request in which this is found. `deaf` swallows it and what follows on its connection; `mute` lets it
-   * pass and swallows what the server answers from then on; `held` keeps it and what follows until {@link release}.
-   * Resolves with the first bytes that do not pass.
+   * Waits for a request that matches. `deaf` discards it and everything after it on its connection; `mute` forwards it
+   * and discards all replies from then on; `held` keeps it and everything after it until {@link release}. Resolves with
+   * the first chunk that is not forwarded.
    */
   catch(request: RegExp, direction: Direction): Promise<Buffer> {
     return new Promise((resolve) => {
@@ -64,7 +64,7 @@ export class TcpProxy {
     });
   }
 
-  /** What was held arrives, late. */
+  /** Forwards everything that was held. */
   release(): void {
     for (const pair of this.#pairs) {
       for (const data of pair.held ?? []) pair.server.write(data);

@@ -7,8 +7,8 @@ const TESTS = new URL('../', import.meta.url);
 const OUTER_HOOK = /^(?:before|after|beforeEach|afterEach)\(/m;
 
 /**
- * Runs the test files of one folder in this process, one after another: loading the same few hundred modules again for
- * each of 150 files took a good part of the processor time of `npm test`. A file may have no hooks outside `describe`,
+ * Runs the test files of a folder in this process, one after another: loading the same few hundred modules again for
+ * each of 150 files took a good part of the processor time of `npm test`. A file may not have hooks outside `describe`,
  * since they would run for the tests of all files.
  */
 export async function runTogether(folder: string): Promise<void> {

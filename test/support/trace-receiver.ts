@@ -4,7 +4,7 @@ import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
 import { type AddressInfo, connect } from 'node:net';
 import { json } from 'node:stream/consumers';
 
-/** A span as OTLP/HTTP carries it in JSON, its attributes by name. */
+/** A span of OTLP/HTTP in JSON, with attributes by name. */
 export interface ReceivedSpan {
   readonly traceId: string;
   readonly spanId: string;
@@ -39,11 +39,11 @@ interface TraceBody {
   }[];
 }
 
-/** A collector of OTLP over HTTP: takes `POST /v1/traces`, checks the form of each span and keeps it. */
+/** An OTLP/HTTP collector: accepts `POST /v1/traces`, checks the format of each span and stores it. */
 export class TraceReceiver {
   readonly spans: ReceivedSpan[] = [];
   readonly requests: IncomingHttpHeaders[] = [];
-  /** What is answered; a success if it is empty. */
+  /** Replies to the next requests; success if it is empty. */
   readonly replies: Reply[] = [];
   readonly #server: Server;
   #arrived = Promise.withResolvers<void>();
@@ -78,19 +78,19 @@ export class TraceReceiver {
     return `http://127.0.0.1:${this.port}`;
   }
 
-  /** Resolves when so many requests have come in all. */
+  /** Resolves when `count` requests have arrived in total. */
   async requested(count: number): Promise<void> {
     while (this.requests.length < count) await this.#arrived.promise;
   }
 
-  /** The first span that fits among those that have come. */
+  /** Returns the first received span that matches. */
   received(fits: (span: ReceivedSpan) => boolean): ReceivedSpan {
     const found = this.spans.find(fits);
     assert.ok(found, `no span fits among ${this.spans.map(({ name }) => name).join(', ')}`);
     return found;
   }
 
-  /** The first span that fits, now or when it comes. */
+  /** Resolves with the first span that matches, once it has arrived. */
   async span(fits: (span: ReceivedSpan) => boolean): Promise<ReceivedSpan> {
     for (;;) {
       const found = this.spans.find(fits);
@@ -132,7 +132,7 @@ function valuesOf(pairs: KeyValues): Record<string, string | number> {
   );
 }
 
-/** A port on which nothing listens. */
+/** Returns a port on which nothing listens. */
 export async function closedPort(): Promise<number> {
   const receiver = await TraceReceiver.start();
   const { port } = receiver;

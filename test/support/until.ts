@@ -1,15 +1,15 @@
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
 
-/** What takes longer does not come: the test says so, before a limit of the whole run does. */
+/** A condition that takes longer is considered lost; the test fails before the limit of the whole run. */
 const PATIENCE_MS = 60_000;
 /**
- * What only needs the event loop to turn is there after a few turns. A loop of turns alone would take a whole core
- * until then.
+ * Conditions that only need the event loop hold after a few turns. Polling by turns alone would occupy a core until
+ * then.
  */
 const TURNS = 20;
 const PAUSE_MS = 2;
 
-/** Resolves when the condition holds, or rejects with its text if it does not for a minute. */
+/** Resolves when the condition holds; is rejected with its source text if it does not for a minute. */
 export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
   const end = performance.now() + PATIENCE_MS;
   for (let looks = 1; !(await condition()); looks += 1) {

@@ -5,7 +5,7 @@ import { WebSocketListener } from '../../src/session/websocket.ts';
 import type { Clock } from '../../src/util/clock.ts';
 import { SILENT_LOG } from './broker.ts';
 
-/** What a WebSocket port serves, and how. */
+/** The protocol that a WebSocket port serves, and its options. */
 export interface WebSocketPortOptions {
   readonly server: SessionServer;
   readonly clock: Clock;
@@ -13,11 +13,11 @@ export interface WebSocketPortOptions {
   readonly webSocket: { readonly subprotocols: readonly string[]; readonly usesText: boolean };
   readonly maxMessageBytes?: number;
   readonly http?: Partial<HttpOptions>;
-  /** Lines of the log. */
+  /** Receives the records of the log. */
   readonly logged?: { fields: object; message: string }[];
 }
 
-/** An HTTP server that serves one protocol over WebSocket; other requests wait for ever, or fail. */
+/** Starts an HTTP server that serves one protocol over WebSocket; other requests wait forever or fail. */
 export async function startWebSocketPort(given: WebSocketPortOptions): Promise<HttpServer> {
   const { server, clock, path, webSocket, maxMessageBytes = 2_000_000, http, logged = [] } = given;
   const log = (fields: object, message: string): void => {
