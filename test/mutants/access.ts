@@ -5,11 +5,12 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
 ];
 
 /**
- * Bugs of logins and tokens: each lets strangers in or lets them lock users out, or gives a token more than it is for.
+ * Bugs of logins and tokens: each lets strangers in, lets them lock users out, or gives a token more rights than
+ * intended.
  */
 export const ACCESS: readonly Mutant[] = [
   {
-    name: 'failures of a name in one network keep other names there out',
+    name: 'failed logins of a name in one network lock other names of that network out',
     suite: 'logins',
     edits: edit(
       'login-limits.ts',
@@ -18,7 +19,7 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'failures of a name elsewhere keep its user out',
+    name: 'failed logins of a name in other networks lock its user out',
     suite: 'logins',
     edits: edit(
       'login-limits.ts',
@@ -27,7 +28,7 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'logins of strangers and of known users wait in one queue',
+    name: 'logins from new networks and of recent users wait in one queue',
     suite: 'logins',
     edits: edit('password-authenticator.ts', "origin?.isKnown === false ? 'new' : 'known'", "'all'"),
   },
@@ -37,17 +38,17 @@ export const ACCESS: readonly Mutant[] = [
     edits: edit('login-limits.ts', 'this.#networks.add(origin.network, origin.name);', ''),
   },
   {
-    name: 'a name that logged in from a network is kept out by strangers there',
+    name: 'a user with a recent login from a network is locked out by failures of others there',
     suite: 'logins',
     edits: edit('login-limits.ts', '    if (isKnown) return;\n    rejectAbove', '    rejectAbove'),
   },
   {
-    name: 'a slow-down is not counted, so that all who wait begin at once',
+    name: 'logins that wait for a slow-down are not counted, so that all start at the same time',
     suite: 'logins',
     edits: edit('login-limits.ts', '    limit.spend(key);\n    if (waitMs', '    if (waitMs'),
   },
   {
-    name: 'a right password is counted as a failure',
+    name: 'a correct password is counted as a failure',
     suite: 'logins',
     edits: edit(
       'password-authenticator.ts',
@@ -56,7 +57,7 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'credentials that were wrong are hashed again each time',
+    name: 'wrong credentials are hashed again each time',
     suite: 'logins',
     edits: edit(
       'password-authenticator.ts',
@@ -65,12 +66,12 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a password that was wrong stays wrong when the users change',
+    name: 'a rejected password stays rejected after the users have changed',
     suite: 'logins',
     edits: edit('password-authenticator.ts', '    this.#wrong.clear();\n', ''),
   },
   {
-    name: 'each spelling of a header is remembered on its own',
+    name: 'each spelling of a header is cached separately',
     suite: 'logins',
     edits: edit(
       'password-authenticator.ts',
@@ -79,7 +80,7 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'credentials in use are forgotten before those that are not',
+    name: 'credentials in use are evicted before unused ones',
     suite: 'logins',
     edits: [
       {
@@ -90,12 +91,12 @@ export const ACCESS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a client chooses its address by the first entry of X-Forwarded-For',
+    name: 'a client can choose its address with the first entry of X-Forwarded-For',
     suite: 'client addresses',
     edits: [{ file: 'src/http/head.ts', search: 'of nodes.toReversed()', replace: 'of nodes' }],
   },
   {
-    name: 'a peer that is no proxy is believed',
+    name: 'the forwarded address of a peer that is not a trusted proxy is used',
     suite: 'client addresses',
     edits: [
       {
@@ -136,7 +137,7 @@ export const ACCESS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a session of the console begins with a token, and outlives it',
+    name: 'a console session can start with a token, and outlives it',
     suite: 'API tokens',
     edits: edit(
       'console-sessions.ts',
@@ -145,7 +146,7 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a node waits for the token that was created last, and not for the next that expires',
+    name: "a node's timer is set for the last created token, not for the next to expire",
     suite: 'API tokens',
     edits: edit(
       'api-tokens.ts',
@@ -173,7 +174,7 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'nobody looks at sessions when a token expires',
+    name: 'sessions are not checked when a token expires',
     suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
@@ -182,7 +183,7 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'only the first of several tokens that expire ends its sessions',
+    name: 'of several tokens that expire, only the first ends its sessions',
     suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
@@ -191,7 +192,7 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a token that expires while sessions are looked at for another one does not end its own',
+    name: 'a token that expires while sessions are being checked for another one does not end its own',
     suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
@@ -209,12 +210,12 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the end of a token that nobody used looks at everything that lasts',
+    name: 'the expiry of an unused token checks all sessions and long calls',
     suite: 'API tokens that expire',
     edits: edit('api-tokens.ts', '    if (token.lastUsedAt === null) return;\n', ''),
   },
   {
-    name: 'the end of a token looks at the sessions and calls of all users',
+    name: 'the expiry of a token checks the sessions and calls of all users',
     suite: 'API tokens in the server',
     edits: [
       {
@@ -225,7 +226,7 @@ export const ACCESS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'sessions that ended come back when there are more than are remembered one by one',
+    name: 'ended sessions are valid again when there are more than are stored individually',
     suite: 'ended sessions',
     edits: edit(
       'ended-sessions.ts',
@@ -234,7 +235,7 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the end of a session that could not be stored is not stored later',
+    name: 'the end of a session is not stored later if storing it failed',
     suite: 'ended sessions',
     edits: edit(
       'ended-sessions.ts',
@@ -243,12 +244,12 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the end of all sessions leaves those of a node whose clock is ahead',
+    name: 'ending all sessions misses those of a node whose clock is ahead',
     suite: 'ended sessions',
     edits: edit('ended-sessions.ts', 'CLOCK_SKEW_MS = 60_000', 'CLOCK_SKEW_MS = 1'),
   },
   {
-    name: 'the end of a password ends the sessions of the next one',
+    name: 'replacing a password ends sessions of the new one',
     suite: 'ended sessions',
     edits: edit(
       'ended-sessions.ts',
@@ -257,12 +258,12 @@ export const ACCESS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'ended sessions are stored for ever',
+    name: 'ended sessions are stored forever',
     suite: 'ended sessions',
     edits: edit('ended-sessions.ts', 'if (before <= since) list.delete(name);', ''),
   },
   {
-    name: 'a write of two nodes at once fails',
+    name: 'concurrent writes of two nodes fail',
     suite: 'ended sessions',
     edits: [
       {
@@ -273,7 +274,7 @@ export const ACCESS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'nobody can sign in for a while after the end of all sessions of a user',
+    name: 'a user cannot sign in for a while after all their sessions were ended',
     suite: 'console sessions',
     edits: edit(
       'console-sessions.ts',
@@ -293,22 +294,22 @@ export const ACCESS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'streams of events outlast the end of all sessions',
+    name: 'event streams continue after all sessions were ended',
     suite: 'console sessions',
     edits: edit('console-sessions.ts', 'options.ended.onEnded((user) => this.#runEndCallbacks(user));', ''),
   },
   {
-    name: 'a sign-out counts on one node alone',
+    name: 'a sign-out is effective on one node only',
     suite: 'access on several nodes',
     edits: edit('console-sessions.ts', 'else await ended.end(', 'else ended.endHere('),
   },
   {
-    name: 'nodes that have not read the users again accept sessions with the old password',
+    name: 'nodes that have not reloaded the users accept sessions with the old password',
     suite: 'access on several nodes',
     edits: edit('console-sessions.ts', 'else await ended.endPassword(', 'else ended.endPasswordHere('),
   },
   {
-    name: 'tokens of a user who was removed count again with the next user of that name',
+    name: 'tokens of a removed user are valid again for a new user with that name',
     suite: 'API tokens in the server',
     edits: [
       {
@@ -319,7 +320,7 @@ export const ACCESS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a command of users undoes what others changed while the password was typed',
+    name: 'a user command overwrites changes that were made while the password was typed',
     suite: 'user commands',
     edits: [
       {
@@ -335,7 +336,7 @@ export const ACCESS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'commands of users that run at once do not wait for each other',
+    name: 'concurrent user commands do not wait for each other',
     suite: 'user commands',
     edits: [
       {

@@ -7,10 +7,10 @@ const shared = (file: string, search: string, replace: string): Mutant['edits'] 
   { file: `src/session/${file}`, search, replace },
 ];
 
-/** Bugs of the AMQP front end: found by the model through AMQP, or by a suite of their own. */
+/** Bugs of the AMQP front end, found by the model through AMQP or by other suites. */
 export const AMQP: readonly Mutant[] = [
   {
-    name: 'released counts a failed try',
+    name: 'the outcome released counts a failed try',
     suite: 'model through AMQP',
     edits: edit(
       'links.ts',
@@ -19,7 +19,7 @@ export const AMQP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'rejected comes back at once',
+    name: 'a rejected message is delivered again immediately',
     suite: 'model through AMQP',
     edits: edit(
       'links.ts',
@@ -28,12 +28,12 @@ export const AMQP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a delivery that is settled without an outcome stays with its client',
+    name: 'a delivery that is settled without an outcome stays reserved',
     suite: 'model through AMQP',
     edits: edit('links.ts', 'return isSettled ? failedTry(0) : null;', 'return null;'),
   },
   {
-    name: 'a link that ends forgets what the client holds',
+    name: 'a detached link forgets the outstanding deliveries of its client',
     suite: 'model through AMQP',
     edits: edit(
       'links.ts',
@@ -47,12 +47,12 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('links.ts', '      this.endpoint.drained();\n', ''),
   },
   {
-    name: 'the window that is listed never shrinks',
+    name: 'the listed window of a link never shrinks',
     suite: 'AMQP credit',
     edits: edit('links.ts', ', this.outstanding.size + credit);', ', Number.POSITIVE_INFINITY);'),
   },
   {
-    name: 'a drain ends the link if the engine is away for a moment',
+    name: 'a drain detaches the link if the engine is briefly unavailable',
     suite: 'AMQP credit',
     edits: shared(
       'push-consumer.ts',
@@ -61,12 +61,12 @@ export const AMQP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what is still sent to a client whose link the server ends counts no failed try',
+    name: 'a delivery in transit to a client whose link the server detaches counts no failed try',
     suite: 'AMQP credit',
     edits: edit('connection.ts', 'if (link instanceof OutgoingLink && !this.isEnding) link.markSeen();', ''),
   },
   {
-    name: 'a consumer that was answered at once is taken for one that waits',
+    name: 'a consumer that was served immediately is treated as waiting',
     suite: 'AMQP credit',
     edits: shared(
       'push-consumer.ts',
@@ -75,7 +75,7 @@ export const AMQP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a message whose storing has an unknown outcome is released',
+    name: 'a message whose insert has an unknown outcome is released',
     suite: 'AMQP sending',
     edits: edit(
       'errors.ts',
@@ -91,7 +91,7 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'an old disposition settles the delivery that took its place',
     suite: 'AMQP deliveries',
-    // Each of the two keeps it from that.
+    // Either check alone prevents it.
     edits: [
       ...edit(
         'core/session.ts',
@@ -106,7 +106,7 @@ export const AMQP: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a disposition of a delivery that was sent settled finds an older one',
+    name: 'a disposition of a delivery that was sent settled settles an older one',
     suite: 'AMQP deliveries',
     edits: edit(
       'core/session.ts',
@@ -129,12 +129,12 @@ export const AMQP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'credit that a drain has used up is granted again by a delivery-count that is not true',
+    name: 'credit that a drain has used up is granted again by a wrong delivery-count',
     suite: 'AMQP deliveries',
     edits: edit('core/link.ts', 'Math.max(queued, (this', 'Math.max(0, (this'),
   },
   {
-    name: 'each echo that a client asks for is queued',
+    name: 'every echo that a client requests is queued',
     suite: 'AMQP deliveries',
     edits: edit(
       'core/session.ts',
@@ -143,7 +143,7 @@ export const AMQP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what a client holds returns with a failed try when the broker drains',
+    name: 'outstanding deliveries return with a failed try when the broker drains',
     suite: 'AMQP settling',
     edits: edit(
       'connection.ts',
@@ -152,7 +152,7 @@ export const AMQP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the whole reason of a rejected outcome is kept until the engine has it',
+    name: 'the full reason of a rejected outcome is retained until the engine has stored it',
     suite: 'AMQP settling',
     edits: edit('core/connection.ts', "cutText(parts.join(': '), LIMITS.reasonBytes)", "parts.join(': ')"),
   },
@@ -176,7 +176,7 @@ export const AMQP: readonly Mutant[] = [
     edits: edit('message.ts', 'if (type !== defaultType) this.#types.push', 'if (false) this.#types.push'),
   },
   {
-    name: 'the outcomes of a client that has closed its half of the connection are not sent',
+    name: 'a client that has closed its half of the connection gets no outcomes',
     suite: 'AMQP sending',
     edits: shared(
       'client-session.ts',
@@ -185,7 +185,7 @@ export const AMQP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a message is released since another one that came with it found no room',
+    name: 'a message is released because another one in its batch exceeded the capacity',
     suite: 'AMQP sending',
     edits: shared('batchers.ts', 'elements.length === 1) {', 'elements.length > 0) {'),
   },

@@ -4,7 +4,7 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of the broker: found by the wait queue's interleavings, or by the model through HTTP. */
+/** Bugs of the broker, found by interleavings of the wait queue or by the model through HTTP. */
 export const BROKER: readonly Mutant[] = [
   {
     name: 'an element that is inserted while a take is in flight wakes no consumer',
@@ -12,22 +12,22 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/wait-queue.ts', 'this.#matchAgain += count;', ''),
   },
   {
-    name: 'an engine is given all that one user inserts at once',
+    name: 'all concurrent inserts of one user are passed to the engine together',
     suite: 'insert turns',
     edits: edit('broker/engine-turns.ts', 'perKey: MAX_BYTES,\n      total: MAX_BYTES,', 'perKey: Infinity,'),
   },
   {
-    name: 'inserts wait for their turn for any time',
+    name: 'inserts wait for their turn without a limit',
     suite: 'insert turns',
     edits: edit('broker/engine-turns.ts', 'timeout: { clock: this.#clock, ms: TIMEOUT_MS },', ''),
   },
   {
-    name: 'an insert has all its time once more when its turn comes',
+    name: 'the deadline of an insert starts again when its turn comes',
     suite: 'insert turns',
     edits: edit('broker/queue.ts', '        leftMs: leftMs(),', ''),
   },
   {
-    name: 'an engine is given all large takes of one user at once',
+    name: 'all concurrent large takes of one user are passed to the engine together',
     suite: 'take turns',
     edits: edit('broker/wait-queue.ts', 'if (owner !== null && bytes > FREE_BYTES) {', 'if (false) {'),
   },
@@ -37,22 +37,22 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/wait-queue.ts', 'if (turn === null) continue;', 'if (turn === null) break;'),
   },
   {
-    name: 'a turn to take that nobody needs any more is kept',
+    name: 'a turn to take is kept after its consumer has left',
     suite: 'take turns',
     edits: edit('broker/take-turns.ts', 'for (const turn of this.#begun.values()) turn.end();', ''),
   },
   {
-    name: 'a take has all its time once more when its turn comes',
+    name: 'the deadline of a take starts again when its turn comes',
     suite: 'take turns',
     edits: edit('broker/wait-queue.ts', 'CALL_TIMEOUT_MS - turn.waitedMs', 'CALL_TIMEOUT_MS'),
   },
   {
-    name: 'one user may have all connections of HTTP',
+    name: 'one user can use all HTTP connections',
     suite: 'connections of users',
     edits: edit('http/front.ts', 'this.#connections.enter(user);', ''),
   },
   {
-    name: 'a joint take takes in two queues at once',
+    name: 'a joint take takes in two queues concurrently',
     suite: 'joint takes',
     edits: edit(
       'broker/joint-take.ts',
@@ -61,12 +61,12 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a joint take forgets elements that came while it took in another queue',
+    name: 'a joint take misses elements inserted while it was taking in another queue',
     suite: 'joint takes',
     edits: edit('broker/joint-take.ts', 'place.waitQueue?.promote(place.consumer, true);', ''),
   },
   {
-    name: 'a joint take forgets elements that came during its first look',
+    name: 'a joint take misses elements inserted during its first look',
     suite: 'joint takes',
     edits: edit(
       'broker/joint-take.ts',
@@ -75,7 +75,7 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a joint take keeps elements that are too few while it waits for more',
+    name: 'a joint take holds too few elements while it waits for more',
     suite: 'joint takes',
     edits: edit(
       'broker/joint-take.ts',
@@ -84,7 +84,7 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'elements that a joint take has are lost if its client leaves',
+    name: 'elements of a joint take are lost if its client disconnects',
     suite: 'joint takes',
     edits: edit(
       'broker/joint-take.ts',
@@ -93,12 +93,12 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a count that began before an element came serves callers that came after it',
+    name: 'a count that started before an insert is returned to later callers',
     suite: 'joint takes',
     edits: edit('broker/wait-queue.ts', ' && this.#countedAt === this.#eligible', ''),
   },
   {
-    name: 'a count for callers that left serves callers that came after an element',
+    name: 'a count for callers that have left is returned to callers after an insert',
     suite: 'joint takes',
     edits: edit('broker/wait-queue.ts', '    if (this.#consumers.size === 0) this.#counting = null;\n', ''),
   },
@@ -108,7 +108,7 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/joint-take.ts', 'place.waitQueue?.expect(', 'void ('),
   },
   {
-    name: 'a joint take of several elements waits for new ones in place of those that are scheduled',
+    name: 'a joint take of several elements waits for new ones instead of scheduled ones',
     suite: 'joint takes',
     edits: edit('broker/joint-take.ts', '(scheduled < missing ? missing - scheduled : missing)', 'missing'),
   },
@@ -127,7 +127,7 @@ export const BROKER: readonly Mutant[] = [
     edits: edit('broker/wait-queue.ts', 'earlier(this.#dueAt, at) !== this.#dueAt', 'this.#dueAt === null'),
   },
   {
-    name: 'consumers that were not served go to the end of the wait queue',
+    name: 'consumers that were not served move to the end of the wait queue',
     suite: 'model through HTTP',
     edits: edit(
       'broker/wait-queue.ts',
@@ -145,7 +145,7 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'an element whose consumer left is dropped',
+    name: 'an element whose consumer disconnected is lost',
     suite: 'wait queue',
     edits: edit(
       'broker/wait-queue.ts',
@@ -163,22 +163,22 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a rollback wakes nobody',
+    name: 'a rollback wakes no consumer',
     suite: 'wake-ups',
     edits: edit('broker/queue.ts', 'this.#wake(group ?? defaultGroup, action.delayMs);', '{}'),
   },
   {
-    name: 'an element without a dead-letter queue to go to wakes nobody',
+    name: 'an element that stays, for lack of a dead-letter queue, wakes no consumer',
     suite: 'wake-ups',
     edits: edit('broker/queue.ts', 'this.#wake(group, 0, count);', ''),
   },
   {
-    name: 'a lease that ends wakes nobody and is not counted',
+    name: 'an expired lease wakes no consumer and is not counted',
     suite: 'wake-ups',
     edits: edit('broker/sweeper.ts', 'if (!this.#stopped) this.#timer.within(at - this.#clock.now());', ''),
   },
   {
-    name: 'a lease that ends during a sweep stops all that would follow',
+    name: 'a lease that expires during a sweep stops all later sweeps',
     suite: 'ends of leases',
     edits: edit(
       'util/earliest-timer.ts',
@@ -187,12 +187,12 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'leases that end wake one consumer on another node, however many wait there',
+    name: 'expired leases wake only one consumer on another node, however many wait there',
     suite: 'ends of leases',
     edits: edit('broker/namespace.ts', 'this.announce(key, MANY);', 'this.announce(key, 1);'),
   },
   {
-    name: 'options of the namespace go before those that are stored',
+    name: 'options of the namespace take precedence over stored ones',
     suite: 'options of queues',
     edits: edit(
       'broker/queue-options.ts',
@@ -201,7 +201,7 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'options that a killed node did not give to the engine are never given to it',
+    name: 'options that a killed node did not pass to the engine are never applied',
     suite: 'options of queues',
     edits: edit(
       'broker/namespace.ts',
@@ -210,17 +210,17 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a queue seems full for as long as a namespace does',
+    name: 'a queue counts as full for as long as a namespace does',
     suite: 'options of queues',
     edits: edit('broker/capacity.ts', 'const FULL_REFRESH_MS = 20;', 'const FULL_REFRESH_MS = 2_000;'),
   },
   {
-    name: 'what is stored in a queue with a bound wakes nobody',
+    name: 'inserts into a bounded queue wake no consumer',
     suite: 'options of queues',
     edits: edit('broker/queue.ts', 'else this.#wakeAfter(elements, stored);', ''),
   },
   {
-    name: 'timers go by this machine’s clock',
+    name: 'timers use this machine’s clock instead of the engine’s',
     suite: 'clocks apart',
     edits: edit('broker/engine-time.ts', 'at + (clocks.clock.now() - engineNow(clocks, queue))', 'at'),
   },
@@ -234,7 +234,7 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'nobody is woken for popped elements that return although the engine did not say so',
+    name: 'elements of undone pops wake no consumer if the engine does not report them',
     suite: 'undone takes',
     edits: edit('broker/undone-takes.ts', 'if (!isCertain(error)) done(true);', ''),
   },
@@ -253,17 +253,17 @@ export const BROKER: readonly Mutant[] = [
     ),
   },
   {
-    name: 'names of queues whose first insert was rejected are kept',
+    name: 'queues whose first insert was rejected are registered',
     suite: 'queues of a namespace',
     edits: edit('broker/namespace.ts', 'this.activity.forget(name);', ''),
   },
   {
-    name: 'names of queues that do not exist are kept when they are purged',
+    name: 'purging a queue that does not exist registers it',
     suite: 'HTTP operations',
     edits: edit('operations/operations.ts', 'if (step.removed > 0) queue.namespace', 'queue.namespace'),
   },
   {
-    name: 'a node publishes its inserts although it is alone',
+    name: 'a lone node publishes signals for its inserts',
     suite: 'a lone node',
     edits: edit(
       'broker/cluster.ts',
@@ -273,7 +273,7 @@ export const BROKER: readonly Mutant[] = [
   },
 ];
 
-/** Bugs of exchanges: found by random graphs, or by the tests of one exchange. */
+/** Bugs of exchanges, found by random graphs or by the tests of single exchanges. */
 export const EXCHANGE: readonly Mutant[] = [
   {
     name: 'a copy does not count its hop',

@@ -4,10 +4,10 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of looking without taking. */
+/** Bugs of browsing. */
 export const BROWSE: readonly Mutant[] = [
   {
-    name: 'maskBodies hides nothing on pages',
+    name: 'maskBodies does not mask bodies on pages',
     suite: 'HTTP browsing',
     edits: edit(
       'http/routes/browse.ts',
@@ -16,7 +16,7 @@ export const BROWSE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'maskBodies hides no single element',
+    name: 'maskBodies does not mask the body of a single element',
     suite: 'HTTP browsing',
     edits: edit(
       'http/routes/browse.ts',
@@ -35,7 +35,7 @@ export const BROWSE: readonly Mutant[] = [
     edits: edit('sandbox/sandbox.ts', 'if (this.#withBodies && !hasBodies) return null;', ''),
   },
   {
-    name: 'an extension of a lease changes since when it is held',
+    name: 'extending a lease changes the time of its reservation',
     suite: 'contract',
     edits: edit(
       'engines/sqlite/worker/rows.ts',
@@ -44,7 +44,7 @@ export const BROWSE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what was reserved in the name of a consumer that left goes to another',
+    name: 'an element reserved for a consumer that has left is delivered to another',
     suite: 'wait queue',
     edits: edit('broker/wait-queue.ts', 'if (Array.isArray(take.tids)) {', 'if (take.tids === undefined) {'),
   },

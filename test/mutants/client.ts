@@ -5,17 +5,16 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
 ];
 
 /**
- * Bugs of the client library: what is stored is reported as lost, or the other way round; or a program ends too early,
- * or never.
+ * Bugs of the client library: a stored element is reported as lost or vice versa, or a program ends too early or never.
  */
 export const CLIENT: readonly Mutant[] = [
   {
-    name: 'close waits for no insert',
+    name: 'close does not wait for pending inserts',
     suite: 'client library',
     edits: edit('transport.ts', 'while (this.#calls.size > 0) await Promise.allSettled(this.#calls);', ''),
   },
   {
-    name: 'what is thrown and no error is the id of an insert',
+    name: 'a thrown value that is not an Error is returned as the id of an insert',
     suite: 'client library',
     edits: edit(
       'batcher.ts',
@@ -24,17 +23,17 @@ export const CLIENT: readonly Mutant[] = [
     ),
   },
   {
-    name: 'one insert with a new group fails all of its request',
+    name: 'an insert with a group too many fails all inserts of its request',
     suite: 'client library',
     edits: edit('batcher.ts', "code === 'too-many-groups' ||", ''),
   },
   {
-    name: 'an insert that is one too many for its request is rejected',
+    name: 'a request that the server finds too large is not split',
     suite: 'client library',
     edits: edit('wire.ts', '(lines[1] && error.status === 413)', 'false'),
   },
   {
-    name: 'halves of a request are in each other’s place',
+    name: 'the two halves of a split request are swapped',
     suite: 'client library',
     edits: edit(
       'batcher.ts',
@@ -55,7 +54,7 @@ export const CLIENT: readonly Mutant[] = [
     edits: edit('worker.ts', 'after(this.#leaseMs / 3, renew, true);', 'after(this.#leaseMs / 3, renew);'),
   },
   {
-    name: 'a handler that settled its element is an error',
+    name: 'a handler that settled its element itself counts as failed',
     suite: 'workers of the client library',
     edits: edit('worker.ts', "(error as QuaysideError | null)?.code !== 'already-settled'", 'error !== null'),
   },

@@ -4,7 +4,10 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Sessions of the console that last too long, or that other pages can use; and pages that lose what they wait for. */
+/**
+ * Bugs of the console: sessions that last too long or can be used by other pages, and pages that wait forever or lose
+ * updates.
+ */
 export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a GET that pops needs no CSRF token',
@@ -12,17 +15,17 @@ export const CONSOLE: readonly Mutant[] = [
     edits: edit('http/routes/takes.ts', "    csrf: 'all',\n", ''),
   },
   {
-    name: 'the cookie means its user on an address that was typed',
+    name: 'the cookie authenticates a request that was typed as an address',
     suite: 'console sessions',
     edits: edit('http/browser.ts', "fetchSite !== 'same-origin' && fetchSite !== null", 'false'),
   },
   {
-    name: 'the CSRF token of any session is right',
+    name: 'the CSRF token of any session is accepted',
     suite: 'console sessions',
     edits: edit('access/console-sessions.ts', 'csrfToken: sign(', "csrfToken: ['csrf'].at(0) ?? sign("),
   },
   {
-    name: 'a sign-in leaves the session of before as it is',
+    name: 'a sign-in does not end the previous session',
     suite: 'console sessions',
     edits: edit(
       'http/routes/console.ts',
@@ -31,12 +34,12 @@ export const CONSOLE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'another password does not end sessions',
+    name: 'changing a password does not end sessions',
     suite: 'console sessions',
     edits: edit('access/console-sessions.ts', ', passwordText(account.password)', ''),
   },
   {
-    name: 'a session that is used lasts for ever',
+    name: 'a session in use lasts forever',
     suite: 'console sessions',
     edits: edit(
       'access/console-sessions.ts',
@@ -59,22 +62,22 @@ export const CONSOLE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a get that waits takes an element after its session has ended',
+    name: 'a waiting get takes an element after its session has ended',
     suite: 'console sessions',
     edits: edit('http/routes/takes.ts', '() => this.#reject(this.#call.sessionLost())', '() => {}'),
   },
   {
-    name: 'an import stores what comes after the end of its session',
+    name: 'an import stores lines received after its session has ended',
     suite: 'console sessions',
     edits: edit('http/call.ts', 'if (this.session?.isOver() === true) throw this.sessionLost();', ''),
   },
   {
-    name: 'a listing that waited is of a session that has ended',
+    name: 'a listing that waited is returned to a session that has ended',
     suite: 'console sessions',
     edits: edit('http/front.ts', '      call.renewUser();\n      await list();', '      await list();'),
   },
   {
-    name: 'an import goes on after the longest time of its session',
+    name: 'an import continues beyond the maximum age of its session',
     suite: 'console sessions',
     edits: edit(
       'access/console-sessions.ts',
@@ -83,7 +86,7 @@ export const CONSOLE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the end of a session in a call that lasts brings its cookie back',
+    name: 'a long call restores the cookie of a session that ended meanwhile',
     suite: 'console sessions',
     edits: edit(
       'http/call.ts',
@@ -92,32 +95,32 @@ export const CONSOLE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'another site may call the session of the console as it may link to its pages',
+    name: 'another site can use the console session for requests, not only for links to its pages',
     suite: 'console pages',
     edits: edit('http/browser.ts', '?.route.isPage === true) return', "?.route.access === 'open') return"),
   },
   {
-    name: 'a name with spaces is several words of a filter',
+    name: 'a name with spaces becomes several words of a filter',
     suite: 'queues of all namespaces',
     edits: edit('http/routes/find-queues.ts', '(?:[a-z]+:)?"(?:[^"\\\\]|\\\\.)*"(?=\\s|$)|', ''),
   },
   {
-    name: 'a sum counts queues that are gone',
+    name: 'a sum includes deleted queues',
     suite: 'queues of all namespaces',
     edits: edit('broker/activity.ts', 'this.#sum.change(this.#clock.monotonic(), series.last, null);', ''),
   },
   {
-    name: 'an operation whose start a proxy answered with an error is confirmed again at once',
+    name: 'an operation can be started again immediately after a proxy responded with an error',
     suite: 'console in a browser',
     edits: edit('console/api.ts', 'return status === 0 || status >= 500;', 'return status === 0;'),
   },
   {
-    name: 'a page waits for ever for a response that never comes',
+    name: 'a page waits forever for a response that never arrives',
     suite: 'console in a browser',
     edits: edit('console/api.ts', '  listen();\n  try {', '  try {'),
   },
   {
-    name: 'a page waits for ever for the rest of a response',
+    name: 'a page waits forever for the rest of a response',
     suite: 'console in a browser',
     edits: [
       ...edit('console/api.ts', 'return await use(', 'cancel();\n    return await use('),
@@ -125,7 +128,7 @@ export const CONSOLE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a response that breaks off is no reason to read again',
+    name: 'a truncated response is not requested again',
     suite: 'console in a browser',
     edits: edit(
       'console/api.ts',
@@ -134,7 +137,7 @@ export const CONSOLE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a connection that is silent after one was lost is not ended',
+    name: 'a silent connection is not closed if it replaced a lost one',
     suite: 'console in a browser',
     edits: edit(
       'console/remote/live.ts',
@@ -148,12 +151,12 @@ export const CONSOLE: readonly Mutant[] = [
     edits: edit('console/ui/operation-dialog.tsx', 'if (isStarting.peek()) return;', ''),
   },
   {
-    name: 'Escape closes a dialog the second time',
+    name: 'a second Escape closes a dialog',
     suite: 'console in a browser',
     edits: edit('console/ui/dialog.tsx', 'onClose={() => ref.current?.showModal()}', ''),
   },
   {
-    name: 'a count goes on whose dialog was closed before the server responded',
+    name: 'a count continues although its dialog was closed before the server responded',
     suite: 'console in a browser',
     edits: edit('console/remote/operations.ts', 'if (signal.aborted) return cancel();', ''),
   },

@@ -4,10 +4,10 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of live events, and of the samples that rates come from. */
+/** Bugs of live events, and of the samples from which rates are calculated. */
 export const EVENTS: readonly Mutant[] = [
   {
-    name: 'a subscriber who does not read gets a queue of updates',
+    name: 'updates are queued for a subscriber who does not read',
     suite: 'event publisher',
     edits: edit(
       'events/publisher.ts',
@@ -21,7 +21,7 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('events/publisher.ts', 'const WRITES_PER_TURN = 50;', 'const WRITES_PER_TURN = 5_000;'),
   },
   {
-    name: 'a client that reconnects is not sent what was removed since',
+    name: 'a client that reconnects is not notified of things removed meanwhile',
     suite: 'event publisher',
     edits: edit(
       'events/journal.ts',
@@ -35,7 +35,7 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('events/publisher.ts', 'textFingerprint(viewKey)', "''"),
   },
   {
-    name: 'who was behind for long keeps what was forgotten',
+    name: 'a subscriber that was behind for long keeps pictures of removed things',
     suite: 'event publisher',
     edits: edit('events/journal.ts', 'this.#oldest = Math.max(this.#oldest, entry.version);', ''),
   },
@@ -50,7 +50,7 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('events/publisher.ts', 'this.#parts.watch.follow(null);', ''),
   },
   {
-    name: 'the full picture waits for the next update',
+    name: 'the first full picture is sent only with the next update',
     suite: 'HTTP events',
     edits: edit(
       'events/collection.ts',
@@ -68,7 +68,7 @@ export const EVENTS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what an exchange copies to a hidden destination shows as an update',
+    name: 'copies to a hidden destination are visible as an update of the exchange',
     suite: 'HTTP events',
     edits: edit(
       'events/pictures.ts',
@@ -77,7 +77,7 @@ export const EVENTS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'events go on for a user who is gone',
+    name: 'events continue for a removed user',
     suite: 'HTTP events',
     edits: edit(
       'events/publisher.ts',
@@ -86,7 +86,7 @@ export const EVENTS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a stream whose client ended its side goes on',
+    name: 'a stream continues after its client has closed its side',
     suite: 'HTTP events',
     edits: edit('http/routes/events.ts', 'onInputEnd(socket, onEnd)', 'onInputEnd(socket, () => {})'),
   },
@@ -96,7 +96,7 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('events/publisher.ts', 'clock.after(BEAT_CHECK_MS,', 'clock.after(BEAT_MS,'),
   },
   {
-    name: 'counters of one queue that cannot be read hide those of the others',
+    name: 'unreadable counters of one queue hide those of the others',
     suite: 'buffered statistics',
     edits: edit(
       'engine/buffered-stats.ts',
@@ -105,7 +105,7 @@ export const EVENTS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a queue that cannot be read hides those that are read after it',
+    name: 'an unreadable queue hides those read after it',
     suite: 'watched queues',
     edits: edit(
       'broker/queue-watch.ts',
@@ -114,17 +114,17 @@ export const EVENTS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'queues that cannot be read are read before those that can',
+    name: 'unreadable queues are read before readable ones',
     suite: 'watched queues',
     edits: edit('broker/queue-watch.ts', '[...fresh, ...again]', '[...again, ...fresh]'),
   },
   {
-    name: 'a queue that cannot be read is tried in each round',
+    name: 'an unreadable queue is tried in every round',
     suite: 'watched queues',
     edits: edit('broker/queue-watch.ts', 'at <= now ? again : unread', 'again'),
   },
   {
-    name: 'updates come as fast as queues change',
+    name: 'updates are sent as fast as queues change',
     suite: 'watched queues',
     edits: edit(
       'broker/queue-watch.ts',
@@ -133,7 +133,7 @@ export const EVENTS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a change after a rest is dated back to the last reading',
+    name: 'a change after an idle time is dated back to the last sample',
     suite: 'series of queues',
     edits: edit(
       'broker/activity.ts',
@@ -142,7 +142,7 @@ export const EVENTS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'samples of queues at rest are kept for ever',
+    name: 'samples of idle queues are kept forever',
     suite: 'series of queues',
     edits: edit(
       'broker/activity.ts',

@@ -4,10 +4,10 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of exchanges that let one user harm another. */
+/** Bugs of exchanges with which one user can harm another. */
 export const EXCHANGE_USERS: readonly Mutant[] = [
   {
-    name: 'the selector thread is shared by requests and not by time',
+    name: 'the selector thread is shared by number of requests instead of time',
     suite: 'selector wait queue',
     edits: edit(
       'sandbox/request-queue.ts',
@@ -16,7 +16,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'who was idle has saved up time on the selector thread',
+    name: 'an idle user saves up time on the selector thread',
     suite: 'selector wait queue',
     edits: [
       ...edit('sandbox/request-queue.ts', 'else usage.used = Math.max(usage.used, this.#leastUsedMs);', ''),
@@ -28,17 +28,17 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'an exchange runs on that is stored just after its owner was removed',
+    name: 'an exchange that is stored just after its owner was removed keeps running',
     suite: 'exchanges without an owner',
     edits: edit('exchange/exchanges.ts', '        void this.#stopUnowned(key);', '        {}'),
   },
   {
-    name: 'a user who is removed goes on changing definitions',
+    name: 'a removed user continues to change definitions',
     suite: 'documents of definitions',
     edits: edit('http/routes/definitions.ts', '          call.renewUser();\n', ''),
   },
   {
-    name: 'a payload that is slow to parse counts against the selector',
+    name: 'the time to parse a slow payload counts against the selector',
     suite: 'overruns of exchanges',
     edits: edit(
       'exchange/forwarder.ts',
@@ -47,7 +47,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'one element that overruns again and again stops the exchange',
+    name: 'one element that overruns repeatedly stops the exchange',
     suite: 'overruns of exchanges',
     // biome-ignore lint/suspicious/noTemplateCurlyInString: the text of a source
     edits: edit('exchange/forwarder.ts', 'this.#inARow.add(id);', 'this.#inARow.add(`${id} ${count}`);'),
@@ -58,7 +58,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     edits: edit('exchange/forwarder.ts', 'const failures = isFull(error)', 'const failures = false'),
   },
   {
-    name: 'a destination takes a whole batch or nothing of it',
+    name: 'a destination stores a whole batch or nothing of it',
     suite: 'full destinations',
     edits: edit(
       'exchange/forwarder.ts',
@@ -67,12 +67,12 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'each element for which a selector fails writes a line to the log',
+    name: 'a log line is written for every element for which a selector fails',
     suite: 'full destinations',
     edits: edit('exchange/forwarder.ts', 'return lineLimit.admit(', 'return true || lineLimit.admit('),
   },
   {
-    name: 'an element multiplies in a loop without bound',
+    name: 'copies of an element in a loop are not bounded',
     suite: 'copies in loops',
     edits: edit(
       'exchange/copies.ts',
@@ -81,22 +81,22 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the way back through __no_route__ is no loop',
+    name: 'a loop through __no_route__ is not detected',
     suite: 'loops through __no_route__',
     edits: edit('exchange/cycles.ts', 'const unroutable = hasSelector ?', 'const unroutable = false ?'),
   },
   {
-    name: 'selectors run for a whole batch however much they write',
+    name: 'selectors run for a whole batch even if they write many bytes',
     suite: 'selectors that write much',
     edits: edit('sandbox/sandbox.ts', ' && written < this.#limits.writtenBytes', ''),
   },
   {
-    name: 'selectors may write any number of bytes for an element',
+    name: 'the bytes that a selector writes for an element are not bounded',
     suite: 'selectors that write much',
     edits: edit('sandbox/thread/selector-thread.ts', 'if (written > elementBytes)', 'if (written < 0)'),
   },
   {
-    name: 'headers that no selector changed are written again in UTF-8',
+    name: 'headers that no selector changed are re-encoded as UTF-8',
     suite: 'headers in selectors',
     edits: edit('sandbox/sandbox.ts', 'if (text === null) onNotUtf8(name, value);', ''),
   },
@@ -110,7 +110,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a create tells that a hidden exchange has the id',
+    name: 'the error of a create reveals that a hidden exchange has the id',
     suite: 'hidden exchanges',
     edits: edit(
       'exchange/exchanges.ts',
@@ -119,7 +119,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a change does not look at the version',
+    name: 'a change ignores the version',
     suite: 'changed exchanges',
     edits: edit(
       'exchange/exchanges.ts',
@@ -137,7 +137,7 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a slow user holds all bytes that may be in flight',
+    name: 'a slow user can use up all bytes allowed in flight',
     suite: 'bytes in flight',
     edits: edit(
       'exchange/in-flight-limit.ts',

@@ -4,7 +4,7 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of the HTTP front end: slips that destroy, and connections that do not behave as most do. */
+/** Bugs of the HTTP front end: typing errors that lose data, and unusual behavior of connections. */
 export const HTTP: readonly Mutant[] = [
   {
     name: 'a flag without a value is false, so that ?reserve pops',
@@ -16,7 +16,7 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a misspelt parameter is ignored',
+    name: 'a misspelled parameter is ignored',
     suite: 'HTTP slips',
     edits: edit('http/parameters.ts', 'if (meant === null) return;', 'return;'),
   },
@@ -39,12 +39,12 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'each chunk of a body is kept as an object of its own',
+    name: 'each chunk of a body is kept as a separate object',
     suite: 'HTTP small chunks',
     edits: edit('util/byte-pieces.ts', 'if (piece.length >= SMALL_BYTES)', 'if (piece.length >= 1)'),
   },
   {
-    name: 'pipelined gets take their elements at once',
+    name: 'pipelined gets take their elements concurrently',
     suite: 'HTTP pipelining',
     edits: edit(
       'http/front.ts',
@@ -53,17 +53,17 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a get waits on a connection that is no longer read, and takes an element for a client that left',
+    name: 'a get waits on a connection that is no longer read, and takes an element for a client that disconnected',
     suite: 'HTTP pipelining',
     edits: edit('http/request.ts', "  socket.on('pause', check);\n", ''),
   },
   {
-    name: 'a get begins to wait on a connection that is not read',
+    name: 'a get starts to wait on a connection that is not read',
     suite: 'HTTP pipelining',
     edits: edit('http/routes/takes.ts', '  if (socket.isPaused()) throw inputPaused();\n', ''),
   },
   {
-    name: 'a client that half-closes is cut off',
+    name: 'a client that half-closes is disconnected',
     suite: 'HTTP half-closed',
     edits: edit(
       'http/server.ts',
@@ -72,27 +72,27 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a get of a client that half-closed waits on, and takes an element for one that left',
+    name: 'a get of a client that half-closed keeps waiting, and takes an element after the client disconnected',
     suite: 'HTTP half-closed',
     edits: edit('http/request.ts', "  socket.on('end', run);\n", ''),
   },
   {
-    name: 'what is broken behind an insert in flight is answered in its place',
+    name: 'a malformed request behind a pending insert is answered instead of the insert',
     suite: 'HTTP framing',
     edits: edit('http/server.ts', 'if (first?.req.complete) first.once', 'if (first?.closed) first.once'),
   },
   {
-    name: 'a call that waits in front of what is broken takes an element',
+    name: 'a waiting call before a malformed request takes an element',
     suite: 'HTTP framing',
     edits: edit('http/request.ts', '  socket.on(UNREADABLE_EVENT, run);\n', ''),
   },
   {
-    name: 'clients that take and do not read fill the memory',
+    name: 'responses to clients that take and do not read fill the memory',
     suite: 'HTTP clients that go away',
     edits: edit('http/front.ts', '    this.#unread.enter(user, held);\n', ''),
   },
   {
-    name: 'clients that ask for long texts and do not read fill the memory',
+    name: 'responses to clients that request long texts and do not read fill the memory',
     suite: 'HTTP clients that go away',
     edits: edit(
       'http/call.ts',
@@ -101,7 +101,7 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the response to an insert of many counts when all is stored, so that it cannot be rejected',
+    name: 'the response to a bulk insert counts only after storing, when it can no longer be rejected',
     suite: 'HTTP clients that go away',
     edits: edit(
       'http/routes/elements.ts',
@@ -110,27 +110,27 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what was read counts as unread for ever',
+    name: 'responses that were read count as unread forever',
     suite: 'HTTP clients that go away',
     edits: edit('http/front.ts', 'this.#unread.exit(user, held);', ''),
   },
   {
-    name: 'what two users have not read keeps a third one from taking',
+    name: 'unread responses of two users prevent a third one from taking',
     suite: 'HTTP clients that go away',
     edits: edit('util/user-limit.ts', 'held === 0 || held + count <= guaranteed', 'false'),
   },
   {
-    name: 'listings of one user run at the same time',
+    name: 'listings of one user run concurrently',
     suite: 'HTTP listings under load',
     edits: edit('http/front.ts', 'perKey: 1,', 'perKey: 100,'),
   },
   {
-    name: 'the next page begins with the last entry of the one before',
+    name: 'the next page starts with the last entry of the previous one',
     suite: 'HTTP pages',
     edits: edit('http/listing.ts', '(name) => name > after', '(name) => name >= after'),
   },
   {
-    name: 'a page of any origin may read responses',
+    name: 'a web page of any origin can read responses',
     suite: 'HTTP CORS',
     edits: edit(
       'http/browser.ts',
@@ -139,12 +139,12 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the lines of an insert of many are counted without the empty ones',
+    name: 'the line numbers of a bulk insert skip empty lines',
     suite: 'inserts of many',
     edits: edit('http/sent-elements.ts', 'if (chunk[at] === LINE_FEED) this.#count += 1;', ''),
   },
   {
-    name: 'the json of a line is stored as it was parsed, so that large numbers lose digits',
+    name: 'the JSON of a line is stored re-serialized, so that large numbers lose digits',
     suite: 'inserts of many',
     edits: edit(
       'http/sent-elements.ts',
@@ -153,7 +153,7 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'all settlements of one call are counted as the first is',
+    name: 'all settlements of a call are counted with the kind of the first',
     suite: 'inserts of many',
     edits: edit(
       'broker/queue.ts',
@@ -162,17 +162,17 @@ export const HTTP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'settlements of one kind in one call are counted as one',
+    name: 'several settlements of one kind in a call are counted once',
     suite: 'inserts of many',
     edits: edit('broker/queue.ts', '{ commit: count }', '{ commit: 1 }'),
   },
   {
-    name: 'what is served together is counted as one',
+    name: 'elements served together are counted once',
     suite: 'inserts of many',
     edits: edit('broker/wait-queue.ts', '{ reserve: count }', '{ reserve: 1 }'),
   },
   {
-    name: 'settlements are counted as the first of them ended',
+    name: 'settlements are counted with the outcome of the first',
     suite: 'inserts of many',
     edits: edit('broker/queue.ts', 'while (results[i + count] === results[i] && isAlike', 'while (isAlike'),
   },

@@ -4,10 +4,10 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of namespaces that move to another engine. */
+/** Bugs of migrations to another engine. */
 export const MIGRATE: readonly Mutant[] = [
   {
-    name: 'new elements go to the engine that is left',
+    name: 'new elements are stored in the old engine',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -21,7 +21,7 @@ export const MIGRATE: readonly Mutant[] = [
     edits: edit('broker/migration.ts', 'if (!hasKeys && this.#pending === 0) return', 'if (!hasKeys) return'),
   },
   {
-    name: 'the keys that the old engine has seen are unknown',
+    name: 'dedup keys of the old engine are unknown',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -30,7 +30,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a take that the old engine filled in part does not ask the new one',
+    name: 'a take that the old engine served in part does not try the new one',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -39,7 +39,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what was popped from the new engine returns to the old one',
+    name: 'an undone pop of the new engine returns to the old one',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -49,7 +49,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what the old engine gave is lost if the outcome in the new one is unknown',
+    name: 'elements of the old engine are lost if the take in the new one has an unknown outcome',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -58,7 +58,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what exceeds the bytes of a take is lost',
+    name: 'elements that exceed the bytes of a take are lost',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -67,7 +67,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'pops that were undone are undone again if the other engine failed',
+    name: 'undone pops are undone again if the other engine failed',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -76,7 +76,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what was popped and cannot be returned is lost',
+    name: 'popped elements that cannot be returned are lost',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -112,7 +112,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what has no copies is finished before those of its call are stored',
+    name: 'elements without copies are finished before the copies of their call are stored',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -121,7 +121,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a queue that holds elements in the old engine alone can be dropped',
+    name: 'a queue with elements only in the old engine can be dropped',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -130,7 +130,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what the old engine holds does not count',
+    name: 'elements in the old engine are not counted',
     suite: 'migrations',
     edits: edit(
       'broker/migration.ts',
@@ -139,7 +139,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'options that are set while a namespace moves do not hold in the old engine',
+    name: 'options set during a migration are not applied in the old engine',
     suite: 'migrations',
     edits: edit(
       'broker/migration.ts',
@@ -148,7 +148,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what one engine swept is not reported if the other one failed',
+    name: "the result of one engine's sweep is not reported if the other one failed",
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -175,12 +175,12 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a resume that comes while pause flags are copied is lost',
+    name: 'a resume while pause flags are being copied is lost',
     suite: 'migrations',
     edits: edit('broker/migration.ts', 'value, copy?.version ?? null)', "value, 'any')"),
   },
   {
-    name: 'a pause while a namespace moves is forgotten by the new engine',
+    name: 'a pause during a migration is not stored in the new engine',
     suite: 'migrations',
     edits: edit(
       'broker/namespace.ts',
@@ -189,7 +189,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a namespace moves to an engine that has elements of its name',
+    name: 'a namespace can be migrated to an engine that has elements in a namespace of that name',
     suite: 'migrations',
     edits: edit(
       'broker/migration.ts',
@@ -198,17 +198,17 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a namespace moves to one with other groups',
+    name: 'a namespace can be migrated to one with other groups',
     suite: 'migrations',
     edits: edit('broker/migration.ts', '  if (groups !== others) throw', '  if (groups === undefined) throw'),
   },
   {
-    name: 'the move is not stored, so that the next start does not join the engines',
+    name: 'the migration is not stored, so that the next start does not join the engines',
     suite: 'migrations',
     edits: edit('broker/migration.ts', "    await definitions.put('migration', name, { to }, null);\n", ''),
   },
   {
-    name: 'a node starts without the engine that has its elements',
+    name: 'a node starts although the engine with its elements is not configured',
     suite: 'migrations',
     edits: edit(
       'broker/broker.ts',
@@ -217,7 +217,7 @@ export const MIGRATE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a transaction forgets what it sends if a namespace begins to move in the middle of it',
+    name: 'a transaction loses its inserts if a migration starts in the middle of it',
     suite: 'STOMP commits',
     edits: edit('stomp/transactions.ts', '    await this.#store([...this.#sends], inserts);\n', ''),
   },

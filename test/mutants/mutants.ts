@@ -19,24 +19,24 @@ import { STOMP } from './stomp.ts';
 import { TRACING } from './tracing.ts';
 
 /**
- * Bugs that the tests must find: each is planted in a copy of the source and the named suite run on it. A
- * part of the program that gains a suite gains its mutants here.
+ * Bugs that the tests must find: each is planted in a copy of the source, and its suite is run there. A part of the
+ * program that gets a suite gets its mutants here.
  */
 export interface Mutant {
-  /** What goes wrong, as a reader of a bug report would put it. */
+  /** The symptom, as in the title of a bug report. */
   readonly name: string;
   readonly edits: readonly Edit[];
   readonly suite: SuiteName;
 }
 
-/** Replaces the one place where `search` stands in the file. */
+/** Replaces the only occurrence of `search` in the file. */
 export interface Edit {
   readonly file: string;
   readonly search: string;
   readonly replace: string;
 }
 
-/** Test files, and which of their tests: a pattern over full names where not all are needed. */
+/** Test files, and a pattern of the full names of the tests to run; null: all. */
 export interface Suite {
   readonly files: readonly string[];
   readonly pattern: string | null;

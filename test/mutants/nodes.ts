@@ -4,15 +4,15 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of what nodes know of each other and ask each other, and of what metrics say. */
+/** Bugs of the state that nodes share and the questions they ask each other, and of metrics. */
 export const NODES: readonly Mutant[] = [
   {
-    name: 'nodes see no difference in what they configure',
+    name: 'differences between the configurations of nodes are not detected',
     suite: 'differences of nodes',
     edits: edit('broker/cluster.ts', 'there === undefined || there === here', 'there !== null'),
   },
   {
-    name: 'another variant starts without waiting for the nodes that are alive',
+    name: 'a changed variant is used without waiting for nodes that are still alive',
     suite: 'agreement of nodes',
     edits: edit('broker/cluster.ts', 'if (before !== null) await this.#checkLiveNodes();', ''),
   },
@@ -22,19 +22,19 @@ export const NODES: readonly Mutant[] = [
     edits: edit('metrics/metrics.ts', 'neededBy?.some((name) => viewer.maySee(name)) !== false', 'true'),
   },
   {
-    name: 'the counter of an error appears with the first one',
+    name: 'the counter of an error does not exist before the first one',
     suite: 'metrics',
     edits: edit('broker/meter.ts', 'new Map(ERRORS[operation].map((code) => [code, 0]))', 'new Map()'),
   },
   {
-    name: 'the age of the oldest ready element counts what is scheduled',
+    name: 'the age of the oldest ready element includes scheduled ones',
     suite: 'metrics',
     edits: edit('broker/queue.ts', 'Math.max(0, ageMs)', 'Math.abs(ageMs)').concat(
       edit('broker/queue.ts', 'if (ready === 0 || nextMatureAt === null)', 'if (nextMatureAt === null)'),
     ),
   },
   {
-    name: 'a node that does not reply is not named',
+    name: 'a node that does not reply is not listed as missing',
     suite: 'questions between nodes',
     edits: edit(
       'broker/questions.ts',
@@ -52,12 +52,12 @@ export const NODES: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a node that stops is waited for',
+    name: 'nodes wait for a reply of a node that has stopped',
     suite: 'questions between nodes',
     edits: edit('broker/questions.ts', 'if (awaited.delete(node) && awaited.size === 0) done();', ''),
   },
   {
-    name: 'parts of a message are joined in the order in which they came',
+    name: 'parts of a message are joined in the order of arrival',
     suite: 'questions between nodes',
     edits: edit(
       'broker/questions.ts',
@@ -66,12 +66,12 @@ export const NODES: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a reply has all rows, however many',
+    name: 'the rows of a reply are not limited',
     suite: 'questions between nodes',
     edits: edit('broker/questions.ts', 'upToBytes(rows, question.maxBytes)', 'rows'),
   },
   {
-    name: 'a reply to an earlier question counts for the next one',
+    name: 'a late reply to an earlier question is used for the next one',
     suite: 'questions between nodes',
     edits: edit(
       'broker/questions.ts',
@@ -80,7 +80,7 @@ export const NODES: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what another node sends is shown whatever the user may see',
+    name: "rows of other nodes are shown without checking the user's rights",
     suite: 'rights in lists of nodes',
     edits: edit(
       'http/node-lists.ts',
@@ -103,7 +103,7 @@ export const NODES: readonly Mutant[] = [
     edits: edit('http/node-lists.ts', 'rows: rows.slice(0, limit) };', 'rows: rows.slice(1, limit + 1) };'),
   },
   {
-    name: 'calls that wait in a namespace of one node alone are listed by others',
+    name: 'waiting calls of a namespace that only one node has are listed by others',
     suite: 'lists of nodes',
     edits: edit(
       'http/node-lists.ts',

@@ -7,7 +7,7 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
 /** Bugs of bulk operations. */
 export const OPERATIONS: readonly Mutant[] = [
   {
-    name: 'who may not read a namespace may move its elements to where they may',
+    name: 'a user without read can move elements to a namespace that they can read',
     suite: 'HTTP operations',
     edits: edit(
       'operations/request.ts',
@@ -44,7 +44,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'samples are shown to those who may not browse',
+    name: 'samples are shown to users without browse',
     suite: 'HTTP operations',
     edits: edit(
       'operations/stored.ts',
@@ -53,7 +53,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what a selector threw is shown to who may not see bodies',
+    name: 'errors of a selector are shown to users who may not see bodies',
     suite: 'HTTP operations',
     edits: edit(
       'operations/stored.ts',
@@ -76,7 +76,7 @@ export const OPERATIONS: readonly Mutant[] = [
     edits: edit('operations/stored.ts', 'to: viewer.maySee(to.ns) ? shownPlace(to) : null', 'to'),
   },
   {
-    name: 'an operation is shown to those who may not manage its source',
+    name: 'an operation is shown to users without manage on its source',
     suite: 'HTTP operations',
     edits: edit(
       'operations/operations.ts',
@@ -114,7 +114,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'operations that have ended are kept for ever',
+    name: 'ended operations are kept forever',
     suite: 'operations',
     edits: edit(
       'operations/operations.ts',
@@ -161,7 +161,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'an age is ignored',
+    name: 'the age in a condition is ignored',
     suite: 'operations',
     edits: edit(
       'operations/run.ts',
@@ -170,7 +170,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'only the first of the states is looked at',
+    name: 'only the first of several states is processed',
     suite: 'operations of many pages',
     edits: edit(
       'operations/run.ts',
@@ -197,7 +197,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a release that is repeated takes a lease that another consumer got since',
+    name: 'a repeated release takes a lease that another consumer got meanwhile',
     suite: 'operations that are taken over',
     edits: edit(
       'operations/run.ts',
@@ -206,7 +206,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a set meets its own results',
+    name: 'a set processes its own results again',
     suite: 'operations',
     edits: edit(
       'operations/run.ts',
@@ -234,7 +234,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'consumers are not woken where elements arrive',
+    name: 'consumers of the destination are not woken',
     suite: 'operations',
     edits: edit(
       'operations/changer.ts',
@@ -244,7 +244,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'elements that arrive are not counted as inserted',
+    name: 'elements that arrive at the destination are not counted as inserted',
     suite: 'operations',
     edits: edit(
       'operations/changer.ts',
@@ -254,7 +254,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a move within an engine asks for no capacity',
+    name: 'a move within an engine does not check the capacity of the destination',
     suite: 'moves to another engine',
     edits: edit(
       'operations/changer.ts',
@@ -263,7 +263,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the cursor is stored before the change, and what is pending is not',
+    name: 'the cursor is stored before the change, without the pending elements',
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/run.ts',
@@ -277,7 +277,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what is pending is stored with the cursor before it',
+    name: 'pending elements are stored with the cursor before them',
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/run.ts',
@@ -286,7 +286,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a node that continues skips what is pending',
+    name: 'a node that continues an operation skips its pending elements',
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/run.ts',
@@ -304,7 +304,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'copies that are made again do not count',
+    name: 'repeated copies are not counted',
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/run.ts',
@@ -336,7 +336,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'no node continues what another one left',
+    name: 'no node continues an operation of a stopped node',
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/operations.ts',
@@ -345,7 +345,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a node takes over what another one runs',
+    name: 'a node takes over an operation that another one is running',
     suite: 'operations that are taken over',
     edits: edit(
       'operations/operations.ts',
@@ -354,7 +354,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a node that was silent writes over the progress of the one that took over',
+    name: 'a node that was silent overwrites the progress of the one that took over',
     suite: 'operations that are taken over',
     edits: edit(
       'operations/run.ts',
@@ -365,7 +365,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what is on its way to another engine stays there after a crash',
+    name: 'elements in transit to another engine stay in transit after a crash',
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/run.ts',
@@ -375,7 +375,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what is on its way to another engine is forgotten by a cancel',
+    name: 'elements in transit to another engine are lost when the operation is cancelled',
     suite: 'moves to another engine',
     edits: edit(
       'operations/run.ts',
@@ -385,7 +385,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what is on its way to another engine is forgotten by a failure',
+    name: 'elements in transit to another engine are lost when the operation fails',
     suite: 'moves to another engine',
     edits: edit(
       'operations/run.ts',
@@ -414,12 +414,12 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what a node that was frozen puts on its way to another engine stays there if that is away',
+    name: 'elements that a frozen node sends to another engine stay in transit if that is unavailable',
     suite: 'operations that are taken over',
     edits: edit('operations/run.ts', '        await this.#clearTransit();\n', ''),
   },
   {
-    name: 'a node that was cut off continues an operation that another one ended',
+    name: 'a node that was disconnected continues an operation that another one has ended',
     suite: 'operations that are taken over',
     edits: edit(
       'operations/run.ts',
@@ -428,7 +428,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'an operation goes on after its user is removed',
+    name: 'an operation continues after its user was removed',
     suite: 'operations',
     edits: edit('operations/run.ts', '      this.#checkUser();\n', ''),
   },

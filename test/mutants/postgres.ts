@@ -9,12 +9,12 @@ const inPostgres = (file: string, search: string, replace: string): Edit => ({
 /** Bugs of the PostgreSQL engine, most of them in its SQL. */
 export const POSTGRES: readonly Mutant[] = [
   {
-    name: 'any rule for the name of a queue applies, not the most specific one',
+    name: 'an arbitrary matching pattern applies to a queue, not the most specific one',
     suite: 'postgres retry delays',
     edits: [inPostgres('sql.ts', 'ORDER BY n.ord LIMIT 1)`', 'ORDER BY n.ord DESC LIMIT 1)`')],
   },
   {
-    name: 'a retry delay that another node declared is not noticed',
+    name: 'a retry delay declared by another node is not applied',
     suite: 'postgres retry delays',
     edits: [
       inPostgres('settle.ts', '(s.max_tries > 0 OR cardinality(s.retry) > 0)', 's.max_tries > 0'),
@@ -33,7 +33,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'elements that one settlement stores are ordered by what their statements can store',
+    name: 'elements that one settlement inserts are ordered by its operations instead of its items',
     suite: 'postgres order',
     edits: [
       inPostgres(
@@ -65,7 +65,7 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('connection.ts', 'await this.#endAborted();', 'await this.query(ALIVE, []);')],
   },
   {
-    name: 'a change whose reply was lost is said not to have been made',
+    name: 'a change whose reply was lost is reported as not applied',
     suite: 'postgres faults',
     edits: [
       inPostgres(
@@ -76,7 +76,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'the id of another queue is taken for the own one',
+    name: "an id that collides with another queue's is used",
     suite: 'postgres registry',
     edits: [
       inPostgres(
@@ -87,7 +87,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'ids of two groups are those of one',
+    name: 'two groups get the same id',
     suite: 'postgres registry',
     edits: [
       inPostgres(
@@ -105,12 +105,12 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('housekeeping.ts', 'older = row[0] ?? null;', 'older = null;')],
   },
   {
-    name: 'the mark of a drop that failed is left',
+    name: 'a failed drop leaves its mark',
     suite: 'postgres unused queues',
     edits: [inPostgres('housekeeping.ts', 'if (!isDropped) await', 'if (isDropped) await')],
   },
   {
-    name: 'the mark of a drop whose node failed counts as one of long ago',
+    name: 'the mark of a drop whose node failed counts as old',
     suite: 'postgres unused queues',
     edits: [
       inPostgres('housekeeping.ts', ' OR c.idle_from < 0))`', '))`'),
@@ -122,7 +122,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a drop takes the mark of another one for its own',
+    name: 'a drop mistakes the mark of another drop for its own',
     suite: 'postgres unused queues',
     edits: [
       inPostgres(
@@ -143,7 +143,7 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('sql.ts', ' AND o.idle_from IS NULL)', ')')],
   },
   {
-    name: 'the content of a stream goes with the last delivery but one',
+    name: 'the content of a stream element is deleted with its last delivery but one',
     suite: 'postgres streams',
     edits: [
       inPostgres('sql.ts', 'FROM sl WHERE remaining <= 0', 'FROM sl WHERE remaining <= 1'),
@@ -156,7 +156,7 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('settle.ts', 'ELSE d.token = r.token AND d.secret = r.secret END)', 'ELSE true END)')],
   },
   {
-    name: 'an uncounted release loses the place of the element',
+    name: "an uncounted release does not keep the element's place",
     suite: 'postgres settlements',
     edits: [
       inPostgres(
@@ -167,12 +167,12 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a dead letter that has no queue to go to regains its place',
+    name: 'an element that stays, for lack of a dead-letter queue, regains its place',
     suite: 'postgres dead letters',
     edits: [inPostgres('settle.ts', "dueAt('r.dies')", 'dueAt()')],
   },
   {
-    name: 'a release of what waits is counted twice',
+    name: 'a release of a waiting delivery is counted twice',
     suite: 'postgres settlements',
     edits: [
       inPostgres(
@@ -195,7 +195,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'the namespace’s dead letter comes before that of the queue',
+    name: 'the namespace’s dead-letter policy takes precedence over the queue’s',
     suite: 'postgres options',
     edits: [
       inPostgres(
@@ -206,14 +206,14 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a take delivers what another node stored and has expired',
+    name: 'a take delivers an expired element that another node stored',
     suite: 'postgres expiry',
     edits: [
       inPostgres('take.ts', 'FROM picked p WHERE p.is_expired IS NOT TRUE WINDOW', 'FROM picked p WINDOW'),
     ],
   },
   {
-    name: 'takes are not limited by the database’s clock',
+    name: 'takes ignore the deadline by the database’s clock',
     suite: 'postgres faults',
     edits: [
       // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
@@ -221,22 +221,22 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a take has its whole time from when it is sent, however long its call has waited',
+    name: 'the time limit of a take starts when it is sent, however long its call has waited',
     suite: 'postgres faults',
     edits: [inPostgres('take.ts', 'Math.ceil(now + leftMs)', 'Math.ceil(now + 4500)')],
   },
   {
-    name: 'takes begin at the front of the index',
+    name: 'takes start at the front of the index',
     suite: 'postgres dead entries',
     edits: [inPostgres('watermark.ts', 'isFull && probed.pages < CHEAP_PAGES ? START', 'isFull ? START')],
   },
   {
-    name: 'a probe raises the watermark over what was stored while it ran',
+    name: 'a probe raises the watermark over elements stored while it ran',
     suite: 'postgres watermark',
     edits: [inPostgres('watermark.ts', '      this.lower(this.#lowest);\n', '')],
   },
   {
-    name: 'a sweep makes takes begin at the front of the index',
+    name: 'a sweep makes takes start at the front of the index',
     suite: 'postgres dead entries',
     edits: [
       inPostgres(
@@ -247,7 +247,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'what was returned makes takes begin at the front of the index',
+    name: 'a returned element makes takes start at the front of the index',
     suite: 'postgres dead entries',
     edits: [
       inPostgres(
@@ -258,17 +258,17 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a take of the same batch begins after what is returned',
+    name: 'a take of the same batch starts behind a returned element',
     suite: 'postgres dead entries',
     edits: [inPostgres('settle.ts', 'watermark.startReturn();', '{}')],
   },
   {
-    name: 'what was moved is before where takes begin',
+    name: 'takes start behind a moved element',
     suite: 'postgres dead entries',
     edits: [inPostgres('settle.ts', 'for (const { watermark } of to) watermark.lower(dueAt);', '')],
   },
   {
-    name: 'a take that timed out asks for no probe',
+    name: 'a take that timed out starts no probe',
     suite: 'postgres dead entries',
     edits: [
       inPostgres(
@@ -284,7 +284,7 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('watermark.ts', 'now - pendingMs - MARGIN_MS', 'now - MARGIN_MS')],
   },
   {
-    name: 'a call of which a part happened is said not to have been made',
+    name: 'a call that was applied in part is reported as not applied',
     suite: 'postgres races',
     edits: [
       inPostgres(
@@ -295,12 +295,12 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a take finds nothing to wait for while another node has locked it',
+    name: 'a take ignores elements that another node has locked',
     suite: 'postgres races',
     edits: [inPostgres('take.ts', '(ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE', 'due_at > t.now')],
   },
   {
-    name: 'a take finds nothing to wait for if another node has taken and returned it since the snapshot',
+    name: 'a take ignores elements that another node has taken and returned since the snapshot',
     suite: 'postgres races',
     edits: [
       inPostgres(
@@ -319,12 +319,12 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'two nodes may not create one queue at the same moment',
+    name: 'two nodes cannot create one queue at the same moment',
     suite: 'postgres races',
     edits: [inPostgres('connection.ts', ", '23505']", ']')],
   },
   {
-    name: 'a notification that is no signal ends the node',
+    name: 'a malformed notification ends the node',
     suite: 'postgres nodes',
     edits: [inPostgres('signaller.ts', 'areSignals === true ? payload : null', 'payload')],
   },
@@ -351,7 +351,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'all keys that are remembered are read to find those that are old',
+    name: 'all dedup keys are read to find old ones',
     suite: 'postgres dead entries',
     edits: [
       inPostgres(
@@ -363,24 +363,24 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a failure to expire is repeated before every batch',
+    name: 'a failed expiry is repeated before every batch',
     suite: 'postgres housekeeping',
     edits: [inPostgres('expire.ts', 'this.#pauseUntil = monotonic() + this.#pauseMs;', '')],
   },
   {
-    name: 'each look for what expires begins with what others have to expire',
+    name: "every search for expired elements starts with those of other nodes' namespaces",
     suite: 'postgres housekeeping',
     edits: [inPostgres('expire.ts', 'more.size === 0 ? null :', 'more.size >= 0 ? null :')],
   },
   {
-    name: 'as many bytes expire at once as there are',
+    name: 'the bytes that expire in one statement are not bounded',
     suite: 'postgres housekeeping',
     edits: [
       inPostgres('expire.ts', 'const MEAN_BYTES_PER_ROW = 8192;', 'const MEAN_BYTES_PER_ROW = 8192 * 1024;'),
     ],
   },
   {
-    name: 'a step of a purge has no bound on bytes',
+    name: 'the bytes of a purge step are not bounded',
     suite: 'postgres housekeeping',
     edits: [
       inPostgres(
@@ -391,7 +391,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'retention has no bound on bytes',
+    name: 'the bytes that retention removes in one statement are not bounded',
     suite: 'postgres housekeeping',
     edits: [
       inPostgres(
@@ -402,7 +402,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a commit has no bound on bytes',
+    name: "the bytes of a commit's statement are not bounded",
     suite: 'postgres large settlements',
     edits: [inPostgres('settle.ts', "[limitBytes('f', 'r'), finished('f')]", "[finished('r')]")],
   },
@@ -412,7 +412,7 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('settle.ts', '([finish, finishInStream, transfer])', '([transfer])')],
   },
   {
-    name: 'a move has no bound on bytes',
+    name: "the bytes of a move's statement are not bounded",
     suite: 'postgres large settlements',
     edits: [
       inPostgres(
@@ -423,7 +423,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'removals by id have no bound on bytes',
+    name: "the bytes of a removal's statement are not bounded",
     suite: 'postgres large settlements',
     edits: [inPostgres('settle.ts', 'AND NOT h.held AND h.fits', 'AND NOT h.held')],
   },
@@ -439,7 +439,7 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a row of counts stays for each step of due time',
+    name: 'a counter row remains for each step of due time',
     suite: 'postgres housekeeping',
     edits: [
       inPostgres(
@@ -451,14 +451,14 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'counts of more steps than a statement reads rows are never added up',
+    name: 'counter rows are never merged if there are more than one statement reads',
     suite: 'postgres housekeeping',
     edits: [
       inPostgres('housekeeping.ts', 'if (!isScattered || rows <= 2 * this.#fewestRows) return;', 'return;'),
     ],
   },
   {
-    name: 'counts of queues at rest keep reads of a namespace behind all that is dead',
+    name: 'counter rows of idle queues make reads of a namespace step over all dead rows',
     suite: 'postgres dead entries',
     edits: [inPostgres('housekeeping.ts', ' OR min(id) < $4::bigint)', ' OR $4::bigint < 0)')],
   },

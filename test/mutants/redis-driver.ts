@@ -26,7 +26,7 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     ],
   },
   {
-    name: 'changes wait for a replica that is gone for good',
+    name: 'changes wait for a replica that is permanently gone',
     suite: 'redis connection',
     edits: [inClient('master.ts', 'heartbeatsWithout >= HEARTBEATS', 'heartbeatsWithout < 0 * HEARTBEATS')],
   },
@@ -36,17 +36,17 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     edits: [inClient('master.ts', ' && settings.sentinel === null', '')],
   },
   {
-    name: 'a replica that is being filled counts',
+    name: 'a replica that is being synchronized counts as available',
     suite: 'redis connection',
     edits: [inClient('master.ts', " && value.includes('state=online')", '')],
   },
   {
-    name: 'a server that vanished without closing is waited for',
+    name: 'a server that vanished without closing the connection is waited for',
     suite: 'redis connection',
     edits: [inClient('connection.ts', 'const SILENCE_MS = 3_000;', 'const SILENCE_MS = 30_000;')],
   },
   {
-    name: 'a node that was suspended does not read what Redis sent in that time',
+    name: 'a node that was suspended does not read replies that arrived in that time',
     suite: 'redis connection',
     edits: [inClient('connection.ts', 'runTimer(clock.monotonic() - dueAt,', 'runTimer(0,')],
   },
@@ -56,7 +56,7 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     edits: [inClient('connection.ts', "socket.on('data', () => this.#noteAlive());", '')],
   },
   {
-    name: 'an error reply holds the arguments of its command',
+    name: 'the error of a reply contains the arguments of its command',
     suite: 'redis connection',
     edits: [
       inClient(
@@ -67,7 +67,7 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a write counts although no replica has it',
+    name: 'a write is acknowledged although no replica has it',
     suite: 'redis connection',
     edits: [inClient('master.ts', 'Number(count.value) >= wait)', 'Number(count.value) >= 0)')],
   },
@@ -77,12 +77,12 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     edits: [inClient('master.ts', "if (policy === 'noeviction') return;", 'if (policy) return;')],
   },
   {
-    name: 'a server that begins to evict is still used',
+    name: 'a server that starts to evict is still used',
     suite: 'redis away',
     edits: [inClient('master.ts', 'if (error instanceof UnfitRedis) connection.reconnect(error);', '')],
   },
   {
-    name: 'a server without our functions stays without them',
+    name: 'the functions are not loaded on a server that has lost them',
     suite: 'redis bad network',
     edits: [inClient('executor.ts', 'return execution.inTime(loading);', 'throw execution.failure();')],
   },
@@ -109,7 +109,7 @@ export const REDIS_DRIVER: readonly Mutant[] = [
     edits: [inClient('master.ts', 'if (db !== 0) await selectDatabase(connection, db);', '')],
   },
   {
-    name: 'each turn has a WAIT of its own, however many a stalled replica holds up',
+    name: 'every turn sends its own WAIT, however many a stalled replica blocks',
     suite: 'redis connection',
     edits: [
       inClient(

@@ -6,20 +6,20 @@ const inRedis = (file: string, search: string, replace: string): Edit => ({
   replace,
 });
 
-/** Bugs of the Redis engine, most of which only an outage, a failover or a lost reply brings to light. */
+/** Bugs of the Redis engine, most of which occur only after an outage, a failover or a lost reply. */
 export const REDIS: readonly Mutant[] = [
   {
-    name: 'the options of a queue stay when they are taken away',
+    name: 'the options of a queue stay after they were removed',
     suite: 'redis retry delays',
     edits: [inRedis('library/sweep.lua', "    delete(q, 'O')\n", '')],
   },
   {
-    name: 'a lease that ran out knows no retry delay',
+    name: 'an expired lease causes no retry delay',
     suite: 'redis retry delays',
     edits: [inRedis('library/deliveries.lua', "'lease-expired', ends)", "'lease-expired')")],
   },
   {
-    name: 'a batch waits until what it sent elsewhere has arrived',
+    name: 'a batch waits until its outbox entries are applied',
     suite: 'redis batches',
     edits: [
       inRedis(
@@ -64,12 +64,12 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a read fails for the changes in whose batch it is',
+    name: 'a read fails because of the changes in its batch',
     suite: 'redis batches',
     edits: [inRedis('batcher.ts', 'return options.isRead === true && !batch.isRepeatable;', 'return false;')],
   },
   {
-    name: 'a page whose reply was lost is read from the reply that the server kept of its batch',
+    name: 'a page whose reply was lost is returned from the stored reply of its batch instead of read again',
     suite: 'redis answers',
     edits: [
       inRedis(
@@ -80,12 +80,12 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'numbers of batches start again after a queue was idle, so that the server takes new batches for old ones',
+    name: 'numbers of batches start again after a queue was idle, so that the server treats new batches as repeats',
     suite: 'redis batches',
     edits: [inRedis('batcher.ts', 'this.#highest = Math.max(this.#highest, number + 1);', '')],
   },
   {
-    name: 'a call is answered before what it moved has arrived',
+    name: 'a call settles before its outbox entries are applied',
     suite: 'redis batches',
     edits: [inRedis('outbox.ts', 'Buffer.compare(waiter.number, number) <= 0', 'waiter.number !== number')],
   },
@@ -116,22 +116,22 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/sweep.lua', 'if lastUse > call.now - age then', 'if false then')],
   },
   {
-    name: 'a sweep leaves the outbox of a node that died',
+    name: 'a sweep does not relay the outbox of a failed node',
     suite: 'redis outbox',
     edits: [inRedis('library/sweep.lua', 'if hasEntries then nameDestinations(q) end', '')],
   },
   {
-    name: 'a call that is sent again is done again',
+    name: 'a repeated call is applied again',
     suite: 'redis calls',
     edits: [inRedis('library/session.lua', 'if last == call.number then return repeatReply(q) end', '')],
   },
   {
-    name: 'what a pop took whose reply was lost stays gone',
+    name: 'elements of a pop whose reply was lost are not returned',
     suite: 'redis answers',
     edits: [inRedis('library/session.lua', 'if number > call.received then', 'if false then')],
   },
   {
-    name: 'a caller that is gone when the reply comes has the takes of all others in its batch undone',
+    name: 'an expired call causes all other takes of its batch to be undone',
     suite: 'redis answers',
     edits: [
       inRedis(
@@ -142,27 +142,27 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'what was taken for a caller that is gone when the reply comes stays gone',
+    name: 'elements taken for an expired call are not returned',
     suite: 'redis answers',
     edits: [inRedis('batcher.ts', '? returnedOf(batch.number, decoded) : null', '? null : null')],
   },
   {
-    name: 'what returns of a take in part is deleted with the rest',
+    name: 'the returned part of a take is deleted with the rest',
     suite: 'redis answers',
     edits: [inRedis('library/take.lua', 'if not numbers[seq] then rest', 'if true then rest')],
   },
   {
-    name: 'what was popped for others than those who are gone is never deleted',
+    name: 'elements popped for other calls than the expired ones are never deleted',
     suite: 'redis answers',
     edits: [inRedis('library/take.lua', '  finishPops(q, concat(rest))\n', '')],
   },
   {
-    name: 'a batch names what an older one returned',
+    name: 'a batch repeats the takes to undo of an older one',
     suite: 'redis batches',
     edits: [inRedis('batcher.ts', 'this.#returned = failed', 'this.#returned ??= failed')],
   },
   {
-    name: 'a lost pop returns elements without the tries that failed',
+    name: 'a lost pop returns elements without their failed tries',
     suite: 'redis answers',
     edits: [inRedis('library/take.lua', 'size >= HEAD and byte(members[i], 19) % 2 == 0', 'size >= HEAD')],
   },
@@ -178,7 +178,7 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a reserve whose reply is repeated hands out what it no longer holds',
+    name: 'a repeated reply of a reserve contains elements that are no longer reserved',
     suite: 'redis answers',
     edits: [
       inRedis(
@@ -200,7 +200,7 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'names that are only asked for pile up in the list of used queues',
+    name: 'names that are only read accumulate in the list of used queues',
     suite: 'redis no trace',
     edits: [
       inRedis(
@@ -211,17 +211,17 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a call of a queue that does not exist may be executed after the client gave it up',
+    name: 'a call on a queue that does not exist can be executed after it was reported lost',
     suite: 'redis no trace',
     edits: [inRedis('library/session.lua', ' or call.received < call.number - 1', '')],
   },
   {
-    name: 'a take hands out what has expired',
+    name: 'a take delivers an expired element',
     suite: 'redis expiry',
     edits: [inRedis('library/take.lua', 'mayExpireMore = expireElements(q)', 'mayExpireMore = false')],
   },
   {
-    name: 'an element that was released does not expire any more',
+    name: 'a released element does not expire any more',
     suite: 'redis expiry',
     edits: [
       inRedis(
@@ -232,29 +232,29 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'of elements that are inserted with others, some are not listed for their expiry',
+    name: 'some of several inserted elements have no index entry for their expiry',
     suite: 'redis expiry',
     edits: [
       inRedis('library/insert.lua', 'used, listed = #stored, #added', 'used, listed = #stored, #stored'),
     ],
   },
   {
-    name: 'a lease that ran out while the server was unavailable counts a try',
+    name: 'a lease that expired while the server was unavailable counts a try',
     suite: 'redis outages',
     edits: [inRedis('library/deliveries.lua', 'if isExcused(d, ends) then', 'if false then')],
   },
   {
-    name: 'a lease that is given out soon after an outage counts no try',
+    name: 'a lease that is granted soon after an outage counts no try',
     suite: 'redis outages',
     edits: [inRedis('library/deliveries.lua', ' and d.since < call.contact', '')],
   },
   {
-    name: 'a lease without its delivery ends as if it had one',
+    name: 'a lease without a delivery expires as if it had one',
     suite: 'redis damage',
     edits: [inRedis('library/deliveries.lua', 'if not isReservedUntil(d, ends) then', 'if false then')],
   },
   {
-    name: 'the record of the groups of an element is read although it is cut off',
+    name: "a truncated record of an element's groups is read",
     suite: 'redis damage',
     edits: [
       inRedis(
@@ -265,7 +265,7 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a reserve of an element that is cut off writes a record that is too short',
+    name: 'a reserve of a truncated element writes a record that is too short',
     suite: 'redis damage',
     edits: [inRedis('library/take.lua', 'return value and #value >= HEAD and sub', 'return value and sub')],
   },
@@ -286,12 +286,12 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/settle.lua', 'token ~= sub(record, 11, 26) or ', '')],
   },
   {
-    name: 'a commit that is named twice in one batch of Redis is done twice',
+    name: 'a commit that occurs twice in one batch is applied twice',
     suite: 'redis commits',
     edits: [inRedis('library/settle.lua', '      flush(q)\n      record = nil\n', '')],
   },
   {
-    name: 'the name of a queue is removed although it was used since it was found unused',
+    name: 'the name of a queue is removed although it was used after it was found unused',
     suite: 'redis forgotten queues',
     edits: [
       inRedis(
@@ -309,17 +309,17 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a repeated reply does not say that the queue is new',
+    name: 'a repeated reply does not report that the queue is new',
     suite: 'redis forgotten queues',
     edits: [inRedis('batcher.ts', ' || batch.execution?.mayBeDone === true', '')],
   },
   {
-    name: 'a queue that holds something is forgotten',
+    name: 'a queue with elements is forgotten',
     suite: 'redis forgotten queues',
     edits: [inRedis('library/functions.lua', "db('ZCARD', keys[2]) > 1 or ", '')],
   },
   {
-    name: 'a node that inserts every hour notes no use',
+    name: 'a node that inserts every hour does not register its use',
     suite: 'redis forgotten queues',
     edits: [
       inRedis(
@@ -353,7 +353,7 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'the bytes of a namespace leave out the content of its elements',
+    name: 'the bytes of a namespace do not include the content of its elements',
     suite: 'redis capacity',
     edits: [inRedis('registry.ts', 'isList ? [list] : [hash, order]', 'isList ? [list] : [order]')],
   },
@@ -380,27 +380,27 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a sweep does not return a queue whose lease it ended while it looked for the next one',
+    name: 'a sweep does not return a queue whose lease it expired while it determined the next due time',
     suite: 'redis upkeep',
     edits: [inRedis('registry.ts', 'if (result.released) this.noteAffected(queue);', '')],
   },
   {
-    name: 'an entry for a sweep counts although the sweep may be before the reserve',
+    name: 'an existing due entry is trusted although its sweep may run before the reserve',
     suite: 'redis upkeep',
     edits: [inRedis('registry.ts', 'const MARGIN_MS = CALL_TIMEOUT_MS + 1_000;', 'const MARGIN_MS = 1_000;')],
   },
   {
-    name: 'entries for sweeps count although the server was restarted since and has lost them',
+    name: 'due entries are trusted although the server was restarted and has lost them',
     suite: 'redis upkeep',
     edits: [inRedis('index.ts', 'if (mayHaveLostWrites) registry.noteLoss();', '')],
   },
   {
-    name: 'entries for sweeps count although the server was emptied since',
+    name: 'due entries are trusted although the server was emptied',
     suite: 'redis upkeep',
     edits: [inRedis('batcher.ts', '    registry.noteTag(this.queue, tag);\n', '')],
   },
   {
-    name: 'no sweep looks for dead letters that pass their retention',
+    name: 'no sweep is due for the retention of dead letters',
     suite: 'redis upkeep',
     edits: [
       inRedis(
@@ -411,7 +411,7 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'leases of large elements that die all end in one call',
+    name: 'leases of large elements that become dead letters all expire in one function call',
     suite: 'redis upkeep',
     edits: [
       inRedis(
@@ -422,17 +422,17 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'moves of large elements all happen in one call',
+    name: 'moves of large elements are all made in one function call',
     suite: 'redis upkeep',
     edits: [inRedis('library/settle.lua', '  if call.copied >= MAX_COPIED then return LATER end\n', '')],
   },
   {
-    name: 'what a call of the server left is not settled',
+    name: 'settlements that a function call left over are not made',
     suite: 'redis upkeep',
     edits: [inRedis('storage.ts', 'if (!results.includes(null)) return', 'return')],
   },
   {
-    name: 'an element of many groups counts as one when it expires',
+    name: 'an expiring element with many groups counts as one',
     suite: 'redis upkeep',
     edits: [inRedis('library/deliveries.lua', 'ended = ended + #gids', 'ended = ended + 1')],
   },
@@ -442,7 +442,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/read.lua', 'values, page.left = readElementsAt', 'values = readElementsAt')],
   },
   {
-    name: 'a purge leaves the expiries of what it removes',
+    name: 'a purge leaves the index entries of expiring elements',
     suite: 'redis upkeep',
     edits: [inRedis('library/settle.lua', 'unlistExpiries(q, members, readFronts(q, fields, 1, count))', '')],
   },
@@ -452,7 +452,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/take.lua', 'addReasons(q, gid, taken.members, values)', 'local _ = values')],
   },
   {
-    name: 'a relay keeps calls that were answered at their deadlines',
+    name: 'a relay retains calls that settled at their deadlines',
     suite: 'redis batches',
     edits: [inRedis('outbox.ts', 'takeWhile(waiters, ({ deadlineAt }) => deadlineAt <= now);', 'void now;')],
   },
@@ -462,7 +462,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('outbox.ts', 'pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);', '')],
   },
   {
-    name: 'what arrives together with a sweep never expires, if nothing else did any more',
+    name: 'an element that arrives in a batch with a sweep never expires, if no other did any more',
     suite: 'redis outbox',
     edits: [inRedis('library/sweep.lua', '    q.expires = nil\n', '')],
   },
@@ -474,12 +474,12 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'each call that adds to an outbox returns all that is in it',
+    name: 'every call that adds to an outbox returns all of its entries',
     suite: 'redis outbox',
     edits: [inRedis('library/outbox.lua', ' < from then return prefix end', ' < 0 then return prefix end')],
   },
   {
-    name: 'twenty destinations that are unavailable keep the others from being relayed',
+    name: 'twenty unavailable destinations prevent relaying to others',
     suite: 'redis outbox',
     edits: [
       inRedis(
@@ -490,12 +490,12 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a copy for another namespace is kept by the retention of its source',
+    name: 'the retention of the source applies to a copy for another namespace',
     suite: 'redis transfers',
     edits: [inRedis('library/queue.lua', 'options.r or q.retention or policy', 'options.r or policy')],
   },
   {
-    name: 'a take by ids returns nothing while much has expired',
+    name: 'a take by ids returns nothing while many elements have expired',
     suite: 'redis takes by ids',
     edits: [
       inRedis(
@@ -517,7 +517,7 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'an item of a list that cannot be decoded is lost if it cannot be put back at once',
+    name: 'an item of a list that cannot be decoded is lost if it cannot be returned immediately',
     suite: 'redis lists',
     edits: [inRedis('list.ts', 'if (isCertain) this.#unplaced.set', 'if (!text) this.#unplaced.set')],
   },
@@ -532,17 +532,17 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/list.lua', '  call.capacity = call.capacity - (capacity - left)\n', '')],
   },
   {
-    name: 'a client that does not wait gets nothing if its round trip had no room for it',
+    name: 'a client with a timeout of 0 gets nothing if the reply of its batch was full',
     suite: 'redis large elements',
     edits: [inRedis('library/take.lua', ' + (taken.isLeft and 4 or 0)', '')],
   },
   {
-    name: 'a batch carries any number of pages',
+    name: 'the number of pages in a batch is not limited',
     suite: 'redis large elements',
     edits: [inRedis('batcher.ts', ' || pageBytes > MAX_PAGE_BYTES', '')],
   },
   {
-    name: 'a pop of a list returns any number of bytes',
+    name: 'the bytes of a pop from a list are not limited',
     suite: 'redis lists',
     edits: [
       inRedis(
@@ -553,7 +553,7 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a dedup key of a list fails if none is remembered',
+    name: 'an insert with a dedup key into a list fails if the window is 0',
     suite: 'redis lists',
     edits: [inRedis('library/list.lua', "window ~= '0' and db('SET'", "db('SET'")],
   },
@@ -568,7 +568,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/session.lua', ' or call.mayBeDone)', ')')],
   },
   {
-    name: 'a reserve that a silent server keeps from being done rejects the commits of its batch',
+    name: 'a reserve that a silent server blocks rejects the commits of its batch',
     suite: 'redis cluster',
     edits: [inRedis('batcher.ts', 'return !this.#needsPreparation(call);', 'return false;')],
   },
@@ -589,7 +589,7 @@ export const REDIS: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a call that is sent again after its queue was dropped is done again',
+    name: 'a call that is repeated after its queue was dropped is applied again',
     suite: 'redis calls',
     edits: [inRedis('library/functions.lua', "string.gmatch('co', '.')", "string.gmatch('o', '.')")],
   },
@@ -599,7 +599,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('library/functions.lua', "string.gmatch('co', '.')", "string.gmatch('c', '.')")],
   },
   {
-    name: 'what remains of a queue that was dropped is never removed',
+    name: 'the records that remain of a dropped queue are never removed',
     suite: 'redis forgotten queues',
     edits: [
       inRedis('library/sweep.lua', '    forgetSessions(q)\n    forgetMarks(q)\n    return', '    return'),

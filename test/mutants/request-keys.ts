@@ -4,15 +4,15 @@ const edit = (file: string, search: string, replace: string): readonly Edit[] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of keys of whole requests: elements that are stored twice, lost to a wrong repeat, or named by wrong ids. */
+/** Bugs of request keys: elements that are stored twice, lost as wrong repeats, or returned with wrong ids. */
 export const REQUEST_KEYS: readonly Mutant[] = [
   {
-    name: 'a repeat takes each element for one that drew a single number',
+    name: 'the ids of a repeat assume one number per element',
     suite: 'request keys on SQLite',
     edits: edit('engines/sqlite/worker/insert.ts', 'seq += numbersOf(groups);', 'seq += 1;'),
   },
   {
-    name: 'SQLite takes other content under the key of a request for a repeat',
+    name: 'SQLite accepts other content with a known request key as a repeat',
     suite: 'request keys on SQLite',
     edits: edit(
       'engines/sqlite/worker/insert.ts',
@@ -21,7 +21,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'Redis takes other content under the key of a request for a repeat',
+    name: 'Redis accepts other content with a known request key as a repeat',
     suite: 'request keys on Redis',
     edits: edit(
       'engines/redis/library/insert.lua',
@@ -30,7 +30,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'Redis remembers the key of a request whose groups do not fit',
+    name: 'Redis stores the key of a request that was rejected because of its groups',
     suite: 'request keys on Redis',
     edits: edit(
       'engines/redis/library/insert.lua',
@@ -39,12 +39,12 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'elements that travel with a request that has a key get the id of the first of their call',
+    name: 'elements in a batch with a keyed request get the id of the first element of their call',
     suite: 'request keys on Redis',
     edits: edit('engines/redis/library/insert.lua', 'six(first + i) .. STORED', 'six(first) .. STORED'),
   },
   {
-    name: 'a look at a key on Redis stores it',
+    name: 'looking up a request key on Redis stores it',
     suite: 'request keys on Redis',
     edits: edit(
       'engines/redis/library/insert.lua',
@@ -62,7 +62,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the keys of requests that the old engine has seen are unknown',
+    name: 'request keys of the old engine are unknown',
     suite: 'joined engines',
     edits: edit(
       'broker/migration.ts',
@@ -71,27 +71,27 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'an element counts as like the one before although it has another type',
+    name: 'an element with another content type counts as a repeat',
     suite: 'request keys over HTTP',
     edits: edit('model/fingerprint.ts', '    a.contentType === b.contentType &&\n', ''),
   },
   {
-    name: 'an element counts as like the one before although it expires at another time',
+    name: 'an element with another expiry counts as a repeat',
     suite: 'request keys over HTTP',
     edits: edit('model/fingerprint.ts', 'this.#last.ttlMs !== ttlMs || ', ''),
   },
   {
-    name: 'headers and parameters do not count for the key of a request',
+    name: 'headers and parameters are not compared for a request key',
     suite: 'request keys over HTTP',
     edits: edit('model/fingerprint.ts', 'facts: JSON.stringify(hashedFields(element, ttlMs))', "facts: ''"),
   },
   {
-    name: 'a request with a key is the insert of an element with that key',
+    name: 'a request key is treated as the dedup key of an element',
     suite: 'request keys over HTTP',
     edits: edit('model/fingerprint.ts', '{userKey(user, key)}`;', '{userKey(user, key)}`.slice(1);'),
   },
   {
-    name: 'elements of a request with a key have keys, too, which are ignored',
+    name: 'dedup keys of elements in a keyed request are ignored',
     suite: 'request keys over HTTP',
     edits: edit(
       'http/routes/elements.ts',
@@ -100,7 +100,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the TypeScript SDK sends no key of a request',
+    name: 'the TypeScript SDK sends no request key',
     suite: 'SDK inserts',
     edits: edit(
       'client/wire.ts',
@@ -114,7 +114,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     edits: edit('client/wire.ts', "isRepeatable: kind !== 'none',", 'isRepeatable: true,'),
   },
   {
-    name: 'users share the keys of requests',
+    name: 'request keys are shared between users',
     suite: 'keys of users',
     edits: edit('http/routes/elements.ts', 'requestKey(user.name, key)', "requestKey('any', key)"),
   },

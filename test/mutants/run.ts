@@ -1,9 +1,10 @@
 /**
  * `npm run test:mutants -- [--part NAME] [--suite NAME] [--only TEXT] [--jobs N]`: plants each bug of `mutants.ts` in a
- * copy of the source and prints whether the tests find it. Exit code 1 if one was not found.
+ * copy of the source, and prints whether the tests find it. The exit code is 1 if one was not found.
  *
- * A suite must pass without a bug first, or a failure would say nothing. It is ended at its first failed test; a suite
- * that hangs found its bug, and the line about it says so. Each of the N jobs (2) has a copy of its own.
+ * Each suite must pass without a bug first, or its failure would prove nothing. A suite is stopped at its first failed
+ * test; one that hangs has found its bug, which is printed with the result. Each of the N jobs (default 2) has its own
+ * copy.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -15,7 +16,7 @@ import { parseArgs } from 'node:util';
 import { type Edit, MUTANTS, type Mutant, SUITES, type Suite } from './mutants.ts';
 
 const REPOSITORY = new URL('../../', import.meta.url).pathname;
-/** What the suites need, also to build the console. */
+/** Files that the suites need, including those to build the console. */
 const COPIED = [
   'src',
   'test',
@@ -25,11 +26,11 @@ const COPIED = [
   'tsconfig.json',
   'vite.config.ts',
 ] as const;
-/** Histories a model may use to find a bug. */
+/** Number of histories that a model may run to find a bug. */
 const MODEL_RUNS = '300';
 /**
- * A suite counts as hung after this, or if it needs several times as long as without a bug. A model has more histories
- * then.
+ * A suite counts as hung after this time, or if it takes several times as long as without a bug. Model suites have only
+ * this limit, since they run more histories with a bug.
  */
 const MAX_MS = 4 * 60 * 1000;
 const MIN_MS = 30_000;
@@ -49,7 +50,7 @@ const mutants = Object.entries(MUTANTS)
   .filter(({ suite }) => values.suite === undefined || suite === values.suite)
   .filter(({ name }) => name.includes(values.only ?? ''));
 
-/** When each suite counts as hung. */
+/** The time after which each suite counts as hung, ms. */
 const limits = new Map<string, number>();
 const folder = mkdtempSync(join(tmpdir(), 'quayside-mutants-'));
 try {
@@ -87,7 +88,7 @@ async function runAll(folders: readonly string[]): Promise<boolean> {
   return found === mutants.length;
 }
 
-/** Does the work item by item, in each folder one at a time. */
+/** Processes all items, one at a time in each folder. */
 async function inParallel<T>(
   folders: readonly string[],
   items: Iterable<T>,
@@ -116,7 +117,7 @@ async function isFound(copy: string, { name, edits, suite }: Mutant): Promise<bo
   }
 }
 
-/** @throws Error where the text stands not exactly once: the source has moved on, and the mutant must follow */
+/** @throws Error if the text does not occur exactly once: the source has changed, and the mutant must follow */
 function plant(copy: string, { file, search, replace }: Edit): void {
   const path = join(copy, file);
   const parts = readFileSync(path, 'utf8').split(search);
@@ -131,13 +132,14 @@ async function run(
   limitMs: number,
 ): Promise<{ hasPassed: boolean; hasHung: boolean }> {
   const filter = pattern === null ? [] : [`--test-name-pattern=${pattern}`];
-  // A failed test leaves servers and sockets open, for which the process would wait until the limit.
+  // A failed test leaves servers and sockets open, which would keep the process alive until the limit.
   const options = ['--test', '--test-force-exit', '--test-reporter=tap'];
   const tests = spawn(process.execPath, [...options, ...filter, ...files], {
     cwd: copy,
     stdio: ['ignore', 'pipe', 'ignore'],
     env: { ...process.env, CONTRACT: 'whole', MODEL_RUNS: modelRuns, MODEL_SHRINK: '0' },
-    // A group of its own: the runner starts a process for each file, which would run on if only the runner were killed.
+    // A separate process group: the runner starts a process for each file, which would survive if only the runner were
+    // killed.
     detached: true,
   });
   const exit = once(tests, 'exit') as Promise<[number | null]>;
@@ -145,7 +147,7 @@ async function run(
     try {
       process.kill(-(tests.pid ?? 0), 'SIGKILL');
     } catch {
-      // It ended by itself before.
+      // It has already ended.
     }
   };
   const limit = setTimeout(end, limitMs);
@@ -159,8 +161,8 @@ async function run(
   }
   const [code] = await exit;
   clearTimeout(limit);
-  // A pattern that fits no name any more runs nothing, and passes as a file without a suite. A failure whose report was
-  // cut off by the forced exit counts no suite either.
+  // A pattern that matches no name any more runs nothing, and passes as a file without a suite. A failure whose report
+  // was truncated by the forced exit counts no suite either.
   if (code === 0 && pattern !== null && !hasSuites)
     throw new Error(`No test of ${files.join(', ')} has the name ${pattern}.`);
   return { hasPassed: code === 0, hasHung: code === null && !hasFailed };

@@ -8,7 +8,7 @@ const inWorker = (file: string, search: string, replace: string): Edit => ({
   replace,
 });
 
-/** Bugs of the embedded engine: found by the model, the contract of the ports, or a suite of their own. */
+/** Bugs of the SQLite engine, found by the model, the contract of the ports or other suites. */
 export const SQLITE: readonly Mutant[] = [
   {
     name: 'a count of a stream reads all of its elements each time',
@@ -16,17 +16,17 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('rows.ts', 'const after = shared?.readTo ?? ', 'const after = ')],
   },
   {
-    name: 'elements that come one a call are stored in the queue of the first',
+    name: 'elements of several one-element calls are stored in the queue of the first',
     suite: 'sqlite batch',
     edits: [inWorker('alike.ts', 'queueOf(calls[end]) === queue', 'queueOf(calls[end]) !== null')],
   },
   {
-    name: 'a take that has a full reply does not say that there is more',
+    name: 'a take with a full reply does not report that there is more',
     suite: 'contract',
     edits: [inWorker('take.ts', 'isLast = isLeft = true;', 'isLast = true;')],
   },
   {
-    name: 'a ballast that was deleted is not made again',
+    name: 'a deleted ballast is not created again',
     suite: 'sqlite disk full',
     edits: [
       inWorker(
@@ -37,12 +37,12 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a count of a stream reads all that became due since the one before',
+    name: 'a count of a stream reads all elements that became due since the previous one',
     suite: 'sqlite shared counts',
     edits: [inWorker('rows.ts', 'left -= due.length / DELIVERIES_PER_READ;', 'left = ELEMENTS_PER_COUNT;')],
   },
   {
-    name: 'what a sweep leaves of a stream past its retention stays',
+    name: 'elements past their retention that one sweep leaves over are never removed',
     suite: 'sqlite forgotten queues',
     edits: [inWorker('sweep.ts', 'if (left <= 0) return true;', 'if (left <= 0) break;')],
   },
@@ -52,12 +52,12 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('rows.ts', 'const MAX_PURGED_PAGES = 32_768;', 'const MAX_PURGED_PAGES = Infinity;')],
   },
   {
-    name: 'a take reads the bodies of all that expired before it',
+    name: 'a take reads the bodies of all expired elements',
     suite: 'sqlite batch',
     edits: [inWorker('rows.ts', 'iif(d.expires_at <= ?, NULL, ', 'iif(d.expires_at <= -?, NULL, ')],
   },
   {
-    name: 'all dead letters of leases that ended are moved in one step',
+    name: 'all dead letters of expired leases are moved in one step',
     suite: 'sqlite dead letters',
     edits: [inWorker('settle.ts', 'if (!store.mayCopyMore(copiedBytes)) break;', '')],
   },
@@ -73,19 +73,19 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'nobody is woken for what a late take took and returns',
+    name: 'elements returned by a late take wake no consumer',
     suite: 'sqlite faults',
     edits: [
       { file: 'src/engines/sqlite/storage.ts', search: 'this.#reportInNextSweep([queue]);', replace: '' },
     ],
   },
   {
-    name: 'a count of a stream misses what became due since the one before',
+    name: 'a count of a stream misses elements that became due since the previous one',
     suite: 'sqlite shared counts',
     edits: [inWorker('rows.ts', '    this.#noteDue(queue, now);\n', '')],
   },
   {
-    name: 'a count of a stream takes an element for changed only when it has changed',
+    name: 'a count of a stream marks an element as changed only after the change',
     suite: 'sqlite shared counts',
     edits: [
       inWorker(
@@ -125,12 +125,12 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'tries are not raised',
+    name: 'tries are not incremented',
     suite: 'storage model',
     edits: [inWorker('settle.ts', 'const tries = row.tries + 1;', 'const tries = row.tries;')],
   },
   {
-    name: 'equal maturities are handed out last in, first out',
+    name: 'elements of equal maturity are delivered last in, first out',
     suite: 'storage model',
     edits: [
       inWorker('rows.ts', 'ORDER BY d.due_at, d.seq LIMIT ${', 'ORDER BY d.due_at, d.seq DESC LIMIT ${'),
@@ -148,14 +148,14 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a repeated key with other content is taken for a repeat',
+    name: 'a repeated dedup key with other content is accepted as a repeat',
     suite: 'storage model',
     edits: [
       { file: 'src/model/fingerprint.ts', search: 'return !a || !b || a === b;', replace: 'return true;' },
     ],
   },
   {
-    name: 'a queue that holds elements is forgotten',
+    name: 'a queue with elements is forgotten',
     suite: 'sqlite forgotten queues',
     edits: [
       inWorker(
@@ -166,7 +166,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'each reservation has the same token',
+    name: 'all reservations have the same token',
     suite: 'contract',
     edits: [
       inWorker('take.ts', 'TakeTokens.draw(store.tokens);', "new TakeTokens('sameAsOfEachTakeAAAAAA+');"),
@@ -182,22 +182,22 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'commits of one take are not compared with their tokens',
+    name: 'the tokens of commits of one take are not checked',
     suite: 'contract',
     edits: [inWorker('settle.ts', 'if (!tokens.matches(String(items[at + 4]), element)) break;', '')],
   },
   {
-    name: 'commits of one take remove what stands between them',
+    name: 'commits of one take also remove deliveries between them',
     suite: 'contract',
     edits: [inWorker('rows.ts', '?.n !== count) return false;', '?.n === 0) return false;')],
   },
   {
-    name: 'several texts stand for one token',
+    name: 'several strings are accepted for one token',
     suite: 'sqlite batch',
     edits: [inWorker('tokens.ts', 'last < 0 || (last & 15) !== 0', 'last < 0')],
   },
   {
-    name: 'all reservations of a take are of its first holder',
+    name: 'all reservations of a take get its first holder',
     suite: 'contract',
     edits: [
       inWorker(
@@ -208,7 +208,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'elements are handed out a second early',
+    name: 'elements are delivered a second early',
     suite: 'storage model',
     edits: [
       inWorker(
@@ -219,12 +219,12 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'the dead letter comes one try too late',
+    name: 'an element becomes a dead letter one try too late',
     suite: 'storage model',
     edits: [inWorker('settle.ts', 'tries >= (queue.policy', 'tries > (queue.policy')],
   },
   {
-    name: 'an element put back forgets its tries',
+    name: 'a returned element loses its tries',
     suite: 'storage model',
     edits: [
       inWorker(
@@ -235,7 +235,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'an element put back to two groups is counted twice',
+    name: 'an element returned to two groups is counted twice',
     suite: 'contract',
     edits: [inWorker('take.ts', 'rows.markShared(element);', 'rows.hasElement(element);')],
   },
@@ -252,14 +252,14 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('settle.ts', 'subscription?.queue !== queue', 'subscription === null || queue.id < 0')],
   },
   {
-    name: 'a reserve is not taken off the count of what is ready',
+    name: 'a reserve does not decrement the count of ready elements',
     suite: 'storage model',
     edits: [
       inWorker('rows.ts', 'for (const { dueAt } of rows) this.#waitingRemoved(subscription, dueAt);', ''),
     ],
   },
   {
-    name: 'what matures is never counted as ready',
+    name: 'elements that mature are never counted as ready',
     suite: 'storage model',
     edits: [
       inWorker(
@@ -270,12 +270,12 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a lease that ran out knows no retry delay',
+    name: 'an expired lease causes no retry delay',
     suite: 'retry delays',
     edits: [inWorker('settle.ts', 'retryFrom: endedAt,', 'retryFrom: null,')],
   },
   {
-    name: 'a lease that ran out matures when it was noticed, not when it ended',
+    name: 'the retry delay of an expired lease starts when the expiry is noticed, not when the lease ended',
     suite: 'storage model',
     edits: [
       inWorker(
@@ -286,38 +286,38 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a lease that ran out cannot be committed any more',
+    name: 'an expired lease cannot be committed although its element was not taken again',
     suite: 'contract',
     edits: [
       inWorker('settle.ts', 'row.leaseUntil !== null || row.token !== null :', 'row.leaseUntil !== null :'),
     ],
   },
   {
-    name: 'what was rolled back can still be committed',
+    name: 'a rolled-back reservation can still be committed',
     suite: 'contract',
     edits: [
       inWorker('settle.ts', 'dueAt: moment, tries, token: null,', 'dueAt: moment, tries, token: row.token,'),
     ],
   },
   {
-    name: 'an uncounted rollback loses its place',
+    name: "an uncounted rollback does not keep the element's place",
     suite: 'contract',
     edits: [
       inWorker('settle.ts', 'isReturned ? row.dueAt : store.now', 'isReturned ? store.now : store.now'),
     ],
   },
   {
-    name: 'an old token settles the next reservation',
+    name: 'the token of an earlier reservation settles the next one',
     suite: 'contract',
     edits: [inWorker('tokens.ts', '|| stored === token);', "|| token <= (stored ?? ''));")],
   },
   {
-    name: 'an extended lease ends when it would have ended before',
+    name: 'an extended lease still expires at its old end',
     suite: 'contract',
     edits: [inWorker('rows.ts', 'this.#sql.extend.run(until, seq);', 'this.#sql.extend.run(until, -seq);')],
   },
   {
-    name: 'the first group to finish takes the element from the others',
+    name: 'the first group that finishes an element removes it for the others',
     suite: 'storage model',
     edits: [
       inWorker(
@@ -339,24 +339,24 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a dedup key of one queue stops inserts into another',
+    name: 'a dedup key of one queue prevents inserts into another',
     suite: 'storage model',
     edits: [
       inWorker('records.ts', 'WHERE queue = ? AND key = ? AND', 'WHERE (queue = ? OR 1) AND key = ? AND'),
     ],
   },
   {
-    name: 'a dedup key is remembered for ever',
+    name: 'a dedup key is stored forever',
     suite: 'contract',
     edits: [inWorker('records.ts', 'key, now - this.#windowMs) as', 'key, now * 0 - 1) as')],
   },
   {
-    name: 'a page of browse skips what has the same maturity as its last row',
+    name: 'a page of a listing skips elements with the same maturity as the last row before it',
     suite: 'storage model',
     edits: [inWorker('rows.ts', ', d.seq) > (:moment, :seq)', ') > (:moment) AND :seq >= 0')],
   },
   {
-    name: 'purge leaves what is reserved',
+    name: 'a purge leaves reserved elements',
     suite: 'storage model',
     edits: [
       inWorker(
@@ -367,7 +367,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a pop of a range takes the delivery behind it along',
+    name: 'a pop of a range also takes the delivery behind it',
     suite: 'sqlite batch',
     edits: [
       inWorker(
@@ -378,7 +378,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'answers leave before the commit',
+    name: 'replies are sent before the commit',
     suite: 'storage model with crashes',
     edits: [
       inWorker('store.ts', '    this.#commit.run();\n', ''),
@@ -390,7 +390,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a restart begins its ids where the last one began',
+    name: 'ids after a restart start where the previous start began',
     suite: 'storage model with crashes',
     edits: [
       inWorker(
@@ -479,12 +479,12 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('store.ts', 'this.#bytesUntilQuery -= bytes;', '')],
   },
   {
-    name: 'transactions without an fsync do not say so in the log',
+    name: 'transactions without an fsync are not marked in the log',
     suite: 'sqlite log',
     edits: [inWorker('store.ts', 'this.#markUnsynced.run();', '')],
   },
   {
-    name: 'an expired element is handed out',
+    name: 'an expired element is delivered',
     suite: 'contract',
     edits: [
       inWorker(
@@ -495,12 +495,12 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'only the first of several batches is said to be unknown',
+    name: 'only the first of several lost batches is reported with outcome-unknown',
     suite: 'sqlite faults',
     edits: [inWorker('serve.ts', 'store.mayBeDurable ? batches : 0', 'store.mayBeDurable ? 1 : 0')],
   },
   {
-    name: 'what was stored one by one is said not to be',
+    name: 'calls applied one by one are reported as not applied',
     suite: 'sqlite faults',
     edits: [
       inWorker('store.ts', "this.#reach('begin');", "this.mayBeDurable = false;\n    this.#reach('begin');"),
@@ -533,7 +533,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('store.ts', 'if (this.#needsSync && this.#log !== null) fdatasyncSync(this.#log);', '')],
   },
   {
-    name: 'answers of two batches are exchanged',
+    name: 'the replies of two batches are swapped',
     suite: 'sqlite faults',
     edits: [
       {
@@ -544,7 +544,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'what a late pop took is lost',
+    name: 'elements of a late pop are lost',
     suite: 'sqlite faults',
     edits: [
       {
@@ -555,7 +555,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a call that was answered as not applied is sent',
+    name: 'a call that was rejected as not applied is sent',
     suite: 'sqlite faults',
     edits: [
       {
@@ -566,7 +566,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a call that could not be written down shifts the answers behind it',
+    name: 'a call that could not be encoded shifts the replies behind it',
     suite: 'sqlite faults',
     edits: [
       {
@@ -577,7 +577,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: "the caller's own memory is given away with a body",
+    name: "the caller's own buffer is transferred with a body",
     suite: 'sqlite messages',
     edits: [
       {
@@ -599,7 +599,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a failed fsync is taken for a passing error',
+    name: 'a failed fsync is treated as a temporary error',
     suite: 'sqlite faults',
     edits: [inWorker('errors.ts', '  SQLITE_IOERR,\n  SQLITE_CORRUPT,', '  SQLITE_CORRUPT,')],
   },
@@ -614,7 +614,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('serve.ts', 'if (batches.length > 0 && !this.#hasFailed)', 'if (batches.length > 0)')],
   },
   {
-    name: 'a body whose checksum does not fit is handed out',
+    name: 'a body with a wrong checksum is delivered',
     suite: 'sqlite damage',
     edits: [
       inWorker(
@@ -625,19 +625,19 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a delivery whose checksum does not fit is handed out',
+    name: 'a delivery with a wrong checksum is delivered',
     suite: 'sqlite damage',
     edits: [inWorker('take.ts', 'if (body === null || !isIntactDelivery(row) || ', 'if (body === null || ')],
   },
   {
-    name: 'a rollback gives damaged tries a sound checksum',
+    name: 'a rollback writes a valid checksum over damaged tries',
     suite: 'sqlite damage',
     edits: [
       inWorker('settle.ts', 'if (!isIntactDelivery(row)) {', 'if (!isIntactDelivery(row) && row.seq < 0) {'),
     ],
   },
   {
-    name: 'a damaged delivery takes the element with it that it names by mistake',
+    name: 'removing a damaged delivery also removes the element that it names by mistake',
     suite: 'sqlite damage',
     edits: [
       inWorker(
@@ -648,7 +648,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'an element without its content holds up every batch',
+    name: 'an element without its content fails every batch',
     suite: 'sqlite damage',
     edits: [
       inWorker(
@@ -664,7 +664,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('log-check.ts', 'if (page <= lastPage) isUnsynced = false;', '')],
   },
   {
-    name: 'indices are left out of the check at the start',
+    name: 'the check at the start skips indexes',
     suite: 'sqlite damage',
     edits: [
       inWorker('open.ts', 'PRAGMA integrity_check(', 'PRAGMA quick_check('),
@@ -672,17 +672,17 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'what follows a flipped bit in the log is dropped silently',
+    name: 'transactions after a flipped bit in the log are dropped silently',
     suite: 'sqlite log',
     edits: [inWorker('log-check.ts', 'commits < 2 ? null', 'commits < 2000 ? null')],
   },
   {
-    name: 'a torn last transaction of the log keeps the server from starting',
+    name: 'a torn last transaction of the log prevents the start',
     suite: 'sqlite log',
     edits: [inWorker('log-check.ts', 'commits < 2 ? null', 'commits < 1 ? null')],
   },
   {
-    name: 'sound frames of an older generation of the log are taken for its own',
+    name: 'valid frames of an older generation of the log are applied',
     suite: 'sqlite log',
     edits: [
       inWorker(
@@ -693,7 +693,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a log whose header does not fit is ignored',
+    name: 'a log with a wrong header is ignored',
     suite: 'sqlite log',
     edits: [inWorker('log-check.ts', ': damageInHeader(descriptor, header),', ': null,')],
   },
@@ -709,7 +709,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a clock that is set back withholds what is ready',
+    name: 'ready elements are not delivered after the clock was set back',
     suite: 'sqlite clock',
     edits: [
       {
@@ -725,12 +725,12 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a restored backup gives ids that the lost file gave',
+    name: 'a restored backup reuses ids of the lost file',
     suite: 'sqlite backup',
     edits: [inWorker('ids.ts', '.run(IS_COPY).changes > 0', '.run(IS_COPY).changes > 1')],
   },
   {
-    name: 'the name of a backup leads out of its folder',
+    name: 'the name of a backup can point outside of its folder',
     suite: 'backups over HTTP',
     edits: [
       {
@@ -741,7 +741,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a user with a list of rights takes a backup',
+    name: 'a user with limited rights can take a backup',
     suite: 'backups over HTTP',
     edits: [
       {
@@ -752,7 +752,7 @@ export const SQLITE: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a power loss takes the count of starts back',
+    name: 'a power loss resets the count of starts',
     suite: 'sqlite power loss',
     edits: [inWorker('open.ts', 'PRAGMA synchronous = FULL;', 'PRAGMA synchronous = NORMAL;')],
   },
@@ -762,7 +762,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [inWorker('batch.ts', 'if (isFull(error)) store.space?.releaseBallast();', '')],
   },
   {
-    name: 'inserts go on below the margin',
+    name: 'inserts continue below the free-space margin',
     suite: 'sqlite disk full',
     edits: [
       inWorker(

@@ -7,7 +7,7 @@ const shared = (file: string, search: string, replace: string): Mutant['edits'] 
   { file: `src/session/${file}`, search, replace },
 ];
 
-/** Bugs of the STOMP front end: found by the model through STOMP, or by a suite of their own. */
+/** Bugs of the STOMP front end, found by the model through STOMP or by other suites. */
 export const STOMP: readonly Mutant[] = [
   {
     name: 'no LF follows a frame with a large body',
@@ -24,12 +24,12 @@ export const STOMP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a misspelt header of SEND is passed on, and has no effect',
+    name: 'a misspelled header of SEND is accepted, and has no effect',
     suite: 'STOMP slips',
     edits: edit('commands.ts', 'if (SPELLING_CHECKED.test(name)) SEND_SPELLING.check(name);', ''),
   },
   {
-    name: 'a misspelt ack of SUBSCRIBE has no effect, so that it pops',
+    name: 'a misspelled ack header of SUBSCRIBE is accepted, so that it pops',
     suite: 'STOMP slips',
     edits: edit(
       'headers.ts',
@@ -38,7 +38,7 @@ export const STOMP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'every client may say where it connects from',
+    name: 'any client can set its address',
     suite: 'PROXY headers',
     edits: shared('server.ts', 'if (!options.trustedProxies.has(proxy)) {', 'if (proxy === null) {'),
   },
@@ -61,17 +61,17 @@ export const STOMP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a window that has room again is not filled',
+    name: 'a window is not refilled after settlements',
     suite: 'STOMP subscriptions',
     edits: edit('commands.ts', 'session.planFill(subscription);', ''),
   },
   {
-    name: 'what a client saw and gave back is not a failed try',
+    name: 'an element that a client saw and returned counts no failed try',
     suite: 'model through STOMP',
     edits: shared('push-consumer.ts', 'countTry: countTries && delivery.isSeen', 'countTry: false'),
   },
   {
-    name: 'an UNSUBSCRIBE forgets what the client holds',
+    name: 'an UNSUBSCRIBE forgets the outstanding deliveries of its client',
     suite: 'model through STOMP',
     edits: shared(
       'push-consumer.ts',
@@ -80,17 +80,17 @@ export const STOMP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the delay of a NACK is left out',
+    name: 'the delay of a NACK is ignored',
     suite: 'model through STOMP',
     edits: edit('commands.ts', '(delayMs ?? STOMP_LIMITS.nackDelayMs)', '0'),
   },
   {
-    name: 'a COMMIT does not look whether the client still holds what it acknowledges',
+    name: 'a COMMIT does not check whether the client still has the acknowledged deliveries',
     suite: 'model through STOMP',
     edits: edit('transactions.ts', 'await this.#confirmLeases();', ''),
   },
   {
-    name: 'an ABORT leaves claimed what the transaction acknowledged',
+    name: 'an ABORT does not release the deliveries that the transaction acknowledged',
     suite: 'model through STOMP',
     edits: edit(
       'transactions.ts',
@@ -99,12 +99,12 @@ export const STOMP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a COMMIT loses the SENDs that go with an ACK',
+    name: 'a COMMIT loses the SENDs of a transaction with an ACK',
     suite: 'model through STOMP',
     edits: edit('transactions.ts', 'inserts: settlement === anchor ? sends : []', 'inserts: []'),
   },
   {
-    name: 'a session does not renew the leases of what its client holds',
+    name: 'a session does not renew the leases of outstanding deliveries',
     suite: 'STOMP subscriptions',
     edits: shared(
       'push-consumer.ts',
@@ -118,12 +118,12 @@ export const STOMP: readonly Mutant[] = [
     edits: shared('push-consumer.ts', 'this.#queue.returnUndelivered(this.#delivery);', ''),
   },
   {
-    name: 'a connection over TLS that its client closes loses what waits for the login',
+    name: 'a TLS connection closed by its client loses frames that wait for the login',
     suite: 'STOMP over TLS',
     edits: shared('server.ts', 'socket.allowHalfOpen = true;', ''),
   },
   {
-    name: 'a WebSocket that closes loses what its client sent before',
+    name: 'a closing WebSocket loses frames sent before',
     suite: 'WebSocket',
     edits: shared(
       'websocket.ts',
@@ -132,12 +132,12 @@ export const STOMP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a WebSocket message may be kept for a client that is not logged in',
+    name: 'large WebSocket messages are buffered for a client that is not logged in',
     suite: 'WebSocket',
     edits: shared('websocket.ts', "if (this.#loginBytes < 0) this.#closeTooBig('before the login');", ''),
   },
   {
-    name: 'WebSockets do not count among the connections of STOMP',
+    name: 'WebSockets do not count as STOMP connections',
     suite: 'WebSocket',
     edits: shared('websocket.ts', 'this.#server.checkCapacity();', ''),
   },
@@ -149,7 +149,7 @@ export const STOMP: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a page of another site may connect by WebSocket',
+    name: 'a web page of another site can connect by WebSocket',
     suite: 'WebSocket',
     edits: [
       {
@@ -165,7 +165,7 @@ export const STOMP: readonly Mutant[] = [
     edits: shared('client-session.ts', 'this.#isPaused ? graceMs : this', 'this'),
   },
   {
-    name: 'a receipt comes before the element is stored',
+    name: 'a receipt is sent before the element is stored',
     suite: 'STOMP conformance',
     edits: shared(
       'batchers.ts',
@@ -183,12 +183,12 @@ export const STOMP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'what follows a COMMIT is stored before it',
+    name: 'a SEND after a COMMIT is stored before it',
     suite: 'STOMP commits',
     edits: edit('session.ts', 'if (storesLater) this.setPause(PAUSE.commit, true);', ''),
   },
   {
-    name: 'frames with one receipt id are confirmed once',
+    name: 'several frames with the same receipt id are confirmed only once',
     suite: 'STOMP settling',
     edits: shared('batchers.ts', " && typeof reply === 'object'", ''),
   },
@@ -202,7 +202,7 @@ export const STOMP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'an ACK does not wait for what a COMMIT before it stores',
+    name: 'an ACK does not wait for the inserts of an earlier COMMIT',
     suite: 'STOMP commits',
     edits: edit(
       'transactions.ts',
@@ -211,7 +211,7 @@ export const STOMP: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a client that reads slowly is cut soon after its DISCONNECT',
+    name: 'a slow reader is disconnected soon after its DISCONNECT',
     suite: 'STOMP disconnects',
     edits: shared('client-session.ts', 'if (!isByClient) this.#planCut();', 'this.#planCut();'),
   },

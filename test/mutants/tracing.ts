@@ -5,10 +5,10 @@ const edit = (file: string, search: string, replace: string): Mutant['edits'] =>
   { file: `src/${file}`, search, replace },
 ];
 
-/** Bugs of spans, and of their way to a collector. */
+/** Bugs of spans and of their export to a collector. */
 export const TRACING: readonly Mutant[] = [
   {
-    name: 'a request begins a trace although its traceparent names one',
+    name: 'a request starts a trace although its traceparent names one',
     suite,
     edits: edit('http/traced-request.ts', "kind: 'server', parent });", "kind: 'server', parent: null });"),
   },
@@ -37,7 +37,7 @@ export const TRACING: readonly Mutant[] = [
     edits: edit('http/traced-request.ts', 'truncated(call.path)', "request.url ?? ''"),
   },
   {
-    name: 'a span that waits keeps the header that its trace was cut out of',
+    name: 'a pending span retains the header from which its trace id was sliced',
     suite,
     edits: edit('tracing/tracer.ts', 'traceId: ownString(traceId)', 'traceId'),
   },
@@ -47,7 +47,7 @@ export const TRACING: readonly Mutant[] = [
     edits: edit('tracing/tracer.ts', 'parent?.isSampled ?? (linked', 'parent !== null || (linked'),
   },
   {
-    name: 'with a ratio a step of an exchange is lost, although what inserted its element is recorded',
+    name: 'with a ratio, a step of an exchange is not recorded although the insert of its element is',
     suite,
     edits: edit('tracing/tracer.ts', 'linked.some((context) => context.isSampled) || ', ''),
   },
@@ -61,12 +61,12 @@ export const TRACING: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a traceparent of the forbidden version is believed',
+    name: 'a traceparent of the forbidden version is accepted',
     suite,
     edits: edit('tracing/tracer.ts', '/^(?!ff)([0-9a-f]{2})-', '/^([0-9a-f]{2})-'),
   },
   {
-    name: 'what a session inserts does not continue the trace of its sender',
+    name: 'an insert of a session does not continue the trace of its sender',
     suite,
     edits: edit('tracing/traced-storage.ts', 'current?.context ?? singleContext', 'current?.context ?? null'),
   },
@@ -76,12 +76,12 @@ export const TRACING: readonly Mutant[] = [
     edits: edit('tracing/traced-storage.ts', "type === 'send' && contexts.length", 'contexts.length'),
   },
   {
-    name: 'a full queue of spans takes more',
+    name: 'a full queue accepts more spans',
     suite,
     edits: edit('tracing/exporter.ts', ' || this.#queue.length >= this.#options.maxQueue', ''),
   },
   {
-    name: 'spans that came while others were sent wait for ever',
+    name: 'spans that arrived while others were being sent wait forever',
     suite: 'span exporter',
     edits: edit(
       'tracing/exporter.ts',
@@ -90,17 +90,17 @@ export const TRACING: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a request that the collector was too busy for is given up',
+    name: 'a request that a busy collector rejected is not repeated',
     suite,
     edits: edit('tracing/exporter.ts', 'new Set([429, 502, 503, 504])', 'new Set()'),
   },
   {
-    name: 'spans that the collector rejected are repeated, and hold up all others',
+    name: 'spans that the collector rejected are repeated, and block all others',
     suite,
     edits: edit('tracing/exporter.ts', 'isFinal || attempt === MAX_ATTEMPTS', 'attempt === MAX_ATTEMPTS'),
   },
   {
-    name: 'what is left at a stop is not sent',
+    name: 'the remaining spans are not sent at a stop',
     suite,
     edits: edit(
       'tracing/exporter.ts',
@@ -109,7 +109,7 @@ export const TRACING: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the password of the collector is sent as it is written in the URL',
+    name: "the collector's password is sent percent-encoded, as in the URL",
     suite,
     edits: edit('app/tracing.ts', 'decodeURIComponent(password)', 'password'),
   },
