@@ -111,7 +111,7 @@ export const SUITES = {
   },
   'request keys over HTTP': {
     files: ['test/http/batches.test.ts'],
-    pattern: 'sqlite::memory: .*request with a key|sqlite::memory: the key of a request|has a key, or its',
+    pattern: 'sqlite::memory: .*(request with a key|request key)|a request key cannot be combined',
   },
   'SDK inserts': {
     files: ['test/client/client.test.ts'],
@@ -119,7 +119,7 @@ export const SUITES = {
   },
   'client library': { files: ['test/client/client.test.ts'], pattern: '^The client$' },
   'workers of the client library': { files: ['test/client/worker.test.ts'], pattern: '^A worker$' },
-  'keys of users': { files: ['test/http/elements.test.ts'], pattern: 'idempotency key of two users' },
+  'keys of users': { files: ['test/http/elements.test.ts'], pattern: 'idempotency keys of different users' },
   'redis batches': { files: ['test/engines/redis-batches.test.ts'], pattern: null },
   'redis outbox': { files: ['test/engines/redis-outbox.redis.test.ts'], pattern: null },
   'redis calls': { files: ['test/engines/redis-calls.redis.test.ts'], pattern: 'bad network' },
@@ -173,7 +173,7 @@ export const SUITES = {
   'wait queue': { files: ['test/broker/wait-queue.test.ts'], pattern: null },
   'insert turns': { files: ['test/http/insert-turns.test.ts'], pattern: null },
   'take turns': { files: ['test/http/take-turns.test.ts'], pattern: null },
-  'names of queues': { files: ['test/http/limits.test.ts'], pattern: 'A queue keeps its name' },
+  'names of queues': { files: ['test/http/limits.test.ts'], pattern: 'A queue retains only its name' },
   'user commands': { files: ['test/unit/user-commands.test.ts'], pattern: null },
   'connections of users': { files: ['test/http/limits.test.ts'], pattern: 'Connections of one user' },
   'joint takes': { files: ['test/broker/joint-take.test.ts'], pattern: null },
@@ -203,7 +203,7 @@ export const SUITES = {
   'HTTP slips': { files: ['test/http/slips.test.ts'], pattern: null },
   'inserts of many': {
     files: ['test/http/batches.test.ts'],
-    pattern: 'what a body may be|large bodies|sqlite::memory:',
+    pattern: 'request bodies|Large batch inserts|sqlite::memory:',
   },
   'HTTP operations': { files: ['test/http/operations.test.ts'], pattern: null },
   operations: {
