@@ -25,7 +25,7 @@ import { until } from '../support/until.ts';
 import { AUTH, CLIENT_ENGINES, clientConfig, WatchedClient } from './server.ts';
 import { FakeTracing } from './tracing.ts';
 
-/** A lease that is over as soon as a test asks. */
+/** A lease that expires before the next call of a test. */
 const SHORT_LEASE_MS = 1;
 /** Longer than any test here. */
 const PATIENCE_MS = 60_000;
@@ -45,7 +45,7 @@ for (const engine of CLIENT_ENGINES) {
       await server?.dispose();
     });
 
-    it('brings data, content type, headers and bytes back as they were inserted', async () => {
+    it('returns data, content type, headers and bytes as they were inserted', async () => {
       const queue = client.queue('N/round trip/ä');
       const data = { order: 1, text: 'a "quoted"\nline', more: [null, 1.5, 'ü'] };
       const { id } = await queue.insert(data, { headers: { Customer: 'jörg' } });
@@ -65,7 +65,7 @@ for (const engine of CLIENT_ENGINES) {
       assert.equal(await queue.pop(), undefined);
     });
 
-    it('gathers concurrent inserts and settlements, and stores each element once if a response is lost', async () => {
+    it('sends concurrent inserts or settlements in one request, and applies them once if its response is lost', async () => {
       const queue = client.queue('N/gathered');
       watched.requests.length = 0;
       watched.loseResponses(1);
@@ -110,7 +110,7 @@ for (const engine of CLIENT_ENGINES) {
       assert.equal(dead?.data, 'c');
     });
 
-    it('reports a lost lease, by the error of a settlement and by the signal', async () => {
+    it('reports a lost lease by the error of a settlement and by the abort signal', async () => {
       const queue = client.queue('N/lost');
       await queue.insert('x');
       const first = await queue.reserve({ leaseMs: SHORT_LEASE_MS });
@@ -159,7 +159,7 @@ describe('The client', () => {
     return Object.assign(watched, { [Symbol.asyncDispose]: () => watched.client.close() });
   };
 
-  it('rejects one insert of many that share a request, and stores the others', async () => {
+  it('rejects an invalid insert, and stores the others of its request', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/one bad');
     const results = await Promise.allSettled([
@@ -178,7 +178,7 @@ describe('The client', () => {
     assert.equal((await queue.status()).total, 3);
   });
 
-  it('rejects one insert for its groups, and stores the others of its request', async () => {
+  it('rejects an insert that exceeds the maxGroups of a stream, and stores the others of its request', async () => {
     await using watched = open();
     const queue = watched.client.queue('events/one group too many');
     const inserts = [['a'], ['a', 'c'], ['d', 'e'], ['b'], ['f', 'g']].map((groups) =>
@@ -192,7 +192,7 @@ describe('The client', () => {
     assert.equal((await queue.status()).total, 4);
   });
 
-  it('sends fewer inserts with a request if a proxy finds it too large', async () => {
+  it('splits a request of several inserts that a proxy rejects as too large', async () => {
     const requests: number[] = [];
     await using client = new Quayside({
       url: 'http://x',
@@ -213,7 +213,7 @@ describe('The client', () => {
     assert.deepEqual(requests, [5, 2, 3, 1, 2]);
   });
 
-  it('sends fewer inserts and settlements with a request if the server takes no more at once', async (t) => {
+  it('splits requests of inserts and settlements that exceed the batchCount of the server', async (t) => {
     const { http, ...rest } = clientConfig('sqlite:N.db');
     const small = await ServerInProcess.start({
       config: { ...rest, http: { ...(http as object), batchCount: 3 } },
@@ -233,7 +233,7 @@ describe('The client', () => {
     assert.deepEqual([ready, total], [4, 4]);
   });
 
-  it('rejects one settlement of many that share a request, and stores the others', async () => {
+  it('rejects an invalid settlement, and applies the others of its request', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/one bad settlement');
     for (const settle of [
@@ -256,7 +256,7 @@ describe('The client', () => {
     assert.equal((await queue.status()).total, 0);
   });
 
-  it('takes a reason of any kind, which fails no settlement that shares its request', async () => {
+  it('accepts a reason of any type, and applies the other settlements of its request', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/reasons');
     const unprintable = Object.create(null);
@@ -269,7 +269,7 @@ describe('The client', () => {
     assert.equal((await queue.status()).total, 0);
   });
 
-  it('rejects a length of time or a moment that is not a number: nothing is stored, and nothing at once', async () => {
+  it('rejects durations and moments that are not a number, and stores nothing', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/not a number');
     const never = new Date('not a date');
@@ -287,7 +287,7 @@ describe('The client', () => {
     assert.equal(await queue.pop({ waitMs: -1 }), undefined);
   });
 
-  it('rejects what no type of TypeScript allows, which a program in JavaScript may give all the same', async () => {
+  it('rejects arguments of a wrong type, as a program in JavaScript may pass them', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/untyped');
     const never = (value: unknown): never => value as never;
@@ -307,7 +307,7 @@ describe('The client', () => {
     assert.throws(() => new Worker(queue, never(undefined)), ValidationError);
   });
 
-  it('names no line if one insert is rejected, since the caller sent none', async () => {
+  it('names no line number in the error of a rejected insert', async () => {
     await using watched = open();
     await assert.rejects(watched.client.queue('N/no line').insert(1, { headers: { 'a b': 'c' } }), {
       code: 'invalid-header',
@@ -315,7 +315,7 @@ describe('The client', () => {
     });
   });
 
-  it('sends an ArrayBuffer as the bytes that it is, and not as an empty object', async () => {
+  it('sends an ArrayBuffer as its bytes, not as an empty JSON object', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/buffers');
     const bytes = Uint8Array.of(0, 128, 255);
@@ -323,7 +323,7 @@ describe('The client', () => {
     assert.deepEqual((await queue.pop())?.data, bytes);
   });
 
-  it('says so if data cannot be written as JSON', async () => {
+  it('rejects data that cannot be written as JSON', async () => {
     await using watched = open();
     const loop: unknown[] = [];
     loop.push(loop);
@@ -332,7 +332,7 @@ describe('The client', () => {
     }
   });
 
-  it('names an address and a path that cannot be used, without a password', async () => {
+  it('rejects an invalid URL or path with an error that quotes it without the password', async () => {
     for (const url of ['localhost:3444', 'quayside', 'ftp://127.0.0.1', '']) {
       assert.throws(() => new Quayside({ url }), {
         code: 'invalid-data',
@@ -384,7 +384,7 @@ describe('The client', () => {
     );
   });
 
-  it('does not repeat an insert without a key, nor a pop, whose outcome is unknown', async () => {
+  it('does not repeat an insert without a key, or a pop, if its outcome is unknown', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/once');
     watched.loseResponses(1);
@@ -399,7 +399,7 @@ describe('The client', () => {
     assert.equal(watched.requests.filter((request) => request.endsWith('/elements')).length, 1);
   });
 
-  it('takes no commit, and no burial, for done whose lost request left the element to another worker', async () => {
+  it('does not report a commit or burial as done if its request was lost and another worker has the element', async () => {
     await using watched = open();
     const settle = {
       commit: (job) => job.commit(),
@@ -418,7 +418,7 @@ describe('The client', () => {
     }
   });
 
-  it('takes no reservation for lost that was committed while its lease was renewed', async () => {
+  it('does not report a reservation as lost if it was committed while its lease was renewed', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/renewed');
     await queue.insertMany([1, 2]);
@@ -432,8 +432,8 @@ describe('The client', () => {
     }
   });
 
-  it('keeps nothing of a call in the signals that outlive it', async (t) => {
-    // In Node 20, what it returns stays in memory for as long as the signals that it follows.
+  it('leaves no listeners of a call on signals that outlive it', async (t) => {
+    // In Node 20, the signal that it returns stays in memory as long as the signals that it follows.
     const any = t.mock.method(AbortSignal, 'any');
     await using watched = open();
     const { signal } = new AbortController();
@@ -447,7 +447,7 @@ describe('The client', () => {
     assert.equal(add.mock.callCount(), remove.mock.callCount());
   });
 
-  it('keeps nothing of a call that was aborted between two attempts', async (t) => {
+  it('leaves no listeners of a call that was aborted between two attempts', async (t) => {
     const controller = new AbortController();
     const added: EventTarget[] = [];
     const { addEventListener } = EventTarget.prototype;
@@ -459,18 +459,18 @@ describe('The client', () => {
     const retry = { minMs: PATIENCE_MS, maxMs: PATIENCE_MS };
     await using client = new Quayside({ url: 'http://x', auth: AUTH, retry, fetch: async () => busy() });
     const status = client.queue('N/kept').status({ signal: controller.signal });
-    // By the attempt, and by the delay after it.
+    // Once by the attempt, and once by the delay after it.
     await until(() => added.filter((signal) => signal === controller.signal).length === 2);
     controller.abort(new Error('enough'));
     await assert.rejects(status, /enough/);
-    // Of the client; those of the call are aborted, and go with it.
+    // Signals of the client; those of the call are aborted, and are collected together with it.
     const outliving = added.filter((signal) => !(signal as AbortSignal).aborted);
     assert.ok(outliving.length > 0);
     for (const signal of [controller.signal, ...outliving])
       assert.equal(getEventListeners(signal, 'abort').length, 0);
   });
 
-  it('sends any other request of the interface', async () => {
+  it('sends any other request of the HTTP interface', async () => {
     await using watched = open();
     const { status, text } = await watched.client.request('GET', '/q');
     assert.deepEqual([status, JSON.parse(text)], [200, ['N', 'events']]);
@@ -481,7 +481,7 @@ describe('The client', () => {
     });
   });
 
-  it('names what answers in place of the server, and repeats only what such an answer allows', async () => {
+  it('rejects a response that is not from the server, and repeats the request only if that is safe', async () => {
     const page = '<html>a page</html>';
     const calls = {
       insert: (queue) => queue.insert('x'),
@@ -518,7 +518,7 @@ describe('The client', () => {
     assert.equal(gone.requests.length, 4);
   });
 
-  it('takes the error of a gateway for no error of the server, whether it has a code or is a problem', async () => {
+  it('distinguishes errors of a gateway from those of the server, even if they have a code or are a problem document', async () => {
     for (const response of [
       Response.json({ code: 'GATEWAY_TIMEOUT' }, { status: 504 }),
       new Response('{"title":"Gateway Timeout"}', {
@@ -533,7 +533,7 @@ describe('The client', () => {
     }
   });
 
-  it('repeats a call whose request did not arrive in time', async () => {
+  it('repeats a call that was answered with 408', async () => {
     for (const late of [problem(408, 'request-timeout'), new Response('<html>', { status: 408 })]) {
       const { client, requests } = answering(() => late.clone());
       await assert.rejects(client.queue('N/late').pop(), {
@@ -544,7 +544,7 @@ describe('The client', () => {
     }
   });
 
-  it('does not repeat a GET that takes an element, whose outcome is unknown', async () => {
+  it('does not repeat a GET that takes an element if its outcome is unknown', async () => {
     const paths = { '/q/N/x': 1, '/q/N/x?to=0': 1, '/q/N/x/status': 3, '/q/N': 3, '/x/copy/it': 3 };
     for (const [path, count] of Object.entries(paths)) {
       const { client, requests } = answering(() => new Response('', { status: 502 }));
@@ -553,7 +553,7 @@ describe('The client', () => {
     }
   });
 
-  it('gives a large body more time to arrive', async (t) => {
+  it('allows a large body more time to arrive', async (t) => {
     const timeouts = t.mock.method(globalThis, 'setTimeout');
     const lengths = (): number[] => timeouts.mock.calls.map((call) => Math.round(Number(call.arguments[1])));
     const { client } = answering(() => Response.json({ ids: ['1'] }));
@@ -564,7 +564,7 @@ describe('The client', () => {
     assert.deepEqual(lengths(), [20_000, 85_536]);
   });
 
-  it('names a redirection, and does not follow it', async () => {
+  it('reports a redirect, and does not follow it', async () => {
     const redirecting = createHttpServer((_, response) => {
       response.writeHead(301, { location: server.url }).end();
     }).listen(0, '127.0.0.1');
@@ -577,7 +577,7 @@ describe('The client', () => {
     redirecting.close();
   });
 
-  it('gives up after ten attempts if no number is given', async () => {
+  it('gives up after ten attempts by default', async () => {
     const over = new AbortController();
     const { client, requests } = answering(
       () => {
@@ -590,7 +590,7 @@ describe('The client', () => {
     assert.equal(requests.length, 10);
   });
 
-  it('gives up after its attempts, and says that the outcome is unknown', async () => {
+  it('reports an unknown outcome after its last attempt', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/given up');
     watched.loseResponses(3);
@@ -598,7 +598,7 @@ describe('The client', () => {
     assert.equal((await queue.status()).total, 1);
   });
 
-  it('says that nothing was changed if the server cannot be reached', async () => {
+  it('reports nothing-changed if the server cannot be reached', async () => {
     const listener = createServer().listen(0, '127.0.0.1');
     await once(listener, 'listening');
     const { port } = listener.address() as AddressInfo;
@@ -610,7 +610,7 @@ describe('The client', () => {
     });
   });
 
-  it('says so in Deno and Bun as well, whose errors differ', async () => {
+  it('reports nothing-changed for the connection errors of Deno and Bun as well', async () => {
     const refused = {
       Deno: new TypeError('fetch failed', {
         cause: new Error(
@@ -632,7 +632,7 @@ describe('The client', () => {
     }
   });
 
-  it('waits for an element, and stops waiting when it is aborted or the time is over', async () => {
+  it('waits for an element, and stops waiting when it is aborted or times out', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/waiting');
     const popped = queue.pop({ waitMs: PATIENCE_MS });
@@ -646,7 +646,7 @@ describe('The client', () => {
     assert.equal(await queue.reserve({ waitMs: 1 }), undefined);
   });
 
-  it('waits no longer than the whole call may take, however many requests that needs', async () => {
+  it('waits no longer than timeoutMs of the whole call, however many requests it needs', async () => {
     let requests = 0;
     const answersNothing = async (): Promise<Response> => {
       requests += 1;
@@ -668,7 +668,7 @@ describe('The client', () => {
     await assert.rejects(streamed, { code: 'timeout', outcome: 'unknown' });
   });
 
-  it('says that nothing was changed by a call that was over before its request was sent', async () => {
+  it('reports nothing-changed for a call that timed out before its request was sent', async () => {
     const { promise: sent, resolve: send } = Promise.withResolvers<void>();
     const { promise, resolve } = Promise.withResolvers<Response>();
     let requests = 0;
@@ -694,7 +694,7 @@ describe('The client', () => {
     assert.equal(requests, 2);
   });
 
-  it('has done a commit that is called again after an unknown outcome, if the element is gone', async () => {
+  it('treats a commit repeated after an unknown outcome as done if the element is gone', async () => {
     for (const again of ['commit', 'rollback'] as const) {
       const replies = [Response.json(TAKEN), null, Response.json(GONE)];
       await using client = new Quayside({
@@ -714,7 +714,7 @@ describe('The client', () => {
     }
   });
 
-  it('has done a commit that was aborted in flight and is called again, if the element is gone', async () => {
+  it('treats a commit repeated after it was aborted in flight as done if the element is gone', async () => {
     const replies = [Response.json(TAKEN), null, Response.json(GONE)];
     const controller = new AbortController();
     await using client = new Quayside({
@@ -732,7 +732,7 @@ describe('The client', () => {
     await job?.commit();
   });
 
-  it('does not send a batch in halves after an attempt that may have stored it', async () => {
+  it('does not split a batch after an attempt that may have stored it', async () => {
     let calls = 0;
     await using client = new Quayside({
       url: 'http://x',
@@ -753,7 +753,7 @@ describe('The client', () => {
     assert.equal(calls, 2);
   });
 
-  it('takes no name of a queue in the message of an error for a reason why nothing was sent', async () => {
+  it('does not mistake the name of a queue in an error message for a reason why nothing was sent', async () => {
     let calls = 0;
     await using client = new Quayside({
       url: 'http://x',
@@ -774,7 +774,7 @@ describe('The client', () => {
     assert.equal(calls, 1);
   });
 
-  it('repeats an insert with a key of its own although each call is another span', async () => {
+  it('stores a repeated insert with the same key once, although each call has its own span', async () => {
     await using client = new Quayside({ url: server.url, auth: AUTH, tracing: new FakeTracing() });
     const queue = client.queue('N/traced');
     const insert = (data: string) => queue.insert(data, { idempotencyKey: 'order-4', headers: { a: 'b' } });
@@ -784,7 +784,7 @@ describe('The client', () => {
     assert.equal((await queue.status()).total, 1);
   });
 
-  it('has not done a commit whose first call was never sent, if the element is gone', async () => {
+  it('does not treat a repeated commit as done if the first call was never sent and the element is gone', async () => {
     const replies = [Response.json(TAKEN), Response.json(GONE)];
     let asked = 0;
     await using client = new Quayside({
@@ -802,7 +802,7 @@ describe('The client', () => {
     await assert.rejects(async () => job?.commit(), LeaseLostError);
   });
 
-  it('shows the content encoding of an element, and reads JSON behind a byte order mark', async () => {
+  it('returns the content encoding of an element, and parses JSON after a byte order mark', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/encoded');
     await watched.client.request('PUT', '/q/N/encoded', {
@@ -821,7 +821,7 @@ describe('The client', () => {
     assert.equal((await queue.reserve())?.contentEncoding, 'aes128gcm');
   });
 
-  it('iterates over elements, and rolls back what the loop leaves', async () => {
+  it('iterates over elements, and rolls back the one at which the loop is left', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/iterated');
     await queue.insertMany([1, 2, 3]);
@@ -838,7 +838,7 @@ describe('The client', () => {
     );
   });
 
-  it('ends an iteration when nothing has come for as long as it was to wait', async () => {
+  it('ends an iteration when no element arrived within waitMs', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/iterated to its end');
     await queue.insertMany([1, 2]);
@@ -848,7 +848,7 @@ describe('The client', () => {
     assert.equal((await queue.status()).total, 0);
   });
 
-  it('reads a stream by groups', async () => {
+  it('consumes a stream by groups', async () => {
     await using watched = open();
     const queue = watched.client.queue('events/all');
     await queue.insert('for both', { groups: ['a', 'b'] });
@@ -858,7 +858,7 @@ describe('The client', () => {
     assert.equal((await queue.pop({ group: 'b' }))?.data, 'for both');
   });
 
-  it('checks data with a schema, before an insert and when they arrive', async () => {
+  it('validates data with a schema, before an insert and when they are read', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/checked', { schema: ORDER });
     await queue.insert({ number: '7' });
@@ -874,7 +874,7 @@ describe('The client', () => {
     await bad?.bury('not an order');
   });
 
-  it('encodes with a codec', async () => {
+  it('encodes and decodes with a codec', async () => {
     await using watched = open();
     const queue = watched.client.queue<Date>('N/coded', {
       codec: {
@@ -888,7 +888,7 @@ describe('The client', () => {
     assert.deepEqual((await queue.pop())?.data, at);
   });
 
-  it('delays, expires and orders by the moment that was given', async () => {
+  it('delays and expires elements, by a duration or until a moment', async () => {
     await using watched = open();
     const queue = watched.client.queue('N/timed');
     const at = new Date('2999-01-31T12:00:00.500Z');
@@ -941,7 +941,7 @@ describe('The client', () => {
     await assert.rejects(wrong.queue('N/who').status(), { code: 'unauthorized', status: 401 });
   });
 
-  it('takes a percent sign of a URL that begins no escape for itself', async () => {
+  it('reads a percent sign that starts no escape literally in the credentials of a URL', async () => {
     const sent: unknown[] = [];
     const fetches = async (_: unknown, init: RequestInit = {}): Promise<Response> => {
       sent.push(new Headers(init.headers).get('authorization'));
@@ -957,7 +957,7 @@ describe('The client', () => {
     }
   });
 
-  it('sends no Authorization header with a line break, and does not show it', async () => {
+  it('rejects a token with characters that a header cannot have, without showing it', async () => {
     for (const token of ['secret\nx: y', 'secret…', 'secret\0']) {
       const { client, requests } = answering(() => new Response(''), { auth: { token } });
       await assert.rejects(client.queue('N/x').status(), (error: Error) => {
@@ -972,7 +972,7 @@ describe('The client', () => {
     assert.equal(requests.length, 1);
   });
 
-  it('says that nothing was changed by a server whose certificate it rejects', async () => {
+  it('reports nothing-changed if it rejects the certificate of the server', async () => {
     const https = createHttpsServer(makeCertificate(), (_, response) => response.end());
     await once(https.listen(0, '127.0.0.1'), 'listening');
     const { port } = https.address() as AddressInfo;
@@ -985,7 +985,7 @@ describe('The client', () => {
     https.closeAllConnections();
   });
 
-  it('fails with what the function for credentials throws, and sends nothing', async () => {
+  it('rejects with the error of the credentials function, and sends nothing', async () => {
     const noToken = new Error('no token');
     let requests = 0;
     await using client = new Quayside({
@@ -1002,7 +1002,7 @@ describe('The client', () => {
     assert.equal(requests, 0);
   });
 
-  it('ends a call whose function for credentials never returns', async () => {
+  it('can time out, abort and close calls whose credentials function never returns', async () => {
     const client = new Quayside({ url: server.url, auth: () => new Promise(() => {}) });
     const queue = client.queue('N/who');
     await assert.rejects(queue.status({ timeoutMs: 1 }), TimeoutError);
@@ -1015,7 +1015,7 @@ describe('The client', () => {
     await popped;
   });
 
-  it('stores nothing, and says so, if the function for credentials throws what is no error', async () => {
+  it('rejects with the value that the credentials function throws, even if it is not an Error', async () => {
     for (const thrown of ['no token', undefined]) {
       await using client = new Quayside({ url: server.url, auth: () => Promise.reject(thrown) });
       const results = await Promise.allSettled([
@@ -1046,7 +1046,7 @@ describe('The client', () => {
     await given.queue('N/who').status();
   });
 
-  it('names what is wrong with the name of a queue', () => {
+  it('rejects an invalid queue name', () => {
     const client = new Quayside({ url: server.url });
     for (const name of ['N/', '/q', 'N/..', './q', 'N/\ud800'] as const) {
       assert.throws(
@@ -1056,7 +1056,7 @@ describe('The client', () => {
     }
   });
 
-  it('finishes inserts when it is closed, and ends calls that wait', async () => {
+  it('completes inserts when it is closed, and ends waiting calls', async () => {
     const watched = open();
     const queue = watched.client.queue('N/closed');
     const waiting = watched.client.queue('N/other').pop({ waitMs: PATIENCE_MS });
@@ -1068,7 +1068,7 @@ describe('The client', () => {
     await assert.rejects(queue.insert('y'), StoppedError);
   });
 
-  it('finishes inserts of every queue when it is closed, however many queues it has', async () => {
+  it('completes inserts of every queue when it is closed, however many queues it has', async () => {
     const { client } = open();
     const first = client.queue('N/first of many');
     for (let i = 0; i < 2_000; i += 1) client.queue(`N/many ${i}`);
@@ -1077,7 +1077,7 @@ describe('The client', () => {
     assert.ok((await inserted).id);
   });
 
-  it('says that nothing was changed by what is called after its end', async () => {
+  it('rejects calls after it was closed with nothing-changed', async () => {
     const { client } = open();
     const queue = client.queue('N/after the end');
     await queue.insert('x');
@@ -1097,7 +1097,7 @@ function problem(status: number, code: string): Response {
   return Response.json({ code }, { status, headers: { 'content-type': 'application/problem+json' } });
 }
 
-/** A client for which `answer` takes the place of a server. */
+/** A client whose requests are answered by `answer`, with the requests that it sent. */
 function answering(
   answer: () => Response,
   options: ClientOptions = {},
@@ -1122,7 +1122,7 @@ async function allOf<T>(iterable: AsyncIterable<T>): Promise<T[]> {
   return all;
 }
 
-/** A schema as libraries make them: it accepts digits, and makes a number of them. */
+/** A schema as libraries create them: it accepts digits, and converts them to a number. */
 const ORDER: StandardSchema<{ number: string }, { number: number }> = {
   '~standard': {
     version: 1,

@@ -14,10 +14,13 @@ const run = promisify(execFile);
 const PROJECT = fileURLToPath(new URL('../..', import.meta.url));
 const CLIENT = path.join(PROJECT, 'src/client');
 const PAGES = ['docs/sdk/typescript.md', 'docs/get-started/first-worker.md'];
-/** A program, and what it prints if a block of text follows. One that is marked `no-run` needs another package. */
+/**
+ * A program, and what it prints if a `text` block follows. A block marked `no-run`, which needs another package, does
+ * not match.
+ */
 const EXAMPLE = /```(ts|js)\n([\s\S]*?)```(?:\n\n(?:`node .*\n\n)?```text\n([\s\S]*?)```)?/g;
 
-/** Types that a program sees. */
+/** Types that are visible to programs. */
 const PUBLIC =
   /^(?!Span).*Options$|Events$|Result$|^(Element|Reservation|QueueStatus|BrowsedElement|BrowsedHolder|RawResponse)$/;
 
@@ -57,7 +60,7 @@ describe('The examples of the pages about the TypeScript SDK', () => {
     await rm(folder, { recursive: true, force: true });
   });
 
-  it('have a page that names each option, and each member of what calls return', async () => {
+  it('have a page that names each option and each member of results', async () => {
     const page = await readFile(path.join(PROJECT, 'docs/sdk/typescript.md'), 'utf8');
     const missing: string[] = [];
     for (const file of await readdir(CLIENT)) {
@@ -82,7 +85,7 @@ describe('The examples of the pages about the TypeScript SDK', () => {
     ]);
   });
 
-  it('run, one after the other, and print what their page says', async () => {
+  it('run one after the other, and print the output that their page shows', async () => {
     assert.ok(examples.length >= 8);
     const env = {
       ...process.env,
@@ -90,7 +93,7 @@ describe('The examples of the pages about the TypeScript SDK', () => {
       QUAYSIDE_USER: 'test1',
       QUAYSIDE_PASSWORD: 'test1',
     };
-    // In one process: a process for each costs more than all examples.
+    // In one process: a process for each would cost more than all examples.
     const steps = examples.map(({ file }) => `await import('./${file}'); console.log('${END}');`);
     await writeFile(path.join(folder, 'all.mjs'), steps.join('\n'));
     const { stdout } = await run(process.execPath, ['all.mjs'], { cwd: folder, env });
@@ -101,7 +104,7 @@ describe('The examples of the pages about the TypeScript SDK', () => {
   });
 });
 
-/** A program of somebody who wants precise types, and whose compiler does not know `using`. */
+/** A program that is checked strictly, by a compiler that does not know `using`. */
 const STRICT_PROGRAM = `
 import { type Codec, Quayside, type Queue, type TokenCredentials, Worker } from './declared/index.js';
 
@@ -124,7 +127,7 @@ plain.insert(1, { delay: 1 });
 `;
 
 describe('The source of the client', () => {
-  it('has declarations for strict programs, also those whose libraries have no disposables', async () => {
+  it('has declarations for strict programs, even if their TypeScript libraries have no disposables', async () => {
     const folder = await mkdtemp(path.join(tmpdir(), 'quayside-types-'));
     const compile = async (...args: string[]): Promise<void> => {
       await run(process.execPath, [path.join(PROJECT, 'node_modules/typescript/bin/tsc'), ...args], {
@@ -157,7 +160,7 @@ describe('The source of the client', () => {
     await rm(folder, { recursive: true });
   });
 
-  it('uses only what browsers have', async () => {
+  it('uses only APIs of browsers', async () => {
     const project = path.join(PROJECT, 'test/client/web');
     await run(process.execPath, [
       path.join(PROJECT, 'node_modules/typescript/bin/tsc'),

@@ -9,11 +9,11 @@ const postgresUrl = urlOfShared(RUN_SERVERS.postgres, async () => (await startSh
 
 interface ClientEngine {
   readonly name: string;
-  /** The URL of a namespace that nobody else uses. */
+  /** The URL of a namespace that no other test uses. */
   url(): Promise<string>;
 }
 
-/** One mode of each engine: what differs between modes is no concern of a client. */
+/** One mode of each engine: clients cannot observe the differences between modes. */
 export const CLIENT_ENGINES: readonly ClientEngine[] = [
   { name: 'SQLite', url: async () => 'sqlite:N.db' },
   { name: 'Redis', url: async () => withParameter(await redisUrl(), 'prefix', freshPrefix()) },
@@ -34,12 +34,12 @@ export function clientConfig(url: string): Record<string, unknown> {
 
 export const AUTH = { user: 'test1', password: 'test1' };
 
-/** A client of the server, whose requests a test counts and whose responses it loses. */
+/** A client that records its requests, and loses requests or responses if a test wants it to. */
 export class WatchedClient {
   readonly client: Quayside;
   /** `METHOD /path` of each request that was sent. */
   readonly requests: string[] = [];
-  /** The `Idempotency-Key` of each. */
+  /** The `Idempotency-Key` of each request. */
   readonly keys: (string | null)[] = [];
   #lost = 0;
   #lostRequests = 0;

@@ -58,7 +58,10 @@ class FakeContext implements TracingContext {
   }
 }
 
-/** What `@opentelemetry/api` does with an SDK that records all: spans, an active context, and `traceparent` headers. */
+/**
+ * Behaves like `@opentelemetry/api` with an SDK that records everything: spans, an active context, and `traceparent`
+ * headers.
+ */
 export class FakeTracing implements TracingApi {
   readonly spans: FakeSpan[] = [];
   readonly ROOT_CONTEXT = new FakeContext();

@@ -38,7 +38,7 @@ for (const engine of CLIENT_ENGINES) {
       await server?.dispose();
     });
 
-    it('handles and commits each element once, never more at once than it may', async () => {
+    it('handles and commits each element once, with at most concurrency handlers at once', async () => {
       const queue = client.queue('N/each once');
       await queue.insertMany(Array.from({ length: 200 }, (_, i) => i));
       const seen: unknown[] = [];
@@ -64,7 +64,7 @@ for (const engine of CLIENT_ENGINES) {
       assert.equal((await queue.status()).total, 0);
     });
 
-    it('rolls back what throws, later if it says so, and buries what can never succeed', async () => {
+    it('rolls back if the handler throws, with the delay of a RetryLater, and buries if it throws a Bury', async () => {
       const queue = client.queue('N/failing');
       await queue.insertMany(['later', 'bury', 'fail']);
       await using worker = new Worker(queue, ({ data }) => {
@@ -73,7 +73,7 @@ for (const engine of CLIENT_ENGINES) {
         throw new Error(`no ${data}`);
       });
       const buried = happens(worker, 'buried', 1);
-      // Three tries of one, and one of the other.
+      // Three tries of `fail`, and one of `later`.
       const rolledBack = happens(worker, 'rolledBack', 4);
       worker.start();
       await buried;
@@ -91,15 +91,14 @@ for (const engine of CLIENT_ENGINES) {
     it('renews the lease while the handler runs', async () => {
       const queue = client.queue('N/renewed');
       await queue.insert('x');
-      // A busy machine may be late with a renewal, which comes after a third of it; one was seen to stand still for a
-      // second.
+      // The lease is renewed after a third of it. A busy machine may be late: one was seen to stand still for a second.
       const leaseMs = 4_500;
       const worker = new Worker(
         queue,
         async (job) => {
           const ends = new Set<number>();
           await until(() => {
-            // Without its lease it would run for ever.
+            // Without this, a handler that lost its lease would run for ever.
             job.signal.throwIfAborted();
             return ends.add(job.leaseUntil.getTime()).size === 3;
           });
@@ -152,7 +151,7 @@ describe('A worker', () => {
   const clientWith = (auth: () => string | Promise<string>): Quayside =>
     new Quayside({ url: server.url, auth });
 
-  it('ends its wait when it is stopped, and takes nothing more', async () => {
+  it('ends its waiting call when it is stopped, and takes nothing more', async () => {
     const queue = client.queue('N/stopped');
     const worker = new Worker(queue, () => assert.fail('nothing is to be handled')).start();
     await waits(server, 'stopped');
@@ -177,7 +176,7 @@ describe('A worker', () => {
     assert.equal((await queue.status()).total, 0);
   });
 
-  it('returns elements whose handlers outlast the grace period, and aborts these', async () => {
+  it('aborts handlers that outlast the grace period, and returns their elements', async () => {
     const queue = client.queue('N/outlasted');
     await queue.insert('x');
     const aborted = Promise.withResolvers<unknown>();
@@ -191,7 +190,7 @@ describe('A worker', () => {
     assert.equal((await queue.status()).ready, 1);
   });
 
-  it('releases elements that arrive while it is stopped, which counts no try', async () => {
+  it('releases elements that arrive while it stops, without counting a try', async () => {
     const queue = client.queue('N/too late');
     await queue.insertMany(['a', 'b']);
     const taken = Promise.withResolvers<void>();
@@ -225,7 +224,7 @@ describe('A worker', () => {
     for (const job of jobs) await job.commit();
   });
 
-  it('stops with its signal', async () => {
+  it('stops when its signal is aborted', async () => {
     const controller = new AbortController();
     const worker = new Worker(client.queue('N/signalled'), () => {}, { signal: controller.signal });
     const stopped = happens(worker, 'stopped', 1);
@@ -252,7 +251,7 @@ describe('A worker', () => {
     assert.equal((await queue.status()).scheduled, 1);
   });
 
-  it('takes nothing while it is paused, and continues', async () => {
+  it('takes nothing while it is paused, and continues when it is resumed', async () => {
     const queue = client.queue('N/paused');
     await using worker = new Worker(queue, () => {}).start();
     await waits(server, 'paused');
@@ -264,7 +263,7 @@ describe('A worker', () => {
     await committed;
   });
 
-  it('continues after requests that failed, and reports them', async () => {
+  it('continues after a request that failed, and reports it', async () => {
     const queue = client.queue('N/forbidden');
     await queue.insert('x');
     let failures = 1;
@@ -285,7 +284,7 @@ describe('A worker', () => {
     await failing.close();
   });
 
-  it('reports a server that answers nothing, and asks again', async (t) => {
+  it('reports a server that does not respond', async (t) => {
     let now = 0;
     let requests = 0;
     t.mock.method(performance, 'now', () => now);
@@ -308,7 +307,7 @@ describe('A worker', () => {
     await frozen.close();
   });
 
-  it('settles what a handler throws, of whatever kind it is, and fails nothing else', async () => {
+  it('settles an element whatever value its handler throws, and reports no error', async () => {
     const queue = client.queue('N/odd');
     const thrown = [
       undefined,
@@ -341,7 +340,7 @@ describe('A worker', () => {
     assert.equal((await queue.status()).reserved, 0);
   });
 
-  it('reports nothing if a handler settles its element itself', async () => {
+  it('reports no error if a handler settles its element itself', async () => {
     const queue = client.queue('N/settled by the handler');
     await queue.insertMany(['commit', 'rollback', 'not awaited']);
     const errors: unknown[] = [];
@@ -362,7 +361,7 @@ describe('A worker', () => {
     assert.deepEqual({ scheduled, total }, { scheduled: 1, total: 1 });
   });
 
-  it('continues if it is resumed before its pause has ended', async () => {
+  it('continues if it is resumed before its pause has taken effect', async () => {
     const queue = client.queue('N/paused shortly');
     await using worker = new Worker(queue, () => {}).start();
     await waits(server, 'paused shortly');
@@ -401,13 +400,13 @@ describe('A worker', () => {
     await going.close();
   });
 
-  it('leaves nothing at its signal when it has stopped', async () => {
+  it('leaves no listener on its signal after it has stopped', async () => {
     const { signal } = new AbortController();
     await new Worker(client.queue('N/signalled'), () => {}, { signal }).start().stop();
     assert.deepEqual(getEventListeners(signal, 'abort'), []);
   });
 
-  it('stops at once if a listener of its errors stops it', async (t) => {
+  it('stops at once if its error listener stops it', async (t) => {
     const failing = new Quayside({ url: 'http://x', auth: AUTH, fetch: async () => forbidden() });
     t.mock.timers.enable({ apis: ['setTimeout'] });
     const worker = new Worker(failing.queue('N/failing'), () => {});
@@ -419,7 +418,7 @@ describe('A worker', () => {
     await failing.close();
   });
 
-  it('rejects a time limit of handlers that is no time', () => {
+  it('rejects an invalid handlerTimeoutMs', () => {
     for (const handlerTimeoutMs of [0, Number.NaN]) {
       assert.throws(() => new Worker(client.queue('N/x'), () => {}, { handlerTimeoutMs }), {
         code: 'invalid-data',
@@ -428,7 +427,7 @@ describe('A worker', () => {
     }
   });
 
-  it('rejects a lease that has no length', () => {
+  it('rejects an invalid leaseMs', () => {
     for (const leaseMs of [0, -1, Number.NaN]) {
       assert.throws(() => new Worker(client.queue('N/x'), () => {}, { leaseMs }), {
         code: 'invalid-data',
@@ -437,8 +436,8 @@ describe('A worker', () => {
     }
   });
 
-  // Half a second: a program that did not wait would have ended before.
-  it('keeps its program alive until a handler that waits for nothing has been given up', async () => {
+  // The handlers hang for half a second: a program that did not wait would have ended before.
+  it('keeps its process alive until a handler that never settles was given up', async () => {
     for (const [name, end] of [
       ['stopped while it hangs', 'await worker.stop({ graceMs: 500 });'],
       ['timed out', "await new Promise((resolve) => worker.on('rolledBack', resolve)); await worker.stop();"],
@@ -468,7 +467,7 @@ describe('A worker', () => {
     }
   });
 
-  it('logs an error that nobody listens for', async () => {
+  it('logs an error if it has no error listener', async () => {
     const queue = client.queue('N/logged');
     await queue.insert('x');
     const logged = Promise.withResolvers<string>();
@@ -482,7 +481,7 @@ describe('A worker', () => {
     assert.equal(await logged.promise, 'A listener of "committed" threw:');
   });
 
-  it('reports what a function for credentials rejects a settlement with, if that is no error either', async () => {
+  it('reports a settlement whose credentials function rejects, even with a value that is not an Error', async () => {
     await client.queue('N/credentials').insert('x');
     let isGone = false;
     await using changing = clientWith(() => (isGone ? Promise.reject() : BASIC));
@@ -498,7 +497,7 @@ describe('A worker', () => {
     assert.deepEqual([error?.code, error?.message], ['failed', 'undefined']);
   });
 
-  it('continues if its logger throws, and writes to the console what that was to log', async (t) => {
+  it('continues if its logger throws, and logs to the console instead', async (t) => {
     const printed = t.mock.method(console, 'error', () => {});
     await client.queue('N/no log').insert('x');
     let calls = 0;
@@ -523,7 +522,7 @@ describe('A worker', () => {
     );
   });
 
-  it('logs what an asynchronous listener rejects with, which ends no program', async () => {
+  it('logs the rejection of an asynchronous listener, which does not end the process', async () => {
     const queue = client.queue('N/logged later');
     await queue.insert('x');
     const logged = Promise.withResolvers<unknown>();
@@ -539,7 +538,7 @@ describe('A worker', () => {
     assert.equal(await logged.promise, failure);
   });
 
-  it('gives an element whose body does not decode back with the reason', async () => {
+  it('rolls back an element whose body cannot be decoded', async () => {
     const url = `${server.url}/q/N/undecodable`;
     const headers = { authorization: BASIC, 'content-type': 'application/json' };
     await fetch(url, { method: 'PUT', headers, body: '{no json' });
@@ -551,7 +550,7 @@ describe('A worker', () => {
     assert.equal((error as QuaysideError).code, 'invalid-data');
   });
 
-  it('gives an element back by the delay of its queue if backoff throws, or returns no time', async () => {
+  it('rolls back with the retry delay of the queue if backoff throws or returns NaN', async () => {
     const queue = client.queue('N/no-backoff');
     for (const backoff of [() => assert.fail('no backoff'), () => Number.NaN]) {
       await queue.insert('x');
@@ -570,7 +569,7 @@ describe('A worker', () => {
     }
   });
 
-  it('has a span for each insert and each handler, joined by a link', async () => {
+  it('has a span for each handler, with a link to the span of the insert', async () => {
     const queue = client.queue('N/traced');
     tracing.spans.length = 0;
     const { id } = await queue.insert('x', { headers: { own: 'kept' } });
@@ -596,7 +595,7 @@ describe('A worker', () => {
   });
 });
 
-/** The arguments of the next events of that name; resolves when there were so many. */
+/** Resolves with the arguments of the next `count` events of this name. */
 function happens<T, E extends keyof WorkerEvents<T>>(
   worker: Worker<T>,
   event: E,
