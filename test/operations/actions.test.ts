@@ -8,7 +8,7 @@ import { plain } from '../support/broker.ts';
 import { engineWith } from '../support/engine-with.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
-/** By which time passes while an operation waits for its rate. */
+/** How much time passes per step while an operation waits for its rate. */
 const RATE_STEP_MS = 100;
 const HOUR_MS = 3_600_000;
 
@@ -37,7 +37,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       await opened.close();
     });
 
-    it('count counts what matches, of all states, and changes nothing', async () => {
+    it('count counts the matching elements in all states, and changes nothing', async () => {
       const q = queue();
       await node.insertMany('N', q, 5);
       await node.insert('N', q, { delayMs: HOUR_MS });
@@ -50,7 +50,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.equal((await node.elements('N', q)).length, 6);
     });
 
-    it('fails with its next page if its user is removed or loses a right that it needs, and changes nothing more', async () => {
+    it('an operation fails at its next page if its user is removed or loses a right that it needs', async () => {
       const may = (right: string, ns: string): boolean => right !== 'write' || ns !== 'other';
       const losses = [
         [null, 'User "leaver", who started this operation, is no longer a user.'],
@@ -76,7 +76,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       }
     });
 
-    it('runs to its end if its user loses a right that it does not need', async () => {
+    it('an operation completes if its user loses a right that it does not need', async () => {
       const q = queue();
       await node.insertMany('N', q, 300);
       const request = { action: 'delete', source: { ns: 'N', queue: q }, rate: 100 };
@@ -87,7 +87,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.deepEqual([record.state, record.error, record.changed], ['done', null, 300]);
     });
 
-    it('delete removes what waits, over many pages, and leaves what is reserved', async () => {
+    it('delete removes ready and scheduled elements over many pages, and leaves reserved ones', async () => {
       const q = queue();
       await node.insertMany('N', q, 700);
       await node.insert('N', q, { delayMs: HOUR_MS });
@@ -98,7 +98,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.deepEqual(left.map(({ id }) => id).sort(), held.map(({ id }) => id).sort());
     });
 
-    it('move keeps content, tries, maturity and order, and wakes who waits at the target', async () => {
+    it('move keeps bodies and order, and wakes a consumer that waits for the target', async () => {
       const [from, to] = [queue(), queue()];
       await node.insertMany('N', from, 300);
       const waiting = new Promise<string>((resolve, reject) => {
@@ -147,7 +147,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       );
     });
 
-    it('copy that fails in the middle of a page says how many copies it stored', async () => {
+    it('copy reports how many copies it stored if it fails in the middle of a page', async () => {
       const [from, to] = [queue(), queue()];
       const body = 'x'.repeat(102_400);
       for (let i = 0; i < 6; i += 1) await node.insert('N', from, ...Array<string>(20).fill(body));
@@ -161,7 +161,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.deepEqual([changed, matched], [copies, 120]);
     });
 
-    it('redrive returns dead letters to their queues, with tries 0 and without the headers of a dead letter', async () => {
+    it('redrive returns dead letters to their queues, with tries 0 and without dead-letter headers', async () => {
       const [a, b] = [queue(), queue()];
       for (const q of [a, b]) {
         await node.insert('jobs', q, { body: q, headers: ['own', '1'] });
@@ -193,7 +193,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.deepEqual(await node.bodies('jobs', 'dead'), ['no dead letter']);
     });
 
-    it('release ends leases, counts no try, and touches nothing else', async () => {
+    it('release ends the leases of the chosen elements only, and counts no try', async () => {
       const q = queue();
       await node.insertMany('N', q, 6);
       const held = await node.reserve('N', q, 4);
@@ -207,7 +207,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.equal(all.changed, 1);
     });
 
-    it('release leaves alone what a consumer reserves after its start', async () => {
+    it('release leaves alone elements that a consumer reserves after its start', async () => {
       const q = queue();
       await node.insertMany('N', q, 3);
       await node.reserve('N', q, 3, HOUR_MS);
@@ -222,7 +222,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       );
     });
 
-    it('delay gives all one maturity, and 0 makes scheduled elements ready', async () => {
+    it('delay sets the same maturity for all elements, and 0 makes scheduled elements ready', async () => {
       const q = queue();
       await node.insertMany('N', q, 40);
       await node.insert('N', q, { delayMs: 2 * HOUR_MS });
@@ -234,12 +234,12 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.equal(new Set(moments).size, 1);
       const now = await node.run({ action: 'delay', source, delay: 0 }, opened);
       assert.equal(now.changed, 41);
-      // The node asks for a moment of the engine's clock as it knows it, which may be ahead of that clock.
+      // The node sets a maturity by its estimate of the engine's clock, which may be ahead of that clock.
       await opened.passTime(60_000);
       assert.equal((await node.elements('N', q, ['ready'])).length, 41);
     });
 
-    it('set changes headers and tries of each element once, and ends although its results are in the same queue', async () => {
+    it('set changes headers and tries of each element once, although its results are in the same queue', async () => {
       const q = queue();
       await node.insert(
         'N',
@@ -257,7 +257,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.ok(found.every(({ headers, tries }) => headers.join() === 'colour,red' && tries === 5));
     });
 
-    it('set fills no queue further that holds as much as it may, nor do moves of one group count for others', async () => {
+    it('set works on a full queue, and a move of one group does not count towards the maxElements of others', async () => {
       const [full, to] = [queue(), queue()];
       await node.insertMany('N', full, 3);
       await node.broker.namespace('N').queue(full).storeOptions({ maxElements: 3 });
@@ -272,7 +272,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.deepEqual([moved.state, moved.changed, moved.error], ['done', 3, null]);
     });
 
-    it('a selector, an age and ids choose elements; a limit ends it', async () => {
+    it('a selector, an age or ids choose elements, and a limit bounds their number', async () => {
       const q = queue();
       const source = { ns: 'N', queue: q };
       const headers = (i: number): string[] => ['n', String(i)];
@@ -292,7 +292,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.equal((await node.elements('N', q)).length, 9);
     });
 
-    it('a dry run shows ten samples and counts, and changes nothing', async () => {
+    it('a dry run counts, returns ten samples, and changes nothing', async () => {
       const [q, to] = [queue(), queue()];
       await node.insert('N', q, ...Array.from({ length: 25 }, () => ({ headers: ['a', 'é'] })));
       const request = {
@@ -307,7 +307,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.equal((await node.elements('N', q)).length, 25);
     });
 
-    it('what arrives after its start is left alone', async () => {
+    it('an operation leaves alone elements that are inserted after its start', async () => {
       const q = queue();
       await node.insertMany('N', q, 50);
       const id = await node.create({ action: 'delete', source: { ns: 'N', queue: q }, rate: 25 });
@@ -317,13 +317,13 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.deepEqual(await node.bodies('N', q), ['new']);
     });
 
-    it('a rate is kept, and a cancel ends it with what was changed until then', async () => {
+    it('an operation keeps its rate, and after a cancel leaves the remaining elements', async () => {
       const q = queue();
       await node.insertMany('N', q, 100);
       const left = async (): Promise<number> => (await node.elements('N', q)).length;
       const id = await node.create({ action: 'delete', source: { ns: 'N', queue: q }, rate: 10 });
       while ((await node.get(id)).changed < 10) await turn();
-      // Each look is a call of the engine, as is the next page.
+      // Each of these reads is a call of the engine, as is the next page, which would have been read by now.
       for (let looks = 0; looks < 20; looks += 1) assert.equal(await left(), 90, 'no time has passed');
       while ((await left()) > 80) await opened.passTime(1000);
       const cancelling = node.operations.cancel(id, OPERATOR);
@@ -333,7 +333,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.equal(await left(), 100 - record.changed);
     });
 
-    it('one group of a stream is changed, and the others keep the element', async () => {
+    it('an operation on one group of a stream does not affect the other groups', async () => {
       const [q, to] = [queue(), queue()];
       await node.insertMany('stream', q, 5);
       const source = { ns: 'stream', queue: q };
@@ -353,14 +353,14 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
 }
 
 describe('Bulk operations that have ended', () => {
-  it('are kept for a week, the last 100 of them', async () => {
+  it('are listed for a week, at most the last 100 of them', async () => {
     const sandbox = patientSandbox();
     const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
     const start = (seed: number): Promise<OperationNode> =>
       new OperationNode([{ policy: plain('N'), engine: opened.engine }], opened.clock, sandbox, seed).start();
     const count = { action: 'count', source: { ns: 'N', queue: 'q' } };
     let starts = 0;
-    /** Runs so many on a node that then stops, and returns their ids, the last one first. */
+    /** Runs this many operations on a node that then stops; returns their ids, the last one first. */
     const run = async (operations: number): Promise<string[]> => {
       const node = await start(++starts);
       const ids: string[] = [];
@@ -392,7 +392,7 @@ describe('Bulk operations that have ended', () => {
 });
 
 describe('Bulk operations while the clock stands still', () => {
-  it('set changes nothing yet, since its results could not be distinguished from what was there', async () => {
+  it('set changes nothing yet, since its results could not be distinguished from the original elements', async () => {
     const sandbox = patientSandbox();
     const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
     const node = new OperationNode([{ policy: plain('N'), engine: opened.engine }], opened.clock, sandbox);
@@ -400,7 +400,7 @@ describe('Bulk operations while the clock stands still', () => {
       await node.start();
       await node.insertMany('N', 'q', 300);
       const id = await node.create({ action: 'set', source: { ns: 'N', queue: 'q' }, set: { tries: 1 } });
-      // Each look is a call of the engine, as are those of a page.
+      // Each of these reads is a call of the engine, as are those of a page, which would have been changed by now.
       for (let looks = 0; looks < 30; looks += 1) await node.elements('N', 'q');
       assert.equal((await node.get(id)).changed, 0);
       const { state, matched, changed } = await node.ended(id, opened);
@@ -414,7 +414,7 @@ describe('Bulk operations while the clock stands still', () => {
 });
 
 describe('Bulk operations of several users', () => {
-  it('have pages in turn: ten of one user delay that of another by as many pages as it has', async () => {
+  it('run their pages in turn: ten operations of one user delay that of another by about as many pages as it has', async () => {
     const sandbox = patientSandbox();
     const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
     const held = Promise.withResolvers<void>();

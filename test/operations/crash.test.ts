@@ -15,7 +15,7 @@ const CUTS: readonly Cut[] = ['before', 'after'];
 /** Longer than a node may be silent. */
 const SILENT_MS = 13_000;
 
-/** What an operation must have done to the elements `0` to `149` of its source, whatever happened on the way. */
+/** What an operation must have done to the elements `0` to `149` of its source, whatever happened while it ran. */
 interface Kind {
   readonly request: (source: object) => object;
   /** The bodies that the source has at the end, and those that the target has. */
@@ -67,7 +67,7 @@ const KINDS: Readonly<Record<string, Kind>> = {
   },
 };
 
-/** What it takes to let one node die and another one continue. */
+/** The engines and the sandbox on which one node dies and another one continues. */
 class CrashWorld {
   readonly #near: TestEngine;
   readonly #far: TestEngine;
@@ -94,7 +94,7 @@ class CrashWorld {
     await this.#near.passTime(ms);
   }
 
-  /** Runs one operation whose node dies at its n-th changing call. Returns whether it did. */
+  /** Runs one operation whose node dies at its changing call number `dies`. Returns whether the node died. */
   async run(kind: Kind, dies: number, cut: Cut): Promise<boolean> {
     const near = betweenProcesses(this.#near.engine);
     const far = betweenProcesses(this.#far.engine);
@@ -133,7 +133,7 @@ class CrashWorld {
     if (action === 'release') await survivor.reserve('N', 'from', COUNT, 86_400_000);
     const creating = doomed.create(request({ ns: 'N', queue: 'from' }));
     creating.catch(() => {});
-    // Until it has ended, or nothing of it continues.
+    // Until the operation has ended, or the dead node cannot continue it any more.
     for (let idle = 0; idle < 50; idle = mortal.isDead ? idle + 1 : 0) {
       const all = await survivor.operations.list({ ns: null, queue: null, state: null }, ALL);
       if (all[0] !== undefined && all[0].state !== 'running') break;
@@ -153,7 +153,7 @@ class CrashWorld {
     }
     for (let passed = 0; passed < SILENT_MS && mortal.isDead; passed += 1000) {
       await this.#passTime(1000);
-      // Calls of the other node in the same time are answered before this one.
+      // When this call is answered, so are those that the other node made at this time.
       await survivor.get(stored.id);
     }
     const record = await survivor.ended(stored.id, { passTime: (ms) => this.#passTime(ms) });
@@ -180,7 +180,7 @@ class CrashWorld {
     };
   }
 
-  /** For the next run. */
+  /** Deletes all elements and operations, for the next run. */
   async #empty(node: OperationNode): Promise<void> {
     for (const [ns, queue] of [
       ['N', 'from'],
@@ -202,7 +202,7 @@ const ALL = { name: 'op', may: () => true, maySee: () => true, maySeeBodies: () 
 for (const engine of MAIN_ENGINES_AND_CLUSTER) {
   describe(`A node that dies during a bulk operation, on ${engine.name}`, () => {
     let world: CrashWorld;
-    // In memory at every change; over a network at some, since the loop is the same.
+    // In memory the node dies at every change; over a network only at some, since the loop is the same.
     const isInMemory = engine === MEMORY_SQLITE;
     before(async () => {
       world = await CrashWorld.open(engine);
@@ -211,7 +211,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
 
     for (const [name, kind] of Object.entries(KINDS)) {
       for (const cut of isInMemory ? CUTS : ['after' as const]) {
-        it(`${name}: another node continues, cut off ${cut} any of its changes took effect`, async () => {
+        it(`${name}: another node completes it, whichever of its changes the node dies ${cut}`, async () => {
           let runs = 0;
           for (let dies = 1; await world.run(kind, dies, cut); dies += isInMemory ? 1 : 4) runs += 1;
           assert.ok(runs >= 2, `${runs} runs in which the node died`);

@@ -1,18 +1,18 @@
 import type { Engine } from '../../src/engine/engine.ts';
 import { type ErrorCode, QuaysideError } from '../../src/model/errors.ts';
 
-/** When the calls of a node that dies are cut off: before one takes effect, or after it did and before its reply. */
+/** Whether a node dies before its last change takes effect, or after that and before the reply. */
 export type Cut = 'before' | 'after';
 
 /** The calls that change something. */
 const CHANGES = new Set(['settle', 'insert', 'put', 'delete']);
 
 /**
- * Engines as one node of several sees them that dies: from one of its changing calls on, no call is answered, and none
- * but perhaps that one takes effect, unless the node is thawed. What other nodes do with the engines is not touched.
+ * Makes one of several nodes die: from one of its changing calls on, none of its calls is answered, and none takes
+ * effect except possibly that one, unless the node is thawed. Calls of other nodes are not affected.
  */
 export class DyingNode {
-  /** Changing calls until then. */
+  /** Changing calls of the node until it dies. */
   calls = 0;
   #isDead = false;
   readonly #cut: Cut;
@@ -20,7 +20,7 @@ export class DyingNode {
   readonly #hung: { readonly resume: () => void; readonly reject: (code: ErrorCode) => void }[] = [];
   #isOver = false;
 
-  /** @param dies the number of the changing call, from 1, at which it does; 0: at none */
+  /** @param dies the number of the changing call, from 1, at which the node dies; 0: never */
   constructor(dies: number, cut: Cut) {
     this.#dies = dies;
     this.#cut = cut;
@@ -38,21 +38,22 @@ export class DyingNode {
     return this.#isDead;
   }
 
-  /** It was only frozen: the calls that hang take effect now, and those that follow as ever. */
+  /** Ends a freeze of the node: pending calls take effect now, and later ones as usual. */
   thaw(): void {
     this.#isDead = false;
     for (const { resume } of this.#hung.splice(0)) resume();
   }
 
   /**
-   * It was only cut off: the calls that hang were lost, as far as it knows, and those that follow take effect as ever.
+   * Ends a loss of the connection: pending calls are rejected with `outcome-unknown`, and later ones take effect as
+   * usual.
    */
   reconnect(): void {
     this.#isDead = false;
     for (const { reject } of this.#hung.splice(0)) reject('outcome-unknown');
   }
 
-  /** The calls that hang, and those that follow, are rejected: so that the node can be stopped. */
+  /** Rejects pending and later calls, so that the node can be stopped. */
   end(): void {
     this.#isOver = true;
     for (const { reject } of this.#hung) reject('storage-unavailable');
@@ -63,7 +64,7 @@ export class DyingNode {
       get: (target, name) => {
         const member: unknown = Reflect.get(target, name, target);
         if (typeof member !== 'function') return member;
-        // Reads of the clock, and watching, are no calls.
+        // Reading the clock and watching do not count as calls.
         if (name === 'now' || name === 'watch') return member.bind(target);
         return (...args: unknown[]) => this.#call(String(name), () => member.apply(target, args));
       },

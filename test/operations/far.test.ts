@@ -21,9 +21,9 @@ describe('A bulk move to another engine', () => {
   let node: OperationNode;
   /** Whether inserts into the far engine fail. */
   let isAway: boolean;
-  /** Whether they take effect, and their replies are lost. */
+  /** Whether inserts into it take effect, but their replies are lost. */
   let losesReplies: boolean;
-  /** How many inserts failed since it is away. */
+  /** How many inserts failed because it was away. */
   let failures: number;
 
   const passTime = async (ms: number): Promise<void> => {
@@ -85,7 +85,7 @@ describe('A bulk move to another engine', () => {
     await near.close();
   });
 
-  /** The queues for elements on their way, and what they hold. */
+  /** The number of elements in the transit queues of a namespace. */
   async function inTransit(ns = 'N'): Promise<number> {
     const names = await node.broker.namespace(ns).queueNames();
     const held = names
@@ -110,7 +110,7 @@ describe('A bulk move to another engine', () => {
     assert.equal((await node.elements('N', 'from')).length + (await inTransit()), 0);
   });
 
-  it('returns what was on its way if it is cancelled while that engine is unavailable', async () => {
+  it('returns elements in transit if it is cancelled while that engine is unavailable', async () => {
     await startNode();
     await node.insertMany('N', 'from', COUNT);
     isAway = true;
@@ -124,7 +124,7 @@ describe('A bulk move to another engine', () => {
     assert.equal(await inTransit(), 0);
   });
 
-  it('leaves what may have arrived at that engine on its way if it is cancelled, until that engine says whether it did', async () => {
+  it('keeps running after a cancel until that engine says which elements in transit have arrived', async () => {
     await startNode();
     await node.insertMany('N', 'from', COUNT);
     losesReplies = true;
@@ -150,7 +150,7 @@ describe('A bulk move to another engine', () => {
     assert.equal(await inTransit(), 0);
   });
 
-  it('returns nothing that arrived, although the reply was lost, if its target is full then', async () => {
+  it('does not return elements that arrived although the reply was lost, even if the target has become full', async () => {
     await startNode(200);
     await node.insertMany('N', 'from', COUNT);
     losesReplies = true;
@@ -165,7 +165,7 @@ describe('A bulk move to another engine', () => {
     assert.equal(await inTransit(), 0);
   });
 
-  it('has dead letters of what expired on its way, which a redrive returns to the source', async () => {
+  it('makes dead letters of elements that expire in transit, and a redrive returns them to the source', async () => {
     await startNode();
     const expiresAt = near.clock.now() + 20_000;
     const headers = ['x-a', 'b'];
@@ -189,7 +189,7 @@ describe('A bulk move to another engine', () => {
     assert.equal(back?.headers.length, 4);
   });
 
-  it('fails if its target is full, says so, and returns what was on its way', async () => {
+  it('fails if its target is full, reports that, and returns elements in transit', async () => {
     await startNode(100);
     await node.insertMany('N', 'from', COUNT);
     const record = await node.run(request, both);
@@ -201,7 +201,7 @@ describe('A bulk move to another engine', () => {
     assert.equal(await inTransit(), 0);
   });
 
-  it('fails within one engine, too, if the namespace of its target is full, and leaves the rest where it was', async () => {
+  it('fails within one engine, too, if the namespace of its target is full, and leaves the remaining elements in the source', async () => {
     await startNode();
     await node.insertMany('N', 'from', COUNT);
     const record = await node.run({ ...request, to: { ns: 'small', queue: 'to' } }, both);
@@ -232,7 +232,7 @@ describe('A bulk move to another engine', () => {
     assert.equal((await node.bodies('far', 'to', ['ready'])).length, 30);
   });
 
-  it('keeps scheduled elements scheduled, with their expiry', async () => {
+  it('keeps scheduled elements scheduled, with their tries and expiry', async () => {
     await startNode();
     const expiresAt = near.now() + 7_200_000;
     await node.insert('N', 'from', { body: 'late', delayMs: 3_600_000, expiresAt, tries: 2 });

@@ -27,9 +27,9 @@ describe('A namespace that moves to another engine', () => {
   let node: OperationNode;
 
   const passTime = async (ms: number): Promise<void> => clock.advance(ms);
-  /** For `OperationNode.ended`: a migration takes seconds, and each look at it is a call of the engine. */
+  /** For `OperationNode.ended`: a migration takes seconds, and each check of it is a call of the engine. */
   const inSteps = { passTime: () => passTime(100) };
-  /** The engine as one whose store is a file. */
+  /** The engine as if its store were a file. */
   const inFile = (engine: Engine): Engine =>
     Object.create(engine, { disk: { value: () => Promise.reject(new Error('is not read')) } });
   const namespaces = (): TestNamespace[] => [
@@ -75,7 +75,7 @@ describe('A namespace that moves to another engine', () => {
     assert.equal(clock.pending, 0);
   });
 
-  it('gets new elements there, drains the old engine in order, and ends when that is empty, across restarts', async () => {
+  it('stores new elements there, drains the old engine in order, and has moved when that is empty, across restarts', async () => {
     await node.insert('A', 'q', '1', '2', '3');
     const id = await migrate();
     await node.insert('A', 'q', '4', '5');
@@ -93,13 +93,13 @@ describe('A namespace that moves to another engine', () => {
     );
     await node.insert('A', 'q', '7');
     assert.deepEqual([await sizeIn(old), await sizeIn(next)], [0, 1]);
-    // What the configuration names after it.
+    // The configuration after the migration.
     await node.stop();
     node = await newNode([{ policy: POLICY, engine: next }]).start();
     assert.equal(await pop(), '7');
   });
 
-  it('has the operations that are started while it moves in the new engine, where they are continued after the move', async () => {
+  it('stores operations that are started during the move in the new engine, which has them after the move', async () => {
     await node.insertMany('A', 'q', 5);
     await migrate();
     const id = await node.create({
@@ -114,12 +114,14 @@ describe('A namespace that moves to another engine', () => {
     assert.equal((await node.get(id)).state, 'done');
   });
 
-  it('ends only when the old engine has been empty for a while: what was popped may be returned to it', async () => {
+  it('has moved only when the old engine has been empty for a while, since popped elements may return to it', async () => {
     await node.insert('A', 'q', 'x');
     const id = await migrate();
     const { storage } = node.broker.namespace('A');
     const queue = { ns: 'A', name: 'q' };
-    /** Lets time pass until so many elements have left the old engine, or the migration has ended. */
+    /**
+     * Lets time pass until `count` elements have left the old engine, or the migration has ended. Returns its state.
+     */
     const left = async (count: number): Promise<string> => {
       for (;;) {
         const { state, changed } = await node.get(id);
@@ -136,7 +138,7 @@ describe('A namespace that moves to another engine', () => {
     assert.equal((await node.ended(id, inSteps)).state, 'done');
   });
 
-  it('counts what both engines hold against its bounds', async () => {
+  it('counts the elements of both engines towards its limits', async () => {
     await node.stop();
     const bounded = namespaces().map((one) => (one.policy === POLICY ? { ...one, maxElements: 3 } : one));
     node = await newNode(bounded).start();
@@ -151,7 +153,7 @@ describe('A namespace that moves to another engine', () => {
     await assert.rejects(node.insert('A', 'q', '6'), { code: 'namespace-full' });
   });
 
-  it('keeps leases where they are, and ends them in both engines', async () => {
+  it('settles leases in the engine that granted them, and expires them in both', async () => {
     await node.insert('A', 'q', 'old');
     const [held] = await node.reserve('A', 'q', 1);
     await migrate();
@@ -170,7 +172,7 @@ describe('A namespace that moves to another engine', () => {
     assert.equal(await pop(), 'late');
   });
 
-  it('keeps pauses and options, those of before and those of later, and the policy', async () => {
+  it('keeps its policy, and pauses and options set before or during the move', async () => {
     const { broker } = node;
     await node.insert('A', 'old', 'z');
     await broker.namespace('A').queue('paused before').pause();
@@ -192,7 +194,7 @@ describe('A namespace that moves to another engine', () => {
     const receipt = { id: held?.id ?? '', group: null, token: held?.lease?.token ?? null };
     await broker.namespace('A').queue('old').settle(receipt, { kind: 'release', delayMs: 0, countTry: true });
     assert.deepEqual(await node.bodies('A', 'own old'), ['z']);
-    // Before a start gives the new engine what is stored.
+    // The stored options already apply before a restart passes them to the new engine.
     const [first] = await node.reserve('A', 'q', 1);
     const receiptOfFirst = { id: first?.id ?? '', group: null, token: first?.lease?.token ?? null };
     await broker
@@ -219,7 +221,7 @@ describe('A namespace that moves to another engine', () => {
     assert.deepEqual(await node.bodies('A', 'dead'), ['y']);
   });
 
-  it('cannot be cancelled, nor moved twice', async () => {
+  it('cannot be moved twice at once, and the move cannot be cancelled', async () => {
     await node.insert('A', 'q', 'x');
     const id = await migrate();
     await assert.rejects(node.operations.cancel(id, OPERATOR), { code: 'definition-conflict' });
@@ -227,7 +229,7 @@ describe('A namespace that moves to another engine', () => {
     assert.equal((await node.get(id)).state, 'running');
   });
 
-  it('keeps a resume that comes while its pause flags are copied', async () => {
+  it('keeps a resume that happens while its pause flags are copied', async () => {
     const read = Promise.withResolvers<void>();
     const release = Promise.withResolvers<void>();
     let isHeld = false;
@@ -257,7 +259,7 @@ describe('A namespace that moves to another engine', () => {
     assert.deepEqual(copy?.value, { paused: false });
   });
 
-  it('copies pause flags and options once, and again only what has changed', async () => {
+  it('copies pause flags and options once, and again only those that have changed', async () => {
     const puts: string[] = [];
     const noted = engineWithDefinitions(next, (real) => ({
       put: (kind, key, ...rest) => {
@@ -280,7 +282,7 @@ describe('A namespace that moves to another engine', () => {
     assert.deepEqual(puts.slice(2), ['queue ["A","q"]']);
   });
 
-  it('is joined once by two calls at the same moment', async () => {
+  it('joins the two engines once for two concurrent calls', async () => {
     const usages: PromiseWithResolvers<void>[] = [];
     const slow = engineWith(next, (real) => ({
       usage: async (ns, needsBytes) => {
@@ -303,7 +305,7 @@ describe('A namespace that moves to another engine', () => {
     assert.equal(node.broker.namespace('A').migration, migration);
   });
 
-  it('is not moved while an exchange names it, which is named to who may see it', async () => {
+  it('is not moved while an exchange uses it; the error names the exchange to users who may see it', async () => {
     const destination = { ns: 'A', queue: 'q' };
     const declaration = { src: { ns: 'other', queue: 'q' }, dst: [destination], consumer: {} };
     const counters = zeroExchangeCounters(1);
@@ -317,7 +319,7 @@ describe('A namespace that moves to another engine', () => {
     await assert.rejects(node.create(MIGRATE, caller), { code, message });
   });
 
-  it('is not moved while an operation is about it', async () => {
+  it('is not moved while an operation runs on it', async () => {
     await node.insertMany('A', 'q', 5);
     const source = { ns: 'A', queue: 'q' };
     const id = await node.create({ action: 'delete', source, rate: 1 });
@@ -326,7 +328,7 @@ describe('A namespace that moves to another engine', () => {
     await migrate();
   });
 
-  it('is not moved to its own engine, to another variant, from an engine that other nodes may use, or to nowhere', async () => {
+  it('is not moved to its own engine, to another variant, from an engine that other nodes may use, or to an unknown namespace', async () => {
     for (const [request, code, message] of [
       [{ ...MIGRATE, to: { ns: 'other' } }, 'invalid-parameter', /same engine/],
       [{ ...MIGRATE, to: { ns: 'stream' } }, 'invalid-parameter', /variants differ/],
@@ -345,7 +347,7 @@ describe('A namespace that moves to another engine', () => {
     await assert.rejects(node.create(MIGRATE), { code: 'invalid-parameter', message: /has elements/ });
   });
 
-  it('keeps a node from starting without the engine that has its elements', async () => {
+  it('prevents a node from starting without the engine that has its elements', async () => {
     await migrate();
     await node.stop();
     const alone = newNode(namespaces().slice(0, 3));
@@ -354,7 +356,7 @@ describe('A namespace that moves to another engine', () => {
     node = await newNode(namespaces()).start();
   });
 
-  it('that is in a file of this node has nothing to do with an operation of another node on one of the same name', async () => {
+  it('in a file of this node is not affected by an operation of another node on a namespace of the same name', async () => {
     await node.insertMany('A', 'q', 5);
     const other = await new OperationNode([{ policy: POLICY, engine: next }], clock, sandbox, 2).start();
     await other.insertMany('A', 'q', 5);
@@ -364,7 +366,7 @@ describe('A namespace that moves to another engine', () => {
       await turn();
     }
     await other.stop();
-    // The other node left it: a node that may continue it does so within seconds.
+    // The other node has stopped: a node that may continue its operation does so within seconds.
     for (let passed = 0; passed < 10_000; passed += 100) {
       await passTime(100);
       await turn();
@@ -373,7 +375,7 @@ describe('A namespace that moves to another engine', () => {
     assert.equal((await node.get(id)).state, 'running');
   });
 
-  it('takes no member that chooses among elements', async () => {
+  it('rejects members of the request that choose elements', async () => {
     for (const more of [{ where: {} }, { limit: 1 }, { rate: 1 }, { dryRun: true }, { delay: 1 }]) {
       await assert.rejects(async () => node.create({ ...MIGRATE, ...more }), { code: 'invalid-parameter' });
     }

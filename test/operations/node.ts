@@ -22,15 +22,12 @@ export class OperationNode {
   readonly broker: Broker;
   readonly operations: BulkOperations;
   readonly warnings: string[] = [];
-  /** The exchanges that there are. */
+  /** The exchanges that exist. */
   exchanges: readonly ExchangeOverview[] = [];
-  /**
-   * The rights of the users whose names are here; those of all others are {@link OPERATOR}'s. Null: there is no such
-   * user any more.
-   */
+  /** Rights of users by name; users not listed have those of {@link OPERATOR}. Null: the user was removed. */
   readonly users = new Map<string, OperatorRights | null>();
 
-  /** @param seed another one for each further node on the same engines */
+  /** @param seed must differ between nodes on the same engines */
   constructor(namespaces: readonly TestNamespace[], clock: Clock, sandbox: SelectorSandbox, seed = 1) {
     this.broker = brokerOn(namespaces, clock, seed);
     this.operations = new BulkOperations({
@@ -63,15 +60,15 @@ export class OperationNode {
     return this.operations.get(id, OPERATOR);
   }
 
-  /** Starts an operation and returns how it ended. Time passes until then. */
+  /** Starts an operation, lets time pass until it has ended, and returns its record. */
   async run(request: object, opened: Pick<TestEngine, 'passTime'>): Promise<OperationRecord> {
     return this.ended(await this.create(request), opened);
   }
 
   /**
-   * How an operation ended. Time passes until then.
-   * @param stepMs longer for an operation with a rate: on PostgreSQL each step replaces the function that tells the
-   * time
+   * Lets time pass until an operation has ended, and returns its record.
+   * @param stepMs time that passes per step; longer for an operation with a rate, since on PostgreSQL each step
+   *   replaces the function that returns the time
    */
   async ended(id: string, opened: Pick<TestEngine, 'passTime'>, stepMs = 1): Promise<OperationRecord> {
     await until(async () => {
@@ -104,7 +101,7 @@ export class OperationNode {
     return (await storage.take({ ns, name: queue }, { group, count, leaseMs })).deliveries;
   }
 
-  /** What a queue holds, in order. */
+  /** The elements of a queue, in order. */
   async elements(
     ns: string,
     queue: string,

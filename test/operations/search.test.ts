@@ -90,7 +90,7 @@ for (const engine of MAIN_ENGINES) {
     const numbersOf = ({ matches }: SearchPage): number[] =>
       matches.map(({ headers }) => Number(headers[headers.indexOf('n') + 1]));
 
-    it('finds elements by a selector of their headers, in delivery order, each once, whatever the page', async () => {
+    it('finds elements by a selector of their headers, in delivery order, each once, whatever the page size', async () => {
       const source = queue();
       await source.insert(numbered(1_000));
       const expected = Array.from({ length: 143 }, (_, i) => 7 * i);
@@ -103,7 +103,7 @@ for (const engine of MAIN_ENGINES) {
       }
     });
 
-    it('leaves no selector in the worker after a page that ended while more was read ahead', async (t) => {
+    it('closes its selector in the worker, even if a page ends while more is read ahead', async (t) => {
       const source = queue();
       await source.insert(numbered(1_000));
       const sent = t.mock.method(Worker.prototype, 'postMessage');
@@ -112,7 +112,7 @@ for (const engine of MAIN_ENGINES) {
         const { matches } = await searches.page(source, filter, { ...OPTIONS, bodies: false }, null, 150);
         assert.equal(matches.length, 150);
       }
-      // The engine replies in order: by then everything that was read ahead is there.
+      // The engine replies in order, so that all pages that were read ahead have arrived before this reply.
       await source.scan({ group: null, states: DELIVERY_STATES, after: null, limit: 1, bodies: false });
       const lastOfPrograms = (): unknown[] => {
         const requests = sent.mock.calls.map(({ arguments: [request] }) => request as WorkerRequest);
@@ -123,7 +123,7 @@ for (const engine of MAIN_ENGINES) {
       assert.equal(lastOfPrograms().length, 5);
     });
 
-    it('rejects a cursor that was not issued for the queue, and continues behind an element that was taken since', async () => {
+    it('rejects a cursor that was not issued for the queue, and continues after an element that was taken in between', async () => {
       const [source, other] = [queue(), queue()];
       await source.insert(newElements('a', 'b', 'c', 'd'));
       await other.insert(newElements('a', 'b', 'c', 'd'));
@@ -152,10 +152,10 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(bodyTexts((await page(source, next)).matches), ['c', 'd']);
     });
 
-    it('reads bodies for a selector that looks at the payload, and returns them only if they are wanted', async () => {
+    it('reads bodies for a selector that uses the payload, and returns them only if requested', async () => {
       const source = queue();
       await source.insert(numbered(300));
-      // Bodies are asked for in the middle: what came before was decided without them.
+      // The selector first reads a body in the middle: earlier elements are decided without bodies.
       const selector = 'env => env.msg.hdrs.n < 150 ? env.msg.hdrs.n == 3 : env.msg.payload.n % 100 === 0';
       for (const bodies of [true, false]) {
         const found = await searchAll(source, { selector }, { bodies });
@@ -208,7 +208,7 @@ for (const engine of MAIN_ENGINES) {
       assert.ok(found.matches.every((delivery) => delivery.body.length === body.length));
     });
 
-    it('counts the elements for which the selector throws, and says where it does', async () => {
+    it('counts the elements for which the selector throws, and returns the error with its line', async () => {
       const source = queue();
       await source.insert([newElement({ body: 'a', headers: ['x', '{'] }), newElement({ body: 'b' })]);
       const selector = 'env => {\n  return JSON.parse(env.msg.hdrs.x || "1");\n}';
@@ -262,7 +262,7 @@ describe('Search rejects', () => {
     });
   });
 
-  it('a selector that overruns its limits, and names the element', async () => {
+  it('a selector that exceeds its limits, and names the element', async () => {
     await assert.rejects(
       find('env => { while (env.msg.hdrs.n == 4); }'),
       (error: Error & { code?: string }) => {
@@ -274,7 +274,7 @@ describe('Search rejects', () => {
     assert.equal((await find('env.msg.hdrs.n == 4')).matches.length, 1, 'the next search is not affected');
   });
 
-  it('a selector that reads bodies which are hidden, and no other', async () => {
+  it('a selector that reads hidden bodies, and no other', async () => {
     const hidden = { hidesBodies: true, bodies: false };
     await assert.rejects(find('env.msg.payload.n === 1', hidden), { code: 'forbidden' });
     assert.equal((await find('env.msg.hdrs.n == 1', hidden)).matches.length, 1);
@@ -284,7 +284,7 @@ describe('Search rejects', () => {
     await assert.rejects(find('true', {}, false), { code: 'invalid-parameter' });
   });
 
-  it('a group of a namespace that has none', async () => {
+  it('a group in a namespace without groups', async () => {
     const queue = broker.namespace('N').queue('q');
     const searches = new Searches({ sandbox, clock: opened.clock, selectors: true });
     await assert.rejects(searches.open(queue, { ...ALL, group: 'g' }, OPTIONS), {

@@ -15,11 +15,11 @@ import { OPERATOR, OperationNode } from './node.ts';
 
 const COUNT = 150;
 const DAY_MS = 24 * 3_600_000;
-/** Longer than a node may be silent, and the others look for what it left. */
+/** Longer than a node may be silent, and the others take to look for its operations. */
 const SILENT_MS = 13_000;
 /**
- * The changing calls of a node that runs an operation: it is stored, claimed, its first page is stored as pending, and
- * changed.
+ * A node that runs an operation makes these changing calls: it stores the operation, claims it, stores the first page
+ * as pending, and changes that page.
  */
 const STORES_PENDING = 3;
 const CHANGES_PAGE = 4;
@@ -50,16 +50,16 @@ describe('A node that continues a bulk operation of another one', () => {
     return id;
   }
 
-  /** Time passes until the other node has noticed. */
+  /** Lets time pass until the other node has noticed the silence. */
   async function passSilence(id: string): Promise<void> {
     for (let passed = 0; passed < SILENT_MS; passed += 250) {
       await opened.passTime(250);
-      // Calls of the other node in the same time are answered before this one.
+      // When this call is answered, so are those that the other node made at this time.
       await survivor.get(id);
     }
   }
 
-  /** Time passes until so many elements are left in the source. */
+  /** Lets time pass until at most `count` elements are left in the source. */
   async function untilWaiting(count: number): Promise<void> {
     while ((await survivor.elements('N', 'from')).length > count) await opened.passTime(1000);
   }
@@ -75,7 +75,7 @@ describe('A node that continues a bulk operation of another one', () => {
     await opened.close();
   });
 
-  it('leaves to a consumer what it reserved after the release by the other node', async () => {
+  it('does not release elements that a consumer reserved after their release by the other node', async () => {
     await startNodes(CHANGES_PAGE, 'after');
     await survivor.insertMany('N', 'from', COUNT);
     await survivor.reserve('N', 'from', COUNT, DAY_MS);
@@ -92,14 +92,14 @@ describe('A node that continues a bulk operation of another one', () => {
     );
   });
 
-  it('continues it although the signal that it exists was lost with that node', async () => {
+  it('continues it although the signal of its creation was lost', async () => {
     await startNodes(STORES_PENDING, 'before', false);
     await survivor.insertMany('N', 'from', COUNT);
     await startAndDie({ action: 'delete' });
     await untilWaiting(0);
   });
 
-  it('learns that it was cancelled although the signal of that was lost', async () => {
+  it('cancels its operation although the signal of the cancel was lost', async () => {
     await startNodes(0, 'before', false);
     await survivor.insertMany('N', 'from', COUNT);
     const id = await survivor.create({ source, action: 'delete', rate: 1 });
@@ -109,7 +109,7 @@ describe('A node that continues a bulk operation of another one', () => {
     assert.equal(record.state, 'cancelled');
   });
 
-  it('ends it with the first page if it was cancelled while no node ran it', async () => {
+  it('ends it after one page at most if it was cancelled while no node ran it', async () => {
     await startNodes(CHANGES_PAGE, 'before');
     await survivor.insertMany('N', 'from', COUNT);
     const id = await startAndDie({ action: 'delete' });
@@ -122,7 +122,7 @@ describe('A node that continues a bulk operation of another one', () => {
     assert.equal((await survivor.elements('N', 'from')).length, COUNT - record.changed);
   });
 
-  it('does not continue what the other one still runs, however slowly', async () => {
+  it('does not continue an operation that the other node still runs, however slowly', async () => {
     await startNodes(0, 'before');
     await survivor.insertMany('N', 'from', COUNT);
     const id = await doomed.create({ source, action: 'delete', rate: 10 });
@@ -141,7 +141,7 @@ describe('A node that continues a bulk operation of another one', () => {
     assert.deepEqual([record.state, record.changed], ['done', COUNT]);
   });
 
-  it('is not continued by the other one when that has its engine back after the end', async () => {
+  it('completes it once: the other node does not continue it after it has reconnected to the engine', async () => {
     await startNodes(STORES_PENDING, 'before');
     await survivor.insertMany('N', 'from', 400);
     const id = await startAndDie({ action: 'delete', limit: 300 });
@@ -151,14 +151,14 @@ describe('A node that continues a bulk operation of another one', () => {
     mortal.reconnect();
     for (let i = 0; i < 20; i += 1) {
       await opened.passTime(250);
-      // Calls of the other node in the same time are answered before this one.
+      // When this call is answered, so are those that the other node made at this time.
       await survivor.elements('N', 'from');
     }
     assert.equal((await survivor.elements('N', 'from')).length, 100);
     assert.deepEqual(await survivor.get(id), record);
   });
 
-  it('counts each element once although the other one comes back and continues, too', async () => {
+  it('counts each element once although the other node returns and continues, too', async () => {
     await startNodes(STORES_PENDING, 'before');
     await survivor.insertMany('N', 'from', COUNT);
     const id = await startAndDie({ action: 'delete', rate: 10 });
@@ -221,20 +221,21 @@ describe('A node that was frozen during a bulk move to another engine', () => {
     await near.close();
   });
 
-  /** So long that a silent node counts as gone, and what failed is tried again. */
+  /** Lets time pass until a silent node counts as gone, and what failed was tried again. */
   const passSilence = async (): Promise<void> => {
     for (let passed = 0; passed < SILENT_MS; passed += 250) {
       await passTime(250);
-      // Calls of the other node in the same time are answered before this one.
+      // When this call is answered, so are those that the other node made at this time.
       await survivor.elements('far', 'to');
     }
   };
 
-  it('brings to its destination what it put on its way after another node had ended the move', async () => {
+  it('moves to the destination what it put in transit after another node had completed the move', async () => {
     await survivor.insertMany('N', 'from', COUNT);
     const id = await doomed.create({ action: 'move', source, to: { ns: 'far', queue: 'to' } });
     while (!mortal.isDead) await turn();
-    // The other node does not find this element, which is returned to the source after the end.
+    // The other node does not move this element, which is reserved, and returned to the source after the move has
+    // ended.
     const [held] = await survivor.reserve('N', 'from', 1);
     assert.ok(held !== undefined);
     await passSilence();
@@ -257,7 +258,7 @@ describe('A node that was frozen during a bulk move to another engine', () => {
 });
 
 describe('A bulk operation whose target no node serves', () => {
-  it('ends when it is cancelled, and says where its elements are', async () => {
+  it('ends when it is cancelled, with an error that says why it could not run', async () => {
     const [policy, target, other] = [plain('N'), plain('M'), plain('other')];
     const opened = await MEMORY_SQLITE.open({ namespaces: [policy, target, other] });
     const sandbox = patientSandbox();
@@ -292,7 +293,7 @@ describe('A bulk operation whose target no node serves', () => {
     await opened.close();
   });
 
-  it('is logged once by each node, however often it is looked at', async () => {
+  it('is logged once by each node, however often that checks it', async () => {
     const [policy, target] = [plain('N'), plain('M')];
     const opened = await MEMORY_SQLITE.open({ namespaces: [policy, target] });
     const sandbox = patientSandbox();
@@ -310,7 +311,7 @@ describe('A bulk operation whose target no node serves', () => {
     const left = await new OperationNode([{ policy, engine }], opened.clock, sandbox, 2).start();
     for (let passed = 0; passed < 60_000; passed += 250) {
       await opened.passTime(250);
-      // A call of this time is answered after those of the look.
+      // When this call is answered, so are those of the node's check.
       await left.elements('N', 'from');
     }
     assert.deepEqual(left.warnings, ['a stored operation cannot run on this node']);
