@@ -3,11 +3,11 @@ import { it } from 'node:test';
 import type { OpenedConsole } from './opened.ts';
 
 /**
- * What people complain of in consoles of other queues, as far as the other tests do not show it; docs/console.md has
- * the list.
+ * Common complaints about the consoles of other queues, as far as no other test covers them; docs/console.md lists
+ * them.
  */
 export function complaints(opened: () => OpenedConsole): void {
-  it('looks at elements without taking them', async () => {
+  it('shows elements without taking them', async () => {
     await opened().insert('N', 'peeked', '{"order":1}');
     const page = await opened().page('#/q/N/peeked');
     await page.locator('table.rows tbody a').first().click();
@@ -20,7 +20,7 @@ export function complaints(opened: () => OpenedConsole): void {
     assert.equal(await taken.text(), '{"order":1}');
   });
 
-  it('keeps what is being typed, and the focus, while the page is refreshed', async () => {
+  it('keeps typed text and the focus while the page is refreshed', async () => {
     await opened().insert('N', 'typing', '1');
     const page = await opened().page('#/q/N/typing');
     await page.getByText('All 1 that match').waitFor();
@@ -32,7 +32,7 @@ export function complaints(opened: () => OpenedConsole): void {
     assert.equal(await field.inputValue(), 'half of a word');
   });
 
-  it('acts on all that match, however many they are', async () => {
+  it('acts on all matching elements, however many there are', async () => {
     await opened().request('POST', '/q/N/thousand/elements', {
       headers: { 'content-type': 'application/x-ndjson' },
       body: '{"text":"x"}\n'.repeat(1_000),
@@ -44,7 +44,7 @@ export function complaints(opened: () => OpenedConsole): void {
     assert.equal(await opened().size('N', 'thousand'), 0);
   });
 
-  it('says that a page of a list is empty now, and leads back to the first', async () => {
+  it('says that a page of a list is empty now, and offers the first page', async () => {
     await opened().insert('N', 'only-one', '1');
     const page = await opened().page('#/queues?filter=only-one&page=7');
     await page.getByText('Page 7 is empty now').waitFor();
@@ -52,7 +52,7 @@ export function complaints(opened: () => OpenedConsole): void {
     await page.getByRole('link', { name: 'only-one' }).waitFor();
   });
 
-  it('fits a window of 1024 pixels, and of 390', async () => {
+  it('fits into windows of 1024 and 390 pixels', async () => {
     for (const width of [1024, 390]) {
       const page = await opened().page('#/queues', { width });
       for (const [where, heading] of [
@@ -60,7 +60,7 @@ export function complaints(opened: () => OpenedConsole): void {
         ['#/q/jobs/orders', 'orders'],
       ] as const) {
         await page.goto(`${opened().server.url}/console/${where}`);
-        // Until then the rows are those of the page before.
+        // Until then the rows are those of the previous page.
         await page.getByRole('heading', { name: heading, exact: true, level: 1 }).waitFor();
         await page.locator('table.rows tbody a').first().waitFor();
         const isWider = '({ scrollWidth, clientWidth }) => scrollWidth > clientWidth';
@@ -72,7 +72,7 @@ export function complaints(opened: () => OpenedConsole): void {
     }
   });
 
-  it('helps to copy lines where the browser gives pages no clipboard, as without TLS', async () => {
+  it('selects lines to be copied if the browser offers no clipboard, as without TLS', async () => {
     const page = await opened().page('#/q/jobs/orders/try');
     await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })");
     await page.getByRole('button', { name: 'Copy' }).first().click();
@@ -80,7 +80,7 @@ export function complaints(opened: () => OpenedConsole): void {
     assert.match(String(await page.evaluate('getSelection().toString()')), /^curl -u 'admin' -X PUT/);
   });
 
-  it('shows all times of a page in one zone', async () => {
+  it('shows all times of a page in one time zone', async () => {
     const page = await opened().page('#/q/jobs/orders');
     const exact = page.locator('#page time[title]');
     await exact.first().waitFor();

@@ -6,14 +6,12 @@ import { ADMIN, type OpenedConsole, READER } from './opened.ts';
 import { setHidden, stopTime } from './refreshing.ts';
 import { SubPathProxy } from './sub-path-proxy.ts';
 
-/** What a proxy answers if the server ended the connection before it answered. */
+/** The response of a proxy if the server closed the connection without a response. */
 const PROXY_PAGE = '<html><h1>502 Bad Gateway</h1></html>';
 
-/**
- * What the console does while the server cannot be reached, and with sessions that other tabs have ended or replaced.
- */
+/** The console while the server cannot be reached, and after another tab has ended or replaced its session. */
 export function connection(opened: () => OpenedConsole): void {
-  it('shows the page again when the server does not say at first who is signed in', async () => {
+  it('shows the page as soon as the server says who is signed in, after this request has failed', async () => {
     const page = await opened().page('#/queues', { isFailing: true });
     await page.route('**/console/session', (route) => route.fulfill({ status: 502 }));
     await page.reload();
@@ -23,7 +21,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('heading', { name: 'Queues' }).waitFor();
   });
 
-  it('keeps its page while a proxy answers that the server is not there', async () => {
+  it('keeps its page while a proxy responds that the server is unavailable', async () => {
     const page = await opened().page('#/queues', { isFailing: true });
     const isOfSession = '**/console/session';
     await page.route('**/events?*', (route) => route.fulfill({ status: 502 }));
@@ -37,7 +35,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('heading', { name: 'Queues' }).waitFor();
   });
 
-  it('reads again what it could not read, when the server is there again', async () => {
+  it('repeats a failed read when the server is available again', async () => {
     await opened().insert('N', 'read-again', '1');
     const page = await opened().page('#/q/N/read-again', { isFailing: true });
     await page.locator('table.rows tbody a').first().click();
@@ -51,7 +49,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('Why is it not delivered now?').waitFor();
   });
 
-  it('loads the files of a page that could not be loaded, when the server is there again', async () => {
+  it('loads the files of a page when the server is available again, after that has failed', async () => {
     const page = await opened().page('#/queues', { isFailing: true });
     for (const path of ['**/events?*', '**/assets/users-*.js']) {
       await page.route(path, (route) => route.fulfill({ status: 502 }));
@@ -69,7 +67,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('heading', { name: 'Rights of admin' }).waitFor();
   });
 
-  it('acts with the session that another tab has begun', async () => {
+  it('acts with the session that another tab has started', async () => {
     await opened().insert('N', 'two-tabs', '1');
     const page = await pausedQueue('two-tabs');
     await page.context().request.post(`${opened().server.url}/console/session`, { data: ADMIN });
@@ -80,7 +78,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('two-tabs runs again').waitFor();
   });
 
-  it('changes nothing as another user who has signed in in another tab, and says so', async () => {
+  it('changes nothing in the name of another user who signed in in another tab, and says who that is', async () => {
     await opened().insert('N', 'two-users', '1');
     const page = await pausedQueue('two-users');
     await page.context().request.post(`${opened().server.url}/console/session`, { data: READER });
@@ -91,7 +89,7 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('button', { name: 'Pause', exact: true }).count(), 0);
   });
 
-  it('stays signed out although the server says late who was signed in', async () => {
+  it('stays signed out although a late response says who was signed in', async () => {
     const page = await opened().page('#/operations', { isFailing: true });
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     const { promise: asked, resolve: ask } = Promise.withResolvers<void>();
@@ -115,13 +113,13 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Sign in' }).waitFor();
     answer();
     await isAnswered;
-    // A page that has given the request up takes no notice of its response. One that is asked for later comes later.
+    // A page that has aborted the request ignores its response. A response that is requested later arrives later.
     await page.evaluate("fetch('../livez').then((response) => response.text())");
     await page.evaluate('new Promise((done) => requestAnimationFrame(() => setTimeout(done)))');
     assert.equal(await page.getByRole('button', { name: 'User admin' }).count(), 0);
   });
 
-  it('does not claim a sign-out that the server has not heard of', async () => {
+  it('does not report a sign-out that did not reach the server', async () => {
     const page = await opened().page('#/', { isFailing: true });
     await page.context().setOffline(true);
     await page.getByRole('button', { name: 'User admin' }).click();
@@ -130,7 +128,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('heading', { name: 'Overview' }).waitFor();
   });
 
-  it('does not claim a sign-out that a proxy answers instead of the server', async () => {
+  it('does not report a sign-out that a proxy answered instead of the server', async () => {
     const page = await opened().page('#/', { isFailing: true });
     await page.route('**/console/session', (route) =>
       route.request().method() === 'DELETE'
@@ -143,7 +141,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('heading', { name: 'Overview' }).waitFor();
   });
 
-  it('reads again what a proxy answered with a page of its own', async () => {
+  it('repeats a read that a proxy answered with a page of its own', async () => {
     await opened().insert('N', 'not-answered', '1');
     const page = await opened().page('#/q/N/not-answered', { isFailing: true });
     await page.route('**/events?*', (route) => route.fulfill({ status: 502 }));
@@ -156,7 +154,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('All 1 that match').waitFor();
   });
 
-  it('reads a page again whose response broke off, when the server is there again', async () => {
+  it('repeats a read whose response broke off when the server is available again', async () => {
     await opened().insert('N', 'broken-off', '1');
     await behindProxy('#/q/N/broken-off', async (page, proxy) => {
       await page.locator('table.rows tbody a').first().click();
@@ -172,7 +170,7 @@ export function connection(opened: () => OpenedConsole): void {
     });
   });
 
-  it('neither starts an operation twice nor gives it up when responses about it break off', async () => {
+  it('neither starts an operation twice nor loses track of it when responses about it break off', async () => {
     await opened().insert('N', 'half-answered', '1');
     await behindProxy('#/q/N/half-answered', async (page, proxy) => {
       await page.getByRole('button', { name: 'Copy …' }).click();
@@ -199,7 +197,7 @@ export function connection(opened: () => OpenedConsole): void {
     });
   });
 
-  it('says that an operation may run whose start a proxy answered, and shows what it did', async () => {
+  it('says that an operation whose start a proxy answered may be running, and shows its effect', async () => {
     await opened().insert('N', 'behind-proxy', '1');
     const page = await opened().page('#/q/N/behind-proxy', { isFailing: true });
     await page.getByRole('button', { name: 'Delete …' }).click();
@@ -221,7 +219,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('The queue is empty').waitFor();
   });
 
-  it('keeps the dialog of an operation until the server has said whether it runs', async () => {
+  it('keeps the dialog of an operation open until the server has said whether it runs', async () => {
     await opened().insert('jobs', 'starting', '1');
     await opened().fail('jobs', 'starting', 'smtp 454');
     const page = await opened().page('#/dead-letters');
@@ -249,7 +247,7 @@ export function connection(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/jobs/starting?force=1');
   });
 
-  it('ends a count on the server when its dialog is closed and when it counts again', async () => {
+  it('ends a count on the server when its dialog is closed or counts again', async () => {
     await opened().request('POST', '/q/N/long-count/elements', {
       headers: { 'content-type': 'application/x-ndjson' },
       body: '{"text":"x"}\n'.repeat(1_100),
@@ -261,7 +259,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.route('**/operations/*', (route) =>
       route.request().method() === 'GET' ? route.fulfill({ status: 503 }) : route.continue(),
     );
-    /** Of the counts, the latest first. */
+    /** The states of the counts, the latest first. */
     const states = async (): Promise<string> => {
       const response = await opened().request('GET', '/operations?queue=long-count');
       return ((await response.json()) as { state: string }[]).map(({ state }) => state).join();
@@ -289,7 +287,7 @@ export function connection(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/N/long-count?force=1');
   });
 
-  it('shows another user who signs in no error that the one before was shown', async () => {
+  it('does not show the errors of one user to another who signs in', async () => {
     await opened().insert('N', 'error-of-one', '1');
     const page = await opened().page('#/q/N/error-of-one', { isFailing: true });
     await page.route('**/pause', (route) =>
@@ -305,7 +303,7 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByText('The engine is away.').count(), 0);
   });
 
-  it('says why a purge cannot name its number, and tries again', async () => {
+  it('says why a purge cannot count its elements, and can try again', async () => {
     await opened().insert('N', 'uncounted', '1');
     const page = await opened().page('#/q/N/uncounted', { isFailing: true });
     for (const path of ['**/events?*', '**/uncounted/status']) {
@@ -323,7 +321,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('1 element of uncounted removed').waitFor();
   });
 
-  it('goes on to show an operation when the server could not be asked for a while', async () => {
+  it('continues to show an operation after the server was unavailable for a while', async () => {
     await opened().insert('N', 'interrupted', '1');
     const page = await opened().page('#/q/N/interrupted', { isFailing: true });
     await page.getByRole('button', { name: 'Delete …' }).click();
@@ -337,10 +335,11 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('dialog').getByRole('alert').count(), 0);
   });
 
-  it('keeps what was typed when the session ends, for the same user', async () => {
+  it('keeps typed text for the same user when the session ends', async () => {
     await opened().insert('N', 'unsaved', '1');
     const page = await opened().page('#/q/N/unsaved', { isFailing: true });
-    // A list that could not be read since the session ended is read again after it, and shows at once what is new.
+    // Wait for the list: if it could not be read because the session ended, it would be read after the sign-in and
+    // already show the new element.
     await page.getByText('All 1 that match').waitFor();
     await page.getByRole('button', { name: 'Insert' }).click();
     await page.getByLabel('Body').fill('"long in the making"');
@@ -360,7 +359,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('All 2 that match').waitFor();
   });
 
-  it('takes the session that another tab has begun since its own ended', async () => {
+  it('uses a session that another tab has started since its own ended', async () => {
     const page = await opened().page('#/q/N/none', { isFailing: true });
     await endSessions();
     await pressWithoutSession(page, page.getByRole('button', { name: 'Pause', exact: true }));
@@ -370,7 +369,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
   });
 
-  it('does not take the end of the session before for that of the session of now', async () => {
+  it('does not mistake a late response about the end of the previous session for the end of the current one', async () => {
     await opened().insert('N', 'late-answer', '1');
     const page = await opened().page('#/q/N/late-answer', { isFailing: true });
     await page.getByText('All 1 that match').waitFor();
@@ -391,7 +390,7 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('button', { name: 'Sign in' }).count(), 0);
   });
 
-  it('shows another user who signs in nothing of what was typed', async () => {
+  it('does not show typed text to another user who signs in', async () => {
     await opened().insert('N', 'not-yours', '1');
     const page = await opened().page('#/q/N/not-yours', { isFailing: true });
     await page.getByRole('button', { name: 'Insert' }).click();
@@ -406,10 +405,10 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('dialog').count(), 0);
   });
 
-  it('shows another user nothing of what the one before was sent, even while nothing is refreshed', async () => {
+  it('does not show the data of one user to another who signs in, even while refreshing is paused', async () => {
     await opened().insert('events', 'not-for-all', '1');
     await opened().request('POST', '/q/events/not-for-all/pause');
-    // A paused page reads once what the server has sent to others by then.
+    // A paused page reads once the data that the server has sent to others by then.
     const live = await opened().page('#/');
     await live.getByRole('link', { name: 'not-for-all' }).waitFor();
     const page = await pausedPage('#/');
@@ -423,7 +422,7 @@ export function connection(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/events/not-for-all?force=1');
   });
 
-  it('offers what the rights of now allow, when it follows the server again and when something is forbidden', async () => {
+  it('offers only what the current rights allow, after it has reconnected and after a request was forbidden', async () => {
     await opened().insert('N', 'rights', '1');
     const page = await opened().page('#/q/N/rights', { isFailing: true });
     const pause = page.getByRole('button', { name: 'Pause', exact: true });
@@ -454,7 +453,7 @@ export function connection(opened: () => OpenedConsole): void {
     await pause.waitFor({ state: 'detached' });
   });
 
-  it('stores an element once that is inserted again since the response was lost', async () => {
+  it('stores an element once if it is inserted again after a lost response', async () => {
     await opened().insert('N', 'lost', '1');
     const page = await opened().page('#/q/N/lost', { isFailing: true });
     await page.getByRole('button', { name: 'Insert' }).click();
@@ -469,7 +468,7 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await opened().size('N', 'lost'), 2);
   });
 
-  it('counts again before an operation is started again whose response was lost', async () => {
+  it('counts again before an operation with a lost response is started again', async () => {
     await opened().insert('N', 'unsure', '1');
     const page = await opened().page('#/q/N/unsure', { isFailing: true });
     await page.getByRole('button', { name: 'Copy …' }).click();
@@ -489,10 +488,11 @@ export function connection(opened: () => OpenedConsole): void {
     await confirm.waitFor();
   });
 
-  it('says how many queues were paused if some could not be, and keeps those selected', async () => {
+  it('says how many queues were paused if some could not be, and keeps the others selected', async () => {
     for (const queue of ['some-a', 'some-b', 'some-c']) await opened().insert('N', queue, '1');
     const page = await opened().page('#/queues?filter=some-', { isFailing: true });
-    // A list that is read before the server has counted all of them is read again when the page follows the server.
+    // If the list is read before the server has counted all queues, it is read again when the page connects to the
+    // events.
     await page.locator('table.rows tbody tr').nth(2).waitFor();
     await page.getByLabel('Select all that are listed').check();
     await page.route('**/q/N/some-b/pause', (route) =>
@@ -508,7 +508,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('1 queue paused').waitFor();
   });
 
-  it('imports with the session that another tab has begun', async () => {
+  it('imports with the session that another tab has started', async () => {
     await opened().insert('N', 'two-imports', '1');
     const lines = Buffer.from(await (await opened().request('GET', '/q/N/two-imports/export')).arrayBuffer());
     const page = await pausedQueue('two-imports-copy');
@@ -521,7 +521,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('1 element imported').waitFor();
   });
 
-  it('gives the focus back to the field that had it when the session ended', async () => {
+  it('returns the focus to the field that had it when the session ended', async () => {
     await opened().insert('N', 'focus', '1');
     const page = await opened().page('#/q/N/focus', { isFailing: true });
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
@@ -537,9 +537,9 @@ export function connection(opened: () => OpenedConsole): void {
     assert.equal(await page.getByLabel('Body').inputValue(), '"typed"!');
   });
 
-  it('shows all of a full picture whose stream broke in the middle and continued', async () => {
+  it('shows a full picture completely if its event stream broke off in the middle and was continued', async () => {
     const page = await opened().page('#/operations');
-    // Else the page of before the reload may take a part.
+    // Otherwise the page before the reload may take one of the parts.
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     const queue = (name: string): string => {
       const stats = { put: 1, get: 0, reserve: 0, commit: 0, rollback: 0, deadletter: 0 };
@@ -558,7 +558,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('link', { name: 'Queues 2', exact: true }).waitFor();
   });
 
-  it('keeps the session in use on a page that only shows what the server sends', async () => {
+  it('keeps the session alive on a page that only receives events', async () => {
     const page = await opened().page('#/operations');
     await page.route('**/console/session', async (route) => {
       const response = await route.fetch();
@@ -580,7 +580,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
   });
 
-  it('reconnects after the computer has slept, though a response corrects the time before that is noticed', async () => {
+  it('reconnects after the computer has slept, even if a response corrects the time before the sleep is noticed', async () => {
     const page = await opened().page('#/queues');
     await page.clock.install();
     await page.reload();
@@ -598,17 +598,17 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
   });
 
-  it('reconnects to the server when nothing comes any more, though the connection has no error', async () => {
+  it('reconnects to the server when nothing arrives any more, although the connection has no error', async () => {
     const page = await opened().page('#/operations');
     await page.clock.install();
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
-    // In the time of the page, in which the server, whose time it is not, sends next to nothing.
+    // Only the clock of the page advances, so that the server sends next to nothing in this time.
     await untilFollowed(page, () => page.clock.runFor('01:00'));
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
   });
 
-  it('reads again what a page shows though a response never comes', async () => {
+  it('reads the data of a page again even if a response never comes', async () => {
     const page = await opened().page('#/');
     await page.clock.install();
     await page.reload();
@@ -628,7 +628,7 @@ export function connection(opened: () => OpenedConsole): void {
     });
   });
 
-  it('reads again what a page shows though a response stops in the middle', async () => {
+  it('reads the data of a page again even if a response stops in the middle', async () => {
     await behindProxy('#/', async (page, proxy) => {
       await page.clock.install();
       await page.reload();
@@ -649,7 +649,7 @@ export function connection(opened: () => OpenedConsole): void {
     });
   });
 
-  it('follows the server again though a connection is silent before it is live, and after one was lost', async () => {
+  it('reconnects even if a connection is silent before it is live, and after one was lost', async () => {
     const page = await opened().page('#/operations');
     await page.clock.install();
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
@@ -661,7 +661,7 @@ export function connection(opened: () => OpenedConsole): void {
       isBreaking = false;
       await route.fulfill({ body: 'retry: 10\n\n', contentType: 'text/event-stream' });
     });
-    // In the time of the page: nothing came for longer than a connection may be silent.
+    // On the clock of the page, nothing arrives for longer than a connection may be silent.
     const passSilence = async (): Promise<void> => {
       const attempted = page.waitForRequest('**/events?*');
       await page.clock.runFor('00:50');
@@ -673,7 +673,7 @@ export function connection(opened: () => OpenedConsole): void {
     isBreaking = true;
     await passSilence();
     await page.getByRole('button', { name: 'Refresh: Connection lost' }).waitFor();
-    // The browser has tried again itself.
+    // The browser itself has reconnected.
     await until(() => attempts > 2);
     await passSilence();
   });
@@ -685,14 +685,14 @@ export function connection(opened: () => OpenedConsole): void {
     const proxy = await SubPathProxy.start(opened().server.url, '/behind');
     try {
       await test(await opened().page(where, { behind: proxy.url, isFailing: true }), proxy);
-      // Before the proxy closes: the page would report the end of its stream of events.
+      // Check before the proxy closes: after that the page would report the end of its event stream.
       await opened().check();
     } finally {
       await proxy.close();
     }
   }
 
-  /** The server does what it is asked for, and the page does not learn of it. */
+  /** The server executes the request, and the page gets no response. */
   async function loseResponse(route: Route): Promise<void> {
     if (route.request().postData()?.includes('"dryRun":true') === true) return route.continue();
     await route.fetch();
@@ -700,8 +700,8 @@ export function connection(opened: () => OpenedConsole): void {
   }
 
   /**
-   * What the server sends in between shows that the connection is there: then none is opened, and time passes once
-   * more.
+   * Passes time until the page opens a new event stream. If the server sends something in between, the page keeps the
+   * old one, and time passes once more.
    */
   async function untilFollowed(page: Page, passTime: () => Promise<void>): Promise<void> {
     let isFollowed = false;
@@ -715,8 +715,9 @@ export function connection(opened: () => OpenedConsole): void {
   }
 
   /**
-   * Presses a button whose request is answered that the session has ended. The page may have learned that by a request
-   * of its own before, and then nobody could click on what is behind the form.
+   * Presses a button whose request is answered with 401. The page may have learned from another request that the
+   * session has ended, and then show its sign-in form above the button: so the click is dispatched to the button
+   * itself.
    */
   async function pressWithoutSession(page: Page, button: Locator): Promise<void> {
     const answered = page.waitForResponse(
@@ -732,7 +733,7 @@ export function connection(opened: () => OpenedConsole): void {
     opened().forgetSignIns();
   }
 
-  /** Nothing is read by itself, and no stream of events is there to end. */
+  /** A page with refreshing paused: it reads nothing by itself, and has no event stream that could end. */
   async function pausedPage(where: string): Promise<Page> {
     const page = await opened().page(where, { isFailing: true });
     await page.evaluate(`localStorage.setItem('quayside.refresh', '"paused"')`);
@@ -741,7 +742,10 @@ export function connection(opened: () => OpenedConsole): void {
     return page;
   }
 
-  /** That has read all that it shows: a request of the session before would be answered that it has ended. */
+  /**
+   * The page of a queue with refreshing paused, when it has read everything: a later request of the previous session
+   * would be answered with 401.
+   */
   async function pausedQueue(queue: string): Promise<Page> {
     const page = await pausedPage(`#/q/N/${queue}`);
     await page.locator('.facts').getByText('sqlite').waitFor();

@@ -12,10 +12,10 @@ import { queuePages } from './queue-pages.ts';
 import { refreshing } from './refreshing.ts';
 import { SubPathProxy } from './sub-path-proxy.ts';
 
-/** More than a page of the list. `CONSOLE_QUEUES=10000` shows that so many are usable. */
+/** More than a page of the list. `CONSOLE_QUEUES=10000` tests that so many are usable. */
 const QUEUES = Number(process.env.CONSOLE_QUEUES ?? 110);
 
-/** Every page, with what has to be there before it is looked at. */
+/** Every page, with a text that it has once it is loaded. */
 const PAGES = [
   ['#/', 'Needs attention'],
   ['#/queues', ' elements'],
@@ -60,7 +60,7 @@ describe('The console in a browser', () => {
 
   after(() => opened?.close());
 
-  it('says that a password is wrong, and signs in and out', async () => {
+  it('signs in and out, and reports a wrong password', async () => {
     const page = await opened.page();
     await page.getByRole('button', { name: 'User admin' }).click();
     await page.getByRole('button', { name: 'Sign out' }).click();
@@ -73,7 +73,7 @@ describe('The console in a browser', () => {
     await page.getByRole('heading', { name: 'Sign in to' }).waitFor();
   });
 
-  it('shows first which queues need attention, and why', async () => {
+  it('lists the queues that need attention first, with the reason', async () => {
     const page = await opened.page();
     const concerns = page.locator('.concerns li');
     await concerns.filter({ hasText: 'held' }).getByText('Paused; 1 element ready').waitFor();
@@ -93,7 +93,7 @@ describe('The console in a browser', () => {
     }
   });
 
-  it('sends all failed mails of today again, in five clicks from the overview', async () => {
+  it('redrives all dead letters of one queue from today in at most five clicks from the overview', async () => {
     await opened.insert('jobs', '__deadletter__', '"of another day"', {
       'x-ks-hdr-x-dl-from-queue': 'mails',
       'x-ks-hdr-x-dl-at': '2026-01-01T00:00:00.000Z',
@@ -120,24 +120,24 @@ describe('The console in a browser', () => {
     for (let i = 0; i < 3; i += 1) await opened.fail('jobs', 'mails', 'smtp 550');
   });
 
-  it('deletes what a search finds, after a confirmation that names queue and number', async () => {
+  it('deletes the matches of a search, after a confirmation that names the queue and their number', async () => {
     for (const body of ['"keep"', '"drop this"', '"drop that"']) await opened.insert('N', 'mixed', body);
     const page = await opened.page('#/q/N/mixed');
     await page.getByLabel('Search elements').fill('DROP');
     await page.getByRole('button', { name: 'Search', exact: true }).click();
     await page.getByText('All 2 that match').waitFor();
     await page.getByRole('button', { name: 'Delete …' }).click();
-    // The text is there while the server still counts.
+    // While the server still counts, the button has this text and is disabled.
     const confirm = page.getByRole('button', { name: 'Delete 2 elements of mixed', disabled: false });
     await confirm.waitFor();
-    // What is refreshed behind a confirmation leaves it as it is.
+    // A refresh behind a confirmation does not change it.
     await opened.insert('N', 'mixed', '"drop late"');
     await confirm.click();
     await page.getByText('2 elements of mixed deleted').waitFor();
     assert.equal(await opened.size('N', 'mixed'), 2);
   });
 
-  it('says how many elements are new, and shows them only when asked', async () => {
+  it('says how many elements are new, and lists them only on request', async () => {
     await opened.insert('N', 'news', '"one"');
     const page = await opened.page('#/q/N/news');
     // The list may be loaded before the first event comes, as on a busy server.
@@ -173,7 +173,7 @@ describe('The console in a browser', () => {
     await page.getByText('The queue is paused').waitFor();
   });
 
-  it('is used by keyboard alone: find a queue, look at an element, redrive a dead letter', async () => {
+  it('can be used by keyboard alone: find a queue, view an element, redrive a dead letter', async () => {
     const page = await opened.page();
     await page.keyboard.press('/');
     await page.keyboard.type('orders');
@@ -193,7 +193,7 @@ describe('The console in a browser', () => {
     await tabTo(page, 'Redrive all …');
     await page.keyboard.press('Enter');
     await page.getByText('3 elements match').waitFor();
-    // The text is there while the server still counts.
+    // While the server still counts, the button has this text and is disabled.
     const redrive = { name: 'Redrive 3 elements of __deadletter__', disabled: false };
     await page.getByRole('button', redrive).waitFor();
     await tabTo(page, 'Redrive 3 elements of __deadletter__');
@@ -203,7 +203,7 @@ describe('The console in a browser', () => {
     for (let i = 0; i < 3; i += 1) await opened.fail('jobs', 'mails', 'smtp 550');
   });
 
-  it('is used by keyboard alone: create an exchange', async () => {
+  it('can be used by keyboard alone: create an exchange', async () => {
     const page = await opened.page();
     const { keyboard } = page;
     await goTo(page, 'x', 'Exchanges');
@@ -242,7 +242,7 @@ describe('The console in a browser', () => {
     await page.getByRole('link', { name: 'New exchange' }).click();
     await page.getByLabel('Id').fill('by-amount');
     for (const way of ['From', 'To']) {
-      // In one look: what is drawn in between would move one of them.
+      // Both in one call: a redraw in between would move one of them.
       const fields = page.getByLabel(`${way} namespace`).or(page.getByLabel(`${way} queue`));
       const boxes = await fields.evaluateAll((all) =>
         all.map((one) => {
@@ -276,7 +276,7 @@ describe('The console in a browser', () => {
     assert.equal(await opened.size('N', 'expensive'), 1);
   });
 
-  it('shows hostile names, bodies and headers as what they are, and runs nothing of them', async () => {
+  it('shows hostile names, bodies and headers as text, and runs no script in them', async () => {
     const markup = '<img src=x onerror=alert(1)><script>alert(2)</script>';
     const queue = `${markup}\u202Etxt`;
     await opened.insert('N', queue, markup, { 'content-type': 'text/html', 'x-ks-hdr-evil': markup });
@@ -293,7 +293,7 @@ describe('The console in a browser', () => {
     );
     for (const address of addresses) {
       await page.goto(address);
-      // Until then it is the page of the element before.
+      // Until then the previous element is shown.
       await page.getByRole('heading', { name: address.split('/').at(-1) ?? '', level: 1 }).waitFor();
       await page.getByRole('heading', { name: 'Body' }).waitFor();
       const overflow = await page.evaluate('document.documentElement.scrollWidth - innerWidth');
@@ -303,7 +303,7 @@ describe('The console in a browser', () => {
     await page.goto(`${opened.server.url}/console/#/q/N/${encodeURIComponent(queue)}`);
     await page.getByRole('button', { name: `More of ${markup}` }).click();
     await page.getByRole('button', { name: 'Delete the queue …' }).click();
-    // What would turn the rest of the sentence around is shown as its code.
+    // A character that would reverse the rest of the sentence is shown as its code.
     await page.getByRole('button', { name: `Delete ${markup}[U+202E]txt and 4 elements` }).waitFor();
     const outside = await page.evaluate(
       `Math.max(...[...document.querySelectorAll('dialog *')].map((one) => one.getBoundingClientRect().right)) - document.querySelector('dialog').getBoundingClientRect().right`,
@@ -313,7 +313,7 @@ describe('The console in a browser', () => {
     await page.getByRole('link', { name: '<img src=x' }).waitFor();
   });
 
-  it('shows a user who may only look no button that would fail', async () => {
+  it('shows a user who may only read no button that would fail', async () => {
     const page = await opened.page('#/q/jobs/orders', { who: READER });
     await page.locator('table.rows tbody a').first().waitFor();
     for (const name of ['Insert', 'Pause', 'Delete …', 'Move …']) {
@@ -321,7 +321,7 @@ describe('The console in a browser', () => {
     }
   });
 
-  it('finds, sorts and pages among many queues, and the address says so', async () => {
+  it('filters, sorts and pages many queues, and keeps the choice in the address', async () => {
     await opened.request('POST', '/q/N/zz-busy/elements', {
       headers: { 'content-type': 'application/x-ndjson' },
       body: '{"text":"1"}\n{"text":"2"}\n{"text":"3"}\n',
@@ -353,7 +353,7 @@ describe('The console in a browser', () => {
     await first.locator('td.number').filter({ hasText: /^4$/ }).first().waitFor();
   });
 
-  it('lists queues that came later only when asked', async () => {
+  it('lists new queues only on request', async () => {
     await opened.insert('N', 'later-b', '1');
     const page = await opened.page('#/queues?filter=later-');
     await page.clock.install();
@@ -376,7 +376,7 @@ describe('The console in a browser', () => {
     assert.equal(await rows.count(), 3);
   });
 
-  it('shows users what they may do, and the changes that they may see', async () => {
+  it('shows users their rights, and only those changes that they may see', async () => {
     const page = await opened.page('#/users', { who: READER });
     const row = page.getByLabel('Rights of reader').locator('tbody tr').first();
     await row.waitFor();
@@ -387,7 +387,7 @@ describe('The console in a browser', () => {
     assert.deepEqual([...users], ['reader']);
   });
 
-  it('lists the own sessions, and signs out another one', async () => {
+  it('lists the sessions of the signed-in user, and signs out another one', async () => {
     const page = await opened.page('#/users', { who: READER });
     const rows = page.getByLabel('Your console sessions').locator('tbody tr');
     await rows.filter({ hasText: 'this one' }).waitFor();
@@ -401,7 +401,7 @@ describe('The console in a browser', () => {
     await page.getByRole('heading', { name: 'Sign in to' }).waitFor();
   });
 
-  it('signs out all sessions of another user, and all own ones, this one too', async () => {
+  it('signs out all sessions of another user, and all of the signed-in user, including the current one', async () => {
     opened.forgetSignIns();
     const reader = await opened.page('#/users', { who: READER });
     assert.equal(await reader.getByLabel('Of user').count(), 0);
@@ -423,7 +423,7 @@ describe('The console in a browser', () => {
     opened.forgetSignIns();
   });
 
-  it('works under a path behind a proxy, and its security policy is kept on every page', async () => {
+  it('works under a path behind a proxy, and no page violates its security policy', async () => {
     await opened.insert('N', 'proxied', '1');
     const proxy = await SubPathProxy.start(opened.server.url, '/tools/quayside');
     try {
@@ -446,27 +446,27 @@ describe('The console in a browser', () => {
       await page.getByRole('button', { name: 'Resume' }).click();
       await page.getByText('proxied runs again').waitFor();
       assert.deepEqual(outside, []);
-      // Before the proxy closes: the page would report the end of its stream of events.
+      // Check before the proxy closes: after that the page would report the end of its event stream.
       await opened.check();
     } finally {
       await proxy.close();
     }
   });
 
-  it('rests while nothing is to be refreshed, and remembers that', async () => {
+  it('stops refreshing while it is paused, and remembers that', async () => {
     const page = await opened.page();
     await page.getByRole('button', { name: /^Refresh/ }).click();
     await page.getByRole('button', { name: 'Paused', exact: true }).click();
     await page.getByRole('button', { name: 'Refresh: Paused' }).waitFor();
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Paused' }).waitFor();
-    // What holds was read once.
+    // The current state was read once.
     await page.getByRole('heading', { name: 'Needs attention' }).waitFor();
   });
 
-  it('shows what it needs for the overview in 40 KiB', async () => {
+  it('loads at most 40 KiB of files for the overview', async () => {
     const page = await opened.page();
-    // The files of the charts come last.
+    // The files of the charts are loaded last.
     await page.locator('.plot svg').nth(1).waitFor();
     const sizes = (await page.evaluate(
       `performance.getEntriesByType('resource').filter(({ name }) => name.includes('/console/assets/')).map(({ encodedBodySize }) => encodedBodySize)`,
@@ -483,7 +483,7 @@ describe('The console in a browser', () => {
   queuePages(() => opened);
   refreshing(() => opened);
 
-  it('shows all of a page and of its tables in a window of 390 pixels', async () => {
+  it('fits all pages and their tables into a window of 390 pixels', async () => {
     const page = await opened.page('#/', { width: 390 });
     const wide: string[] = [];
     for (const [where, text] of PAGES) {
@@ -496,7 +496,7 @@ describe('The console in a browser', () => {
   });
 
   for (const theme of ['light', 'dark'] as const) {
-    it(`has nothing on any page that keeps people from using it, ${theme}`, async () => {
+    it(`has no accessibility violation on any page, ${theme}`, async () => {
       const page = await opened.page('#/', { theme });
       const found: string[] = [];
       for (const [where, text] of PAGES) {
@@ -509,15 +509,15 @@ describe('The console in a browser', () => {
   }
 });
 
-/** The page, and the tables in it, of which a part is seen only by scrolling sideways. */
+/** The page and those of its tables that must be scrolled sideways. */
 const WIDER_THAN_THEIR_PLACE = `[document.documentElement, ...document.querySelectorAll('.table-frame, .scrolls:has(table)')]
   .filter((one) => one.scrollWidth > one.clientWidth)
   .map((one) => one.getAttribute('aria-label') ?? one.localName)`;
 
-/** A time zone where the day neither has just begun nor ends soon. */
+/** A time zone in which it is about noon. */
 function zoneAtNoon(): string {
   const ahead = 12 - new Date().getUTCHours();
-  // The signs of these names are those of POSIX.
+  // These names have the signs of POSIX, in which zones east of Greenwich are negative.
   return ahead === 0 ? 'Etc/GMT' : `Etc/GMT${ahead > 0 ? '-' : '+'}${Math.abs(ahead)}`;
 }
 
@@ -536,7 +536,7 @@ async function goTo(page: Page, key: string, heading: string): Promise<void> {
   });
 }
 
-/** Presses Tab until the focus is on what is called so. */
+/** Presses Tab until an element with this name has the focus. */
 async function tabTo(page: Page, name: string): Promise<void> {
   const seen: string[] = [];
   for (let i = 0; i < 80; i += 1) {
@@ -548,7 +548,10 @@ async function tabTo(page: Page, name: string): Promise<void> {
   assert.fail(`${name} was not reached: ${seen.join(' | ')}`);
 }
 
-/** A field is called as its label, the rest as what is in it. What is in a shadow root has the focus there. */
+/**
+ * The name of the focused element: the label of a field, or else its text. An element in a shadow root is focused
+ * there.
+ */
 const NAME_OF_FOCUSED = `(() => {
   let one = document.activeElement;
   while (one?.shadowRoot?.activeElement) one = one.shadowRoot.activeElement;

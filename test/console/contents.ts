@@ -3,7 +3,7 @@ import { it } from 'node:test';
 import type { Page } from 'playwright-core';
 import type { OpenedConsole } from './opened.ts';
 
-/** Elements are shown, found and copied as what they are. */
+/** Shows, finds and clones elements unchanged. */
 export function contents(opened: () => OpenedConsole): void {
   it('shows and stores headers that are not ASCII', async () => {
     const value = Buffer.from('Zürich 東京', 'utf8').toString('latin1');
@@ -23,7 +23,7 @@ export function contents(opened: () => OpenedConsole): void {
     );
   });
 
-  it('finds the elements that have the same header as one that is looked at', async () => {
+  it('finds the elements that share a header with the one that is shown', async () => {
     for (const tenant of ['acme', 'acme', 'a "quoted" one'])
       await opened().insert('N', 'tenants', '1', { 'x-ks-hdr-tenant': tenant });
     const page = await firstElement('tenants');
@@ -40,7 +40,7 @@ export function contents(opened: () => OpenedConsole): void {
     await page.getByText('Why is it not delivered now?').waitFor();
   });
 
-  it('copies all headers of an element that its producer has set', async () => {
+  it('clones an element with the headers that its producer set, and rejects invalid ones', async () => {
     await opened().insert('N', 'cloned', '{"a":1}', {
       'x-ks-hdr-x-tenant': 'acme',
       'x-ks-hdr-x-hop-count': '3',
@@ -56,7 +56,7 @@ export function contents(opened: () => OpenedConsole): void {
     await page.getByRole('alert').filter({ hasText: 'a character that is not allowed' }).waitFor();
   });
 
-  it('offers no copy of a body that it could not copy whole', async () => {
+  it('does not offer to clone a binary body', async () => {
     await opened().insert('N', 'bytes', new Uint8Array([0xff, 0x00, 0xfe]), {
       'content-type': 'application/octet-stream',
     });
@@ -65,7 +65,7 @@ export function contents(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('button', { name: 'Clone and edit …' }).count(), 0);
   });
 
-  it('finds text in bodies of any kind, with quotes and in any letters', async () => {
+  it('finds text in bodies of any type, with quotes, umlauts and in any case', async () => {
     const bodies = [
       ['text/plain', 'he said "go", then left'],
       ['application/json', '{"said":"\\"go\\" to Zürich"}'],
@@ -75,13 +75,13 @@ export function contents(opened: () => OpenedConsole): void {
     for (const [type, body] of bodies) await opened().insert('N', 'said', body, { 'content-type': type });
     const page = await opened().page('#/q/N/said');
     for (const [text, found] of [
-      // Never the same number twice in turn: the text would be there before the search.
+      // Consecutive numbers differ: otherwise the text of the previous search would be found.
       ['SAID "GO', 1],
       ['"go"', 3],
       ['"said":"nothing', 1],
       ['zürich', 2],
       ['{ "said" : "nothing"', 1],
-      // No number of a byte either; a part of an id would be found.
+      // Byte values are not searched either; without the quotes it would match ids.
       ['"0"', 0],
     ] as const) {
       await page.getByLabel('Search elements').fill(text);
@@ -90,7 +90,7 @@ export function contents(opened: () => OpenedConsole): void {
     }
   });
 
-  it('says how much of a long number in JSON it finds', async () => {
+  it('says that only the first 15 digits of a long number in JSON are searched', async () => {
     await opened().insert('N', 'long-number', '{"id": 12345678901234567891}');
     const page = await opened().page('#/q/N/long-number?search=12345678901234567891');
     await page.getByText('Only the first 15 digits').waitFor();
@@ -99,7 +99,7 @@ export function contents(opened: () => OpenedConsole): void {
     await page.getByText('All 1 that match').waitFor();
   });
 
-  it('copies a body byte for byte, with its line ends, and offers no copy that it would change', async () => {
+  it('clones a body byte for byte, with its line ends, and does not offer to clone one that it would change', async () => {
     const text = { 'content-type': 'text/plain' };
     await opened().insert('N', 'line-ends', 'a\r\nb\r\n', text);
     const page = await firstElement('line-ends');
@@ -119,7 +119,7 @@ export function contents(opened: () => OpenedConsole): void {
     }
   });
 
-  it('lists an element once that has moved to a later page', async () => {
+  it('lists an element that has moved to a later page only once', async () => {
     await opened().request('POST', '/q/N/moved/elements', {
       headers: { 'content-type': 'application/x-ndjson' },
       body: '{"text":"x"}\n'.repeat(150),
@@ -134,7 +134,7 @@ export function contents(opened: () => OpenedConsole): void {
     await page.getByText('All 150 that match').waitFor();
   });
 
-  it('fits a window of 320 pixels with the longest names', async () => {
+  it('fits into a window of 320 pixels with the longest names', async () => {
     const long = 'n'.repeat(255);
     await opened().insert('jobs', long, '"x"', { 'x-ks-hdr-long': 'v'.repeat(3_000) });
     await opened().request('PUT', '/x/long-names', {
@@ -154,7 +154,7 @@ export function contents(opened: () => OpenedConsole): void {
       [`q/jobs/${long}/try`, page.locator('.snippet').first()],
     ] as const) {
       await page.goto(`${opened().server.url}/console/#/${where}`);
-      // Until then it may be the page before.
+      // Until then it may be the previous page.
       await what.waitFor();
       await page.locator('#page .card').first().waitFor();
       const overflow = await page.evaluate('document.documentElement.scrollWidth - innerWidth');
@@ -167,7 +167,7 @@ export function contents(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/x/long-names');
   });
 
-  it('leaves the focus in the field after a search', async () => {
+  it('keeps the focus in the search field after a search', async () => {
     await opened().insert('N', 'sought', '1');
     const page = await opened().page('#/q/N/sought');
     await page.getByText('All 1 that match').waitFor();
@@ -181,7 +181,7 @@ export function contents(opened: () => OpenedConsole): void {
     assert.equal(await field.inputValue(), '');
   });
 
-  it('shows numbers as they were written, also those that JavaScript would round', async () => {
+  it('shows numbers as they were written, even those that JavaScript would round', async () => {
     await opened().insert('N', 'numbers', '{"id":12345678901234567891,"price":1.50,"some":[1,2.5]}');
     const page = await firstElement('numbers');
     await page.locator('.tree .literal').first().waitFor();
@@ -189,14 +189,14 @@ export function contents(opened: () => OpenedConsole): void {
     assert.deepEqual(shown, ['12345678901234567891', '1.50', '1', '2.5']);
   });
 
-  it('shows what is known of an element whose body is not encoded as it says', async () => {
+  it('shows an element whose body does not match its content encoding', async () => {
     await opened().insert('N', 'encoded', 'no gzip', { 'content-encoding': 'gzip', 'x-ks-hdr-a': 'b' });
     const page = await firstElement('encoded', true);
     await page.getByText('Why is it not delivered now?').waitFor();
     await page.getByText('does not match its content encoding').waitFor();
   });
 
-  it('loads the next page of a list again that could not be loaded, and keeps those before', async () => {
+  it('loads the next page of a list on a second attempt, and keeps the previous pages', async () => {
     await opened().request('POST', '/q/N/paged/elements', {
       headers: { 'content-type': 'application/x-ndjson' },
       body: '{"text":"x"}\n'.repeat(150),
@@ -218,7 +218,7 @@ export function contents(opened: () => OpenedConsole): void {
     return page;
   }
 
-  it('shows the number and the button of dead letters with a long reason in a narrow window', async () => {
+  it('shows the redrive button of dead letters with a long reason in a narrow window', async () => {
     const reasons = [{ reason: `Error: ${'z'.repeat(1_000)}`, count: 7 }];
     const queue = { ns: 'jobs', queue: '__deadletter__', count: 7, oldest: null, reasons, sources: [] };
     const page = await opened().page('#/users', { width: 390 });
@@ -230,7 +230,7 @@ export function contents(opened: () => OpenedConsole): void {
     assert.ok(box !== null && box.x + box.width <= 390, JSON.stringify(box));
   });
 
-  it('marks the axes of charts with numbers that their texts say', async () => {
+  it('labels the marks of chart axes with their exact numbers', async () => {
     const minutes = (value: number): number[] => Array.from({ length: 60 }, () => value);
     const json = {
       from: '2026-11-24T12:00:00.000Z',

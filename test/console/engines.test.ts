@@ -8,7 +8,7 @@ import { withParameter } from '../support/run-servers.ts';
 import { ServerProcess } from '../support/server-process.ts';
 import { ADMIN, configOf, OpenedConsole } from './opened.ts';
 
-/** What the pages of queues and dead letters show and do comes from the engine: they are tried on the others, too. */
+/** The pages of queues and dead letters depend on the engine, so that they are tested on Redis and PostgreSQL, too. */
 describe('The console in a browser, on engines with servers', () => {
   let opened: OpenedConsole;
   let namespaces: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
@@ -28,7 +28,7 @@ describe('The console in a browser, on engines with servers', () => {
 
   after(() => opened?.close());
 
-  it('shows the clients of another node, cancels its calls, and says when the node does not answer', async () => {
+  it('shows the clients of another node, cancels its calls, and reports if that node does not respond', async () => {
     await using other = await ServerProcess.start({ config: configOf(namespaces) });
     const client = new QueueClient({ url: other.url, credentials: `${ADMIN.user}:${ADMIN.password}` });
     const nodes = async (): Promise<number> =>
@@ -43,8 +43,8 @@ describe('The console in a browser, on engines with servers', () => {
       assert.equal((await waiting).status, 410);
       await page.getByText('No consumer is waiting').waitFor();
       const missing = page.getByText('did not respond: what it knows is not shown').first();
-      // A node that was silent for 7 s, which a busy machine may take to ask, is not there any more: then it is frozen
-      // again.
+      // A node that was silent for 7 s is not listed any more, and a busy machine may take that long to request the
+      // page: then the node is frozen again.
       await reached('the note of a frozen node', async () => {
         process.kill(other.pid, 'SIGCONT');
         await reached('two nodes', async () => (await nodes()) === 2);
@@ -61,7 +61,7 @@ describe('The console in a browser, on engines with servers', () => {
     }
   });
 
-  it('offers no actions on elements of a list of Redis, and no pages of them, and says why', async () => {
+  it('offers no actions on elements of a Redis list and no pages of them, and says why', async () => {
     await opened.insert('lists', 'listed', '"a"', { 'x-ks-hdr-tenant': 'acme' });
     const page = await opened.page('#/q/lists/listed');
     await page.getByText('Elements of a Redis list cannot be changed individually').waitFor();
@@ -78,7 +78,7 @@ describe('The console in a browser, on engines with servers', () => {
   });
 
   for (const ns of ['redis', 'postgres'] as const) {
-    it(`shows a queue by states, searches it and deletes what was found, on ${ns}`, async () => {
+    it(`shows a queue by states, searches it and deletes the matches, on ${ns}`, async () => {
       for (const [i, tenant] of ['acme', 'acme', 'other', 'other', 'other'].entries())
         await opened.insert(ns, 'orders', JSON.stringify({ order: i }), { 'x-ks-hdr-tenant': tenant });
       const later = { body: '"later"', headers: { 'content-type': 'application/json' } };

@@ -5,8 +5,8 @@ import { until } from '../support/until.ts';
 import type { OpenedConsole } from './opened.ts';
 
 /**
- * An editor that redraws itself while its text is being replaced restores its selection, and the new text is added to
- * the old.
+ * Replaces the text of an editor. If the editor redraws itself during that, it restores its selection and the new text
+ * is added to the old: then it is filled again.
  */
 export async function fillEditor(editor: Locator, text: string): Promise<void> {
   await until(async () => {
@@ -15,13 +15,13 @@ export async function fillEditor(editor: Locator, text: string): Promise<void> {
   });
 }
 
-/** The pages of exchanges: their editor, what a change does differently, and cycles in words. */
+/** The pages of exchanges: their editor, the preview of a change, and cycles. */
 export function exchangePages(opened: () => OpenedConsole): void {
-  it('marks a mistake in a selector at its line while it is typed', async () => {
+  it('marks the line of a syntax error in a selector while it is typed', async () => {
     const page = await opened().page('#/x-new');
     const editor = page.getByLabel('Selector of destination 1');
     await editor.click();
-    // Letters that go to other pages where nothing is typed.
+    // Keys that open other pages outside of a text field.
     await page.keyboard.type('gq/?');
     assert.match(page.url(), /#\/x-new$/);
     const marked = page.locator('.cm-problem-line');
@@ -37,7 +37,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
         const browser = globalThis as unknown as { getComputedStyle: (of: unknown) => { color: string } };
         return new Set(all.map((one) => browser.getComputedStyle(one).color)).size;
       });
-    // The editor reads a text that takes it long when the browser has nothing else to do.
+    // The editor parses a long text when the browser is idle.
     await until(async () => (await colours()) >= 2);
   });
 
@@ -69,7 +69,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/x/by-size');
   });
 
-  it('lists exchanges without their picture if the file that draws it is gone', async () => {
+  it('lists exchanges without their graph if the file that draws it is missing', async () => {
     const page = await opened().page('#/queues', { isFailing: true });
     await page.route('**/assets/graph-*.js', (route) => route.fulfill({ status: 404 }));
     await page.getByRole('link', { name: 'Exchanges' }).click();
@@ -77,7 +77,7 @@ export function exchangePages(opened: () => OpenedConsole): void {
     await page.getByLabel('Graph of queues and exchanges').waitFor({ state: 'detached' });
   });
 
-  it('marks exchanges that form a cycle, in words as well', async () => {
+  it('marks exchanges that form a cycle, in words as well as in the graph', async () => {
     await declare('ring-a', 'ring-1', [{ queue: 'ring-2' }]);
     await declare('ring-b', 'ring-2', [{ queue: 'ring-1' }, { queue: 'ring-out' }]);
     const page = await opened().page('#/exchanges');

@@ -4,9 +4,9 @@ import { until } from '../support/until.ts';
 import { type OpenedConsole, READER } from './opened.ts';
 import { stopTime } from './refreshing.ts';
 
-/** How people get from page to page, and what a page says to those who may not do everything. */
+/** Navigation between pages, and what pages show to users with few rights. */
 export function navigation(opened: () => OpenedConsole): void {
-  it('names each page in the title of the tab, and so in the history of the browser', async () => {
+  it('names each page in the title of the tab, as shown in the browser history', async () => {
     await opened().insert('N', 'titled', '1');
     const page = await opened().page('#/queues');
     const isTitle = (text: string): Promise<void> => until(async () => (await page.title()).startsWith(text));
@@ -23,10 +23,10 @@ export function navigation(opened: () => OpenedConsole): void {
     await isTitle('Page not found · Quayside');
   });
 
-  it('begins a new page at its top, and with the focus in it', async () => {
+  it('opens a page at its top, with the focus in it', async () => {
     const page = await opened().page('#/', { height: 400 });
     const link = page.getByRole('region', { name: 'Namespaces' }).getByRole('link', { name: 'jobs' });
-    // Far enough down when the charts above it are drawn.
+    // It is far enough down when the charts above it are drawn.
     await until(async () => {
       await link.scrollIntoViewIfNeeded();
       return Number(await page.evaluate('scrollY')) > 0;
@@ -37,7 +37,7 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(await page.evaluate('document.activeElement.id'), 'page');
   });
 
-  it('shows the queues of a namespace whose name has a space and quotes', async () => {
+  it('filters queues by a namespace whose name has a space and quotes', async () => {
     const page = await opened().page('#/users', { isFailing: true });
     await page.goto(`${opened().server.url}/console/#/q/${encodeURIComponent('say "hi" \\')}/q`);
     await page.getByRole('navigation', { name: 'Breadcrumbs' }).getByRole('link').nth(1).click();
@@ -46,10 +46,10 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(await field.inputValue(), 'ns:"say \\"hi\\" \\\\"');
   });
 
-  it('counts a key that is pressed as soon as a page is there', async () => {
+  it('handles a key that is pressed as soon as a page is shown', async () => {
     const page = await opened().page('#/users');
     await page.clock.install();
-    // No frame is drawn and no time passes in which the page could do something later.
+    // No frame is drawn and no timer runs in which the page could register its keys later.
     await stopTime(page);
     await page.reload();
     await page.locator('#page h1').waitFor();
@@ -62,7 +62,7 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.getByRole('heading', { name: 'Page not found' }).waitFor();
   });
 
-  it('tells a newcomer how to insert an element, with a namespace and an address that work', async () => {
+  it('shows how to insert a first element, with a namespace and an address that work', async () => {
     const nothing = { queues: [], matched: 0, total: 0, unavailable: [] };
     const sums = { size: 0, schedSize: 0, resvSize: 0, totalSize: 0 };
     const page = await opened().page('#/users');
@@ -75,7 +75,7 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Insert' }).waitFor();
   });
 
-  it('tells users who manage nothing that they do not see who waits, and gives them nothing to select', async () => {
+  it('tells users without the right manage that waiting consumers are hidden, and offers them nothing to select', async () => {
     const page = await opened().page('#/clients', { who: READER });
     await page.getByText('Only users who manage queues see who is waiting').waitFor();
     await page.goto(`${opened().server.url}/console/#/queues`);
@@ -83,7 +83,7 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('checkbox').count(), 0);
   });
 
-  it('claims no state of engines that it does not know yet', async () => {
+  it('shows no engine as healthy before its state is known', async () => {
     const page = await opened().page('#/users');
     await page.route('**/engines', () => {});
     await page.getByRole('link', { name: 'Overview' }).click();
@@ -91,7 +91,7 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(await page.getByText('Healthy').count(), 0);
   });
 
-  it('begins a form at its first field', async () => {
+  it('sets the focus to the first field of a form', async () => {
     const page = await opened().page('#/q/jobs/orders');
     await page.getByRole('button', { name: 'Insert' }).click();
     const body = page.getByRole('dialog').getByLabel('Body');
@@ -99,7 +99,7 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(await body.evaluate((one) => one.matches(':focus')), true);
   });
 
-  it('leaves the editor of an exchange without a change', async () => {
+  it('discards the changes if the editor of an exchange is cancelled', async () => {
     const page = await opened().page('#/x/route/edit');
     await page.getByLabel('From queue').fill('elsewhere');
     await page.getByRole('link', { name: 'Cancel' }).click();
@@ -107,7 +107,7 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.getByRole('link', { name: 'incoming' }).waitFor();
   });
 
-  it('says in the list of changes which exchange it was, and how many elements', async () => {
+  it('names the exchange and the number of elements in the list of changes', async () => {
     const declaration = { src: { ns: 'N', queue: 'noted' }, dst: [{ ns: 'N', queue: 'to' }], consumer: {} };
     await opened().request('PUT', '/x/noted', {
       headers: { 'content-type': 'application/json' },
@@ -121,7 +121,7 @@ export function navigation(opened: () => OpenedConsole): void {
     await rows.filter({ hasText: 'purge' }).filter({ hasText: 'removed: 0' }).first().waitFor();
   });
 
-  it('lists operations without the dry runs of confirmations, unless they are asked for', async () => {
+  it('lists operations without the dry runs of confirmations, unless they are requested', async () => {
     await opened().insert('N', 'only-counted', '1');
     const page = await opened().page('#/q/N/only-counted');
     await page.getByRole('button', { name: 'Delete …' }).click();
@@ -130,7 +130,7 @@ export function navigation(opened: () => OpenedConsole): void {
     const show = page.getByLabel(/^Show [\d,]+ dry runs?$/);
     await show.waitFor();
     const row = page.locator('tbody tr').filter({ hasText: 'only-counted' });
-    // A moment longer if the list still has it as running.
+    // Takes a moment longer if the list still shows it as running.
     await row.waitFor({ state: 'detached' });
     await show.check();
     await row.getByText('dry run').waitFor();

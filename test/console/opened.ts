@@ -8,22 +8,22 @@ import { ServerInProcess } from '../support/server-in-process.ts';
 import { SlowMachine } from './slow-machine.ts';
 
 export const ADMIN = { user: 'admin', password: 'secret' };
-/** May look at what is in `jobs`, and change nothing. */
+/** May only read `jobs` and `N`. */
 export const READER = { user: 'reader', password: 'reading' };
 
-/** May look at elements of `N` and change them, but sees no bodies. */
+/** May browse and manage `N`, but sees no bodies. */
 export const MASKED = { user: 'masked', password: 'looking' };
 
 type Namespaces = Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 
 const NAMESPACES: Namespaces = {
-  // For CONSOLE_QUEUES=10000, which is the limit that holds if none is given.
+  // For CONSOLE_QUEUES=10000, which is the default limit.
   N: { url: 'sqlite:N.db', maxQueues: 20_000 },
   jobs: { url: 'sqlite:jobs.db', deadLetter: { maxTries: 1 } },
   events: { url: 'sqlite:events.db', variant: 'stream', groups: ['billing', 'shipping'] },
 };
 
-/** Of the server, and of further nodes. */
+/** The configuration of the server and of further nodes. */
 export function configOf(namespaces: Namespaces): Record<string, unknown> {
   const reading = { password: READER.password, rights: { jobs: ['read'], N: ['read'] } };
   const masked = { password: MASKED.password, rights: { N: ['browse', 'manage'] }, maskBodies: true };
@@ -39,15 +39,15 @@ export function configOf(namespaces: Namespaces): Record<string, unknown> {
  */
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium-headless-shell';
 /**
- * Each page is in a context of its own, and so in a process of its own at any limit; without one the browser also
- * starts a process for a page that never comes. A page takes a seventh less processor time.
+ * Each page has a context of its own, and so a process of its own whatever the limit; without the option the browser also
+ * starts a spare process, and a page takes a seventh more processor time.
  */
 const CHROMIUM_ARGS = ['--renderer-process-limit=1', '--in-process-gpu'];
 const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 
 /** A real server with the console built from the sources, and a browser. */
 export class OpenedConsole {
-  /** Where pages and programs reach the server. */
+  /** The server as pages and programs reach it. */
   readonly server: { readonly url: string };
   readonly #server: ServerInProcess;
   readonly #slow: SlowMachine | null;
@@ -64,7 +64,7 @@ export class OpenedConsole {
     this.#browser = browser;
   }
 
-  /** @param namespaces on SQLite if they are not given */
+  /** @param namespaces default to three on SQLite */
   static async open(namespaces = NAMESPACES): Promise<OpenedConsole> {
     await import('../../scripts/console.ts');
     if (process.env.CHROMIUM === undefined) needDebian('chromium-headless-shell');
@@ -80,10 +80,7 @@ export class OpenedConsole {
     return new OpenedConsole(server, browser, slow);
   }
 
-  /**
-   * A page in a session of its own, signed in. What the browser complains about fails the test that calls
-   * {@link check}.
-   */
+  /** Opens a page in a browser context of its own, signed in. If the browser reports an error, {@link check} fails. */
   async page(
     where = '#/',
     options: {
@@ -91,11 +88,11 @@ export class OpenedConsole {
       readonly width?: number;
       readonly theme?: 'light' | 'dark';
       readonly height?: number;
-      /** Where a proxy serves the server. It is signed in there by the form. */
+      /** The URL of a proxy for the server. The page signs in there by the form. */
       readonly behind?: string;
       /** The time zone of the browser. */
       readonly timezoneId?: string;
-      /** Whether requests of the page are made to fail: the browser complains of each. */
+      /** Whether the test makes requests of the page fail, each of which the browser reports. */
       readonly isFailing?: boolean;
     } = {},
   ): Promise<Page> {
@@ -115,7 +112,7 @@ export class OpenedConsole {
       ...(storageState !== undefined && { storageState }),
       ...(timezoneId !== undefined && { timezoneId }),
     });
-    // Longer than the browser's own: a busy machine must not fail a test. Nothing is measured with it.
+    // Longer than the default: a busy machine must not fail a test. Nothing is measured with it.
     context.setDefaultTimeout(60_000);
     this.#contexts.push(context);
     await context.addInitScript(
@@ -149,7 +146,7 @@ export class OpenedConsole {
   }
 
   async signIn(page: Page, { user, password } = ADMIN): Promise<void> {
-    // Exact: the page of the user before, which a sign-out leaves for a moment, has a button of this name.
+    // Exact: the page of the previous user, which remains for a moment after a sign-out, has a button with this name.
     await page.getByLabel('User', { exact: true }).fill(user);
     await page.getByLabel('Password').fill(password);
     await page.getByRole('button', { name: 'Sign in' }).click();
@@ -157,8 +154,8 @@ export class OpenedConsole {
   }
 
   /**
-   * Ends what a test opened. If the test failed, its pages are printed: a time limit alone says nothing of what they
-   * showed.
+   * Closes the pages that a test opened. If the test failed, prints their texts, since a time-out alone does not tell
+   * what they showed.
    * @throws AssertionError if a page threw, or broke its security policy
    */
   async check(test: TestContext | SuiteContext | null = null): Promise<void> {
@@ -167,14 +164,14 @@ export class OpenedConsole {
       for (const page of passed ? [] : context.pages()) {
         console.error(page.url(), await page.locator('body').innerText());
       }
-      // A route that is still fetching would fail the test with the page that is gone.
+      // A route that is still fetching would fail the test when its page is closed.
       for (const page of context.pages()) await page.unrouteAll({ behavior: 'ignoreErrors' });
       await context.close();
     }
     assert.deepEqual(this.#complaints.splice(0), []);
   }
 
-  /** After a sign-out. */
+  /** Makes the next pages sign in again; to be called after a sign-out. */
   forgetSignIns(): void {
     this.#signedIn.clear();
   }
@@ -185,7 +182,7 @@ export class OpenedConsole {
     await this.#server.dispose();
   }
 
-  /** A request of a program. */
+  /** Sends a request as a program of the administrator. */
   async request(method: string, path: string, init: RequestInit = {}): Promise<Response> {
     const login = Buffer.from(`${ADMIN.user}:${ADMIN.password}`).toString('base64');
     const headers = {
@@ -226,9 +223,9 @@ export class OpenedConsole {
     return ((await response.json()) as { totalSize: number }).totalSize;
   }
 
-  /** What keeps people from using the page, by the rules of WCAG 2.2 AA. */
+  /** Violations of WCAG 2.2 AA on the page. */
   async violations(page: Page): Promise<string[]> {
-    // It stays while only the part of the address after `#` changes.
+    // axe stays loaded while only the part of the address after `#` changes.
     if (!(await page.evaluate('"axe" in window'))) await page.evaluate(await readFile(AXE, 'utf8'));
     const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'];
     const found = (await page.evaluate(

@@ -1,7 +1,7 @@
 import type { Page } from 'playwright-core';
 import type { OpenedConsole } from './opened.ts';
 
-/** What pictures of the console show: a small shop, with something wrong. */
+/** The data in pictures of the console: a small shop with a few problems. */
 
 const QUEUES = [
   'orders',
@@ -73,7 +73,7 @@ async function declare(
   });
 }
 
-/** A page, and what is on it when it shows all that it has. */
+/** A page, and the selectors of what it has when it is completely loaded. */
 export interface PicturedPage {
   readonly name: string;
   readonly where: string;
@@ -81,7 +81,7 @@ export interface PicturedPage {
   readonly content: readonly string[];
 }
 
-/** The pages, with an element that exists. */
+/** The pages; that of an element shows one that exists. */
 export async function pagesToShow(opened: OpenedConsole): Promise<readonly PicturedPage[]> {
   const reserved = await opened.request('GET', '/q/jobs/orders/elements?state=reserved&limit=1');
   const { elements } = (await reserved.json()) as { elements: { id: string }[] };
@@ -114,7 +114,7 @@ export async function pagesToShow(opened: OpenedConsole): Promise<readonly Pictu
   ];
 }
 
-/** Goes to a page, and waits until it shows all that it has. */
+/** Opens a page, and waits until it is completely loaded. */
 export async function show(
   opened: OpenedConsole,
   page: Page,

@@ -7,7 +7,7 @@ import type { Locator, Page } from 'playwright-core';
 import { until } from '../support/until.ts';
 import { ADMIN, MASKED, type OpenedConsole, READER } from './opened.ts';
 
-/** Inserts by a path that is sent as it is: `fetch` would remove its steps. */
+/** Inserts with a path that is sent unchanged: `fetch` would remove its dot segments. */
 async function insertRaw(url: string, path: string, body: string): Promise<void> {
   const auth = `${ADMIN.user}:${ADMIN.password}`;
   const call = request(url, { path, method: 'PUT', auth });
@@ -17,7 +17,7 @@ async function insertRaw(url: string, path: string, body: string): Promise<void>
   assert.equal(response.statusCode, 200);
 }
 
-/** What is done with a queue as a whole: its options, its export and import. */
+/** The pages of a queue and its elements: options, export and import, actions. */
 export function queuePages(opened: () => OpenedConsole): void {
   it('shows where the options of a queue come from, and changes them', async () => {
     await opened().insert('jobs', 'tuned', '1');
@@ -50,7 +50,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.equal(await look.getByRole('button', { name: 'Change …' }).count(), 0);
   });
 
-  it('does not overwrite options of a queue that somebody else has stored since the page was opened', async () => {
+  it('does not overwrite options of a queue that were stored elsewhere since the page was opened', async () => {
     await opened().insert('jobs', 'shared', '1');
     const page = await opened().page('#/q/jobs/shared/options');
     await page.getByRole('button', { name: 'Change …' }).click();
@@ -62,7 +62,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.deepEqual(((await response.json()) as { stored: object }).stored, { ttl: 60 });
   });
 
-  it('names the group that an element waits for, also if the stream has many', async () => {
+  it('names the group that an element waits for, even if the stream has many', async () => {
     const all = Array.from({ length: 12 }, (_, i) => `g${String(i).padStart(2, '0')}`);
     await opened().request('PUT', `/q/events/crowded?groups=${all.join(',')}`, { body: '1' });
     const put = await opened().request('PUT', '/q/events/crowded?groups=g11', { body: '2' });
@@ -71,7 +71,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByLabel('Groups that it waits for').getByRole('link', { name: 'g11' }).waitFor();
   });
 
-  it('sends no request for a queue whose name browsers take for a step in a path: it would take an element', async () => {
+  it('sends no request for a queue whose name browsers remove from paths, since it would take an element of another queue', async () => {
     await insertRaw(opened().server.url, '/q/N/.', '1');
     const others = ['status', 'elements', 'options', 'history', 'paused', 'export'];
     for (const queue of others) await opened().insert('N', queue, '1');
@@ -88,7 +88,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     }
   });
 
-  it('shows what was, and what will become, of an element', async () => {
+  it('shows past and future events of an element', async () => {
     await opened().insert('jobs', 'timed', '1', { 'x-ks-hdr-a': 'b' });
     await opened().fail('jobs', 'timed', 'smtp 421');
     const taken = await opened().request(
@@ -122,7 +122,10 @@ export function queuePages(opened: () => OpenedConsole): void {
     const ready = why.locator('p:not([data-before])', {
       hasText: 'It is ready, and no consumer is waiting.',
     });
-    /** A busy machine may show the element only when its state has ended: then the state must last longer. */
+    /**
+     * Waits until the page shows a state and then its end. On a busy machine the state may end before it is shown: then
+     * it is caused again and lasts longer.
+     */
     const see = async (state: Locator, cause: (seconds: number) => Promise<boolean>): Promise<void> => {
       for (let seconds = 3; ; seconds *= 2) {
         if (!(await cause(seconds))) continue;
@@ -142,7 +145,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await see(why.getByText('The lease ends in'), async (seconds) => {
       const taken = `/q/N/${queue}?reserve=true&lease=${seconds * 1000}`;
       await (await opened().request('GET', taken)).arrayBuffer();
-      // The sentence of before stays until the page has read the element; another one is another paragraph.
+      // The old sentence stays until the page has read the element; the new one is in another paragraph.
       await why.locator('p').evaluate((one) => one.setAttribute('data-before', ''));
       const read = page.waitForResponse('**/elements/*');
       await page.getByRole('button', { name: 'Reload' }).click();
@@ -150,7 +153,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     });
   });
 
-  it('says how many consumers wait if it lists the first of them', async () => {
+  it('says how many consumers wait if it lists only the first of them', async () => {
     let waiting = 201;
     for (let i = waiting; i > 0; i -= 1) {
       const end = (): void => {
@@ -167,7 +170,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     });
   });
 
-  it('shows options as they were set', async () => {
+  it('shows the exact values of options', async () => {
     await opened().insert('N', 'exact', '1');
     await opened().request('PUT', '/q/N/exact/options', {
       headers: { 'content-type': 'application/json' },
@@ -198,7 +201,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.locator('.saved', { hasText: 'two' }).waitFor({ state: 'attached' });
   });
 
-  it('shows of an element nothing of another group than the one of the address', async () => {
+  it('shows an element only for the group in the address', async () => {
     await opened().insert('events', 'grouped', '1');
     const taken = await opened().request('GET', '/q/events/grouped?group=billing');
     await taken.arrayBuffer();
@@ -210,7 +213,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.equal(await page.getByText('Why is it not delivered now?').count(), 0);
   });
 
-  /** The page of a dead letter, with the dialog that redrives it. */
+  /** Opens the page of a dead letter and its redrive dialog. */
   async function redriving(queue: string, reason: string): Promise<{ page: Page; id: string }> {
     await opened().insert('jobs', queue, '1');
     await opened().fail('jobs', queue, reason);
@@ -230,7 +233,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     return { page, id };
   }
 
-  it('says that a dead letter is still one while its redriving has not reached it', async () => {
+  it('shows a dead letter as such until its redrive has reached it', async () => {
     const { page, id } = await redriving('waited-for', 'smtp 455');
     const at = '2026-11-24T12:00:00.000Z';
     const json = {
@@ -257,7 +260,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await opened().request('DELETE', `/q/jobs/__deadletter__/${id}`);
   });
 
-  it('stays at a dead letter of which a redriving has changed nothing', async () => {
+  it('stays at a dead letter that a redrive has not changed', async () => {
     const { page, id } = await redriving('not-redriven', 'smtp 456');
     await opened().request('DELETE', `/q/jobs/__deadletter__/${id}`);
     await page.getByRole('button', { name: 'Redrive 1 element of __deadletter__' }).click();
@@ -267,7 +270,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByRole('alert').filter({ hasText: 'It was consumed, moved or removed' }).waitFor();
   });
 
-  it('tells those who see no bodies that an element is gone', async () => {
+  it('tells users who may not see bodies that an element is gone', async () => {
     const put = await opened().request('PUT', '/q/N/gone-unseen', { body: '1' });
     const { id } = (await put.json()) as { id: string };
     const page = await opened().page(`#/q/N/gone-unseen/e/${id}`, { who: MASKED });
@@ -278,7 +281,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.equal(await page.getByText('Why is it not delivered now?').count(), 0);
   });
 
-  it('watches what becomes of a dead letter that is redriven', async () => {
+  it('follows a dead letter after its redrive', async () => {
     const { page } = await redriving('retried', 'smtp 451');
     await page.getByRole('button', { name: 'Redrive 1 element of __deadletter__' }).click();
     await page.getByText('1 element of __deadletter__ redriven').waitFor();
@@ -292,14 +295,14 @@ export function queuePages(opened: () => OpenedConsole): void {
     await seen.filter({ hasText: 'and not a dead letter' }).waitFor();
   });
 
-  it('does not say that an element is gone while there are groups in which it was not looked for', async () => {
+  it('does not report an element as gone if there are groups in which it was not searched', async () => {
     const groups = Array.from({ length: 11 }, (_, i) => `g${i}`).join(',');
     await opened().request('PUT', `/q/events/many-groups?groups=${groups}`, { body: '1' });
     const page = await opened().page('#/q/events/many-groups/watch/none?dead=none');
     await page.getByText('It is not among the first').waitFor();
   });
 
-  it('says which groups of a stream an element waits for that another has finished', async () => {
+  it('says which groups of a stream an element still waits for after one has finished it', async () => {
     const put = await opened().request('PUT', '/q/events/signups', { body: '1' });
     const { id } = (await put.json()) as { id: string };
     await (await opened().request('GET', '/q/events/signups?group=billing')).arrayBuffer();
@@ -310,7 +313,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByText('Why is it not delivered now?').waitFor();
   });
 
-  it('keeps columns of choice and saved views of the list of queues', async () => {
+  it('remembers chosen columns and saved views of the list of queues', async () => {
     await opened().insert('N', 'viewed', '1');
     const page = await opened().page('#/queues?filter=viewed&sort=-ready');
     await page.getByRole('link', { name: 'viewed' }).waitFor();
@@ -335,7 +338,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('link', { name: 'Mine' }).count(), 0);
   });
 
-  it('exports a queue, and imports its file into another, which leaves out what is there', async () => {
+  it('exports a queue, and imports its file into another without repeating elements', async () => {
     for (const body of ['"a"', '"b"', '"c"']) await opened().insert('N', 'exported', body);
     const page = await opened().page('#/q/N/exported');
     await page.getByRole('button', { name: 'More of exported' }).click();
@@ -364,7 +367,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await dialog.getByText('0 elements imported; 3 elements skipped').waitFor();
   });
 
-  it('says that an import failed which a proxy answers with a page of its own', async () => {
+  it('reports an import as failed if a proxy answers it with a page of its own', async () => {
     const page = await opened().page('#/q/N/not-imported');
     await page.route('**/import', (route) => route.fulfill({ contentType: 'text/html', body: '<p>Sign in' }));
     await page.getByRole('button', { name: 'More of not-imported' }).click();
@@ -376,7 +379,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await dialog.getByRole('alert').filter({ hasText: 'JSON' }).waitFor();
   });
 
-  it('purges what waits and names its number, and the list shows no removed element', async () => {
+  it('purges ready elements after naming their number, and removes them from the list', async () => {
     for (const body of ['1', '2', '3']) await opened().insert('N', 'purged', body);
     const taken = await opened().request('GET', '/q/N/purged?reserve=true');
     await taken.arrayBuffer();
@@ -389,7 +392,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByText('All 1 that match').waitFor();
   });
 
-  it('deletes a queue on which calls wait only after it has said so', async () => {
+  it('deletes a queue on which calls wait only after a warning', async () => {
     await opened().insert('N', 'waited-on', '1');
     await (await opened().request('GET', '/q/N/waited-on')).arrayBuffer();
     const waiting = opened()
@@ -409,7 +412,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     assert.match(await waiting, /410/);
   });
 
-  it('shows that a queue is paused while nothing is refreshed', async () => {
+  it('shows that a queue was paused even while refreshing is paused', async () => {
     await opened().insert('N', 'unrefreshed', '1');
     const page = await opened().page('#/q/N/unrefreshed');
     await page.getByRole('button', { name: 'Refresh: Live' }).click();
@@ -422,14 +425,14 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Resume' }).waitFor();
   });
 
-  it('starts an action once, however often its button is pressed, and names where elements go', async () => {
+  it('starts an action once, however often its button is pressed, and names the target queue', async () => {
     await opened().insert('N', 'pressed', '1');
     const page = await opened().page('#/q/N/pressed');
     await page.getByRole('button', { name: 'Copy …' }).click();
     await page.getByLabel('To queue').fill('pressed-copy');
     await page.getByText('This queue does not exist yet').waitFor();
     const name = 'Copy 1 element of pressed to pressed-copy';
-    // Before the route, which would hold the count.
+    // Wait before the route is set, which would hold the count as well.
     await page.getByRole('button', { name, disabled: false }).waitFor();
     const { promise: mayStart, resolve: start } = Promise.withResolvers<void>();
     await page.route('**/operations', (route) => mayStart.then(() => route.continue()));

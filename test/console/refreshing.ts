@@ -37,7 +37,7 @@ export function refreshing(opened: () => OpenedConsole): void {
     });
     await page.clock.fastForward(50_000);
     assert.equal(reads, 0);
-    // A page that is still reading does not read again, but the next time.
+    // A page that is still reading skips this read, but not the next one.
     await until(async () => {
       await page.clock.fastForward(15_000);
       return reads > 0;
@@ -51,13 +51,13 @@ export function refreshing(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Refresh: Every 60 s' }).waitFor();
   });
 
-  it('asks for what a page shows before it follows all queues', async () => {
+  it('requests the data of a page before it connects to the events of all queues', async () => {
     const page = await opened().page('#/queues');
-    // The page itself asks for events after it has shown the queues.
+    // The page connects to the events after it has shown the queues.
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     const asked: string[] = [];
     page.on('request', (request) => {
-      // The page of before the reload may still sort its rows again.
+      // The page before the reload may still sort its rows again.
       if (request.isNavigationRequest()) asked.length = 0;
       const { pathname } = new URL(request.url());
       if (pathname === '/queues' || pathname === '/events') asked.push(pathname);
@@ -67,7 +67,7 @@ export function refreshing(opened: () => OpenedConsole): void {
     assert.deepEqual(asked.slice(0, 2), ['/queues', '/events']);
   });
 
-  it('counts what came while the tab was hidden as no rate', async () => {
+  it('does not count elements that arrived while the tab was hidden as a rate', async () => {
     await opened().insert('N', 'resting', '1');
     const page = await opened().page();
     const figure = (name: string): Locator =>
@@ -77,7 +77,7 @@ export function refreshing(opened: () => OpenedConsole): void {
     const rate = page.getByRole('link', { name: /^In (?!0 )/ });
     let ready = 1;
     do {
-      // What is inserted before the server has read the queue for the first time is part of the picture, and no rate.
+      // An element that is inserted before the server first reads the queue is part of the picture, and not of a rate.
       ready += 1;
       await opened().insert('N', 'resting', String(ready));
     } while (
@@ -102,7 +102,7 @@ export function refreshing(opened: () => OpenedConsole): void {
     await opened().request('DELETE', '/q/N/resting?force=1');
   });
 
-  it('shows how long ago something was by the clock of the server', async () => {
+  it('shows ages by the clock of the server', async () => {
     await opened().insert('N', 'clocks', '1');
     const page = await opened().page('#/q/N/clocks');
     for (const hours of [3, -3]) {
@@ -114,7 +114,7 @@ export function refreshing(opened: () => OpenedConsole): void {
     }
   });
 
-  it('shows all times in UTC if that is chosen, on a phone as well', async () => {
+  it('shows all times in UTC if that is chosen, in a narrow window as well', async () => {
     await opened().insert('N', 'zoned', '1');
     const page = await opened().page('#/q/N/zoned', { width: 390 });
     const moment = page.locator('table.rows time').first();
@@ -134,7 +134,7 @@ export function refreshing(opened: () => OpenedConsole): void {
  */
 export async function stopTime(page: Page): Promise<number> {
   let at = 0;
-  // It passes until it stops: on a busy machine it may have passed the moment at which it was to stop.
+  // Time passes until it is stopped: on a busy machine it may be past the moment at which it was to stop.
   for (let lead = 1_000; ; lead *= 2) {
     at = Number(await page.evaluate('Date.now()')) + lead;
     try {
@@ -146,7 +146,7 @@ export async function stopTime(page: Page): Promise<number> {
   }
 }
 
-/** As the browser tells a page in a tab that is not shown. */
+/** Tells the page that its tab is hidden or shown, as the browser does. */
 export async function setHidden(page: Page, isHidden: boolean): Promise<void> {
   await page.evaluate(
     `Object.defineProperty(document, 'hidden', { configurable: true, get: () => ${isHidden} });

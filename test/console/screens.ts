@@ -4,7 +4,7 @@ import { OpenedConsole } from './opened.ts';
 import { fill, pagesToShow, show } from './pictured.ts';
 
 /**
- * Pictures of every page in both themes at three widths, to be looked at. `npm run console:screens` writes them to
+ * Takes pictures of every page in both themes at three widths, for a review. `npm run console:screens` writes them to
  * `dist/screens`.
  */
 

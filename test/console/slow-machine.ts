@@ -4,22 +4,20 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Page } from 'playwright-core';
 import { type Random, seededRandom } from '../support/random.ts';
 
-/** A piece of a request or of a response is late by up to so much. */
+/** The maximum delay of a chunk of a request or response. */
 const MAX_LATE_MS = 400;
-/**
- * So long the browser, or this process with the server in it, is stopped, and so long is the time between two stops.
- */
+/** How long the browser, or this process with the server in it, is stopped, and the time between two stops. */
 const STOP_MS = [100, 500] as const;
 const BETWEEN_STOPS_MS = [500, 3_000] as const;
 /**
- * The browser computes for a page so many times as long. It spends that time, so that a larger number slows down
+ * The factor by which the browser slows down a page. It does so by busy waiting, so that a larger factor slows down
  * everything else as well.
  */
 const SLOWER = [1, 4] as const;
 
 /**
- * A machine that is busy with something else, and a network that is slow: responses are late, the browser and the
- * server stop at any moment. The tests of the console must pass whatever order of events this brings about.
+ * Simulates a busy machine and a slow network: responses are late, and the browser and the server stop at any moment.
+ * The tests of the console must pass in every order of events that this causes.
  */
 export class SlowMachine {
   readonly #random: Random;
@@ -44,7 +42,7 @@ export class SlowMachine {
     return machine;
   }
 
-  /** Of the server, for pages that are to be slow. */
+  /** The URL of the server for pages that are to be slow. */
   get url(): string {
     return `http://127.0.0.1:${(this.#proxy.address() as AddressInfo).port}`;
   }
@@ -60,7 +58,7 @@ export class SlowMachine {
     for (const socket of this.#sockets) socket.destroy();
   }
 
-  /** Each piece after the one before it. */
+  /** Forwards each chunk with a delay, in order. */
   #passLate(from: Socket, to: Socket): void {
     this.#sockets.add(from);
     from.setNoDelay(true);
@@ -89,7 +87,7 @@ export class SlowMachine {
     );
   }
 
-  /** All processes of it, or some: that of a page, or of the network. */
+  /** Stops all processes of the browser or some, such as that of a page or of the network. */
   #stopBrowser(ms: number): void {
     const all = browserProcesses();
     const stopped = this.#random.chance(0.5) ? all : all.filter(() => this.#random.chance(0.3));
@@ -100,14 +98,14 @@ export class SlowMachine {
   }
 }
 
-/** The process of a page may have ended. */
+/** Ignores a process that has ended, such as that of a closed page. */
 function signalTo(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal);
   } catch {}
 }
 
-/** Of the browser that this process has started. */
+/** The process ids of the browser that this process has started. */
 function browserProcesses(): readonly number[] {
   const parents = new Map<number, number>();
   const names = new Map<number, string>();

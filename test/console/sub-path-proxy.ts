@@ -8,9 +8,9 @@ import type { AddressInfo } from 'node:net';
  * What is not under the path is answered with 404.
  */
 export class SubPathProxy {
-  /** Of which paths of the server the connection breaks in the middle of a response. */
+  /** Whether the connection breaks in the middle of the response to a request for this path of the server. */
   breaks: (path: string) => boolean = () => false;
-  /** Whether the connection stays open instead, and nothing comes any more. */
+  /** Whether a broken connection stays open instead, and nothing more is sent on it. */
   isSilent = false;
   readonly #server: Server;
   readonly #path: string;
@@ -48,7 +48,7 @@ export class SubPathProxy {
     return proxy;
   }
 
-  /** Where it serves the root of the server, without a slash at the end. */
+  /** The URL at which it serves the root of the server, without a slash at the end. */
   get url(): string {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}${this.#path}`;
   }
