@@ -4,16 +4,16 @@ import { delayAfter } from '../../src/amqp/links.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import type { ModelDelivery } from '../contract/model.ts';
 import {
-  CODES,
+  ERROR_CODES,
   EVERY_QUEUE,
-  isRefusal,
-  KEPT_MS,
-  NUMBER,
+  isRejection,
+  MAX_TURNS,
+  NUMBER_HEADER,
   numberOf,
-  PATIENCE,
   refOf,
   type Sent,
   SessionWorld,
+  UNLIMITED_MS,
 } from '../session/model-world.ts';
 import { AmqpClient, type Got, type TestReceiver, type TestSender } from './client.ts';
 import type { AmqpNode } from './node.ts';
@@ -127,8 +127,8 @@ export class AmqpWorld extends SessionWorld<AmqpNode> {
     say(held.got, outcome);
     link.held = link.held.filter((other) => other !== held);
     const result = this.#carryOut(link, held, outcome);
-    if (isRefusal(result)) {
-      assert.equal((await link.receiver.ended())?.info.code, CODES[result]);
+    if (isRejection(result)) {
+      assert.equal((await link.receiver.ended())?.info.code, ERROR_CODES[result]);
       this.#over(one, link);
     }
     await this.settle();
@@ -188,7 +188,7 @@ export class AmqpWorld extends SessionWorld<AmqpNode> {
     const credit = links.reduce((sum, link) => sum + link.credit, 0);
     const due = this.paused.has(queue) ? [] : this.model.browse(queue, group, 'ready').slice(0, credit);
     const come = (): number => links.reduce((sum, { receiver }) => sum + receiver.inbox.length, 0);
-    for (let turn = 0; turn < PATIENCE && come() < due.length; turn += 1) await new Promise(setImmediate);
+    for (let turn = 0; turn < MAX_TURNS && come() < due.length; turn += 1) await new Promise(setImmediate);
     for (const expected of due) {
       const number = numberOf(expected);
       const link = links.find(({ receiver }) => receiver.inbox.some((got) => numberIn(got) === number));
@@ -207,7 +207,7 @@ export class AmqpWorld extends SessionWorld<AmqpNode> {
     const { queue, group, isPop, leaseMs } = link;
     assert.ok(got !== undefined);
     const id = String(got.message.message_annotations?.['x-opt-ks-id']);
-    const delivery = this.taken(queue, group, isPop ? null : (leaseMs ?? KEPT_MS), id);
+    const delivery = this.taken(queue, group, isPop ? null : (leaseMs ?? UNLIMITED_MS), id);
     link.credit -= 1;
     assert.ok(link.credit >= 0, 'no more comes than there is credit');
     checkMessage(delivery, got.message);
@@ -241,7 +241,7 @@ function addressOf({ ns, name }: QueueKey): string {
 }
 
 function numberIn({ message }: Got): string | undefined {
-  return message.application_properties?.[NUMBER];
+  return message.application_properties?.[NUMBER_HEADER];
 }
 
 function say({ delivery }: Got, outcome: OutcomeInModel): void {

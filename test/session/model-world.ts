@@ -25,21 +25,21 @@ const DEAD: QueueKey = { ns: 'jobs', name: 'dead' };
 export const EVERY_QUEUE: readonly QueueKey[] = [...QUEUES, DEAD];
 const DAY_MS = 24 * 3600 * 1000;
 /** Turns of the event loop after which the server must be idle. */
-export const PATIENCE = 5_000;
+export const MAX_TURNS = 5_000;
 /** The lease of an element whose consumer keeps renewing it never expires. */
-export const KEPT_MS = Number.POSITIVE_INFINITY;
+export const UNLIMITED_MS = Number.POSITIVE_INFINITY;
 /** Element header that identifies an element before the server returns its id. */
-export const NUMBER = 'n';
+export const NUMBER_HEADER = 'n';
 
 /** Error code on the wire for each rejection of the model. */
-export const CODES: Readonly<Record<string, string>> = {
+export const ERROR_CODES: Readonly<Record<string, string>> = {
   'not-found': 'element-not-found',
   'not-reserved': 'not-reserved',
   'lease-lost': 'lease-lost',
 };
 
-export function isRefusal(outcome: string): boolean {
-  return outcome in CODES;
+export function isRejection(outcome: string): boolean {
+  return outcome in ERROR_CODES;
 }
 
 /** An insert of a client. */
@@ -114,7 +114,7 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
   protected numbered(sent: Sent): { element: NewElement; headers: Record<string, string> } {
     const { queue, body, contentType, tries, delayMs, groups } = sent;
     this.numbers += 1;
-    const headers = { ...sent.headers, [NUMBER]: String(this.numbers) };
+    const headers = { ...sent.headers, [NUMBER_HEADER]: String(this.numbers) };
     const element = newElement({
       body: Buffer.from(body),
       contentType,
@@ -163,7 +163,7 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
       unexpected: [],
     };
     let shown: object = {};
-    for (let turn = 0; turn < PATIENCE; turn += 1) {
+    for (let turn = 0; turn < MAX_TURNS; turn += 1) {
       shown = await this.#shown(queue);
       if (JSON.stringify(shown) === JSON.stringify(expected)) return;
       await new Promise(setImmediate);
@@ -186,7 +186,7 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
 
 export function numberOf({ element }: ModelDelivery): string | undefined {
   const { headers } = element.content;
-  return headers[headers.lastIndexOf(NUMBER) + 1];
+  return headers[headers.lastIndexOf(NUMBER_HEADER) + 1];
 }
 
 export function refOf(held: {

@@ -244,8 +244,8 @@ describe('STOMP over WebSocket', () => {
   });
 
   for (const { maxMessageBytes, what, first } of [
-    { maxMessageBytes: 1_000_000, what: 'closes behind', first: 0x88 },
-    { maxMessageBytes: 8_000_000, what: 'reads, if messages may be that large,', first: 0x81 },
+    { maxMessageBytes: 1_000_000, what: 'closes after', first: 0x88 },
+    { maxMessageBytes: 8_000_000, what: 'accepts, if messages may be that large,', first: 0x81 },
   ]) {
     it(`${what} a message of 20,000 fragments`, async () => {
       await start({}, { maxMessageBytes });

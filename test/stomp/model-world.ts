@@ -3,15 +3,15 @@ import type { NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import type { ModelDelivery } from '../contract/model.ts';
 import {
-  CODES,
-  isRefusal,
-  KEPT_MS,
-  NUMBER,
+  ERROR_CODES,
+  isRejection,
+  MAX_TURNS,
+  NUMBER_HEADER,
   numberOf,
-  PATIENCE,
   refOf,
   type Sent,
   SessionWorld,
+  UNLIMITED_MS,
 } from '../session/model-world.ts';
 import { type ServerFrame, type StompVersion, show } from './client.ts';
 import { type AckMode, type HeldInModel, ModelSession, type SubscriptionInModel } from './model-session.ts';
@@ -101,7 +101,7 @@ export class StompWorld extends SessionWorld<StompNode> {
     });
     if (transaction === undefined) {
       const outcomes = this.#carryOut({ subscription, held, delayMs });
-      await this.#expect(session, refusal, outcomes.find(isRefusal) ?? null);
+      await this.#expect(session, refusal, outcomes.find(isRejection) ?? null);
     } else {
       assert.equal(refusal, null);
       for (const one of held) one.isClaimed = true;
@@ -164,7 +164,7 @@ export class StompWorld extends SessionWorld<StompNode> {
 
   /** Checks that the session continued, or ended with the ERROR of the model's outcome. */
   async #expect(session: ModelSession, refusal: string | null, outcome: string | null): Promise<void> {
-    assert.equal(refusal, outcome === null ? null : CODES[outcome]);
+    assert.equal(refusal, outcome === null ? null : ERROR_CODES[outcome]);
     if (outcome !== null) this.#ended(session);
   }
 
@@ -193,9 +193,9 @@ export class StompWorld extends SessionWorld<StompNode> {
     const all = settlements.flatMap(({ subscription, held }) => held.map((one) => ({ subscription, one })));
     const lost = all
       .map(({ subscription, one }) =>
-        this.model.extend(subscription.queue, refOf(one), subscription.leaseMs ?? KEPT_MS),
+        this.model.extend(subscription.queue, refOf(one), subscription.leaseMs ?? UNLIMITED_MS),
       )
-      .find(isRefusal);
+      .find(isRejection);
     if (lost !== undefined) {
       for (const { subscription, one } of all) {
         subscription.held = subscription.held.filter((other) => other !== one);
@@ -230,10 +230,10 @@ export class StompWorld extends SessionWorld<StompNode> {
       readers.flatMap(({ session, subscription }) =>
         session.inbox.filter(({ headers }) => headers.get('subscription') === subscription.id),
       );
-    for (let turn = 0; turn < PATIENCE && come().length < due.length; turn += 1) {
+    for (let turn = 0; turn < MAX_TURNS && come().length < due.length; turn += 1) {
       await new Promise(setImmediate);
     }
-    const frames = new Map(come().map((frame) => [frame.headers.get(`x-ks-hdr-${NUMBER}`), frame]));
+    const frames = new Map(come().map((frame) => [frame.headers.get(`x-ks-hdr-${NUMBER_HEADER}`), frame]));
     for (const expected of due) {
       const frame = frames.get(numberOf(expected));
       const reader = here.get(frame?.headers.get('subscription') ?? '');
@@ -247,7 +247,7 @@ export class StompWorld extends SessionWorld<StompNode> {
     const { queue, group, mode, leaseMs } = subscription;
     session.inbox = session.inbox.filter((one) => one !== frame);
     const id = frame.headers.get('message-id') ?? '';
-    const delivery = this.taken(queue, group, mode === 'auto' ? null : (leaseMs ?? KEPT_MS), id);
+    const delivery = this.taken(queue, group, mode === 'auto' ? null : (leaseMs ?? UNLIMITED_MS), id);
     checkFrame(delivery, frame);
     if (mode === 'auto') return;
     const key = session.keyOf(frame);
