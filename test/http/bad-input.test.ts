@@ -7,7 +7,7 @@ import { jsonOf } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 import { AUTHORIZATION, exchange, type RawAnswer, closingRequest as request } from './raw.ts';
 
-interface Refused {
+interface RejectedRequest {
   readonly what: string;
   readonly status: number;
   readonly code: string;
@@ -57,9 +57,9 @@ const NAMES: readonly (readonly [string, string])[] = [
 ];
 const MALFORMED = ['%', '%2', '%zz', '%FF', '%C0%AF', '%ED%A0%80', '%E2%98', '%u0041'];
 
-function parameterRows(): Refused[] {
-  const rows: Refused[] = [];
-  const refuse = (method: string, target: string, parameter: string, values: readonly string[]): void => {
+function parameterRows(): RejectedRequest[] {
+  const rows: RejectedRequest[] = [];
+  const reject = (method: string, target: string, parameter: string, values: readonly string[]): void => {
     for (const value of values) {
       rows.push({
         what: `${method} ${target}: ${parameter}=${JSON.stringify(value)}`,
@@ -86,44 +86,44 @@ function parameterRows(): Refused[] {
       });
     }
   };
-  refuse('PUT', '/q/N/bad', 'delay', [...SECONDS, '315360001']);
-  refuse('PUT', '/q/N/bad', 'mature', [...SECONDS, '1800000000000', '95617584000']);
-  refuse('POST', '/q/N/bad', 'tries', [...WHOLE, '1000001']);
-  refuse('PUT', '/q/events/bad', 'groups', ['', ',', 'a,,b', ' ', 'a\u0000', 'x'.repeat(65)]);
-  refuse('PUT', '/q/N/bad', 'groups', ['G1']);
-  refuse('POST', '/q/N/bad/elements', 'delay', [...SECONDS, '315360001']);
-  refuse('POST', '/q/N/bad/elements', 'mature', [...SECONDS, '1800000000000', '95617584000']);
-  refuse('POST', '/q/N/bad/elements', 'ttl', [...SECONDS, '0', '315360001']);
-  refuse('POST', '/q/N/bad/elements', 'tries', [...WHOLE, '1000001']);
-  refuse('POST', '/q/events/bad/elements', 'groups', ['', ',', 'a,,b', ' ', 'a\u0000', 'x'.repeat(65)]);
-  refuse('GET', '/q/N/bad', 'to', [...WHOLE, '315360000001']);
-  refuse('GET', '/q/N/bad', 'reserve', FLAGS);
-  refuse('GET', '/q/N/bad?reserve=1&to=0', 'lease', []);
-  refuse('GET', '/q/events/bad', 'group', ['', 'a,b', 'x'.repeat(65), '\u0007']);
-  refuse('GET', '/q/N/bad', 'group', ['G1']);
-  refuse('PATCH', '/q/N/bad/rollback/x', 'delay', [...WHOLE, '315360000001']);
-  refuse('PATCH', '/q/N/bad/extend/x', 'lease', [...WHOLE, '0', '315360000001']);
+  reject('PUT', '/q/N/bad', 'delay', [...SECONDS, '315360001']);
+  reject('PUT', '/q/N/bad', 'mature', [...SECONDS, '1800000000000', '95617584000']);
+  reject('POST', '/q/N/bad', 'tries', [...WHOLE, '1000001']);
+  reject('PUT', '/q/events/bad', 'groups', ['', ',', 'a,,b', ' ', 'a\u0000', 'x'.repeat(65)]);
+  reject('PUT', '/q/N/bad', 'groups', ['G1']);
+  reject('POST', '/q/N/bad/elements', 'delay', [...SECONDS, '315360001']);
+  reject('POST', '/q/N/bad/elements', 'mature', [...SECONDS, '1800000000000', '95617584000']);
+  reject('POST', '/q/N/bad/elements', 'ttl', [...SECONDS, '0', '315360001']);
+  reject('POST', '/q/N/bad/elements', 'tries', [...WHOLE, '1000001']);
+  reject('POST', '/q/events/bad/elements', 'groups', ['', ',', 'a,,b', ' ', 'a\u0000', 'x'.repeat(65)]);
+  reject('GET', '/q/N/bad', 'to', [...WHOLE, '315360000001']);
+  reject('GET', '/q/N/bad', 'reserve', FLAGS);
+  reject('GET', '/q/N/bad?reserve=1&to=0', 'lease', []);
+  reject('GET', '/q/events/bad', 'group', ['', 'a,b', 'x'.repeat(65), '\u0007']);
+  reject('GET', '/q/N/bad', 'group', ['G1']);
+  reject('PATCH', '/q/N/bad/rollback/x', 'delay', [...WHOLE, '315360000001']);
+  reject('PATCH', '/q/N/bad/extend/x', 'lease', [...WHOLE, '0', '315360000001']);
   for (const verb of ['commit', 'rollback', 'release', 'extend']) {
-    refuse('PATCH', `/q/N/bad/${verb}/x`, 'token', ['', 'a b', 'ü', 'x'.repeat(65)]);
-    refuse('PATCH', `/q/N/bad/${verb}/x`, 'group', ['', 'a,b']);
+    reject('PATCH', `/q/N/bad/${verb}/x`, 'token', ['', 'a b', 'ü', 'x'.repeat(65)]);
+    reject('PATCH', `/q/N/bad/${verb}/x`, 'group', ['', 'a,b']);
   }
   for (const flag of ['array', 'tree', 'reload']) {
-    refuse('GET', '/q', flag, FLAGS);
-    refuse('GET', '/q/N', flag, FLAGS);
-    refuse('GET', '/x', flag, FLAGS);
+    reject('GET', '/q', flag, FLAGS);
+    reject('GET', '/q/N', flag, FLAGS);
+    reject('GET', '/x', flag, FLAGS);
   }
-  refuse('DELETE', '/q/N/bad/elements', 'state', ['', 'waiting', 'READY', 'ready,scheduled']);
-  refuse('GET', '/q/N/bad/elements', 'state', ['', 'waiting', 'READY', 'ready,scheduled']);
-  refuse('GET', '/q/N/bad/elements', 'limit', [...WHOLE, '0', '1001']);
-  refuse('GET', '/q/N/bad/elements', 'body', ['', 'all', 'FULL']);
-  refuse('GET', '/q/N/bad/elements', 'after', ['', 'a b', 'ü', 'x'.repeat(129)]);
-  refuse('GET', '/q/N/bad/elements', 'where', ['', 'env =>', 'env.msg..x', 'x'.repeat(8193)]);
-  refuse('GET', '/q/N/bad/elements', 'group', ['G1']);
-  refuse('GET', '/q/events/bad/elements', 'group', ['', 'a,b']);
-  refuse('GET', '/q/events/bad/elements/x', 'group', ['', 'a,b']);
-  refuse('GET', '/operations', 'state', ['', 'gone']);
-  refuse('GET', '/q/events/bad/status', 'group', ['', 'a,b']);
-  refuse('GET', '/events', 'kinds', ['', ',', 'queus', 'QUEUES', 'queues,', 'queues nodes', '*']);
+  reject('DELETE', '/q/N/bad/elements', 'state', ['', 'waiting', 'READY', 'ready,scheduled']);
+  reject('GET', '/q/N/bad/elements', 'state', ['', 'waiting', 'READY', 'ready,scheduled']);
+  reject('GET', '/q/N/bad/elements', 'limit', [...WHOLE, '0', '1001']);
+  reject('GET', '/q/N/bad/elements', 'body', ['', 'all', 'FULL']);
+  reject('GET', '/q/N/bad/elements', 'after', ['', 'a b', 'ü', 'x'.repeat(129)]);
+  reject('GET', '/q/N/bad/elements', 'where', ['', 'env =>', 'env.msg..x', 'x'.repeat(8193)]);
+  reject('GET', '/q/N/bad/elements', 'group', ['G1']);
+  reject('GET', '/q/events/bad/elements', 'group', ['', 'a,b']);
+  reject('GET', '/q/events/bad/elements/x', 'group', ['', 'a,b']);
+  reject('GET', '/operations', 'state', ['', 'gone']);
+  reject('GET', '/q/events/bad/status', 'group', ['', 'a,b']);
+  reject('GET', '/events', 'kinds', ['', ',', 'queus', 'QUEUES', 'queues,', 'queues nodes', '*']);
   return rows.map((row) => ({ ...row, bytes: fixQuery(row.bytes) }));
 }
 
@@ -136,8 +136,8 @@ function fixQuery(bytes: Buffer): Buffer {
   return Buffer.from(text.replace(line, `${parts[0]}?${parts.slice(1).join('&')}`), 'latin1');
 }
 
-function nameRows(): Refused[] {
-  const rows: Refused[] = [];
+function nameRows(): RejectedRequest[] {
+  const rows: RejectedRequest[] = [];
   for (const [name, what] of NAMES) {
     for (const [method, target, parameter] of [
       ['PUT', `/q/N/${name}`, 'queue'],
@@ -208,8 +208,12 @@ function nameRows(): Refused[] {
   return rows;
 }
 
-function headerRows(): Refused[] {
-  const put = (what: string, headers: readonly string[], rest: Partial<Refused>): Refused => ({
+function headerRows(): RejectedRequest[] {
+  const put = (
+    what: string,
+    headers: readonly string[],
+    rest: Partial<RejectedRequest>,
+  ): RejectedRequest => ({
     what,
     status: 400,
     code: 'invalid-header',

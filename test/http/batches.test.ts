@@ -451,7 +451,7 @@ describe('Insert many: request bodies', () => {
   const harness = sharedHarness({ http: { batchCount: 20, batchBytes: 65_536, bodyLimit: 1000 } });
 
   /** Asserts that a request is rejected and stores nothing; returns its problem. */
-  async function refused(send: (client: QueueClient, queue: string) => Promise<Answer>, status = 400) {
+  async function rejected(send: (client: QueueClient, queue: string) => Promise<Answer>, status = 400) {
     const client = harness().client();
     const queue = harness().queue();
     const answer = problem(await send(client, queue), status);
@@ -460,7 +460,7 @@ describe('Insert many: request bodies', () => {
   }
 
   const line = (given: object | string, status = 400) =>
-    refused(
+    rejected(
       (client, queue) => client.insertLines('N', queue, [{ text: 'good' }, given, { text: 'good' }]),
       status,
     );
@@ -533,7 +533,7 @@ describe('Insert many: request bodies', () => {
       Buffer.from([0xff]),
       Buffer.from('"}\n'),
     ]);
-    const answer = await refused((client, queue) =>
+    const answer = await rejected((client, queue) =>
       client.insertMany('N', queue, body, 'application/x-ndjson'),
     );
     assert.deepEqual(
@@ -545,7 +545,7 @@ describe('Insert many: request bodies', () => {
   it('blank lines count in the line number of an error', async () => {
     const blank = ' \r\n\t\n\n'.repeat(1_000);
     const body = `${blank}  {"text":"a"} \r\n${blank} {`;
-    const answer = await refused((client, queue) =>
+    const answer = await rejected((client, queue) =>
       client.insertMany('N', queue, body, 'application/x-ndjson'),
     );
     assert.deepEqual([answer.code, answer.line], ['invalid-body', 6_002]);
@@ -558,9 +558,12 @@ describe('Insert many: request bodies', () => {
 
   it('a batch with one element or one byte too many is rejected', async () => {
     const lines = Array.from({ length: 21 }, () => ({ text: 'a' }));
-    const count = await refused((client, queue) => client.insertLines('N', queue, lines), 413);
+    const count = await rejected((client, queue) => client.insertLines('N', queue, lines), 413);
     assert.deepEqual([count.code, count.line, count.limit], ['body-too-large', 21, 20]);
-    const large = await refused((client, queue) => client.insertLines('N', queue, ['x'.repeat(65_536)]), 413);
+    const large = await rejected(
+      (client, queue) => client.insertLines('N', queue, ['x'.repeat(65_536)]),
+      413,
+    );
     assert.deepEqual([large.code, large.limit], ['body-too-large', 65_536]);
   });
 
@@ -642,7 +645,7 @@ describe('Insert many: request bodies', () => {
       [{ 'content-type': `multipart/mixed; boundary=${'x'.repeat(71)}` }, 'content-type'],
     ] as const;
     for (const [headers, parameter] of rows) {
-      const answer = await refused((client, queue) =>
+      const answer = await rejected((client, queue) =>
         client.insertLines('N', queue, [{ text: 'a' }], { headers }),
       );
       assert.deepEqual([answer.code, answer.parameter], ['invalid-header', parameter]);
@@ -651,13 +654,13 @@ describe('Insert many: request bodies', () => {
 
   it('a request key cannot be combined with element keys', async () => {
     const headers = { 'idempotency-key': 'k' };
-    const line = await refused((client, queue) =>
+    const line = await rejected((client, queue) =>
       client.insertLines('N', queue, [{ text: 'a' }, { text: 'b', key: 'own' }], { headers }),
     );
     assert.deepEqual([line.code, line.parameter, line.line], ['invalid-parameter', 'key', 2]);
     assert.match(line.detail, /^Line 2: key "own" cannot be given in addition/);
     const body = multipart(['idempotency-key: own\r\n', 'a']);
-    const part = await refused((client, queue) => client.insertMany('N', queue, body, TYPE, { headers }));
+    const part = await rejected((client, queue) => client.insertMany('N', queue, body, TYPE, { headers }));
     assert.deepEqual([part.code, part.parameter, part.part], ['invalid-parameter', 'idempotency-key', 1]);
   });
 
@@ -699,7 +702,7 @@ describe('Insert many: request bodies', () => {
     ];
     for (const [headers, detail] of rows) {
       const body = multipart(['', 'a'], [headers, 'b']);
-      const answer = await refused((client, queue) => client.insertMany('N', queue, body, TYPE));
+      const answer = await rejected((client, queue) => client.insertMany('N', queue, body, TYPE));
       assert.equal(answer.part, 2, headers);
       assert.match(answer.detail, detail);
     }
@@ -715,7 +718,7 @@ describe('Insert many: request bodies', () => {
       whole.replaceAll('\r\n', '\n'),
     ];
     for (const body of bodies) {
-      const answer = await refused((client, queue) => client.insertMany('N', queue, body, TYPE));
+      const answer = await rejected((client, queue) => client.insertMany('N', queue, body, TYPE));
       assert.equal(answer.code, 'invalid-body', JSON.stringify(body));
     }
   });

@@ -419,9 +419,9 @@ describe('GET /events', () => {
     withEvents(
       async (events) => {
         const own = [await events.complete(), await events.complete()];
-        const refused = await events.harness.client().request('GET', '/events');
-        assert.deepEqual([refused.status, codeOf(refused)], [429, 'too-many-subscribers']);
-        assert.equal(refused.headers['retry-after'], '5');
+        const rejected = await events.harness.client().request('GET', '/events');
+        assert.deepEqual([rejected.status, codeOf(rejected)], [429, 'too-many-subscribers']);
+        assert.equal(rejected.headers['retry-after'], '5');
         await events.complete({ credentials: 'reader:pw' });
         const beyond = await events.harness.client('reader:pw').request('GET', '/events');
         assert.deepEqual([beyond.status, codeOf(beyond)], [429, 'too-many-subscribers']);
@@ -555,8 +555,8 @@ describe('GET /events', () => {
         const { headers } = await listener.opened;
         assert.equal(headers['access-control-allow-origin'], origin);
         const other = { origin: 'https://evil.example' };
-        const refused = await events.harness.client().request('GET', '/events', { headers: other });
-        assert.deepEqual([refused.status, codeOf(refused)], [403, 'forbidden-origin']);
+        const rejected = await events.harness.client().request('GET', '/events', { headers: other });
+        assert.deepEqual([rejected.status, codeOf(rejected)], [403, 'forbidden-origin']);
         const nobody = await events.harness.client(null).request('GET', '/events');
         assert.equal(nobody.status, 401);
       },

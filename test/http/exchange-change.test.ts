@@ -88,8 +88,8 @@ describe('PUT /x/:id with If-Match', () => {
     await x.create();
     const { version } = await x.record();
     for (const wrong of ['"other"', `W/"${version}"`, 'a, b']) {
-      const refused = await change(x, selected(x, 'env => 1'), wrong);
-      assert.deepEqual([refused.status, codeOf(refused)], [412, 'precondition-failed'], wrong);
+      const rejected = await change(x, selected(x, 'env => 1'), wrong);
+      assert.deepEqual([rejected.status, codeOf(rejected)], [412, 'precondition-failed'], wrong);
     }
     assert.equal((await x.record()).version, version);
     assert.equal((await change(x, {}, `"other", "${version}"`)).status, 201);
@@ -115,8 +115,8 @@ describe('PUT /x/:id with If-Match', () => {
       [{ dst: [] }, 'invalid-parameter'],
       [{ src: { ns: 'Z', queue: 'q' } }, 'invalid-parameter'],
     ] as const) {
-      const refused = await change(x, declared, version);
-      assert.deepEqual([refused.status, codeOf(refused)], [400, code]);
+      const rejected = await change(x, declared, version);
+      assert.deepEqual([rejected.status, codeOf(rejected)], [400, code]);
     }
     assert.equal((await x.record()).version, version);
   });

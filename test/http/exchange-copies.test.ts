@@ -23,9 +23,9 @@ describe('Copies of an element', () => {
   it('to a destination listed twice without a selector are rejected by create and dry run, with the path', async () => {
     const x = fresh();
     const to = { ns: 'M', queue: x.dst };
-    const refused = await x.create({ dst: [to, { ns: 'M', queue: 'other' }, to] });
-    assert.deepEqual([refused.status, codeOf(refused)], [400, 'invalid-parameter']);
-    const { parameter, detail } = jsonOf<{ parameter: string; detail: string }>(refused);
+    const rejected = await x.create({ dst: [to, { ns: 'M', queue: 'other' }, to] });
+    assert.deepEqual([rejected.status, codeOf(rejected)], [400, 'invalid-parameter']);
+    const { parameter, detail } = jsonOf<{ parameter: string; detail: string }>(rejected);
     assert.equal(parameter, 'dst[2]');
     assert.match(detail, new RegExp(`dst\\[2\\] is queue "${x.dst}" of namespace "M", as dst\\[0\\] is`));
     const body = JSON.stringify({ declaration: x.declaration({ dst: [to, to] }) });

@@ -8,10 +8,10 @@ import type { Answer } from '../support/http-client.ts';
 import { codeOf, Names } from './exchange-names.ts';
 import { sharedHarness } from './harness.ts';
 
-const MOST = 3;
+const MAX_EXCHANGES = 3;
 
 describe('The number of exchanges that read from a namespace', () => {
-  const harness = sharedHarness({ namespaces: [plain('N'), plain('M')], maxExchanges: MOST });
+  const harness = sharedHarness({ namespaces: [plain('N'), plain('M')], maxExchanges: MAX_EXCHANGES });
   const fresh = (): Names => new Names(harness());
   const remove = async (...made: readonly Names[]): Promise<void> => {
     for (const { client, id } of made) {
@@ -21,15 +21,15 @@ describe('The number of exchanges that read from a namespace', () => {
   const outcome = (answer: Answer): string => (answer.status === 201 ? 'made' : codeOf(answer));
 
   it('is limited: a create beyond the limit is rejected and stores nothing, until another exchange is deleted', async () => {
-    const made = Array.from({ length: MOST }, fresh);
+    const made = Array.from({ length: MAX_EXCHANGES }, fresh);
     for (const x of made) assert.equal((await x.create()).status, 201);
     const late = fresh();
-    const refused = await late.create();
-    assert.deepEqual([refused.status, codeOf(refused)], [507, 'too-many-exchanges']);
+    const rejected = await late.create();
+    assert.deepEqual([rejected.status, codeOf(rejected)], [507, 'too-many-exchanges']);
     assert.equal((await late.client.request('GET', `/x/${late.id}`)).status, 404);
     assert.equal(await harness().opened.engine.definitions.get('exchange', late.id), null);
     const again = await Promise.all(made.map((x) => x.create()));
-    assert.deepEqual(again.map(outcome), Array(MOST).fill('made'));
+    assert.deepEqual(again.map(outcome), Array(MAX_EXCHANGES).fill('made'));
     const elsewhere = fresh();
     assert.equal((await elsewhere.create({ src: { ns: 'M', queue: elsewhere.src } })).status, 201);
     await remove(...made.splice(0, 1));
@@ -38,10 +38,10 @@ describe('The number of exchanges that read from a namespace', () => {
   });
 
   it('is limited for concurrent creates', async () => {
-    const all = Array.from({ length: MOST + 4 }, fresh);
+    const all = Array.from({ length: MAX_EXCHANGES + 4 }, fresh);
     const answers = await Promise.all(all.map((x) => x.create()));
     assert.deepEqual(answers.map(outcome).sort(), [
-      ...Array(MOST).fill('made'),
+      ...Array(MAX_EXCHANGES).fill('made'),
       ...Array(4).fill('too-many-exchanges'),
     ]);
     await remove(...all.filter((_, i) => answers[i]?.status === 201));
@@ -52,12 +52,12 @@ describe('The number of exchanges that read from a namespace', () => {
     const put = definitions.put.bind(definitions);
     definitions.put = () => Promise.reject(new Error('planted'));
     try {
-      for (let i = 0; i < MOST; i += 1)
+      for (let i = 0; i < MAX_EXCHANGES; i += 1)
         await assert.rejects(harness().exchanges.create(`f${i}`, parsed(fresh())));
     } finally {
       definitions.put = put;
     }
-    const made = Array.from({ length: MOST }, fresh);
+    const made = Array.from({ length: MAX_EXCHANGES }, fresh);
     for (const x of made) assert.equal((await x.create()).status, 201);
     await remove(...made);
   });
@@ -65,8 +65,14 @@ describe('The number of exchanges that read from a namespace', () => {
   it('may exceed the limit for stored and configured exchanges, which all run', async () => {
     const { engine, clock } = harness().opened;
     const sandbox = patientSandbox(clock);
-    const namespaces = [plain('N'), plain('M')].map((policy) => ({ policy, engine, maxExchanges: MOST }));
-    const configured = new Map(Array.from({ length: MOST + 2 }, fresh).map((x) => [x.id, parsed(x)]));
+    const namespaces = [plain('N'), plain('M')].map((policy) => ({
+      policy,
+      engine,
+      maxExchanges: MAX_EXCHANGES,
+    }));
+    const configured = new Map(
+      Array.from({ length: MAX_EXCHANGES + 2 }, fresh).map((x) => [x.id, parsed(x)]),
+    );
     const node = await new ExchangeNode(namespaces, clock, sandbox, { configured }).start();
     try {
       await harness().exchanges.reload();

@@ -46,8 +46,8 @@ describe('An exchange that this node does not run', () => {
   it('is not stored if its create is rejected', async () => {
     const x = new Names(harness());
     await fill('M');
-    const refused = await x.create();
-    assert.deepEqual([refused.status, codeOf(refused)], [507, 'too-many-queues']);
+    const rejected = await x.create();
+    assert.deepEqual([rejected.status, codeOf(rejected)], [507, 'too-many-queues']);
     assert.equal(await stored(x.id), null);
     assert.equal((await x.create({ dst: [{ ns: 'M', queue: 'full 0' }] })).status, 201);
     assert.equal((await x.record()).stopped, null);

@@ -103,10 +103,10 @@ describe('POST /x/:id/test', () => {
   it('tests the declaration in the body, if given, instead of the stored one', async () => {
     const x = fresh();
     const declaration = x.declaration({ dst: [{ ns: 'M', queue: x.dst, selector: 'throw 1' }] });
-    const refused = await x.client.request('POST', `/x/${x.id}/test`, {
+    const rejected = await x.client.request('POST', `/x/${x.id}/test`, {
       body: JSON.stringify({ declaration }),
     });
-    assert.equal(codeOf(refused), 'invalid-body');
+    assert.equal(codeOf(rejected), 'invalid-body');
     const failing = x.declaration({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => env.no.thing' }] });
     const answer = await x.client.request('POST', `/x/${x.id}/test`, {
       body: JSON.stringify({ declaration: failing }),
@@ -164,12 +164,12 @@ describe('POST /x/:id/test', () => {
     parameter: string,
     credentials?: string,
   ][] = [
-    ['no object', () => 'x', 'declaration'],
-    ['null', () => null, 'declaration'],
+    ['a string as its value', () => 'x', 'declaration'],
+    ['null as its value', () => null, 'declaration'],
     ['no source queue', (x) => x.declaration({ src: { ns: 'N' } }), 'declaration.src.queue'],
     ['an empty name', (x) => x.declaration({ src: { ns: 'N', queue: '' } }), 'declaration.src.queue'],
     ['no destination', (x) => x.declaration({ dst: [] }), 'declaration.dst'],
-    ['a strange option', (x) => x.declaration({ consumer: { a: 1 } }), 'declaration.consumer.a'],
+    ['an unknown option', (x) => x.declaration({ consumer: { a: 1 } }), 'declaration.consumer.a'],
     [
       'a misspelt selector',
       (x) => x.declaration({ dst: [{ ns: 'M', queue: 'q', selectr: 'false' }] }),
@@ -199,8 +199,8 @@ describe('POST /x/:id/test', () => {
       const body = JSON.stringify({ declaration: declaration(x) });
       const answer = await harness().client(credentials).request('POST', `/x/${x.id}/test`, { body });
       assert.equal(answer.status, 400);
-      const refused = jsonOf<{ parameter: string; detail: string }>(answer);
-      assert.equal(refused.parameter, parameter);
+      const rejected = jsonOf<{ parameter: string; detail: string }>(answer);
+      assert.equal(rejected.parameter, parameter);
     });
   }
 });

@@ -61,8 +61,8 @@ describe('HTTP interface of exchanges', () => {
 
     const bad: [what: string, change: Record<string, unknown> | string, code: string, parameter?: string][] =
       [
-        ['a body that is no JSON', '{', 'invalid-body'],
-        ['a body that is no object', '[]', 'invalid-parameter', ''],
+        ['a body that is not JSON', '{', 'invalid-body'],
+        ['a body that is not an object', '[]', 'invalid-parameter', ''],
         ['no src', { src: undefined }, 'invalid-parameter', 'src'],
         ['src without queue', { src: { ns: 'N' } }, 'invalid-parameter', 'src.queue'],
         ['an empty queue name', { src: { ns: 'N', queue: '' } }, 'invalid-name', 'src.queue'],
@@ -75,9 +75,9 @@ describe('HTTP interface of exchanges', () => {
         ],
         ['no dst', { dst: undefined }, 'invalid-parameter', 'dst'],
         ['an empty dst', { dst: [] }, 'invalid-parameter', 'dst'],
-        ['dst that is no array', { dst: {} }, 'invalid-parameter', 'dst'],
+        ['dst that is not an array', { dst: {} }, 'invalid-parameter', 'dst'],
         [
-          'a selector that is no string',
+          'a selector that is not a string',
           { dst: [{ ns: 'N', queue: 'q', selector: 1 }] },
           'invalid-parameter',
           'dst[0].selector',
@@ -110,7 +110,7 @@ describe('HTTP interface of exchanges', () => {
         ['an unknown member', { destination: [] }, 'invalid-parameter', 'destination'],
         ['a member named __proto__', `{"__proto__":{}}`, 'invalid-parameter', '__proto__'],
         [
-          'a member that is no plain word',
+          'a member name with spaces and control characters',
           { src: { ns: 'N', queue: 'q', ['x y\n'.repeat(40)]: 1 } },
           'invalid-parameter',
           `src["${'x y\\n'.repeat(16)}"…]`,
@@ -120,7 +120,7 @@ describe('HTTP interface of exchanges', () => {
         ['parallel 17', { consumer: { parallel: 17 } }, 'invalid-parameter', 'consumer.parallel'],
         ['wsize 1.5', { consumer: { wsize: 1.5 } }, 'invalid-parameter', 'consumer.wsize'],
         ['wsize 65537', { consumer: { wsize: 65_537 } }, 'invalid-parameter', 'consumer.wsize'],
-        ['reserve as text', { consumer: { reserve: 'yes' } }, 'invalid-parameter', 'consumer.reserve'],
+        ['reserve as a string', { consumer: { reserve: 'yes' } }, 'invalid-parameter', 'consumer.reserve'],
       ];
     for (const [what, change, code, parameter] of bad) {
       it(`rejects ${what} with 400 and names the field`, async () => {

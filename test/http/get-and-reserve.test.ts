@@ -227,10 +227,10 @@ describe('Get and reserve, limits', () => {
     const queue = harness().queue();
     const waiting = Array.from({ length: 100 }, () => client.get('N', queue, { tid: 't' }));
     await harness().waiting(100);
-    const refused = await client.get('N', queue);
-    assert.equal(refused.status, 429);
-    assert.equal(headerOf(refused, 'retry-after'), '1');
-    assert.equal(jsonOf<{ code: string }>(refused).code, 'too-many-consumers');
+    const rejected = await client.get('N', queue);
+    assert.equal(rejected.status, 429);
+    assert.equal(headerOf(rejected, 'retry-after'), '1');
+    assert.equal(jsonOf<{ code: string }>(rejected).code, 'too-many-consumers');
     await client.cancel('N', queue, 't');
     for (const answer of await Promise.all(waiting)) assert.equal(answer.status, 410);
   });

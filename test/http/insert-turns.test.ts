@@ -8,7 +8,7 @@ import { sharedHarness } from './harness.ts';
 const USERS = ['test1', 'flood', 'second'].map((name) => ({ name, password: name, rights: null }));
 const BODY = 'x'.repeat(1_000_000);
 /** The bytes that one user may have at the engine, plus one element. */
-const MOST_BYTES = 6_000_000;
+const MAX_BYTES = 6_000_000;
 
 describe('Inserts of several users', () => {
   const harness = sharedHarness({ users: USERS });
@@ -29,14 +29,14 @@ describe('Inserts of several users', () => {
     const flooding = Array.from({ length: 40 }, () => flood.insert('N', 'flooded', BODY));
     await until(() => held.total >= 4_000_000);
     await letServerRead(honest);
-    assert.ok(held.total < MOST_BYTES, `${held.total} bytes of one user are at the engine`);
+    assert.ok(held.total < MAX_BYTES, `${held.total} bytes of one user are at the engine`);
     const inserted = honest.insert('N', 'honest', 'small');
     const many = second.request('POST', '/q/N/second/elements', {
       body: `${JSON.stringify({ text: BODY.slice(0, 900_000) })}\n`,
       headers: { 'content-type': 'application/x-ndjson' },
     });
     await until(() => held.bytes.has('honest') && held.bytes.has('second'));
-    assert.ok(held.total < MOST_BYTES + 1_000_000, `${held.total} bytes are at the engine`);
+    assert.ok(held.total < MAX_BYTES + 1_000_000, `${held.total} bytes are at the engine`);
     held.release();
     const answers = await Promise.all([inserted, many, ...flooding]);
     assert.deepEqual(

@@ -100,7 +100,7 @@ describe('Expect: 100-continue', () => {
     assert.equal(second?.status, 200);
   });
 
-  const refused: readonly (readonly [string, number, Buffer])[] = [
+  const rejected: readonly (readonly [string, number, Buffer])[] = [
     ['a body over the limit', 413, put('Content-Length: 1001', 'Expect: 100-continue')],
     ['another expectation', 417, put('Content-Length: 1', 'Expect: tea', 'Connection: close')],
     [
@@ -120,7 +120,7 @@ describe('Expect: 100-continue', () => {
       ]),
     ],
   ];
-  for (const [what, status, bytes] of refused) {
+  for (const [what, status, bytes] of rejected) {
     it(`is answered with ${status} for ${what}, and the connection ends`, async () => {
       const answers = await exchange(harness().port, bytes);
       assert.deepEqual(
@@ -150,11 +150,11 @@ describe('Requests that take too long to arrive', () => {
   });
 
   const slow: readonly (readonly [string, Buffer | string])[] = [
-    ['one that never begins', ''],
-    ['one whose headers never end', 'GET /q HTTP/1.1\r\nHost: test\r\n'],
-    ['one whose body never comes', put('Content-Length: 10')],
+    ['a connection without a request', ''],
+    ['a request whose headers never end', 'GET /q HTTP/1.1\r\nHost: test\r\n'],
+    ['a request whose body never comes', put('Content-Length: 10')],
     [
-      'one whose chunks never end',
+      'a request whose chunks never end',
       Buffer.concat([put('Transfer-Encoding: chunked'), Buffer.from('1\r\na\r\n')]),
     ],
   ];

@@ -4,12 +4,12 @@ import { describe, it } from 'node:test';
 import { HttpRequest } from '../../src/http/request.ts';
 
 class Reader {
-  readonly heard: (Buffer | 'too large')[] = [];
+  readonly received: (Buffer | 'too large')[] = [];
   bodyEnded(body: Buffer): void {
-    this.heard.push(body);
+    this.received.push(body);
   }
   bodyTooLarge(): void {
-    this.heard.push('too large');
+    this.received.push('too large');
   }
 }
 
@@ -34,7 +34,7 @@ describe('The body of a request', () => {
         return true;
       });
       for (const step of steps) assert.equal(step(), true);
-      assert.deepEqual(reader.heard, [Buffer.from('abcd')]);
+      assert.deepEqual(reader.received, [Buffer.from('abcd')]);
     }
   });
 
@@ -45,11 +45,11 @@ describe('The body of a request', () => {
     request.claim(3, reader);
     request.push(one);
     request.push(null);
-    assert.equal(reader.heard[0], one);
+    assert.equal(reader.received[0], one);
     const empty = requestOn();
     empty.claim(0, reader);
     empty.push(null);
-    assert.deepEqual(reader.heard[1], Buffer.alloc(0));
+    assert.deepEqual(reader.received[1], Buffer.alloc(0));
   });
 
   it('over the limit is reported once, as soon as it is known, and discarded', () => {
@@ -57,17 +57,17 @@ describe('The body of a request', () => {
     const reader = new Reader();
     late.claim(3, reader);
     late.push(piece(3));
-    assert.deepEqual(reader.heard, []);
+    assert.deepEqual(reader.received, []);
     late.push(piece(1));
     late.push(piece(1));
     late.push(null);
-    assert.deepEqual(reader.heard, ['too large']);
+    assert.deepEqual(reader.received, ['too large']);
     const early = requestOn();
     const other = new Reader();
     early.push(piece(4));
     early.push(null);
     early.claim(3, other);
-    assert.deepEqual(other.heard, ['too large']);
+    assert.deepEqual(other.received, ['too large']);
   });
 
   it('that is not claimed yet pauses the socket after 64 KiB, until it is claimed or discarded', () => {
@@ -100,6 +100,6 @@ describe('The body of a request', () => {
     request.push(piece(1));
     assert.equal(socket.destroyed, true);
     request.push(null);
-    assert.deepEqual(reader.heard, []);
+    assert.deepEqual(reader.received, []);
   });
 });

@@ -18,7 +18,7 @@ const DEAD: QueueKey = { ns: 'jobs', name: 'dead' };
 const EVERY_QUEUE = [...QUEUES, DEAD];
 const DAY_MS = 24 * 3600 * 1000;
 /** Turns of the event loop after which the server must be idle. */
-const PATIENCE = 5_000;
+const MAX_TURNS = 5_000;
 
 /** A get that waits both in the model and at the server. */
 interface Waiting {
@@ -253,7 +253,7 @@ export class HttpWorld {
       waiting: this.#waiting.filter((who) => who.queue === queue).map(({ tid }) => tid),
     };
     let shown: object = {};
-    for (let turn = 0; turn < PATIENCE; turn += 1) {
+    for (let turn = 0; turn < MAX_TURNS; turn += 1) {
       shown = await this.#shown(queue);
       if (JSON.stringify(shown) === JSON.stringify(expected)) return;
       await new Promise(setImmediate);

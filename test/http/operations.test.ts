@@ -173,13 +173,17 @@ describe('Bulk operations over HTTP', () => {
   const good = { action: 'move', source: { ns: 'N', queue: 'q' }, to: { ns: 'N', queue: 'r' } };
   const count = { action: 'count', source: good.source };
   const rows: readonly (readonly [string, unknown, unknown[]])[] = [
-    ['no object', [], [400, 'invalid-parameter', '']],
-    ['no JSON', '{', [400, 'invalid-body', undefined]],
+    ['an array', [], [400, 'invalid-parameter', '']],
+    ['a body that is not JSON', '{', [400, 'invalid-body', undefined]],
     ['an unknown action', { ...good, action: 'remove' }, [400, 'invalid-parameter', 'action']],
     ['no action', { source: good.source }, [400, 'invalid-parameter', 'action']],
     ['no source', { action: 'count' }, [400, 'invalid-parameter', 'source']],
-    ['a slip in a member', { ...good, dryrun: true }, [400, 'invalid-parameter', 'dryrun']],
-    ['a slip in where', { ...count, where: { selectr: '1' } }, [400, 'invalid-parameter', 'where.selectr']],
+    ['a misspelled member', { ...good, dryrun: true }, [400, 'invalid-parameter', 'dryrun']],
+    [
+      'a misspelled member of where',
+      { ...count, where: { selectr: '1' } },
+      [400, 'invalid-parameter', 'where.selectr'],
+    ],
     [
       'a source without a queue',
       { ...count, source: { ns: 'N' } },
@@ -198,19 +202,19 @@ describe('Bulk operations over HTTP', () => {
     ],
     ['a move without a target', { action: 'move', source: good.source }, [400, 'invalid-parameter', 'to']],
     ['a move to itself', { ...good, to: good.source }, [400, 'invalid-parameter', 'to']],
-    ['a target that means nothing', { ...good, action: 'delete' }, [400, 'invalid-parameter', 'to']],
-    ['a delay that means nothing', { ...count, delay: 5 }, [400, 'invalid-parameter', 'delay']],
-    ['a delay without a length', { ...count, action: 'delay' }, [400, 'invalid-parameter', 'delay']],
+    ['a target for a delete', { ...good, action: 'delete' }, [400, 'invalid-parameter', 'to']],
+    ['a delay for a count', { ...count, delay: 5 }, [400, 'invalid-parameter', 'delay']],
+    ['a delay action without a delay', { ...count, action: 'delay' }, [400, 'invalid-parameter', 'delay']],
     ['a negative delay', { ...count, action: 'delay', delay: -1 }, [400, 'invalid-parameter', 'delay']],
-    ['a set of nothing', { ...count, action: 'set', set: {} }, [400, 'invalid-parameter', 'set']],
-    ['a set without what', { ...count, action: 'set' }, [400, 'invalid-parameter', 'set']],
+    ['an empty set', { ...count, action: 'set', set: {} }, [400, 'invalid-parameter', 'set']],
+    ['a set action without a set', { ...count, action: 'set' }, [400, 'invalid-parameter', 'set']],
     [
-      'a header that is the service’s',
+      'a header that is reserved for the service',
       { ...count, action: 'set', set: { headers: { 'x-dl-at': 'x' } } },
       [400, 'invalid-parameter', 'set.headers["x-dl-at"]'],
     ],
     [
-      'a header that is the service’s, in upper case',
+      'a header that is reserved for the service, in upper case',
       { ...count, action: 'set', set: { headers: { 'X-DL-At': 'x' } } },
       [400, 'invalid-parameter', 'set.headers["X-DL-At"]'],
     ],
@@ -220,7 +224,7 @@ describe('Bulk operations over HTTP', () => {
       [400, 'invalid-parameter', 'set.headers.A'],
     ],
     [
-      'a header that no answer can carry',
+      'a header that no response can carry',
       { ...count, action: 'set', set: { headers: { a: 'b\nc' } } },
       [400, 'invalid-header', 'a'],
     ],
@@ -235,16 +239,16 @@ describe('Bulk operations over HTTP', () => {
       [400, 'invalid-parameter', 'set.tries'],
     ],
     ['a limit of 0', { ...good, limit: 0 }, [400, 'invalid-parameter', 'limit']],
-    ['a rate as text', { ...good, rate: '5' }, [400, 'invalid-parameter', 'rate']],
+    ['a rate as a string', { ...good, rate: '5' }, [400, 'invalid-parameter', 'rate']],
     ['a dryRun of 1', { ...good, dryRun: 1 }, [400, 'invalid-parameter', 'dryRun']],
     ['an unknown state', { ...count, where: { state: 'gone' } }, [400, 'invalid-parameter', 'where.state']],
     [
-      'a move of reserved ones',
+      'a move of reserved elements',
       { ...good, where: { state: 'reserved' } },
       [400, 'invalid-parameter', 'where.state'],
     ],
     [
-      'a release of ready ones',
+      'a release of ready elements',
       { action: 'release', source: good.source, where: { state: 'ready' } },
       [400, 'invalid-parameter', 'where.state'],
     ],
@@ -255,7 +259,7 @@ describe('Bulk operations over HTTP', () => {
       [400, 'invalid-parameter', 'where.ids'],
     ],
     [
-      'an id that is none',
+      'an id that is not a string',
       { ...count, where: { ids: ['a', 5] } },
       [400, 'invalid-parameter', 'where.ids[1]'],
     ],
@@ -427,7 +431,7 @@ describe('Deleting a queue', () => {
   });
 
   for (const query of ['', '?force=1']) {
-    it(`is answered within 5 s although its calls to the engine take longer together${query && ', by force, too'}`, async () => {
+    it(`is answered within 5 s even if its calls to the engine take longer in total${query && ', by force, too'}`, async () => {
       const client = harness().client();
       await client.request('PATCH', '/q/N/slow/pause');
       const { clock, engine } = harness().opened;
@@ -498,7 +502,7 @@ describe('The rights of bulk operations', () => {
     ['manager', 'a release', { action: 'release', source }, 202],
     ['manager', 'a move', move, 403],
     ['manager', 'a migration to a namespace that it may not see', migrate, 404],
-    ['porter', 'a migration without manage where it goes', migrate, 403],
+    ['porter', 'a migration without manage on the target', migrate, 403],
     ['all', 'a migration that the engine does not support', migrate, 405],
     ['manager', 'a redrive', { action: 'redrive', source }, 403],
     ['manager', 'a set', { action: 'set', source, set: { tries: 0 } }, 403],
@@ -508,13 +512,23 @@ describe('The rights of bulk operations', () => {
     ['mover', 'a move to a namespace that it may not see', hidden, 404],
     ['mover', 'a selector that reads bodies', reading, 202],
     ['masked', 'a selector', selecting, 202],
-    ['exporter', 'a move to where it may read', { ...move, ...out }, 403],
-    ['exporter', 'a copy to where it may read', { ...move, action: 'copy', ...out }, 403],
+    ['exporter', 'a move of masked bodies to where it may read them', { ...move, ...out }, 403],
+    [
+      'exporter',
+      'a copy of masked bodies to where it may read them',
+      { ...move, action: 'copy', ...out },
+      403,
+    ],
     ['porter', 'a move to another namespace', { ...move, ...out }, 202],
     ['reader', 'a count', { action: 'count', source }, 403],
     ['reader', 'a move', move, 403],
     ['stranger', 'a count', { action: 'count', source }, 404],
-    ['stranger', 'a count of what is not there', { action: 'count', source: { ns: 'X', queue: 'q' } }, 404],
+    [
+      'stranger',
+      'a count in an unknown namespace',
+      { action: 'count', source: { ns: 'X', queue: 'q' } },
+      404,
+    ],
   ];
   for (const [user, what, request, status] of rows) {
     it(`${user}: ${what}: ${status}`, async () => {

@@ -7,7 +7,7 @@ import { type Answer, headerOf, jsonOf, queuePath } from '../support/http-client
 import { sharedHarness } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 
-/** Each route of a namespace, and the right that it needs there; null: to see the namespace is enough. */
+/** Each route of a namespace and the right that it requires; null if any right in the namespace suffices. */
 const ROUTES: readonly (readonly [string, string, string, Right | null])[] = [
   ['listQueues', 'GET', '', 'read'],
   ['queueStatus', 'GET', '/q/status', 'read'],
@@ -68,7 +68,7 @@ function codeOf(answer: Answer): string | undefined {
 describe('Rights', () => {
   const harness = sharedHarness({ users });
 
-  it('the table below names every route of a namespace', () => {
+  it('the table of this test names every route of a namespace', () => {
     const inNamespace = routeTable({ options: HTTP_DEFAULTS, version: '0' })
       .filter(({ path }) => path.includes(':namespace'))
       .map(({ id }) => id);
@@ -91,7 +91,7 @@ describe('Rights', () => {
     }
   }
 
-  it('a namespace that one may not see is answered as one that is not there', async () => {
+  it('requests for a hidden namespace are answered like those for one that does not exist', async () => {
     const client = harness().client('all:pw');
     for (const [, method, rest] of ROUTES) {
       const hidden = await client.request(method, `/q/hidden${rest}`, { body: 'a' });
@@ -101,7 +101,7 @@ describe('Rights', () => {
     }
   });
 
-  it('lists show what one may see, and records only what one may read', async () => {
+  it('lists contain the namespaces that the user may see, and records of those that they may read', async () => {
     const names = async (user: string) => jsonOf(await harness().client(`${user}:pw`).namespaces());
     assert.deepEqual(await names('nobody'), []);
     assert.deepEqual(await names('writer'), ['N']);
@@ -115,7 +115,7 @@ describe('Rights', () => {
     assert.ok((await data('unlisted')).some(({ id }) => id === 'secret@hidden'));
   });
 
-  it('metrics show what one may see, and exchanges by their source', async () => {
+  it('metrics cover the namespaces that the user may see, and exchanges whose source they may see', async () => {
     const admin = harness().client('unlisted:pw');
     for (const ns of ['N', 'hidden']) {
       await admin.insert(ns, 'measured', 'a');
@@ -140,7 +140,7 @@ describe('Rights', () => {
     for (const ns of ['N', 'hidden']) await admin.request('DELETE', `/x/of-${ns}`);
   });
 
-  it('without manage one cancels only the calls of the same user', async () => {
+  it('a user without manage can cancel only their own calls', async () => {
     const queue = harness().queue();
     const [reader, worker, manager] = ['reader', 'worker', 'manager'].map((user) =>
       harness().client(`${user}:pw`),
@@ -156,7 +156,7 @@ describe('Rights', () => {
     assert.equal((await foreign).status, 410);
   });
 
-  it('a refusal is logged with user, queue, action and right, and without anything that was sent', async () => {
+  it('a rejection is logged with user, queue, action and right, but without content of the request', async () => {
     const before = harness().log.length;
     await harness()
       .client('reader:pw')
@@ -181,14 +181,14 @@ describe('Requests that a browser sends', () => {
   const harness = sharedHarness({ http: { allowedOrigins: ['https://Jobs.example'] } });
   const origin = () => `http://127.0.0.1:${harness().port}`;
 
-  const refused: readonly (readonly [string, Readonly<Record<string, string>>])[] = [
+  const rejected: readonly (readonly [string, Readonly<Record<string, string>>])[] = [
     [
       'an image on another site',
       { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'no-cors', 'sec-fetch-dest': 'image' },
     ],
     ['a link on another site', { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate' }],
     ['a page of the same site, another origin', { 'sec-fetch-site': 'same-site' }],
-    ['a site header that is unknown', { 'sec-fetch-site': 'elsewhere' }],
+    ['an unknown Sec-Fetch-Site', { 'sec-fetch-site': 'elsewhere' }],
     ['a prefetch', { 'sec-purpose': 'prefetch', 'sec-fetch-site': 'none' }],
     ['a prerender', { 'sec-purpose': 'prefetch;prerender' }],
     ['a prefetch of an older browser', { purpose: 'prefetch' }],
@@ -198,8 +198,8 @@ describe('Requests that a browser sends', () => {
     ['an allowed origin as a part of another', { origin: 'https://jobs.example.evil.example' }],
   ];
 
-  for (const [what, headers] of refused) {
-    it(`${what}: 403 on every route, nothing popped, nothing stored`, async () => {
+  for (const [what, headers] of rejected) {
+    it(`from ${what} are rejected with 403 on every route, and pop and store nothing`, async () => {
       const client = harness().client();
       const queue = harness().queue();
       await client.insert('N', queue, 'a');
@@ -226,7 +226,10 @@ describe('Requests that a browser sends', () => {
     ['a program', () => ({})],
     ['an address that a person typed', () => ({ 'sec-fetch-site': 'none', 'sec-fetch-mode': 'navigate' })],
     ['a page of this server', () => ({ 'sec-fetch-site': 'same-origin', origin: origin() })],
-    ['the same behind a proxy that ends TLS', () => ({ origin: origin().replace('http:', 'https:') })],
+    [
+      'a page of this server behind a proxy that terminates TLS',
+      () => ({ origin: origin().replace('http:', 'https:') }),
+    ],
     ['an allowed origin', () => ({ origin: 'https://jobs.example', 'sec-fetch-site': 'same-origin' })],
     [
       'an allowed origin, from another site',
@@ -235,7 +238,7 @@ describe('Requests that a browser sends', () => {
   ];
 
   for (const [what, headers] of served) {
-    it(`${what}: served`, async () => {
+    it(`from ${what} are served`, async () => {
       const client = harness().client();
       const queue = harness().queue();
       assert.equal((await client.insert('N', queue, 'a', { headers: headers() })).status, 200);
@@ -246,19 +249,18 @@ describe('Requests that a browser sends', () => {
   }
 });
 
-describe('A body that is sent while the rights of its user change', () => {
-  /** Who a user is by now. */
+describe('A body that arrives while the rights of its user change', () => {
+  /** Returns the current user for the one that logged in; null if they were removed. */
   let now: (user: User) => User | null = (user) => user;
   const harness = sharedHarness({ renewUser: (user) => now(user) });
-
   const changes: readonly (readonly [string, typeof now, number])[] = [
-    ['is gone', () => null, 401],
-    ['has lost the right', (user) => ({ ...user, isAdministrator: false, may: () => false }), 403],
-    ['has lost the namespace', (user) => ({ ...user, may: () => false, maySee: () => false }), 404],
+    ['is removed', () => null, 401],
+    ['loses the right', (user) => ({ ...user, isAdministrator: false, may: () => false }), 403],
+    ['loses the namespace', (user) => ({ ...user, may: () => false, maySee: () => false }), 404],
   ];
   for (const path of ['', '/elements']) {
     for (const [what, renewed, status] of changes) {
-      it(`stores nothing at ${path || 'an insert'} if the user ${what} at its end`, async () => {
+      it(`stores nothing at ${path || 'an insert'} if the user ${what} before its end`, async () => {
         now = (user) => user;
         const queue = harness().queue();
         const connection = await RawConnection.open(harness().port);
@@ -272,7 +274,7 @@ describe('A body that is sent while the rights of its user change', () => {
           'Connection: close',
         ];
         connection.send(rawRequest(head, body.slice(0, 5)));
-        // A response on another connection shows that the bytes before it were read.
+        // A response on another connection means that the bytes sent before it have been read.
         await harness().client().namespaces();
         now = renewed;
         connection.send(body.slice(5));
@@ -285,19 +287,19 @@ describe('A body that is sent while the rights of its user change', () => {
   }
 });
 
-describe('A take of many that is pipelined behind a get', () => {
-  /** Who a user is by now. */
+describe('A batch take that is pipelined behind a get', () => {
+  /** Returns the current user for the one that logged in; null if they were removed. */
   let now: (user: User) => User | null = (user) => user;
   const harness = sharedHarness({ renewUser: (user) => now(user) });
 
-  it('takes nothing if its user has gone while the get waited', async () => {
+  it('takes nothing if its user was removed while the get waited', async () => {
     const queue = harness().queue();
     const head = (line: string): string[] => [line, 'Host: test', AUTHORIZATION];
     const connection = await RawConnection.open(harness().port);
     connection.send(rawRequest(head(`GET /q/N/${queue} HTTP/1.1`)));
     connection.send(rawRequest([...head(`POST /q/N/${queue}/take HTTP/1.1`), 'Content-Length: 2'], '{}'));
     await harness().waiting(1);
-    // A response on another connection shows that the second request was read.
+    // A response on another connection means that the second request has been read.
     await harness().client().namespaces();
     now = () => null;
     harness().server.renewUsers(now);

@@ -13,7 +13,7 @@ function put(...lines: string[]): string[] {
 }
 
 /** Requests whose framing two parsers could interpret differently. Each must be rejected and end its connection. */
-const REFUSED: readonly (readonly [string, Buffer])[] = [
+const REJECTED: readonly (readonly [string, Buffer])[] = [
   [
     'Content-Length and Transfer-Encoding',
     rawRequest(put('Content-Length: 5', 'Transfer-Encoding: chunked'), `0\r\n\r\n${HIDDEN}`),
@@ -67,7 +67,7 @@ const REFUSED: readonly (readonly [string, Buffer])[] = [
 describe('Requests with ambiguous or malformed framing', () => {
   const harness = sharedHarness();
 
-  for (const [what, bytes] of REFUSED) {
+  for (const [what, bytes] of REJECTED) {
     it(`(${what}) are rejected and end the connection, and nothing after them is read`, async () => {
       const answers = await exchange(harness().port, bytes);
       assert.ok(answers.length <= 1, JSON.stringify(answers));

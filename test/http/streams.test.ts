@@ -83,8 +83,8 @@ describe('A stream with the maximum number of groups', () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('events', queue, 'a', { groups: 'G1,G2,G3' });
-    const refused = await client.insert('events', queue, 'b', { groups: 'G1,G4' });
-    assert.deepEqual([refused.status, codeOf(refused)], [507, 'too-many-groups']);
+    const rejected = await client.insert('events', queue, 'b', { groups: 'G1,G4' });
+    assert.deepEqual([rejected.status, codeOf(rejected)], [507, 'too-many-groups']);
     assert.equal((await client.insert('events', queue, 'c', { groups: 'G1,default' })).status, 200);
     const { groups, totalSize } = jsonOf<Sizes & { groups: object }>(await client.status('events', queue));
     assert.deepEqual([totalSize, Object.keys(groups).sort()], [2, ['G1', 'G2', 'G3', 'default']]);

@@ -36,16 +36,16 @@ describe('A client that disconnects from a batch take', () => {
   const harness = sharedHarness();
 
   for (const [what, count, optionsFor] of [
-    ['that waits for the first element', 1, () => ({ count: 10 })],
-    ['that waits for several', 1, () => ({ count: 10, min: 2 })],
+    ['if it waits for the first element', 1, () => ({ count: 10 })],
+    ['if it waits for several elements', 1, () => ({ count: 10, min: 2 })],
     [
-      'from several queues',
+      'if it waits in several queues',
       2,
       (queue: string) => ({ from: [queue, `${queue}b`].map((q) => ({ ns: 'N', queue: q })) }),
     ],
   ] as const) {
     for (const leave of ['destroy', 'resetAndDestroy', 'end'] as const) {
-      it(`${what} takes nothing (${leave})`, async () => {
+      it(`takes nothing ${what} (${leave})`, async () => {
         const queue = harness().queue();
         const path = count === 1 ? `${queuePath('N', queue)}/take` : '/take';
         const connection = await sendTo(harness(), post(path, optionsFor(queue)));
@@ -62,7 +62,7 @@ describe('A client that disconnects from a batch take', () => {
   }
 
   for (const reserve of [false, true]) {
-    it(`and has not read all of the response: all ${reserve ? 'reservations' : 'pops'} go back to their places, and count nowhere`, async () => {
+    it(`returns all ${reserve ? 'reservations' : 'pops'} to their places, uncounted, if it has not read the whole response`, async () => {
       const client = harness().client();
       const queue = harness().queue();
       const other = harness().queue();
