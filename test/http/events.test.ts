@@ -9,7 +9,7 @@ import { makeCertificate } from '../support/certificate.ts';
 import { newElement } from '../support/elements.ts';
 import { EventClient, type EventClientOptions } from '../support/event-client.ts';
 import { jsonOf } from '../support/http-client.ts';
-import { codeOf } from './exchange-names.ts';
+import { codeOf } from './exchange-fixture.ts';
 import { Harness, type HarnessOptions } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 

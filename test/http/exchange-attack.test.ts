@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
 import { until } from '../support/until.ts';
-import { Names } from './exchange-names.ts';
+import { TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 const ATTACKS = {
@@ -17,8 +17,8 @@ describe('While a selector that takes long to parse is created', () => {
 
   for (const pattern of ['/[PROPERTIES]/v', '/PROPERTIES/v', '/[PROPERTIES]/iu']) {
     it(`(${pattern} of 8 KiB) requests are answered and an exchange forwards`, async () => {
-      const evil = new Names(harness());
-      const honest = new Names(harness());
+      const evil = new TestExchange(harness());
+      const honest = new TestExchange(harness());
       await honest.create({ dst: [{ ns: 'M', queue: honest.dst, selector: 'env => env.msg.tries === 0' }] });
       const property = pattern.endsWith('iu') ? '\\p{L}' : '\\p{RGI_Emoji}';
       const properties = property.repeat(Math.floor(8100 / property.length));
@@ -54,8 +54,8 @@ describe('While another user has many slow exchanges in the same namespace', () 
 
   it('an element waits for a few of their calls, not for one call of each', async () => {
     const slow = 'env => { for (let i = 0; i < 5e4; i += 1); return true }';
-    const others = Array.from({ length: 30 }, () => new Names(harness()));
-    const honest = new Names(harness());
+    const others = Array.from({ length: 30 }, () => new TestExchange(harness()));
+    const honest = new TestExchange(harness());
     await honest.create({ dst: [{ ns: 'M', queue: honest.dst, selector: 'env => env.msg.tries === 0' }] });
     const forward = async (body: string): Promise<void> => {
       await honest.client.insert('N', honest.src, body);
@@ -98,8 +98,8 @@ describe('While the selector of one exchange attacks', () => {
 
   for (const [how, selector] of Object.entries(ATTACKS)) {
     it(`and ${how}, another exchange forwards and requests are answered, until the attacker is stopped`, async () => {
-      const evil = new Names(harness());
-      const honest = new Names(harness());
+      const evil = new TestExchange(harness());
+      const honest = new TestExchange(harness());
       await evil.create({ dst: [{ ns: 'M', queue: evil.dst, selector }] });
       await honest.create({ dst: [{ ns: 'M', queue: honest.dst, selector: 'env => env.msg.tries === 0' }] });
       for (let i = 0; i < 3; i++) await evil.client.insert('N', evil.src, `${i}`);

@@ -6,7 +6,7 @@ import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, headerOf } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { codeOf, Names } from './exchange-names.ts';
+import { codeOf, TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 describe('PUT /x/:id with If-Match', () => {
@@ -17,9 +17,9 @@ describe('PUT /x/:id with If-Match', () => {
       { name: 'maker', password: 'm', rights: { N: ['exchange', 'read'], M: ['write'] } },
     ],
   });
-  const fresh = (): Names => new Names(harness());
+  const fresh = (): TestExchange => new TestExchange(harness());
   const change = (
-    x: Names,
+    x: TestExchange,
     declared: Record<string, unknown>,
     ifMatch: string,
     client = x.client,
@@ -28,7 +28,7 @@ describe('PUT /x/:id with If-Match', () => {
       body: JSON.stringify(x.declaration(declared)),
       headers: { 'if-match': ifMatch },
     });
-  const selected = (x: Names, selector: string) => ({ dst: [{ ns: 'M', queue: x.dst, selector }] });
+  const selected = (x: TestExchange, selector: string) => ({ dst: [{ ns: 'M', queue: x.dst, selector }] });
 
   it('changes the declaration and the version, and keeps the counters and the stopped state', async () => {
     const x = fresh();

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { codeOf, Names } from './exchange-names.ts';
+import { codeOf, TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 const MAX_COPIES = 8;
@@ -16,8 +16,8 @@ describe('Copies of an element', () => {
     maxCopies: MAX_COPIES,
     maxHops: MAX_HOPS,
   });
-  const fresh = (): Names => new Names(harness());
-  const total = async (x: Names, ns: string, queue: string): Promise<number> =>
+  const fresh = (): TestExchange => new TestExchange(harness());
+  const total = async (x: TestExchange, ns: string, queue: string): Promise<number> =>
     jsonOf<{ totalSize: number }>(await x.client.status(ns, queue)).totalSize;
 
   it('to a destination listed twice without a selector are rejected by create and dry run, with the path', async () => {

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { codeOf, type ExchangeRecord, Names } from './exchange-names.ts';
+import { codeOf, type ExchangeRecord, TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 describe('An exchange with a destination in a namespace that its reader may not see', () => {
@@ -14,13 +14,13 @@ describe('An exchange with a destination in a namespace that its reader may not 
       { name: 'reader', password: 'r', rights: { N: ['read', 'exchange'], M: ['write'] } },
     ],
   });
-  const dst = (x: Names) => [
+  const dst = (x: TestExchange) => [
     { ns: 'secret', queue: 'vault', selector: 'env => env.msg.hdrs.secretHeader.length' },
     { ns: 'M', queue: x.dst },
   ];
 
   it('reveals no name, selector, counter or error of that destination in any response', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await x.create({ dst: dst(x) });
     await x.client.insert('N', x.src, 'x');
     await x.client.get('M', x.dst);
@@ -46,7 +46,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
   });
 
   it('has no version and no ETag for that reader, because these would confirm a guessed declaration', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await x.create({ dst: dst(x) });
     const reader = harness().client('reader:r');
     const own = await reader.request('GET', `/x/${x.id}`);
@@ -59,7 +59,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
   });
 
   it('cannot be stopped, started, changed, tested or deleted by that reader, and the error reveals no name', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await x.create({ dst: dst(x) });
     const reader = harness().client('reader:r');
     const { version } = await x.record();
@@ -78,7 +78,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
   });
 
   it('does not add metrics of queues that its reader may only write to', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await x.client.insert('M', x.dst, 'a');
     await x.client.insert('N', x.src, 'a');
     await harness().passTime(1000);
@@ -94,7 +94,7 @@ describe('An exchange with a destination in a namespace that its reader may not 
   });
 
   it('is counted only in the metrics of users who may see its source', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await x.create({ src: { ns: 'secret', queue: x.src } });
     const text = (await harness().client('reader:r').request('GET', '/metrics')).body.toString();
     assert.doesNotMatch(text, /secret/);
@@ -116,11 +116,11 @@ describe('An id that an exchange of a hidden namespace already has', () => {
   });
 
   it('can be used by the user as if the other exchange did not exist', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     const maker = harness().client('maker:m');
     assert.equal((await x.create(declared('secret', x.src))).status, 201);
     const path = `/x/${x.id}`;
-    const free = new Names(harness());
+    const free = new TestExchange(harness());
     const unknown = async (method: string, to: string, body = '') => {
       const [taken, none] = [
         await maker.request(method, path + to, { body }),
@@ -161,7 +161,7 @@ describe('An id that an exchange of a hidden namespace already has', () => {
   });
 
   it('names the first exchange for users who see both; the other is listed as id@namespace', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     const maker = harness().client('maker:m');
     await x.create(declared('secret', x.src));
     await x.create(declared('N', x.src), 'PUT', maker);
@@ -182,7 +182,7 @@ describe('An id that an exchange of a hidden namespace already has', () => {
   });
 
   it('is written to unroutable elements without the namespace, as the creator of the exchange knows it', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     const maker = harness().client('maker:m');
     await x.create(declared('secret', x.src));
     const never = { ...declared('N', x.src), dst: [{ ns: 'M', queue: x.dst, selector: 'false' }] };
@@ -205,7 +205,7 @@ describe('The error that a selector threw', () => {
   });
 
   it('is shown only to users who may see bodies of the source, because it may quote one', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     const selector = 'env => { throw new Error(env.msg.payload) }';
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector }] });
     await x.client.insert('N', x.src, 'a body', { headers: { 'content-type': 'text/plain' } });

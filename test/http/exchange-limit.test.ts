@@ -5,15 +5,15 @@ import { ExchangeNode } from '../exchange/node.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import type { Answer } from '../support/http-client.ts';
-import { codeOf, Names } from './exchange-names.ts';
+import { codeOf, TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 const MAX_EXCHANGES = 3;
 
 describe('The number of exchanges that read from a namespace', () => {
   const harness = sharedHarness({ namespaces: [plain('N'), plain('M')], maxExchanges: MAX_EXCHANGES });
-  const fresh = (): Names => new Names(harness());
-  const remove = async (...made: readonly Names[]): Promise<void> => {
+  const fresh = (): TestExchange => new TestExchange(harness());
+  const remove = async (...made: readonly TestExchange[]): Promise<void> => {
     for (const { client, id } of made) {
       assert.equal((await client.request('DELETE', `/x/${id}`)).status, 201);
     }
@@ -92,6 +92,6 @@ describe('The number of exchanges that read from a namespace', () => {
   });
 });
 
-function parsed(x: Names) {
+function parsed(x: TestExchange) {
   return parseDeclaration(x.declaration());
 }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
-import type { ExchangeRecord } from './exchange-names.ts';
+import type { ExchangeRecord } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 const LOOPS = 'x-ks-loops';

@@ -4,7 +4,7 @@ import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest } from '../engines.ts';
 import { plain } from '../support/broker.ts';
 import { engineWithoutNews } from '../support/engine-with.ts';
-import { codeOf, Names } from './exchange-names.ts';
+import { codeOf, TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 const MAX_QUEUES = 10;
@@ -44,7 +44,7 @@ describe('An exchange that this node does not run', () => {
   };
 
   it('is not stored if its create is rejected', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await fill('M');
     const rejected = await x.create();
     assert.deepEqual([rejected.status, codeOf(rejected)], [507, 'too-many-queues']);
@@ -55,7 +55,7 @@ describe('An exchange that this node does not run', () => {
   });
 
   it('can be deleted by users with the right if another node stored it', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await store(x.id, x.declaration({ dst: [{ ns: 'elsewhere', queue: 'q' }] }));
     assert.equal((await x.client.request('GET', '/x?reload=1')).status, 200);
     assert.equal((await x.client.request('GET', `/x/${x.id}`)).status, 404);
@@ -74,7 +74,7 @@ describe('An exchange that this node does not run', () => {
   });
 
   it('is started by the first request for it if another node has just stored it', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     const dst = [{ ns: 'M', queue: x.dst }];
     for (const [method, path, status] of [
       ['GET', '', 200],
@@ -95,7 +95,7 @@ describe('An exchange that this node does not run', () => {
   });
 
   it('can be stopped and started for the other nodes if this node cannot run it', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await store(x.id, x.declaration({ dst: [{ ns: 'elsewhere', queue: 'q' }] }));
     for (const [verb, stopped] of [
       ['stop', true],
@@ -116,7 +116,7 @@ describe('An exchange that this node does not run', () => {
   });
 
   it('can be deleted even if its source namespace is not served by this node', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await store(x.id, x.declaration({ src: { ns: 'elsewhere', queue: 'q' } }));
     assert.equal((await harness().client('other:o').request('DELETE', `/x/${x.id}`)).status, 404);
     assert.equal((await x.client.request('DELETE', `/x/${x.id}`)).status, 201);

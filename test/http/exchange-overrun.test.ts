@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { type ExchangeRecord, Names } from './exchange-names.ts';
+import { type ExchangeRecord, TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 /** QuickJS needs seconds per MiB to parse numbers like this. */
@@ -20,7 +20,7 @@ describe('An element that overruns the limits of selectors', () => {
     limits: { callMs: 50, watchdogMs: 150, bodyMsPerMiB: 40 },
   });
   /** Advances time until `holds`, so that rolled-back elements return after 5 s, while no lease expires. */
-  const pass = async (x: Names, holds: (record: ExchangeRecord) => boolean): Promise<void> => {
+  const pass = async (x: TestExchange, holds: (record: ExchangeRecord) => boolean): Promise<void> => {
     await until(async () => {
       const record = await x.record();
       if (holds(record)) return true;
@@ -30,7 +30,7 @@ describe('An element that overruns the limits of selectors', () => {
   };
 
   it('by its payload goes to __no_route__ with the reason after three tries, and never stops the exchange', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => env.msg.payload.amount > 100' }] });
     const writer = harness().client('writer:w');
     for (let i = 0; i < 4; i += 1) {
@@ -48,7 +48,7 @@ describe('An element that overruns the limits of selectors', () => {
   });
 
   it('by its selector goes to __no_route__ after three tries, while other elements pass', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     const selector = 'env => { if (env.msg.hdrs.evil) while (1); return true }';
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector }] });
     const { client } = x;
@@ -63,7 +63,7 @@ describe('An element that overruns the limits of selectors', () => {
   });
 
   it('stops the exchange with the reason if it is the third different element in a row', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await x.create({ dst: [{ ns: 'M', queue: x.dst, selector: 'env => { while (1); }' }] });
     for (let i = 0; i < 3; i += 1) await x.client.insert('N', x.src, `${i}`);
     await pass(x, ({ stopped }) => stopped === true);

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { Names } from './exchange-names.ts';
+import { TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 interface Tried {
@@ -15,7 +15,7 @@ interface Tried {
 
 describe('What a selector saw, logged and threw', () => {
   const harness = sharedHarness({ namespaces: [plain('N'), plain('M')] });
-  const fresh = (): Names => new Names(harness());
+  const fresh = (): TestExchange => new TestExchange(harness());
   const tryWith = async (selectors: readonly string[], sample: object = {}): Promise<Tried> => {
     const x = fresh();
     const dst = selectors.map((selector) => ({ ns: 'M', queue: x.dst, selector }));

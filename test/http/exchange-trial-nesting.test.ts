@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
-import { Names } from './exchange-names.ts';
+import { TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 const LEVELS = 8_000;
@@ -15,7 +15,7 @@ describe('A dry run of an exchange', () => {
     ['{"a":', '}'],
   ] as const) {
     it(`is rejected with msg.payload if the payload is nested too deeply: ${open}`, async () => {
-      const x = new Names(harness());
+      const x = new TestExchange(harness());
       await x.create();
       const body = `{"msg":{"payload":${open.repeat(LEVELS)}1${close.repeat(LEVELS)}}}`;
       const answer = await x.client.request('POST', `/x/${x.id}/test`, { body });
@@ -25,7 +25,7 @@ describe('A dry run of an exchange', () => {
   }
 
   it('rejects or ignores deep nesting elsewhere, without an internal error', async () => {
-    const x = new Names(harness());
+    const x = new TestExchange(harness());
     await x.create();
     const deep = '['.repeat(LEVELS) + ']'.repeat(LEVELS);
     for (const body of [

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { bytesOfText } from '../../src/util/byte-text.ts';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
-import { codeOf, Names } from './exchange-names.ts';
+import { codeOf, TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 describe('POST /x/:id/test', () => {
@@ -14,7 +14,7 @@ describe('POST /x/:id/test', () => {
       { name: 'maker', password: 'm', rights: { N: ['exchange', 'read'], M: ['write'] } },
     ],
   });
-  const fresh = (): Names => new Names(harness());
+  const fresh = (): TestExchange => new TestExchange(harness());
 
   it('returns the result of a sample for each destination and stores nothing', async () => {
     const x = fresh();
@@ -160,7 +160,7 @@ describe('POST /x/:id/test', () => {
 
   const faults: [
     what: string,
-    declaration: (x: Names) => unknown,
+    declaration: (x: TestExchange) => unknown,
     parameter: string,
     credentials?: string,
   ][] = [

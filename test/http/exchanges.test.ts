@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { codeOf, type ExchangeRecord, Names } from './exchange-names.ts';
+import { codeOf, type ExchangeRecord, TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 const HTML = 'text/html; charset=utf-8';
@@ -18,7 +18,7 @@ describe('HTTP interface of exchanges', () => {
       { name: 'other', password: 'o', rights: { M: ['read', 'write', 'exchange'] } },
     ],
   });
-  const fresh = (): Names => new Names(harness());
+  const fresh = (): TestExchange => new TestExchange(harness());
 
   describe('4.2 Create', () => {
     for (const method of ['POST', 'PUT']) {

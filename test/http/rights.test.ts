@@ -253,6 +253,7 @@ describe('A body that arrives while the rights of its user change', () => {
   /** Returns the current user for the one that logged in; null if they were removed. */
   let now: (user: User) => User | null = (user) => user;
   const harness = sharedHarness({ renewUser: (user) => now(user) });
+
   const changes: readonly (readonly [string, typeof now, number])[] = [
     ['is removed', () => null, 401],
     ['loses the right', (user) => ({ ...user, isAdministrator: false, may: () => false }), 403],

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { plain } from '../support/broker.ts';
 import { jsonOf } from '../support/http-client.ts';
-import { codeOf } from './exchange-names.ts';
+import { codeOf } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
 interface Sizes {

@@ -33,7 +33,7 @@ export interface ExchangeRecord {
 let made = 0;
 
 /** An exchange with an id and queues that no other test uses. */
-export class Names {
+export class TestExchange {
   readonly client: QueueClient;
   readonly id: string;
   readonly src: string;
