@@ -48,6 +48,23 @@ export function groupsContract(open: EngineUnderTest['open']): void {
       assert.equal((await on.storage.queues('crowded')).includes(queue.name), false);
     });
 
+    it('leaves the last place free if it rejects two new groups', async () => {
+      for (const groups of [[['x', 'y']], [['x'], ['y']]]) {
+        const queue = on.queue('crowded');
+        await on.storage.insert(queue, [newElement({ groups: FULL.slice(1) })]);
+        const elements = groups.map((each) => newElement({ groups: each }));
+        await assert.rejects(on.storage.insert(queue, elements), TOO_MANY);
+        const taken = await on.reserveOne(queue, FULL[1]);
+        const inserts = elements.map((element) => ({ queue, element }));
+        await assert.rejects(
+          transfer(on.storage, [{ from: queue, finish: byToken(taken), inserts }]),
+          TOO_MANY,
+        );
+        await on.storage.insert(queue, [newElement({ body: 'fits', groups: ['z'] })]);
+        assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'z')), ['fits']);
+      }
+    });
+
     it('allows existing groups and the default ones in a full queue', async () => {
       const queue = await fullQueue();
       await on.storage.insert(queue, [newElement({ body: 'more', groups: [FULL[0] ?? '', 'g1', 'g2'] })]);

@@ -79,29 +79,32 @@ local function freeNumber(q)
   end
 end
 
--- Whether the queue may have one more group. limit: the maximum in addition to the default groups, then these, each
--- between commas; nil or '' for no limit.
-local function isWithinLimit(q, group, limit)
+-- Whether the queue may have these groups in addition. limit: the maximum in addition to the default groups, then these,
+-- each between commas; nil or '' for no limit.
+local function areWithinLimit(q, groups, limit)
+  if q.groupCount + #groups > MAX_GROUPS then return false end
   if not limit or limit == '' then return true end
-  local left = tonumber(string.match(limit, '^%d+')) - q.groupCount
-  if left > 0 or string.find(limit, ',' .. group .. ',', 1, true) then return true end
+  local left, needed = tonumber(string.match(limit, '^%d+')) - q.groupCount, 0
   for default in string.gmatch(limit, ',([^,]+)') do
     if q.gids[default] then left = left + 1 end
   end
-  return left > 0
+  for _, group in ipairs(groups) do
+    if not string.find(limit, ',' .. group .. ',', 1, true) then needed = needed + 1 end
+  end
+  return needed == 0 or needed <= left
 end
 
-local function fits(q, group, limit)
-  if isWithinLimit(q, group, limit) then return true end
+local function fit(q, groups, limit)
+  if areWithinLimit(q, groups, limit) then return true end
   local clearedAt = tonumber(db('HGET', q.h, 'F') or 0)
   if clearedAt <= call.now and call.now < clearedAt + CLEAR_AGAIN_MS then return false end
   db('HSET', q.h, 'F', call.now)
   freeGroups(q)
-  return isWithinLimit(q, group, limit)
+  return areWithinLimit(q, groups, limit)
 end
 
-local function newGroup(q, group, limit)
-  if not fits(q, group, limit) then return nil end
+-- Creates a group that fits.
+local function newGroup(q, group)
   local number = freeNumber(q)
   local count = #q.groups
   if not number and count >= FIRST_CLEARING and math.frexp(count) == 0.5 then
@@ -109,7 +112,6 @@ local function newGroup(q, group, limit)
     number = freeNumber(q)
   end
   number = number or count + 1
-  if number > MAX_GROUPS then return nil end
   local gid = pack('>I2', number)
   q.groups[number] = group
   q.gids[group] = gid
@@ -119,22 +121,26 @@ local function newGroup(q, group, limit)
   return gid
 end
 
--- The number of a group, which is created unless it exists; nil if it does not fit. limit: see `isWithinLimit`.
-function createGroup(q, group, limit)
-  return findGroup(q, group) or newGroup(q, group, limit)
+-- The number of a group, which is created unless it exists; nil if no number is left.
+function createGroup(q, group)
+  return findGroup(q, group) or fit(q, { group }) and newGroup(q, group) or nil
 end
 
--- The numbers of comma-separated groups, without duplicates; nil if they do not fit.
+-- The numbers of comma-separated groups, without duplicates; nil if they do not all fit. Then none is created: an empty
+-- group would hold its place until `freeGroups` runs. limit: see `areWithinLimit`.
 function createGroups(q, names, limit)
   -- Most elements of a call have the same groups.
   if names == q.lastNames then return q.lastGids end
-  local gids, seen = {}, {}
+  local missing, gids, seen = {}, {}, {}
   for name in string.gmatch(names, '[^,]+') do
-    local gid = createGroup(q, name, limit)
-    if not gid then return nil end
-    if not seen[gid] then
-      seen[gid] = true
-      gids[#gids + 1] = gid
+    if not seen[name] and not findGroup(q, name) then missing[#missing + 1] = name end
+    seen[name] = true
+  end
+  if #missing > 0 and not fit(q, missing, limit) then return nil end
+  for name in string.gmatch(names, '[^,]+') do
+    if seen[name] then
+      gids[#gids + 1] = findGroup(q, name) or newGroup(q, name)
+      seen[name] = nil
     end
   end
   q.lastNames, q.lastGids = names, gids

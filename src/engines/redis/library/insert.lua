@@ -109,16 +109,23 @@ local function readElements(args, at, count, columns)
   return elements
 end
 
--- Sets the groups of the elements of one joined call. If a group does not fit, none of the elements is stored.
+-- Sets the groups of the elements of one joined call. If they do not all fit, none of the elements is stored.
 local function resolveGroups(q, elements, from, upTo, limit)
+  local lists, seen = {}, {}
+  for i = from, upTo do
+    local names = elements[i][3]
+    if not seen[names] then
+      seen[names] = true
+      lists[#lists + 1] = names
+    end
+  end
+  local isRejected = not createGroups(q, concat(lists, ','), limit)
   for i = from, upTo do
     local element = elements[i]
-    if element[3] ~= '' then
-      element.gids = createGroups(q, element[3], limit)
-      if not element.gids then
-        for each = from, upTo do elements[each].isRejected = true end
-        return
-      end
+    if isRejected then
+      element.isRejected = true
+    elseif element[3] ~= '' then
+      element.gids = createGroups(q, element[3])
     end
   end
 end
