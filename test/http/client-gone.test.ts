@@ -149,7 +149,7 @@ describe('A client that disconnects before it has read its element', () => {
       const { stats, resvSize } = await statusOf(harness(), queue);
       assert.deepEqual([stats.get, stats.reserve, stats.rollback, resvSize], [0, 0, 0, 0]);
       const again = await client.get('N', queue);
-      assert.equal(headerOf(again, 'x-ks-id'), id, 'it has its old place');
+      assert.equal(headerOf(again, 'x-ks-id'), id, 'the element is in its old place');
       assert.equal(headerOf(again, 'x-ks-tries'), '2');
       assert.ok(again.body.equals(large));
     });
@@ -204,7 +204,7 @@ describe('A client that disconnects before it has read its element', () => {
       assert.deepEqual([rejected.status, jsonOf<{ code: string }>(rejected).code], [503, 'overloaded']);
     }
     assert.equal((await insertMany(100)).status, 200);
-    assert.equal((await statusOf(harness(), queue)).size, 101, 'nothing of what was rejected is stored');
+    assert.equal((await statusOf(harness(), queue)).size, 101, 'rejected inserts store nothing');
     for (const connection of connections) connection.destroy();
     await until(async () => (await client.request('GET', path)).status === 200);
     assert.equal((await insertMany(5_000)).status, 200);

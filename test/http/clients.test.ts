@@ -55,7 +55,7 @@ describe('GET /consumers', () => {
       ...jsonOf<object[]>(await harness().client().consumers('N', 'a'))[0],
     });
     assert.equal(all.node, self?.id);
-    assert.deepEqual(all.missing, [], 'a node that is alone waits for nobody');
+    assert.deepEqual(all.missing, [], 'a single node misses no other node');
     const ids = async (path: string, credentials = 'test1:test1'): Promise<[number, string[]]> => {
       const { total, consumers } = await read<Waiting>(harness().client(credentials), path);
       return [total, consumers.map(({ tid }) => tid)];

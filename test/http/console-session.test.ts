@@ -261,7 +261,7 @@ describe('A session of the console', () => {
     assert.equal((await session(client, other)).status, 401);
     assert.equal((await session(client, admin)).status, 200);
     const next = await signedIn(client, 'support');
-    assert.equal((await session(client, next)).status, 200, 'one that begins after that');
+    assert.equal((await session(client, next)).status, 200, 'a session that starts afterwards is valid');
     const [line] = harness().log.filter(
       ({ fields }) => fields.event === 'admin' && fields.action === 'endConsoleSessions',
     );
@@ -529,7 +529,7 @@ describe('The end of a session', () => {
       assert.equal(csrfToken, headers['x-csrf-token']);
       headers = { ...headers, cookie: cookieOf(answer) };
       const next = await client.status('N', 'q', { headers });
-      assert.equal(next.headers['set-cookie'], undefined, 'not with each response');
+      assert.equal(next.headers['set-cookie'], undefined, 'the cookie is not renewed by every response');
     }
   });
 
@@ -568,7 +568,7 @@ describe('The end of a session', () => {
     assert.equal((await client.request('DELETE', '/console/sessions', { headers })).status, 204);
     assert.equal(harness.events.counts.subscribers, 0);
     assert.equal((await stream).status, 200);
-    assert.equal((await session(client, headers)).status, 401, 'the one that asked ends with them');
+    assert.equal((await session(client, headers)).status, 401, 'the requesting session ends, too');
   });
 
   const sizeOf = async (queue: string, headers: HeaderFields): Promise<number> =>

@@ -190,7 +190,7 @@ describe('Elements', () => {
     assert.deepEqual(
       jsonOf(await client.insert('N', queue, 'a', options)),
       jsonOf(first),
-      'consumed long ago',
+      'the key is known even after the element was consumed',
     );
     assert.equal((await client.get('N', queue, { to: 0 })).status, 504);
   });

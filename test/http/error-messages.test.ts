@@ -11,20 +11,24 @@ const create = (body: string): Buffer => closingRequest('PUT', '/x/x', [], body)
 
 /** What is wrong, the request, and the complete `detail` of its error. */
 const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string | RegExp])[] = [
-  ['a path', get('/queue/N'), 'Path "/queue/N" does not exist. GET /openapi.json lists those that do.'],
-  ['a path that is not well encoded', get('/q/N/%zz'), 'Path "/q/N/%zz" is not percent-encoded UTF-8.'],
+  [
+    'an unknown path',
+    get('/queue/N'),
+    'Path "/queue/N" does not exist. GET /openapi.json lists those that do.',
+  ],
+  ['a malformed path', get('/q/N/%zz'), 'Path "/q/N/%zz" is not percent-encoded UTF-8.'],
   [
     'a method',
     closingRequest('PATCH', '/q/N/q'),
     'Method PATCH is not allowed here. Allowed: GET, PUT, POST, DELETE.',
   ],
   [
-    'a method in small letters',
+    'a method in lower case',
     closingRequest('patch', '/q/N/q/pause'),
     'Method "patch" is not supported. Did you mean "PATCH"?',
   ],
   [
-    'a method that nobody knows',
+    'an unknown method',
     closingRequest('BREW', '/q'),
     'Method "BREW" is not supported. Allowed: GET, HEAD, PUT, POST, PATCH, DELETE.',
   ],
@@ -39,13 +43,13 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     /is not an HTTP request line\. .*This looks like TLS, and the port expects plain HTTP\.$/,
   ],
   [
-    'a header name',
+    'a malformed header name',
     rawRequest(['GET /q HTTP/1.1', 'a b: c']),
     /^The request is not well-formed HTTP: .*header/i,
   ],
-  ['a namespace', get('/q/jbos/q?to=0'), 'There is no namespace "jbos".'],
+  ['an unknown namespace', get('/q/jbos/q?to=0'), 'There is no namespace "jbos".'],
   [
-    'a queue name',
+    'a queue name with a control character',
     get('/q/N/a%0Ab/status'),
     'The queue name "a\\nb" contains a control character. Remove it.',
   ],
@@ -54,7 +58,11 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     get(`/q/N/q?tid=${'t'.repeat(300)}`),
     `The tid name "${'t'.repeat(64)}"… is longer than 255 bytes. Shorten it.`,
   ],
-  ['a slip', get('/q/N/q?to=0&resrve=1'), 'Unknown parameter "resrve". Did you mean "reserve"?'],
+  [
+    'a misspelled parameter',
+    get('/q/N/q?to=0&resrve=1'),
+    'Unknown parameter "resrve". Did you mean "reserve"?',
+  ],
   [
     'a flag without a value',
     get('/q/N/q?reserve'),
@@ -76,36 +84,36 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     'ttl cannot be "315360001"; give seconds from 0.001 to 315360000, fractions allowed.',
   ],
   [
-    'a maturity in milliseconds in a line',
+    'a line with a maturity in milliseconds',
     many('{"text":"a","mature":1800000000000}'),
     'Line 1: mature must be unix time in seconds; 1800000000000 is past the year 5000, so it may be milliseconds.',
   ],
   [
-    'a maturity before 1970 in a line',
+    'a line with a maturity before 1970',
     many('{"text":"a","mature":-1}'),
     'Line 1: mature must be unix time in seconds, a number from 0, not -1.',
   ],
   [
-    'a value of a header in a line',
+    'a line with a bad header value',
     many('{"text":"a","headers":{"a":"\\u00fc\\u0001"}}'),
     /^Line 1: Header "a": "ü\\u0001" is not allowed, /,
   ],
   [
-    'no groups in a line',
+    'a line with an empty array of groups',
     many('{"text":"a","groups":[]}'),
     'Line 1: groups must be an array of 1 to 64 names, not an empty array.',
   ],
   [
-    'an option that the namespace has not',
+    'an option that the namespace does not support',
     closingRequest('PUT', '/q/N/q/options', [], '{"retention":5}'),
     'retention cannot be set. Queues of namespace N do not support consumer groups.',
   ],
   [
-    'a parameter that comes twice',
+    'a parameter given twice',
     get('/q/N/q?to=1&to=2'),
     'Parameter to was given more than once, again as "2". Give it once.',
   ],
-  ['a lease of a pop', get('/q/N/q?lease=5000'), 'lease=5000 needs reserve=1: a pop has no lease.'],
+  ['a pop with a lease', get('/q/N/q?lease=5000'), 'lease=5000 needs reserve=1: a pop has no lease.'],
   [
     'a group of a plain queue',
     get('/q/N/q?group=G1&to=0'),
@@ -117,13 +125,13 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     '"a,b" is not a valid consumer group name: a name has 1 to 64 characters of well-formed Unicode, no comma, no control character and no space at an end.',
   ],
   [
-    'a preference',
+    'a bad preference',
     get('/q/N/q', 'Prefer: wait=soon'),
     'Prefer: wait="soon" is not allowed. Give whole seconds from 0 to 315360000.',
   ],
-  ['an expectation', put('Expect: tea'), 'Expect: "tea" cannot be met. Allowed: 100-continue.'],
+  ['an unknown expectation', put('Expect: tea'), 'Expect: "tea" cannot be met. Allowed: 100-continue.'],
   [
-    'a coding',
+    'an unsupported transfer coding',
     rawRequest([
       'PUT /q/N/q HTTP/1.1',
       'Host: a',
@@ -138,7 +146,11 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     put('Content-Type: a/b', 'Content-Type: c/d'),
     'Header content-type was sent twice, as "a/b" and as "c/d". Send it once.',
   ],
-  ['two passwords, without them', put(AUTHORIZATION), 'Header authorization was sent twice. Send it once.'],
+  [
+    'two Authorization headers, without quoting them',
+    put(AUTHORIZATION),
+    'Header authorization was sent twice. Send it once.',
+  ],
   [
     'one element header too many',
     put(...Array.from({ length: 65 }, (_, i) => `x-ks-hdr-h${i}: v`)),
@@ -155,24 +167,24 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     `Header "content-type": "${'c'.repeat(64)}"… has 300 characters, at most 255 are allowed.`,
   ],
   [
-    'the site of a page',
+    'a cross-site request',
     get('/q', 'Sec-Fetch-Site: cross-site'),
     `Sec-Fetch-Site is "cross-site". A browser may send requests on behalf of this site's own pages only.`,
   ],
   [
-    'an origin',
+    'a foreign origin',
     get('/q', 'Origin: https://evil.example'),
     `Origin "https://evil.example" is not allowed. Allowed: this server's own, and those of http.allowedOrigins.`,
   ],
   [
-    'the size of a body',
+    'a body that is too large',
     closingRequest('PUT', '/q/N/q', [], 'x'.repeat(2_001)),
     'The body has 2001 bytes. At most 2000 are allowed.',
   ],
-  ['what is not JSON', create('{"src":x}'), /^The body is not JSON: ".*x.*"\.$/],
-  ['a body that is no object', create('[]'), 'The body must be a JSON object, not an empty array.'],
+  ['a body that is not JSON', create('{"src":x}'), /^The body is not JSON: ".*x.*"\.$/],
+  ['a body that is not an object', create('[]'), 'The body must be a JSON object, not an empty array.'],
   [
-    'a wrong member',
+    'a member of the wrong type',
     create('{"src":{"ns":"N","queue":5},"dst":[{"ns":"N","queue":"b"}],"consumer":{}}'),
     'src.queue must be a string, not 5.',
   ],

@@ -47,7 +47,7 @@ describe('Copies of an element', () => {
     await until(async () => (await x.record()).stats.too_many_hops >= 4);
     assert.equal(await total(x, 'N', x.src), 0);
     assert.equal(await total(x, 'N', '__too_many_hops__'), 4);
-    assert.equal(await total(x, 'M', x.dst), 1, 'what does not lead back is not counted');
+    assert.equal(await total(x, 'M', x.dst), 1, 'copies outside the loop are not counted');
     const given = await x.client.get('N', '__too_many_hops__');
     assert.equal(headerOf(given, 'x-ks-hdr-x-exchange-name'), x.id);
     assert.equal(headerOf(given, 'x-ks-hdr-x-copy-count'), '4');

@@ -154,7 +154,7 @@ describe('An id that an exchange of a hidden namespace already has', () => {
     const metrics = (await maker.request('GET', '/metrics')).body.toString();
     assert.ok(metrics.includes(`quayside_exchange_stopped{exchange="${x.id}",namespace="N"} 1`));
     assert.doesNotMatch(metrics, /secret/);
-    assert.equal((await x.record()).stopped, null, 'the other one runs');
+    assert.equal((await x.record()).stopped, null, 'the other exchange is still running');
     assert.equal((await maker.request('DELETE', path)).status, 201);
     assert.equal((await maker.request('GET', path)).status, 404);
     assert.deepEqual((await x.record()).src, { q: x.src, ns: 'secret' });

@@ -102,7 +102,7 @@ describe('HTTP interface of exchanges', () => {
         ],
         ['no consumer', { consumer: undefined }, 'invalid-parameter', 'consumer'],
         [
-          'a misspelt selector',
+          'a misspelled selector',
           { dst: [{ ns: 'N', queue: 'q', selectr: 'false' }] },
           'invalid-parameter',
           'dst[0].selectr',

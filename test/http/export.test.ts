@@ -115,7 +115,11 @@ for (const engine of MAIN_ENGINES) {
       const into = (queue: string) => client.request('POST', `/q/N/${queue}/import`, { body: file });
       assert.deepEqual(jsonOf(await into('target')), { imported: 3, repeated: 0 });
       assert.deepEqual(jsonOf(await into('target')), { imported: 0, repeated: 3 });
-      assert.deepEqual(jsonOf(await into('source')), { imported: 0, repeated: 3 }, 'it has them still');
+      assert.deepEqual(
+        jsonOf(await into('source')),
+        { imported: 0, repeated: 3 },
+        'the source queue still has the elements',
+      );
       const withoutIds = (lines: readonly Line[]) => lines.map(({ id: _, insertedAt: __, ...rest }) => rest);
       assert.deepEqual(
         withoutIds(linesOf(await client.request('GET', '/q/N/target/export'))),
@@ -127,7 +131,7 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(
         jsonOf(await into('target')),
         { imported: 0, repeated: 3 },
-        'one that was consumed stays so',
+        'a consumed element is not imported again',
       );
     });
 

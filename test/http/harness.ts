@@ -307,7 +307,7 @@ export class Harness {
     await this.exchanges.stop();
     await this.#sandbox.stop();
     await this.broker.stop();
-    assert.equal(this.broker.waiting, 0, 'nobody waits after the end');
+    assert.equal(this.broker.waiting, 0, 'no call waits after the stop');
     await this.opened.close();
   }
 }

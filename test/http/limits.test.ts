@@ -70,7 +70,7 @@ describe('Bodies over the limit', () => {
     }
     const answers = await connection.untilClosed();
     assert.ok(answers.every(({ status }) => status === 413));
-    assert.ok(sent < 100, 'it ended long before the client did');
+    assert.ok(sent < 100, 'the connection ended before the client stopped sending');
   });
 
   it('do not include one of exactly the limit in many chunks, which is stored unchanged', async () => {
@@ -207,7 +207,7 @@ describe('Connections', () => {
         .log.filter(({ message }) => message.includes('maxSockets'))
         .map(({ fields }) => fields);
     const fields = { protocol: 'HTTP', maxSockets: 2 };
-    assert.deepEqual(logged(), [fields], 'one line, however many are closed');
+    assert.deepEqual(logged(), [fields], 'one line, however many connections are closed');
     await harness().passTime(60_000);
     assert.deepEqual(logged(), [fields, { ...fields, leftOut: 2 }]);
     for (const connection of held) connection.destroy();

@@ -70,7 +70,7 @@ describe('Listings under load', () => {
     await counting;
     assert.equal(Object.keys(jsonOf<object>(answer)).length, 1_000);
     assert.equal(Number(answer.headers['content-length']), answer.body.length);
-    assert.equal(seen?.count, before + 1, 'the metrics of requests have its duration');
+    assert.equal(seen?.count, before + 1, 'the duration is recorded in the metrics');
     assert.ok(turns > answer.body.length / 65_536, `${turns} turns for ${answer.body.length} bytes`);
   });
 

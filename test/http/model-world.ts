@@ -90,7 +90,7 @@ export class HttpWorld {
     assert.equal(answer.status, 200);
     assert.equal(answer.headers['x-ks-repeated'], repeat === null ? undefined : 'true');
     const { id } = jsonOf<{ id: string }>(answer);
-    if (stored.id !== null) assert.equal(id, stored.id, 'a repeat answers the first id');
+    if (stored.id !== null) assert.equal(id, stored.id, 'a repeat returns the first id');
     stored.id = id;
     for (const group of element.groups) this.#refs.push({ queue, id, group, token: null });
     await this.#settle();

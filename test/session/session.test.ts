@@ -711,7 +711,7 @@ function sessionSuite(driver: SessionDriver): void {
         assert.equal(await consumer.ended, 'pop-cancelled');
       });
 
-      it('gets nothing while the queue is paused', async () => {
+      it('receives nothing while the queue is paused', async () => {
         await start();
         await node.queue('a').pause();
         const consumer = await (await login()).consume('a', { window: 1 });

@@ -263,7 +263,7 @@ describe('STOMP over WebSocket', () => {
     });
   }
 
-  describe('with many control frames', () => {
+  describe('whose client sends many control frames', () => {
     const pings = Buffer.concat(Array.from({ length: 460 }, () => control(9, 'x'.repeat(125))));
     const fragment = (opcode: number): Buffer => {
       const first = message('\n'.repeat(200), opcode);
@@ -286,7 +286,7 @@ describe('STOMP over WebSocket', () => {
     };
     const last = 'SEND\ndestination:/q/N/a\nreceipt:r\n\n\0';
 
-    it('closes if they come between the fragments of a message, because each fragment retains the chunk it was read with', async () => {
+    it('closes if these come between fragments of a message, each of which retains the chunk it was read with', async () => {
       const socket = await logIn();
       for (const opcode of [1, 0, 0, 0]) socket.write(Buffer.concat([fragment(opcode), pings]));
       socket.write(message(last, 0));
@@ -296,7 +296,7 @@ describe('STOMP over WebSocket', () => {
       await until(() => node.server.counts.sessions === 0);
     });
 
-    it('accepts them between messages', async () => {
+    it('stays open if these come between messages', async () => {
       const socket = await logIn();
       for (let i = 0; i < 8; i++) socket.write(pings);
       socket.write(message(last));
