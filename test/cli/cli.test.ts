@@ -3,7 +3,7 @@ import { execFile } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { createServer as createHttpServer } from 'node:http';
-import { type AddressInfo, createServer } from 'node:net';
+import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { PassThrough, Readable, Writable } from 'node:stream';
@@ -14,6 +14,7 @@ import { promisify } from 'node:util';
 import type { Command } from 'commander';
 import { EXIT_CODES } from '../../src/cli/exit-codes.ts';
 import { commandTree, runProgram } from '../../src/cli/program.ts';
+import { freePort } from '../support/free-port.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { NO_SERVER } from './no-server.ts';
 
@@ -142,7 +143,7 @@ describe('The command line', () => {
     assert.equal((await quayside(['put', 'N/x', '--no-such-option'])).code, 2);
     assert.equal((await quayside(['status', 'unknown'])).code, 3);
     assert.equal((await quayside(['status', 'N/x'], '', { ...env, QUAYSIDE_PASSWORD: 'wrong' })).code, 4);
-    const away = await quayside(['status', 'N/x', '--url', await closedUrl()]);
+    const away = await quayside(['status', 'N/x', '--url', `http://127.0.0.1:${await freePort()}`]);
     assert.equal(away.code, 5);
     assert.match(away.stderr, /cannot be reached/);
     // An expiry that has passed when the request arrives is rejected, so a busy machine retries with more time.
@@ -666,12 +667,3 @@ describe('The command line', () => {
     await quayside(['exchange', 'delete', 'acting']);
   });
 });
-
-/** A URL of a port on which nothing listens. */
-async function closedUrl(): Promise<string> {
-  const listener = createServer().listen(0, '127.0.0.1');
-  await once(listener, 'listening');
-  const { port } = listener.address() as AddressInfo;
-  await new Promise((resolve) => listener.close(resolve));
-  return `http://127.0.0.1:${port}`;
-}

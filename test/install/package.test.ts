@@ -1,13 +1,12 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { once } from 'node:events';
 import { copyFile, readdir, writeFile } from 'node:fs/promises';
-import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { installTools } from '../../scripts/install-tools.ts';
+import { freePort } from '../support/free-port.ts';
 import { InstalledPackage } from '../support/installed-package.ts';
 import { insert, pop, type Started, start } from '../support/started.ts';
 
@@ -45,16 +44,6 @@ lost true
 aborted enough
 unreachable connection-failed nothing-changed
 `;
-
-/** A URL of a port on which nothing listens. */
-async function unusedAddress(): Promise<string> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return `http://127.0.0.1:${port}`;
-}
 
 describe('The package built by npm pack', () => {
   let installed: InstalledPackage;
@@ -130,7 +119,7 @@ await quayside.close();
         env: { ...env, QUAYSIDE_HTTP__PORT: '0', QUAYSIDE_DATA_DIR: join(folder, name), ...DEAD_LETTERS },
       });
       try {
-        const login = [server.url, 'admin', server.password ?? '', await unusedAddress()];
+        const login = [server.url, 'admin', server.password ?? '', `http://127.0.0.1:${await freePort()}`];
         const { stdout } = await run(command, [...args, PROGRAM, ...login], {
           cwd: folder,
           env: { ...env, NO_COLOR: '1', DENO_NO_UPDATE_CHECK: '1' },

@@ -4,8 +4,8 @@ import { chownSync, existsSync, mkdtempSync, readdirSync, writeFileSync } from '
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { freePort } from './free-port.ts';
 import { spawnOwned } from './owned-process.ts';
-import { freePort } from './redis-servers.ts';
 
 const INSTALL = fileURLToPath(new URL('../../scripts/debian-packages.sh', import.meta.url));
 const DEBIAN_FOLDER = '/usr/lib/postgresql';

@@ -4,8 +4,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
+import { freePort } from './free-port.ts';
 import { spawnOwned } from './owned-process.ts';
-import { freePort } from './redis-servers.ts';
 
 /** One series in the result of a query. */
 export interface QueryResult {

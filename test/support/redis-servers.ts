@@ -1,10 +1,11 @@
 import { type ChildProcess, execFile, execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
-import { connect, createServer } from 'node:net';
+import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { freePort } from './free-port.ts';
 import { spawnOwned } from './owned-process.ts';
 
 /** A Redis server that a test started. */
@@ -159,30 +160,6 @@ async function startWatching(masterPort: number, downAfterMs: number): Promise<O
 /** Runs `redis-cli` and returns its output. */
 export function redisCli(...args: readonly string[]): string {
   return execFileSync('redis-cli', [...args], { encoding: 'utf8' });
-}
-
-const givenPorts = new Set<number>();
-
-/** Returns a port that was free a moment ago, and never the same one twice. */
-export async function freePort(): Promise<number> {
-  for (;;) {
-    const port = await findFreePort();
-    if (givenPorts.has(port)) continue;
-    givenPorts.add(port);
-    return port;
-  }
-}
-
-function findFreePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen(0, HOST, () => {
-      const address = probe.address();
-      const port = typeof address === 'object' && address !== null ? address.port : 0;
-      probe.close(() => resolve(port));
-    });
-  });
 }
 
 class OwnServer implements RedisServer {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
-import { type AddressInfo, connect } from 'node:net';
+import type { AddressInfo } from 'node:net';
 import { json } from 'node:stream/consumers';
 
 /** A span of OTLP/HTTP in JSON, with attributes by name. */
@@ -130,13 +130,4 @@ function valuesOf(pairs: KeyValues): Record<string, string | number> {
       return [key, value];
     }),
   );
-}
-
-/** Returns a port on which nothing listens. */
-export async function closedPort(): Promise<number> {
-  const receiver = await TraceReceiver.start();
-  const { port } = receiver;
-  await receiver.stop();
-  await assert.rejects(once(connect(port, '127.0.0.1'), 'connect'));
-  return port;
 }

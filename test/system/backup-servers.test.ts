@@ -4,10 +4,11 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { runSql } from '../engines/postgres.ts';
+import { freePort } from '../support/free-port.ts';
 import { type Answer, headerOf, jsonOf, QueueClient } from '../support/http-client.ts';
 import { blocksOf, commandsOf, Shell } from '../support/page-commands.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
-import { freePort, redisCli, startRedis } from '../support/redis-servers.ts';
+import { redisCli, startRedis } from '../support/redis-servers.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 
 const PAGE = await readFile(new URL('../../docs/operate/backup.md', import.meta.url), 'utf8');

@@ -1,11 +1,11 @@
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { type AddressInfo, createServer } from 'node:net';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { Quayside } from '../../src/client/index.ts';
 import { AUTH } from '../client/server.ts';
 import { reached } from '../cluster/nodes.ts';
+import { freePort } from '../support/free-port.ts';
 import { spawnOwned } from '../support/owned-process.ts';
 import { type Random, seededRandom } from '../support/random.ts';
 import { COMPILE_CACHE } from '../support/server-command.ts';
@@ -155,13 +155,4 @@ class ClientCrashRun implements AsyncDisposable {
     this.#waiting.clear();
     for (const resolve of waiting) resolve();
   }
-}
-
-/** A free port, which stays the same when the server restarts. */
-async function freePort(): Promise<number> {
-  const listener = createServer().listen(0, '127.0.0.1');
-  await once(listener, 'listening');
-  const { port } = listener.address() as AddressInfo;
-  await new Promise((resolve) => listener.close(resolve));
-  return port;
 }

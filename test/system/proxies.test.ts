@@ -7,8 +7,9 @@ import { type AddressInfo, connect, createServer, type Server } from 'node:net';
 import { after, afterEach, before, describe, it } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
 import { EventClient } from '../support/event-client.ts';
+import { freePort } from '../support/free-port.ts';
 import { type Answer, headerOf, jsonOf, QueueClient } from '../support/http-client.ts';
-import { freePort, type ProxyKind, ReverseProxy } from '../support/proxies.ts';
+import { type ProxyKind, ReverseProxy } from '../support/proxies.ts';
 import { ServerProcess } from '../support/server-process.ts';
 
 /** An address of this machine other than the proxy's. */

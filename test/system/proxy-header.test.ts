@@ -15,6 +15,7 @@ import { AmqpNode } from '../amqp/node.ts';
 import { StompClient } from '../stomp/client.ts';
 import { StompNode, TestAuthenticator } from '../stomp/node.ts';
 import { makeCertificate } from '../support/certificate.ts';
+import { freePort } from '../support/free-port.ts';
 import { spawnOwned } from '../support/owned-process.ts';
 import { until } from '../support/until.ts';
 
@@ -266,14 +267,4 @@ listen quayside
     await exited;
   };
   return { port, stop };
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as { port: number };
-  server.close();
-  await once(server, 'close');
-  return port;
 }

@@ -4,10 +4,11 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { loadConfig, showConfig } from '../../src/config/load.ts';
 import { AmqpClient } from '../amqp/client.ts';
 import { StompClient } from '../stomp/client.ts';
+import { freePort } from '../support/free-port.ts';
 import { QueueClient } from '../support/http-client.ts';
 import { memoryInUse } from '../support/memory.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
-import { closedPort, type ReceivedSpan, TraceReceiver } from '../support/trace-receiver.ts';
+import { type ReceivedSpan, TraceReceiver } from '../support/trace-receiver.ts';
 
 const INTERNAL = 1;
 const SERVER = 2;
@@ -122,7 +123,7 @@ describe('A server with tracing', () => {
   });
 
   it('does not retain the headers and the query of a request until its spans are sent', async () => {
-    await start({ otlp: `http://127.0.0.1:${await closedPort()}` });
+    await start({ otlp: `http://127.0.0.1:${await freePort()}` });
     const count = 300;
     const bytes = 6_000;
     const run = async (id: string, padding: number): Promise<number> => {
@@ -260,7 +261,7 @@ describe('A server with tracing', () => {
   });
 
   it('drops and counts spans if its queue is full, and continues once the collector is available again', async () => {
-    const port = await closedPort();
+    const port = await freePort();
     await start({ otlp: `http://127.0.0.1:${port}`, maxQueue: 4 });
     for (let i = 0; i < 10; i += 1) assert.equal((await client.insert('N', 'orders', 'x')).status, 200);
     await counted('dropped', 1);
