@@ -15,13 +15,13 @@ const INDEX = 'index.html';
 const VITE = join(ROOT, 'node_modules', 'vite', 'bin', 'vite.js');
 
 if (existsSync(VITE) && !isBuilt()) {
-  const own = `${FOLDER}.${process.pid}`;
+  const buildFolder = `${FOLDER}.${process.pid}`;
   try {
-    const args = [VITE, 'build', '--logLevel', 'warn', '--outDir', own];
+    const args = [VITE, 'build', '--logLevel', 'warn', '--outDir', buildFolder];
     execFileSync(process.execPath, args, { cwd: ROOT, stdio: 'inherit' });
-    publish(own);
+    publish(buildFolder);
   } finally {
-    rmSync(own, { recursive: true, force: true });
+    rmSync(buildFolder, { recursive: true, force: true });
   }
 }
 
@@ -30,11 +30,11 @@ if (existsSync(VITE) && !isBuilt()) {
  * process that builds them at the same time (such as another test), never finds `index.html` without its files. The
  * names of all other files contain a hash of their content.
  */
-function publish(own: string): void {
-  const names = filesIn(own).sort((a, b) => Number(a === INDEX) - Number(b === INDEX));
+function publish(buildFolder: string): void {
+  const names = filesIn(buildFolder).sort((a, b) => Number(a === INDEX) - Number(b === INDEX));
   for (const name of names) {
     mkdirSync(dirname(join(FOLDER, name)), { recursive: true });
-    renameSync(join(own, name), join(FOLDER, name));
+    renameSync(join(buildFolder, name), join(FOLDER, name));
   }
   for (const name of filesIn(FOLDER)) if (!names.includes(name)) rmSync(join(FOLDER, name), { force: true });
 }

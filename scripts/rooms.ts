@@ -173,9 +173,9 @@ function findWords(): { path: string; line: number; word: string }[] {
     return `(?:(?<![A-Za-z])${first}|${first.toUpperCase()})${rest.join('')}(?:s|es)?(?![a-z])`;
   });
   const pattern = new RegExp(parts.join('|'), 'g');
-  const own = 'scripts/rooms.ts';
+  const thisFile = 'scripts/rooms.ts';
   return tracked(...WORDS_IN)
-    .filter((path) => path !== own && /\.(ts|lua|md|sh)$/.test(path))
+    .filter((path) => path !== thisFile && /\.(ts|lua|md|sh)$/.test(path))
     .flatMap((path) =>
       readFileSync(join(ROOT, path), 'utf8')
         .split('\n')

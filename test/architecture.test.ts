@@ -341,12 +341,12 @@ function readSource(path: string): SourceFile {
 }
 
 function parse(path: string, text: string): SourceFile {
-  const { code, texts } = separate(text);
+  const { code, strings } = extractStrings(text);
   const imports: Import[] = [];
   const statement =
     /\b(?:import|export)\b(\s+type\b)?(?:[^;()=§]*?\bfrom\s*|\s*)§(\d+)§|\b(?:import|new URL)\s*\(\s*§(\d+)§/g;
   for (const [whole, type, ofStatement, ofCall] of code.matchAll(statement)) {
-    const specifier = texts[Number(ofStatement ?? ofCall)] ?? '';
+    const specifier = strings[Number(ofStatement ?? ofCall)] ?? '';
     // A URL of a source file is the entry point of a worker thread.
     if (whole.startsWith('new') && !specifier.endsWith('.ts')) continue;
     imports.push({ specifier, isTypeOnly: type !== undefined });
@@ -355,16 +355,16 @@ function parse(path: string, text: string): SourceFile {
 }
 
 /** Removes comments and replaces each string literal with its index: `import x from §0§`. */
-function separate(source: string): { code: string; texts: string[] } {
-  const texts: string[] = [];
-  const piece =
+function extractStrings(source: string): { code: string; strings: string[] } {
+  const strings: string[] = [];
+  const token =
     /\/\*[\s\S]*?\*\/|\/\/[^\n]*|'((?:[^'\\\n]|\\.)*)'|"((?:[^"\\\n]|\\.)*)"|`(?:[^`\\]|\\[\s\S])*`|(?<=[=(,:!&|?[{};]\s*)\/(?:[^/\\\n[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+\/[a-z]*/g;
-  const code = source.replace(piece, (whole, single?: string, double?: string) => {
+  const code = source.replace(token, (whole, single?: string, double?: string) => {
     if (whole.startsWith('/*') || whole.startsWith('//')) return ' ';
-    texts.push(single ?? double ?? '');
-    return `§${texts.length - 1}§`;
+    strings.push(single ?? double ?? '');
+    return `§${strings.length - 1}§`;
   });
-  return { code, texts };
+  return { code, strings };
 }
 
 function slashed(path: string): string {

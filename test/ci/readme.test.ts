@@ -43,7 +43,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     firstQueue = await blocksIn('docs/get-started/first-queue.md');
     install = await blocksIn('docs/get-started/install.md');
     server = new Program(textOf(blocks, 'sh', /^npm ci && npm start$/), clone);
-    await server.prints(/address of the server/);
+    await server.untilPrinted(/address of the server/);
     shell = new Shell(clone, environment());
   });
 
@@ -135,9 +135,9 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     const worker = new Program(`exec '${process.execPath}' worker.mjs`, clone, settings);
     const insert = `curl -s -u "$U" -X PUT "$Q/q/N/orders" -H 'content-type: application/json' -d`;
     try {
-      await worker.prints(/working on \{ order: 2 \}/);
+      await worker.untilPrinted(/working on \{ order: 2 \}/);
       isInsert(await shell.run(`${insert} '"fragile"'`));
-      await worker.prints(/working on fragile.*Error: once.*working on fragile/s);
+      await worker.untilPrinted(/working on fragile.*Error: once.*working on fragile/s);
     } finally {
       await worker.stop();
     }
@@ -191,7 +191,7 @@ describe('README.md and docs/get-started in a fresh clone', () => {
     await server.stop();
     const configured = new Program(start, clone);
     try {
-      await configured.prints(/listens on \S+/);
+      await configured.untilPrinted(/listens on \S+/);
       const [, url = ''] = /listens on (\S+)/.exec(configured.output) ?? [];
       assert.equal(await statusOf(url, 'admin:a long enough password', '/q/events'), 200);
       assert.equal(await statusOf(url, 'worker:a long enough password', '/q/N'), 200);
@@ -227,7 +227,7 @@ class Program {
   }
 
   /** Resolves when the output matches. Rejects if the program ends before that. */
-  async prints(pattern: RegExp): Promise<void> {
+  async untilPrinted(pattern: RegExp): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const fail = (why: string): void =>
       reject(new Error(`${why} before it printed ${pattern}.\n${this.output}`));

@@ -43,7 +43,7 @@ const COMMANDS = [
   ...['exchange', 'operations', 'nodes', 'bench', 'completion', 'man'],
 ];
 
-interface Ended {
+interface Result {
   readonly code: number;
   readonly stdout: string;
   readonly stderr: string;
@@ -77,12 +77,12 @@ describe('The command line', () => {
   async function quayside(
     args: readonly string[],
     input: string | Uint8Array = '',
-    own: object = env,
+    variables: object = env,
     isTTY = false,
-  ): Promise<Ended> {
+  ): Promise<Result> {
     const [stdout, stderr] = [Object.assign(new PassThrough(), { isTTY }), new PassThrough()];
     const texts = Promise.all([text(stdout), text(stderr)]);
-    const io = { stdin: Readable.from([Buffer.from(input)]), stdout, stderr, env: own as typeof env };
+    const io = { stdin: Readable.from([Buffer.from(input)]), stdout, stderr, env: variables as typeof env };
     const code = await runProgram(args, io, NO_SERVER);
     stdout.end();
     stderr.end();
@@ -90,7 +90,7 @@ describe('The command line', () => {
     return { code, stdout: written, stderr: errors };
   }
 
-  const json = ({ stdout }: Ended): unknown[] =>
+  const json = ({ stdout }: Result): unknown[] =>
     stdout
       .split('\n')
       .filter((line) => line !== '')
@@ -147,7 +147,7 @@ describe('The command line', () => {
     assert.equal(away.code, 5);
     assert.match(away.stderr, /cannot be reached/);
     // An expiry that has passed when the request arrives is rejected, so a busy machine retries with more time.
-    const expiringIn = (ms: number): Promise<Ended> =>
+    const expiringIn = (ms: number): Promise<Result> =>
       quayside(['token', 'add', 'short', '--expires', new Date(Date.now() + ms).toISOString()]);
     let ms = 1_000;
     let added = await expiringIn(ms);

@@ -123,7 +123,7 @@ describe('The Helm chart', () => {
   after(() => folder.dispose());
 
   it('has manifests that conform to the types of Kubernetes', async () => {
-    const place = await mkdtemp(join(TOOLS, 'manifests-'));
+    const checkFolder = await mkdtemp(join(TOOLS, 'manifests-'));
     try {
       let source = '';
       for (const [name, manifests] of shapes) {
@@ -133,17 +133,17 @@ describe('The Helm chart', () => {
           source += `// ${name}\n({ kind: ${JSON.stringify(manifest.kind)}, manifest: ${JSON.stringify(manifest)} satisfies import('${type}').${manifest.kind} });\n`;
         }
       }
-      await writeFile(join(place, 'manifests.ts'), source);
+      await writeFile(join(checkFolder, 'manifests.ts'), source);
       const check = (file: string): Promise<unknown> => {
         const flags = ['--noEmit', '--strict', '--module', 'nodenext', '--skipLibCheck', '--ignoreConfig'];
-        return run('tsc', [...flags, file], { cwd: place });
+        return run('tsc', [...flags, file], { cwd: checkFolder });
       };
       await check('manifests.ts').catch(({ stdout }) => assert.fail(stdout));
       // Prove that the check finds an error.
-      await writeFile(join(place, 'wrong.ts'), source.replaceAll('"runAsNonRoot"', '"runAsNotRoot"'));
+      await writeFile(join(checkFolder, 'wrong.ts'), source.replaceAll('"runAsNonRoot"', '"runAsNotRoot"'));
       await assert.rejects(check('wrong.ts'), ({ stdout }) => stdout.includes('runAsNotRoot'));
     } finally {
-      await rm(place, { recursive: true });
+      await rm(checkFolder, { recursive: true });
     }
   });
 

@@ -19,9 +19,9 @@ function shovels(port: number): string {
   const rabbit = (queue: string): string =>
     `{protocol,amqp091},{uris,["amqp://"]},{declarations,[{'queue.declare',[{queue,<<"${queue}">>},durable]}]}`;
   const publish = '{publish_fields,[{exchange,<<"">>},{routing_key,<<"to">>}]}';
-  const rest = '{ack_mode,on_confirm},{reconnect_delay,1}';
-  return `[{out,[{source,[${rabbit('from')},{queue,<<"from">>}]},{destination,[${quayside},{target_address,<<"N/in">>}]},${rest}]},
-    {back,[{source,[${quayside},{source_address,<<"N/out">>}]},{destination,[${rabbit('to')},${publish}]},${rest}]}]`;
+  const common = '{ack_mode,on_confirm},{reconnect_delay,1}';
+  return `[{out,[{source,[${rabbit('from')},{queue,<<"from">>}]},{destination,[${quayside},{target_address,<<"N/in">>}]},${common}]},
+    {back,[{source,[${quayside},{source_address,<<"N/out">>}]},{destination,[${rabbit('to')},${publish}]},${common}]}]`;
 }
 
 describe('RabbitMQ’s Shovel', () => {

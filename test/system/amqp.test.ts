@@ -139,7 +139,7 @@ describe('AMQP in the server', () => {
     await folder.write('ca.pem', first.cert + second.cert);
     const lines = program.logged().length;
     program.signal('SIGHUP');
-    await program.logs((all) => all.slice(lines).some(({ event }) => event === 'reload'));
+    await program.untilLogged((all) => all.slice(lines).some(({ event }) => event === 'reload'));
     await (await open(program, second)).close();
     assert.equal(await program.stop(), 0);
 

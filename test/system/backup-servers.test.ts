@@ -14,7 +14,7 @@ import { ServerInProcess } from '../support/server-in-process.ts';
 const PAGE = await readFile(new URL('../../docs/operate/backup.md', import.meta.url), 'utf8');
 
 /** What a client knows of an element that it has reserved. */
-interface Held {
+interface Reservation {
   readonly id: string;
   readonly token: string;
 }
@@ -61,7 +61,7 @@ describe('The commands of docs/operate/backup.md', () => {
 
   const insert = async (body: string): Promise<void> => ok(await client?.insert('N', 'orders', body));
 
-  const reserve = async (): Promise<Held> => {
+  const reserve = async (): Promise<Reservation> => {
     const answer = await client?.reserve('N', 'orders', { to: 0 });
     ok(answer);
     return {
@@ -71,7 +71,7 @@ describe('The commands of docs/operate/backup.md', () => {
   };
 
   /** Reserves an element, and inserts two that wait. */
-  const before = async (): Promise<Held> => {
+  const fill = async (): Promise<Reservation> => {
     await insert('held');
     const held = await reserve();
     await insert('first');
@@ -80,7 +80,7 @@ describe('The commands of docs/operate/backup.md', () => {
   };
 
   /** Pops one of the ready elements, reserves the other, and inserts a third. */
-  const afterBackup = async (): Promise<Held> => {
+  const afterBackup = async (): Promise<Reservation> => {
     ok(await client?.get('N', 'orders', { to: 0 }));
     const lost = await reserve();
     await insert('third');
@@ -88,7 +88,7 @@ describe('The commands of docs/operate/backup.md', () => {
   };
 
   /** Checks that the state is that of the backup, as the page promises. */
-  const assertRestored = async (held: Held, lost: Held): Promise<void> => {
+  const assertRestored = async (held: Reservation, lost: Reservation): Promise<void> => {
     const late = await client?.commit('N', 'orders', lost.id, { token: lost.token });
     assert.equal(late?.status, 409);
     assert.ok(['lease-lost', 'not-reserved'].includes(jsonOf<{ code: string }>(late).code));
@@ -115,7 +115,7 @@ describe('The commands of docs/operate/backup.md', () => {
     const commands = await shellOf('PostgreSQL', { DATABASE_URL: url.href, ADMIN_URL: postgres.url() });
     try {
       await start(url.href);
-      const held = await before();
+      const held = await fill();
       await commands.backUp();
       const lost = await afterBackup();
       await stop();
@@ -136,7 +136,7 @@ describe('The commands of docs/operate/backup.md', () => {
     const commands = await shellOf('Redis', { REDIS_URL: redis.url, REDIS_PORT: port });
     try {
       await start(redis.url);
-      const held = await before();
+      const held = await fill();
       await commands.backUp();
       const lost = await afterBackup();
       await stop();

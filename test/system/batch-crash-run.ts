@@ -78,7 +78,7 @@ class BatchCrashRun {
     for (let kill = 1; kill <= kills; kill++) {
       await this.#server.start();
       this.#gate.open();
-      await this.#answered(this.#random.between(KILL_AFTER.least, KILL_AFTER.most));
+      await this.#untilAnswered(this.#random.between(KILL_AFTER.least, KILL_AFTER.most));
       await delay(this.#random.between(0, KILL_AFTER.mostMs));
       this.#gate.close();
       await this.#server.kill();
@@ -119,13 +119,13 @@ class BatchCrashRun {
   }
 
   /** Resolves when `count` more requests of workers were answered. */
-  #answered(count: number): Promise<void> {
+  #untilAnswered(count: number): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#countdown = { left: count, resolve };
     return promise;
   }
 
-  #noteAnswer(): void {
+  #countAnswer(): void {
     const { left, resolve } = this.#countdown;
     this.#countdown = { left: left - 1, resolve };
     if (left === 1) resolve();
@@ -148,7 +148,7 @@ class BatchCrashRun {
       place === null
         ? await this.#send('/take', JSON.stringify({ from: QUEUES, order: 'fair', ...options }))
         : await this.#send(`${queuePath(place.ns, place.queue)}/take`, JSON.stringify(options));
-    this.#noteAnswer();
+    this.#countAnswer();
     if (answer?.status !== 200) return;
     const lines = linesOf(answer);
     if (lines.length > count) this.#faults.push(`${lines.length} elements of ${count}`);

@@ -35,7 +35,7 @@ describe('A change of the configuration', () => {
         { bodyLimit: 5 },
       );
       program.signal('SIGHUP');
-      await program.logs((lines) => lines.some(({ options }) => options !== undefined));
+      await program.untilLogged((lines) => lines.some(({ options }) => options !== undefined));
       const line = program.logged().find(({ options }) => options !== undefined);
       const names = ['namespaces.N.lease', 'namespaces.M', 'namespaces["O.P"]', 'http.bodyLimit'];
       assert.deepEqual(line?.options, names);
@@ -82,7 +82,7 @@ describe('A change of the configuration', () => {
           exchanges,
         });
         program.signal('SIGHUP');
-        await program.logs((lines) => lines.some(({ event }) => event === 'reload'));
+        await program.untilLogged((lines) => lines.some(({ event }) => event === 'reload'));
         const line = program.logged().find(({ event }) => event === 'reload');
         assert.equal(line?.msg, 'the configuration could not be reloaded; nothing was changed');
         assert.match(JSON.stringify(line?.err).replaceAll('\\', ''), error);

@@ -77,7 +77,7 @@ describe('Twelve planted secrets', () => {
   });
 
   it('do not occur in the log or the output', async () => {
-    await program.logs((lines) => lines.some(({ event }) => event === 'login-failed'));
+    await program.untilLogged((lines) => lines.some(({ event }) => event === 'login-failed'));
     for (const text of [program.stderr, program.stdout]) {
       for (const canary of [...CANARIES, hash]) assert.ok(!text.includes(canary), `${canary}: ${text}`);
       for (const canary of CANARIES) {
@@ -151,7 +151,7 @@ describe('Twelve planted secrets', () => {
     const before = program.logged().filter(({ event }) => event === 'reload').length;
     await folder.write('q.json', content);
     program.signal('SIGHUP');
-    await program.logs((lines) => lines.filter(({ event }) => event === 'reload').length > before);
+    await program.untilLogged((lines) => lines.filter(({ event }) => event === 'reload').length > before);
   }
 });
 

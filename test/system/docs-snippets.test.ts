@@ -89,13 +89,13 @@ describe('The code blocks of docs', () => {
   });
 
   it('are each run by a test or checked against the code', () => {
-    const own = ({ name }: Page, { language }: Block): boolean =>
+    const isTestedHere = ({ name }: Page, { language }: Block): boolean =>
       COMMANDS.includes(language) ||
       ['json', 'yaml'].includes(language) ||
       (['guides/events.md', 'protocols/stomp.md'].includes(name) && language === 'js');
     const unknown = pages.flatMap((page) =>
       page.blocks
-        .filter((block) => !own(page, block) && !NO_PROGRAM.includes(block.language))
+        .filter((block) => !isTestedHere(page, block) && !NO_PROGRAM.includes(block.language))
         .filter((block) => !isElsewhere(page, block))
         .map(({ language }) => `${page.name}: ${language}`),
     );
@@ -206,7 +206,7 @@ describe('The code blocks of docs', () => {
       });
       try {
         for (const { command, prints } of steps) {
-          const printed = await shell.run(await completed(command));
+          const printed = await shell.run(await adapted(command));
           if (prints !== '') assert.match(printed, patternOf(prints), command);
         }
       } finally {
@@ -225,7 +225,7 @@ describe('The code blocks of docs', () => {
   }
 
   /** The command with the address, the user and the ids of the page replaced by those of this server. */
-  async function completed(command: string): Promise<string> {
+  async function adapted(command: string): Promise<string> {
     let text = command
       .replaceAll(/http:\/\/(localhost|127\.0\.0\.1):3444|https:\/\/jobs\.example/g, server.url)
       .replaceAll(/admin:(PASSWORD|secret)/g, 'test1:test1')

@@ -1,12 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { EventClient } from '../support/event-client.ts';
 import { QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { Folder, type Program } from './program.ts';
-
-/** Only prevents a hanging test; nothing is measured with it. */
-const PATIENCE_MS = 60_000;
 
 describe('The event streams of a server', () => {
   let folder: Folder;
@@ -28,12 +25,6 @@ describe('The event streams of a server', () => {
     await until(() => client.isComplete);
     return client;
   };
-
-  async function until(isSo: () => boolean): Promise<void> {
-    for (const end = performance.now() + PATIENCE_MS; !isSo(); await delay(10)) {
-      if (performance.now() > end) throw new Error('Not reached.');
-    }
-  }
 
   it('end for users whose password or rights a reload changes, and continue for others', async () => {
     await write({ a: 'one', b: 'two', c: { password: 'three', rights: { N: ['read'] } } });

@@ -95,7 +95,7 @@ class ExchangeCrashRun {
   readonly #committed = new Set<string>();
   readonly #faults: string[] = [];
   #stopping = false;
-  #made = 0;
+  #insertCount = 0;
 
   constructor(server: ServerProcess, random: Random) {
     this.#server = server;
@@ -121,7 +121,7 @@ class ExchangeCrashRun {
     this.#gate.open();
     await Promise.all(load);
     const client = this.#client();
-    await this.#rest(client);
+    await this.#untilForwarded(client);
     let arrived = 0;
     for (const end of ENDS) arrived += await this.#compare(client, end);
     for (const own of [...clients, client]) own.close();
@@ -137,12 +137,12 @@ class ExchangeCrashRun {
   /** Inserts elements with different idempotency keys, and repeats each insert until it is acknowledged. */
   async #produce(client: QueueClient): Promise<void> {
     while (!this.#stopping) {
-      this.#made += 1;
-      const n = this.#made;
+      this.#insertCount += 1;
+      const n = this.#insertCount;
       const source = this.#random.chance(0.7) ? 'in' : 'cross';
       const headers = { 'x-ks-hdr-n': String(n), 'idempotency-key': String(n) };
       while (
-        (await this.#tried(() => client.insert('N', source, `${source}-${n}`, { headers })))?.status !== 200
+        (await this.#attempt(() => client.insert('N', source, `${source}-${n}`, { headers })))?.status !== 200
       );
       this.#inserted.push({ source, n });
     }
@@ -150,12 +150,12 @@ class ExchangeCrashRun {
 
   async #consumeFar(client: QueueClient): Promise<void> {
     while (!this.#stopping) {
-      const handed = await this.#tried(() => client.reserve('far', 'out', { to: 100, lease: 1000 }));
-      if (handed?.status !== 200) continue;
-      const body = handed.body.toString();
+      const delivery = await this.#attempt(() => client.reserve('far', 'out', { to: 100, lease: 1000 }));
+      if (delivery?.status !== 200) continue;
+      const body = delivery.body.toString();
       if (this.#committed.has(body)) this.#faults.push(`far/out: ${body} came again after its commit`);
-      const id = handed.headers['x-ks-id'] ?? '';
-      const done = await this.#tried(() => client.commit('far', 'out', id));
+      const id = delivery.headers['x-ks-id'] ?? '';
+      const done = await this.#attempt(() => client.commit('far', 'out', id));
       if (done?.status === 200) this.#committed.add(body);
       // The server was killed before it answered the commit: the element may be finished or be delivered again.
       else if (done === null) this.#unknown.add(body);
@@ -165,7 +165,7 @@ class ExchangeCrashRun {
   readonly #unknown = new Set<string>();
 
   /** Resolves with the response, or null if the server was killed. Waits while it is down. */
-  async #tried(call: () => Promise<Answer>): Promise<Answer | null> {
+  async #attempt(call: () => Promise<Answer>): Promise<Answer | null> {
     await this.#gate.passed();
     try {
       return await call();
@@ -176,7 +176,7 @@ class ExchangeCrashRun {
   }
 
   /** Resolves when the sources are empty, so that everything was forwarded. */
-  async #rest(client: QueueClient): Promise<void> {
+  async #untilForwarded(client: QueueClient): Promise<void> {
     const deadline = performance.now() + REST_TIMEOUT_MS;
     for (const queue of ['in', 'link', 'cross']) {
       while ((await total(client, 'N', queue)) > 0) {

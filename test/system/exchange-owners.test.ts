@@ -32,11 +32,11 @@ describe('The exchanges of a removed user', () => {
     });
     assert.equal((await client.request('PUT', `/x/${id}`, { body })).status, 201);
   };
-  const shown = async (client: QueueClient, id: string): Promise<Shown> => {
+  const exchangeState = async (client: QueueClient, id: string): Promise<Shown> => {
     const { stopped, lastError } = jsonOf<Shown>(await client.request('GET', `/x/${id}`));
     return { stopped, lastError };
   };
-  const runs = { stopped: null, lastError: null };
+  const RUNNING = { stopped: null, lastError: null };
 
   it('stop when the users are reloaded, report the reason, and run again for the user who starts them', async () => {
     await write({ stays: ALL, goes: ALL, loses: ALL });
@@ -49,13 +49,13 @@ describe('The exchanges of a removed user', () => {
     }
     await write({ stays: ALL, loses: { ...ALL, rights: { N: ['read', 'exchange'], M: ['read'] } } });
     program.signal('SIGHUP');
-    for (let gone = runs as Shown; gone.stopped !== true; ) gone = await shown(stays, 'of-goes');
-    for (let lost = runs as Shown; lost.stopped !== true; ) lost = await shown(stays, 'of-loses');
-    assert.match((await shown(stays, 'of-goes')).lastError ?? '', /"goes".* no longer a user/);
-    assert.match((await shown(stays, 'of-loses')).lastError ?? '', /"loses".* lost a right/);
-    assert.deepEqual(await shown(stays, 'of-stays'), runs);
+    for (let gone = RUNNING as Shown; gone.stopped !== true; ) gone = await exchangeState(stays, 'of-goes');
+    for (let lost = RUNNING as Shown; lost.stopped !== true; ) lost = await exchangeState(stays, 'of-loses');
+    assert.match((await exchangeState(stays, 'of-goes')).lastError ?? '', /"goes".* no longer a user/);
+    assert.match((await exchangeState(stays, 'of-loses')).lastError ?? '', /"loses".* lost a right/);
+    assert.deepEqual(await exchangeState(stays, 'of-stays'), RUNNING);
     assert.equal((await stays.request('POST', '/x/of-goes/start')).status, 201);
-    assert.deepEqual(await shown(stays, 'of-goes'), { stopped: false, lastError: null });
+    assert.deepEqual(await exchangeState(stays, 'of-goes'), { stopped: false, lastError: null });
     await stays.insert('N', 'of-goes-src', 'forwarded');
     assert.equal((await stays.get('M', 'of-goes-dst')).body.toString(), 'forwarded');
     stays.close();
@@ -73,10 +73,10 @@ describe('The exchanges of a removed user', () => {
     const program = await folder.serve(['--config', 'q.json']);
     const stays = as(program, 'stays');
     await stays.insert('N', 'restarted-src', 'stays');
-    const { stopped, lastError } = await shown(stays, 'restarted');
+    const { stopped, lastError } = await exchangeState(stays, 'restarted');
     assert.equal(stopped, true);
     assert.match(lastError ?? '', /"goes"/);
-    assert.deepEqual(await shown(stays, 'of-stays'), runs);
+    assert.deepEqual(await exchangeState(stays, 'of-stays'), RUNNING);
     assert.equal((await stays.get('N', 'restarted-src')).body.toString(), 'stays');
     stays.close();
     assert.equal(await program.stop(), 0);

@@ -2,8 +2,7 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { closeSync, constants, openSync, writeSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
-import { Folder, type Program } from './program.ts';
+import { Folder } from './program.ts';
 
 const USERS = { test1: 'test1' };
 
@@ -61,11 +60,7 @@ describe('A log that cannot be written', {
         errorTo: errorTo(),
         nodeArgs: ['--import', `data:text/javascript,${encodeURIComponent(hanging)}`],
       });
-      const ended = new AbortController();
-      const pressing = pressUntil(ended.signal, program);
-      assert.equal(await program.ended, 1);
-      ended.abort();
-      await pressing;
+      assert.equal(await program.signalUntilEnded('SIGTERM'), 1);
     });
   }
 });
@@ -83,12 +78,4 @@ function fullPipe(folder: Folder, opened: number[]): number {
     assert.equal((error as NodeJS.ErrnoException).code, 'EAGAIN');
   }
   return openSync(path, constants.O_RDWR);
-}
-
-/** Sends signals repeatedly, like a user who presses Ctrl-C several times. */
-async function pressUntil(ended: AbortSignal, program: Program): Promise<void> {
-  while (!ended.aborted) {
-    program.signal('SIGTERM');
-    await delay(20);
-  }
 }

@@ -32,7 +32,7 @@ describe('The log', () => {
     await request(program, 'reader:p', 'PUT', '/q/N/orders?delay=1', from);
     await request(program, 'ann:ann', 'GET', '/q/N/orders?to=0', { ...from, origin: 'https://evil.example' });
     await request(program, null, 'GET', '/q/N/orders', { 'sec-fetch-site': 'cross-site' });
-    await program.logs((lines) => ofEvent(lines, 'forbidden').length === 3);
+    await program.untilLogged((lines) => ofEvent(lines, 'forbidden').length === 3);
     const [right, origin, site] = ofEvent(program.logged(), 'forbidden').map(
       ({ time, msg, detail, ...fields }) => fields,
     );
@@ -74,7 +74,7 @@ describe('The log', () => {
     await request(program, null, 'GET', '/q?secret=token');
     const client = await stomp(program, 'ann');
     await client.disconnect();
-    await program.logs((lines) => ofEvent(lines, 'access').length === 5);
+    await program.untilLogged((lines) => ofEvent(lines, 'access').length === 5);
     const lines = ofEvent(program.logged(), 'access').map(({ time, ms, connection, ...fields }) => {
       assert.ok(Number.isInteger(ms));
       return fields;
@@ -96,7 +96,7 @@ describe('The log', () => {
     await request(program, 'ann:ann', 'GET', '/q/N/a?to=0');
     const client = await stomp(program, 'ann');
     await client.disconnect();
-    await program.logs((lines) => ofEvent(lines, 'access').length === 1);
+    await program.untilLogged((lines) => ofEvent(lines, 'access').length === 1);
     const lines = program.logged().filter(({ level }) => level === 'debug');
     assert.deepEqual(
       lines.map(({ event, code, parameter, user }) => [event, code, parameter, user]),
@@ -112,7 +112,7 @@ describe('The log', () => {
 
   it('is text in a pipe if log.format is text', async () => {
     const program = await folder.serve(['--config', 'q.json'], { env: { QUAYSIDE_LOG__FORMAT: 'text' } });
-    await program.says(
+    await program.untilPrinted(
       /^\d\d:\d\d:\d\d\.\d{3} INFO {2}listening {2}event=start {2}pid=\d+ {2}url=http:\S+$/m,
     );
     assert.deepEqual(program.logged(), []);
@@ -123,9 +123,9 @@ describe('The log', () => {
     for (const format of ['text', 'json']) {
       const program = await folder.serve(['--config', 'q.json'], { env: { QUAYSIDE_LOG__FORMAT: format } });
       await request(program, null, 'GET', '/livez', { origin: 'x://h?token=1"' });
-      if (format === 'text') await program.says(/x:\/\/h\?token=\*\*\*/);
+      if (format === 'text') await program.untilPrinted(/x:\/\/h\?token=\*\*\*/);
       else {
-        await program.logs((lines) => ofEvent(lines, 'forbidden').length === 1);
+        await program.untilLogged((lines) => ofEvent(lines, 'forbidden').length === 1);
         assert.equal(ofEvent(program.logged(), 'forbidden')[0]?.origin, 'x://h?token=***"');
       }
       assert.equal(await program.stop(), 0);
@@ -161,7 +161,7 @@ describe('The log', () => {
     await folder.write('many.json', { ...CONFIG, http: { ...CONFIG.http, maxSockets: 2_000_000_000 } });
     const program = await folder.serve(['--config', 'many.json']);
     const isWarning = ({ msg }: Record<string, unknown>): boolean => String(msg).includes('may open');
-    await program.logs((lines) => lines.some(isWarning));
+    await program.untilLogged((lines) => lines.some(isWarning));
     const warning = program.logged().find(isWarning);
     assert.match(
       String(warning?.msg),

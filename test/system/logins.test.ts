@@ -40,7 +40,7 @@ describe('Logins behind a proxy', () => {
     );
     assert.equal(await statusOf(second, 'ann:ann', '198.51.100.9'), 200, 'has logged in from that network');
     assert.equal(await statusOf(second, 'bob:bob', '203.0.113.1'), 200, 'comes from another network');
-    await second.logs((lines) => lines.some(({ event }) => event === 'login-failed'));
+    await second.untilLogged((lines) => lines.some(({ event }) => event === 'login-failed'));
     const failed = second.logged().filter(({ event }) => event === 'login-failed');
     assert.deepEqual(new Set(failed.map(({ address }) => address)), new Set(['198.51.100.8']));
     assert.equal(await second.stop(), 0);
@@ -60,7 +60,7 @@ describe('Logins behind a proxy', () => {
   it("are attributed to the peer's own address if it is not a trusted proxy", async () => {
     const program = await folder.serve(['--config', 'plain.json']);
     assert.equal(await statusOf(program, 'ann:wrong', '198.51.100.7'), 401);
-    await program.logs((lines) => lines.some(({ event }) => event === 'login-failed'));
+    await program.untilLogged((lines) => lines.some(({ event }) => event === 'login-failed'));
     const [failed] = program.logged().filter(({ event }) => event === 'login-failed');
     assert.equal(failed?.address, '127.0.0.1');
     assert.equal(await program.stop(), 0);

@@ -36,19 +36,19 @@ class NpmStart {
     this.ended = once(this.npm, 'close').then(([code, signal]) => ({ code, signal }));
   }
 
-  async says(pattern: RegExp): Promise<void> {
+  async untilPrinted(pattern: RegExp): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const patience = setTimeout(
       () => reject(new Error(`It never said ${pattern}.\n${this.output}`)),
       PATIENCE_MS,
     );
-    const look = (): void => {
+    const check = (): void => {
       if (pattern.test(this.output)) resolve();
     };
-    this.#listeners.add(look);
-    look();
+    this.#listeners.add(check);
+    check();
     await promise.finally(() => clearTimeout(patience));
-    this.#listeners.delete(look);
+    this.#listeners.delete(check);
   }
 
   /** The process id that the server prints; npm's process is another one. */
@@ -81,7 +81,7 @@ describe('npm start', () => {
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     it(`stops the server on ${signal} to npm and leaves no process or pid file`, async () => {
       started = new NpmStart(dataDir);
-      await started.says(/listens on .*\n.*reloads/);
+      await started.untilPrinted(/listens on .*\n.*reloads/);
       const { serverPid } = started;
       assert.notEqual(serverPid, started.npm.pid);
       assert.equal((await readFile(join(dataDir, 'quayside.pid'), 'utf8')).trim(), String(serverPid));
@@ -96,7 +96,7 @@ describe('npm start', () => {
 
   it("runs the server with the start script's flags and its console, directly as a child of npm", async () => {
     started = new NpmStart(dataDir);
-    await started.says(/listens on .*\n.*reloads/);
+    await started.untilPrinted(/listens on .*\n.*reloads/);
     const { serverPid, npm } = started;
     const [, url = ''] = /listens on (\S+)/.exec(started.output) ?? [];
     assert.equal((await fetch(new URL('/console/', url))).status, 200, 'the console is built');
@@ -107,7 +107,7 @@ describe('npm start', () => {
       assert.equal(Number(/^PPid:\s+(\d+)/m.exec(status)?.[1]), npm.pid);
     }
     process.kill(Number(await readFile(join(dataDir, 'quayside.pid'), 'utf8')), 'SIGHUP');
-    await started.says(/were reloaded/);
+    await started.untilPrinted(/were reloaded/);
     npm.kill('SIGTERM');
     await started.ended;
     assert.equal(isAlive(serverPid), false);
@@ -137,7 +137,7 @@ describe('The pid file', () => {
 
   it("contains the server's process id, is readable only by its owner, and is removed at the stop", async () => {
     const program = await folder.serve(['--config', 'q.json']);
-    await program.says(/reloads/);
+    await program.untilPrinted(/reloads/);
     assert.equal(await readFile(pidFile(), 'utf8'), `${program.pid}\n`);
     if (process.platform !== 'win32') assert.equal((await stat(pidFile())).mode & 0o777, 0o600);
     assert.equal(await program.stop(), 0);
@@ -152,7 +152,7 @@ describe('The pid file', () => {
     it(`${what} is overwritten without a warning`, async () => {
       await writeFile(pidFile(), content);
       const program = await folder.serve(['--config', 'q.json']);
-      await program.says(/reloads/);
+      await program.untilPrinted(/reloads/);
       assert.equal(await readFile(pidFile(), 'utf8'), `${program.pid}\n`);
       assert.ok(!program.stderr.includes('quayside.pid'), program.stderr);
       assert.equal(await program.stop(), 0);
@@ -161,10 +161,12 @@ describe('The pid file', () => {
 
   it('of two servers on one dataDir names the later one, which logs a warning, and survives the stop of the earlier one', async () => {
     const first = await folder.serve(['--config', 'q.json']);
-    await first.says(/reloads/);
+    await first.untilPrinted(/reloads/);
     const second = await folder.serve(['--config', 'q.json']);
-    await second.says(/reloads/);
-    await second.logs((lines) => lines.some(({ msg }) => String(msg).includes(`named process ${first.pid}`)));
+    await second.untilPrinted(/reloads/);
+    await second.untilLogged((lines) =>
+      lines.some(({ msg }) => String(msg).includes(`named process ${first.pid}`)),
+    );
     assert.equal(await first.stop(), 0);
     assert.equal(await readFile(pidFile(), 'utf8'), `${second.pid}\n`);
     assert.equal(await second.stop(), 0);
@@ -174,8 +176,8 @@ describe('The pid file', () => {
   it('that cannot be written causes a warning, but the server runs', async () => {
     await mkdir(join(pidFile(), 'x'), { recursive: true });
     const program = await folder.serve(['--config', 'q.json']);
-    await program.says(/reloads/);
-    await program.logs((lines) => lines.some(({ msg }) => String(msg).includes('cannot be written')));
+    await program.untilPrinted(/reloads/);
+    await program.untilLogged((lines) => lines.some(({ msg }) => String(msg).includes('cannot be written')));
     assert.equal(await program.stop(), 0);
     await rm(pidFile(), { recursive: true });
   });

@@ -18,7 +18,7 @@ describe('The files of a server', { skip }, () => {
 
   it('and their folder are accessible only to their owner, whatever the umask', async () => {
     const program = await folder.serve([], { umask: 0 });
-    await program.says(/reloads/);
+    await program.untilPrinted(/reloads/);
     const password = /password {2}(\S+)/.exec(program.stdout)?.[1];
     const client = new QueueClient({ url: program.url, credentials: `admin:${password}` });
     assert.equal((await client.insert('N', 'q', 'x')).status, 200);
@@ -39,7 +39,7 @@ describe('The files of a server', { skip }, () => {
     await chmod(folder.file('data'), 0o755);
     await chmod(folder.file('data/users.json'), 0o640);
     const second = await folder.serve([]);
-    await second.logs(() => warningsOf(second).length >= 2);
+    await second.untilLogged(() => warningsOf(second).length >= 2);
     const warnings = warningsOf(second);
     assert.equal(warnings.length, 2, warnings.join('\n'));
     assert.match(warnings[0] ?? '', /\/data has mode 0755, so others may use it; run chmod 700/);
@@ -51,7 +51,7 @@ describe('The files of a server', { skip }, () => {
     const DATABASE = '{ N: { url: "sqlite:N.db" } }';
     const start = async (namespaces: string): Promise<string> => {
       await folder.write('q.yaml', `{ http: { port: 0, users: { u: p } }, namespaces: ${namespaces} }`);
-      const program = await folder.run(['--config', 'q.yaml'], { obeysModes: true });
+      const program = await folder.run(['--config', 'q.yaml'], { respectsModes: true });
       assert.equal(program.code, 2, program.stderr);
       assert.doesNotMatch(program.stderr, /\n\s+at /, 'a stack trace');
       return program.stderr
@@ -70,7 +70,7 @@ describe('The files of a server', { skip }, () => {
           new RegExp(`^quayside: q.yaml: dataDir: \\S+data cannot be entered \\(EACCES\\)\\. ${hint}$`),
         );
       }
-      const { stdout, stderr } = await folder.run(['doctor', '--config', 'q.yaml'], { obeysModes: true });
+      const { stdout, stderr } = await folder.run(['doctor', '--config', 'q.yaml'], { respectsModes: true });
       assert.match(
         stdout,
         /"error","check":"dataDir","message":"dataDir \S+data cannot be entered \(EACCES\)"/,
@@ -104,7 +104,7 @@ describe('The files of a server', { skip }, () => {
       await folder.write('q.json', written);
       await mkdir(folder.file('data'), { mode: 0o700 });
       const program = await folder.serve(['--config', 'q.json']);
-      await program.logs(() =>
+      await program.untilLogged(() =>
         warningsOf(program).some((text) => /may read .*key\.pem; run chmod 600/.test(text)),
       );
       assert.equal(await program.stop(), 0);

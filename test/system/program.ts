@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { spawnOwned } from '../support/owned-process.ts';
 import { SERVER_ARGS, SERVER_CACHE } from '../support/server-command.ts';
 
@@ -13,7 +14,7 @@ const PATIENCE_MS = 60_000;
  * Drops root's capabilities to bypass file modes, so that modes apply to root as to other users. setpriv is part of
  * util-linux.
  */
-const OBEYING_MODES = [
+const WITHOUT_MODE_BYPASS = [
   '/usr/bin/setpriv',
   '--bounding-set=-dac_override,-dac_read_search',
   '--inh-caps=-dac_override,-dac_read_search',
@@ -27,7 +28,7 @@ export interface ProgramOptions {
   /** The umask of the child process; defaults to this process's. */
   readonly umask?: number;
   /** Whether file modes apply to the program even if root runs the test. */
-  readonly obeysModes?: boolean;
+  readonly respectsModes?: boolean;
   /** The file descriptor for standard error, which is then not captured. */
   readonly errorTo?: number;
 }
@@ -73,7 +74,7 @@ export class Folder {
   async serve(args: readonly string[], options: ProgramOptions = {}): Promise<Program> {
     const env = { QUAYSIDE_HTTP__PORT: '0', ...options.env };
     const program = this.launch(args, { ...options, env });
-    await program.says(/listens on/);
+    await program.untilPrinted(/listens on/);
     return program;
   }
 
@@ -98,10 +99,10 @@ export class Program {
   constructor(
     cwd: string,
     args: readonly string[],
-    { env, input = '', nodeArgs = [], errorTo, umask, obeysModes = false }: ProgramOptions,
+    { env, input = '', nodeArgs = [], errorTo, umask, respectsModes = false }: ProgramOptions,
   ) {
     const [program = process.execPath, ...before] =
-      obeysModes && process.getuid?.() === 0 ? [...OBEYING_MODES, process.execPath] : [];
+      respectsModes && process.getuid?.() === 0 ? [...WITHOUT_MODE_BYPASS, process.execPath] : [];
     const ownUmask = umask === undefined ? null : process.umask(umask);
     this.#child = spawnOwned(program, [...before, ...nodeArgs, ...SERVER_ARGS, ...args], {
       cwd,
@@ -148,18 +149,27 @@ export class Program {
     return this.ended;
   }
 
+  /** Sends the signal repeatedly, like a user who presses Ctrl-C several times. Resolves with the exit code. */
+  async signalUntilEnded(signal: NodeJS.Signals): Promise<number | null> {
+    while (!this.#isClosed) {
+      this.signal(signal);
+      await delay(20);
+    }
+    return this.ended;
+  }
+
   async kill(): Promise<void> {
     this.signal('SIGKILL');
     await this.ended;
   }
 
   /** Resolves when one of its outputs matches the pattern. Rejects if the program ends before that. */
-  says(pattern: RegExp): Promise<void> {
+  untilPrinted(pattern: RegExp): Promise<void> {
     return this.#until(() => pattern.test(this.stdout) || pattern.test(this.stderr), `never said ${pattern}`);
   }
 
   /** Resolves when `isEnough` accepts the log lines so far. Rejects if the program ends before that. */
-  logs(isEnough: (lines: Record<string, unknown>[]) => boolean): Promise<void> {
+  untilLogged(isEnough: (lines: Record<string, unknown>[]) => boolean): Promise<void> {
     return this.#until(() => isEnough(this.logged()), 'never logged what was waited for');
   }
 

@@ -273,10 +273,10 @@ function seriesOf(text: string): Series {
 }
 
 /** Labels that Prometheus adds to scraped series. */
-const OF_THE_SCRAPE = ['job', 'instance'];
+const SCRAPE_LABELS = ['job', 'instance'];
 
 /** Labels whose values the server defines; the values of other labels are names that users choose. */
-const CLOSED = new Set(['outcome', 'state', 'operation', 'protocol', 'le']);
+const ENUMERATED_LABELS = new Set(['outcome', 'state', 'operation', 'protocol', 'le']);
 
 /**
  * Returns the labels that the result may have.
@@ -285,16 +285,16 @@ const CLOSED = new Set(['outcome', 'state', 'operation', 'protocol', 'le']);
 function assertKnown(expression: string, series: Series, where: string): ReadonlySet<string> {
   const { selectors, grouping } = selectorsOf(expression);
   assert.ok(selectors.length > 0, `${where}: ${expression} has no metric`);
-  const allLabels = new Set(OF_THE_SCRAPE);
+  const allLabels = new Set(SCRAPE_LABELS);
   for (const { metric, matchers } of selectors) {
     const labels = series.get(metric);
     assert.ok(labels !== undefined, `${where}: no server has the metric ${metric}`);
     for (const label of labels.keys()) allLabels.add(label);
     for (const { label, values } of matchers) {
-      if (OF_THE_SCRAPE.includes(label)) continue;
+      if (SCRAPE_LABELS.includes(label)) continue;
       const known = labels.get(label);
       assert.ok(known !== undefined, `${where}: ${metric} has no label ${label}`);
-      if (!CLOSED.has(label)) continue;
+      if (!ENUMERATED_LABELS.has(label)) continue;
       for (const value of values) {
         // A rare error has no series before it occurs.
         const isCode = metric === 'quayside_operations_total' && ERROR_CODES.some((code) => code === value);

@@ -57,8 +57,8 @@ describe('docs/operate/proxies.md', () => {
     await server?.dispose();
   });
 
-  /** Starts a proxy with the configuration of the page, modified by `change`. */
-  const through = async (kind: ProxyKind, change?: (config: string) => string): Promise<QueueClient> => {
+  /** Starts a proxy with the configuration of the page, modified by `change`. Resolves with a client of it. */
+  const startProxy = async (kind: ProxyKind, change?: (config: string) => string): Promise<QueueClient> => {
     [port, stompPort] = [await freePort(), await freePort()];
     const page = configOf(kind);
     const config = change?.(page) ?? page;
@@ -92,7 +92,7 @@ describe('docs/operate/proxies.md', () => {
     }
   };
   /** Sends a get through the proxy and disconnects while it waits. */
-  const leave = async (client: QueueClient, queue: string): Promise<void> => {
+  const disconnectWhileWaiting = async (client: QueueClient, queue: string): Promise<void> => {
     const aborted = new AbortController();
     const got = client.get('N', queue, { to: 60_000, tid: 'leaves', signal: aborted.signal });
     got.catch(() => {});
@@ -109,7 +109,7 @@ describe('docs/operate/proxies.md', () => {
   for (const kind of ['nginx', 'haproxy'] as const) {
     describe(`with ${kind}`, () => {
       it('forwards WebSocket connections and the address of the client', async () => {
-        await through(kind);
+        await startProxy(kind);
         const { WebSocket: WebSocketFrom } = createRequire(import.meta.url)('ws') as {
           WebSocket: new (url: string, protocols: string[], options: { localAddress: string }) => WebSocket;
         };
@@ -133,7 +133,7 @@ describe('docs/operate/proxies.md', () => {
       });
 
       it('forwards elements unchanged: all headers, up to 8 KiB, and %2F in names', async () => {
-        const client = await through(kind);
+        const client = await startProxy(kind);
         const own: Record<string, string> = {
           'x-ks-hdr-my_key': 'under',
           'x-ks-hdr-a.b': 'dot',
@@ -150,14 +150,14 @@ describe('docs/operate/proxies.md', () => {
       });
 
       it('lets Quayside reject a body that is too large', async () => {
-        const client = await through(kind);
+        const client = await startProxy(kind);
         const answer = await client.insert('N', queueName(), Buffer.alloc(1_048_577));
         assert.equal(answer.status, 413);
         assert.equal(jsonOf<{ code: string }>(answer).code, 'body-too-large');
       });
 
       it('lets a get wait until its `to` has passed or an element arrives', async () => {
-        const client = await through(kind);
+        const client = await startProxy(kind);
         const queue = queueName();
         const late = await client.get('N', queue, { to: 1_500 });
         assert.equal(late.reason, 'Queue Pop Timeout');
@@ -169,7 +169,7 @@ describe('docs/operate/proxies.md', () => {
       });
 
       it('forwards events at once, and closes the stream when the client disconnects', async () => {
-        await through(kind);
+        await startProxy(kind);
         const listener = new EventClient({ url: `http://127.0.0.1:${port}`, query: 'ns=N&kinds=queues' });
         await until(async () => listener.isComplete);
         const queue = queueName();
@@ -185,16 +185,16 @@ describe('docs/operate/proxies.md', () => {
       });
 
       it('cancels the get of a client that disconnected, so that it takes no element', async () => {
-        const client = await through(kind);
+        const client = await startProxy(kind);
         const queue = queueName();
-        await leave(client, queue);
+        await disconnectWhileWaiting(client, queue);
         await until(async () => (await waitingAt(queue)).length === 0);
         await direct.insert('N', queue, 'x');
         assert.equal(await totalOf(queue), 1);
       });
 
       it('forwards the address of the client even if the client forges one', async () => {
-        await through(kind);
+        await startProxy(kind);
         const path = `/q/N/${queueName()}/status`;
         await requestFrom(CLIENT, port, path, {});
         await requestFrom(CLIENT, port, path, {
@@ -206,7 +206,7 @@ describe('docs/operate/proxies.md', () => {
       });
 
       it('responds with its own 504 if its timeout is shorter than `to`, and no element is lost', async () => {
-        const client = await through(kind, (config) => config.replaceAll('75s', '1s'));
+        const client = await startProxy(kind, (config) => config.replaceAll('75s', '1s'));
         const queue = queueName();
         const answer = await client.get('N', queue, { to: 60_000 });
         assert.equal(answer.status, 504);
@@ -239,7 +239,7 @@ describe('docs/operate/proxies.md', () => {
     const failing = await failingNode();
     const { port: other } = failing.address() as AddressInfo;
     try {
-      const client = await through(kind, (config) => twoServers(change(config), other));
+      const client = await startProxy(kind, (config) => twoServers(change(config), other));
       const answers: Answer[] = [];
       // The nodes take turns: of two requests, at least one goes to each.
       for (const body of ['a', 'b']) answers.push(await client.request(method, `/q/N/${queue}`, { body }));
@@ -268,7 +268,7 @@ describe('docs/operate/proxies.md', () => {
     const down = await freePort();
     // nginx counts failures with its default settings. HAProxy checks neither node, so it does not know that one is
     // down.
-    const client = await through(kind, (config) =>
+    const client = await startProxy(kind, (config) =>
       twoServers(change(config), down).replace(' max_fails=0', ''),
     );
     const statuses: number[] = [];
@@ -296,7 +296,7 @@ describe('docs/operate/proxies.md', () => {
   });
 
   it('is right about the element headers that nginx drops by default', async () => {
-    const client = await through('nginx', (config) =>
+    const client = await startProxy('nginx', (config) =>
       config.replace('underscores_in_headers on;', '').replace('ignore_invalid_headers off;', ''),
     );
     const queue = queueName();
@@ -311,7 +311,7 @@ describe('docs/operate/proxies.md', () => {
   });
 
   it('is right that nginx loses an element with large headers with its default buffers', async () => {
-    const client = await through('nginx', (config) =>
+    const client = await startProxy('nginx', (config) =>
       config.replace('proxy_buffer_size 32k;', '').replace('proxy_buffers 8 32k;', ''),
     );
     const queue = queueName();
@@ -321,19 +321,19 @@ describe('docs/operate/proxies.md', () => {
   });
 
   it('is right that nginx rejects a body above 1 MiB with its own page without `client_max_body_size`', async () => {
-    const client = await through('nginx', (config) => config.replace('client_max_body_size 0;', ''));
+    const client = await startProxy('nginx', (config) => config.replace('client_max_body_size 0;', ''));
     const answer = await client.insert('N', queueName(), Buffer.alloc(1_048_577));
     assert.deepEqual([answer.status, answer.headers['content-type']], [413, 'text/html']);
   });
 
   it('is right that a get through HAProxy outlives its client and takes an element without `option abortonclose`', async () => {
-    const client = await through('haproxy', (config) => config.replace('option abortonclose', ''));
+    const client = await startProxy('haproxy', (config) => config.replace('option abortonclose', ''));
     const queue = queueName();
-    await leave(client, queue);
+    await disconnectWhileWaiting(client, queue);
     await direct.insert('N', queue, 'lost');
     assert.equal(await totalOf(queue), 0, 'the element was popped for a client that has disconnected');
     const kept = queueName();
-    await leave(client, kept);
+    await disconnectWhileWaiting(client, kept);
     assert.deepEqual(await waitingAt(kept), ['leaves']);
     const aborted = new AbortController();
     const reserved = queueName();
@@ -349,7 +349,7 @@ describe('docs/operate/proxies.md', () => {
   });
 
   it('has a HAProxy configuration that forwards the addresses of STOMP clients', async () => {
-    await through('haproxy');
+    await startProxy('haproxy');
     const socket = connect({ port: stompPort, host: '127.0.0.1', localAddress: CLIENT });
     await once(socket, 'connect');
     socket.write('CONNECT\naccept-version:1.2\nhost:x\nlogin:test1\npasscode:test1\n\n\0');

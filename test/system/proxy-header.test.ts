@@ -20,7 +20,7 @@ import { spawnOwned } from '../support/owned-process.ts';
 import { until } from '../support/until.ts';
 
 /** Records the address of each login. */
-class Witness extends TestAuthenticator {
+class RecordingAuthenticator extends TestAuthenticator {
   readonly addresses: string[] = [];
 
   override recall(): null {
@@ -52,16 +52,16 @@ const EXTENSION = Buffer.from([0x04, 0x00, 0x02, 0x00, 0x00]);
 const CONNECT = 'CONNECT\naccept-version:1.2\nhost:h\nlogin:test\npasscode:test\n\n\0';
 
 describe('A PROXY protocol header', () => {
-  const witness = new Witness();
+  const authenticator = new RecordingAuthenticator();
   let node: StompNode;
 
   before(async () => {
-    node = await StompNode.start({ authenticator: witness, options: { trustedProxies: TRUSTED } });
+    node = await StompNode.start({ authenticator, options: { trustedProxies: TRUSTED } });
   });
   after(() => node.stop());
 
   /** Sends the pieces in separate writes. Resolves with the response; empty if the server closed the connection. */
-  const answer = async (...pieces: readonly (Buffer | string)[]): Promise<string> => {
+  const responseTo = async (...pieces: readonly (Buffer | string)[]): Promise<string> => {
     const socket = connect({ port: node.port, host: '127.0.0.1' });
     let text = '';
     socket.on('data', (bytes) => {
@@ -86,11 +86,11 @@ describe('A PROXY protocol header', () => {
     ['of an unknown client', header(0x21, 0x00, Buffer.alloc(0)), '127.0.0.1'],
   ] as const) {
     it(`${what} determines the client's address`, async () => {
-      witness.addresses.length = 0;
-      assert.match(await answer(Buffer.concat([bytes, Buffer.from(CONNECT)])), /^CONNECTED\n/);
+      authenticator.addresses.length = 0;
+      assert.match(await responseTo(Buffer.concat([bytes, Buffer.from(CONNECT)])), /^CONNECTED\n/);
       const single = [...bytes].map((byte) => Buffer.from([byte]));
-      assert.match(await answer(...single, CONNECT), /^CONNECTED\n/);
-      assert.deepEqual(witness.addresses, [address, address]);
+      assert.match(await responseTo(...single, CONNECT), /^CONNECTED\n/);
+      assert.deepEqual(authenticator.addresses, [address, address]);
     });
   }
 
@@ -109,7 +109,7 @@ describe('A PROXY protocol header', () => {
   ] as const) {
     it(`${what} ends the connection and is logged`, async () => {
       node.logged.length = 0;
-      assert.equal(await answer(bytes), '');
+      assert.equal(await responseTo(bytes), '');
       assert.equal(node.logged.length, 1);
       const { fields, message } = node.logged[0] as { fields: { problem: string }; message: string };
       assert.match(fields.problem, problem);
@@ -147,7 +147,7 @@ describe('A PROXY protocol header', () => {
 
   it('is not read from an address that is not trusted', async (context) => {
     const strict = await StompNode.start({
-      authenticator: witness,
+      authenticator,
       options: { trustedProxies: new Networks(['127.0.0.9']) },
     });
     context.after(() => strict.stop());
@@ -159,7 +159,7 @@ describe('A PROXY protocol header', () => {
   it('is read before the TLS handshake', async () => {
     const tls = makeCertificate();
     const secure = await StompNode.start({
-      authenticator: witness,
+      authenticator,
       options: { tls, trustedProxies: TRUSTED },
     });
     // A proxy that sends the header in one write with the client's first bytes.
@@ -175,10 +175,10 @@ describe('A PROXY protocol header', () => {
     prefixing.listen(0, '127.0.0.1');
     await once(prefixing, 'listening');
     const { port } = prefixing.address() as { port: number };
-    witness.addresses.length = 0;
+    authenticator.addresses.length = 0;
     const client = await StompClient.open(port, { ca: tls.cert });
     await client.connect();
-    assert.deepEqual(witness.addresses, ['192.0.2.7']);
+    assert.deepEqual(authenticator.addresses, ['192.0.2.7']);
     await client.disconnect();
     prefixing.close();
     await secure.stop();
@@ -194,7 +194,7 @@ describe('HAProxy with send-proxy-v2', () => {
         stdio: ['ignore', 'ignore', 'inherit'],
       },
     );
-    const [stompLogins, amqpLogins] = [new Witness(), new Witness()];
+    const [stompLogins, amqpLogins] = [new RecordingAuthenticator(), new RecordingAuthenticator()];
     const options = { trustedProxies: TRUSTED };
     const stomp = await StompNode.start({ authenticator: stompLogins, options });
     const amqp = await AmqpNode.start({ authenticator: amqpLogins, options });

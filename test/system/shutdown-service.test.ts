@@ -44,33 +44,33 @@ describe('A server embedded in another program', () => {
 
   after(() => rm(folder, { recursive: true }));
 
-  function make(of = config): Server {
+  function newServer(of = config): Server {
     const server = createServer(of, PARTS);
     servers.push(server);
     return server;
   }
 
   it('starts, serves and stops without leaking resources', async () => {
-    const before = resources();
+    const before = activeResources();
     for (let i = 0; i < 3; i++) {
-      const server = make();
+      const server = newServer();
       await server.start();
       const { url } = server;
       const client = new QueueClient({ url });
       assert.equal((await client.insert('N', 'q', 'x')).status, 200);
       client.close();
       await server.stop();
-      assert.equal(await connectionFault(url), 'ECONNREFUSED');
+      assert.equal(await connectionErrorCode(url), 'ECONNREFUSED');
     }
-    assert.deepEqual(resources(), before);
+    assert.deepEqual(activeResources(), before);
   });
 
   it('can be stopped before and during its start, and repeatedly', async () => {
-    const never = make();
+    const never = newServer();
     await never.stop();
     await assert.rejects(never.start(), /stopped before/);
 
-    const during = make();
+    const during = newServer();
     const starting = during.start();
     starting.catch(() => {});
     const first = during.stop();
@@ -78,7 +78,7 @@ describe('A server embedded in another program', () => {
     await first;
     await assert.rejects(starting, /stopped before/);
 
-    const after = make();
+    const after = newServer();
     await after.start();
     assert.equal(after.start(), after.start());
     await Promise.all([after.stop(), after.stop()]);
@@ -86,20 +86,20 @@ describe('A server embedded in another program', () => {
 
   it('leaves its files free for the next server if it is stopped at any moment of its start', async () => {
     for (const turns of [1, 4, 10, 20, 40]) {
-      const server = make();
+      const server = newServer();
       const starting = server.start().catch(() => {});
       for (let i = 0; i < turns; i++) await new Promise(setImmediate);
       await server.stop();
       await starting;
     }
-    await make().start();
+    await newServer().start();
   });
 
   it('opens no more files if it is stopped during its start', async () => {
     const names = Array.from({ length: 60 }, (_, i) => `many${i}`);
     const namespaces = Object.fromEntries(names.map((name) => [name, { url: `sqlite:many/${name}.db` }]));
     const env = { ...ENV, QUAYSIDE_NAMESPACES: JSON.stringify(namespaces) };
-    const server = make((await loadConfig({ file: null, env, cwd: folder })).config);
+    const server = newServer((await loadConfig({ file: null, env, cwd: folder })).config);
     const starting = server.start().catch(() => {});
     const files = (): string[] =>
       readdirSync(folder, { recursive: true, encoding: 'utf8' }).filter((name) => /many\d+\.db$/.test(name));
@@ -117,7 +117,7 @@ describe('A server embedded in another program', () => {
     const [stomp, http] = [taken, free].map((server) => (server.address() as AddressInfo).port);
     free.close();
     await once(free, 'close');
-    const server = make({
+    const server = newServer({
       ...config,
       http: { ...config.http, port: http as number },
       stomp: { ...config.stomp, port: stomp as number },
@@ -134,7 +134,7 @@ describe('A server embedded in another program', () => {
   });
 
   it('is not ready once it drains, and gives the reason only to authenticated users', async () => {
-    const server = make();
+    const server = newServer();
     await server.start();
     const known = new QueueClient({ url: server.url });
     const stranger = new QueueClient({ url: server.url, credentials: null });
@@ -168,7 +168,7 @@ describe('A server embedded in another program', () => {
       QUAYSIDE_HTTP__USERS: JSON.stringify({ ...Object.fromEntries(users), all: 'pw' }),
       QUAYSIDE_NAMESPACES: JSON.stringify(namespaces),
     };
-    const server = make((await loadConfig({ file: null, env, cwd: folder })).config);
+    const server = newServer((await loadConfig({ file: null, env, cwd: folder })).config);
     await server.start();
     const parts = async (user: string): Promise<string[]> => {
       const client = new QueueClient({ url: server.url, credentials: `${user}:pw` });
@@ -184,7 +184,7 @@ describe('A server embedded in another program', () => {
   });
 
   it('shares one engine among namespaces with the same URL, and shows the configuration in queue records', async () => {
-    const server = make();
+    const server = newServer();
     await server.start();
     const client = new QueueClient({ url: server.url });
     const { type, factory } = jsonOf<{ type: string; factory: unknown }>(await client.status('M', 'q'));
@@ -200,7 +200,7 @@ describe('A server embedded in another program', () => {
   });
 
   it('applies the users of a reloaded configuration, and rejects one without users', async () => {
-    const server = make();
+    const server = newServer();
     await server.start();
     const old = new QueueClient({ url: server.url });
     const renamed = new QueueClient({ url: server.url, credentials: 'test2:test2' });
@@ -215,7 +215,7 @@ describe('A server embedded in another program', () => {
   });
 
   it('exempts a recent login from the rate limit after a reload, but applies new rights', async () => {
-    const server = make();
+    const server = newServer();
     await server.start();
     const known = new QueueClient({ url: server.url });
     assert.equal((await known.insert('N', 'q', 'x')).status, 200);
@@ -277,7 +277,7 @@ describe('A service stack', () => {
 });
 
 /** The error code of a connection attempt; null if it succeeds. */
-async function connectionFault(url: string): Promise<string | null> {
+async function connectionErrorCode(url: string): Promise<string | null> {
   const { hostname, port } = new URL(url);
   const socket = connect(Number(port), hostname);
   let fault: string | null = null;
@@ -290,6 +290,6 @@ async function connectionFault(url: string): Promise<string | null> {
 }
 
 /** The resources that keep the process alive, except those of the test runner. */
-function resources(): string[] {
+function activeResources(): string[] {
   return process.getActiveResourcesInfo().filter((name) => /Worker|MessagePort|TCP|TLS|Timeout/.test(name));
 }

@@ -3,7 +3,6 @@ import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
 import { after, before, describe, it } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { Folder, type Program } from './program.ts';
 
@@ -56,8 +55,8 @@ describe('A stop', () => {
     const program = await folder.serve(['--config', 'q.json']);
     const upload = await halfUpload(program, 'slow', 'begin-', 10);
     program.signal('SIGTERM');
-    await program.logs((lines) => lines.some(({ msg }) => msg === 'stopping'));
-    const answer = whole(upload);
+    await program.untilLogged((lines) => lines.some(({ msg }) => msg === 'stopping'));
+    const answer = readToEnd(upload);
     upload.write('end!');
     assert.match(await answer, /^HTTP\/1\.1 200 OK\r\n[\s\S]*connection: close[\s\S]*\{"id":"/i);
     assert.equal(await program.ended, 0);
@@ -86,13 +85,9 @@ describe('A stop', () => {
     upload.on('error', () => {});
     program.signal('SIGINT');
     program.signal('SIGINT');
-    await program.logs((lines) => lines.some(({ msg }) => msg === 'stopping'));
+    await program.untilLogged((lines) => lines.some(({ msg }) => msg === 'stopping'));
     assert.ok(!program.stderr.includes('exiting immediately'));
-    const again = new AbortController();
-    const pressing = pressUntil(again.signal, program);
-    assert.equal(await program.ended, 1);
-    again.abort();
-    await pressing;
+    assert.equal(await program.signalUntilEnded('SIGINT'), 1);
     assert.ok(program.stderr.includes('exiting immediately'));
   });
 
@@ -105,7 +100,7 @@ describe('A stop', () => {
 
   it('is possible while the server is starting', async () => {
     const program = folder.launch(['--config', 'q.json'], { env: { QUAYSIDE_HTTP__PORT: '0' } });
-    await program.says(/plain passwords/);
+    await program.untilPrinted(/plain passwords/);
     assert.equal(await program.stop(), 0);
   });
 });
@@ -122,7 +117,7 @@ describe('A fatal error', () => {
 
   it('that is not caught is logged, ends waiting calls with 503 and the process with exit code 1', async () => {
     const thrower = "process.on('SIGUSR2', () => { throw new Error('planted'); });";
-    const program = await folder.serve(['--config', 'q.json'], preload(thrower));
+    const program = await folder.serve(['--config', 'q.json'], preloadOptions(thrower));
     const client = new QueueClient({ url: program.url });
     const blocked = client.get('N', 'empty');
     await untilWaiting(client, 1);
@@ -136,7 +131,7 @@ describe('A fatal error', () => {
 
   it('in a promise that is not awaited is logged and ends the process with exit code 1', async () => {
     const rejecter = "process.on('SIGUSR2', () => { Promise.reject(new Error('planted')); });";
-    const program = await folder.serve(['--config', 'q.json'], preload(rejecter));
+    const program = await folder.serve(['--config', 'q.json'], preloadOptions(rejecter));
     program.signal('SIGUSR2');
     assert.equal(await program.ended, 1);
     assert.match(program.stderr, /"planted"/);
@@ -151,7 +146,7 @@ describe('A fatal error', () => {
       Worker.prototype.postMessage = function (...args) { workers.add(this); return post.apply(this, args); };
       process.on('SIGUSR2', () => { for (const worker of workers) worker.terminate(); });
     `;
-    const program = await folder.serve(['--config', 'q.json'], preload(killer));
+    const program = await folder.serve(['--config', 'q.json'], preloadOptions(killer));
     const client = new QueueClient({ url: program.url });
     assert.equal((await client.insert('N', 'q', 'x')).status, 200);
     client.close();
@@ -193,7 +188,7 @@ describe('The log', () => {
     await reader.request('PUT', '/x/x', { body });
     client.close();
     reader.close();
-    await program.logs((lines) => lines.filter(({ user }) => user === 'reader').length === 2);
+    await program.untilLogged((lines) => lines.filter(({ user }) => user === 'reader').length === 2);
     const noted = program.logged().filter(({ action }) => action !== undefined);
     assert.deepEqual(
       noted.map(({ level, event, action, user, namespace, queue, id: of, tid, detail }) =>
@@ -229,7 +224,7 @@ describe('The log', () => {
       });
     `;
     const env = { QUAYSIDE_NAMESPACES__N__URL: 'sqlite::memory:' };
-    const talking = await folder.serve(['--config', 'q.json'], { env, ...preload(speaker) });
+    const talking = await folder.serve(['--config', 'q.json'], { env, ...preloadOptions(speaker) });
     talking.signal('SIGUSR2');
     assert.equal(await talking.ended, 0);
     const said = talking.stderr.trimEnd().split('\n');
@@ -278,7 +273,7 @@ async function halfUpload(program: Program, queue: string, start: string, length
 }
 
 /** Resolves with everything received until the other side closes the connection. */
-async function whole(socket: Socket): Promise<string> {
+async function readToEnd(socket: Socket): Promise<string> {
   let text = '';
   for await (const piece of socket) text += piece;
   return text;
@@ -291,14 +286,6 @@ async function untilWaiting(client: QueueClient, count: number): Promise<void> {
   }
 }
 
-/** Sends signals repeatedly, like a user who presses Ctrl-C several times. */
-async function pressUntil(ended: AbortSignal, program: Program): Promise<void> {
-  while (!ended.aborted) {
-    program.signal('SIGINT');
-    await delay(20);
-  }
-}
-
-function preload(code: string): { nodeArgs: string[] } {
+function preloadOptions(code: string): { nodeArgs: string[] } {
   return { nodeArgs: ['--import', `data:text/javascript,${encodeURIComponent(code)}`] };
 }

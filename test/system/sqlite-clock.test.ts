@@ -11,7 +11,7 @@ function setBack({ clock }: SqliteFolder, byMs: number): void {
   clock.setWallTime(clock.now() - byMs);
 }
 
-async function popped({ storage }: Engine): Promise<string[]> {
+async function popBodies({ storage }: Engine): Promise<string[]> {
   return bodyTexts((await storage.take(QUEUE, popping)).deliveries);
 }
 
@@ -25,7 +25,7 @@ describe('A SQLite engine whose clock is changed while it runs', () => {
         setBack(folder, HOUR_MS);
         const { ready, scheduled } = await storage.counts(QUEUE);
         assert.deepEqual({ ready, scheduled }, { ready: 1, scheduled: 0 });
-        assert.deepEqual(await popped(engine), ['ready']);
+        assert.deepEqual(await popBodies(engine), ['ready']);
       }
     });
   });
@@ -39,9 +39,9 @@ describe('A SQLite engine whose clock is changed while it runs', () => {
       await storage.insert(QUEUE, [newElement({ body: 'delayed', delayMs: 10_000 })]);
       setBack(folder, HOUR_MS);
       folder.clock.advance(9_990);
-      assert.deepEqual(await popped(engine), []);
+      assert.deepEqual(await popBodies(engine), []);
       folder.clock.advance(120);
-      assert.deepEqual((await popped(engine)).sort(), ['delayed', 'reserved']);
+      assert.deepEqual((await popBodies(engine)).sort(), ['delayed', 'reserved']);
     });
   });
 
@@ -52,9 +52,9 @@ describe('A SQLite engine whose clock is changed while it runs', () => {
       const matureAt = folder.clock.now() + 10_000;
       await engine.storage.insert(QUEUE, [newElement({ body: 'at that moment', matureAt })]);
       folder.clock.advance(9_999);
-      assert.deepEqual(await popped(engine), []);
+      assert.deepEqual(await popBodies(engine), []);
       folder.clock.advance(121);
-      assert.deepEqual(await popped(engine), ['at that moment']);
+      assert.deepEqual(await popBodies(engine), ['at that moment']);
     });
   });
 
@@ -64,7 +64,7 @@ describe('A SQLite engine whose clock is changed while it runs', () => {
       const engine = await folder.started();
       await engine.storage.insert(QUEUE, [newElement({ body: 'delayed', delayMs: HOUR_MS })]);
       clock.setWallTime(clock.now() + HOUR_MS);
-      assert.deepEqual(await popped(engine), ['delayed']);
+      assert.deepEqual(await popBodies(engine), ['delayed']);
       setBack(folder, HOUR_MS);
       assert.ok(engine.storage.now() >= clock.now() + HOUR_MS - 1);
       for (let hour = 0; hour < 101; hour++) {
@@ -88,9 +88,9 @@ describe('A SQLite engine whose clock is changed while it runs', () => {
       const second = await folder.started();
       assert.match(folder.warnings[0]?.message ?? '', /clock is behind the time when the file was last used/);
       assert.deepEqual(folder.warnings[0]?.fields, { file: folder.file, behindMs: HOUR_MS });
-      assert.deepEqual(await popped(second), []);
+      assert.deepEqual(await popBodies(second), []);
       folder.clock.advance(HOUR_MS);
-      assert.deepEqual(await popped(second), ['ready']);
+      assert.deepEqual(await popBodies(second), ['ready']);
       await second.stop();
       await folder.started();
       assert.equal(folder.warnings.length, 1);

@@ -32,7 +32,7 @@ it(`A SQLite engine loses no acknowledged insert in ${KILLS} kills, some of them
     const db = new DatabaseSync(folder.file);
     assert.equal(db.prepare('PRAGMA integrity_check').get()?.integrity_check, 'ok');
     db.close();
-    const stored = await everyNumber(folder);
+    const stored = await storedNumbers(folder);
     assert.equal(new Set(stored).size, stored.length, 'stored twice');
     assert.deepEqual(
       [...acknowledged].filter((number) => !stored.includes(number)),
@@ -43,13 +43,13 @@ it(`A SQLite engine loses no acknowledged insert in ${KILLS} kills, some of them
   });
 });
 
-interface Kill {
+interface KillMoment {
   readonly afterAnswers?: number;
   readonly afterMs?: number;
 }
 
 /** Starts the inserting process, kills it, and returns the numbers that it printed. */
-async function runAndKill({ path }: SqliteFolder, first: number, when: Kill): Promise<number[]> {
+async function runAndKill({ path }: SqliteFolder, first: number, when: KillMoment): Promise<number[]> {
   const { afterAnswers = Number.POSITIVE_INFINITY, afterMs } = when;
   const owner: ChildProcessByStdio<null, Readable, null> = spawnOwned(
     process.execPath,
@@ -74,7 +74,7 @@ async function runAndKill({ path }: SqliteFolder, first: number, when: Kill): Pr
     .map(Number);
 }
 
-async function everyNumber(folder: SqliteFolder): Promise<number[]> {
+async function storedNumbers(folder: SqliteFolder): Promise<number[]> {
   const { storage } = await folder.started();
   const numbers: number[] = [];
   folder.clock.setWallTime(Date.now() + 60_000);

@@ -132,9 +132,9 @@ describe('A SQLite file with changed bytes', () => {
         const at = random.between(0, bytes.length - 1);
         bytes[at] = (bytes[at] ?? 0) ^ (1 << random.between(0, 7));
         writeFileSync(folder.file, bytes);
-        const handedOut = await whatComesOut(folder);
+        const delivered = await deliveredBodies(folder);
         assert.ok(
-          handedOut.every((text) => texts.has(text)),
+          delivered.every((text) => texts.has(text)),
           `a changed body was delivered after a flip in byte ${at}`,
         );
       }
@@ -419,7 +419,7 @@ async function deliveriesOf(folder: SqliteFolder): Promise<readonly Delivery[] |
 }
 
 /** All bodies that the file yields; empty if the start or the take fails with an error that names the file. */
-async function whatComesOut(folder: SqliteFolder): Promise<string[]> {
+async function deliveredBodies(folder: SqliteFolder): Promise<string[]> {
   const engine = folder.engine();
   try {
     await engine.start();

@@ -10,7 +10,7 @@ const DEAD = { ns: 'N', name: '__deadletter__' };
 /**
  * The number of elements that become dead letters in one step, including the one that exceeds the step's byte limit.
  */
-const A_STEP = 5;
+const MAX_PER_STEP = 5;
 const COUNT = 12;
 
 function large(fields: Parameters<typeof newElement>[0]): ReturnType<typeof newElement>[] {
@@ -35,8 +35,8 @@ async function sweptSteps(engine: Engine, now: () => number): Promise<number[]> 
 function assertSteps(steps: readonly number[]): void {
   assert.equal(steps.at(-1), COUNT);
   // Both the sweep and the following count end expired leases, so each may take a step.
-  for (const [i, count] of steps.entries()) assert.ok(count - (steps[i - 1] ?? 0) <= 2 * A_STEP);
-  assert.ok((steps[0] ?? 0) <= A_STEP);
+  for (const [i, count] of steps.entries()) assert.ok(count - (steps[i - 1] ?? 0) <= 2 * MAX_PER_STEP);
+  assert.ok((steps[0] ?? 0) <= MAX_PER_STEP);
 }
 
 describe('Large elements of SQLite that become dead letters by expiry', () => {
@@ -73,7 +73,7 @@ describe('Large elements of SQLite that become dead letters by expiry', () => {
       const first = await storage.take(QUEUE, take);
       assert.deepEqual(first.deliveries, []);
       assert.ok((first.nextDueAt ?? Number.POSITIVE_INFINITY) <= folder.clock.now());
-      assert.ok((await readyIn(engine)) <= A_STEP);
+      assert.ok((await readyIn(engine)) <= MAX_PER_STEP);
       let taken = first;
       while (taken.deliveries.length === 0) taken = await storage.take(QUEUE, take);
       assert.equal(await readyIn(engine), COUNT);
@@ -100,7 +100,7 @@ describe('Large elements of SQLite moved by one call', () => {
           ...ids.map((id) => ({ queue: QUEUE, id, group: '', from, token: null, action }) as const),
           { queue: QUEUE, id: ids[0] ?? '', group: '', from, token: null, action: { kind: 'finish' } },
         ]);
-        assert.ok((await readyIn(engine)) <= A_STEP);
+        assert.ok((await readyIn(engine)) <= MAX_PER_STEP);
         const outcome = action.kind === 'move' ? 'done' : 'dead-lettered';
         const outcomes = (await settling).map((each) => each.outcome);
         assert.deepEqual(outcomes, [...ids.map(() => outcome), 'not-found']);

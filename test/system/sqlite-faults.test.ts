@@ -21,29 +21,29 @@ const SQLITE_CORRUPT = 11;
 const SQLITE_FULL = 13;
 
 /** The results of a series of inserts: acknowledged bodies, and those with an unknown outcome. */
-interface Belief {
+interface InsertResults {
   readonly stored: string[];
   readonly unknown: string[];
 }
 
 /** Inserts elements one by one while one of the transactions fails. */
-async function history(engine: Engine, calls: number): Promise<Belief> {
-  const belief: Belief = { stored: [], unknown: [] };
+async function insertSeries(engine: Engine, calls: number): Promise<InsertResults> {
+  const results: InsertResults = { stored: [], unknown: [] };
   for (let call = 0; call < calls; call++) {
     const body = `element ${call}`;
     try {
       await engine.storage.insert(QUEUE, newElements(body));
-      belief.stored.push(body);
+      results.stored.push(body);
     } catch (error) {
       assert.ok(error instanceof QuaysideError, String(error));
-      if (error.code === 'outcome-unknown') belief.unknown.push(body);
+      if (error.code === 'outcome-unknown') results.unknown.push(body);
       else assert.ok(['storage-unavailable', 'storage-full'].includes(error.code), error.code);
     }
   }
-  return belief;
+  return results;
 }
 
-async function leftIn(folder: SqliteFolder, count = 1000): Promise<string[]> {
+async function remainingIn(folder: SqliteFolder, count = 1000): Promise<string[]> {
   const engine = await folder.started();
   const { deliveries } = await engine.storage.take(QUEUE, { group: '', count, leaseMs: null });
   await engine.stop();
@@ -58,19 +58,19 @@ describe('A SQLite store with injected faults', () => {
       await withFolder(async (folder) => {
         const faults = new Faults();
         const engine = await folder.started({ testThread: faults.thread });
-        const believed: string[] = [];
+        const acknowledged: string[] = [];
         for (const code of [SQLITE_BUSY, SQLITE_NOMEM]) {
           for (let n = 1; n <= CALLS; n++) {
             faults.arm(point, code, n);
-            const { stored, unknown } = await history(engine, CALLS);
+            const { stored, unknown } = await insertSeries(engine, CALLS);
             // The batch is rolled back and repeated call by call, so callers do not notice a transient error.
             assert.equal(stored.length, CALLS);
             assert.deepEqual(unknown, []);
-            believed.push(...stored);
+            acknowledged.push(...stored);
           }
         }
         await engine.stop();
-        assert.deepEqual(await leftIn(folder), believed);
+        assert.deepEqual(await remainingIn(folder), acknowledged);
       });
     });
   }
@@ -106,13 +106,13 @@ describe('A SQLite store with injected faults', () => {
           const faults = new Faults();
           const engine = await folder.started({ testThread: faults.thread });
           faults.arm(point, code, n);
-          const { stored, unknown } = await history(engine, CALLS);
+          const { stored, unknown } = await insertSeries(engine, CALLS);
           assert.equal(stored.length, n - 1);
           assert.equal(unknown.length, point === 'committed' ? 1 : 0);
           assert.match((await engine.failed).message, /test\.db failed: injected fault/);
           await assert.rejects(engine.ping(), { code: 'storage-unavailable' });
           await engine.stop();
-          const left = await leftIn(folder);
+          const left = await remainingIn(folder);
           assert.deepEqual(left.slice(0, stored.length), stored);
           assert.ok(left.length <= stored.length + unknown.length);
         });
@@ -156,7 +156,7 @@ describe('A SQLite store with injected faults', () => {
       await engine.storage.insert(QUEUE, newElements('acknowledged'));
       await engine.failed;
       await engine.stop();
-      assert.deepEqual(await leftIn(folder), ['acknowledged']);
+      assert.deepEqual(await remainingIn(folder), ['acknowledged']);
     });
   });
 
@@ -178,7 +178,7 @@ describe('A SQLite store with injected faults', () => {
       faults.release();
       await rejections;
       await engine.stop();
-      assert.deepEqual(await leftIn(folder), ['a']);
+      assert.deepEqual(await remainingIn(folder), ['a']);
     });
   });
 
@@ -226,7 +226,7 @@ describe('A SQLite store with injected faults', () => {
       const [first, ...turns] = await Promise.all(calls.map(codeOf));
       assert.equal(first, 'outcome-unknown');
       await engine.stop();
-      const left = new Set(await leftIn(folder, 60_000));
+      const left = new Set(await remainingIn(folder, 60_000));
       for (const [i, outcome] of turns.entries()) {
         // A turn that arrived too late to share the transaction was not applied.
         assert.equal(outcome, left.has(`turn ${i}`) ? 'outcome-unknown' : 'storage-unavailable');
@@ -252,7 +252,7 @@ describe('A SQLite store with injected faults', () => {
         Array.from({ length: 3 }, () => 'outcome-unknown'),
       );
       await engine.stop();
-      assert.deepEqual(await leftIn(folder), ['first']);
+      assert.deepEqual(await remainingIn(folder), ['first']);
     });
   });
 
@@ -336,7 +336,7 @@ describe('A SQLite store with a stalled disk', () => {
   const POP = { group: '', count: 9, leaseMs: null };
 
   /** Makes calls while the worker is frozen before a commit, and lets their deadline pass. */
-  async function stalled(
+  async function withStalledDisk(
     folder: SqliteFolder,
     calls: (engine: Engine) => Promise<unknown>[],
   ): Promise<{ engine: Engine; codes: string[]; resume(): void }> {
@@ -352,7 +352,7 @@ describe('A SQLite store with a stalled disk', () => {
 
   it('rejects every call within 5 s: changes with outcome-unknown, reads with storage-unavailable', async () => {
     await withFolder(async (folder) => {
-      const { engine, codes, resume } = await stalled(folder, ({ storage, definitions }) => [
+      const { engine, codes, resume } = await withStalledDisk(folder, ({ storage, definitions }) => [
         storage.insert(QUEUE, newElements('late')),
         storage.take(QUEUE, POP),
         storage.counts(QUEUE),
@@ -389,7 +389,7 @@ describe('A SQLite store with a stalled disk', () => {
 
   it('returns the elements of a late take to their place with unchanged tries, and keeps the elements of a late insert', async () => {
     await withFolder(async (folder) => {
-      const { engine, resume } = await stalled(folder, ({ storage }) => [
+      const { engine, resume } = await withStalledDisk(folder, ({ storage }) => [
         storage.take(QUEUE, { ...POP, count: 1 }),
         storage.take(QUEUE, { ...POP, count: 1, leaseMs: 600_000 }),
         storage.insert(QUEUE, newElements('late')),
@@ -413,7 +413,7 @@ describe('A SQLite store with a stalled disk', () => {
   it('reports the affected queues of a late sweep with the next sweep, so that their consumers wake up', async () => {
     await withFolder(async (folder) => {
       const expired = newElement({ expiresAt: folder.clock.now() - 1 });
-      const { engine, codes, resume } = await stalled(folder, ({ storage }) => [
+      const { engine, codes, resume } = await withStalledDisk(folder, ({ storage }) => [
         storage.insert(QUEUE, [expired]),
         storage.sweep(),
       ]);
@@ -470,7 +470,7 @@ describe('A SQLite store with a stalled disk', () => {
   it('reports only the queues of late takes that took elements as affected in the next sweep', async () => {
     await withFolder(async (folder) => {
       const empty = { ns: 'N', name: 'empty' };
-      const { engine, resume } = await stalled(folder, ({ storage }) => [
+      const { engine, resume } = await withStalledDisk(folder, ({ storage }) => [
         storage.take(empty, POP),
         storage.take(QUEUE, { ...POP, count: 1 }),
         storage.take(QUEUE, { ...POP, count: 1, leaseMs: 600_000 }),
@@ -486,7 +486,7 @@ describe('A SQLite store with a stalled disk', () => {
   it('notifies watchers of a definition whose change ended with outcome-unknown', async () => {
     await withFolder(async (folder) => {
       const changed: (string | null)[] = [];
-      const { engine, codes, resume } = await stalled(folder, ({ definitions }) => {
+      const { engine, codes, resume } = await withStalledDisk(folder, ({ definitions }) => {
         definitions.watch(({ key }) => changed.push(key));
         return [definitions.put('queue', 'late', 1, 'any'), definitions.delete('queue', 'gone', 'any')];
       });
@@ -540,7 +540,7 @@ describe('A SQLite store with a stalled disk', () => {
       faults.resume();
       await stopping;
       assert.equal(folder.clock.pending, 0);
-      assert.deepEqual(await leftIn(folder), ['first', 'second', 'late']);
+      assert.deepEqual(await remainingIn(folder), ['first', 'second', 'late']);
     });
   });
 });

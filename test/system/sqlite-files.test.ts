@@ -108,7 +108,7 @@ describe('The files of a running SQLite engine', () => {
 describe('Access to the files of a SQLite engine', () => {
   const SETTINGS = { ballastBytes: MIB };
 
-  async function used(folder: SqliteFolder): Promise<Engine> {
+  async function startedAndUsed(folder: SqliteFolder): Promise<Engine> {
     const engine = await folder.started(SETTINGS);
     await engine.storage.insert(QUEUE, [newElement()]);
     return engine;
@@ -118,7 +118,7 @@ describe('Access to the files of a SQLite engine', () => {
     const before = process.umask(0);
     try {
       await withFolder(async (folder) => {
-        await used(folder);
+        await startedAndUsed(folder);
         for (const suffix of ['', '-wal', '.ballast']) assert.equal(modeOf(`${folder.file}${suffix}`), '600');
         assert.deepEqual(folder.warnings, []);
       });
@@ -129,7 +129,7 @@ describe('Access to the files of a SQLite engine', () => {
 
   it('by others causes a warning at the start, but modes stay unchanged', async () => {
     await withFolder(async (folder) => {
-      await (await used(folder)).stop();
+      await (await startedAndUsed(folder)).stop();
       const paths = [folder.file, `${folder.file}.ballast`];
       for (const path of paths) chmodSync(path, 0o644);
       const engine = await folder.started(SETTINGS);
@@ -149,7 +149,7 @@ describe('Access to the files of a SQLite engine', () => {
       const ballast = `${folder.file}.ballast`;
       writeFileSync(target, 'precious');
       symlinkSync(target, ballast);
-      await used(folder);
+      await startedAndUsed(folder);
       assert.equal(readFileSync(target, 'utf8'), 'precious');
       assert.ok(lstatSync(ballast).isFile());
       assert.equal(modeOf(ballast), '600');

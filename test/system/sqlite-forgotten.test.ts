@@ -12,7 +12,7 @@ const POP = { group: '', count: 10, leaseMs: null };
 const named = (name: string): QueueKey => ({ ns: 'N', name });
 
 /** Advances the clock hour by hour and sweeps the engine each time, as a node does. */
-async function pass(folder: SqliteFolder, { storage }: Engine, hours: number): Promise<void> {
+async function passHours(folder: SqliteFolder, { storage }: Engine, hours: number): Promise<void> {
   for (let i = 0; i < hours; i += 1) {
     folder.clock.advance(HOUR_MS);
     await storage.sweep();
@@ -27,14 +27,14 @@ describe('A SQLite queue that is empty and unused for a day', () => {
       await engine.storage.take(named('gone'), POP);
       engine.stats.add(named('gone'), '', { put: 1, get: 1 });
       await engine.storage.declare([named('only declared')]);
-      await pass(folder, engine, 20);
+      await passHours(folder, engine, 20);
       assert.deepEqual(await engine.storage.queues('N'), ['gone', 'only declared']);
       await engine.stop();
       const again = await folder.started();
       // Reading does not count as use.
       await again.storage.counts(named('gone'));
       await again.stats.read(named('gone'));
-      await pass(folder, again, 8);
+      await passHours(folder, again, 8);
       assert.deepEqual(await again.storage.queues('N'), []);
       assert.deepEqual([...(await again.stats.read(named('gone')))], []);
       await again.storage.insert(named('gone'), newElements('b'));
@@ -57,7 +57,7 @@ describe('A SQLite queue that is empty and unused for a day', () => {
         await storage.take(named('polled'), POP);
         await storage.insert(named('keyed'), [newElement({ dedupKey: `k${day}` })]);
         await storage.take(named('keyed'), POP);
-        await pass(folder, engine, 23);
+        await passHours(folder, engine, 23);
       }
       assert.deepEqual(await storage.queues('N'), ['full', 'held', 'keyed', 'paused', 'polled']);
       assert.equal(await definitions.get('queue', JSON.stringify(['N', 'resumed'])), null);
@@ -71,7 +71,7 @@ describe('A SQLite queue that is empty and unused for a day', () => {
       for (let day = 1; day <= 3; day += 1) {
         engine.stats.add(named('elsewhere'), '', { put: 1 });
         await engine.stats.read(named('elsewhere'));
-        await pass(folder, engine, 20);
+        await passHours(folder, engine, 20);
         assert.equal((await engine.stats.read(named('elsewhere'))).get('')?.put, day);
       }
     });

@@ -13,7 +13,7 @@ const FRAME_HEADER_BYTES = 24;
 const FRAME_BYTES = FRAME_HEADER_BYTES + 4096;
 
 /** The files of a killed engine, and the elements that it had acknowledged. */
-interface Rest {
+interface CrashedFiles {
   readonly file: Buffer;
   readonly log: Buffer;
   /** The stored bodies, one per transaction. */
@@ -26,18 +26,18 @@ function bodyOf(random: Random, name: string): string {
 }
 
 /** Stores one element per transaction and copies the files as `kill -9` would leave them. */
-async function killedAfter(folder: SqliteFolder, random: Random, count: number): Promise<Rest> {
+async function killedAfter(folder: SqliteFolder, random: Random, count: number): Promise<CrashedFiles> {
   const engine = await folder.started();
   const bodies = Array.from({ length: count }, (_, index) => bodyOf(random, `element ${index}`));
   for (const body of bodies) await engine.storage.insert(QUEUE, [newElement({ body })]);
-  return left(folder, bodies, engine);
+  return crash(folder, bodies, engine);
 }
 
 /** The number of transactions at the log's end that only extend leases. */
 const LEASES = 6;
 
 /** Stores elements, then extends the lease of another element repeatedly, and finally inserts `last` if given. */
-async function killedAfterLeases(folder: SqliteFolder, random: Random, last = ''): Promise<Rest> {
+async function killedAfterLeases(folder: SqliteFolder, random: Random, last = ''): Promise<CrashedFiles> {
   const engine = await folder.started();
   const { storage } = engine;
   const other = { ns: 'N', name: 'leased' };
@@ -51,21 +51,21 @@ async function killedAfterLeases(folder: SqliteFolder, random: Random, last = ''
     bodies.push(last);
     await storage.insert(QUEUE, [newElement({ body: last })]);
   }
-  return left(folder, bodies, engine);
+  return crash(folder, bodies, engine);
 }
 
-async function left(
+async function crash(
   folder: SqliteFolder,
   bodies: readonly string[],
   engine: { stop(): Promise<void> },
-): Promise<Rest> {
-  const rest = { file: readFileSync(folder.file), log: readFileSync(`${folder.file}-wal`), bodies };
+): Promise<CrashedFiles> {
+  const crashed = { file: readFileSync(folder.file), log: readFileSync(`${folder.file}-wal`), bodies };
   await engine.stop();
-  return rest;
+  return crashed;
 }
 
 /** Returns a restarted log: current frames, followed by valid frames of the previous generation. */
-async function killedWithReusedLog(folder: SqliteFolder, random: Random): Promise<Rest> {
+async function killedWithReusedLog(folder: SqliteFolder, random: Random): Promise<CrashedFiles> {
   const engine = await folder.started();
   const filler = Buffer.alloc(1_000_000, 'x');
   for (let megabyte = 0; megabyte < 5; megabyte++) {
@@ -73,13 +73,13 @@ async function killedWithReusedLog(folder: SqliteFolder, random: Random): Promis
   }
   const bodies = Array.from({ length: 20 }, (_, index) => bodyOf(random, `element ${index}`));
   for (const body of bodies) await engine.storage.insert(QUEUE, [newElement({ body })]);
-  return left(folder, bodies, engine);
+  return crash(folder, bodies, engine);
 }
 
-function put({ file }: SqliteFolder, rest: Pick<Rest, 'file' | 'log'>): void {
+function writeFiles({ file }: SqliteFolder, crashed: Pick<CrashedFiles, 'file' | 'log'>): void {
   for (const [path, bytes] of [
-    [file, rest.file],
-    [`${file}-wal`, rest.log],
+    [file, crashed.file],
+    [`${file}-wal`, crashed.log],
   ] as const) {
     rmSync(path, { force: true });
     writeFileSync(path, bytes, { mode: 0o600 });
@@ -89,10 +89,10 @@ function put({ file }: SqliteFolder, rest: Pick<Rest, 'file' | 'log'>): void {
 /** The bodies delivered after a start with these files, or the message of the error that prevents the start. */
 async function startedOn(
   folder: SqliteFolder,
-  rest: Pick<Rest, 'file' | 'log'>,
+  crashed: Pick<CrashedFiles, 'file' | 'log'>,
   settings: Readonly<Record<string, unknown>> = {},
 ): Promise<readonly string[] | string> {
-  put(folder, rest);
+  writeFiles(folder, crashed);
   const engine = folder.engine(settings);
   try {
     await engine.start();
@@ -156,19 +156,19 @@ describe("SQLite's write-ahead log after a kill", () => {
       t.diagnostic(`seed ${seed}`);
       const random = seededRandom(seed);
       await withFolder(async (folder) => {
-        const rest = await make(folder, random);
-        const { start, end } = lastTransaction(rest.log);
+        const crashed = await make(folder, random);
+        const { start, end } = lastTransaction(crashed.log);
         assert.ok(start > 40 * FRAME_BYTES, 'the log has too few frames');
-        assert.deepEqual(await startedOn(folder, rest), rest.bodies);
+        assert.deepEqual(await startedOn(folder, crashed), crashed.bodies);
         for (let flip = 0; flip < FLIPS; flip++) {
           // Flips mostly bits before the last transaction, which must be detected.
-          const most = random.chance(0.7) ? start : rest.log.length;
+          const most = random.chance(0.7) ? start : crashed.log.length;
           const bit = random.between(0, most * 8 - 1);
-          const outcome = await startedOn(folder, { ...rest, log: flipped(rest.log, bit) });
+          const outcome = await startedOn(folder, { ...crashed, log: flipped(crashed.log, bit) });
           const where = `bit ${bit}, last transaction from byte ${start} to ${end}`;
           if (bit < start * 8) assertRefused(outcome, where);
-          else if (bit < end * 8) assert.deepEqual(outcome, rest.bodies.slice(0, -1), where);
-          else assert.deepEqual(outcome, rest.bodies, where);
+          else if (bit < end * 8) assert.deepEqual(outcome, crashed.bodies.slice(0, -1), where);
+          else assert.deepEqual(outcome, crashed.bodies, where);
         }
         assert.deepEqual(folder.warnings, []);
       });
@@ -178,24 +178,24 @@ describe("SQLite's write-ahead log after a kill", () => {
   it('prevents a start after a bit flip in any byte of its header or of a frame header', async () => {
     await withFolder(async (folder) => {
       const random = seededRandom(1);
-      const rest = await killedAfter(folder, random, 20);
-      const frame = framesOf(rest.log)[15]?.offset ?? 0;
+      const crashed = await killedAfter(folder, random, 20);
+      const frame = framesOf(crashed.log)[15]?.offset ?? 0;
       const header = Array.from({ length: HEADER_BYTES }, (_, at) => at);
       const ofFrame = Array.from({ length: FRAME_HEADER_BYTES }, (_, at) => frame + at);
       for (const at of [...header, ...ofFrame]) {
         const bit = at * 8 + random.between(0, 7);
-        assertRefused(await startedOn(folder, { ...rest, log: flipped(rest.log, bit) }), `bit ${bit}`);
+        assertRefused(await startedOn(folder, { ...crashed, log: flipped(crashed.log, bit) }), `bit ${bit}`);
       }
     });
   });
 
   it('prevents a start if one of its pages, even the first, consists of zeros', async () => {
     await withFolder(async (folder) => {
-      const rest = await killedAfter(folder, seededRandom(2), 20);
+      const crashed = await killedAfter(folder, seededRandom(2), 20);
       for (const from of [0, 4096, 8 * 4096]) {
-        const log = Buffer.from(rest.log);
+        const log = Buffer.from(crashed.log);
         log.fill(0, from, from + 4096);
-        assertRefused(await startedOn(folder, { ...rest, log }), `zeros from ${from}`);
+        assertRefused(await startedOn(folder, { ...crashed, log }), `zeros from ${from}`);
       }
     });
   });
@@ -205,16 +205,16 @@ describe("SQLite's write-ahead log after a kill", () => {
     t.diagnostic(`seed ${seed}`);
     const random = seededRandom(seed);
     await withFolder(async (folder) => {
-      const rest = await killedAfter(folder, random, 20);
-      const { start, end } = lastTransaction(rest.log);
+      const crashed = await killedAfter(folder, random, 20);
+      const { start, end } = lastTransaction(crashed.log);
       for (let round = 0; round < 20; round++) {
-        const log = Buffer.from(rest.log);
+        const log = Buffer.from(crashed.log);
         // Any part of the write may have reached the disk, with or without the new file length.
         const lost = random.between(start, end - 1);
         log.fill(0, lost, Math.min(end, lost + random.between(1, end - start)));
         const torn = random.chance(0.5) ? log : log.subarray(0, random.between(start, end - 1));
-        if (log.equals(rest.log)) continue;
-        assert.deepEqual(await startedOn(folder, { ...rest, log: torn }), rest.bodies.slice(0, -1));
+        if (log.equals(crashed.log)) continue;
+        assert.deepEqual(await startedOn(folder, { ...crashed, log: torn }), crashed.bodies.slice(0, -1));
       }
       assert.deepEqual(folder.warnings, []);
     });
@@ -225,16 +225,16 @@ describe("SQLite's write-ahead log after a kill", () => {
     t.diagnostic(`seed ${seed}`);
     const random = seededRandom(seed);
     await withFolder(async (folder) => {
-      const rest = await killedAfterLeases(folder, random);
-      const transactions = transactionsOf(rest.log);
+      const crashed = await killedAfterLeases(folder, random);
+      const transactions = transactionsOf(crashed.log);
       const end = transactions.at(-1)?.end ?? 0;
       for (let round = 0; round < 20; round++) {
         const first = random.between(transactions.length - LEASES, transactions.length - 1);
         const { start = 0 } = transactions[first] ?? {};
-        const log = Buffer.from(rest.log);
+        const log = Buffer.from(crashed.log);
         const lost = random.between(start, end - 1);
         log.fill(0, lost, Math.min(end, lost + random.between(1, end - start)));
-        assert.deepEqual(await startedOn(folder, { ...rest, log }), rest.bodies, `zeros from ${lost}`);
+        assert.deepEqual(await startedOn(folder, { ...crashed, log }), crashed.bodies, `zeros from ${lost}`);
       }
       assert.deepEqual(folder.warnings, []);
     });
@@ -260,13 +260,13 @@ describe("SQLite's write-ahead log after a kill", () => {
   it('allows a start without its last synced transaction if a power loss tore that one and lease changes before it', async () => {
     await withFolder(async (folder) => {
       const random = seededRandom(8);
-      const rest = await killedAfterLeases(folder, random, 'in progress');
-      const transactions = transactionsOf(rest.log);
+      const crashed = await killedAfterLeases(folder, random, 'in progress');
+      const transactions = transactionsOf(crashed.log);
       for (let lost = 2; lost <= LEASES + 1; lost++) {
         const { start = 0, end = 0 } = transactions.at(-lost) ?? {};
-        const log = Buffer.from(rest.log);
+        const log = Buffer.from(crashed.log);
         log.fill(0, start, end);
-        assert.deepEqual(await startedOn(folder, { ...rest, log }), rest.bodies.slice(0, -1));
+        assert.deepEqual(await startedOn(folder, { ...crashed, log }), crashed.bodies.slice(0, -1));
       }
     });
   });
@@ -280,14 +280,14 @@ describe("SQLite's write-ahead log after a kill", () => {
       const filler = newElement({ body: Buffer.alloc(1_000_000) });
       await storage.insert({ ns: 'N', name: 'filler' }, Array(5).fill(filler));
       await storage.insert(QUEUE, [newElement({ body: 'x'.repeat(200_000) })]);
-      const first = await left(folder, [], engine);
+      const first = await crash(folder, [], engine);
       assert.equal(transactionsOf(first.log).length, 1);
       first.log.fill(0, HEADER_BYTES, HEADER_BYTES + FRAME_BYTES);
-      put(folder, first);
+      writeFiles(folder, first);
       const again = await folder.started();
       await again.storage.insert(QUEUE, [newElement({ body: 'second' })]);
       await again.storage.insert(QUEUE, [newElement({ body: 'y'.repeat(20_000) })]);
-      const second = await left(folder, [], again);
+      const second = await crash(folder, [], again);
       const { start } = transactionsOf(second.log).find(
         ({ end, start: from }) => end - from > 5 * FRAME_BYTES,
       ) ?? { start: 0 };
@@ -305,41 +305,41 @@ describe("SQLite's write-ahead log after a kill", () => {
       await storage.insert(other, [newElement()]);
       await storage.take(other, { group: '', count: 1, leaseMs: 600_000 });
       for (const body of ['first', 'second']) await storage.insert(QUEUE, [newElement({ body })]);
-      const rest = await left(folder, [], engine);
-      const { end } = transactionsOf(rest.log).at(-3) ?? { end: 0 };
-      rest.log.fill(0, end - FRAME_BYTES, end);
-      assertRefused(await startedOn(folder, rest), 'the commit of a reservation');
+      const crashed = await crash(folder, [], engine);
+      const { end } = transactionsOf(crashed.log).at(-3) ?? { end: 0 };
+      crashed.log.fill(0, end - FRAME_BYTES, end);
+      assertRefused(await startedOn(folder, crashed), 'the commit of a reservation');
     });
   });
 
   it('prevents a start after a bit flip in a transaction that synced transactions follow', async () => {
     await withFolder(async (folder) => {
       const random = seededRandom(9);
-      const rest = await killedAfterLeases(folder, random);
-      const { start, end } = transactionsOf(rest.log).at(-LEASES - 2) ?? { start: 0, end: 0 };
+      const crashed = await killedAfterLeases(folder, random);
+      const { start, end } = transactionsOf(crashed.log).at(-LEASES - 2) ?? { start: 0, end: 0 };
       for (let round = 0; round < 20; round++) {
         const bit = random.between(start * 8, end * 8 - 1);
-        assertRefused(await startedOn(folder, { ...rest, log: flipped(rest.log, bit) }), `bit ${bit}`);
+        assertRefused(await startedOn(folder, { ...crashed, log: flipped(crashed.log, bit) }), `bit ${bit}`);
       }
     });
   });
 
   it('is also read and checked with checksums in the other byte order', async () => {
     await withFolder(async (folder) => {
-      const rest = await killedAfter(folder, seededRandom(3), 20);
-      const log = withBigEndianSums(rest.log);
-      assert.deepEqual(await startedOn(folder, { ...rest, log }), rest.bodies);
-      assertRefused(await startedOn(folder, { ...rest, log: flipped(log, 50_000) }), 'a frame');
-      assertRefused(await startedOn(folder, { ...rest, log: flipped(log, 24) }), 'the byte order');
+      const crashed = await killedAfter(folder, seededRandom(3), 20);
+      const log = withBigEndianSums(crashed.log);
+      assert.deepEqual(await startedOn(folder, { ...crashed, log }), crashed.bodies);
+      assertRefused(await startedOn(folder, { ...crashed, log: flipped(log, 50_000) }), 'a frame');
+      assertRefused(await startedOn(folder, { ...crashed, log: flipped(log, 24) }), 'the byte order');
     });
   });
 
   it('is left unchanged with its database by a failed start', async () => {
     await withFolder(async (folder) => {
-      const rest = await killedAfter(folder, seededRandom(4), 20);
-      const log = flipped(rest.log, 50_000);
-      assertRefused(await startedOn(folder, { ...rest, log }), 'refused');
-      assert.ok(readFileSync(folder.file).equals(rest.file));
+      const crashed = await killedAfter(folder, seededRandom(4), 20);
+      const log = flipped(crashed.log, 50_000);
+      assertRefused(await startedOn(folder, { ...crashed, log }), 'refused');
+      assert.ok(readFileSync(folder.file).equals(crashed.file));
       assert.ok(readFileSync(`${folder.file}-wal`).equals(log));
       assert.deepEqual(readdirSync(folder.path).sort(), ['test.db', 'test.db-wal']);
     });
@@ -347,10 +347,10 @@ describe("SQLite's write-ahead log after a kill", () => {
 
   it('is copied and truncated at the damage if damagedLog is drop', async () => {
     await withFolder(async (folder) => {
-      const rest = await killedAfter(folder, seededRandom(5), 20);
-      const log = flipped(rest.log, (lastTransaction(rest.log).start - 10) * 8);
-      const outcome = await startedOn(folder, { ...rest, log }, { damagedLog: 'drop' });
-      assert.deepEqual(outcome, rest.bodies.slice(0, -2));
+      const crashed = await killedAfter(folder, seededRandom(5), 20);
+      const log = flipped(crashed.log, (lastTransaction(crashed.log).start - 10) * 8);
+      const outcome = await startedOn(folder, { ...crashed, log }, { damagedLog: 'drop' });
+      assert.deepEqual(outcome, crashed.bodies.slice(0, -2));
       const copies = readdirSync(folder.path).filter((name) => name.startsWith('test.db-wal.damaged-'));
       assert.equal(copies.length, 1);
       assert.ok(readFileSync(`${folder.path}/${copies[0]}`).equals(log));
@@ -360,24 +360,24 @@ describe("SQLite's write-ahead log after a kill", () => {
 
   it('is truncated at the damage with a warning if durability is normal', async () => {
     await withFolder(async (folder) => {
-      const rest = await killedAfter(folder, seededRandom(6), 20);
-      const log = flipped(rest.log, (lastTransaction(rest.log).start - 10) * 8);
-      const outcome = await startedOn(folder, { ...rest, log }, { durability: 'normal' });
-      assert.deepEqual(outcome, rest.bodies.slice(0, -2));
+      const crashed = await killedAfter(folder, seededRandom(6), 20);
+      const log = flipped(crashed.log, (lastTransaction(crashed.log).start - 10) * 8);
+      const outcome = await startedOn(folder, { ...crashed, log }, { durability: 'normal' });
+      assert.deepEqual(outcome, crashed.bodies.slice(0, -2));
       assert.match(folder.warnings[0]?.message ?? '', /log ends early/);
     });
   });
 
   it('prevents a start, and is not deleted, if its database file is missing', async () => {
     await withFolder(async (folder) => {
-      const rest = await killedAfter(folder, seededRandom(7), 3);
-      put(folder, rest);
+      const crashed = await killedAfter(folder, seededRandom(7), 3);
+      writeFiles(folder, crashed);
       rmSync(folder.file);
       await assert.rejects(
         folder.engine().start(),
         /test\.db is missing although its log \S+-wal holds commits/,
       );
-      assert.ok(readFileSync(`${folder.file}-wal`).equals(rest.log));
+      assert.ok(readFileSync(`${folder.file}-wal`).equals(crashed.log));
       assert.ok(!existsSync(folder.file));
     });
   });

@@ -16,7 +16,7 @@ import { purge } from '../support/settle.ts';
 
 const CALLER = new URL('../engines/sqlite-caller.ts', import.meta.url).pathname;
 
-interface Held {
+interface Reservation {
   /** The number of elements found at the start. */
   readonly found: number;
   readonly id: string;
@@ -28,7 +28,7 @@ async function runAndLosePower(
   folder: string,
   durability: string,
   env: Readonly<Record<string, string>>,
-): Promise<Held> {
+): Promise<Reservation> {
   const holder = spawn(process.execPath, [CALLER, folder, 'hold', durability], {
     stdio: ['pipe', 'pipe', 'inherit'],
     env: { ...process.env, ...env },
@@ -40,7 +40,7 @@ async function runAndLosePower(
   await exit;
   losePower(folder);
   assert.equal(typeof first[0], 'string', 'the process ended before its reservation');
-  return JSON.parse(String(first[0])) as Held;
+  return JSON.parse(String(first[0])) as Reservation;
 }
 
 describe('A SQLite store whose power fails soon after each start', () => {
@@ -51,7 +51,7 @@ describe('A SQLite store whose power fails soon after each start', () => {
         // A new file starts its ids at random, which would hide that a counter was reset.
         await (await folder.started()).stop();
         const env = powerLossEnvironment(path);
-        const runs: Held[] = [];
+        const runs: Reservation[] = [];
         for (let run = 0; run < 4; run++) runs.push(await runAndLosePower(path, durability, env));
         assert.equal(new Set(runs.flatMap(({ id, token }) => [id, token])).size, 8, JSON.stringify(runs));
         // Proves the power loss: commits without fsync are lost.
@@ -71,7 +71,7 @@ const LOSSES = Number(process.env.SQLITE_POWER_LOSSES ?? 4);
 /** The acknowledged effects of one run, and the call in flight at the power loss. */
 interface Acknowledged {
   readonly stored: Set<string>;
-  readonly gone: Set<string>;
+  readonly finished: Set<string>;
   readonly tokens: readonly string[];
   readonly inFlight: Line | null;
 }
@@ -103,18 +103,18 @@ async function callAndLosePower(
 
 function acknowledgedBy(lines: readonly Line[]): Acknowledged {
   const stored = new Set<string>();
-  const gone = new Set<string>();
+  const finished = new Set<string>();
   const tokens: string[] = [];
   for (const { is, call, id = '', token } of lines) {
     if (is === 'calling') continue;
     if (token !== undefined) tokens.push(token);
     if (call === 'insert' || call === 'undo') stored.add(id);
     else if (call === 'pop' || call === 'commit') stored.delete(id);
-    if (call === 'pop' || call === 'commit') gone.add(id);
-    else gone.delete(id);
+    if (call === 'pop' || call === 'commit') finished.add(id);
+    else finished.delete(id);
   }
   const last = lines.at(-1);
-  return { stored, gone, tokens, inFlight: last?.is === 'calling' ? last : null };
+  return { stored, finished, tokens, inFlight: last?.is === 'calling' ? last : null };
 }
 
 describe('A SQLite store that acknowledges some calls before their fsync', () => {
@@ -133,7 +133,7 @@ describe('A SQLite store that acknowledges some calls before their fsync', () =>
           env,
           random.between(60, 400),
         );
-        const { stored, gone, tokens: given, inFlight } = acknowledgedBy(lines);
+        const { stored, finished, tokens: given, inFlight } = acknowledgedBy(lines);
         for (const token of given) assert.ok(!tokens.has(token), 'a token was issued twice');
         for (const token of given) tokens.add(token);
         reserved += given.length;
@@ -146,7 +146,7 @@ describe('A SQLite store that acknowledges some calls before their fsync', () =>
         const mayBeMissing = inFlight?.call === 'pop' || inFlight?.call === 'commit' ? 1 : 0;
         const seen = `loss ${loss} after ${lines.length} lines, ${left.size} left, ${JSON.stringify(inFlight)}, ${files}`;
         assert.ok(missing.length <= mayBeMissing, `${missing} of ${stored.size}: ${seen}`);
-        for (const id of gone) assert.ok(!left.has(id) || inFlight?.id === id, `${id} is back`);
+        for (const id of finished) assert.ok(!left.has(id) || inFlight?.id === id, `${id} is back`);
         while ((await purge(engine.storage, QUEUE)) > 0);
         await engine.stop();
       }

@@ -77,11 +77,11 @@ describe('A start', () => {
     program.signal('SIGHUP');
     await first.writeFile('http: { users: { ann: first } }');
     await first.close();
-    await program.says(/listens on/);
+    await program.untilPrinted(/listens on/);
     const second = await open(folder.file('q.yaml'), 'w');
     await second.writeFile('http: { users: { bob: second } }');
     await second.close();
-    await program.logs((lines) => lines.some(({ event }) => event === 'reload'));
+    await program.untilLogged((lines) => lines.some(({ event }) => event === 'reload'));
     assert.equal(await statusAs(program, 'bob:second'), 200);
     assert.equal(await statusAs(program, 'ann:first'), 401);
     assert.equal(await program.stop(), 0);
@@ -100,7 +100,7 @@ describe('A start', () => {
       'the old password is valid until the reload',
     );
     program.signal('SIGHUP');
-    await program.says(/were reloaded/);
+    await program.untilPrinted(/were reloaded/);
     assert.equal(await statusAs(program, `admin:${before}`), 401);
     assert.equal(await statusAs(program, `admin:${after}`), 200);
     await program.stop();
@@ -128,7 +128,7 @@ describe('A start', () => {
     assert.equal(await statusAs(program, `admin:${password}`), 401);
     const isWarning = ({ msg }: Record<string, unknown>): boolean =>
       String(msg).includes('users.json is not used');
-    await program.logs((lines) => lines.some(isWarning));
+    await program.untilLogged((lines) => lines.some(isWarning));
     const warnings = program.logged().filter(isWarning);
     assert.equal(warnings.length, 1);
     assert.match(

@@ -164,7 +164,9 @@ describe('STOMP in the server', () => {
     await before.connect(LOGIN);
     writeCertificate(files, 'second');
     program.signal('SIGHUP');
-    await program.logs((lines) => lines.some(({ level, event }) => level === 'info' && event === 'reload'));
+    await program.untilLogged((lines) =>
+      lines.some(({ level, event }) => level === 'info' && event === 'reload'),
+    );
     const afterwards = await StompClient.open(portOf(program), { ca: certificate(folder) });
     await afterwards.connect(LOGIN);
     await before.ask('SEND', { destination: '/q/N/a' }, 'the old connection stays');

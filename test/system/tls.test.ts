@@ -51,13 +51,13 @@ describe('HTTPS', () => {
         .flatMap(({ level, msg }) =>
           level === 'warn' && String(msg).includes(' is valid until ') ? [String(msg)] : [],
         );
-    await program.logs(() => warned().length === 1);
+    await program.untilLogged(() => warned().length === 1);
     assert.match(
       warned()[0] ?? '',
       /^CN=first in .*cert\.pem is valid until 20.*; renew it, and send SIGHUP/,
     );
     await reloaded();
-    await program.logs(() => warned().length === 2);
+    await program.untilLogged(() => warned().length === 2);
   });
 
   it('supports TLS 1.2 and 1.3 and nothing older', async () => {
@@ -117,7 +117,7 @@ describe('HTTPS', () => {
     execFileSync('cp', [folder.file('third.cert.pem'), folder.file('cert.pem')]);
     const lines = program.logged().length;
     program.signal('SIGHUP');
-    await program.logs((all) =>
+    await program.untilLogged((all) =>
       all.slice(lines).some(({ level, event }) => level === 'error' && event === 'reload'),
     );
     assert.equal(await fingerprint(), before);
@@ -143,7 +143,7 @@ describe('HTTPS', () => {
   async function reloaded(): Promise<void> {
     const lines = program.logged().length;
     program.signal('SIGHUP');
-    await program.logs((all) =>
+    await program.untilLogged((all) =>
       all.slice(lines).some(({ level, event }) => level === 'info' && event === 'reload'),
     );
   }

@@ -117,7 +117,7 @@ describe('API tokens in the server', () => {
   async function reloaded(): Promise<void> {
     const lines = server.logged().length;
     server.signal('SIGHUP');
-    await server.logs((all) => all.slice(lines).some(({ event }) => event === 'reload'));
+    await server.untilLogged((all) => all.slice(lines).some(({ event }) => event === 'reload'));
   }
 
   it('authenticate STOMP and AMQP sessions, which end when the token is revoked', async () => {
@@ -133,7 +133,7 @@ describe('API tokens in the server', () => {
     assert.equal((await ann.request('DELETE', `/tokens/${id}`)).status, 204);
     await stomp.expectError('unauthorized');
     assert.equal((await amqp.closed)?.info.code, 'unauthorized');
-    await server.logs((all) => all.some(({ action }) => action === 'revokeToken'));
+    await server.untilLogged((all) => all.some(({ action }) => action === 'revokeToken'));
     const audited = server.logged().filter(({ event }) => event === 'admin');
     assert.deepEqual(
       audited.map(({ action, user, id: of }) => [action, user, of]),

@@ -28,7 +28,7 @@ describe('A Unix socket as http.host', { skip }, () => {
     assert.equal((await stat(path)).mode & 0o777, 0o660);
     assert.equal(await statusOver(path, 'ann:ann'), 200);
     assert.equal(await statusOver(path, 'ann:wrong', '198.51.100.7'), 401);
-    await program.logs((lines) => lines.some(({ event }) => event === 'login-failed'));
+    await program.untilLogged((lines) => lines.some(({ event }) => event === 'login-failed'));
     assert.equal(program.logged().find(({ event }) => event === 'login-failed')?.address, '198.51.100.7');
     assert.equal(await program.stop(), 0);
     await assert.rejects(stat(path), { code: 'ENOENT' });

@@ -40,10 +40,10 @@ describe('quayside user', () => {
   ): Promise<Record<string, unknown> | undefined> {
     const lines = server.logged().length;
     signal();
-    const ofReload = (all: Record<string, unknown>[]) =>
+    const reloadLines = (all: Record<string, unknown>[]) =>
       all.slice(lines).filter(({ event }) => event === 'reload');
-    await server.logs((all) => ofReload(all).length > 0);
-    return ofReload(server.logged())[0];
+    await server.untilLogged((all) => reloadLines(all).length > 0);
+    return reloadLines(server.logged())[0];
   }
 
   it('adds, changes and removes a user of a running server, which logs the name', async () => {

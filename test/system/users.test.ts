@@ -68,7 +68,7 @@ describe('A reload of the users', () => {
         await configure(users);
         const lines = program.logged().length;
         program.signal('SIGHUP');
-        await program.logs((all) => all.slice(lines).some(({ event }) => event === 'reload'));
+        await program.untilLogged((all) => all.slice(lines).some(({ event }) => event === 'reload'));
         assert.equal(await status(), 401);
       }
       browser.close();
@@ -101,7 +101,7 @@ describe('A password in a file', () => {
       assert.deepEqual([await statusOf('before'), await statusOf('after')], [200, 401]);
       await folder.write('secret', 'after');
       program.signal('SIGHUP');
-      await program.logs((lines) => lines.some(({ event }) => event === 'reload'));
+      await program.untilLogged((lines) => lines.some(({ event }) => event === 'reload'));
       assert.deepEqual([await statusOf('before'), await statusOf('after')], [401, 200]);
       assert.equal(await program.stop(), 0);
     });
