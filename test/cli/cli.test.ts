@@ -502,7 +502,7 @@ describe('The command line', () => {
     ]) {
       const { code, stderr } = await quayside(args, '{}');
       assert.equal(code, EXIT_CODES.usage, args.join(' '));
-      assert.match(stderr, /names no queue. Allowed: "namespace\/queue", neither/, args.join(' '));
+      assert.match(stderr, /is not a queue\. Allowed: "namespace\/queue", neither/, args.join(' '));
     }
     assert.equal(json(await quayside(['browse', 'N/export'])).length, 1);
   });

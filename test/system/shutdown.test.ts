@@ -76,7 +76,7 @@ describe('A stop', () => {
     program.signal('SIGTERM');
     await closed;
     assert.equal(await program.ended, 0);
-    assert.ok(program.logged().some(({ msg }) => /cut/.test(String(msg))));
+    assert.ok(program.logged().some(({ msg }) => /responses took too long/.test(String(msg))));
   });
 
   it('is immediate on a second signal, but not on an echo of the first', async () => {
