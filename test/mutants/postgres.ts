@@ -368,6 +368,11 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('expire.ts', 'this.#pauseUntil = monotonic() + this.#pauseMs;', '')],
   },
   {
+    name: 'the retry of a failed expiry has forgotten which expiries are long past',
+    suite: 'postgres expiry',
+    edits: [inPostgres('expire.ts', 'this.#addedAt = Math.min(this.#addedAt, addedAt);', '')],
+  },
+  {
     name: "every search for expired elements starts with those of other nodes' namespaces",
     suite: 'postgres housekeeping',
     edits: [inPostgres('expire.ts', 'more.size === 0 ? null :', 'more.size >= 0 ? null :')],

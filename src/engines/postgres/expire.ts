@@ -135,8 +135,8 @@ export class Expirer {
   /** How long the statements of the current pass have taken. */
   #costMs = 0;
   /**
-   * The earliest expiry that was added since the last pass began. It may be long past, if the pop of an element was
-   * undone.
+   * The earliest expiry that was added since the beginning of the last pass that did not fail. It may be long past, if
+   * the pop of an element was undone.
    */
   #addedAt = Number.POSITIVE_INFINITY;
   #maxRows = MAX_ROWS;
@@ -192,7 +192,8 @@ export class Expirer {
   /** Sends one statement before it returns. Never rejects. */
   async run(connection: Connection): Promise<void> {
     const { registry, monotonic } = this.#context;
-    const [from, sentAt, knownAt] = [this.#nextPlaces(), monotonic(), this.#nextAt];
+    const [knownAt, addedAt] = [this.#nextAt, this.#addedAt];
+    const [from, sentAt] = [this.#nextPlaces(), monotonic()];
     // The following batch must see everything that is known to become eligible here; the reply lowers the watermarks
     // for everything else. Lowering them to the front would make takes step over all dead entries after each sweep.
     registry.lowerWatermarks(knownAt);
@@ -211,6 +212,7 @@ export class Expirer {
       // When the next connection is ready, it calls `reset`.
       if (error instanceof ConnectionLost) return;
       this.#nextAt = Math.min(this.#nextAt, knownAt);
+      this.#addedAt = Math.min(this.#addedAt, addedAt);
       this.#isPassDue = true;
       this.#pauseMs = Math.min(Math.max(this.#pauseMs * 2, FIRST_PAUSE_MS), MAX_PAUSE_MS);
       this.#pauseUntil = monotonic() + this.#pauseMs;
