@@ -96,10 +96,10 @@ export function definitionsContract(name: string, open: EngineUnderTest['open'])
       const key = freshKey();
       const writers = Array.from({ length: 8 }, (_, index) => definitions().put('queue', key, index, null));
       const outcomes = await Promise.allSettled(writers);
-      const won = outcomes.findIndex(({ status }) => status === 'fulfilled');
+      const winner = outcomes.findIndex(({ status }) => status === 'fulfilled');
       assert.equal(outcomes.filter(({ status }) => status === 'fulfilled').length, 1);
       assert.ok(outcomes.every((one) => one.status === 'fulfilled' || isConflict(one.reason)));
-      assert.equal((await definitions().get('queue', key))?.value, won);
+      assert.equal((await definitions().get('queue', key))?.value, winner);
     });
 
     it('notifies each watcher of a change once it is stored, until the watcher stops', async () => {

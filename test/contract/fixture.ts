@@ -9,10 +9,10 @@ import { until } from '../support/until.ts';
 
 export const MAX_TRIES = 3;
 export const DEAD_LETTERS = '__deadletter__';
-export const MOST_GROUPS = 10;
+export const MAX_GROUPS = 10;
 
 /** A retry delay of a minute, whatever the tries. */
-export const STEADY = { firstMs: 60_000, factor: 1, maxMs: 60_000, jitter: 0 };
+export const CONSTANT_DELAY = { firstMs: 60_000, factor: 1, maxMs: 60_000, jitter: 0 };
 
 /** One namespace for each kind of policy. */
 export const NAMESPACES: readonly NamespacePolicy[] = [
@@ -31,7 +31,7 @@ export const NAMESPACES: readonly NamespacePolicy[] = [
     groups: ['g1', 'g2'],
     deadLetter: { maxTries: 3, queue: 'dead-letters' },
     retentionMs: null,
-    maxGroups: MOST_GROUPS,
+    maxGroups: MAX_GROUPS,
   },
   {
     name: 'patient',
@@ -40,7 +40,7 @@ export const NAMESPACES: readonly NamespacePolicy[] = [
     retentionMs: null,
     retryDelay: { firstMs: 1000, factor: 2, maxMs: 3000, jitter: 0 },
     queues: [
-      { pattern: 'own *', options: { deadLetter: null, retryDelay: { ...STEADY, jitter: 0.5 } } },
+      { pattern: 'own *', options: { deadLetter: null, retryDelay: { ...CONSTANT_DELAY, jitter: 0.5 } } },
       { pattern: 'own 100% a_b', options: { retryDelay: null } },
       { pattern: '*: few tries', options: { deadLetter: { maxTries: 1, queue: 'few' } } },
     ],

@@ -58,7 +58,7 @@ describe('a queue in two engines', () => {
   after(() => engines.close());
 
   const old = (): Storage => engines.from.storage;
-  const taken = async (
+  const pop = async (
     queue: QueueKey,
     count: number,
     storage: Storage = engines.storage,
@@ -79,9 +79,9 @@ describe('a queue in two engines', () => {
     await engines.storage.insert(queue, newElements('d', 'e', 'f'));
     assert.deepEqual(await sizes(queue), [3, 3]);
     assert.equal((await engines.storage.counts(queue)).ready, 6);
-    assert.deepEqual(bodyTexts(await taken(queue, 2)), ['a', 'b']);
-    assert.deepEqual(bodyTexts(await taken(queue, 3)), ['c', 'd', 'e']);
-    assert.deepEqual(bodyTexts(await taken(queue, 3)), ['f']);
+    assert.deepEqual(bodyTexts(await pop(queue, 2)), ['a', 'b']);
+    assert.deepEqual(bodyTexts(await pop(queue, 3)), ['c', 'd', 'e']);
+    assert.deepEqual(bodyTexts(await pop(queue, 3)), ['f']);
   });
 
   it('settles an element in its own engine: one rolled back in the old engine is delivered before those in the new one', async () => {
@@ -90,8 +90,12 @@ describe('a queue in two engines', () => {
     await engines.storage.insert(queue, newElements('second'));
     const [first, second] = [await reserveOne(queue), await reserveOne(queue)];
     assert.deepEqual(bodyTexts([first, second]), ['first', 'second']);
-    const back = [first, second].map((each) => ({ ...byToken(each), delayMs: 0, countTry: true }));
-    assert.deepEqual(await rollback(engines.storage, queue, back), ['done', 'done']);
+    const rollbacks = [first, second].map((reserved) => ({
+      ...byToken(reserved),
+      delayMs: 0,
+      countTry: true,
+    }));
+    assert.deepEqual(await rollback(engines.storage, queue, rollbacks), ['done', 'done']);
     assert.deepEqual(await sizes(queue), [1, 1]);
     const again = [await reserveOne(queue), await reserveOne(queue)];
     assert.deepEqual(bodyTexts(again), ['first', 'second']);
@@ -107,9 +111,9 @@ describe('a queue in two engines', () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a', 'b'));
     await engines.storage.insert(queue, newElements('c'));
-    await engines.storage.undoTake(queue, await taken(queue, 3));
+    await engines.storage.undoTake(queue, await pop(queue, 3));
     assert.deepEqual(await sizes(queue), [2, 1]);
-    assert.deepEqual(bodyTexts(await taken(queue, 3)), ['a', 'b', 'c']);
+    assert.deepEqual(bodyTexts(await pop(queue, 3)), ['a', 'b', 'c']);
   });
 
   it('recognizes dedup keys that the old engine has seen, and stores only the other elements', async () => {
@@ -165,9 +169,9 @@ describe('a queue in two engines', () => {
       engines.storage.insert(queue, [newElement({ body: 'keyed', dedupKey: 'k' })]),
       engines.storage.insert(queue, newElements('plain')),
     ];
-    const popped = taken(queue, 2);
+    const taken = pop(queue, 2);
     await Promise.all(calls);
-    assert.deepEqual(bodyTexts(await popped), ['keyed', 'plain']);
+    assert.deepEqual(bodyTexts(await taken), ['keyed', 'plain']);
   });
 
   describe('when an element of the old engine is transferred', () => {
@@ -208,7 +212,7 @@ describe('a queue in two engines', () => {
     it('stores different copies in addition to those of an attempt that could not finish the element', async () => {
       await assert.rejects(move('copy'), { code: 'storage-unavailable' });
       assert.deepEqual(await move('other'), ['done']);
-      assert.deepEqual(bodyTexts(await taken(to, 3)), ['copy', 'other']);
+      assert.deepEqual(bodyTexts(await pop(to, 3)), ['copy', 'other']);
     });
   });
 
@@ -283,17 +287,18 @@ describe('a queue in two engines', () => {
     const queue = newQueue();
     await old().insert(queue, newElements('a'));
     await engines.storage.insert(queue, newElements('b'));
-    let isAway = true;
+    let isUnavailable = true;
     const to = override(engines.to.storage, {
-      undoTake: (...given) => (isAway ? Promise.reject(UNAVAILABLE) : engines.to.storage.undoTake(...given)),
+      undoTake: (...given) =>
+        isUnavailable ? Promise.reject(UNAVAILABLE) : engines.to.storage.undoTake(...given),
     });
     const storage = new MigratingStorage({ from: old(), to });
-    const popped = await taken(queue, 2, storage);
+    const popped = await pop(queue, 2, storage);
     await assert.rejects(storage.undoTake(queue, popped), { code: 'storage-unavailable' });
-    assert.deepEqual(bodyTexts(await taken(queue, 2)), ['a']);
-    isAway = false;
+    assert.deepEqual(bodyTexts(await pop(queue, 2)), ['a']);
+    isUnavailable = false;
     await storage.undoTake(queue, popped);
-    assert.deepEqual(bodyTexts(await taken(queue, 2)), ['b']);
+    assert.deepEqual(bodyTexts(await pop(queue, 2)), ['b']);
   });
 
   it('delivers popped elements that cannot be returned, even beyond maxBytes', async () => {
@@ -301,8 +306,10 @@ describe('a queue in two engines', () => {
     const undoTake = () => Promise.reject(UNAVAILABLE);
     await old().insert(queue, newElements('a'));
     const from = override(old(), { undoTake });
-    const lost = override(engines.to.storage, { take: () => Promise.reject(unknownOutcome(UNAVAILABLE)) });
-    assert.deepEqual(bodyTexts(await taken(queue, 2, new MigratingStorage({ from, to: lost }))), ['a']);
+    const failingTo = override(engines.to.storage, {
+      take: () => Promise.reject(unknownOutcome(UNAVAILABLE)),
+    });
+    assert.deepEqual(bodyTexts(await pop(queue, 2, new MigratingStorage({ from, to: failingTo }))), ['a']);
 
     await old().insert(queue, newElements('b'));
     await engines.storage.insert(queue, newElements('too large'));
@@ -377,10 +384,10 @@ describe('a queue in two engines', () => {
     await old().insert(queue, newElements('a'));
     const keyed = newElement({ body: 'b', dedupKey: 'k' });
     const [id] = await engines.storage.insert(queue, [keyed]);
-    assert.deepEqual(bodyTexts(await taken(queue, 1, engines.to.storage)), ['b']);
+    assert.deepEqual(bodyTexts(await pop(queue, 1, engines.to.storage)), ['b']);
     assert.equal(await engines.storage.drop(queue), false);
     assert.deepEqual(await engines.storage.insert(queue, [keyed]), [id]);
-    assert.deepEqual(bodyTexts(await taken(queue, 2)), ['a']);
+    assert.deepEqual(bodyTexts(await pop(queue, 2)), ['a']);
     assert.equal(await engines.storage.drop(queue), true);
   });
 
@@ -394,8 +401,8 @@ describe('a queue in two engines', () => {
     const { affected, nextAt } = await new MigratingStorage({ from, to }).sweep();
     assert.ok(affected.some(({ ns, name }) => ns === 'jobs' && name === DEAD_LETTERS));
     assert.equal(nextAt, 0);
-    const away = new MigratingStorage({ from: override(from, { sweep }), to });
-    await assert.rejects(away.sweep(), { code: 'storage-unavailable' });
+    const bothFailing = new MigratingStorage({ from: override(from, { sweep }), to });
+    await assert.rejects(bothFailing.sweep(), { code: 'storage-unavailable' });
   });
 });
 

@@ -5,22 +5,22 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { newElement } from '../support/elements.ts';
 import type { Model } from './model.ts';
 import { checkAll, sweepAll } from './model-check.ts';
-import { type Believed, QUEUES, STREAM_GROUPS, type World } from './model-world.ts';
+import { QUEUES, STREAM_GROUPS, type World } from './model-world.ts';
 
-export type Command = fc.AsyncCommand<Believed, World>;
+export type Command = fc.AsyncCommand<Model, World>;
 
 /**
  * A step: executes one operation on the real system and on the model, and compares the results. Then compares the whole
  * state.
  * @param name called only to report a failure: printing the bodies of every step took half of the processor time
  */
-export function command(name: () => string, run: (model: Believed, world: World) => Promise<void>): Command {
+export function command(name: () => string, run: (model: Model, world: World) => Promise<void>): Command {
   return {
     check: () => true,
     run: async (model, world) => {
       await run(model, world);
-      if (model.current.sweep()) await sweepAll(model.current, world);
-      await checkAll(model.current, world);
+      if (model.sweep()) await sweepAll(model, world);
+      await checkAll(model, world);
     },
     toString: name,
   };
@@ -29,7 +29,7 @@ export function command(name: () => string, run: (model: Believed, world: World)
 export const queues = fc.constantFrom(...QUEUES);
 const groupSets = fc.uniqueArray(fc.constantFrom(...STREAM_GROUPS), { minLength: 1 });
 /** Few values, so that times coincide. */
-export const lengths = fc.constantFrom(1, 1000, 1000, 5000, 60_000);
+export const durations = fc.constantFrom(1, 1000, 1000, 5000, 60_000);
 
 export const contents = fc.record({
   body: fc.oneof(fc.uint8Array({ maxLength: 40 }), fc.constant(new Uint8Array(20_000).fill(7))),

@@ -10,17 +10,17 @@ import { DEAD_LETTER_QUEUES, EVERY_QUEUE, groupsOf, type World } from './model-w
  * The counts of each group are compared only every so many steps of a history, because that triples the calls of a
  * comparison. With `MODEL_RUNS`, as in `npm run test:long`, after each step.
  */
-const STEPS_TO_GROUPS = process.env.MODEL_RUNS === undefined ? 5 : 1;
+const STEPS_PER_GROUP_CHECK = process.env.MODEL_RUNS === undefined ? 5 : 1;
 
 /** I1, I6: the counts and next maturities of every queue and of its groups equal the model's. */
 export async function checkAll(model: Model, world: World): Promise<void> {
   const { storage } = world.opened.engine;
   world.checks += 1;
-  const readsGroups = world.checks % STEPS_TO_GROUPS === 0;
+  const readsGroups = world.checks % STEPS_PER_GROUP_CHECK === 0;
   await Promise.all(
     EVERY_QUEUE.map(async (queue) => {
       const groups = groupsOf(queue);
-      const [whole, each] = await Promise.all([
+      const [whole, perGroup] = await Promise.all([
         storage.counts(queue),
         Promise.all(readsGroups ? groups.map((group) => storage.counts(queue, group)) : []),
       ]);
@@ -28,8 +28,8 @@ export async function checkAll(model: Model, world: World): Promise<void> {
       for (const [index, group] of groups.entries()) {
         const expected = model.sizes(queue, group);
         const at = `${queue.ns}/${queue.name} group "${group}"`;
-        const own = each[index];
-        if (own !== undefined) assert.deepEqual(counts(own), expected, `sizes and next maturity of ${at}`);
+        const real = perGroup[index];
+        if (real !== undefined) assert.deepEqual(counts(real), expected, `sizes and next maturity of ${at}`);
         if (group === '') continue;
         const inGroups = whole.groups.get(group);
         const isEmpty = elementsOf(expected) === 0;
@@ -116,10 +116,14 @@ function bySource(a: ElementHeaders, b: ElementHeaders): number {
  * is the same element.
  */
 function likeReal(real: readonly Delivery[], expected: readonly ModelDelivery[]): ModelDelivery[] {
-  const left = expected.filter(({ element }) => isExpired(element.content.headers));
-  const sameAs = ({ headers, body }: Delivery, one: ModelDelivery | undefined, isKnown: boolean): boolean => {
-    if (one === undefined) return false;
-    const { content } = one.element;
+  const unmatched = expected.filter(({ element }) => isExpired(element.content.headers));
+  const sameAs = (
+    { headers, body }: Delivery,
+    candidate: ModelDelivery | undefined,
+    isKnown: boolean,
+  ): boolean => {
+    if (candidate === undefined) return false;
+    const { content } = candidate.element;
     const isSame = ['x-dl-from-queue', 'x-dl-tries'].every(
       (name) => headerOf(headers, name) === headerOf(content.headers, name),
     );
@@ -130,16 +134,16 @@ function likeReal(real: readonly Delivery[], expected: readonly ModelDelivery[])
       origin === (isKnown ? headerOf(headers, 'x-ks-origin-id') : '')
     );
   };
-  const pick = (delivery: Delivery, isKnown: boolean): ModelDelivery[] => {
-    const at = left.findIndex((one) => sameAs(delivery, one, isKnown));
-    return at < 0 ? [] : left.splice(at, 1);
+  const takeMatch = (delivery: Delivery, isKnown: boolean): ModelDelivery[] => {
+    const at = unmatched.findIndex((one) => sameAs(delivery, one, isKnown));
+    return at < 0 ? [] : unmatched.splice(at, 1);
   };
   // Match those whose ids the model knows first; the others match the remaining ones.
-  const known = real.map((delivery) => (isExpired(delivery.headers) ? pick(delivery, true) : []));
+  const known = real.map((delivery) => (isExpired(delivery.headers) ? takeMatch(delivery, true) : []));
   return expected.map((one, i) => {
     const delivery = real[i];
     if (delivery === undefined || !isExpired(delivery.headers)) return one;
-    return known[i]?.[0] ?? pick(delivery, false)[0] ?? one;
+    return known[i]?.[0] ?? takeMatch(delivery, false)[0] ?? one;
   });
 }
 
@@ -155,7 +159,7 @@ function headerOf(headers: ElementHeaders, name: string): string {
 /** Lets time pass for both, and expires leases in both. */
 export async function passTime(model: Model, { opened }: World, ms: number): Promise<void> {
   await opened.passTime(ms);
-  model.reach(opened.now());
+  model.advanceTo(opened.now());
   await sweepAll(model, { opened });
 }
 

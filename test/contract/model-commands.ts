@@ -10,8 +10,8 @@ import {
   type Content,
   command,
   contents,
+  durations,
   elementFor,
-  lengths,
   owners,
   queues,
   refSpecs,
@@ -28,8 +28,8 @@ const insertsOf = (given: fc.Arbitrary<Content[]>): fc.Arbitrary<Command> =>
   fc.tuple(queues, given).map(([queue, contents]) =>
     command(
       () => `insert(${queue.ns}/${queue.name}, ${fc.stringify(contents)})`,
-      async ({ current }, world) => {
-        await insert(queue, contents, current, world);
+      async (model, world) => {
+        await insert(queue, contents, model, world);
       },
     ),
   );
@@ -47,27 +47,22 @@ const largeInserts = insertsOf(
     ),
 );
 
-async function insert(
-  queue: QueueKey,
-  given: readonly Content[],
-  current: Model,
-  world: World,
-): Promise<void> {
-  const elements = given.map((content) => elementFor(queue, content, current));
+async function insert(queue: QueueKey, given: readonly Content[], model: Model, world: World): Promise<void> {
+  const elements = given.map((content) => elementFor(queue, content, model));
   const repeats = new Map<number, boolean>();
   const { storage } = world.opened.engine;
   const ids = await storage.insert(queue, elements, {
     onRepeat: (index, isSame) => repeats.set(index, isSame),
   });
-  const mismatch = current.mismatchIn(queue, elements);
+  const mismatch = model.mismatchIn(queue, elements);
   if (mismatch !== null) {
     assert.deepEqual(ids, [], 'nothing is stored if one has the key of other content');
     assert.equal(repeats.get(mismatch), false);
     return;
   }
   for (const [index, element] of elements.entries()) {
-    assert.equal(repeats.get(index), current.repeatOf(queue, element)?.isSame, 'whether it is a repeat');
-    const stored = current.insert(queue, element);
+    assert.equal(repeats.get(index), model.repeatOf(queue, element)?.isSame, 'whether it is a repeat');
+    const stored = model.insert(queue, element);
     const id = ids[index] ?? '';
     if (stored.id !== null) assert.equal(id, stored.id, 'a repeat answers the first id');
     stored.id = id;
@@ -76,7 +71,7 @@ async function insert(
 }
 
 /** Null, a pop, as often as a reserve. */
-const leases = fc.option(lengths, { freq: 2 });
+const leases = fc.option(durations, { freq: 2 });
 
 /** Chosen around the sizes of the model's bodies: 0 to 40 bytes, or 20,000. */
 const byteBounds = fc.constantFrom(undefined, undefined, undefined, 30, 10_000, 30_000);
@@ -90,18 +85,18 @@ const takes = fc
     owners,
     fc.tuple(tids, byteBounds),
   )
-  .map(([queue, named, count, leaseMs, owner, [of, maxBytes]]) => {
+  .map(([queue, named, count, leaseMs, owner, [takeTids, maxBytes]]) => {
     const group = queue.ns === 'stream' ? named : '';
-    const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs}, ${owner}, ${of}, ${maxBytes})`;
+    const name = `take(${queue.ns}/${queue.name}, "${group}", ${count}, ${leaseMs}, ${owner}, ${takeTids}, ${maxBytes})`;
     return command(
       () => name,
-      async ({ current }, world) => {
+      async (model, world) => {
         const options = {
           group,
           count,
           leaseMs,
           owner,
-          tids: of,
+          tids: takeTids,
           ...(maxBytes !== undefined && { maxBytes }),
         };
         const taken = await world.opened.engine.storage.take(queue, options);
@@ -111,15 +106,14 @@ const takes = fc
         if (isCut) assert.ok(length > 0 && length < count, 'a take that was cut has the first element');
         const bytes = taken.deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
         if (maxBytes !== undefined && length > 1) assert.ok(bytes <= maxBytes, 'more than maxBytes');
-        const expected = current.take(queue, group, isCut ? length : count, leaseMs, owner, null, of);
-        if (isCut)
-          assert.ok((current.nextDueAt(queue, group) ?? Infinity) <= current.now, 'nothing was cut off');
+        const expected = model.take(queue, group, isCut ? length : count, leaseMs, owner, null, takeTids);
+        if (isCut) assert.ok((model.nextDueAt(queue, group) ?? Infinity) <= model.now, 'nothing was cut off');
         learnTaken(queue, taken.deliveries, expected, world);
-        const due = expected.length < count ? current.nextDueAt(queue, group) : null;
-        if (isCut) assert.ok(taken.nextDueAt !== null && taken.nextDueAt <= current.now, 'more is due');
+        const due = expected.length < count ? model.nextDueAt(queue, group) : null;
+        if (isCut) assert.ok(taken.nextDueAt !== null && taken.nextDueAt <= model.now, 'more is due');
         else assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');
         for (const { lease } of taken.deliveries) {
-          assert.equal(lease?.until ?? null, leaseMs === null ? null : current.now + leaseMs);
+          assert.equal(lease?.until ?? null, leaseMs === null ? null : model.now + leaseMs);
         }
       },
     );
@@ -134,12 +128,12 @@ function learnTaken(
 ): void {
   checkDeliveries(deliveries, expected);
   for (const [index, delivery] of deliveries.entries()) {
-    const model = expected[index];
-    if (model === undefined) continue;
+    const expectedDelivery = expected[index];
+    if (expectedDelivery === undefined) continue;
     const { id, group, lease } = delivery;
     assertFreshToken(delivery, world);
-    if (lease === null) world.popped.push({ queue, delivery, model });
-    else model.token = lease.token;
+    if (lease === null) world.popped.push({ queue, delivery, model: expectedDelivery });
+    else expectedDelivery.token = lease.token;
     world.refs.push({ queue, id, group, token: lease?.token ?? null });
   }
 }
@@ -155,10 +149,10 @@ function assertFreshToken({ id, group, lease }: Delivery, { tokens }: World): vo
 const commits = refSpecs.map((spec) =>
   command(
     () => `commit(${fc.stringify(spec)})`,
-    async ({ current }, world) => {
+    async (model, world) => {
       const { queue, ref } = resolve(world, spec);
       const [outcome] = await commit(world.opened.engine.storage, queue, [ref]);
-      assert.equal(outcome, current.commit(queue, ref));
+      assert.equal(outcome, model.commit(queue, ref));
     },
   ),
 );
@@ -168,17 +162,17 @@ const rollbacks = fc
   .map(([spec, delayMs, countTry, isDefaultDelay]) =>
     command(
       () => `rollback(${fc.stringify(spec)}, ${delayMs}, ${countTry}, ${isDefaultDelay})`,
-      async ({ current }, world) => {
+      async (model, world) => {
         const { queue, ref } = resolve(world, spec);
-        const terms = { delayMs, countTry, isDefaultDelay };
-        const [outcome] = await rollback(world.opened.engine.storage, queue, [{ ...ref, ...terms }]);
-        assert.equal(outcome, current.rollback(queue, ref, delayMs, countTry, isDefaultDelay));
+        const delay = { delayMs, countTry, isDefaultDelay };
+        const [outcome] = await rollback(world.opened.engine.storage, queue, [{ ...ref, ...delay }]);
+        assert.equal(outcome, model.rollback(queue, ref, delayMs, countTry, isDefaultDelay));
       },
     ),
   );
 
 /** Options that a queue may get while elements wait in it. */
-const ownOptions: fc.Arbitrary<QueueOptions | null> = fc.option(
+const optionSets: fc.Arbitrary<QueueOptions | null> = fc.option(
   fc.record(
     {
       deadLetter: fc.constantFrom(null, { maxTries: 1, queue: 'dead' }, { maxTries: 4, queue: 'dead' }),
@@ -188,25 +182,25 @@ const ownOptions: fc.Arbitrary<QueueOptions | null> = fc.option(
   ),
 );
 
-const declarations = fc.tuple(queues, ownOptions).map(([queue, options]) =>
+const declarations = fc.tuple(queues, optionSets).map(([queue, options]) =>
   command(
     () => `declare(${queue.ns}/${queue.name}, ${fc.stringify(options)})`,
-    async ({ current }, world) => {
+    async (model, world) => {
       await world.opened.engine.storage.declare([queue], options);
-      current.declare(queue, options);
+      model.declare(queue, options);
     },
   ),
 );
 
-const extensions = fc.tuple(refSpecs, lengths).map(([spec, leaseMs]) =>
+const extensions = fc.tuple(refSpecs, durations).map(([spec, leaseMs]) =>
   command(
     () => `extend(${fc.stringify(spec)}, ${leaseMs})`,
-    async ({ current }, world) => {
+    async (model, world) => {
       const { queue, ref } = resolve(world, spec);
-      const [answer] = await extend(world.opened.engine.storage, queue, [{ ...ref, leaseMs }]);
-      const outcome = current.extend(queue, ref, leaseMs);
-      const until = outcome === 'done' ? current.now + leaseMs : null;
-      assert.deepEqual(answer, { outcome, until });
+      const [result] = await extend(world.opened.engine.storage, queue, [{ ...ref, leaseMs }]);
+      const outcome = model.extend(queue, ref, leaseMs);
+      const until = outcome === 'done' ? model.now + leaseMs : null;
+      assert.deepEqual(result, { outcome, until });
     },
   ),
 );
@@ -214,11 +208,11 @@ const extensions = fc.tuple(refSpecs, lengths).map(([spec, leaseMs]) =>
 const removals = refSpecs.map((spec) =>
   command(
     () => `remove(${fc.stringify(spec)})`,
-    async ({ current }, world) => {
+    async (model, world) => {
       const { queue, ref } = resolve(world, spec);
       if (queue.ns === 'stream') return;
       const [outcome] = await remove(world.opened.engine.storage, queue, [ref.id]);
-      assert.equal(outcome, current.remove(queue, ref.id));
+      assert.equal(outcome, model.remove(queue, ref.id));
     },
   ),
 );
@@ -226,11 +220,11 @@ const removals = refSpecs.map((spec) =>
 const undoTakes = fc.nat({ max: 3 }).map((back) =>
   command(
     () => `undoTake(${back})`,
-    async ({ current }, world) => {
+    async (model, world) => {
       const [popped] = world.popped.splice(Math.max(0, world.popped.length - 1 - back), 1);
       if (popped === undefined) return;
       await world.opened.engine.storage.undoTake(popped.queue, [popped.delivery]);
-      current.undoTake(popped.model);
+      model.undoTake(popped.model);
     },
   ),
 );
@@ -240,15 +234,15 @@ const transfers = fc
   .map(([spec, copies]) =>
     command(
       () => `transfer(${fc.stringify(spec)}, ${fc.stringify(copies)})`,
-      async ({ current }, world) => {
+      async (model, world) => {
         const { queue: from, ref: finish } = resolve(world, spec);
         const inserts = copies.map(([queue, content]) => ({
           queue,
-          element: elementFor(queue, content, current),
+          element: elementFor(queue, content, model),
         }));
         const [outcome] = await transfer(world.opened.engine.storage, [{ from, finish, inserts }]);
-        assert.equal(outcome, current.commit(from, finish));
-        if (outcome === 'done') for (const { queue, element } of inserts) current.insert(queue, element);
+        assert.equal(outcome, model.commit(from, finish));
+        if (outcome === 'done') for (const { queue, element } of inserts) model.insert(queue, element);
       },
     ),
   );
@@ -258,9 +252,9 @@ const purges = fc
   .map(([queue, states]) =>
     command(
       () => `purge(${queue.ns}/${queue.name}, ${states})`,
-      async ({ current }, world) => {
-        const gone = await purge(world.opened.engine.storage, queue, states);
-        assert.equal(gone, current.purge(queue, states));
+      async (model, world) => {
+        const removed = await purge(world.opened.engine.storage, queue, states);
+        assert.equal(removed, model.purge(queue, states));
       },
     ),
   );
@@ -269,10 +263,10 @@ const purges = fc
 const drops = fc.tuple(queues, fc.boolean()).map(([queue, isEmptied]) =>
   command(
     () => `drop(${queue.ns}/${queue.name}, ${isEmptied})`,
-    async ({ current }, world) => {
+    async (model, world) => {
       const { storage } = world.opened.engine;
-      if (isEmptied) assert.equal(await purge(storage, queue), current.purge(queue, DELIVERY_STATES));
-      const isGone = current.drop(queue);
+      if (isEmptied) assert.equal(await purge(storage, queue), model.purge(queue, DELIVERY_STATES));
+      const isGone = model.drop(queue);
       assert.equal(await storage.drop(queue), isGone);
       // Pops of a dropped queue cannot be undone.
       if (isGone) world.popped = world.popped.filter((one) => !isSameKey(one.queue, queue));
@@ -296,8 +290,8 @@ const browses = fc
     const name = `browse(${queue.ns}/${queue.name}, "${group}", ${state}, ${limit})`;
     return command(
       () => name,
-      async ({ current }, world) => {
-        const expected = current.browse(queue, group, state);
+      async (model, world) => {
+        const expected = model.browse(queue, group, state);
         let after: string | null = null;
         do {
           const { storage } = world.opened.engine;
@@ -316,11 +310,11 @@ const browses = fc
     );
   });
 
-const passings = fc.constantFrom(1, 1, 999, 1000, 4000, 5000, 60_000).map((ms) =>
+const timeSteps = fc.constantFrom(1, 1, 999, 1000, 4000, 5000, 60_000).map((ms) =>
   command(
     () => `passTime(${ms})`,
-    async ({ current }, world) => {
-      await passTime(current, world, ms);
+    async (model, world) => {
+      await passTime(model, world, ms);
     },
   ),
 );
@@ -335,12 +329,12 @@ const takesByIds = fc
     const name = `takeByIds(${queue.ns}/${queue.name}, "${group}", ${backs}, ${count}, ${leaseMs})`;
     return command(
       () => name,
-      async ({ current }, world) => {
+      async (model, world) => {
         const ids = backs.flatMap((back) => world.refs.at(-1 - back)?.id ?? []);
         const options = { group, count, ids, leaseMs };
         const { deliveries, nextDueAt } = await world.opened.engine.storage.take(queue, options);
         assert.equal(nextDueAt, null, 'a take by ids looks no maturity up');
-        learnTaken(queue, deliveries, current.take(queue, group, count, leaseMs, null, ids), world);
+        learnTaken(queue, deliveries, model.take(queue, group, count, leaseMs, null, ids), world);
       },
     );
   });
@@ -348,7 +342,7 @@ const takesByIds = fc
 const reasons = fc.constantFrom(null, null, 'broken', 'a longer reason');
 
 /** Actions on one delivery. Moves to a stream name groups; others do not. */
-const newActions: fc.Arbitrary<SettleAction> = fc.oneof(
+const actions: fc.Arbitrary<SettleAction> = fc.oneof(
   fc.record({
     kind: fc.constant('release' as const),
     delayMs: fc.constantFrom(0, 0, 1000),
@@ -371,14 +365,14 @@ const newActions: fc.Arbitrary<SettleAction> = fc.oneof(
 
 /** Several items in one call, of any queues. Each item sees the changes of those before it. */
 const settles = fc
-  .array(fc.tuple(refSpecs, fc.constantFrom('reserved' as const, 'waiting' as const), newActions), {
+  .array(fc.tuple(refSpecs, fc.constantFrom('reserved' as const, 'waiting' as const), actions), {
     minLength: 1,
     maxLength: 3,
   })
   .map((specs) =>
     command(
       () => `settle(${fc.stringify(specs)})`,
-      async ({ current }, world) => {
+      async (model, world) => {
         const items = specs.map(([spec, from, action]): SettleItem => {
           const { queue, ref } = resolve(world, spec);
           return from === 'waiting'
@@ -388,15 +382,15 @@ const settles = fc
                 group: ref.group,
                 token: null,
                 from,
-                action: atMoment(action, current.now),
+                action: atMoment(action, model.now),
               }
-            : { queue, ...ref, from, action: atMoment(action, current.now) };
+            : { queue, ...ref, from, action: atMoment(action, model.now) };
         });
         const results = await world.opened.engine.storage.settle(items);
         const expected = items.map(({ queue, id, group, token, owner = null, from, action }) =>
           from === 'waiting'
-            ? current.settleWaiting(queue, { id, group: group ?? '' }, action)
-            : current.settle(queue, { id, group: group ?? '', token, owner }, action),
+            ? model.settleWaiting(queue, { id, group: group ?? '' }, action)
+            : model.settle(queue, { id, group: group ?? '', token, owner }, action),
         );
         assert.deepEqual(
           results.map(({ outcome }) => outcome),
@@ -414,7 +408,7 @@ const batchActions: fc.Arbitrary<SettleAction> = fc.oneof(
     countTry: fc.constant(true),
     reason: reasons,
   }),
-  fc.record({ kind: fc.constant('extend' as const), leaseMs: lengths }),
+  fc.record({ kind: fc.constant('extend' as const), leaseMs: durations }),
   fc.record({ kind: fc.constant('dead-letter' as const), countTry: fc.constant(true), reason: reasons }),
 );
 
@@ -424,7 +418,7 @@ const mixedSettles = fc
   .map((specs) =>
     command(
       () => `settleMany(${fc.stringify(specs)})`,
-      async ({ current }, world) => {
+      async (model, world) => {
         const items = specs.map(([spec, action]): SettleItem => {
           const { queue, ref } = resolve(world, spec);
           return { queue, ...ref, from: 'reserved', action };
@@ -433,8 +427,8 @@ const mixedSettles = fc
         const expected = items.map(({ queue, id, group, token, owner = null, action }) => {
           const ref = { id, group: group ?? '', token, owner };
           const outcome =
-            action.kind === 'finish' ? current.commit(queue, ref) : current.settle(queue, ref, action);
-          const until = action.kind === 'extend' && outcome === 'done' ? current.now + action.leaseMs : null;
+            action.kind === 'finish' ? model.commit(queue, ref) : model.settle(queue, ref, action);
+          const until = action.kind === 'extend' && outcome === 'done' ? model.now + action.leaseMs : null;
           return { outcome, until };
         });
         assert.deepEqual(results, expected);
@@ -453,19 +447,19 @@ const reasonScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([qu
   const group = queue.ns === 'stream' ? named : '';
   return command(
     () => `scan(${queue.ns}/${queue.name}, "${group}")`,
-    async ({ current }, world) => {
+    async (model, world) => {
       const states = ['ready', 'scheduled'] as const;
       const options = { group, states, after: null, limit: 1000, bodies: false };
       const { deliveries, next } = await world.opened.engine.storage.scan(queue, options);
       const expected = states.flatMap((state) =>
-        current.browse(queue, group, state).map((one) => ({ state, one })),
+        model.browse(queue, group, state).map((one) => ({ state, one })),
       );
       assert.equal(next, null);
       assert.deepEqual(
         deliveries.map(({ state, reason, expiresAt, bytes }) => ({ state, reason, expiresAt, bytes })),
         expected.map(({ state, one: { reason, expiresAt, element } }, i) => {
-          const shown = reason === undefined ? deliveries[i]?.reason : reason;
-          return { state, reason: shown, expiresAt, bytes: element.content.body.byteLength };
+          const expectedReason = reason === undefined ? deliveries[i]?.reason : reason;
+          return { state, reason: expectedReason, expiresAt, bytes: element.content.body.byteLength };
         }),
       );
     },
@@ -477,14 +471,14 @@ const holderScans = fc.tuple(queues, fc.constantFrom(...STREAM_GROUPS)).map(([qu
   const group = queue.ns === 'stream' ? named : '';
   return command(
     () => `holders(${queue.ns}/${queue.name}, "${group}")`,
-    async ({ current }, world) => {
+    async (model, world) => {
       const options = { group, states: ['reserved'], after: null, limit: 1000, bodies: false } as const;
       const { deliveries } = await world.opened.engine.storage.scan(queue, options);
       assert.deepEqual(
         deliveries
-          .filter(({ lease }) => lease !== null && lease.until > current.now)
+          .filter(({ lease }) => lease !== null && lease.until > model.now)
           .map(({ holder, lease }) => [lease?.until, holder]),
-        current
+        model
           .reserved(queue, group)
           .map(({ owner, tid, reservedAt, leaseUntil }) => [
             leaseUntil,
@@ -512,7 +506,7 @@ export function commandArbitraries(durable: boolean): fc.Arbitrary<Command>[] {
       rollbacks,
       rollbacks,
     ],
-    ...[extensions, removals, undoTakes, transfers, purges, drops, browses, passings, passings],
+    ...[extensions, removals, undoTakes, transfers, purges, drops, browses, timeSteps, timeSteps],
     ...[takesByIds, settles, settles, reasonScans, holderScans, declarations],
     ...[largeInserts, mixedSettles, mixedSettles],
   ];

@@ -46,16 +46,16 @@ const taking = fc
     });
   });
 
-const settling = fc.tuple(refSpecs, fc.boolean()).map(([spec, finishing]): MakeCall => {
-  const back = { delayMs: 0, countTry: true };
+const settling = fc.tuple(refSpecs, fc.boolean()).map(([spec, isCommit]): MakeCall => {
+  const terms = { delayMs: 0, countTry: true };
   return (_model, world) => {
     const { queue, ref } = resolve(world, spec);
     return {
       real: (storage) =>
-        finishing ? commit(storage, queue, [ref]) : rollback(storage, queue, [{ ...ref, ...back }]),
+        isCommit ? commit(storage, queue, [ref]) : rollback(storage, queue, [{ ...ref, ...terms }]),
       model: (model) => {
-        if (finishing) model.commit(queue, ref);
-        else model.rollback(queue, ref, back.delayMs, back.countTry);
+        if (isCommit) model.commit(queue, ref);
+        else model.rollback(queue, ref, terms.delayMs, terms.countTry);
       },
     };
   };
@@ -73,17 +73,17 @@ export const crashes: fc.Arbitrary<Command> = fc
       async (model, world) => {
         const { opened } = world;
         assert.ok('crash' in opened);
-        const call = makeCall(model.current, world);
-        let answered = false;
+        const call = makeCall(model, world);
+        let isAnswered = false;
         world.opened = await opened.crash(moment, () => {
-          const done = (): void => {
-            answered = true;
+          const onResult = (): void => {
+            isAnswered = true;
           };
-          call.real(opened.engine.storage).then(done, () => {});
+          call.real(opened.engine.storage).then(onResult, () => {});
         });
-        assert.equal(answered, false, 'no caller got a result');
-        if (moment === 'after-commit') call.model(model.current);
-        model.current.reach(world.opened.now());
+        assert.equal(isAnswered, false, 'no caller got a result');
+        if (moment === 'after-commit') call.model(model);
+        model.advanceTo(world.opened.now());
         // Pops of the old process can no longer be undone.
         world.popped = [];
       },

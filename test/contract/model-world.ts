@@ -2,7 +2,7 @@ import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import type { DurableTestEngine, TestEngine } from '../engines.ts';
-import type { Model, ModelDelivery } from './model.ts';
+import type { ModelDelivery } from './model.ts';
 
 export const DEDUP_WINDOW_MS = 60_000;
 
@@ -56,9 +56,4 @@ export interface World {
   popped: { queue: QueueKey; delivery: Delivery; model: ModelDelivery }[];
   /** Number of comparisons between the real system and the model in this history. */
   checks: number;
-}
-
-/** The current model. */
-export interface Believed {
-  current: Model;
 }

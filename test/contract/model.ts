@@ -72,7 +72,7 @@ interface State {
 export class Model {
   readonly #policies: ReadonlyMap<string, NamespacePolicy>;
   readonly #dedupWindowMs: number;
-  #state: State;
+  readonly #state: State;
 
   constructor(namespaces: readonly NamespacePolicy[], dedupWindowMs: number, now: number) {
     this.#policies = new Map(namespaces.map((policy) => [policy.name, policy]));
@@ -80,19 +80,12 @@ export class Model {
     this.#state = { now, inserted: 0, deliveries: [], hasExpired: false, options: {}, dedup: [] };
   }
 
-  /** A copy of the model, to continue as if a call had not happened. */
-  clone(): Model {
-    const copy = new Model([...this.#policies.values()], this.#dedupWindowMs, this.#state.now);
-    copy.#state = structuredClone(this.#state);
-    return copy;
-  }
-
   get now(): number {
     return this.#state.now;
   }
 
   /** Advances the time to `now`. Ended leases count as failed tries, in the order of their ends. */
-  reach(now: number): void {
+  advanceTo(now: number): void {
     this.#state.now = now;
     const ended = this.#state.deliveries
       .filter(({ state, leaseUntil }) => state === 'reserved' && leaseUntil <= now)
@@ -121,22 +114,22 @@ export class Model {
       .filter(({ state, expiresAt }) => state === 'waiting' && expiresAt !== null && expiresAt <= now)
       .sort((a, b) => (a.expiresAt ?? 0) - (b.expiresAt ?? 0) || a.element.order - b.element.order);
     for (const delivery of expired) {
-      if (!this.#die(delivery, delivery.tries, EXPIRED)) this.#finish(delivery);
+      if (!this.#moveToDeadLetter(delivery, delivery.tries, EXPIRED)) this.#finish(delivery);
     }
     if (expired.length > 0) this.#state.hasExpired = true;
   }
 
   /** Deletes an empty queue with its options and dedup keys. Returns false if it is not empty. */
   drop(queue: QueueKey): boolean {
-    if (this.of(queue).length > 0) return false;
-    delete this.#state.options[text(queue)];
-    this.#state.dedup = this.#state.dedup.filter((one) => one.queue !== text(queue));
+    if (this.deliveriesOf(queue).length > 0) return false;
+    delete this.#state.options[keyOf(queue)];
+    this.#state.dedup = this.#state.dedup.filter((one) => one.queue !== keyOf(queue));
     return true;
   }
 
   /** Replaces the options stored with the queue; null: none. */
   declare(queue: QueueKey, options: QueueOptions | null): void {
-    this.#state.options[text(queue)] = options ?? {};
+    this.#state.options[keyOf(queue)] = options ?? {};
   }
 
   /** An option of a queue: stored with it, or of the longest pattern that matches its name, or of its namespace. */
@@ -145,8 +138,8 @@ export class Model {
     const rule = policy?.queues
       ?.filter(({ pattern }) => name.startsWith(pattern.replace('*', '')))
       .sort((a, b) => b.pattern.length - a.pattern.length)[0];
-    const own = this.#state.options[text({ ns, name })] ?? {};
-    for (const options of [own, rule?.options ?? {}, policy ?? {}]) {
+    const stored = this.#state.options[keyOf({ ns, name })] ?? {};
+    for (const options of [stored, rule?.options ?? {}, policy ?? {}]) {
       const value = (options as QueueOptions)[option];
       if (value !== undefined) return value;
     }
@@ -161,18 +154,18 @@ export class Model {
   }
 
   #seen(queue: QueueKey, key: string | null): State['dedup'][number] | undefined {
-    return this.#state.dedup.find((one) => one.queue === text(queue) && one.key === key);
+    return this.#state.dedup.find((one) => one.queue === keyOf(queue) && one.key === key);
   }
 
   /** The index of the first element whose key was used with other content, in this call or before; null: none. */
   mismatchIn(queue: QueueKey, elements: readonly NewElement[]): number | null {
-    const own = new Map<string, string | null>();
+    const fingerprints = new Map<string, string | null>();
     for (const [index, { dedupKey: key, fingerprint = null }] of elements.entries()) {
       if (key === null) continue;
       const seen = this.#seen(queue, key);
-      const isKnown = seen !== undefined && seen.seenAt > this.now - this.#dedupWindowMs;
-      if (!own.has(key)) own.set(key, isKnown ? seen.fingerprint : fingerprint);
-      const first = own.get(key) ?? null;
+      const isRemembered = seen !== undefined && seen.seenAt > this.now - this.#dedupWindowMs;
+      if (!fingerprints.has(key)) fingerprints.set(key, isRemembered ? seen.fingerprint : fingerprint);
+      const first = fingerprints.get(key) ?? null;
       if (first !== null && fingerprint !== null && first !== fingerprint) return index;
     }
     return null;
@@ -195,11 +188,11 @@ export class Model {
     const stored: ModelElement = { order: ++this.#state.inserted, queue, content, id: null };
     if (key !== null) {
       this.#state.dedup = dedup.filter((one) => one !== seen);
-      this.#state.dedup.push({ queue: text(queue), key, fingerprint, element: stored, seenAt: now });
+      this.#state.dedup.push({ queue: keyOf(queue), key, fingerprint, element: stored, seenAt: now });
     }
     const dueAt = matureAt ?? now + delayMs;
     for (const group of new Set(groups)) {
-      this.#state.deliveries.push({ ...fresh(stored, group), dueAt, tries, expiresAt });
+      this.#state.deliveries.push({ ...newDelivery(stored, group), dueAt, tries, expiresAt });
     }
     return stored;
   }
@@ -238,7 +231,7 @@ export class Model {
     // A waiting delivery that still has a token is one whose lease expired.
     if (delivery.token === null) return ref.token === null ? 'not-reserved' : 'lease-lost';
     if (ref.token !== null && ref.token !== delivery.token) return 'lease-lost';
-    if (isOfAnother(delivery, ref)) return 'token-required';
+    if (isOwnedByAnother(delivery, ref)) return 'token-required';
     this.#finish(delivery);
     return 'done';
   }
@@ -260,8 +253,8 @@ export class Model {
   /** Any action except a commit, on a reserved delivery. */
   settle(queue: QueueKey, ref: ModelRef, action: SettleAction): SettleOutcome {
     const delivery = this.#find(queue, ref);
-    const held = this.#held(delivery, ref);
-    return delivery === undefined || held !== 'done' ? held : this.#apply(delivery, action);
+    const outcome = this.#checkReserved(delivery, ref);
+    return delivery === undefined || outcome !== 'done' ? outcome : this.#apply(delivery, action);
   }
 
   /** An action on a waiting delivery. */
@@ -285,7 +278,7 @@ export class Model {
         return 'done';
       case 'dead-letter': {
         const tries = delivery.tries + (action.countTry ? 1 : 0);
-        if (this.#die(delivery, tries, action.reason)) return 'dead-lettered';
+        if (this.#moveToDeadLetter(delivery, tries, action.reason)) return 'dead-lettered';
         const reason = action.countTry ? action.reason : delivery.reason;
         Object.assign(delivery, { state: 'waiting', dueAt: now, tries, reason, token: null });
         return 'done';
@@ -329,17 +322,17 @@ export class Model {
   }
 
   remove(queue: QueueKey, id: string): SettleOutcome {
-    const all = this.of(queue).filter(({ element }) => element.id === id);
-    if (all.length === 0) return 'not-found';
-    if (all.some(({ state }) => state === 'reserved')) return 'reserved';
-    for (const delivery of all) this.#finish(delivery);
+    const deliveries = this.deliveriesOf(queue).filter(({ element }) => element.id === id);
+    if (deliveries.length === 0) return 'not-found';
+    if (deliveries.some(({ state }) => state === 'reserved')) return 'reserved';
+    for (const delivery of deliveries) this.#finish(delivery);
     return 'done';
   }
 
   purge(queue: QueueKey, states: readonly (keyof GroupCounts)[]): number {
-    const gone = this.of(queue).filter((delivery) => states.includes(this.#phase(delivery)));
-    for (const delivery of gone) this.#finish(delivery);
-    return gone.length;
+    const purged = this.deliveriesOf(queue).filter((delivery) => states.includes(this.#phase(delivery)));
+    for (const delivery of purged) this.#finish(delivery);
+    return purged.length;
   }
 
   /** The waiting deliveries of a group in a state, in the order of delivery. */
@@ -349,13 +342,13 @@ export class Model {
 
   /** Reserved deliveries with a running lease, in the order in which the leases end. */
   reserved(queue: QueueKey, group: string): ModelDelivery[] {
-    return this.of(queue)
+    return this.deliveriesOf(queue)
       .filter((one) => one.group === group && one.state === 'reserved' && one.leaseUntil > this.now)
       .sort((a, b) => a.leaseUntil - b.leaseUntil || a.element.order - b.element.order);
   }
 
-  of(queue: QueueKey): ModelDelivery[] {
-    return this.#state.deliveries.filter(({ element }) => text(element.queue) === text(queue));
+  deliveriesOf(queue: QueueKey): ModelDelivery[] {
+    return this.#state.deliveries.filter(({ element }) => keyOf(element.queue) === keyOf(queue));
   }
 
   nextDueAt(queue: QueueKey, group?: string): number | null {
@@ -366,14 +359,14 @@ export class Model {
   /** Counts the deliveries of a group or, without a group, the elements, each in its most advanced state. */
   sizes(queue: QueueKey, group?: string): GroupCounts {
     const phases = new Map<ModelDelivery | number, Set<string>>();
-    for (const delivery of this.of(queue)) {
+    for (const delivery of this.deliveriesOf(queue)) {
       if (group !== undefined && delivery.group !== group) continue;
       const unit = group === undefined ? delivery.element.order : delivery;
       phases.set(unit, (phases.get(unit) ?? new Set()).add(this.#phase(delivery)));
     }
     const counts = { ready: 0, scheduled: 0, reserved: 0 };
-    for (const of of phases.values()) {
-      counts[of.has('ready') ? 'ready' : of.has('scheduled') ? 'scheduled' : 'reserved']++;
+    for (const states of phases.values()) {
+      counts[states.has('ready') ? 'ready' : states.has('scheduled') ? 'scheduled' : 'reserved']++;
     }
     return { ...counts, nextMatureAt: this.nextDueAt(queue, group) };
   }
@@ -383,21 +376,23 @@ export class Model {
   }
 
   #waiting(queue: QueueKey, group?: string): ModelDelivery[] {
-    return this.of(queue)
+    return this.deliveriesOf(queue)
       .filter((delivery) => delivery.state === 'waiting' && (group === undefined || delivery.group === group))
       .sort((a, b) => a.dueAt - b.dueAt || a.element.order - b.element.order);
   }
 
   #find(queue: QueueKey, { id, group }: ModelRef): ModelDelivery | undefined {
-    return this.of(queue).find((delivery) => delivery.element.id === id && delivery.group === group);
+    return this.deliveriesOf(queue).find(
+      (delivery) => delivery.element.id === id && delivery.group === group,
+    );
   }
 
-  #held(delivery: ModelDelivery | undefined, ref: ModelRef): SettleOutcome {
+  #checkReserved(delivery: ModelDelivery | undefined, ref: ModelRef): SettleOutcome {
     if (delivery === undefined) return 'not-found';
-    const running = delivery.state === 'reserved';
-    if (ref.token !== null) return running && ref.token === delivery.token ? 'done' : 'lease-lost';
-    if (!running) return 'not-reserved';
-    return isOfAnother(delivery, ref) ? 'token-required' : 'done';
+    const isReserved = delivery.state === 'reserved';
+    if (ref.token !== null) return isReserved && ref.token === delivery.token ? 'done' : 'lease-lost';
+    if (!isReserved) return 'not-reserved';
+    return isOwnedByAnother(delivery, ref) ? 'token-required' : 'done';
   }
 
   /** Returns whether the delivery was moved to the dead-letter queue. */
@@ -410,7 +405,7 @@ export class Model {
     const { queue } = delivery.element;
     const maxTries = this.#option(queue, 'deadLetter')?.maxTries ?? Number.POSITIVE_INFINITY;
     const tries = delivery.tries + 1;
-    if (tries >= maxTries && this.#die(delivery, tries, reason)) return true;
+    if (tries >= maxTries && this.#moveToDeadLetter(delivery, tries, reason)) return true;
     const retry = this.#option(queue, 'retryDelay');
     // The histories have no jitter.
     const delay = retry == null ? null : Math.min(retry.maxMs, retry.firstMs * retry.factor ** (tries - 1));
@@ -420,7 +415,7 @@ export class Model {
   }
 
   /** Moves the delivery to the dead-letter queue. Returns false if there is none, or if it is in that queue already. */
-  #die(delivery: ModelDelivery, tries: number, reason: string | null): boolean {
+  #moveToDeadLetter(delivery: ModelDelivery, tries: number, reason: string | null): boolean {
     const { ns, name } = delivery.element.queue;
     const policy = this.#option(delivery.element.queue, 'deadLetter') ?? null;
     if (policy === null || name === policy.queue) return false;
@@ -450,11 +445,11 @@ export class Model {
 }
 
 /** Whether the reference has no token although another user reserved the delivery. */
-function isOfAnother({ owner }: ModelDelivery, ref: ModelRef): boolean {
+function isOwnedByAnother({ owner }: ModelDelivery, ref: ModelRef): boolean {
   return ref.token === null && (ref.owner ?? null) !== null && owner !== null && owner !== ref.owner;
 }
 
-function fresh(element: ModelElement, group: string): ModelDelivery {
+function newDelivery(element: ModelElement, group: string): ModelDelivery {
   return {
     element,
     group,
@@ -476,6 +471,6 @@ function pairs(flat: readonly (string | null)[]): [string, string | null][] {
   return flat.flatMap((name, i) => (i % 2 === 0 && name !== null ? [[name, flat[i + 1] ?? null]] : []));
 }
 
-function text({ ns, name }: QueueKey): string {
+function keyOf({ ns, name }: QueueKey): string {
   return `${ns}/${name}`;
 }

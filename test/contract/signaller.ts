@@ -13,11 +13,11 @@ export function signallerContract(name: string, open: EngineUnderTest['open']): 
 
     /** Subscribes, and returns a promise of the first `count` messages. */
     function collect(topic: string, count: number): { messages: Promise<JsonValue[]>; stop: () => void } {
-      const got: JsonValue[] = [];
+      const received: JsonValue[] = [];
       const { promise, resolve } = Promise.withResolvers<JsonValue[]>();
       const stop = signaller().subscribe(topic, (message) => {
-        got.push(message);
-        if (got.length === count) resolve(got);
+        received.push(message);
+        if (received.length === count) resolve(received);
       });
       return { messages: promise, stop };
     }

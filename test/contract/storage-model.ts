@@ -12,9 +12,9 @@ import { DEDUP_WINDOW_MS, EVERY_QUEUE, MODEL_NAMESPACES, type World } from './mo
 /** Number of random histories per engine. `MODEL_RUNS=50000` takes a night. */
 const RUNS = Number(process.env.MODEL_RUNS ?? 30);
 /** The same for modes in which an engine runs the same code with other settings or on another topology. */
-const RUNS_OF_MODES = Number(process.env.MODEL_RUNS ?? 8);
+const RUNS_PER_MODE = Number(process.env.MODEL_RUNS ?? 8);
 const ENGINES_IN_FULL = ['sqlite', 'redis', 'postgres'];
-const LENGTH = 60;
+const HISTORY_LENGTH = 60;
 /** Timeout of one history. On PostgreSQL, half a minute is not enough on a busy machine. */
 const HISTORY_MS = 5 * 60_000;
 
@@ -23,14 +23,14 @@ const HISTORY_MS = 5 * 60_000;
  * the invariants I1 to I6, I8, I10 and I12 (I7, I9 and I11 are the broker's).
  */
 export function storageModel(name: string, { open, openDurable }: EngineUnderTest): void {
-  const runs = ENGINES_IN_FULL.includes(name) ? RUNS : RUNS_OF_MODES;
+  const runs = ENGINES_IN_FULL.includes(name) ? RUNS : RUNS_PER_MODE;
   describe(`Storage model: ${name}`, () => {
     it(`agrees with the model in ${runs} random histories`, async () => {
-      const stage = new Stage(openDurable ?? open);
-      const options = { runs, maxCommands: LENGTH, timeoutMs: HISTORY_MS };
+      const runner = new HistoryRunner(openDurable ?? open);
+      const options = { runs, maxCommands: HISTORY_LENGTH, timeoutMs: HISTORY_MS };
       await checkHistories(commandArbitraries(openDurable !== null), options, (commands) =>
-        stage.run(commands),
-      ).finally(() => stage.close());
+        runner.run(commands),
+      ).finally(() => runner.close());
     });
   });
 }
@@ -41,7 +41,7 @@ type Open = EngineUnderTest['open'] | NonNullable<EngineUnderTest['openDurable']
  * Runs histories on one engine, emptied before each, since opening one takes longer than a history. After a failure the
  * next history starts on a new engine, so that shrinking and replaying start from scratch.
  */
-class Stage {
+class HistoryRunner {
   readonly #open: Open;
   /** An idle engine for the next history. */
   #opened: TestEngine | DurableTestEngine | null = null;
@@ -57,7 +57,7 @@ class Stage {
     const world: World = { opened, refs: [], tokens: new Set(), popped: [], checks: 0 };
     let isReusable = false;
     try {
-      await this.#play(commands, world);
+      await this.#runOn(commands, world);
       // A history that timed out may end while others run, or after all of them.
       isReusable = this.#opened === null && !this.#isClosed;
       if (isReusable) this.#opened = world.opened;
@@ -71,18 +71,18 @@ class Stage {
     await this.#opened?.close();
   }
 
-  async #play(commands: Iterable<Command>, world: World): Promise<void> {
-    await forgetAll(world);
-    const model = { current: new Model(MODEL_NAMESPACES, DEDUP_WINDOW_MS, world.opened.now()) };
+  async #runOn(commands: Iterable<Command>, world: World): Promise<void> {
+    await emptyAll(world);
+    const model = new Model(MODEL_NAMESPACES, DEDUP_WINDOW_MS, world.opened.now());
     await fc.asyncModelRun(() => ({ model, real: world }), commands as Iterable<Command>);
-    await drain(model.current, world);
-    await checkAll(model.current, world);
+    await drain(model, world);
+    await checkAll(model, world);
   }
 }
 
 const OPTIONS = { namespaces: MODEL_NAMESPACES, dedupWindowMs: DEDUP_WINDOW_MS };
 
-async function forgetAll({ opened }: World): Promise<void> {
+async function emptyAll({ opened }: World): Promise<void> {
   for (const queue of EVERY_QUEUE) await purge(opened.engine.storage, queue);
   await opened.engine.storage.declare(EVERY_QUEUE, null);
   await opened.passTime(DEDUP_WINDOW_MS + 1);

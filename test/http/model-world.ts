@@ -193,14 +193,14 @@ export class HttpWorld {
     while (this.#model.now < end) {
       const next = Math.min(end, ...this.#moments().filter((at) => at > this.#model.now));
       await this.#harness.passTime(next - this.#model.now);
-      this.#model.reach(next);
+      this.#model.advanceTo(next);
       await this.#settle();
     }
   }
 
   /** When leases end, elements mature and gets time out. */
   #moments(): number[] {
-    const deliveries = EVERY_QUEUE.flatMap((queue) => this.#model.of(queue));
+    const deliveries = EVERY_QUEUE.flatMap((queue) => this.#model.deliveriesOf(queue));
     return [
       ...deliveries.map(({ state, dueAt, leaseUntil }) => (state === 'reserved' ? leaseUntil : dueAt)),
       ...this.#waiting.flatMap(({ endsAt }) => endsAt ?? []),

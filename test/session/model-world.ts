@@ -100,12 +100,12 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
   async passTime(ms: number): Promise<void> {
     const end = this.model.now + ms;
     while (this.model.now < end) {
-      const moments = EVERY_QUEUE.flatMap((queue) => this.model.of(queue)).map(
+      const moments = EVERY_QUEUE.flatMap((queue) => this.model.deliveriesOf(queue)).map(
         ({ state, dueAt, leaseUntil }) => (state === 'reserved' ? leaseUntil : dueAt),
       );
       const next = Math.min(end, ...moments.filter((at) => at > this.model.now));
       this.node.clock.advance(next - this.model.now);
-      this.model.reach(next);
+      this.model.advanceTo(next);
       await this.settle();
     }
   }

@@ -33,7 +33,7 @@ export function browseContract(open: EngineUnderTest['open']): void {
       return all;
     }
 
-    async function filled(): Promise<QueueKey> {
+    async function filledQueue(): Promise<QueueKey> {
       const queue = on.queue();
       const now = on.opened.now();
       await on.storage.insert(queue, [
@@ -48,7 +48,7 @@ export function browseContract(open: EngineUnderTest['open']): void {
     }
 
     it('pages through each state in the order of delivery, without gaps or repeats', async () => {
-      const queue = await filled();
+      const queue = await filledQueue();
       for (const limit of [1, 2, 3, 4, 5, 1000]) {
         const ready = await pages(queue, 'ready', limit);
         assert.deepEqual(bodyTexts(ready.flat()), ['r1', 'r2', 'r3', 'r4']);
@@ -77,7 +77,7 @@ export function browseContract(open: EngineUnderTest['open']): void {
     });
 
     it('changes neither the counts nor the order', async () => {
-      const queue = await filled();
+      const queue = await filledQueue();
       await on.reserveOne(queue, '', 60_000);
       const before = await on.storage.counts(queue);
       for (const state of ['ready', 'scheduled', 'reserved'] as const) await pages(queue, state, 2);
@@ -86,7 +86,7 @@ export function browseContract(open: EngineUnderTest['open']): void {
     });
 
     it('continues after a page although its elements are gone', async () => {
-      const queue = await filled();
+      const queue = await filledQueue();
       const first = await on.storage.scan(queue, {
         group: '',
         states: ['ready'],
@@ -122,7 +122,7 @@ export function browseContract(open: EngineUnderTest['open']): void {
     });
 
     it('starts from the beginning if the cursor is invalid', async () => {
-      const queue = await filled();
+      const queue = await filledQueue();
       for (const after of ['', 'nonsense', '.', 'NaN.x', '1.2.3', "'"]) {
         const page = await on.storage.scan(queue, {
           group: '',

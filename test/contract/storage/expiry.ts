@@ -11,7 +11,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
   describe('expiry', () => {
     const on = new Fixture(open);
     const dead: QueueKey = { ns: 'jobs', name: DEAD_LETTERS };
-    const later = (ms: number): number => on.opened.now() + ms;
+    const inMs = (ms: number): number => on.opened.now() + ms;
 
     /** Sweeps until nothing is due. */
     async function sweep(): Promise<void> {
@@ -24,7 +24,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
      * On a Redis cluster, dead letters are sent to another server, and neither a take nor a sweep waits for their
      * arrival.
      */
-    const arrived = (count: number): Promise<void> =>
+    const untilArrived = (count: number): Promise<void> =>
       until(async () => (await on.storage.counts(dead)).ready === count);
 
     const countsOf = async (queue: QueueKey): Promise<number[]> => {
@@ -34,7 +34,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
 
     it('starts exactly at its moment: the element is delivered before it, but not at or after it', async () => {
       const queue = on.queue();
-      const expiresAt = later(10_000);
+      const expiresAt = inMs(10_000);
       await on.storage.insert(queue, [
         newElement({ body: 'a', expiresAt }),
         newElement({ body: 'b', expiresAt }),
@@ -51,8 +51,8 @@ export function expiryContract({ open }: EngineUnderTest): void {
     it('prevents delivery of an element that was inserted expired, or that expires before it is due', async () => {
       const queue = on.queue();
       const [id = ''] = await on.storage.insert(queue, [
-        newElement({ body: 'stillborn', expiresAt: later(-1) }),
-        newElement({ body: 'due too late', delayMs: 10_000, expiresAt: later(5000) }),
+        newElement({ body: 'stillborn', expiresAt: inMs(-1) }),
+        newElement({ body: 'due too late', delayMs: 10_000, expiresAt: inMs(5000) }),
       ]);
       assert.notEqual(id, '');
       assert.deepEqual(await on.reserve(queue), []);
@@ -64,7 +64,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
 
     it('makes a take report isLeft if it stops among expired elements before it reaches a ready one', async () => {
       const queue = on.queue();
-      const expired = Array.from({ length: 1000 }, () => newElement({ body: '', expiresAt: later(-1) }));
+      const expired = Array.from({ length: 1000 }, () => newElement({ body: '', expiresAt: inMs(-1) }));
       for (let i = 0; i < 3; i += 1) await on.storage.insert(queue, expired);
       await on.storage.insert(queue, newElements('behind'));
       const take = () => on.storage.take(queue, { group: '', count: 1, leaseMs: null });
@@ -78,7 +78,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
 
     it('also excludes an element from takes by id', async () => {
       const queue = on.queue();
-      const ids = await on.storage.insert(queue, [newElement({ expiresAt: later(1000) })]);
+      const ids = await on.storage.insert(queue, [newElement({ expiresAt: inMs(1000) })]);
       await on.opened.passTime(1000);
       const { deliveries } = await on.storage.take(queue, { group: '', count: 9, ids, leaseMs: null });
       assert.deepEqual(deliveries, []);
@@ -87,14 +87,14 @@ export function expiryContract({ open }: EngineUnderTest): void {
     it('removes elements in a sweep, which returns when the next one expires', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, [
-        newElement({ expiresAt: later(10_000) }),
-        newElement({ delayMs: 3_600_000, expiresAt: later(20_000) }),
+        newElement({ expiresAt: inMs(10_000) }),
+        newElement({ delayMs: 3_600_000, expiresAt: inMs(20_000) }),
         newElement({ body: 'stays' }),
       ]);
       await sweep();
       assert.deepEqual(await countsOf(queue), [2, 1, 0]);
       const { nextAt } = await on.storage.sweep();
-      assert.ok(nextAt !== null && nextAt <= later(10_000), 'an element expires then');
+      assert.ok(nextAt !== null && nextAt <= inMs(10_000), 'an element expires then');
       await on.opened.passTime(10_000);
       await sweep();
       assert.deepEqual(await countsOf(queue), [1, 1, 0]);
@@ -107,7 +107,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
     it('moves an element to the dead-letter queue with the reason expired and its tries; there it does not expire again', async () => {
       const queue = on.queue('jobs');
       const headers = ['own', '1'];
-      const fields = { body: 'late', tries: 1, headers, expiresAt: later(1000) };
+      const fields = { body: 'late', tries: 1, headers, expiresAt: inMs(1000) };
       const [id = ''] = await on.storage.insert(queue, [newElement(fields)]);
       await on.opened.passTime(1000);
       await on.sweepInto(dead);
@@ -126,17 +126,17 @@ export function expiryContract({ open }: EngineUnderTest): void {
 
     it('moves an element to the dead-letter queue even if a take finds it before a sweep', async () => {
       const queue = on.queue('jobs');
-      await on.storage.insert(queue, [newElement({ body: 'late', expiresAt: later(1000) })]);
+      await on.storage.insert(queue, [newElement({ body: 'late', expiresAt: inMs(1000) })]);
       await on.opened.passTime(1000);
       assert.deepEqual(await on.pop(queue), []);
       await sweep();
-      await arrived(1);
+      await untilArrived(1);
       assert.deepEqual(bodyTexts(await on.pop(dead)), ['late']);
       assert.deepEqual(await countsOf(queue), [0, 0, 0]);
     });
 
     it('removes an element that expires in the dead-letter queue itself', async () => {
-      await on.storage.insert(dead, [newElement({ expiresAt: later(1000) })]);
+      await on.storage.insert(dead, [newElement({ expiresAt: inMs(1000) })]);
       await on.opened.passTime(1000);
       await sweep();
       assert.deepEqual(await countsOf(dead), [0, 0, 0]);
@@ -144,7 +144,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
 
     it('does not affect a reserved element: it can be extended and committed', async () => {
       const queue = on.queue();
-      await on.storage.insert(queue, [newElement({ expiresAt: later(1000) })]);
+      await on.storage.insert(queue, [newElement({ expiresAt: inMs(1000) })]);
       const held = await on.reserveOne(queue, '', 10_000);
       await on.opened.passTime(5000);
       await sweep();
@@ -161,8 +161,8 @@ export function expiryContract({ open }: EngineUnderTest): void {
     it('applies to an element that is rolled back after its moment', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [
-        newElement({ body: 'counted', expiresAt: later(1000) }),
-        newElement({ body: 'returned', expiresAt: later(1000) }),
+        newElement({ body: 'counted', expiresAt: inMs(1000) }),
+        newElement({ body: 'returned', expiresAt: inMs(1000) }),
       ]);
       const [counted, returned] = [await on.reserveOne(queue), await on.reserveOne(queue)];
       await on.opened.passTime(1000);
@@ -173,7 +173,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       assert.deepEqual(outcomes, ['done', 'done']);
       assert.deepEqual(await on.pop(queue), []);
       await sweep();
-      await arrived(2);
+      await untilArrived(2);
       const deadLetters = await on.pop(dead);
       assert.deepEqual(bodyTexts(deadLetters).sort(), ['counted', 'returned']);
       for (const { headers } of deadLetters) {
@@ -184,14 +184,14 @@ export function expiryContract({ open }: EngineUnderTest): void {
     it('applies to an element whose lease expired, unless that was its last try', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, [
-        newElement({ body: 'first try', expiresAt: later(500) }),
-        newElement({ body: 'last try', tries: MAX_TRIES - 1, expiresAt: later(500) }),
+        newElement({ body: 'first try', expiresAt: inMs(500) }),
+        newElement({ body: 'last try', tries: MAX_TRIES - 1, expiresAt: inMs(500) }),
       ]);
       await on.reserve(queue, 2, '', 1000);
       await on.opened.passTime(1001);
       assert.deepEqual(await on.pop(queue), []);
       await sweep();
-      await arrived(2);
+      await untilArrived(2);
       const deadLetters = await on.pop(dead);
       const reasons = deadLetters.map(({ headers }) => headers[headers.indexOf('x-dl-reason') + 1]);
       assert.deepEqual(
@@ -205,7 +205,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
 
     it('still applies to an element whose pop is undone before its moment', async () => {
       const queue = on.queue();
-      await on.storage.insert(queue, [newElement({ body: 'undone', expiresAt: later(10_000) })]);
+      await on.storage.insert(queue, [newElement({ body: 'undone', expiresAt: inMs(10_000) })]);
       await on.storage.undoTake(queue, await on.pop(queue));
       const again = await on.pop(queue);
       assert.deepEqual(bodyTexts(again), ['undone']);
@@ -217,7 +217,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
     it('applies to an element whose pop is undone long after its moment', async () => {
       const queue = on.queue();
       const other = on.queue();
-      await on.storage.insert(queue, [newElement({ body: 'undone', expiresAt: later(5_000) })]);
+      await on.storage.insert(queue, [newElement({ body: 'undone', expiresAt: inMs(5_000) })]);
       const popped = await on.pop(queue);
       await on.opened.passTime(60_000);
       // Calls in between, so that the engine has already looked for expired elements up to now.
@@ -230,7 +230,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
 
     it('applies to each group’s delivery of a stream separately', async () => {
       const queue = on.queue('stream');
-      const fields = { body: 'e', groups: ['g1', 'g2', 'g3'], expiresAt: later(1000) };
+      const fields = { body: 'e', groups: ['g1', 'g2', 'g3'], expiresAt: inMs(1000) };
       await on.storage.insert(queue, [newElement(fields)]);
       assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g1')), ['e']);
       const held = await on.reserveOne(queue, 'g2');
@@ -244,7 +244,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
 
     it('does not free the dedup key: a repeat stores nothing and returns the id of the expired element', async () => {
       const queue = on.queue();
-      const element = newElement({ dedupKey: 'k', expiresAt: later(1000) });
+      const element = newElement({ dedupKey: 'k', expiresAt: inMs(1000) });
       const [first] = await on.storage.insert(queue, [element]);
       await on.opened.passTime(1000);
       await sweep();
@@ -259,7 +259,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
       const [from, to] = [on.queue(), on.queue()];
       await on.storage.insert(from, newElements('source'));
       const held = await on.reserveOne(from);
-      const element = newElement({ body: 'copy', expiresAt: later(1000) });
+      const element = newElement({ body: 'copy', expiresAt: inMs(1000) });
       const action = { kind: 'finish', inserts: [{ queue: to, element }] } as const;
       await on.storage.settle([{ queue: from, ...byToken(held), from: 'reserved', action }]);
       await on.opened.passTime(1000);
@@ -268,9 +268,9 @@ export function expiryContract({ open }: EngineUnderTest): void {
 
     it('does not hide the next maturity behind expired elements', async () => {
       const queue = on.queue();
-      const matureAt = later(60_000);
+      const matureAt = inMs(60_000);
       await on.storage.insert(queue, [
-        newElement({ expiresAt: later(1000) }),
+        newElement({ expiresAt: inMs(1000) }),
         newElement({ body: 'next', matureAt }),
       ]);
       await on.opened.passTime(1000);
@@ -282,7 +282,7 @@ export function expiryContract({ open }: EngineUnderTest): void {
 
     it('removes thousands of elements, however few per sweep', async () => {
       const queue = on.queue();
-      const many = Array.from({ length: 1000 }, () => newElement({ body: '', expiresAt: later(1000) }));
+      const many = Array.from({ length: 1000 }, () => newElement({ body: '', expiresAt: inMs(1000) }));
       for (let i = 0; i < 3; i += 1) await on.storage.insert(queue, many);
       await on.storage.insert(queue, newElements('behind'));
       await on.opened.passTime(1000);

@@ -8,7 +8,7 @@ import { DEAD_LETTERS, Fixture, MAX_TRIES } from '../fixture.ts';
 
 const HOUR_MS = 3_600_000;
 const POP = { group: '', count: 10, leaseMs: null };
-const named = (name: string, ns = 'plain'): QueueKey => ({ ns, name });
+const queueNamed = (name: string, ns = 'plain'): QueueKey => ({ ns, name });
 
 /** Lets hours pass, and sweeps the engine in each, as a node does. */
 export async function passHours({ engine, passTime }: TestEngine, hours: number): Promise<void> {
@@ -26,25 +26,25 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
     it('is forgotten with its statistics, and created again by its next use', async () => {
       await on.alone(async (opened) => {
         const { storage, stats } = opened.engine;
-        await storage.insert(named('gone'), newElements('a'));
-        await storage.take(named('gone'), POP);
-        stats.add(named('gone'), '', { put: 1, get: 1 });
+        await storage.insert(queueNamed('gone'), newElements('a'));
+        await storage.take(queueNamed('gone'), POP);
+        stats.add(queueNamed('gone'), '', { put: 1, get: 1 });
         await stats.flush();
-        await storage.declare([named('only declared')]);
+        await storage.declare([queueNamed('only declared')]);
         await passHours(opened, 20);
         assert.deepEqual(await storage.queues('plain'), ['gone', 'only declared']);
         // Reading does not count as use.
-        await storage.counts(named('gone'));
-        assert.equal((await stats.read(named('gone'))).get('')?.put, 1);
+        await storage.counts(queueNamed('gone'));
+        assert.equal((await stats.read(queueNamed('gone'))).get('')?.put, 1);
         await passHours(opened, 8);
         assert.deepEqual(await storage.queues('plain'), []);
-        assert.deepEqual([...(await stats.read(named('gone')))], []);
-        assert.deepEqual((await storage.take(named('gone'), POP)).deliveries, []);
-        assert.equal((await storage.counts(named('gone'))).ready, 0);
+        assert.deepEqual([...(await stats.read(queueNamed('gone')))], []);
+        assert.deepEqual((await storage.take(queueNamed('gone'), POP)).deliveries, []);
+        assert.equal((await storage.counts(queueNamed('gone'))).ready, 0);
         assert.deepEqual(await storage.queues('plain'), []);
-        await storage.insert(named('gone'), newElements('b'));
+        await storage.insert(queueNamed('gone'), newElements('b'));
         assert.deepEqual(await storage.queues('plain'), ['gone']);
-        assert.deepEqual(bodyTexts((await storage.take(named('gone'), POP)).deliveries), ['b']);
+        assert.deepEqual(bodyTexts((await storage.take(queueNamed('gone'), POP)).deliveries), ['b']);
       });
     });
 
@@ -52,24 +52,24 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
       await on.alone(async (opened) => {
         const { storage, definitions } = opened.engine;
         const { reserve } = storage.capabilities;
-        await storage.insert(named('full'), newElements('a'));
+        await storage.insert(queueNamed('full'), newElements('a'));
         if (reserve) {
-          await storage.insert(named('held'), newElements('b'));
-          await storage.take(named('held'), { group: '', count: 1, leaseMs: 1000 * HOUR_MS });
+          await storage.insert(queueNamed('held'), newElements('b'));
+          await storage.take(queueNamed('held'), { group: '', count: 1, leaseMs: 1000 * HOUR_MS });
         }
-        await storage.declare([named('paused'), named('polled'), named('resumed')]);
+        await storage.declare([queueNamed('paused'), queueNamed('polled'), queueNamed('resumed')]);
         await definitions.put('queue', JSON.stringify(['plain', 'paused']), { paused: true }, 'any');
         await definitions.put('queue', JSON.stringify(['plain', 'resumed']), { paused: false }, 'any');
         for (let day = 0; day < 3; day += 1) {
-          await storage.take(named('polled'), POP);
-          await storage.insert(named('keyed'), [newElement({ dedupKey: `k${day}` })]);
-          await storage.take(named('keyed'), POP);
+          await storage.take(queueNamed('polled'), POP);
+          await storage.insert(queueNamed('keyed'), [newElement({ dedupKey: `k${day}` })]);
+          await storage.take(queueNamed('keyed'), POP);
           await passHours(opened, 23);
         }
         const expected = ['full', ...(reserve ? ['held'] : []), 'keyed', 'paused', 'polled'];
         assert.deepEqual(await storage.queues('plain'), expected);
         assert.equal(await definitions.get('queue', JSON.stringify(['plain', 'resumed'])), null);
-        assert.deepEqual(bodyTexts((await storage.take(named('full'), POP)).deliveries), ['a']);
+        assert.deepEqual(bodyTexts((await storage.take(queueNamed('full'), POP)).deliveries), ['a']);
       });
     });
 
@@ -77,7 +77,7 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
       await on.alone(async (opened) => {
         const { storage, definitions } = opened.engine;
         const names = ['"quoted"', '%', 'a/b', 'back\\slash', 'é€😀'];
-        await storage.declare(names.map((name) => named(name)));
+        await storage.declare(names.map((name) => queueNamed(name)));
         for (const name of names) {
           await definitions.put('queue', JSON.stringify(['plain', name]), { paused: true }, 'any');
         }
@@ -89,14 +89,14 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
     it('works like a new one when it is used again days later', async () => {
       await on.alone(async (opened) => {
         const { storage } = opened.engine;
-        await storage.insert(named('q'), newElements('a'));
-        await storage.take(named('q'), POP);
+        await storage.insert(queueNamed('q'), newElements('a'));
+        await storage.take(queueNamed('q'), POP);
         await passHours(opened, 60);
-        await storage.insert(named('q'), newElements('b'));
+        await storage.insert(queueNamed('q'), newElements('b'));
         assert.deepEqual(await storage.queues('plain'), ['q']);
-        assert.equal((await storage.counts(named('q'))).ready, 1);
+        assert.equal((await storage.counts(queueNamed('q'))).ready, 1);
         assert.equal((await storage.usage('plain')).elements, 1);
-        assert.deepEqual(bodyTexts((await storage.take(named('q'), POP)).deliveries), ['b']);
+        assert.deepEqual(bodyTexts((await storage.take(queueNamed('q'), POP)).deliveries), ['b']);
       });
     });
 
@@ -104,14 +104,14 @@ export function forgottenContract(open: EngineUnderTest['open']): void {
       await on.alone(async (opened) => {
         const { storage } = opened.engine;
         const names = Array.from({ length: 100 }, (_, i) => `q${i}`).sort();
-        await storage.declare(names.map((name) => named(name)));
+        await storage.declare(names.map((name) => queueNamed(name)));
         await opened.passTime(40 * HOUR_MS);
         const sweeping = storage.sweep();
-        const inserting = names.map((name) => storage.insert(named(name), newElements(name)));
+        const inserting = names.map((name) => storage.insert(queueNamed(name), newElements(name)));
         await Promise.all([sweeping, ...inserting]);
         assert.deepEqual(await storage.queues('plain'), names);
         for (const name of names) {
-          assert.deepEqual(bodyTexts((await storage.take(named(name), POP)).deliveries), [name]);
+          assert.deepEqual(bodyTexts((await storage.take(queueNamed(name), POP)).deliveries), [name]);
         }
       });
     });
@@ -126,7 +126,7 @@ export function forgottenStreamsContract(open: EngineUnderTest['open']): void {
     it('works like a new one when it is used again days later', async () => {
       await on.alone(async (opened) => {
         const { storage } = opened.engine;
-        const queue = named('q', 'stream');
+        const queue = queueNamed('q', 'stream');
         const insert = (body: string) => storage.insert(queue, [newElement({ body, groups: ['g1', 'g2'] })]);
         const pop = async (group: string) =>
           bodyTexts((await storage.take(queue, { ...POP, group })).deliveries);
@@ -144,7 +144,7 @@ export function forgottenStreamsContract(open: EngineUnderTest['open']): void {
     it('receives dead letters again after it was forgotten', async () => {
       await on.alone(async (opened) => {
         const { storage } = opened.engine;
-        const queue = named('q', 'jobs');
+        const queue = queueNamed('q', 'jobs');
         const fail = async (body: string): Promise<void> => {
           await storage.insert(queue, newElements(body));
           for (let tries = 0; tries < MAX_TRIES; tries += 1) {
@@ -156,7 +156,7 @@ export function forgottenStreamsContract(open: EngineUnderTest['open']): void {
           }
         };
         const deadLetters = async () =>
-          bodyTexts((await storage.take(named(DEAD_LETTERS, 'jobs'), POP)).deliveries);
+          bodyTexts((await storage.take(queueNamed(DEAD_LETTERS, 'jobs'), POP)).deliveries);
         await fail('a');
         assert.deepEqual(await deadLetters(), ['a']);
         await passHours(opened, 60);

@@ -5,7 +5,7 @@ import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest, TestEngine } from '../../engines.ts';
 import { bodyTexts, newElement } from '../../support/elements.ts';
 import { rollback, transfer } from '../../support/settle.ts';
-import { byToken, Fixture, MOST_GROUPS } from '../fixture.ts';
+import { byToken, Fixture, MAX_GROUPS } from '../fixture.ts';
 
 const TOO_MANY = { code: 'too-many-groups' };
 const HOUR_MS = 3_600_000;
@@ -16,7 +16,7 @@ function names(prefix: string, count: number): string[] {
 }
 
 /** As many groups as a queue may have. */
-const FULL = names('full', MOST_GROUPS);
+const FULL = names('full', MAX_GROUPS);
 
 export function groupsContract(open: EngineUnderTest['open']): void {
   describe('the bound on groups', () => {
@@ -122,7 +122,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
         const { storage } = opened.engine;
         await storage.insert(queue, [newElement({ body: 'popped', groups: ['early'] })]);
         const { deliveries } = await storage.take(queue, { group: 'early', count: 1, leaseMs: null });
-        await afterAWhile(opened);
+        await passIdleTime(opened);
         await storage.insert(queue, [newElement({ groups: FULL })]);
         await storage.undoTake(queue, deliveries);
         assert.deepEqual(await popped(storage, queue, 'early'), ['popped']);
@@ -138,16 +138,16 @@ export function groupsContract(open: EngineUnderTest['open']): void {
         await storage.take(queue, { group: reserved, count: 1, leaseMs: 9 * HOUR_MS });
         const { deliveries } = await storage.take(queue, { group: delayed, count: 1, leaseMs: 9 * HOUR_MS });
         const [{ id, lease }] = deliveries as [(typeof deliveries)[number]];
-        const back = {
+        const rollbackRef = {
           id,
           group: delayed,
           token: lease?.token ?? null,
           delayMs: 9 * HOUR_MS,
           countTry: false,
         };
-        assert.deepEqual(await rollback(storage, queue, [back]), ['done']);
+        assert.deepEqual(await rollback(storage, queue, [rollbackRef]), ['done']);
         for (const group of gone) await storage.take(queue, { group, count: 9, leaseMs: null });
-        await afterAWhile(opened);
+        await passIdleTime(opened);
         const fresh = names('fresh', gone.length);
         await storage.insert(queue, [newElement({ body: 'second', groups: fresh })]);
         await assert.rejects(storage.insert(queue, [newElement({ groups: ['one more'] })]), TOO_MANY);
@@ -165,7 +165,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
         const { storage } = opened.engine;
         await storage.insert(queue, [newElement({ groups: FULL })]);
         for (const group of FULL) await storage.take(queue, { group, count: 9, leaseMs: null });
-        await afterAWhile(opened);
+        await passIdleTime(opened);
         const elements = [FULL.slice(0, 3), names('new', 3), ['g1', ...names('newer', 4)]].map((groups) =>
           newElement({ body: String(groups), groups }),
         );
@@ -180,7 +180,7 @@ export function groupsContract(open: EngineUnderTest['open']): void {
 }
 
 /** Long enough for every engine to evict empty groups. */
-async function afterAWhile({ engine, passTime }: TestEngine): Promise<void> {
+async function passIdleTime({ engine, passTime }: TestEngine): Promise<void> {
   for (let times = 0; times < 3; times++) {
     await passTime(HOUR_MS);
     await engine.storage.sweep();

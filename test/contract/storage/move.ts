@@ -6,7 +6,7 @@ import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { commit, settle } from '../../support/settle.ts';
-import { byId, byToken, Fixture, MOST_GROUPS } from '../fixture.ts';
+import { byId, byToken, Fixture, MAX_GROUPS } from '../fixture.ts';
 
 export function moveContract({ open }: EngineUnderTest): void {
   describe('move', () => {
@@ -136,7 +136,7 @@ export function moveContract({ open }: EngineUnderTest): void {
 
     it('is rejected if the target would exceed its maximum of groups, and changes nothing', async () => {
       const [from, to] = [on.queue('crowded'), on.queue('crowded')];
-      const many = Array.from({ length: MOST_GROUPS }, (_, i) => `n${i}`);
+      const many = Array.from({ length: MAX_GROUPS }, (_, i) => `n${i}`);
       for (const group of many) await on.storage.insert(to, [newElement({ groups: [group] })]);
       const [id = ''] = await on.storage.insert(from, [newElement({ body: 'e', groups: ['g1'] })]);
       await assert.rejects(moveWaiting(from, id, action(to, { groups: ['one more'] }), 'g1'), {

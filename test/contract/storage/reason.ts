@@ -21,7 +21,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       return page.deliveries.map(({ reason }) => reason);
     };
 
-    const headersOf = async (): Promise<Map<string, string>> => {
+    const deadLetterHeaders = async (): Promise<Map<string, string>> => {
       const [deadLetter] = await on.pop(dead);
       const headers = deadLetter?.headers ?? [];
       const pairs = headers.flatMap((name, i) =>
@@ -39,7 +39,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
         await rollback(on.storage, queue, [{ ...ref, delayMs: 0, countTry: true, reason }]);
       }
       assert.deepEqual(await scanReasons(dead), ['second']);
-      const headers = await headersOf();
+      const headers = await deadLetterHeaders();
       assert.equal(headers.get('x-dl-reason'), 'second');
       assert.equal(headers.get('x-dl-tries'), String(MAX_TRIES));
     });
@@ -63,7 +63,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
         await rollback(on.storage, queue, [{ ...ref, delayMs: 0, countTry: true, reason }]);
       }
       assert.deepEqual(await scanReasons(dead), [null]);
-      assert.equal((await headersOf()).has('x-dl-reason'), false);
+      assert.equal((await deadLetterHeaders()).has('x-dl-reason'), false);
     });
 
     it('a reason is cut to 1024 bytes of UTF-8 at a character boundary', async () => {
@@ -75,10 +75,12 @@ export function reasonContract({ open }: EngineUnderTest): void {
         ['🙂'.repeat(300), '🙂'.repeat(MAX_REASON_BYTES / 4)],
         [`abc${'🙂'.repeat(300)}`, `abc${'🙂'.repeat(MAX_REASON_BYTES / 4 - 1)}`],
       ];
-      for (const [given, kept] of cases) {
+      for (const [original, kept] of cases) {
         await on.storage.insert(queue, newElements('a'));
         const held = await on.reserveOne(queue);
-        await rollback(on.storage, queue, [{ ...byToken(held), delayMs: 0, countTry: true, reason: given }]);
+        await rollback(on.storage, queue, [
+          { ...byToken(held), delayMs: 0, countTry: true, reason: original },
+        ]);
         assert.deepEqual(await scanReasons(queue), [kept]);
         await on.pop(queue);
       }
@@ -100,7 +102,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       assert.deepEqual(outcome, ['dead-lettered']);
       assert.deepEqual(await scanReasons(dead), [reason]);
       const expected = bytesOfText('line  next  "é" 🙂  \\');
-      const headers = await headersOf();
+      const headers = await deadLetterHeaders();
       assert.equal(headers.get('x-dl-reason'), expected);
       // Valid as headers of a client's insert: an import of an export accepts them, and so does an exchange.
       checkHeaders([...headers].flat(), SERVICE_HEADERS);
@@ -113,13 +115,13 @@ export function reasonContract({ open }: EngineUnderTest): void {
       await on.opened.passTime(1001);
       await on.sweepInto(dead);
       assert.deepEqual(await scanReasons(dead), ['lease-expired']);
-      assert.equal((await headersOf()).get('x-dl-reason'), 'lease-expired');
+      assert.equal((await deadLetterHeaders()).get('x-dl-reason'), 'lease-expired');
     });
 
     it('the reason of an earlier dead letter is replaced by the next one, or removed if that has none', async () => {
       const queue = on.queue('jobs');
       await on.storage.insert(queue, newElements('mortal'));
-      const die = async (reason: string | null): Promise<Map<string, string>> => {
+      const deadLetterOnce = async (reason: string | null): Promise<Map<string, string>> => {
         const ref = byToken(await on.reserveOne(queue));
         await settle(on.storage, queue, [ref], { kind: 'dead-letter', countTry: true, reason });
         const deadLetter = await on.reserveOne(dead);
@@ -128,11 +130,11 @@ export function reasonContract({ open }: EngineUnderTest): void {
         assert.deepEqual(await settle(on.storage, dead, [byToken(deadLetter)], move), ['done']);
         return new Map(headers.flatMap((name, i) => (i % 2 === 0 ? [[name, headers[i + 1] ?? '']] : [])));
       };
-      const first = await die('first');
-      const second = await die('second');
+      const first = await deadLetterOnce('first');
+      const second = await deadLetterOnce('second');
       assert.deepEqual([first.get('x-dl-reason'), second.get('x-dl-reason')], ['first', 'second']);
       assert.equal(second.get('x-ks-origin-id'), first.get('x-ks-origin-id'));
-      assert.equal((await die(null)).has('x-dl-reason'), false);
+      assert.equal((await deadLetterOnce(null)).has('x-dl-reason'), false);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['mortal']);
     });
 

@@ -54,9 +54,9 @@ export function removeContract(open: EngineUnderTest['open']): void {
       ]);
       const reserved = await on.reserveOne(queue, 'g1');
       assert.equal(await purge(on.storage, queue), 5);
-      const { ready, scheduled, reserved: held, groups } = await on.storage.counts(queue);
+      const { ready, scheduled, reserved: reservedCount, groups } = await on.storage.counts(queue);
       assert.deepEqual(
-        { ready, scheduled, held, groups: groups.size },
+        { ready, scheduled, held: reservedCount, groups: groups.size },
         {
           ready: 0,
           scheduled: 0,

@@ -5,7 +5,7 @@ import type { NewElement } from '../../../src/model/element.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
-import { Fixture, MOST_GROUPS, NAMESPACES } from '../fixture.ts';
+import { Fixture, MAX_GROUPS, NAMESPACES } from '../fixture.ts';
 
 const DAY_MS = 24 * 3600 * 1000;
 
@@ -168,7 +168,7 @@ export function requestKeyContract({
 
     it('is not remembered if its call is rejected', async () => {
       const queue = on.queue('crowded');
-      const full = Array.from({ length: MOST_GROUPS }, (_, index) => `full ${index}`);
+      const full = Array.from({ length: MAX_GROUPS }, (_, index) => `full ${index}`);
       await on.storage.insert(queue, [newElement({ groups: full })]);
       const more = [newElement({ groups: full.slice(0, 1) }), newElement({ groups: ['one more'] })];
       await assert.rejects(insert(on.storage, queue, more, requestOf('k')), { code: 'too-many-groups' });

@@ -5,17 +5,17 @@ import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { commit, rollback, settle } from '../../support/settle.ts';
-import { byId, byToken, DEAD_LETTERS, Fixture, STEADY } from '../fixture.ts';
+import { byId, byToken, CONSTANT_DELAY, DEAD_LETTERS, Fixture } from '../fixture.ts';
 
 /** A rollback without a delay from the client. */
-const FAILED = { delayMs: 0, isDefaultDelay: true, countTry: true };
+const FAILURE = { delayMs: 0, isDefaultDelay: true, countTry: true };
 
 export function retryDelayContract(open: EngineUnderTest['open']): void {
   describe('retry delay', () => {
     const on = new Fixture(open);
 
     /** Rolls the first element back, and returns how long it has to wait. */
-    async function delayAfterFailure(queue: QueueKey, terms = FAILED): Promise<number> {
+    async function delayAfterFailure(queue: QueueKey, terms = FAILURE): Promise<number> {
       const reserved = await on.reserveOne(queue);
       assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(reserved), ...terms }]), ['done']);
       return delayOf(queue, on.opened.now());
@@ -36,7 +36,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
         await on.opened.passTime(1);
       }
       const last = await on.reserveOne(queue);
-      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(last), ...FAILED }]), [
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byToken(last), ...FAILURE }]), [
         'dead-lettered',
       ]);
       const [dead] = await on.pop({ ns: 'patient', name: DEAD_LETTERS });
@@ -46,11 +46,14 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
     it('does not apply if the rollback names a delay or counts no try', async () => {
       const queue = on.queue('patient');
       await on.storage.insert(queue, newElements('a'));
-      assert.equal(await delayAfterFailure(queue, { ...FAILED, delayMs: 5000, isDefaultDelay: false }), 5000);
+      assert.equal(
+        await delayAfterFailure(queue, { ...FAILURE, delayMs: 5000, isDefaultDelay: false }),
+        5000,
+      );
       await on.opened.passTime(5000);
-      assert.equal(await delayAfterFailure(queue, { ...FAILED, isDefaultDelay: false }), 0);
+      assert.equal(await delayAfterFailure(queue, { ...FAILURE, isDefaultDelay: false }), 0);
       const before = await on.reserveOne(queue);
-      const uncounted = { ...byToken(before), ...FAILED, countTry: false };
+      const uncounted = { ...byToken(before), ...FAILURE, countTry: false };
       assert.deepEqual(await rollback(on.storage, queue, [uncounted]), ['done']);
       assert.equal(await delayOf(queue, before.matureAt), 0, 'it has its place again');
     });
@@ -58,7 +61,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
     it('replaces the default delay of a front end, which applies if there is no retry delay', async () => {
       const [plain, patient] = [on.queue(), on.queue('patient')];
       for (const queue of [plain, patient]) await on.storage.insert(queue, newElements('a'));
-      const terms = { ...FAILED, delayMs: 5000 };
+      const terms = { ...FAILURE, delayMs: 5000 };
       assert.equal(await delayAfterFailure(plain, terms), 5000);
       assert.equal(await delayAfterFailure(patient, terms), 1000);
     });
@@ -83,7 +86,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
     it('applies to a waiting element that is released with a counted try', async () => {
       const queue = on.queue('patient');
       const [id = ''] = await on.storage.insert(queue, newElements('a'));
-      const action = { kind: 'release', ...FAILED } as const;
+      const action = { kind: 'release', ...FAILURE } as const;
       await on.storage.settle([{ queue, id, group: '', from: 'waiting', token: null, action }]);
       assert.equal(await delayOf(queue, on.opened.now()), 1000);
     });
@@ -98,7 +101,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
         await rollback(
           on.storage,
           queue,
-          reserved.map((one) => ({ ...byId(one), ...FAILED })),
+          reserved.map((one) => ({ ...byId(one), ...FAILURE })),
         );
         const now = on.opened.now();
         await on.opened.passTime(60_000);
@@ -131,14 +134,15 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
     });
 
     it('comes with the other options of that pattern, such as the dead letter', async () => {
-      const few = { ns: 'patient', name: 'mails: few tries' };
-      const never = { ns: 'patient', name: 'own dead letters' };
-      for (const queue of [few, never]) await on.storage.insert(queue, [newElement({ tries: 4 })]);
+      const fewTries = { ns: 'patient', name: 'mails: few tries' };
+      const noDeadLetter = { ns: 'patient', name: 'own dead letters' };
+      for (const queue of [fewTries, noDeadLetter])
+        await on.storage.insert(queue, [newElement({ tries: 4 })]);
       const outcome = async (queue: QueueKey): Promise<string[]> =>
-        rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...FAILED }]);
-      assert.deepEqual(await outcome(few), ['dead-lettered']);
+        rollback(on.storage, queue, [{ ...byId(await on.reserveOne(queue)), ...FAILURE }]);
+      assert.deepEqual(await outcome(fewTries), ['dead-lettered']);
       assert.equal((await on.pop({ ns: 'patient', name: 'few' })).length, 1);
-      assert.deepEqual(await outcome(never), ['done']);
+      assert.deepEqual(await outcome(noDeadLetter), ['done']);
     });
 
     it('stored with a queue takes precedence over that of its namespace, also if it is null', async () => {
@@ -146,7 +150,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(own, newElements('a'));
       await on.storage.insert(none, newElements('a'));
       assert.equal(await delayAfterFailure(own), 0);
-      await on.storage.declare([own], { retryDelay: STEADY });
+      await on.storage.declare([own], { retryDelay: CONSTANT_DELAY });
       await on.storage.declare([none], { retryDelay: null });
       assert.equal(await delayAfterFailure(own), 60_000, 'also for what waited before');
       assert.equal(await delayAfterFailure(none), 0);
@@ -160,7 +164,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       const reserved = await on.reserveOne(queue, '', 1000);
-      await on.storage.declare([queue], { retryDelay: STEADY });
+      await on.storage.declare([queue], { retryDelay: CONSTANT_DELAY });
       await on.opened.passTime(1000);
       await on.storage.sweep();
       assert.equal(await delayOf(queue, reserved.lease.until), 60_000);
@@ -168,10 +172,10 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
 
     it('of a stream applies only to the group whose try failed', async () => {
       const queue = on.queue('stream');
-      await on.storage.declare([queue], { retryDelay: STEADY });
+      await on.storage.declare([queue], { retryDelay: CONSTANT_DELAY });
       await on.storage.insert(queue, [newElement({ body: 'a', groups: ['g1', 'g2'] })]);
       const reserved = await on.reserveOne(queue, 'g1');
-      await settle(on.storage, queue, [byToken(reserved)], { kind: 'release', ...FAILED });
+      await settle(on.storage, queue, [byToken(reserved)], { kind: 'release', ...FAILURE });
       assert.deepEqual(await on.pop(queue, 9, 'g1'), []);
       assert.deepEqual(bodyTexts(await on.pop(queue, 9, 'g2')), ['a']);
       await on.opened.passTime(60_000);

@@ -56,13 +56,13 @@ export function scanContract({ open }: EngineUnderTest): void {
         ['h1', 'reserved'],
         ['h2', 'reserved'],
       ];
-      const shown = (found: readonly ScannedDelivery[]): string[][] =>
+      const bodiesAndStates = (found: readonly ScannedDelivery[]): string[][] =>
         found.map((delivery) => [...bodyTexts([delivery]), delivery.state]);
-      assert.deepEqual(shown(await scanAll(queue)), expected);
+      assert.deepEqual(bodiesAndStates(await scanAll(queue)), expected);
       const backwards = { states: ['reserved', 'scheduled', 'ready'] } as const;
-      assert.deepEqual(shown(await scanAll(queue, backwards)), expected);
+      assert.deepEqual(bodiesAndStates(await scanAll(queue, backwards)), expected);
       for (const limit of [1, 2, 3, 4, 5, 6])
-        assert.deepEqual(shown(await scanAll(queue, { limit })), expected, `pages of ${limit}`);
+        assert.deepEqual(bodiesAndStates(await scanAll(queue, { limit })), expected, `pages of ${limit}`);
       const two = { states: ['reserved', 'ready'], limit: 3 } as const;
       assert.deepEqual(bodyTexts(await scanAll(queue, two)), ['r1', 'r2', 'h1', 'h2']);
       assert.deepEqual(await scanAll(queue, { states: [] }), []);
@@ -142,20 +142,20 @@ export function scanContract({ open }: EngineUnderTest): void {
       const body = Buffer.alloc(100_000, 7);
       const content = { contentType: 'text/x', contentEncoding: 'gzip', headers: ['a', '1', 'b', 'é'] };
       await on.storage.insert(queue, [newElement({ body, ...content, tries: 2 }), newElement({ body: '' })]);
-      const [with_, without] = [await scanAll(queue), await scanAll(queue, { bodies: false })];
+      const [withBodies, withoutBodies] = [await scanAll(queue), await scanAll(queue, { bodies: false })];
       assert.deepEqual(
-        with_.map(({ bytes, body: { byteLength } }) => [bytes, byteLength]),
+        withBodies.map(({ bytes, body: { byteLength } }) => [bytes, byteLength]),
         [
           [100_000, 100_000],
           [0, 0],
         ],
       );
-      const empty = with_.map((delivery) => ({ ...delivery, body: new Uint8Array(0) }));
+      const empty = withBodies.map((delivery) => ({ ...delivery, body: new Uint8Array(0) }));
       assert.deepEqual(
-        without.map((delivery) => ({ ...delivery, body: new Uint8Array(delivery.body) })),
+        withoutBodies.map((delivery) => ({ ...delivery, body: new Uint8Array(delivery.body) })),
         empty,
       );
-      const { contentType, contentEncoding, headers, tries } = without[0] ?? {};
+      const { contentType, contentEncoding, headers, tries } = withoutBodies[0] ?? {};
       assert.deepEqual({ contentType, contentEncoding, headers, tries }, { ...content, tries: 2 });
     });
 

@@ -20,7 +20,7 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, newElements(...bodies));
       return (await on.reserve(queue)) as Reserved[];
     };
-    const left = async (queue: QueueKey): Promise<number[]> => {
+    const countsOf = async (queue: QueueKey): Promise<number[]> => {
       const { ready, scheduled, reserved } = await on.storage.counts(queue);
       return [ready, scheduled, reserved];
     };
@@ -30,10 +30,10 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       const reserved = await reserveAll(queue);
       const done = bodies.map(() => 'done');
       assert.deepEqual(await commit(on.storage, queue, reserved.map(byToken)), done);
-      assert.deepEqual(await left(queue), [0, 0, 0]);
+      assert.deepEqual(await countsOf(queue), [0, 0, 0]);
       assert.deepEqual((await on.storage.scan(queue, ALL)).deliveries, []);
-      const gone = bodies.map(() => 'not-found');
-      assert.deepEqual(await commit(on.storage, queue, reserved.map(byToken)), gone);
+      const notFound = bodies.map(() => 'not-found');
+      assert.deepEqual(await commit(on.storage, queue, reserved.map(byToken)), notFound);
     });
 
     it('commits all except those that were settled before', async () => {
@@ -48,7 +48,7 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       );
       const expected = bodies.map((_, n) => (n === 7 ? 'not-found' : n === 12 ? 'lease-lost' : 'done'));
       assert.deepEqual(await commit(on.storage, queue, reserved.map(byToken)), expected);
-      assert.deepEqual(await left(queue), [1, 0, 0]);
+      assert.deepEqual(await countsOf(queue), [1, 0, 0]);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['element 12']);
     });
 
@@ -57,12 +57,12 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       const reserved = await reserveAll(queue);
       const refs = reserved.map(byToken);
       const swapped = refs.map((ref, n) => ({ ...ref, token: refs[n ^ 1]?.token ?? '' }));
-      const lost = bodies.map(() => 'lease-lost');
-      assert.deepEqual(await commit(on.storage, queue, swapped), lost);
+      const leaseLost = bodies.map(() => 'lease-lost');
+      assert.deepEqual(await commit(on.storage, queue, swapped), leaseLost);
       const mixed = refs.map((ref, n) => (n === 9 ? { ...ref, token: refs[10]?.token ?? '' } : ref));
       const expected = bodies.map((_, n) => (n === 9 ? 'lease-lost' : 'done'));
       assert.deepEqual(await commit(on.storage, queue, mixed), expected);
-      assert.deepEqual(await left(queue), [0, 0, 1]);
+      assert.deepEqual(await countsOf(queue), [0, 0, 1]);
     });
 
     it('rejects a token that differs in the last character', async () => {
@@ -70,8 +70,8 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       const [reserved] = await reserveAll(queue);
       assert.ok(reserved !== undefined);
       const ref = byToken(reserved);
-      const own = ref.token?.at(-1) ?? '';
-      const others = [...DIGITS].filter((digit) => digit !== own);
+      const lastCharacter = ref.token?.at(-1) ?? '';
+      const others = [...DIGITS].filter((digit) => digit !== lastCharacter);
       const refs = others.map((digit) => ({ ...ref, token: `${ref.token?.slice(0, -1)}${digit}` }));
       const lost = refs.map(() => 'lease-lost');
       assert.deepEqual(await commit(on.storage, queue, refs), lost);
@@ -96,7 +96,7 @@ export function settleTogetherContract(open: EngineUnderTest['open']): void {
       );
       const done = bodies.map(() => 'done');
       assert.deepEqual(outcomes, done);
-      assert.deepEqual(await left(queue), [0, 0, 0]);
+      assert.deepEqual(await countsOf(queue), [0, 0, 0]);
       assert.deepEqual(bodyTexts(await on.pop(to)), bodies);
     });
 

@@ -41,8 +41,8 @@ export function settleContract(open: EngineUnderTest['open']): void {
       await on.storage.insert(queue, newElements('a'));
       await on.storage.insert(other, newElements('b'));
       const reserved = await on.reserveOne(queue);
-      const elsewhere = { ...queue, ns: 'jobs' };
-      for (const wrong of [other, elsewhere]) {
+      const unknownQueue = { ...queue, ns: 'jobs' };
+      for (const wrong of [other, unknownQueue]) {
         assert.deepEqual(await commit(on.storage, wrong, [byToken(reserved)]), ['not-found']);
         assert.deepEqual(await rollback(on.storage, wrong, [{ ...byToken(reserved), ...back }]), [
           'not-found',
@@ -50,9 +50,9 @@ export function settleContract(open: EngineUnderTest['open']): void {
       }
       const refs = [byId(reserved), byToken(reserved)];
       const nowhere = refs.map(() => 'not-found');
-      assert.deepEqual(await commit(on.storage, elsewhere, refs), nowhere);
+      assert.deepEqual(await commit(on.storage, unknownQueue, refs), nowhere);
       const items = refs.map((ref) => ({ ...ref, ...back }));
-      assert.deepEqual(await rollback(on.storage, elsewhere, items), nowhere);
+      assert.deepEqual(await rollback(on.storage, unknownQueue, items), nowhere);
       assert.deepEqual(await commit(on.storage, queue, [byToken(reserved)]), ['done']);
     });
 
@@ -89,10 +89,10 @@ export function settleContract(open: EngineUnderTest['open']): void {
     it('returns not-reserved for a waiting element, or lease-lost if a token was given', async () => {
       const queue = on.queue();
       const [id = ''] = await on.storage.insert(queue, newElements('a'));
-      const named = { id, group: '' };
-      assert.deepEqual(await commit(on.storage, queue, [byId(named)]), ['not-reserved']);
-      assert.deepEqual(await rollback(on.storage, queue, [{ ...byId(named), ...back }]), ['not-reserved']);
-      assert.deepEqual(await commit(on.storage, queue, [{ ...named, token: 'made up' }]), ['lease-lost']);
+      const waiting = { id, group: '' };
+      assert.deepEqual(await commit(on.storage, queue, [byId(waiting)]), ['not-reserved']);
+      assert.deepEqual(await rollback(on.storage, queue, [{ ...byId(waiting), ...back }]), ['not-reserved']);
+      assert.deepEqual(await commit(on.storage, queue, [{ ...waiting, token: 'made up' }]), ['lease-lost']);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['a']);
     });
 
@@ -185,8 +185,8 @@ export function settleContract(open: EngineUnderTest['open']): void {
         old.map(({ id }) => id),
       );
       const lost = bodies.map(() => 'lease-lost');
-      const late = old.map((ref) => ({ ...ref, ...back }));
-      assert.deepEqual(await rollback(on.storage, queue, late), lost);
+      const rollbacks = old.map((ref) => ({ ...ref, ...back }));
+      assert.deepEqual(await rollback(on.storage, queue, rollbacks), lost);
       assert.deepEqual(await commit(on.storage, queue, old), lost);
       assert.deepEqual(
         await commit(on.storage, queue, current),

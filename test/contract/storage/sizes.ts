@@ -13,7 +13,7 @@ export function sizesContract(open: EngineUnderTest['open']): void {
     const on = new Fixture(open);
 
     const counts = ({ ready, scheduled, reserved }: GroupCounts): number[] => [ready, scheduled, reserved];
-    const plain = async (queue: QueueKey): Promise<number[]> => counts(await on.storage.counts(queue));
+    const countsOf = async (queue: QueueKey): Promise<number[]> => counts(await on.storage.counts(queue));
 
     it('are zero for an unknown queue', async () => {
       const sizes = await on.storage.counts(on.queue());
@@ -24,21 +24,21 @@ export function sizesContract(open: EngineUnderTest['open']): void {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a', 'b', 'c', 'd'));
       await on.storage.insert(queue, [newElement({ delayMs: 3_600_000 })]);
-      assert.deepEqual(await plain(queue), [4, 1, 0]);
+      assert.deepEqual(await countsOf(queue), [4, 1, 0]);
       await on.pop(queue, 1);
       const [b, c] = [await on.reserveOne(queue), await on.reserveOne(queue)];
-      assert.deepEqual(await plain(queue), [1, 1, 2]);
+      assert.deepEqual(await countsOf(queue), [1, 1, 2]);
       await commit(on.storage, queue, [byToken(b)]);
       await rollback(on.storage, queue, [{ ...byToken(c), delayMs: 3_600_000, countTry: true }]);
-      assert.deepEqual(await plain(queue), [1, 2, 0]);
+      assert.deepEqual(await countsOf(queue), [1, 2, 0]);
       const [d] = await on.pop(queue, 1);
-      assert.deepEqual(await plain(queue), [0, 2, 0]);
+      assert.deepEqual(await countsOf(queue), [0, 2, 0]);
       await on.storage.undoTake(queue, d === undefined ? [] : [d]);
-      assert.deepEqual(await plain(queue), [1, 2, 0]);
+      assert.deepEqual(await countsOf(queue), [1, 2, 0]);
       await remove(on.storage, queue, [c.id]);
-      assert.deepEqual(await plain(queue), [1, 1, 0]);
+      assert.deepEqual(await countsOf(queue), [1, 1, 0]);
       await purge(on.storage, queue);
-      assert.deepEqual(await plain(queue), [0, 0, 0]);
+      assert.deepEqual(await countsOf(queue), [0, 0, 0]);
       assert.equal((await on.storage.counts(queue)).groups.size, 0);
     });
 
@@ -62,25 +62,25 @@ export function sizesContract(open: EngineUnderTest['open']): void {
         queue,
         delays.map((delay) => newElement({ matureAt: now + delay })),
       );
-      assert.deepEqual(await plain(queue), [0, 4, 0]);
+      assert.deepEqual(await countsOf(queue), [0, 4, 0]);
       await on.opened.passTime(now + 10_000 - on.opened.now());
-      assert.deepEqual(await plain(queue), [1, 3, 0]);
+      assert.deepEqual(await countsOf(queue), [1, 3, 0]);
       await on.opened.passTime(10_000);
       await on.storage.insert(queue, newElements('now'));
-      assert.deepEqual(await plain(queue), [4, 1, 0]);
+      assert.deepEqual(await countsOf(queue), [4, 1, 0]);
       assert.equal((await on.pop(queue, 2)).length, 2);
       await on.opened.passTime(10_000);
-      assert.deepEqual(await plain(queue), [3, 0, 0]);
+      assert.deepEqual(await countsOf(queue), [3, 0, 0]);
     });
 
     it('include an element as ready again after its lease expired', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('a'));
       await on.reserveOne(queue, '', 1000);
-      assert.deepEqual(await plain(queue), [0, 0, 1]);
+      assert.deepEqual(await countsOf(queue), [0, 0, 1]);
       await on.opened.passTime(1001);
       await on.storage.sweep();
-      assert.deepEqual(await plain(queue), [1, 0, 0]);
+      assert.deepEqual(await countsOf(queue), [1, 0, 0]);
     });
 
     it('include the earliest maturity of the waiting elements, due or not', async () => {
@@ -175,42 +175,42 @@ export function sizesContract(open: EngineUnderTest['open']): void {
             jobs,
             Array.from({ length: 20 }, () => newElement({ body: 'x'.repeat(50_000) })),
           );
-        const isGone = async (): Promise<void> => {
+        const assertFreed = async (): Promise<void> => {
           for (let i = 0; i < 20 && (await usedBytes()) > before + 400_000; i += 1) {
             await passTime(6_000);
             await storage.sweep();
           }
           assert.ok((await usedBytes()) <= before + 400_000, `${await usedBytes()} bytes, ${before} before`);
         };
-        const isHeld = async (): Promise<void> => {
+        const assertStored = async (): Promise<void> => {
           const held = (await usedBytes()) - before;
           assert.ok(held >= 1_000_000 && held < 2_400_000, `${held} bytes are held`);
         };
         await store();
-        await isHeld();
+        await assertStored();
         await purge(storage, jobs);
-        await isGone();
+        await assertFreed();
         await store();
         for (let i = 0; i < MAX_TRIES; i += 1) {
           await storage.take(jobs, { group: '', count: 100, leaseMs: 1_000 });
-          await isHeld();
+          await assertStored();
           await passTime(1_001);
           await storage.sweep();
         }
         // On a Redis cluster, a sweep sends dead letters to another server and does not wait for their arrival.
         await until(async () => (await storage.counts(dead)).ready === 20);
-        await isHeld();
+        await assertStored();
         const { deliveries } = await storage.take(dead, { group: '', count: 100, leaseMs: 60_000 });
         await commit(
           storage,
           dead,
           deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null })),
         );
-        await isGone();
+        await assertFreed();
         await store();
         await storage.take(jobs, { group: '', count: 100, leaseMs: null });
         await storage.take(jobs, { group: '', count: 100, leaseMs: null });
-        await isGone();
+        await assertFreed();
       });
     });
   });

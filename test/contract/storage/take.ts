@@ -119,8 +119,8 @@ export function takeContract(open: EngineUnderTest['open']): void {
           assert.deepEqual([names(first), first.isCut], ['ab', true]);
           assert.ok(first.nextDueAt !== null && first.nextDueAt <= on.opened.now());
           assert.equal((await on.storage.counts(queue)).ready, 3);
-          const exact = await bounded(queue, 25_000, { leaseMs, count: 2 });
-          assert.deepEqual([names(exact), exact.isCut ?? false], ['cd', false]);
+          const exactFit = await bounded(queue, 25_000, { leaseMs, count: 2 });
+          assert.deepEqual([names(exactFit), exactFit.isCut ?? false], ['cd', false]);
           const last = await bounded(queue, 25_000, { leaseMs });
           assert.deepEqual([names(last), last.isCut ?? false, last.nextDueAt], ['e', false, null]);
         });
@@ -140,9 +140,9 @@ export function takeContract(open: EngineUnderTest['open']): void {
 
       it('bounds each of several concurrent takes separately, in one queue and in several', async () => {
         const [queue, other] = [on.queue(), on.queue()];
-        for (const each of [queue, other]) {
+        for (const target of [queue, other]) {
           await on.storage.insert(
-            each,
+            target,
             [...'abcdefgh'].map((name) => newElement({ body: body(name) })),
           );
         }

@@ -38,7 +38,7 @@ export function transferContract(open: EngineUnderTest['open']): void {
 
     it('applies the retention of the target namespace to copies, not that of the source', async () => {
       const [kept, long] = [on.queue('kept'), on.queue('stream')];
-      const both = async (from: QueueKey, to: QueueKey, group: string): Promise<void> => {
+      const moveAndCopy = async (from: QueueKey, to: QueueKey, group: string): Promise<void> => {
         await on.storage.insert(
           from,
           newElements('moved', 'copied').map((each) => ({ ...each, groups: [group] })),
@@ -50,8 +50,8 @@ export function transferContract(open: EngineUnderTest['open']): void {
         assert.deepEqual(await settle(on.storage, from, [byToken(copied)], finish), ['done']);
         assert.deepEqual(await settle(on.storage, from, [byToken(moved)], move), ['done']);
       };
-      await both(on.queue('stream'), kept, 'g1');
-      await both(on.queue('kept'), long, 'g1');
+      await moveAndCopy(on.queue('stream'), kept, 'g1');
+      await moveAndCopy(on.queue('kept'), long, 'g1');
       await on.opened.passTime(60_000);
       await on.storage.sweep();
       assert.equal((await on.storage.counts(kept)).ready, 0);
@@ -91,10 +91,14 @@ export function transferContract(open: EngineUnderTest['open']): void {
     it('may insert nothing, and may insert into its source queue', async () => {
       const queue = on.queue();
       await on.storage.insert(queue, newElements('drop', 'turn'));
-      const [drop, turn] = [await on.reserveOne(queue), await on.reserveOne(queue)];
+      const [drop, reinsert] = [await on.reserveOne(queue), await on.reserveOne(queue)];
       const outcomes = await transfer(on.storage, [
         { from: queue, finish: byToken(drop), inserts: [] },
-        { from: queue, finish: byToken(turn), inserts: [{ queue, element: newElement({ body: 'turned' }) }] },
+        {
+          from: queue,
+          finish: byToken(reinsert),
+          inserts: [{ queue, element: newElement({ body: 'turned' }) }],
+        },
       ]);
       assert.deepEqual(outcomes, ['done', 'done']);
       assert.deepEqual(bodyTexts(await on.pop(queue)), ['turned']);
