@@ -72,7 +72,7 @@ export class Fixture {
   }
 
   get opened(): TestEngine {
-    if (this.#opened === null) throw new Error('the engine is opened before the first test');
+    if (this.#opened === null) throw new Error('The engine is not open: use it in tests and hooks only.');
     return this.#opened;
   }
 
@@ -123,7 +123,8 @@ export class Fixture {
    */
   async reserveOne(queue: QueueKey, group = PLAIN_GROUP, leaseMs = 60_000): Promise<Reserved> {
     const [delivery] = await this.reserve(queue, 1, group, leaseMs);
-    if (delivery === undefined || delivery.lease === null) throw new Error('nothing was there to reserve');
+    if (delivery === undefined || delivery.lease === null)
+      throw new Error('There is no ready delivery to reserve.');
     return { ...delivery, lease: delivery.lease };
   }
 }

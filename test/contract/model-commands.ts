@@ -56,15 +56,19 @@ async function insert(queue: QueueKey, given: readonly Content[], model: Model, 
   });
   const mismatch = model.mismatchIn(queue, elements);
   if (mismatch !== null) {
-    assert.deepEqual(ids, [], 'nothing is stored if one has the key of other content');
+    assert.deepEqual(ids, [], 'nothing is stored if a key was used with other content');
     assert.equal(repeats.get(mismatch), false);
     return;
   }
   for (const [index, element] of elements.entries()) {
-    assert.equal(repeats.get(index), model.repeatOf(queue, element)?.isSame, 'whether it is a repeat');
+    assert.equal(
+      repeats.get(index),
+      model.repeatOf(queue, element)?.isSame,
+      'whether the element is a repeat',
+    );
     const stored = model.insert(queue, element);
     const id = ids[index] ?? '';
-    if (stored.id !== null) assert.equal(id, stored.id, 'a repeat answers the first id');
+    if (stored.id !== null) assert.equal(id, stored.id, 'a repeat returns the first id');
     stored.id = id;
     for (const group of element.groups) world.refs.push({ queue, id, group, token: null });
   }
@@ -103,15 +107,28 @@ const takes = fc
         // An engine may also count headers, so the model cannot predict where `maxBytes` cuts a take.
         const { length } = taken.deliveries;
         const isCut = taken.isCut === true && maxBytes !== undefined;
-        if (isCut) assert.ok(length > 0 && length < count, 'a take that was cut has the first element');
+        if (isCut)
+          assert.ok(
+            length > 0 && length < count,
+            'a cut take has at least one element, and fewer than asked for',
+          );
         const bytes = taken.deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
-        if (maxBytes !== undefined && length > 1) assert.ok(bytes <= maxBytes, 'more than maxBytes');
+        if (maxBytes !== undefined && length > 1)
+          assert.ok(bytes <= maxBytes, 'the bodies are within maxBytes');
         const expected = model.take(queue, group, isCut ? length : count, leaseMs, owner, null, takeTids);
-        if (isCut) assert.ok((model.nextDueAt(queue, group) ?? Infinity) <= model.now, 'nothing was cut off');
+        if (isCut)
+          assert.ok(
+            (model.nextDueAt(queue, group) ?? Infinity) <= model.now,
+            'a cut take leaves a due element',
+          );
         learnTaken(queue, taken.deliveries, expected, world);
         const due = expected.length < count ? model.nextDueAt(queue, group) : null;
-        if (isCut) assert.ok(taken.nextDueAt !== null && taken.nextDueAt <= model.now, 'more is due');
-        else assert.equal(taken.nextDueAt, due, 'the next maturity, where too few were there');
+        if (isCut)
+          assert.ok(
+            taken.nextDueAt !== null && taken.nextDueAt <= model.now,
+            'a cut take returns when the next element was due',
+          );
+        else assert.equal(taken.nextDueAt, due, 'the next maturity, if there were too few');
         for (const { lease } of taken.deliveries) {
           assert.equal(lease?.until ?? null, leaseMs === null ? null : model.now + leaseMs);
         }
@@ -142,7 +159,7 @@ function learnTaken(
 function assertFreshToken({ id, group, lease }: Delivery, { tokens }: World): void {
   if (lease === null) return;
   const token = `${id} ${group} ${lease.token}`;
-  assert.ok(!tokens.has(token), 'each reservation of a delivery has a token of its own');
+  assert.ok(!tokens.has(token), 'each reservation of a delivery has a new token');
   tokens.add(token);
 }
 
@@ -305,7 +322,7 @@ const browses = fc
           checkDeliveries(page.deliveries, expected.splice(0, limit));
           after = page.next;
         } while (after !== null);
-        assert.deepEqual(expected, [], 'all pages together are the whole');
+        assert.deepEqual(expected, [], 'the pages together have all deliveries');
       },
     );
   });
@@ -333,7 +350,7 @@ const takesByIds = fc
         const ids = backs.flatMap((back) => world.refs.at(-1 - back)?.id ?? []);
         const options = { group, count, ids, leaseMs };
         const { deliveries, nextDueAt } = await world.opened.engine.storage.take(queue, options);
-        assert.equal(nextDueAt, null, 'a take by ids looks no maturity up');
+        assert.equal(nextDueAt, null, 'a take by ids returns no next maturity');
         learnTaken(queue, deliveries, model.take(queue, group, count, leaseMs, null, ids), world);
       },
     );

@@ -56,7 +56,7 @@ export function signallerContract(name: string, open: EngineUnderTest['open']): 
 
     it('delivers to the other subscribers although a listener throws', async () => {
       const stop = signaller().subscribe('throwing', () => {
-        throw new Error('a fault of the listener');
+        throw new Error('thrown by the listener');
       });
       const other = collect('throwing', 1);
       signaller().publish('throwing', 'x');

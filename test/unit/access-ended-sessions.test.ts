@@ -109,12 +109,12 @@ describe('Ended sessions of the console', () => {
       await here.end('ann', `s${i}`, clock.now());
     }
     const stored = (await engine.definitions.get('ended-sessions', 'ann'))?.value;
-    assert.ok(JSON.stringify(stored).length < 10_000, 'what is stored is bounded');
+    assert.ok(JSON.stringify(stored).length < 10_000, 'the stored value is bounded');
     await known(there, 's149', began[149]);
     for (const by of [here, there]) {
       for (const [i, startedAt] of began.entries())
         assert.ok(by.has('ann', marks(`s${i}`, startedAt)), `s${i}`);
-      assert.ok(by.has('ann', alive), 'one that began before the oldest ones has ended with them');
+      assert.ok(by.has('ann', alive), 'a session that started before the oldest ones has ended, too');
       assert.ok(!by.has('ann', marks('new', clock.now())));
     }
   });
@@ -156,7 +156,7 @@ describe('Ended sessions of the console', () => {
     await definitions.put('ended-sessions', 'ann', next, null);
     await known(here, 's0').catch(() => {});
     await assert.rejects(here.end('ann', 's1', startedAt), { code: 'storage-unavailable' });
-    assert.ok(here.has('ann', marks('s1')), 'it counts here');
+    assert.ok(here.has('ann', marks('s1')), 'it counts on this node');
     const late = node(definitions);
     await late.start();
     await late.stop();

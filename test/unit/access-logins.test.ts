@@ -178,8 +178,8 @@ describe('Logins', () => {
 
   const guesses: [what: string, guess: (i: number) => [name: string, password: string]][] = [
     ['one user', (i) => ['hashed', `guess ${i}`]],
-    ['a user for each', (i) => [`name ${i}`, 'guess']],
-    ['a user that logged in from there', (i) => ['known', `guess ${i}`]],
+    ['a different user each', (i) => [`name ${i}`, 'guess']],
+    ['a user who has logged in from there', (i) => ['known', `guess ${i}`]],
   ];
   for (const [what, guess] of guesses) {
     it(`hash at most 40 of 1,000 guesses within a minute from one network, of ${what}`, async () => {

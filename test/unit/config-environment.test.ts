@@ -18,7 +18,7 @@ describe('A configuration file', () => {
       /quayside\.yaml: everybody on this machine may read .*redis; run chmod 600/,
     );
     const other = await load(text, { QUAYSIDE_HTTP__USERS__ann__PASSWORD: 'other' });
-    assert.equal(other.config.http.users.ann?.password, 'other', 'the environment goes before the file');
+    assert.equal(other.config.http.users.ann?.password, 'other', 'the environment overrides the file');
     const json = await load(null, { QUAYSIDE_HTTP__USERS: '{"bob": {"passwordFile": "ann"}}' });
     assert.equal(json.config.http.users.bob?.password, 'long secret ');
   });
@@ -96,7 +96,7 @@ describe('The environment', () => {
       ['QUAYSIDE_NAMESPACES', 'namespaces', 'must be a map by name'],
     );
     const { http } = await configOf('http:', { QUAYSIDE_HTTP__PORT: '1' });
-    assert.equal(http.port, 1, 'a group that is empty is not wrong');
+    assert.equal(http.port, 1, 'an empty group is valid');
   });
 
   it('may name a file with a secret, without its last line end, with a warning if everybody may read it', async () => {

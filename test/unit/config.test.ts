@@ -61,7 +61,7 @@ describe('The configuration', () => {
     isRead = true;
     assert.equal(Object.keys(http.users).length, 5_000);
     const share = longest / sumOf(process.cpuUsage(before));
-    assert.ok(share < 0.25, `nothing else was done for ${share} of the time`);
+    assert.ok(share < 0.25, `the event loop was blocked for ${share} of the time`);
   });
 
   it('accepts `name: password` as the short form of a user', async () => {
@@ -108,14 +108,14 @@ describe('The configuration', () => {
 describe('An invalid configuration is rejected with source, path and hint:', () => {
   const cases: [why: string, text: string, path: string, problem: RegExp][] = [
     ['an unknown key', 'htpp: {}', 'htpp', /no such option/],
-    ['an unknown key below', 'http: { prot: 1 }', 'http.prot', /no such option/],
+    ['an unknown nested key', 'http: { prot: 1 }', 'http.prot', /no such option/],
     [
       'an unknown key of a namespace',
       'namespaces: { N: { url: "sqlite:x", ttl: 1 } }',
       'namespaces.N.ttl',
       /no such/,
     ],
-    ['text for a number', 'http: { port: "80" }', 'http.port', /whole number from 0 to 65535, not "80"/],
+    ['a string for a number', 'http: { port: "80" }', 'http.port', /whole number from 0 to 65535, not "80"/],
     ['a fraction for a whole number', 'http: { port: 1.5 }', 'http.port', /whole number/],
     ['a number out of range', 'http: { port: 65536 }', 'http.port', /from 0 to 65535, not 65536/],
     ...['http.bodyLimit', 'http.batchBytes', 'stomp.bodyLimit', 'amqp.bodyLimit'].map(
@@ -126,16 +126,21 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
         /from 1 to 33554432, not 33554433/,
       ],
     ),
-    ['a word for a flag', 'http: { insecure: yes }', 'http.insecure', /true or false, not "yes"/],
+    ['a string for a boolean', 'http: { insecure: yes }', 'http.insecure', /true or false, not "yes"/],
     [
-      'an anonymous user whom there is not',
+      'an anonymous user that does not exist',
       'amqp: { port: 1, anonymousUser: guest }',
       'amqp.anonymousUser',
       /guest is not a user in http\.users/,
     ],
     ['nothing for a string', 'dataDir:', 'dataDir', /must be a string/],
     ['a list for a group', 'http: [1]', 'http', /group of options/],
-    ['an unknown choice', 'log: { level: loud }', 'log.level', /one of debug, info, warn, error, not "loud"/],
+    [
+      'a value that is not one of the choices',
+      'log: { level: loud }',
+      'log.level',
+      /one of debug, info, warn, error, not "loud"/,
+    ],
     ['a missing URL', 'namespaces: { N: {} }', 'namespaces.N.url', /missing/],
     [
       'a URL without a scheme',
@@ -157,25 +162,25 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
     ],
     ['no namespace at all', 'namespaces: {}', 'namespaces', /must be/],
     [
-      'a dead letter without a number',
+      'a dead letter without maxTries',
       'namespaces: { N: { url: "sqlite:x", deadLetter: {} } }',
       'namespaces.N.deadLetter.maxTries',
       /missing/,
     ],
     ['a name with a slash', 'namespaces: { "a/b": { url: "sqlite:x" } }', 'namespaces["a/b"]', /slash/],
-    ['the name that stands for all', 'namespaces: { "*": { url: "sqlite:x" } }', 'namespaces.*', /or is \*/],
+    [
+      'the name * that stands for all namespaces',
+      'namespaces: { "*": { url: "sqlite:x" } }',
+      'namespaces.*',
+      /or is \*/,
+    ],
     [
       'a name with a control character',
       'namespaces: { "a\\u0007": { url: "sqlite:x" } }',
       'namespaces["a\\u0007"]',
       /control character/,
     ],
-    [
-      'a name that changes objects',
-      'http: { users: { __proto__: { password: x } } }',
-      'http.users.__proto__',
-      /name/,
-    ],
+    ['the name __proto__', 'http: { users: { __proto__: { password: x } } }', 'http.users.__proto__', /name/],
     [
       'groups of a plain namespace',
       'namespaces: { N: { url: "sqlite:x", groups: [a] } }',
@@ -201,7 +206,7 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       /no space at an end/,
     ],
     [
-      'a signaller in a file of somebody else',
+      'a signaller in a file, which no other process may open',
       'namespaces: { N: { url: "redis://h", signaller: { url: "sqlite:x" } } }',
       'namespaces.N.signaller.url',
       /no other process/,
@@ -243,7 +248,7 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       /the queue itself/,
     ],
     [
-      'the usual dead-letter queue as its own',
+      'the default dead-letter queue as its own dead-letter queue',
       'namespaces: { N: { url: "sqlite:x", queues: { __deadletter__: { deadLetter: { maxTries: 1 } } } } }',
       'namespaces.N.queues.__deadletter__.deadLetter.queue',
       /the queue itself/,
@@ -255,19 +260,19 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       /streams/,
     ],
     [
-      'a retry delay of lists',
+      'a retry delay for lists',
       'namespaces: { N: { url: "redis://h", variant: list, retryDelay: { first: 1 } } }',
       'namespaces.N.retryDelay',
       /count no tries/,
     ],
     [
-      'a lease of some lists',
+      'a lease for some lists',
       'namespaces: { N: { url: "redis://h", variant: list, queues: { q: { lease: 1 } } } }',
       'namespaces.N.queues.q.lease',
       /not for lists/,
     ],
     [
-      'a retry delay without its first length',
+      'a retry delay without first',
       'namespaces: { N: { url: "sqlite:x", retryDelay: { factor: 2 } } }',
       'namespaces.N.retryDelay.first',
       /missing/,
@@ -279,13 +284,13 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       /less than first/,
     ],
     [
-      'durability of an engine that has its own',
+      'durability for another engine than SQLite',
       'namespaces: { N: { url: "postgres://:CANARY@h/db", durability: normal } }',
       'namespaces.N.durability',
       /sqlite: only/,
     ],
     [
-      'what to do with a damaged log, of an engine that has none',
+      'damagedLog for another engine than SQLite',
       'namespaces: { N: { url: "redis://:CANARY@h", damagedLog: drop } }',
       'namespaces.N.damagedLog',
       /sqlite: only/,
@@ -303,7 +308,7 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       /not given in namespace N/,
     ],
     [
-      'one engine, of which one namespace would drop a damaged log',
+      'one engine with two values of damagedLog',
       'namespaces: { N: { url: "sqlite:x" }, M: { url: "sqlite:x", damagedLog: drop } }',
       'namespaces.M.damagedLog',
       /is drop, but not given in namespace N/,
@@ -315,19 +320,19 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       /right form, not "https:/,
     ],
     [
-      'an origin with the port that goes without saying',
+      'an origin with the default port of its scheme',
       'http: { allowedOrigins: ["https://a.example:8443", "https://B.example", "https://c.example:443"] }',
       'http.allowedOrigins.2',
       /not what a browser sends/,
     ],
     [
-      'an origin that is none',
+      'an invalid origin',
       'http: { allowedOrigins: ["https://a b"] }',
       'http.allowedOrigins.0',
       /not what a browser sends/,
     ],
-    ['listening everywhere in the clear', 'http: { host: 0.0.0.0 }', 'http.host', /without TLS/],
-    ['what is no YAML', 'http: [1\nx: CANARY', '', /not YAML: .*, at line 2/],
+    ['listening on all addresses without TLS', 'http: { host: 0.0.0.0 }', 'http.host', /without TLS/],
+    ['text that is not YAML', 'http: [1\nx: CANARY', '', /not YAML: .*, at line 2/],
     ['a key twice', 'http: {}\nhttp: {}', '', /not YAML: Map keys must be unique, at line 2, column 1$/],
     ['a key twice in JSON', '{"http":{},"http":{}}', '', /not YAML: .* unique, at line 1, column 12$/],
     [
@@ -342,21 +347,21 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       '',
       /unique, at line 402, /,
     ],
-    ['a list for the whole', '- 1', '', /no options/],
+    ['a list instead of options', '- 1', '', /no options/],
     [
-      'two listeners at one port',
+      'two listeners on one port',
       'http: { port: 3444 }\nstomp: { port: 0 }\namqp: { port: 3444 }',
       'amqp.port',
       /^is 3444, the port of http as well$/,
     ],
     [
-      'a listener at a port that another one has at all addresses',
+      'a listener on a port that another one uses on all addresses',
       'http: { port: 1, host: 127.0.0.2 }\nstomp: { port: 1, host: 0.0.0.0, insecure: true }',
       'stomp.port',
       /^is 1, the port of http as well$/,
     ],
     [
-      'one file of SQLite by two URLs',
+      'one SQLite file under two URLs',
       'namespaces: { N: { url: "sqlite:a/N.db" }, M: { url: "sqlite:a/../a/./N.db" } }',
       'namespaces.M.url',
       /^names the file of namespace N by another URL$/,

@@ -37,7 +37,7 @@ class Sink implements EventSink {
   }
 
   write(bytes: Buffer, taken: () => void): void {
-    assert.equal(this.#taken, null, 'nothing is written before the last write was taken');
+    assert.equal(this.#taken, null, 'a write waits until the previous one is completed');
     this.writes.push(bytes.toString());
     this.#taken = taken;
   }
@@ -114,7 +114,7 @@ describe('The publisher of events', () => {
       await pass(2_000);
       quick.takeAll();
     }
-    assert.equal(slow.writes.length, 1, 'it has not taken the first one');
+    assert.equal(slow.writes.length, 1, 'its first write is still pending');
     assert.ok(quick.writes.length > 100);
     slow.takeAll();
     const [start, latest, complete] = slow.writes;
@@ -138,7 +138,7 @@ describe('The publisher of events', () => {
       let before = countOf(text);
       const written = [before];
       for (let at = 0; before < sinks.length; at += 1) {
-        assert.ok(at < sinks.length, `${before} of them are written to`);
+        assert.ok(at < sinks.length, `only ${before} subscribers were written to`);
         await turn();
         for (const sink of sinks) sink.takeAll();
         const now = countOf(text);
@@ -217,7 +217,11 @@ describe('The publisher of events', () => {
     }
     kept.close();
     second.takeAll();
-    assert.match(second.writes.slice(2).join(''), /"full":true/, 'it was behind all this time');
+    assert.match(
+      second.writes.slice(2).join(''),
+      /"full":true/,
+      'it missed more changes than the journal keeps',
+    );
     subscribe(third, id);
     assert.match(third.writes[0] ?? '', /"full":true/);
   });

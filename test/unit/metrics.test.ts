@@ -228,7 +228,7 @@ describe('Metrics', () => {
       .namespace('N')
       .queue('young')
       .insert([newElement({ delayMs: 15_000 })]);
-    assert.equal(await ofNamespace(), 0, 'what is scheduled is not ready');
+    assert.equal(await ofNamespace(), 0, 'a scheduled element is not ready');
     await engine.passTime(30_000);
     assert.equal(await ofNamespace(), 20);
     const ofQueue = 'quayside_queue_oldest_ready_element_age_seconds';
@@ -435,7 +435,7 @@ describe('Metrics', () => {
       if (line === '' || line.startsWith('# TYPE ')) continue;
       if (line.startsWith('# HELP ')) {
         const name = line.split(' ')[2] ?? '';
-        assert.ok(!families.has(name), `${name} comes twice`);
+        assert.ok(!families.has(name), `${name} occurs twice`);
         families.add(name);
         assert.match(name, /^(quayside|process|nodejs)_[a-z_]+$/);
       } else {

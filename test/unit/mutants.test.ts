@@ -14,7 +14,7 @@ describe('Every planted bug', () => {
       for (const { name, edits } of mutants) {
         for (const { file, search } of edits) {
           const found = readFileSync(new URL(file, REPOSITORY), 'utf8').split(search).length - 1;
-          assert.equal(found, 1, `${name}: ${search} stands ${found} times in ${file}`);
+          assert.equal(found, 1, `${name}: ${search} occurs ${found} times in ${file}`);
         }
       }
     });

@@ -37,7 +37,7 @@ describe('work that is retried until it succeeds', () => {
     assert.deepEqual([tries, failures, clock.pending], [4, ['read'], 0]);
     tries = 0;
     await retries.do('read', failing(1));
-    assert.deepEqual(failures, ['read', 'read'], 'it had worked in between');
+    assert.deepEqual(failures, ['read', 'read'], 'it had succeeded in between');
   });
 
   it('has one pending retry per name', async () => {

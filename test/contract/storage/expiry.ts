@@ -70,7 +70,10 @@ export function expiryContract({ open }: EngineUnderTest): void {
       const take = () => on.storage.take(queue, { group: '', count: 1, leaseMs: null });
       let taken = await take();
       for (let takes = 1; taken.deliveries.length === 0; takes += 1) {
-        assert.ok(taken.isLeft === true && takes < 20, `take ${takes} has nothing, and does not say why`);
+        assert.ok(
+          taken.isLeft === true && takes < 20,
+          `take ${takes} returned neither an element nor isLeft`,
+        );
         taken = await take();
       }
       assert.deepEqual(bodyTexts(taken.deliveries), ['behind']);

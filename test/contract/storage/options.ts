@@ -26,7 +26,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       await on.storage.insert(other, [newElement({ tries: 5 })]);
       assert.equal(await failOnce(on.storage, queue), 'done');
       assert.equal(await failOnce(on.storage, queue), 'dead-lettered');
-      assert.equal(await failOnce(on.storage, other), 'done', 'another queue has none');
+      assert.equal(await failOnce(on.storage, other), 'done', 'another queue has no dead letter');
       assert.deepEqual(bodyTexts(await on.pop(target)), ['a']);
     });
 
@@ -51,7 +51,7 @@ export function optionsContract({ open, openDurable }: EngineUnderTest): void {
       await on.storage.insert(queue, newElements('a', 'b'));
       assert.equal(await failOnce(on.storage, queue), 'dead-lettered');
       await on.storage.declare([queue], { retentionMs: null });
-      assert.equal(await failOnce(on.storage, queue), 'done', 'the namespace’s again');
+      assert.equal(await failOnce(on.storage, queue), 'done', 'the options of the namespace apply again');
     });
 
     it('are removed by a declaration with null', async () => {

@@ -30,7 +30,7 @@ export function purgeContract({ open }: EngineUnderTest): void {
           assert.notEqual(id, '');
           inserted += 1;
         }
-        assert.ok(steps < MANY, 'it comes to an end');
+        assert.ok(steps < MANY, 'the purge terminates');
       }
       const { ready } = await on.storage.counts(queue);
       assert.equal(removed + ready, inserted, 'each element is removed and counted once, or left');

@@ -55,7 +55,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       const before = await on.reserveOne(queue);
       const uncounted = { ...byToken(before), ...FAILURE, countTry: false };
       assert.deepEqual(await rollback(on.storage, queue, [uncounted]), ['done']);
-      assert.equal(await delayOf(queue, before.matureAt), 0, 'it has its place again');
+      assert.equal(await delayOf(queue, before.matureAt), 0, 'its maturity is unchanged');
     });
 
     it('replaces the default delay of a front end, which applies if there is no retry delay', async () => {
@@ -116,7 +116,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       }
       assert.equal(delays.length, 40);
       for (const delay of delays) assert.ok(delay > 30_000 && delay <= 60_000, `${delay}`);
-      assert.ok(new Set(delays).size >= 20, 'they are spread');
+      assert.ok(new Set(delays).size >= 20, 'the delays differ');
     });
 
     it('comes from the most specific pattern that matches the queue name, whatever characters it has', async () => {
@@ -152,7 +152,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.equal(await delayAfterFailure(own), 0);
       await on.storage.declare([own], { retryDelay: CONSTANT_DELAY });
       await on.storage.declare([none], { retryDelay: null });
-      assert.equal(await delayAfterFailure(own), 60_000, 'also for what waited before');
+      assert.equal(await delayAfterFailure(own), 60_000, 'also for elements that waited before');
       assert.equal(await delayAfterFailure(none), 0);
       await on.storage.declare([own, none], null);
       await on.opened.passTime(60_000);
@@ -191,7 +191,7 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.equal(retryDelayMs(steep, 4, 0), 1_000_000);
     });
 
-    it('and retention of a stream come from the pattern that matches its name', () =>
+    it('is not the only option of a pattern: it may also set the retention of streams', () =>
       on.alone(async ({ engine: { storage }, passTime, now }) => {
         const [kept, other] = ['kept orders', 'other'].map((name) => ({ ns: 'kept by name', name }));
         assert.ok(kept !== undefined && other !== undefined);

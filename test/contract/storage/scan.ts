@@ -223,7 +223,7 @@ export function scanContract({ open }: EngineUnderTest): void {
       assert.equal(await holderOf(), null);
       await on.storage.take(queue, { group: '', count: 1, leaseMs: 60_000, ids: [held.id], tids: ['again'] });
       assert.equal((await holderOf())?.tid, 'again');
-      assert.equal((await scanAll(queue, { ids: [held.id] }))[0]?.reason, 'why', 'and a reason stays');
+      assert.equal((await scanAll(queue, { ids: [held.id] }))[0]?.reason, 'why', 'the reason is kept');
     });
 
     it('returns the right holder of each of many reservations', async () => {
@@ -265,9 +265,13 @@ export function scanContract({ open }: EngineUnderTest): void {
       await on.storage.sweep();
       assert.deepEqual(await reasons(), ['lease-expired']);
       await fail({ countTry: false, reason: 'not counted' });
-      assert.deepEqual(await reasons(), ['lease-expired'], 'a try that is not counted replaces nothing');
+      assert.deepEqual(
+        await reasons(),
+        ['lease-expired'],
+        'a try that is not counted does not replace the reason',
+      );
       await fail({ countTry: true });
-      assert.deepEqual(await reasons(), [null], 'a counted try without a reason leaves none');
+      assert.deepEqual(await reasons(), [null], 'a counted try without a reason removes it');
     });
   });
 }

@@ -195,7 +195,7 @@ export function settleContract(open: EngineUnderTest['open']): void {
     });
 
     for (const countTry of [true, false]) {
-      it(`rejects the commit of an element that was rolled back, ${countTry ? 'with' : 'without'} a try counted`, async () => {
+      it(`rejects the commit of an element that was rolled back ${countTry ? 'with' : 'without'} a counted try`, async () => {
         const queue = on.queue();
         await on.storage.insert(queue, newElements('a'));
         const reserved = await on.reserveOne(queue);

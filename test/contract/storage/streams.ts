@@ -79,9 +79,7 @@ export function streamContract(open: EngineUnderTest['open']): void {
 
     it('support elements with 64 groups', async () => {
       const queue = on.queue('stream');
-      const groups = Array.from({ length: 64 }, (_, index) =>
-        `group ${index} of many, with é`.replace(',', ''),
-      );
+      const groups = Array.from({ length: 64 }, (_, index) => `group ${index} of many with é`);
       await on.storage.insert(queue, [newElement({ groups })]);
       for (const group of groups) assert.equal((await on.pop(queue, 9, group)).length, 1, group);
       assert.equal((await on.storage.counts(queue)).groups.size, 0);

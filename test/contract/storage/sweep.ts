@@ -72,7 +72,7 @@ export function sweepContract(open: EngineUnderTest['open']): void {
         await passTime(2000);
         let swept = await storage.sweep();
         for (let calls = 1; swept.nextAt !== null && calls < 100; calls++) {
-          assert.ok(swept.nextAt <= now(), 'more work is worth a call at once');
+          assert.ok(swept.nextAt <= now(), 'the next sweep is due immediately');
           swept = await storage.sweep();
         }
         assert.equal((await storage.counts(queue)).ready, count);

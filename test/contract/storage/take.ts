@@ -109,7 +109,7 @@ export function takeContract(open: EngineUnderTest['open']): void {
         deliveries.map(({ body: [first = 0] }) => String.fromCharCode(first)).join('');
 
       for (const leaseMs of [null, 60_000]) {
-        it(`${leaseMs === null ? 'pops' : 'reserves'} no more than fits, says that it was cut, and leaves the others in order`, async () => {
+        it(`${leaseMs === null ? 'pops' : 'reserves'} as many as fit, reports isCut, and leaves the others in order`, async () => {
           const queue = on.queue();
           await on.storage.insert(
             queue,
