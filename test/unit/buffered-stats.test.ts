@@ -112,6 +112,16 @@ describe('Buffered statistics', () => {
     assert.equal((await stats.read(QUEUE)).get('')?.put, 3);
   });
 
+  it('are written within a second', async () => {
+    const store = new CountersInMemory();
+    const clock = new FakeClock(0);
+    const stats = statsOn(store, clock);
+    stats.add(QUEUE, '', { put: 1 });
+    clock.advance(1000);
+    await new Promise(setImmediate);
+    assert.equal(store.writes.length, 1);
+  });
+
   it('are flushed when they are stopped, and start no timer afterwards', async () => {
     const store = new CountersInMemory();
     const clock = new FakeClock(0);
