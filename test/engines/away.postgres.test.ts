@@ -12,11 +12,10 @@ import { PostgresServer } from '../support/postgres-server.ts';
 import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
+import { ANSWERED_MS, inTime, settledOf, turns } from './fake-time.ts';
 import { freshSchema, runSql } from './postgres.ts';
 import { endSessions, openNode } from './postgres-node.ts';
 
-/** The service's promise: every call settles within this time, ms. */
-const ANSWERED_MS = 5_000;
 const MEGABYTE = 1024 * 1024;
 const POP = { group: '', count: 10, leaseMs: null };
 
@@ -250,34 +249,6 @@ function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
     stats.read(queue),
     engine.ping(),
   ];
-}
-
-const REFUSALS = ['storage-unavailable', 'outcome-unknown'];
-
-/** Lets `lengthMs` pass. Returns the outcomes that are wrong: successes, other errors, calls that have not settled. */
-async function inTime(
-  clock: FakeClock,
-  calls: readonly Promise<string>[],
-  lengthMs = ANSWERED_MS,
-): Promise<string[]> {
-  for (let passed = 0; passed < lengthMs; passed += 100) {
-    await turns();
-    clock.advance(100);
-  }
-  await turns();
-  const settled = await settledOf(calls);
-  const outcomes = await Promise.all(calls.map((call, i) => (settled[i] ? call : 'no answer in time')));
-  return outcomes.filter((outcome) => !REFUSALS.includes(outcome));
-}
-
-function settledOf(calls: readonly Promise<unknown>[]): Promise<boolean[]> {
-  const no = Promise.resolve(false);
-  return Promise.all(calls.map((call) => Promise.race([call.then(() => true), no.then(() => no)])));
-}
-
-/** Waits for as many turns of the event loop as a call needs to be sent. */
-async function turns(): Promise<void> {
-  for (let turn = 0; turn < 4; turn++) await new Promise((resolve) => setImmediate(resolve));
 }
 
 /** Lets fake and real time pass until the call has settled. */

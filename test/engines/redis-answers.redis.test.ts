@@ -7,11 +7,12 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { commit, purge, rollback } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { inTime, passGently, passTo, passUntil, stopped } from './fake-time.ts';
 import { freshPrefix, QUEUE_CALL, redisEngine } from './redis.ts';
-import { inTime, passGently, passTo, passUntil, refusalOf, stopped } from './redis-time.ts';
 
 const NAMESPACES = [plain('plain')];
 const QUEUE: QueueKey = { ns: 'plain', name: 'queue' };
@@ -52,7 +53,7 @@ describe('A call of Redis whose reply was lost', () => {
   async function popInVain(): Promise<void> {
     await far.storage.insert(QUEUE, newElements('a', 'b'));
     const caught = proxy.catch(QUEUE_CALL, 'mute');
-    const popped = refusalOf(far.storage.take(QUEUE, POP));
+    const popped = codeOf(far.storage.take(QUEUE, POP));
     await caught;
     proxy.state = 'dark';
     assert.equal(await passTo(clock, popped), 'outcome-unknown');
@@ -88,7 +89,7 @@ describe('A call of Redis whose reply was lost', () => {
     proxy.state = 'open';
     proxy.reset();
     // Called before the clock advances, so it precedes the call that settles the pop.
-    const inserted = refusalOf(far.storage.insert(QUEUE, newElements('too much')));
+    const inserted = codeOf(far.storage.insert(QUEUE, newElements('too much')));
     await passUntil(clock, () => far.ping());
     assert.equal(await inserted, 'storage-full');
     setMemory(0);
@@ -144,7 +145,7 @@ describe('A call of Redis whose reply was lost', () => {
       const before = await tries();
       assert.equal(before.length, hasFailed ? 3 : 2);
       const caught = proxy.catch(QUEUE_CALL, 'mute');
-      const popped = refusalOf(far.storage.take(QUEUE, POP));
+      const popped = codeOf(far.storage.take(QUEUE, POP));
       await caught;
       proxy.state = 'dark';
       assert.equal(await passTo(clock, popped), 'outcome-unknown');
@@ -197,7 +198,7 @@ describe('A call of Redis whose reply was lost', () => {
         far.storage.take(QUEUE, { ...take, count: 1, leftMs: 100 }),
         far.storage.take(QUEUE, { ...take, count: 1, maxBytes: 1_000 }),
       ] as const;
-      const late = [calls[1], calls[4]].map(refusalOf);
+      const late = [calls[1], calls[4]].map(codeOf);
       await caught;
       while ((await near.storage.counts(QUEUE)).ready > 2);
       clock.advance(100);
@@ -287,7 +288,7 @@ describe('A call that never reached Redis', () => {
     await Promise.all([dying.start(), other.start()]);
     await dying.storage.insert(QUEUE, newElements('a'));
     const caught = proxy.catch(QUEUE_CALL, 'deaf');
-    const lost = refusalOf(dying.storage.insert(QUEUE, newElements('lost')));
+    const lost = codeOf(dying.storage.insert(QUEUE, newElements('lost')));
     await caught;
     proxy.state = 'dark';
     assert.equal(await passTo(own, lost), 'outcome-unknown');

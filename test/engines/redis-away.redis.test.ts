@@ -9,11 +9,12 @@ import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { followDefinitions } from '../support/followed-definitions.ts';
+import { codeOf } from '../support/outcome.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { until } from '../support/until.ts';
+import { ANSWERED_MS, inTime, passUntil, settledOf, stopped, turns } from './fake-time.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
-import { ANSWERED_MS, inTime, passUntil, refusalOf, settledOf, stopped, turns } from './redis-time.ts';
 
 const NAMESPACES = [plain('plain')];
 const POP = { group: '', count: 10, leaseMs: null };
@@ -69,10 +70,10 @@ for (const variant of ['simple', 'list'] as const) {
         const [used, fresh] = [await freshQueue('a', 'b', 'c'), { ns: 'plain', name: `new ${++queues}` }];
         await begin(server);
         for (let round = 0; round < 3; round++) {
-          const calls = [...callsOn(engine, used), ...callsOn(engine, fresh)].map(refusalOf);
+          const calls = [...callsOn(engine, used), ...callsOn(engine, fresh)].map(codeOf);
           assert.deepEqual(await inTime(clock, calls), []);
         }
-        const late = callsOn(engine, used).map(refusalOf);
+        const late = callsOn(engine, used).map(codeOf);
         await turns();
         assert.deepEqual(new Set(await settledOf(late)), new Set([true]), 'no time passed, all were refused');
 
@@ -91,7 +92,7 @@ for (const variant of ['simple', 'list'] as const) {
         let taken = 0;
         const calls: Promise<string>[] = [];
         for (let i = 0; i < 200; i++) {
-          const call = refusalOf(storage.insert(queue, [element]));
+          const call = codeOf(storage.insert(queue, [element]));
           calls.push(call);
           await turns();
           if (!(await settledOf([call]))[0]) taken++;
@@ -113,7 +114,7 @@ describe('A Redis server that was frozen', () => {
     const queue = { ns: 'plain', name: 'popped' };
     await engine.storage.insert(queue, newElements('a', 'b'));
     server.freeze();
-    const popped = refusalOf(engine.storage.take(queue, POP));
+    const popped = codeOf(engine.storage.take(queue, POP));
     assert.deepEqual(await inTime(clock, [popped]), []);
     assert.equal(await popped, 'outcome-unknown');
     server.thaw();
@@ -143,7 +144,7 @@ describe('A single Redis server that lost its replica', () => {
     await engine.start();
     const insert = () => engine.storage.insert({ ns: 'plain', name: 'kept' }, newElements('a'));
     // An online replica acknowledges its offset once a second.
-    await until(async () => (await refusalOf(insert())) === 'done');
+    await until(async () => (await codeOf(insert())) === 'done');
     await replica.kill();
     await replication('connected_slaves:0');
     const pass = async (seconds: number): Promise<void> => {
@@ -155,7 +156,7 @@ describe('A single Redis server that lost its replica', () => {
     await pass(8);
     await assert.rejects(insert(), { code: 'outcome-unknown', message: /connect one, or set wait to 0/ });
     await pass(2);
-    await until(async () => (await refusalOf(insert())) === 'done');
+    await until(async () => (await codeOf(insert())) === 'done');
     assert.deepEqual(logged, ['Redis has no replica any more: changes are acknowledged without one.']);
   });
 });

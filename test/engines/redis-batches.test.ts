@@ -4,9 +4,10 @@ import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import type { Reply } from '../../src/engines/redis/client/connection.ts';
 import { newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import { rollback, type Transfer, transfer } from '../support/settle.ts';
+import { ANSWERED_MS, inTime, settledOf, turns } from './fake-time.ts';
 import { entryFor, olderFor, StubbedStorage } from './redis-stub.ts';
-import { ANSWERED_MS, inTime, refusalOf, settledOf, turns } from './redis-time.ts';
 
 setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc') as () => void;
@@ -166,10 +167,10 @@ describe('Batches of the Redis engine on a cluster', () => {
 
   it('that never get a reply do not prevent their calls, or later ones, from settling in time', async () => {
     const { storage, clock } = stub;
-    const first = refusalOf(storage.insert(HERE, newElements('a')));
+    const first = codeOf(storage.insert(HERE, newElements('a')));
     await turns();
     const behind = [storage.insert(HERE, newElements('b')), storage.counts(HERE), storage.purge(HERE)];
-    assert.deepEqual(await inTime(clock, [first, ...behind.map(refusalOf)]), []);
+    assert.deepEqual(await inTime(clock, [first, ...behind.map(codeOf)]), []);
     const after = storage.insert(HERE, newElements('c'));
     await turns();
     stub.sent.splice(0, stub.sent.length - 1);
@@ -180,8 +181,8 @@ describe('Batches of the Redis engine on a cluster', () => {
   it('stay in flight until the last deadline of their calls: one that expires does not fail the others', async () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';
-    const hurried = refusalOf(storage.insert(HERE, newElements('a'), { leftMs: 1_000 }));
-    const others = [storage.insert(HERE, newElements('b')), storage.purge(HERE)].map(refusalOf);
+    const hurried = codeOf(storage.insert(HERE, newElements('a'), { leftMs: 1_000 }));
+    const others = [storage.insert(HERE, newElements('b')), storage.purge(HERE)].map(codeOf);
     await turns();
     clock.advance(1_000);
     assert.equal(await hurried, 'outcome-unknown');
@@ -210,7 +211,7 @@ describe('Batches of the Redis engine on a cluster', () => {
 
   it('that fail do not fail the reads in them: those are sent again on their own', async () => {
     const { storage } = stub;
-    const inserting = refusalOf(storage.insert(HERE, newElements('a')));
+    const inserting = codeOf(storage.insert(HERE, newElements('a')));
     const counting = storage.counts(HERE);
     await turns();
     stub.take('insert').fail();
@@ -227,7 +228,7 @@ describe('Batches of the Redis engine on a cluster', () => {
   it('reject a read that expires with storage-unavailable, and a change with outcome-unknown', async () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';
-    const outcomes = [storage.insert(HERE, newElements('a')), storage.counts(HERE)].map(refusalOf);
+    const outcomes = [storage.insert(HERE, newElements('a')), storage.counts(HERE)].map(codeOf);
     await turns();
     clock.advance(4_500);
     assert.deepEqual(await Promise.all(outcomes), ['outcome-unknown', 'storage-unavailable']);
@@ -238,7 +239,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     const registering = Promise.withResolvers<void>();
     stub.isDeclared = false;
     stub.registering = registering.promise;
-    const hurried = refusalOf(storage.insert(HERE, newElements('a'), { leftMs: 1_000 }));
+    const hurried = codeOf(storage.insert(HERE, newElements('a'), { leftMs: 1_000 }));
     const other = rollback(storage, HERE, [FAILED]);
     await turns();
     clock.advance(1_000);
@@ -257,7 +258,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';
     const take = { group: '', count: 1, leaseMs: null } as const;
-    const hurried = refusalOf(storage.take(HERE, { ...take, leftMs: 1_000 }));
+    const hurried = codeOf(storage.take(HERE, { ...take, leftMs: 1_000 }));
     const taking = storage.take(HERE, take);
     const inserting = storage.insert(HERE, newElements('b'));
     await turns();
@@ -280,7 +281,7 @@ describe('Batches of the Redis engine on a cluster', () => {
   it('repeat the takes to undo until the server has replied to a later batch', async () => {
     const { storage, clock } = stub;
     const take = { group: '', count: 1, leaseMs: null } as const;
-    const hurried = refusalOf(storage.take(HERE, { ...take, leftMs: 1_000 }));
+    const hurried = codeOf(storage.take(HERE, { ...take, leftMs: 1_000 }));
     const counting = storage.counts(HERE);
     await turns();
     clock.advance(1_000);
@@ -309,7 +310,7 @@ describe('Batches of the Redis engine on a cluster', () => {
   it('are followed by a call that settles the outcome of a lost one, half a second later, however often the queue is counted', async () => {
     const { storage, clock } = stub;
     stub.unanswered = 'outcome-unknown';
-    const lost = refusalOf(storage.take(HERE, { group: '', count: 1, leaseMs: null }));
+    const lost = codeOf(storage.take(HERE, { group: '', count: 1, leaseMs: null }));
     await turns();
     stub.take('take');
     clock.advance(4_500);
@@ -336,7 +337,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await insert('a');
     clock.advance(2_000);
     stub.isReachable = false;
-    assert.equal(await refusalOf(storage.insert(HERE, newElements('rejected'))), 'storage-unavailable');
+    assert.equal(await codeOf(storage.insert(HERE, newElements('rejected'))), 'storage-unavailable');
     stub.isReachable = true;
     const late = storage.insert(HERE, newElements('b'));
     await turns();
@@ -384,14 +385,14 @@ describe('A call of the Redis engine that takes several requests', () => {
     const { storage, clock } = stub;
     const time = { leftMs: 1_000 };
     const unanswered = [
-      refusalOf(storage.insert(HERE, newElements('a'), time)),
-      refusalOf(
+      codeOf(storage.insert(HERE, newElements('a'), time)),
+      codeOf(
         storage.settle([{ ...FINISH, queue: THERE, from: 'reserved', action: { kind: 'finish' } }], time),
       ),
     ];
     await turns();
-    const unsent = refusalOf(storage.insert(HERE, newElements('b'), time));
-    const other = refusalOf(storage.insert(HERE, newElements('c')));
+    const unsent = codeOf(storage.insert(HERE, newElements('b'), time));
+    const other = codeOf(storage.insert(HERE, newElements('c')));
     stub.unanswered = 'outcome-unknown';
     clock.advance(1_000);
     await turns();
@@ -406,7 +407,7 @@ describe('A call of the Redis engine that takes several requests', () => {
     const { storage, clock } = stub;
     const first = Promise.withResolvers<void>();
     stub.registering = first.promise;
-    const calls = [refusalOf(storage.declare([HERE], {})), refusalOf(storage.drop(THERE))];
+    const calls = [codeOf(storage.declare([HERE], {})), codeOf(storage.drop(THERE))];
     await turns();
     clock.advance(4_000);
     first.resolve();

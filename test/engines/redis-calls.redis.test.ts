@@ -14,8 +14,8 @@ import { followDefinitions } from '../support/followed-definitions.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { commit, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { passGently, turns } from './fake-time.ts';
 import { freshPrefix, listening, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
-import { passGently, turns } from './redis-time.ts';
 
 const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
 const POP = { group: '', count: 10, leaseMs: null };

@@ -4,10 +4,11 @@ import { Keys } from '../../src/engines/redis/keys.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { newElement, newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import { redisCli } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { passTo, stopped } from './fake-time.ts';
 import { freshPrefix, REDIS, REDIS_CLUSTER, REDIS_LIST, redisEngine, standalone } from './redis.ts';
-import { passTo, refusalOf, stopped } from './redis-time.ts';
 
 const FULL = { code: 'namespace-full' };
 const BODY = 'x'.repeat(900_000);
@@ -98,7 +99,7 @@ for (const variant of ['simple', 'list']) {
     try {
       await engine.storage.insert({ ns: 'N', name: 'q' }, newElements('a'));
       const asked = proxy.catch(/MEMORY/, 'deaf');
-      const usage = refusalOf(engine.storage.usage('N'));
+      const usage = codeOf(engine.storage.usage('N'));
       await asked;
       proxy.state = 'dark';
       assert.equal(await passTo(clock, usage), 'storage-unavailable');

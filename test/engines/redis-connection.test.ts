@@ -16,7 +16,7 @@ import type { Library } from '../../src/engines/redis/library.ts';
 import { readSettings, type Settings } from '../../src/engines/redis/settings.ts';
 import { FakeClock, SuspendedClock } from '../support/clock.ts';
 import { until } from '../support/until.ts';
-import { passGently, turns } from './redis-time.ts';
+import { passGently, turns } from './fake-time.ts';
 
 const LOGIN = { username: null, password: null, db: 0, tls: null };
 

@@ -5,10 +5,11 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { newElements } from '../support/elements.ts';
+import { codeOf } from '../support/outcome.ts';
 import { redisCli } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { passGently, passTo, passUntil } from './fake-time.ts';
 import { freshPrefix, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
-import { passGently, passTo, passUntil, refusalOf } from './redis-time.ts';
 
 const ID = '0123456789ab0000000001';
 const TAKE = { group: '', count: 1, leaseMs: null };
@@ -78,7 +79,7 @@ it('The record of a call with unknown outcome on a queue that does not exist is 
   const queue = { ns: 'plain', name: 'unknown' };
   try {
     const caught = proxy.catch(QUEUE_CALL, 'deaf');
-    const lost = refusalOf(engine.storage.take(queue, TAKE));
+    const lost = codeOf(engine.storage.take(queue, TAKE));
     await caught;
     proxy.state = 'dark';
     assert.equal(await passTo(own, lost), 'outcome-unknown');

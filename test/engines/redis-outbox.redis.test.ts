@@ -15,8 +15,8 @@ import { type RedisServer, redisCli, startRedis } from '../support/redis-servers
 import { rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
+import { passGently, turns } from './fake-time.ts';
 import { freshPrefix, redisEngine, sharedRedis } from './redis.ts';
-import { passGently, turns } from './redis-time.ts';
 
 const SOURCE: QueueKey = { ns: 'plain', name: 'source' };
 const TARGET: QueueKey = { ns: 'plain', name: 'target' };

@@ -14,8 +14,8 @@ import { bodyTexts, newElements } from '../support/elements.ts';
 import { freePort } from '../support/free-port.ts';
 import { type RedisServer, startRedis } from '../support/redis-servers.ts';
 import { Folder } from '../system/program.ts';
+import { passTo } from './fake-time.ts';
 import { redisEngine } from './redis.ts';
-import { passTo } from './redis-time.ts';
 
 const NAMESPACES = [plain('plain')];
 const POP = { group: '', count: 10, leaseMs: null };

@@ -10,8 +10,8 @@ import { bodyText, newElement, newElements } from '../support/elements.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { purge, rollback, settle } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { passGently } from './fake-time.ts';
 import { freshPrefix, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
-import { passGently } from './redis-time.ts';
 
 const QUEUE: QueueKey = { ns: 'plain', name: 'kept' };
 const NAMESPACES = [

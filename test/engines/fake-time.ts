@@ -1,27 +1,18 @@
 import type { Engine } from '../../src/engine/engine.ts';
-import { QuaysideError } from '../../src/model/errors.ts';
 import type { FakeClock } from '../support/clock.ts';
 
 /** The service's promise: every call settles within this time, ms. */
 export const ANSWERED_MS = 5_000;
 
-/** Returns the code with which a call was rejected; 'done' if it succeeded. */
-export async function refusalOf(call: Promise<unknown>): Promise<string> {
-  try {
-    await call;
-    return 'done';
-  } catch (error) {
-    return error instanceof QuaysideError ? error.code : String(error);
-  }
-}
-
 const ALLOWED = ['storage-unavailable', 'outcome-unknown'];
 
-/**
- * Lets {@link ANSWERED_MS} pass. Returns the outcomes that are wrong: other errors, and calls that have not settled.
- */
-export async function inTime(clock: FakeClock, calls: readonly Promise<string>[]): Promise<string[]> {
-  for (let passed = 0; passed < ANSWERED_MS; passed += 100) {
+/** Lets `lengthMs` pass. Returns the outcomes that are wrong: successes, other errors, calls that have not settled. */
+export async function inTime(
+  clock: FakeClock,
+  calls: readonly Promise<string>[],
+  lengthMs = ANSWERED_MS,
+): Promise<string[]> {
+  for (let passed = 0; passed < lengthMs; passed += 100) {
     await turns();
     clock.advance(100);
   }
