@@ -154,7 +154,7 @@ describe('A single Redis server that lost its replica', () => {
       }
     };
     await pass(8);
-    await assert.rejects(insert(), { code: 'outcome-unknown', message: /connect one, or set wait to 0/ });
+    await assert.rejects(insert(), { code: 'outcome-unknown', message: /connect more, or set a lower wait/ });
     await pass(2);
     await until(async () => (await codeOf(insert())) === 'done');
     assert.deepEqual(logged, ['Redis has no replica any more: changes are acknowledged without one.']);
