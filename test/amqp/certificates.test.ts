@@ -226,7 +226,7 @@ describe('A TLS connection that its client closes', () => {
       await once(client.socket, 'finish');
       // After this handshake, the server has also processed the end of the first connection.
       const next = await connect();
-      authenticator.letIn();
+      authenticator.acceptLogins();
       await client.until(KIND.disposition);
       assert.equal((await node.sizes('q')).ready, 1);
       // The server closes its side without a timeout: the test never advances its clock.

@@ -281,7 +281,7 @@ describe('An AMQP connection', () => {
   });
 
   it('stops reading while too many bytes are in flight to the engine', async () => {
-    const { asked, letGo } = node.holdInserts();
+    const { asked, release } = node.holdInserts();
     const client = await node.rawClient(...SENDING);
     await client.until(KIND.flow);
     const large = dataSection(Buffer.alloc(100_000));
@@ -292,7 +292,7 @@ describe('An AMQP connection', () => {
     await until(() => node.server.counts.sessions === 1);
     const { receivedBytes } = node.server.counts;
     assert.ok(receivedBytes < 9_000_000, `${receivedBytes}`);
-    letGo();
+    release();
     while ((await node.sizes('q')).ready < 100);
   });
 

@@ -54,7 +54,7 @@ describe('rhea’s client', () => {
       node.clock.advance(ms);
       t.mock.timers.tick(ms);
     };
-    const { letGo } = node.holdInserts();
+    const { release } = node.holdInserts();
     const sender = await client.sender('N/a');
     await sender.sendable();
     // More bytes than a client may have in flight to the engine.
@@ -62,7 +62,7 @@ describe('rhea’s client', () => {
     await until(() => node.server.counts.receivedBytes > 5_000_000);
     for (let i = 0; i < 10; i++) pass(idleTimeoutMs / 2);
     assert.equal(client.connection.is_open(), true);
-    letGo();
+    release();
     for (const { kind } of await Promise.all(sending)) assert.equal(kind, 'accepted');
     (client.connection as unknown as { _write_frame(): void })._write_frame = () => {};
     for (let i = 0; i < 4; i++) pass(idleTimeoutMs / 2);

@@ -37,7 +37,7 @@ describe('a message that a client sends', () => {
   };
 
   it('is accepted only once the engine has stored it', async () => {
-    const { asked, letGo } = node.holdInserts();
+    const { asked, release } = node.holdInserts();
     let isAnswered = false;
     const sending = sender.send({ body: 'x' }).then((outcome) => {
       isAnswered = true;
@@ -46,7 +46,7 @@ describe('a message that a client sends', () => {
     await asked;
     for (let i = 0; i < 50; i++) await new Promise(setImmediate);
     assert.equal(isAnswered, false);
-    letGo();
+    release();
     assert.equal((await sending).kind, 'accepted');
   });
 
@@ -166,13 +166,13 @@ describe('a message that a client sends', () => {
   });
 
   it('is answered although its client has half-closed the connection after sending it', async () => {
-    const { asked, letGo } = node.holdInserts();
+    const { asked, release } = node.holdInserts();
     const message = transfer(dataSection('x'));
     const raw = await node.rawClient(begin(), attachSender({ address: 'N/a' }), message);
     raw.socket.end();
     await asked;
     await until(() => node.server.describeSessions().length === 1);
-    letGo();
+    release();
     await raw.until(KIND.disposition);
     assert.deepEqual(await raw.rest(), []);
   });

@@ -102,12 +102,12 @@ describe('the unsettled capacity of a session', () => {
     const fields = { rcv_settle_mode: 1, autosettle: false };
     const first = await client.sender('N/few', fields);
     await first.send({ body: 'x' });
-    const { asked, letGo } = node.holdInserts();
+    const { asked, release } = node.holdInserts();
     const second = await client.sender('N/few', fields);
     const sending = second.send({ body: 'y' });
     await asked;
     await second.close();
-    letGo();
+    release();
     assert.equal((await sending).kind, 'accepted');
     await first.close();
     await sendAll();

@@ -74,7 +74,7 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
       assert.deepEqual(
         new Set(await settledOf(late)),
         new Set([true]),
-        'no time passed and all were refused',
+        'all calls were rejected immediately',
       );
 
       await back();
@@ -120,9 +120,9 @@ describe('A PostgreSQL server whose notifications arrive before its definitions 
     const proxy = await TcpProxy.start(server.port);
     const clock = new FakeClock();
     const schema = freshSchema();
-    const said: string[] = [];
+    const messages: string[] = [];
     const note = (fields: object, message: string): void => {
-      said.push(`${'role' in fields ? fields.role : ''} ${message}`);
+      messages.push(`${'role' in fields ? fields.role : ''} ${message}`);
     };
     const engine = await openNode(server, {
       schema,
@@ -144,7 +144,7 @@ describe('A PostgreSQL server whose notifications arrive before its definitions 
       while (isHeld) await proxy.catch(/quayside second/, 'deaf');
     })();
     await endSessions(server, 'second');
-    await until(() => said.includes('second PostgreSQL is unavailable'));
+    await until(() => messages.includes('second PostgreSQL is unavailable'));
     clock.advance(ANSWERED_MS / 2);
     await runSql(
       server,

@@ -21,7 +21,7 @@ function engineFor(url: string, settings: Record<string, unknown> = {}, logged: 
     clock: systemClock,
     dedupWindowMs: 1000,
     settings,
-    log: { info: (...said) => logged.push(said), warn: (...said) => logged.push(said) },
+    log: { info: (...record) => logged.push(record), warn: (...record) => logged.push(record) },
   });
 }
 
@@ -29,7 +29,7 @@ function engineFor(url: string, settings: Record<string, unknown> = {}, logged: 
  * Returns the message with which the engine's start is rejected, or 'started'. Asserts that neither error nor log has
  * the password.
  */
-async function refusal(url: string, settings?: Record<string, unknown>): Promise<string> {
+async function startError(url: string, settings?: Record<string, unknown>): Promise<string> {
   const logged: unknown[] = [];
   let engine: Engine | null = null;
   try {
@@ -83,12 +83,12 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
   ];
   for (const [what, url, settings, message] of wrong) {
     it(`are rejected if they contain ${what}; the message names it and hides the password`, async () => {
-      assert.match(await refusal(url, settings), message);
+      assert.match(await startError(url, settings), message);
     });
   }
 
   it('are in the error if the server does not answer, without the password', async () => {
-    const nobody = await refusal(`postgres://u:${PASSWORD}@127.0.0.1:1/d`);
+    const nobody = await startError(`postgres://u:${PASSWORD}@127.0.0.1:1/d`);
     assert.match(
       nobody,
       /postgres:\/\/\*\*\*@127\.0\.0\.1:1\/d: connect ECONNREFUSED.*; check that the server is running/,
@@ -98,7 +98,7 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
   it('cause an error about the password if it is wrong', async () => {
     const { port } = await sharedServer();
     assert.match(
-      await refusal(`postgres://postgres:${PASSWORD}@127.0.0.1:${port}/postgres`),
+      await startError(`postgres://postgres:${PASSWORD}@127.0.0.1:${port}/postgres`),
       /password authentication/,
     );
   });
@@ -106,7 +106,7 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
   it('are rejected if the encoding of the database cannot represent all characters', async () => {
     const server = await sharedServer();
     await runSql(server, `CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0`);
-    assert.match(await refusal(server.url().replace(/postgres$/, 'latin')), /encoding LATIN1/);
+    assert.match(await startError(server.url().replace(/postgres$/, 'latin')), /encoding LATIN1/);
   });
 
   it('need the right to create the schema only if it does not exist', async () => {
@@ -114,9 +114,9 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     const schema = freshSchema();
     await runSql(server, `CREATE ROLE worker LOGIN PASSWORD '${PASSWORD}'`);
     const url = `postgres://worker:${PASSWORD}@127.0.0.1:${server.port}/postgres?schema=${schema}`;
-    assert.match(await refusal(url), /may not create the schema .*; grant CREATE/);
+    assert.match(await startError(url), /may not create the schema .*; grant CREATE/);
     await runSql(server, `CREATE SCHEMA ${schema} AUTHORIZATION worker`);
-    assert.equal(await refusal(url), 'started');
+    assert.equal(await startError(url), 'started');
     await runSql(server, `DROP SCHEMA ${schema} CASCADE; DROP ROLE worker`);
   });
 
@@ -127,14 +127,14 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     const url = `postgres://guest:${PASSWORD}@127.0.0.1:${server.port}/postgres?schema=${schema}`;
     const grant = `GRANT USAGE ON SCHEMA ${schema} TO guest`;
     const revoke = `REVOKE USAGE ON SCHEMA ${schema} FROM guest`;
-    assert.match(await refusal(url), /may not create tables in the schema .*; make them the owner/);
+    assert.match(await startError(url), /may not create tables in the schema .*; make them the owner/);
     await runSql(server, grant);
-    assert.match(await refusal(url), /may not create tables in the schema .*; make them the owner/);
+    assert.match(await startError(url), /may not create tables in the schema .*; make them the owner/);
     const separator = server.url().includes('?') ? '&' : '?';
-    assert.equal(await refusal(`${server.url()}${separator}schema=${schema}`), 'started');
-    assert.match(await refusal(url), /may not use the tables of the schema .*; make them the owner/);
+    assert.equal(await startError(`${server.url()}${separator}schema=${schema}`), 'started');
+    assert.match(await startError(url), /may not use the tables of the schema .*; make them the owner/);
     await runSql(server, revoke);
-    assert.match(await refusal(url), /may not use the tables of the schema .*; make them the owner/);
+    assert.match(await startError(url), /may not use the tables of the schema .*; make them the owner/);
     await runSql(server, `DROP SCHEMA ${schema} CASCADE; DROP ROLE guest`);
   });
 
@@ -142,7 +142,7 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     const server = await sharedServer();
     const schema = freshSchema();
     const url = server.url().replace('127.0.0.1:', 'localhost:1,127.0.0.1:');
-    assert.equal(await refusal(url, { schema }), 'started');
+    assert.equal(await startError(url, { schema }), 'started');
     await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
   });
 
@@ -152,7 +152,7 @@ describe('The URL and the settings of a PostgreSQL engine', () => {
     const password = encodeURIComponent(server.password);
     const url = `postgres://postgres:${password}@/postgres?host=${server.folder}&port=${server.port}`;
     assert.equal(
-      await refusal(`${url}&schema=${schema}&synchronousCommit=off`, { schema: undefined }),
+      await startError(`${url}&schema=${schema}&synchronousCommit=off`, { schema: undefined }),
       'started',
     );
     const made = await runSql(server, `SELECT 1 FROM pg_namespace WHERE nspname = '${schema}'`);
@@ -186,27 +186,27 @@ describe('PostgreSQL over TLS', () => {
 
   it('is used if the certificate is valid for the host name', async () => {
     const right = url(`?sslmode=verify-full&sslrootcert=${folder}/ca.crt`).replace('127.0.0.1', 'localhost');
-    assert.equal(await refusal(right), 'started');
+    assert.equal(await startError(right), 'started');
   });
 
   it('is rejected if the certificate is for another name or by an unknown authority', async () => {
     const other = url(`?sslmode=verify-full&sslrootcert=${folder}/ca.crt`);
-    assert.match(await refusal(other), /IP: 127\.0\.0\.1|does not match/);
+    assert.match(await startError(other), /IP: 127\.0\.0\.1|does not match/);
     assert.match(
-      await refusal(url('?sslmode=verify-full').replace('127.0.0.1', 'localhost')),
+      await startError(url('?sslmode=verify-full').replace('127.0.0.1', 'localhost')),
       /certificate[^;]*; name the authority's PEM file by sslrootcert=FILE in the URL, or install the authority on this system$/,
     );
   });
 
   it('does not check the name with verify-ca, and checks nothing with require', async () => {
-    assert.equal(await refusal(url(`?sslmode=verify-ca&sslrootcert=${folder}/ca.crt`)), 'started');
-    assert.equal(await refusal(url('?sslmode=require')), 'started');
+    assert.equal(await startError(url(`?sslmode=verify-ca&sslrootcert=${folder}/ca.crt`)), 'started');
+    assert.equal(await startError(url('?sslmode=require')), 'started');
   });
 
   it('is required by sslmode=require even if the server does not support it', async () => {
     const plain = await sharedServer();
     assert.match(
-      await refusal(plain.url({ parameters: '?sslmode=require' })),
+      await startError(plain.url({ parameters: '?sslmode=require' })),
       /does not support SSL.*; if this port does not use TLS, write sslmode=disable in the URL$/,
     );
   });

@@ -218,7 +218,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () 
       while ((await pop(1000)) > 0);
       await engine.definitions.list('queue');
     }
-    assert.equal((await engine.storage.counts(QUEUE)).ready, 0, 'it is not committed yet');
+    assert.equal((await engine.storage.counts(QUEUE)).ready, 0, 'the insert is not committed yet');
     await gate.query(`SELECT pg_advisory_unlock(${COMMIT_LOCK})`);
     await stored;
     assert.equal(await pop(1), 1);

@@ -18,7 +18,7 @@ export async function inTime(
   }
   await turns();
   const settled = await settledOf(calls);
-  const outcomes = await Promise.all(calls.map((call, i) => (settled[i] ? call : 'no answer in time')));
+  const outcomes = await Promise.all(calls.map((call, i) => (settled[i] ? call : 'not settled in time')));
   return outcomes.filter((outcome) => !ALLOWED.includes(outcome));
 }
 

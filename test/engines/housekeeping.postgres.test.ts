@@ -136,7 +136,7 @@ describe('Housekeeping of the PostgreSQL engine', () => {
     const { nextAt } = await engine.storage.sweep();
     const left = await numberOf('SELECT count(*) AS n FROM delivery');
     assert.ok(left < size && left >= size - 9, `${size - left} MiB in one statement`);
-    assert.notEqual(nextAt, null, 'more is left, although nothing else is due');
+    assert.notEqual(nextAt, null, 'more elements are past their retention');
     for (let sweeps = 0; sweeps < 4; sweeps++) await engine.storage.sweep();
     assert.equal(await numberOf('SELECT count(*) AS n FROM delivery'), 0);
   });
@@ -157,7 +157,7 @@ describe('Housekeeping of the PostgreSQL engine', () => {
     assert.equal(
       await numberOf('SELECT count(*) AS n FROM delivery WHERE reason IS NULL'),
       2500,
-      'theirs are left',
+      'elements of the other namespace remain',
     );
   });
 
@@ -189,10 +189,10 @@ describe('Housekeeping of the PostgreSQL engine', () => {
     });
     do {
       const { rows } = await other.query('SELECT FROM pg_locks WHERE NOT granted');
-      assert.equal(rows.length, 0, 'it does not wait for the lock');
+      assert.equal(rows.length, 0, 'the sweep does not wait for the lock');
     } while (!isSwept);
     const { nextAt } = await sweep;
-    assert.ok(nextAt !== null && nextAt - now <= 50, 'it is worth looking again soon');
+    assert.ok(nextAt !== null && nextAt - now <= 50, 'the next sweep is due soon');
     assert.equal(await numberOf('SELECT count(*) AS n FROM delivery WHERE reason IS NULL'), 2);
     await other.query('COMMIT');
     await until(async () => {

@@ -207,16 +207,16 @@ describe('PostgreSQL with several nodes', () => {
 
   it('delivers signals and changes of definitions to the other node', async () => {
     const [a, b] = nodes;
-    const heard: JsonValue[] = [];
+    const received: JsonValue[] = [];
     const changed: (string | null)[] = [];
     const stops = [
-      b.signaller.subscribe('topic', (message) => heard.push(message)),
+      b.signaller.subscribe('topic', (message) => received.push(message)),
       b.definitions.watch(({ key }) => changed.push(key)),
     ];
     a.signaller.publish('topic', { from: 'a' });
     await a.definitions.put('exchange', 'e1', { some: 'value' }, null);
-    await until(() => heard.length > 0 && changed.includes('e1'));
-    assert.deepEqual(heard, [{ from: 'a' }]);
+    await until(() => received.length > 0 && changed.includes('e1'));
+    assert.deepEqual(received, [{ from: 'a' }]);
     for (const stop of stops) stop();
   });
 
@@ -240,28 +240,28 @@ describe('PostgreSQL with several nodes', () => {
 
   it('sends equal signals of a batch once, and delivers all different ones', async () => {
     const [a, b] = nodes;
-    const heard = new Map<string, number>();
+    const received = new Map<string, number>();
     const stop = b.signaller.subscribe('many', (message) => {
-      heard.set(String(message), (heard.get(String(message)) ?? 0) + 1);
+      received.set(String(message), (received.get(String(message)) ?? 0) + 1);
     });
     for (let index = 0; index < 2000; index++)
       a.signaller.publish('many', `${index % 1000} ${'x'.repeat(50)}`);
-    await until(() => heard.size === 1000);
-    assert.ok([...heard.values()].every((times) => times === 1));
+    await until(() => received.size === 1000);
+    assert.ok([...received.values()].every((times) => times === 1));
     stop();
   });
 
   it('listens again after its listener session was ended, and reports that changes may have been missed', async () => {
     const [a, b] = nodes;
     const { cache, read } = followDefinitions(b.definitions);
-    const heard: JsonValue[] = [];
-    const stops = [() => cache.stop(), b.signaller.subscribe('after', (message) => heard.push(message))];
+    const received: JsonValue[] = [];
+    const stops = [() => cache.stop(), b.signaller.subscribe('after', (message) => received.push(message))];
     await endSessions(server, 'listener');
     await a.definitions.put('queue', 'missed', { paused: true }, 'any');
     await until(() => read.includes('missed'));
     await until(() => {
       a.signaller.publish('after', 'again');
-      return heard.length > 0;
+      return received.length > 0;
     });
     for (const stop of stops) stop();
   });

@@ -198,7 +198,7 @@ describe('A call on PostgreSQL that runs concurrently with another node', () => 
     await other.query('DROP TRIGGER sleeping ON delivery');
     assert.deepEqual(codes, ['storage-unavailable', 'done', 'done']);
     const { rows } = await other.query('SELECT last_value::int AS times FROM slept');
-    assert.deepEqual(rows, [{ times: 1 }], 'it is not repeated, while which the others would wait');
+    assert.deepEqual(rows, [{ times: 1 }], 'the slow call is not repeated, as others would wait for it');
     assert.equal((await engine.storage.counts(own)).ready, 2);
   });
 

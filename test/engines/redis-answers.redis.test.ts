@@ -57,7 +57,7 @@ describe('A call of Redis whose reply was lost', () => {
     await caught;
     proxy.state = 'dark';
     assert.equal(await passTo(clock, popped), 'outcome-unknown');
-    assert.equal((await near.storage.counts(QUEUE)).ready, 0, 'the pop was done');
+    assert.equal((await near.storage.counts(QUEUE)).ready, 0, 'the pop was applied');
   }
 
   async function connectAgain(): Promise<void> {
@@ -222,7 +222,7 @@ describe('A call of Redis whose reply was lost', () => {
       assert.deepEqual(bodyTexts(after.deliveries.slice(-1)), ['h']);
       assert.equal((await near.storage.counts(QUEUE)).reserved, leaseMs === null ? 0 : 3);
       if (leaseMs === null) {
-        const message = 'three elements less and one more, and what the server keeps for the other node';
+        const message = 'three elements fewer, one more, and the record of the other node';
         assert.equal(fields(), fieldsBefore - 3 + 1 + 1, message);
         return;
       }
@@ -252,7 +252,7 @@ describe('A call of Redis whose reply was lost', () => {
       await commit(near.storage, QUEUE, [ref]);
     });
     assert.deepEqual(bodyTexts(deliveries), ['b']);
-    assert.ok((nextDueAt ?? Number.POSITIVE_INFINITY) <= near.storage.now(), 'worth asking again at once');
+    assert.ok((nextDueAt ?? Number.POSITIVE_INFINITY) <= near.storage.now(), 'another take is due now');
     const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
     assert.deepEqual(await commit(far.storage, QUEUE, refs), ['done']);
   });
@@ -302,7 +302,7 @@ describe('A call that never reached Redis', () => {
     const burying = stopped(dying, own);
     const fields = (): number =>
       Number(redisCli('-p', String(server.port), 'HLEN', new Keys(prefix).queue(QUEUE).hash));
-    assert.equal(fields(), 4, 'tag, number, the element that was popped, one answer');
+    assert.equal(fields(), 4, 'tag, number, the popped element, one reply');
     clock.advance(61_000);
     await other.storage.sweep();
     assert.equal(fields(), 2, 'tag, number');

@@ -75,7 +75,11 @@ for (const variant of ['simple', 'list'] as const) {
         }
         const late = callsOn(engine, used).map(codeOf);
         await turns();
-        assert.deepEqual(new Set(await settledOf(late)), new Set([true]), 'no time passed, all were refused');
+        assert.deepEqual(
+          new Set(await settledOf(late)),
+          new Set([true]),
+          'all calls were rejected immediately',
+        );
 
         await back();
         // A frozen server executes requests it received when it resumes: those calls failed with `outcome-unknown`.
@@ -165,8 +169,8 @@ describe('A Redis server that starts to evict keys', () => {
   it('is not used, with the reason in errors and log, until it stops evicting', async () => {
     const server = await startRedis();
     const clock = new FakeClock();
-    const said: string[] = [];
-    const log = { info: () => {}, warn: (fields: object) => said.push(JSON.stringify(fields)) };
+    const logged: string[] = [];
+    const log = { info: () => {}, warn: (fields: object) => logged.push(JSON.stringify(fields)) };
     const engine = redisEngine({
       url: server.url,
       namespaces: NAMESPACES,
@@ -185,7 +189,7 @@ describe('A Redis server that starts to evict keys', () => {
         message: /maxmemory-policy is volatile-ttl/,
       }),
     );
-    assert.match(said.join(), /maxmemory-policy is volatile-ttl/);
+    assert.match(logged.join(), /maxmemory-policy is volatile-ttl/);
     clock.advance(ANSWERED_MS);
     await assert.rejects(engine.storage.insert(queue, newElements('a')), {
       message: /^The store is not reachable now: .*maxmemory-policy is volatile-ttl/,
@@ -201,8 +205,8 @@ describe('A Redis server whose channels work before its keys can be read', () =>
   it('causes no missed definition: those changed in the gap are read later', async () => {
     const server = await startRedis();
     const clock = new FakeClock();
-    const said: string[] = [];
-    const log = { info: () => {}, warn: (_: object, message: string) => said.push(message) };
+    const logged: string[] = [];
+    const log = { info: () => {}, warn: (_: object, message: string) => logged.push(message) };
     const prefix = freshPrefix();
     const engine = redisEngine({
       url: server.url,
@@ -220,7 +224,7 @@ describe('A Redis server whose channels work before its keys can be read', () =>
 
     // Connections for calls reject a server that evicts; the subscriber connection does not check it.
     cli('CONFIG', 'SET', 'maxmemory-policy', 'volatile-ttl');
-    await passUntil(clock, () => loggedOf(said, /cannot be reached/));
+    await passUntil(clock, () => loggedOf(logged, /cannot be reached/));
     clock.advance(ANSWERED_MS);
     cli('HSET', new Keys(prefix).definitions('queue'), 'missed', 'v1 true');
     cli('CLIENT', 'KILL', 'TYPE', 'pubsub');
@@ -241,41 +245,41 @@ describe('The log of a node whose Redis is unavailable', () => {
     const master = await startRedis();
     const cli = (...command: string[]): string => redisCli('-p', String(server.port), ...command);
     cli('ACL', 'SETUSER', 'node', 'on', '>old', '~*', '&*', '+@all');
-    const said: string[] = [];
+    const logged: string[] = [];
     const listeners = new Set<() => void>();
     const BACK = /can be reached again/;
     const note = (fields: object, text: string): void => {
-      said.push('reason' in fields ? `${fields.reason}` : text);
+      logged.push('reason' in fields ? `${fields.reason}` : text);
       for (const listener of listeners) listener();
     };
-    const saying = (pattern: RegExp): Promise<void> => {
+    const untilLogged = (pattern: RegExp): Promise<void> => {
       const { promise, resolve } = Promise.withResolvers<void>();
-      listeners.add(() => said.some((text) => pattern.test(text)) && resolve());
+      listeners.add(() => logged.some((text) => pattern.test(text)) && resolve());
       return promise;
     };
     const log = { info: note, warn: note };
     const url = `redis://node:old@127.0.0.1:${server.port}`;
     const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock, log });
     await engine.start();
-    said.splice(0);
+    logged.splice(0);
 
     cli('ACL', 'SETUSER', 'node', 'resetpass', '>new');
-    const refused = saying(/WRONGPASS/);
+    const rejected = untilLogged(/WRONGPASS/);
     cli('CLIENT', 'KILL', 'USER', 'node');
-    await refused;
-    const back = saying(BACK);
+    await rejected;
+    const back = untilLogged(BACK);
     cli('ACL', 'SETUSER', 'node', '>old');
     await back;
-    const before = said.splice(0);
-    const isReplica = saying(/^it is a replica; name its master/);
+    const before = logged.splice(0);
+    const isReplica = untilLogged(/^it is a replica; name its master/);
     cli('REPLICAOF', '127.0.0.1', String(master.port));
     cli('CLIENT', 'KILL', 'USER', 'node');
     await isReplica;
-    const backAgain = saying(BACK);
+    const backAgain = untilLogged(BACK);
     cli('REPLICAOF', 'NO', 'ONE');
     await backAgain;
     await engine.stop();
-    for (const each of [before, said]) assert.equal(new Set(each).size, each.length, each.join('\n'));
+    for (const each of [before, logged]) assert.equal(new Set(each).size, each.length, each.join('\n'));
     await Promise.all([server.stop(), master.stop()]);
   });
 });

@@ -106,7 +106,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await reply('settle', [entryFor('jobs/dead', 1)]);
     stub.take('apply');
     clock.advance(ANSWERED_MS);
-    assert.deepEqual(await moving, ['done'], 'what the source did cannot be undone');
+    assert.deepEqual(await moving, ['done'], 'the source has finished the element, which cannot be undone');
     await turns();
     clock.advance(1_000);
     await turns();
@@ -349,7 +349,7 @@ describe('Batches of the Redis engine on a cluster', () => {
     await turns();
     const next = storage.insert(HERE, newElements('c'));
     await turns();
-    assert.deepEqual(stub.sent, [], 'what is called now waits for the batch before it');
+    assert.deepEqual(stub.sent, [], 'a new call waits for the batch in flight');
     slow.reply();
     await turns();
     const { number } = stub.sent[0] ?? assert.fail();

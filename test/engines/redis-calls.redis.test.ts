@@ -101,17 +101,17 @@ describe('A Redis engine on a bad network', () => {
 
   it('publishes the signal of an insert with each attempt, so that it is not lost with a connection', async () => {
     const queue = await used();
-    const said: string[] = [];
-    const signal = { topic: 'tries', messageFor: (count: number) => said.push(`${count}`) };
-    const heardTwice = Promise.withResolvers<void>();
+    const messages: string[] = [];
+    const signal = { topic: 'tries', messageFor: (count: number) => messages.push(`${count}`) };
+    const receivedTwice = Promise.withResolvers<void>();
     let times = 0;
     await listening(near, far, 'tries', () => {
       times += 1;
-      if (times === 2) heardTwice.resolve();
+      if (times === 2) receivedTwice.resolve();
     });
     await withAnswerLost(() => far.storage.insert(queue, newElements('x'), { signal }));
-    await heardTwice.promise;
-    assert.deepEqual(said, ['1'], 'the same message twice');
+    await receivedTwice.promise;
+    assert.deepEqual(messages, ['1'], 'both attempts publish the same message');
   });
 
   it('pops once although the reply was lost, and returns the popped elements', async () => {
@@ -197,7 +197,7 @@ describe('A Redis engine on a bad network', () => {
     await caught;
     proxy.state = 'dark';
     await assert.rejects(popped, isCode('outcome-unknown'));
-    assert.equal((await near.storage.counts(queue)).ready, 0, 'the pop was done');
+    assert.equal((await near.storage.counts(queue)).ready, 0, 'the pop was applied');
     proxy.state = 'open';
     proxy.reset();
     await until(async () => (await near.storage.counts(queue)).ready === 2);
@@ -304,8 +304,8 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     cli('CONFIG', 'RESETSTAT');
     proxy.reset();
     await put;
-    const [, refused] = /cmdstat_fcall:.*rejected_calls=(\d+)/.exec(cli('INFO', 'commandstats')) ?? [];
-    assert.ok(Number(refused) > 1 && Number(refused) < 100, `${refused} times`);
+    const [, rejected] = /cmdstat_fcall:.*rejected_calls=(\d+)/.exec(cli('INFO', 'commandstats')) ?? [];
+    assert.ok(Number(rejected) > 1 && Number(rejected) < 100, `${rejected} times`);
     await engine.stop();
     await proxy.stop();
     await server.stop();
@@ -364,19 +364,19 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     ];
     for (const { options, level, words } of rows) {
       const server = await startRedis(...options);
-      const said: [string, string][] = [];
+      const messages: [string, string][] = [];
       const log = {
-        info: (_: object, message: string) => said.push(['info', message]),
-        warn: (_: object, message: string) => said.push(['warn', message]),
+        info: (_: object, message: string) => messages.push(['info', message]),
+        warn: (_: object, message: string) => messages.push(['warn', message]),
       };
       const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null, log });
       await engine.start();
       assert.deepEqual(
-        said.map(([at]) => at),
+        messages.map(([at]) => at),
         [level],
       );
-      assert.match(said[0]?.[1] ?? '', words);
-      assert.match(said[0]?.[1] ?? '', /a failover may lose the last of them/);
+      assert.match(messages[0]?.[1] ?? '', words);
+      assert.match(messages[0]?.[1] ?? '', /a failover may lose the last of them/);
       await engine.stop();
       await server.stop();
     }
@@ -401,9 +401,9 @@ describe('A Redis engine whose server is full or unsuitable', () => {
   it('reveals no password in errors or log, whether it is wrong or the connection is lost', async () => {
     const secret = 'p@ss/w%rd';
     const server = await startRedis('--requirepass', secret);
-    const said: string[] = [];
+    const messages: string[] = [];
     const note = (fields: object, message: string): void => {
-      said.push(
+      messages.push(
         JSON.stringify(fields, (_, value) => (value instanceof Error ? value.message : value)),
         message,
       );
@@ -413,16 +413,16 @@ describe('A Redis engine whose server is full or unsuitable', () => {
       `redis://:${encodeURIComponent(password)}@127.0.0.1:${server.port}`;
     const wrong = redisEngine({ url: at('wr0ng-secret'), namespaces: NAMESPACES, clock: null, log });
     await assert.rejects(wrong.start(), (error: Error) => {
-      said.push(error.message);
+      messages.push(error.message);
       return error.message.includes('WRONGPASS');
     });
     const right = redisEngine({ url: at(secret), namespaces: NAMESPACES, clock: null, log });
     await right.start();
     await server.stop();
-    await until(async () => said.some((text) => text.includes('cannot be reached')));
+    await until(async () => messages.some((text) => text.includes('cannot be reached')));
     await right.stop();
     for (const word of [secret, encodeURIComponent(secret), 'wr0ng-secret']) {
-      assert.ok(!said.join('\n').includes(word));
+      assert.ok(!messages.join('\n').includes(word));
     }
   });
 });
@@ -434,7 +434,7 @@ function isCode(code: string): (error: unknown) => boolean {
 async function until(holds: () => Promise<boolean>): Promise<void> {
   const end = performance.now() + 60_000;
   while (!(await holds().catch(() => false))) {
-    assert.ok(performance.now() < end, 'waited a minute in vain');
+    assert.ok(performance.now() < end, 'the condition did not hold for a minute');
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }

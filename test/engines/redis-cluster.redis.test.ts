@@ -190,12 +190,12 @@ describe('The Redis engine on a cluster', () => {
     let inserting: Promise<unknown> | null = null;
     await moveSlot(slotOf(hash), async (from, to) => {
       if (inserting !== null) return;
-      const refusals = (): string => cli(from, 'INFO', 'errorstats');
+      const tryAgainErrors = (): string => cli(from, 'INFO', 'errorstats');
       cli(from, 'CONFIG', 'RESETSTAT');
       // Only one of the queue's two keys: the server replies TRYAGAIN until the other one has followed.
       cli(from, 'MIGRATE', '127.0.0.1', String(to), hash, '0', '5000');
       inserting = engine.storage.insert(moving, newElements('y'));
-      await until(() => /errorstat_TRYAGAIN:count=([2-9]|\d\d)/.test(refusals()));
+      await until(() => /errorstat_TRYAGAIN:count=([2-9]|\d\d)/.test(tryAgainErrors()));
     });
     await inserting;
     const [again] = (await engine.storage.take(held, POP)).deliveries;

@@ -171,7 +171,7 @@ it('No keys are left of forgotten queues, or of queues that were only taken from
     one.stats.add(named('used'), '', { put: 1 });
     await one.stats.flush();
     await one.storage.take(named('unknown'), POP);
-    assert.equal(keys().length, 3, 'of the used one its data, their order and its counters');
+    assert.equal(keys().length, 3, 'data, order and counters of the used queue');
     assert.deepEqual(await one.storage.queues('plain'), ['used']);
     await passHours(nodes, clock, 28);
     assert.deepEqual(keys(), []);
@@ -232,6 +232,6 @@ it('Counters that another node adds to a queue after it was dropped expire; thos
     await one.storage.insert(gone, newElements('b'));
     two.stats.add(gone, '', { put: 1 });
     await two.stats.flush();
-    assert.equal(left(gone), -1, 'the queue is there again');
+    assert.equal(left(gone), -1, 'the queue exists again');
   });
 });

@@ -104,7 +104,7 @@ describe('Large elements in Redis', () => {
           const i = asking[at] ?? 0;
           left[i] = (left[i] ?? 0) - deliveries.length;
           if (left[i] === 0) continue;
-          assert.equal(isCut, false, 'its own bound did not end it');
+          assert.equal(isCut, false, 'the take was not cut by its own limit');
           assert.ok((nextDueAt ?? Number.POSITIVE_INFINITY) <= now + 60_000);
         }
       }

@@ -52,7 +52,7 @@ for (const { name, url } of servers) {
       });
       const queue = freshQueue();
       const ref = { id: 'x', group: '', token: null };
-      const refused = [
+      const rejected = [
         storage.take(queue, { group: '', count: 1, leaseMs: 1000 }),
         commit(storage, queue, [ref]),
         rollback(storage, queue, [{ ...ref, delayMs: 0, countTry: true }]),
@@ -64,7 +64,7 @@ for (const { name, url } of servers) {
         storage.insert(queue, [newElement({ expiresAt: Date.now() + 60_000 })]),
         storage.take(queue, { group: '', count: 1, leaseMs: null, ids: ['x'] }),
       ];
-      for (const call of refused) {
+      for (const call of rejected) {
         await assert.rejects(
           call,
           (error) => error instanceof QuaysideError && error.code === 'not-supported',
@@ -286,7 +286,7 @@ for (const { name, url } of servers) {
       assert.ok(!(await storage.queues('plain')).includes(queue.name));
       const one = await storage.insert(queue, others.slice(0, 1));
       const many = await storage.insert(queue, others);
-      assert.deepEqual(many.slice(0, 1), one, 'what was stored since is a repeat');
+      assert.deepEqual(many.slice(0, 1), one, 'the key was stored after the drop, so this is a repeat');
       const repeats: number[] = [];
       const asked = await storage.insert(queue, newElements('c'), {
         request,
@@ -307,7 +307,7 @@ for (const { name, url } of servers) {
           storage.insert(queue, elements),
           storage.insert(queue, elements),
         ]);
-        assert.deepEqual(again, first, 'a repeat of what was stored since the drop');
+        assert.deepEqual(again, first, 'the key was stored after the drop, so this is a repeat');
         assert.deepEqual(await storage.insert(queue, elements), first);
         given.add(String(first));
         const [{ deliveries }, isDropped] = await Promise.all([pop(queue), storage.drop(queue)]);

@@ -101,11 +101,11 @@ describe('Several nodes on one Redis server', () => {
     const { hash, order } = new Keys(prefix).queue(QUEUE);
     const port = String((await standalone()).port);
     const count = (command: string, key: string): number => Number(redisCli('-p', port, command, key));
-    assert.equal(count('HLEN', hash), 5, 'tag, number, two elements, one answer');
+    assert.equal(count('HLEN', hash), 5, 'tag, number, two elements, one reply');
     clock.advance(61_000);
     await other.storage.sweep();
     assert.equal(count('HLEN', hash), 3, 'tag, number, one element');
-    assert.equal(count('ZCARD', order), 2, 'the element, and what keeps the key');
+    assert.equal(count('ZCARD', order), 2, 'the element, and the entry that keeps the key');
     assert.deepEqual(bodyTexts((await other.storage.take(QUEUE, POP)).deliveries), ['b']);
     await stop([dying, other]);
   });
@@ -126,7 +126,7 @@ describe('Several nodes on one Redis server', () => {
     await until(async () => (await codeOf(stopping.storage.insert(QUEUE, [element]))) === 'done');
     replica.freeze();
     await assert.rejects(stopping.storage.take(QUEUE, POP), { code: 'outcome-unknown' });
-    assert.equal((await other.storage.counts(QUEUE)).ready, 0, 'the pop was done');
+    assert.equal((await other.storage.counts(QUEUE)).ready, 0, 'the pop was applied');
     await stopping.stop();
     clock.advance(61_000);
     await other.storage.sweep();
@@ -194,20 +194,20 @@ describe('Several nodes on one Redis server', () => {
     const own = redisEngine({ url, namespaces: NAMESPACES, clock: null, prefix, settings });
     await own.start();
     const changes: string[] = [];
-    const tellings = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const notifications = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const unknown = { code: 'outcome-unknown' };
     own.definitions.watch(({ key }) => changes.push(`${key}, own`));
     other.definitions.watch(({ key }) => {
       changes.push(`${key}, other`);
-      tellings.shift()?.resolve();
+      notifications.shift()?.resolve();
     });
     for (const change of ['put', 'delete'] as const) {
-      const [telling] = tellings;
+      const [notified] = notifications;
       const { definitions } = own;
       const changed =
         change === 'put' ? definitions.put('queue', 'q', 1, null) : definitions.delete('queue', 'q', 'any');
       await assert.rejects(changed, unknown);
-      await telling?.promise;
+      await notified?.promise;
       assert.deepEqual(changes.splice(0).sort(), ['q, other', 'q, own'], change);
     }
     await stop([own, other]);

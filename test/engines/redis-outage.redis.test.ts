@@ -57,7 +57,7 @@ describe('A lease on Redis that expires', () => {
       );
       const [found] = swept ? await take(engine, LEASE_MS) : [];
       if (found !== undefined) return found;
-      assert.notEqual(await buried(engine), 1, 'it counted a try');
+      assert.notEqual(await buried(engine), 1, 'a try was counted');
       await delay(20);
     }
   };

@@ -63,7 +63,7 @@ describe('The queues cached by a PostgreSQL engine', () => {
       ['a', 'bcd', ''],
     ].map(([ns = '', name = '', group = '']) => names.subscription(names.queue({ ns, name }), group).idText);
     assert.equal(new Set(ids).size, ids.length);
-    for (const id of ids) assert.ok(BigInt(id) > 0n, 'ids are positive: negative ones stand for elements');
+    for (const id of ids) assert.ok(BigInt(id) > 0n, 'ids are positive: negative ones are used for elements');
   });
 });
 

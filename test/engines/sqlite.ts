@@ -157,7 +157,7 @@ async function closeSound(engine: Engine, clock: FakeClock): Promise<void> {
     brokeDown = error;
   });
   await engine.stop();
-  assert.equal(brokeDown, null, 'the engine broke down during the test');
+  assert.equal(brokeDown, null, 'the engine failed during the test');
   assert.equal(clock.pending, 0, 'a stopped engine leaves no timer');
 }
 

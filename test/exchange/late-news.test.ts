@@ -3,7 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import { patientSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
-import { engineWithoutNews } from '../support/engine-with.ts';
+import { engineWithoutNotifications } from '../support/engine-with.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
 type Opened = Awaited<ReturnType<typeof openEngine>>;
@@ -21,7 +21,7 @@ describe('a node without notifications of another node’s changes to exchanges'
     return { src: `src${made}`, a: `a${made}`, b: `b${made}`, id: `x${made}` };
   };
   const late = ({ engine, namespaces }: Opened): TestNamespace[] => {
-    const deaf = engineWithoutNews(engine);
+    const deaf = engineWithoutNotifications(engine);
     return namespaces.map((namespace) => ({ ...namespace, engine: deaf }));
   };
   /** All of them are stopped at the end, even if a test fails. */
@@ -169,7 +169,7 @@ describe('a node without notifications of another node’s changes to exchanges'
     await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`]));
     const shared = here.namespaces.map((namespace) => ({
       ...namespace,
-      engine: engineWithoutNews(namespace.engine),
+      engine: engineWithoutNotifications(namespace.engine),
     }));
     const configured = new Map([[id, declare(`M/${src}`, [`M/${b}`])]]);
     const later = await run(new ExchangeNode(shared, here.clock, sandbox, { configured }));

@@ -1,7 +1,7 @@
 import { Nodes, reached } from '../cluster/nodes.ts';
 import { drain } from '../support/drain.ts';
 import { History, type Operation } from '../support/history.ts';
-import { checkHistory, faultsOf, type Verdict, violationsOf } from '../support/history-check.ts';
+import { checkHistory, describeViolations, type Verdict, violationsOf } from '../support/history-check.ts';
 import { storiesOf } from '../support/history-story.ts';
 import { freshSeed, seededRandom } from '../support/random.ts';
 import { Gate, Load } from '../support/recorded-load.ts';
@@ -71,7 +71,7 @@ export async function runFault({ url, secondUrl, fault }: FaultPlan): Promise<Fa
     const verdict = checkHistory(history.operations, { fifo: true });
     return {
       verdict,
-      faults: [...left, ...faultsOf(verdict)],
+      faults: [...left, ...describeViolations(verdict)],
       summary: summaryOf(verdict, seed),
       stories: storiesOf(violationsOf(verdict), history.operations),
     };
@@ -101,7 +101,7 @@ function summaryOf(verdict: Verdict, seed: number): string {
     `acked=${inserts.ok} delivered=${deliveries}`,
     `lost=${verdict.lost.length} duplicated=${verdict.duplicated.length} changed=${verdict.unexpected.length}`,
     `early=${verdict.early.length} tries=${verdict.wrongTries.length} order=${verdict.outOfOrder.length}`,
-    `recovered=${verdict.recovered.length} eaten=${verdict.eaten.length} overtaken=${verdict.overtaken.length}`,
+    `recovered=${verdict.recovered.length} maybePopped=${verdict.maybePopped.length} overtaken=${verdict.overtaken.length}`,
     `refused=${inserts.fail}+${takes.fail}+${settles.fail}`,
     `unknown=${inserts.unknown}+${takes.unknown}+${settles.unknown} (insert+take+settle)`,
     `seed=${seed}`,

@@ -3,7 +3,7 @@ import { describe, it } from 'node:test';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest } from '../engines.ts';
 import { plain } from '../support/broker.ts';
-import { engineWithoutNews } from '../support/engine-with.ts';
+import { engineWithoutNotifications } from '../support/engine-with.ts';
 import { codeOf, TestExchange } from './exchange-fixture.ts';
 import { sharedHarness } from './harness.ts';
 
@@ -14,7 +14,7 @@ const LATE_NEWS: EngineUnderTest = {
   ...MEMORY_SQLITE,
   open: async (options) => {
     const opened = await MEMORY_SQLITE.open(options);
-    return { ...opened, engine: engineWithoutNews(opened.engine) };
+    return { ...opened, engine: engineWithoutNotifications(opened.engine) };
   },
 };
 

@@ -8,7 +8,7 @@ import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { betweenProcesses, plain } from '../support/broker.ts';
-import { engineWith, engineWithoutNews } from '../support/engine-with.ts';
+import { engineWith, engineWithoutNotifications } from '../support/engine-with.ts';
 import { rollback } from '../support/settle.ts';
 import { type Cut, DyingNode } from './dying-node.ts';
 import { OPERATOR, OperationNode } from './node.ts';
@@ -35,7 +35,7 @@ describe('A node that continues a bulk operation of another one', () => {
 
   async function startNodes(dies: number, cut: Cut, hasNews = true): Promise<void> {
     const shared = betweenProcesses(opened.engine);
-    const engine = hasNews ? shared : engineWithoutNews(shared);
+    const engine = hasNews ? shared : engineWithoutNotifications(shared);
     mortal = new DyingNode(dies, cut);
     survivor = await new OperationNode([{ policy, engine }], opened.clock, sandbox, 1).start();
     const view = mortal.view(engine);

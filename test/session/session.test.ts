@@ -584,7 +584,7 @@ function sessionSuite(driver: SessionDriver): void {
         await start({ beats: true });
         const client = await login('test', true);
         await client.send('a', 'first');
-        const { asked, letGo } = node.holdInserts();
+        const { asked, release } = node.holdInserts();
         const sent = Array.from({ length: 10 }, () => client.send('a', Buffer.alloc(1_000_000, 'x')));
         const { receivedBytes } = node.server.counts;
         await asked;
@@ -592,7 +592,7 @@ function sessionSuite(driver: SessionDriver): void {
         for (let i = 0; i < 100; i++) await new Promise(setImmediate);
         for (let i = 0; i < 10; i++) node.clock.advance(driver.silenceMs);
         assert.equal(node.server.counts.errors, 0);
-        letGo();
+        release();
         await Promise.all(sent);
         assert.equal((await node.sizes('a')).ready, 11);
         node.clock.advance(driver.silenceMs);

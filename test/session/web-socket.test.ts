@@ -410,7 +410,7 @@ describe('STOMP over WebSocket', () => {
     await Promise.all([once(socket, 'close'), socket.resume()]);
     // Once this is answered, the server has also read the close frame.
     await ask();
-    authenticator.letIn();
+    authenticator.acceptLogins();
     await until(() => node.server.counts.sessions === 1);
     assert.equal((await node.sizes('a')).ready, 1);
   });

@@ -331,7 +331,7 @@ describe('STOMP 1.2, after the login', () => {
 
     it('RECEIPT of a SEND is sent when the element is stored, and not before', async () => {
       const client = await node.client();
-      const { letGo: release } = node.holdInserts();
+      const { release } = node.holdInserts();
       client.send('SEND', { destination: '/q/N/slow', receipt: 'stored' }, 'x');
       client.send('BEGIN', { transaction: 't', receipt: 'begun' });
       const { headers } = await client.expect('RECEIPT');

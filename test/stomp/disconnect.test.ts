@@ -86,12 +86,12 @@ describe('a DISCONNECT after other frames', () => {
   });
 
   it('is answered with outcome-unknown if the engine takes too long to reply', async () => {
-    const { asked, letGo } = node.holdInserts();
+    const { asked, release } = node.holdInserts();
     client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
     await asked;
     node.clock.advance(FINISH_MS);
     const { command, headers } = await client.next();
-    letGo();
+    release();
     assert.deepEqual(
       [command, headers.get('message'), headers.get('receipt-id')],
       ['ERROR', 'outcome-unknown', 'last'],
@@ -104,14 +104,14 @@ describe('a DISCONNECT after other frames', () => {
     client.socket.pause();
     client.send('SUBSCRIBE', { destination: '/q/N/large', id: 's', ack: 'client' });
     await stalled(node, 1);
-    const { asked, letGo } = node.holdInserts();
+    const { asked, release } = node.holdInserts();
     const { frames } = node.server.counts;
     client.send('SEND', { destination: '/q/N/a', receipt: 'sent' }, 'x');
     client.write(goodbye());
     await asked;
     await until(() => node.server.counts.frames === frames + 2);
     node.clock.advance(FINISH_MS);
-    letGo();
+    release();
     await until(async () => (await node.sizes('a')).ready === 1);
     client.socket.resume();
     let frame = await client.next();
@@ -152,11 +152,11 @@ describe('a DISCONNECT after other frames', () => {
   });
 
   it('is confirmed if the server stops while the DISCONNECT waits for earlier frames', async () => {
-    const { asked, letGo } = node.holdInserts();
+    const { asked, release } = node.holdInserts();
     client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
     await asked;
     const stopped = node.server.stop();
-    letGo();
+    release();
     assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'last');
     await client.expectClose();
     await stopped;

@@ -105,7 +105,7 @@ describe('heart-beats', () => {
   });
 
   it('of a client are not required while the server does not read, but again afterwards', async () => {
-    const { letGo } = node.holdInserts();
+    const { release } = node.holdInserts();
     const client = await withBeats('10000,0');
     // More than a client may have in flight in the engine.
     for (let i = 0; i < 8; i++) client.send('SEND', { destination: '/q/N/a' }, Buffer.alloc(1_000_000, 'x'));
@@ -115,7 +115,7 @@ describe('heart-beats', () => {
       node.clock.advance(10_000);
     }
     assert.equal(node.server.counts.errors, 0);
-    letGo();
+    release();
     await settle(client);
     assert.equal((await node.sizes('a')).ready, 8);
     node.clock.advance(20_000);

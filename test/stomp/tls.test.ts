@@ -70,7 +70,7 @@ describe('STOMP over TLS', () => {
       await once(client.socket, 'finish');
       // After this handshake the server has also seen that the first client closed.
       const next = await open();
-      authenticator.letIn();
+      authenticator.acceptLogins();
       await client.expect('CONNECTED');
       assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'sent');
       assert.equal((await other.sizes('a')).ready, 1);

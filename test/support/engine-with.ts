@@ -34,7 +34,7 @@ export function engineWithDefinitions(
 }
 
 /** Returns the engine of a node that gets no notifications of changed definitions, and sees only what it reads. */
-export function engineWithoutNews(engine: Engine): Engine {
+export function engineWithoutNotifications(engine: Engine): Engine {
   return engineWithDefinitions(engine, () => ({ watch: () => () => {} }));
 }
 

@@ -4,25 +4,25 @@ import {
   crashedBetween,
   type Found,
   keepsItsPlace,
-  strangeDelivery,
+  unknownDelivery,
   type Violation,
 } from './history-rules.ts';
 import {
   earliestEligibleWallAt,
   firstInvokedAt,
+  groupByValue,
   isAcknowledged,
   queueGroupOf,
   type Story,
   type Surroundings,
-  tellStories,
 } from './history-story.ts';
 
-/** The result of checking one history. All lists except `eaten`, `overtaken` and `recovered` are violations. */
+/** The result of checking one history. All lists except `maybePopped`, `overtaken` and `recovered` are violations. */
 export interface Verdict extends Found {
   /** Acknowledged inserts that some group never received, and that no pop of unknown outcome can account for. */
   readonly lost: readonly Violation[];
   /** Acknowledged and never delivered, each matched with a different pop of unknown outcome that may have taken it. */
-  readonly eaten: readonly Violation[];
+  readonly maybePopped: readonly Violation[];
   /**
    * Delivered after a younger element of the same producer, each matched with a different take that may have held it.
    */
@@ -60,9 +60,9 @@ export interface CheckOptions {
  * value on its own, and to count; the work grows with the number of operations.
  */
 export function checkHistory(operations: readonly Operation[], options: CheckOptions = {}): Verdict {
-  const { stories, strangers, around } = tellStories(operations);
+  const { stories, unknownDeliveries, around } = groupByValue(operations);
   const found: Found = {
-    unexpected: strangers.map(strangeDelivery),
+    unexpected: unknownDeliveries.map(unknownDelivery),
     duplicated: [],
     early: [],
     wrongTries: [],
@@ -81,7 +81,7 @@ export function checkHistory(operations: readonly Operation[], options: CheckOpt
 }
 
 /** Describes the violations of a verdict, one line each; empty if there are none. */
-export function faultsOf(verdict: Verdict): string[] {
+export function describeViolations(verdict: Verdict): string[] {
   const lines = (kind: string, list: readonly Violation[]): string[] =>
     list.map(
       ({ value, group, what }) => `${kind}: ${value}${group === '' ? '' : ` (group ${group})`}: ${what}`,
@@ -116,7 +116,7 @@ interface Absent extends Violation {
  * Attributes every absence to a pop of unknown outcome of the same queue and group that ended after the insert began.
  * Each pop is used once, as it can have taken one element. Absences without a pop left are losses.
  */
-function missing(stories: readonly Story[], around: Surroundings): Pick<Verdict, 'lost' | 'eaten'> {
+function missing(stories: readonly Story[], around: Surroundings): Pick<Verdict, 'lost' | 'maybePopped'> {
   const absent = new Map<string, Absent[]>();
   for (const story of stories) {
     const insert = story.inserts.find(({ outcome }) => outcome === 'ok');
@@ -130,7 +130,7 @@ function missing(stories: readonly Story[], around: Surroundings): Pick<Verdict,
       absent.set(target, list);
     }
   }
-  const verdict: { lost: Violation[]; eaten: Violation[] } = { lost: [], eaten: [] };
+  const verdict: { lost: Violation[]; maybePopped: Violation[] } = { lost: [], maybePopped: [] };
   for (const [target, list] of absent) layToPops(list, around.unknownTakes.get(target) ?? [], verdict);
   return verdict;
 }
@@ -138,7 +138,7 @@ function missing(stories: readonly Story[], around: Surroundings): Pick<Verdict,
 function layToPops(
   absent: Absent[],
   takes: readonly TakeOperation[],
-  verdict: { lost: Violation[]; eaten: Violation[] },
+  verdict: { lost: Violation[]; maybePopped: Violation[] },
 ): void {
   // The latest insert has the fewest pops to choose from, so it chooses first, and takes the latest.
   const pops = takes.filter(({ kind }) => kind === 'pop').sort((a, b) => a.endedAt - b.endedAt);
@@ -150,7 +150,7 @@ function layToPops(
       continue;
     }
     pops.pop();
-    verdict.eaten.push({ value, group, what: `possibly taken by pop ${last.seq} of ${last.client}` });
+    verdict.maybePopped.push({ value, group, what: `possibly taken by pop ${last.seq} of ${last.client}` });
   }
 }
 

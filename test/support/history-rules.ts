@@ -58,7 +58,7 @@ function checkExpected(story: Story, { group }: GroupStory, { handed }: Delivere
   const add = (what: string): number => found.unexpected.push({ value: story.value, group, what });
   const [insert] = story.inserts;
   if (insert === undefined) return;
-  if (story.inserts.every(({ outcome }) => outcome === 'fail')) add('its insert was refused');
+  if (story.inserts.every(({ outcome }) => outcome === 'fail')) add('its insert was rejected');
   if (!insert.groups.includes(group)) add('it was handed to a group outside its set');
   const ids = story.inserts.map(({ id }) => id).filter((id) => id !== null);
   if (ids.length > 0 && !ids.includes(handed.id)) add(`it came with id ${handed.id}, inserted as ${ids[0]}`);
@@ -210,7 +210,7 @@ function fencedBy(settle: SettleOperation, delivered: Delivered | undefined): bo
 }
 
 /** A violation for a delivery of a value that was never inserted. */
-export function strangeDelivery({ take, handed }: Delivered): Violation {
+export function unknownDelivery({ take, handed }: Delivered): Violation {
   const value = handed.value ?? `(no value, id ${handed.id})`;
   return { value, group: take.group, what: 'nobody tried to insert it' };
 }

@@ -45,10 +45,10 @@ export interface Surroundings {
   readonly unseenTakes: ReadonlyMap<string, readonly TakeOperation[]>;
 }
 
-export interface Telling {
+export interface GroupedHistory {
   readonly stories: Story[];
   /** Deliveries of values that were never inserted. */
-  readonly strangers: Delivered[];
+  readonly unknownDeliveries: Delivered[];
   readonly around: Surroundings;
 }
 
@@ -58,10 +58,10 @@ export function queueGroupOf(queue: string, group: string): string {
 }
 
 /** Groups a history into one story per value, in three passes over the operations. */
-export function tellStories(operations: readonly Operation[]): Telling {
+export function groupByValue(operations: readonly Operation[]): GroupedHistory {
   const stories = new Map<string, Story>();
   for (const operation of operations) if (operation.kind === 'insert') addInsert(stories, operation);
-  const strangers: Delivered[] = [];
+  const unknownDeliveries: Delivered[] = [];
   const crashes: CrashOperation[] = [];
   const unknownTakes = new Map<string, TakeOperation[]>();
   const unseenTakes = new Map<string, TakeOperation[]>();
@@ -72,7 +72,7 @@ export function tellStories(operations: readonly Operation[]): Telling {
       const isUnknown = operation.outcome === 'unknown';
       if (isUnknown) addTo(unknownTakes, operation);
       if (isUnknown || isDuring(operation, outages)) addTo(unseenTakes, operation);
-      addTake(stories, operation, strangers);
+      addTake(stories, operation, unknownDeliveries);
     } else if (operation.kind === 'commit' || operation.kind === 'rollback') addSettle(stories, operation);
   }
   for (const story of stories.values()) {
@@ -84,7 +84,11 @@ export function tellStories(operations: readonly Operation[]): Telling {
   for (const takes of [...unknownTakes.values(), ...unseenTakes.values()]) {
     takes.sort((a, b) => a.invokedAt - b.invokedAt);
   }
-  return { stories: [...stories.values()], strangers, around: { crashes, unknownTakes, unseenTakes } };
+  return {
+    stories: [...stories.values()],
+    unknownDeliveries,
+    around: { crashes, unknownTakes, unseenTakes },
+  };
 }
 
 function isDuring({ invokedAt, endedAt }: Operation, spans: readonly Operation[]): boolean {
@@ -109,11 +113,11 @@ function addInsert(stories: Map<string, Story>, insert: InsertOperation): void {
   for (const group of insert.groups) groupOf(story, group);
 }
 
-function addTake(stories: Map<string, Story>, take: TakeOperation, strangers: Delivered[]): void {
+function addTake(stories: Map<string, Story>, take: TakeOperation, unknownDeliveries: Delivered[]): void {
   const handed = take.delivery;
   if (handed === null) return;
   const story = handed.value === null ? undefined : stories.get(handed.value);
-  if (story === undefined) strangers.push({ take, handed });
+  if (story === undefined) unknownDeliveries.push({ take, handed });
   else groupOf(story, take.group).deliveries.push({ take, handed });
 }
 

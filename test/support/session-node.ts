@@ -57,7 +57,7 @@ export class TestAuthenticator implements Authenticator {
   }
 }
 
-/** Delays each password check, as the real one does, until `letIn`. */
+/** Delays each password check, as the real one does, until `acceptLogins`. */
 export class SlowAuthenticator extends TestAuthenticator {
   readonly #checked = Promise.withResolvers<void>();
 
@@ -70,7 +70,7 @@ export class SlowAuthenticator extends TestAuthenticator {
     return this.userNamed('test') as User;
   }
 
-  letIn(): void {
+  acceptLogins(): void {
     this.#checked.resolve();
   }
 }
@@ -210,8 +210,8 @@ export abstract class SessionNode<Server extends SessionServer> {
     );
   }
 
-  /** From now on, inserts are blocked before they reach the engine, until `letGo`; later ones pass as well then. */
-  holdInserts(): { readonly asked: Promise<void>; readonly letGo: () => void } {
+  /** From now on, inserts are blocked before they reach the engine, until `release`; later ones pass as well then. */
+  holdInserts(): { readonly asked: Promise<void>; readonly release: () => void } {
     const { storage } = this.engine.engine;
     const { insert } = storage;
     const asked = Promise.withResolvers<void>();
@@ -221,7 +221,7 @@ export abstract class SessionNode<Server extends SessionServer> {
       await held.promise;
       return insert.apply(storage, given);
     };
-    return { asked: asked.promise, letGo: held.resolve };
+    return { asked: asked.promise, release: held.resolve };
   }
 
   queue(name: string, ns = 'N'): Queue {

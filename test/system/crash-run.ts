@@ -4,7 +4,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as delay } from 'node:timers/promises';
 import { drain } from '../support/drain.ts';
 import { History, type Operation } from '../support/history.ts';
-import { checkHistory, faultsOf, type Verdict } from '../support/history-check.ts';
+import { checkHistory, describeViolations, type Verdict } from '../support/history-check.ts';
 import { type Random, seededRandom } from '../support/random.ts';
 import { Gate, Load } from '../support/recorded-load.ts';
 import { ServerProcess } from '../support/server-process.ts';
@@ -100,7 +100,7 @@ class CrashRun {
       slowestStartMs: Math.max(...this.#startMs),
       verdict,
       soundFiles,
-      faults: [...this.#faults, ...faultsOf(verdict)],
+      faults: [...this.#faults, ...describeViolations(verdict)],
       operations,
     };
   }
@@ -170,7 +170,7 @@ export function summaryOf(report: CrashReport, seed: number): string {
     `acked=${inserts.ok} delivered=${deliveries}`,
     `lost=${verdict.lost.length} duplicated=${verdict.duplicated.length} changed=${verdict.unexpected.length}`,
     `early=${verdict.early.length} tries=${verdict.wrongTries.length} order=${verdict.outOfOrder.length}`,
-    `recovered=${verdict.recovered.length} eaten=${verdict.eaten.length} overtaken=${verdict.overtaken.length}`,
+    `recovered=${verdict.recovered.length} maybePopped=${verdict.maybePopped.length} overtaken=${verdict.overtaken.length}`,
     `unknown=${inserts.unknown}+${takes.unknown}+${settles.unknown} (insert+take+settle)`,
     `files=${report.soundFiles} sound, slowest start ${report.slowestStartMs} ms`,
     `faults=${faults.length} seed=${seed}`,

@@ -9,7 +9,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { plain, SILENT_LOG } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
-import { engineWithoutNews } from '../support/engine-with.ts';
+import { engineWithoutNotifications } from '../support/engine-with.ts';
 import { until } from '../support/until.ts';
 
 const yes = (): boolean => true;
@@ -45,7 +45,7 @@ describe('API tokens', () => {
   }
 
   it('that another node revoked become invalid even if the signal is lost', async () => {
-    const other = makeTokens(engineWithoutNews(engine).definitions);
+    const other = makeTokens(engineWithoutNotifications(engine).definitions);
     const { record, secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
     await other.start();
     assert.notEqual(other.login(secret, null), null);

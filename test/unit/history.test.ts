@@ -9,7 +9,12 @@ import {
   type SettleOperation,
   type TakeOperation,
 } from '../support/history.ts';
-import { type CheckOptions, checkHistory, faultsOf, type Verdict } from '../support/history-check.ts';
+import {
+  type CheckOptions,
+  checkHistory,
+  describeViolations,
+  type Verdict,
+} from '../support/history-check.ts';
 import { seededRandom } from '../support/random.ts';
 
 /** The wall time of monotonic zero: histories are written in milliseconds from then on. */
@@ -140,7 +145,7 @@ function verdictWith(extra: readonly Operation[], options: CheckOptions = {}): V
 }
 
 function assertFault(verdict: Verdict, pattern: RegExp): void {
-  const faults = faultsOf(verdict);
+  const faults = describeViolations(verdict);
   assert.equal(faults.length, 1, `one fault was planted, found: ${JSON.stringify(faults)}`);
   assert.match(faults[0] ?? '', pattern);
 }
@@ -148,10 +153,10 @@ function assertFault(verdict: Verdict, pattern: RegExp): void {
 describe('the history checker', () => {
   it('finds nothing in a clean history and counts it', () => {
     const verdict = checkHistory(cleanHistory(), { fifo: true });
-    assert.deepEqual(faultsOf(verdict), []);
+    assert.deepEqual(describeViolations(verdict), []);
     assert.deepEqual(verdict.recovered, ['e']);
     assert.deepEqual(
-      verdict.eaten.map(({ value }) => value),
+      verdict.maybePopped.map(({ value }) => value),
       ['h'],
     );
     assert.deepEqual(verdict.counts, {
@@ -169,7 +174,7 @@ describe('the history checker', () => {
 
   it('attributes at most one missing element to each unknown pop', () => {
     assertFault(verdictWith([insert('x', 43, 44)]), /^lost: x/);
-    assert.deepEqual(faultsOf(verdictWith([insert('x', 43, 44), unknown('pop', 45, 46)])), []);
+    assert.deepEqual(describeViolations(verdictWith([insert('x', 43, 44), unknown('pop', 45, 46)])), []);
   });
 
   it('does not attribute a missing element to an unknown pop before its insert, or to an unknown reserve', () => {
@@ -182,7 +187,7 @@ describe('the history checker', () => {
     const repeat = insert('x', 200, 201);
     const verdict = verdictWith([first, unknown('pop', 90, 110), crash(109, 112), repeat]);
     assert.deepEqual(verdict.lost, []);
-    assert.ok(verdict.eaten.some(({ value }) => value === 'x'));
+    assert.ok(verdict.maybePopped.some(({ value }) => value === 'x'));
     assertFault(verdictWith([first, unknown('pop', 90, 99), repeat]), /^lost: x/);
   });
 
@@ -203,7 +208,7 @@ describe('the history checker', () => {
   });
 
   it('finds an element whose insert was rejected', () => {
-    assertFault(verdictWith([pop('g', 100, 101)]), /^unexpected: g: its insert was refused/);
+    assertFault(verdictWith([pop('g', 100, 101)]), /^unexpected: g: its insert was rejected/);
   });
 
   it('finds one changed byte of a body', () => {
@@ -260,9 +265,9 @@ describe('the history checker', () => {
       verdictWith([...planted, settle('rollback', first, 150, 151, { outcome: 'fail' })]),
       /^duplicated/,
     );
-    assert.deepEqual(faultsOf(verdictWith([...planted, crash(150, 151)])), []);
+    assert.deepEqual(describeViolations(verdictWith([...planted, crash(150, 151)])), []);
     const maybe = settle('rollback', first, 150, 151, { outcome: 'unknown' });
-    assert.deepEqual(faultsOf(verdictWith([...planted, maybe])), []);
+    assert.deepEqual(describeViolations(verdictWith([...planted, maybe])), []);
   });
 
   it('finds two acknowledged commits, and a commit of a popped element', () => {
@@ -281,7 +286,7 @@ describe('the history checker', () => {
   it('finds a repeated insert under one idempotency key that was stored twice', () => {
     const first = insert('x', 100, 101, { outcome: 'unknown', id: null });
     const planted = [first, insert('x', 102, 103), pop('x', 110, 111)];
-    assert.deepEqual(faultsOf(verdictWith(planted)), []);
+    assert.deepEqual(describeViolations(verdictWith(planted)), []);
     assertFault(verdictWith([...planted, pop('x', 120, 121)]), /^duplicated: x: .* after a pop/);
     const twoIds = [insert('x', 100, 101, { id: 'id-y' }), insert('x', 102, 103), pop('x', 110, 111)];
     assertFault(verdictWith(twoIds), /^duplicated: x: its repeated insert answered 2 ids/);
@@ -293,7 +298,7 @@ describe('the history checker', () => {
       verdictWith([insert('x', 100, 101, later), pop('x', 110, 140)]),
       /^early: x: .* 10 ms before/,
     );
-    assert.deepEqual(faultsOf(verdictWith([insert('x', 100, 101, later), pop('x', 110, 149)])), []);
+    assert.deepEqual(describeViolations(verdictWith([insert('x', 100, 101, later), pop('x', 110, 149)])), []);
   });
 
   it('finds a delivery before the delay of its rollback is over', () => {
@@ -301,7 +306,7 @@ describe('the history checker', () => {
     const back = settle('rollback', first, 110, 111, { eligibleWallAt: WALL + 200 });
     const planted = (until: number) => [insert('x', 90, 91), first, back, pop('x', 105, until, { tries: 1 })];
     assertFault(verdictWith(planted(180)), /^early: x: it was handed out 20 ms before its maturity/);
-    assert.deepEqual(faultsOf(verdictWith(planted(200))), []);
+    assert.deepEqual(describeViolations(verdictWith(planted(200))), []);
   });
 
   it('finds a delivery that ended before its insert was invoked', () => {
@@ -328,18 +333,18 @@ describe('the history checker', () => {
 
   it('allows a try for a reserve whose reply was lost', () => {
     const planted = [insert('x', 90, 91), unknown('reserve', 92, 95), pop('x', 1100, 1101, { tries: 1 })];
-    assert.deepEqual(faultsOf(verdictWith(planted)), []);
+    assert.deepEqual(describeViolations(verdictWith(planted)), []);
   });
 
   it('allows a try for each reserve during an outage, and only then', () => {
     const failed: TakeOperation = { ...unknown('reserve', 92, 95), outcome: 'fail' };
     const planted = [insert('x', 90, 91), failed, pop('x', 1100, 1101, { tries: 1 })];
     const served = reserve('x', 92, 1101, { tries: 1 });
-    assert.deepEqual(faultsOf(verdictWith([...planted, outage(80, 93)])), []);
-    assert.deepEqual(faultsOf(verdictWith([...planted, outage(94, 200)])), []);
+    assert.deepEqual(describeViolations(verdictWith([...planted, outage(80, 93)])), []);
+    assert.deepEqual(describeViolations(verdictWith([...planted, outage(94, 200)])), []);
     assertFault(verdictWith([...planted, outage(96, 200)]), /^tries: x: tries are 1 instead of 0/);
     assertFault(verdictWith([...planted, outage(0, 91)]), /^tries: x: tries are 1 instead of 0/);
-    assert.deepEqual(faultsOf(verdictWith([insert('x', 90, 91), served, outage(94, 200)])), []);
+    assert.deepEqual(describeViolations(verdictWith([insert('x', 90, 91), served, outage(94, 200)])), []);
     assertFault(verdictWith([insert('x', 90, 91), failed, outage(80, 93)]), /^lost: x/);
   });
 
@@ -350,7 +355,10 @@ describe('the history checker', () => {
       group,
     });
     const stored = insert('x', 100, 101, { groups });
-    assert.deepEqual(faultsOf(verdictWith([stored, take('x', 'g1', 110), take('x', 'g2', 112)])), []);
+    assert.deepEqual(
+      describeViolations(verdictWith([stored, take('x', 'g1', 110), take('x', 'g2', 112)])),
+      [],
+    );
     assertFault(verdictWith([stored, take('x', 'g1', 110)]), /^lost: x \(group g2\)/);
     const twice = [stored, take('x', 'g1', 110), take('x', 'g2', 112), take('x', 'g2', 114)];
     assertFault(verdictWith(twice), /^duplicated: x \(group g2\): .* after a pop/);
@@ -361,11 +369,11 @@ describe('the history checker', () => {
   it('finds a later element of a producer that was delivered first, only if order is checked', () => {
     const planted = [insert('x', 100, 101), insert('y', 102, 103), pop('y', 110, 111), pop('x', 112, 113)];
     assertFault(checkHistory(planted, { fifo: true }), /^order: x: y, inserted later, came first/);
-    assert.deepEqual(faultsOf(checkHistory(planted)), []);
+    assert.deepEqual(describeViolations(checkHistory(planted)), []);
     const overlapping = [...planted.slice(0, 3), pop('x', 110, 113)];
-    assert.deepEqual(faultsOf(checkHistory(overlapping, { fifo: true })), []);
+    assert.deepEqual(describeViolations(checkHistory(overlapping, { fifo: true })), []);
     const delayed = [insert('x', 100, 101, { eligibleWallAt: WALL + 105 }), ...planted.slice(1)];
-    assert.deepEqual(faultsOf(checkHistory(delayed, { fifo: true })), []);
+    assert.deepEqual(describeViolations(checkHistory(delayed, { fifo: true })), []);
   });
 
   it('attributes each overtaken element to a different take whose reply may be lost', () => {
@@ -373,7 +381,7 @@ describe('the history checker', () => {
     const failed: TakeOperation = { ...unknown('pop', 104, 108), outcome: 'fail' };
     for (const takes of [[failed, outage(0, 105)], [unknown('reserve', 104, 108)]]) {
       const verdict = checkHistory([...overtaken, ...takes], { fifo: true });
-      assert.deepEqual(faultsOf(verdict), []);
+      assert.deepEqual(describeViolations(verdict), []);
       assert.deepEqual(
         verdict.overtaken.map(({ value }) => value),
         ['x'],
