@@ -81,7 +81,8 @@ async function churn({ storage }: Engine, count: number): Promise<number> {
 
 async function take(storage: Engine['storage']): Promise<void> {
   const { deliveries } = await storage.take(QUEUE, { group: PLAIN_GROUP, count: BATCH, leaseMs: null });
-  if (deliveries.length !== BATCH) throw new Error(`A take answered ${deliveries.length} elements.`);
+  if (deliveries.length !== BATCH)
+    throw new Error(`A take returned ${deliveries.length} elements instead of ${BATCH}.`);
 }
 
 /** Prints the median cost of a take, of a status and of a query from the front, ms. Returns that of a take. */

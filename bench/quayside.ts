@@ -44,7 +44,7 @@ export function createServer(
 /** The port of a protocol, according to the server's output. */
 export function portOf({ output }: ServerProcess, scheme: 'stomp' | 'amqp'): number {
   const port = new RegExp(` ${scheme}://127\\.0\\.0\\.1:(\\d+)`).exec(output)?.[1];
-  if (port === undefined) throw new Error(`The server does not say where it speaks ${scheme}.\n${output}`);
+  if (port === undefined) throw new Error(`The server does not report its ${scheme} port.\n${output}`);
   return Number(port);
 }
 

@@ -83,8 +83,7 @@ const { values, positionals } = parseArgs({
 });
 const names = SCENARIOS.map(({ name }) => name);
 for (const name of positionals) {
-  if (!names.includes(name))
-    throw new Error(`There is no scenario "${name}". There are: ${names.join(', ')}.`);
+  if (!names.includes(name)) throw new Error(`Unknown scenario "${name}". Allowed: ${names.join(', ')}.`);
 }
 const context = {
   quick: values.quick,

@@ -25,7 +25,7 @@ async function askOn(): Promise<void> {
     const answers = await neighbour.select(innocent);
     waits.push(performance.now() - startedAt);
     if (!answers.every((answer) => answer.outcome === 'evaluated' && answer.verdicts[0]?.accepted)) {
-      throw new Error('The neighbour was answered wrongly.');
+      throw new Error('The selector of the other exchange returned a wrong verdict.');
     }
     await new Promise(setImmediate);
   }

@@ -97,7 +97,7 @@ function takeCost(engine: Engine, batches: number): Promise<number> {
   return cost(batches, async () => {
     const { deliveries } = await engine.storage.take({ ns: NAMESPACE, name: DEPTH_QUEUE }, options);
     if (deliveries.length !== BATCH)
-      throw new Error(`A take answered ${deliveries.length} instead of ${BATCH}.`);
+      throw new Error(`A take returned ${deliveries.length} elements instead of ${BATCH}.`);
   });
 }
 

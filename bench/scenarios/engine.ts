@@ -69,7 +69,7 @@ async function insertRound(own: Engine, raw: RawSqlite, batches: number): Promis
 async function takeRound(own: Engine, raw: RawSqlite, batches: number): Promise<Rates> {
   const options = { group: PLAIN_GROUP, count: BATCH, leaseMs: null };
   const full = (taken: number): void => {
-    if (taken !== BATCH) throw new Error(`A take answered ${taken} elements instead of ${BATCH}.`);
+    if (taken !== BATCH) throw new Error(`A take returned ${taken} elements instead of ${BATCH}.`);
   };
   return {
     own: await rate(batches, () =>

@@ -118,7 +118,7 @@ async function create(client: QueueClient, id: string, selector: string): Promis
     consumer: {},
   });
   const { status } = await client.request('PUT', `/x/${id}`, { body });
-  if (status !== 201) throw new Error(`The exchange ${id} could not be made: ${status}.`);
+  if (status !== 201) throw new Error(`Exchange ${id} could not be created: ${status}.`);
 }
 
 async function timed(call: () => Promise<unknown>): Promise<number> {

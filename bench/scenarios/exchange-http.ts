@@ -83,7 +83,7 @@ async function create(client: QueueClient, id: string, queue: string): Promise<v
     consumer: {},
   });
   const { status } = await client.request('PUT', `/x/${id}`, { body });
-  if (status !== 201) throw new Error(`The exchange ${id} could not be made: ${status}.`);
+  if (status !== 201) throw new Error(`Exchange ${id} could not be created: ${status}.`);
 }
 
 /** Resolves once everything is forwarded, so that the next round's reference has the machine to itself. */

@@ -63,7 +63,8 @@ async function measure(context: BenchContext, { storage }: Engine, writes: Redis
 
 async function takeBatch(storage: Storage): Promise<void> {
   const { deliveries } = await storage.take(QUEUE, { group: PLAIN_GROUP, count: BATCH, leaseMs: null });
-  if (deliveries.length !== BATCH) throw new Error(`A take answered ${deliveries.length} elements.`);
+  if (deliveries.length !== BATCH)
+    throw new Error(`A take returned ${deliveries.length} elements instead of ${BATCH}.`);
 }
 
 /** Runs this many batches, {@link WINDOW} at a time. Returns elements per second. */

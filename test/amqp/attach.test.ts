@@ -45,14 +45,14 @@ describe('The connection endpoint, on attach', () => {
     'a sender': [sender, 'passed'],
     'a receiver': [receiver, 'passed'],
     'no name': [[NULL, uint(0), TRUE], FIELD],
-    'a name that is no UTF-8': [[str(Buffer.from([0xff])), uint(0), TRUE], DECODE],
+    'a name that is not UTF-8': [[str(Buffer.from([0xff])), uint(0), TRUE], DECODE],
     'a name of 513 bytes': [[str('n'.repeat(513)), uint(0), TRUE], LIMIT],
     'a name of 512 bytes': [[str('n'.repeat(512)), uint(0), TRUE], 'passed'],
-    'addresses of 4097 bytes, with the name': [
+    'addresses and a name of 4097 bytes in total': [
       [...receiver, ...[0x28, 0x29].map((type) => described(type, list32(str('a'.repeat(2048)))))],
       LIMIT,
     ],
-    'addresses of 4096 bytes, with the name': [
+    'addresses and a name of 4096 bytes in total': [
       [
         ...receiver,
         described(0x28, list32(str('a'.repeat(2048)))),
@@ -61,7 +61,7 @@ describe('The connection endpoint, on attach', () => {
       'passed',
     ],
     'no handle': [[str('l'), NULL, TRUE], DECODE],
-    'a handle above the highest': [[str('l'), uint(256), TRUE], FRAMING],
+    'a handle above handle-max': [[str('l'), uint(256), TRUE], FRAMING],
     'no role': [[str('l'), uint(0)], FIELD],
     'a role that is a number': [[str('l'), uint(0), uint(1)], DECODE],
     'a snd-settle-mode of 3': [[str('l'), uint(0), TRUE, ubyte(3)], FIELD],
@@ -71,19 +71,13 @@ describe('The connection endpoint, on attach', () => {
     'a target that is a source': [[...receiver, NULL, source], DECODE],
     'a coordinator': [[...receiver, NULL, described(0x30, list8(sym('amqp:local-transactions')))], 'passed'],
     'a source that is a coordinator': [[...receiver, described(0x30, list8())], DECODE],
-    'an address of a source that is no UTF-8': [
-      withSource(str(Buffer.from('N/M\xfcller', 'latin1'))),
-      DECODE,
-    ],
-    'an address of a target that is no UTF-8': [
-      withTarget(str(Buffer.from('N/M\xfcller', 'latin1'))),
-      DECODE,
-    ],
+    'a source address that is not UTF-8': [withSource(str(Buffer.from('N/M\xfcller', 'latin1'))), DECODE],
+    'a target address that is not UTF-8': [withTarget(str(Buffer.from('N/M\xfcller', 'latin1'))), DECODE],
     'an address that is a symbol': [withSource(sym('N/q')), DECODE],
     'an address that is a map': [withTarget(map8()), DECODE],
-    'a durable that is a boolean': [withSource(NULL, TRUE), DECODE],
-    'an expiry-policy that is a string': [withSource(NULL, NULL, str('never')), DECODE],
-    'a dynamic that is a number': [withSource(NULL, NULL, NULL, NULL, uint(1)), DECODE],
+    'durable as a boolean': [withSource(NULL, TRUE), DECODE],
+    'an expiry-policy as a string': [withSource(NULL, NULL, str('never')), DECODE],
+    'dynamic as a number': [withSource(NULL, NULL, NULL, NULL, uint(1)), DECODE],
     'a filter that is a list': [withSource(NULL, NULL, NULL, NULL, NULL, NULL, NULL, list8()), DECODE],
     'a filter': [
       withSource(NULL, NULL, NULL, NULL, NULL, NULL, NULL, map8(sym('f'), described('x:y', str('G')))),
@@ -105,11 +99,11 @@ describe('The connection endpoint, on attach', () => {
       withTarget(...Array<Wire>(6).fill(NULL), str('queue')),
       DECODE,
     ],
-    'an unsettled that is a list': [[...receiver, NULL, NULL, list8()], DECODE],
+    'unsettled as a list': [[...receiver, NULL, NULL, list8()], DECODE],
     'a sender without initial-delivery-count': [sender.slice(0, 9), FIELD],
     'a max-message-size that is an uint': [[...sender, uint(1)], DECODE],
     'a max-message-size': [[...sender, smallUlong(1)], 'passed'],
-    'a list within lists within lists': [
+    'a list nested three levels deep': [
       [...sender, NULL, NULL, NULL, map8(sym('p'), list8(list8(list8())))],
       'passed',
     ],

@@ -115,11 +115,11 @@ describe('Login by SASL EXTERNAL', () => {
   for (const [what, identity, why] of [
     ['no certificate', {}, /the client sent no certificate/],
     ['a certificate of another authority', foreign.sign('/CN=test'), /not accepted/],
-    ['a certificate that nobody but its owner signed', makeCertificate('test'), /not accepted/],
-    ['a certificate that has expired', authority.sign('/CN=test', { days: -1 }), /CERT_HAS_EXPIRED/],
+    ['a self-signed certificate', makeCertificate('test'), /not accepted/],
+    ['an expired certificate', authority.sign('/CN=test', { days: -1 }), /CERT_HAS_EXPIRED/],
     ['a certificate for servers', authority.sign('/CN=test', { usage: 'serverAuth' }), /INVALID_PURPOSE/],
-    ['a certificate of two names', authority.sign('/CN=reader/CN=test'), /one common name/],
-    ['a certificate without a name', authority.sign('/O=test'), /one common name/],
+    ['a certificate with two common names', authority.sign('/CN=reader/CN=test'), /one common name/],
+    ['a certificate without a common name', authority.sign('/O=test'), /one common name/],
   ] as const) {
     for (const maxVersion of ['TLSv1.2', 'TLSv1.3'] as const) {
       it(`is neither offered to nor accepted from a client with ${what}, over ${maxVersion}`, async () => {
@@ -132,9 +132,9 @@ describe('Login by SASL EXTERNAL', () => {
   }
 
   for (const [what, subject] of [
-    ['nobody', '/CN=nobody'],
-    ['a user in other letters', '/CN=Test'],
-    ['nobody, with a user behind a space', '/CN= test'],
+    ['an unknown user', '/CN=nobody'],
+    ['a user in different case', '/CN=Test'],
+    ['a user with a leading space', '/CN= test'],
   ] as const) {
     it(`fails if the certificate names ${what}`, async () => {
       const { client } = await connect(authority.sign(subject));

@@ -189,9 +189,9 @@ describe('An AMQP connection', () => {
     'a frame of 0 bytes': [[Buffer.alloc(8)], 'amqp:connection:framing-error'],
     'a frame of 2^31 bytes': [[Buffer.from([0x80, 0, 0, 0])], 'amqp:connection:framing-error'],
     'a frame of 2^32-1 bytes': [[Buffer.alloc(4, 0xff)], 'amqp:connection:framing-error'],
-    'a frame of one byte too many': [[Buffer.from([0, 2, 0, 1])], 'amqp:connection:framing-error'],
-    'a frame of SASL': [[rawFrame(1, 0, described(0x41, list8()))], 'amqp:connection:framing-error'],
-    'a list that is none': [[rawFrame(0, 0, described(0x11, str('x')))], 'amqp:decode-error'],
+    'a frame one byte larger than allowed': [[Buffer.from([0, 2, 0, 1])], 'amqp:connection:framing-error'],
+    'a SASL frame': [[rawFrame(1, 0, described(0x41, list8()))], 'amqp:connection:framing-error'],
+    'a performative that is not a list': [[rawFrame(0, 0, described(0x11, str('x')))], 'amqp:decode-error'],
     'a second open': [[open()], 'amqp:illegal-state'],
     'a link without a session': [[attachSender()], 'amqp:connection:framing-error'],
     'a disposition of 2^32 deliveries': [[begin(), disposition(0, 2 ** 32 - 1)], 'amqp:invalid-field'],
@@ -199,7 +199,7 @@ describe('An AMQP connection', () => {
       [...SENDING, frame('transfer', [uint(0), uint(0)], { payload: BODY })],
       'amqp:invalid-field',
     ],
-    'a delivery with the state of a transaction': [
+    'a delivery with a transactional state': [
       [
         ...SENDING,
         frame(

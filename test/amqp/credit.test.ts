@@ -43,7 +43,7 @@ describe('credit of a receiving client', () => {
     receiver.link.add_credit(1);
     await node.insert('a', '8', '9', '10');
     for (let i = 0; i < 3; i++) deliveries.push(await receiver.next());
-    assert.equal(window(), 10, 'it holds eleven');
+    assert.equal(window(), 10, 'the client holds eleven');
     for (const { delivery } of deliveries) delivery?.accept();
     receiver.link.add_credit(4);
     await until(() => window() === 4);

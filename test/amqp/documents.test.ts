@@ -97,7 +97,7 @@ describe('docs/protocols/amqp.md and the code', () => {
     assert.deepEqual(
       [...named, ...names.HEADER_FIELDS.keys()].sort(),
       [...PROPERTY_FIELDS].sort(),
-      'all others are headers',
+      'all other parts of a message are headers',
     );
   });
 
@@ -116,8 +116,8 @@ describe('docs/protocols/amqp.md and the code', () => {
       ),
     );
     const parts = ['types (part 1)', 'transport (part 2)', 'messaging (part 3)', 'security (part 5)'];
-    for (const [, name] of parts.flatMap(table)) assert.ok(tests.has(name), `there is no test: ${name}`);
-    for (const [, , name] of table('not served')) assert.ok(tests.has(name), `there is no test: ${name}`);
+    for (const [, name] of parts.flatMap(table)) assert.ok(tests.has(name), `There is no test "${name}".`);
+    for (const [, , name] of table('not served')) assert.ok(tests.has(name), `There is no test "${name}".`);
   });
 
   it('have a working example that prints the documented output', async () => {

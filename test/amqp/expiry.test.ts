@@ -40,7 +40,10 @@ describe('a message with a time to live', () => {
     for (const [name, fields] of [
       ['ttl', () => ({ ttl: 2000 })],
       ['absolute-expiry-time', (now: number) => ({ absolute_expiry_time: new Date(now + 2000) })],
-      ['ttl, whatever the sender’s clock says', () => ({ ttl: 2000, absolute_expiry_time: new Date(1000) })],
+      [
+        'ttl, even with an earlier absolute-expiry-time',
+        () => ({ ttl: 2000, absolute_expiry_time: new Date(1000) }),
+      ],
     ] as const) {
       it(`expires by its ${name}`, async () => {
         node = await AmqpNode.start({ engine: MEMORY_SQLITE });

@@ -142,14 +142,14 @@ describe('The fields of a list', () => {
   const wrong: Readonly<Record<string, [Buffer, string]>> = {
     nothing: [Buffer.alloc(0), 'A described list is missing.'],
     'a list without a descriptor': [list8(uint(0), uint(0)), 'A described list is missing.'],
-    'a descriptor alone': [bytes(0, smallUlong(0x10)), 'A described list is missing.'],
-    'a symbol alone': [bytes(0, sym('amqp:open:list')), 'A described list is missing.'],
-    'a descriptor that is cut': [bytes(0, 0x80, 0, 0, 0), 'A value is longer than what contains it.'],
+    'a descriptor without a list': [bytes(0, smallUlong(0x10)), 'A described list is missing.'],
+    'a symbol without a list': [bytes(0, sym('amqp:open:list')), 'A described list is missing.'],
+    'a truncated descriptor': [bytes(0, 0x80, 0, 0, 0), 'A value is longer than what contains it.'],
     'a descriptor that is a string': [
       bytes(0, str('ab'), list8()),
       'A descriptor is not a ulong or a short symbol.',
     ],
-    'a map in its place': [
+    'a map instead of a list': [
       described(0x10, bytes(0xc1, 1, 0)),
       'A value of another type was sent instead of a described list.',
     ],
@@ -165,7 +165,7 @@ describe('The fields of a list', () => {
       bytes(0, smallUlong(1), 0xd0, 0, 0, 0, 4, 0, 0),
       'A list is longer than what contains it.',
     ],
-    'a size without room for the count': [
+    'a size too small for the count': [
       bytes(0, smallUlong(1), 0xd0, 0, 0, 0, 3, 0, 0, 0, 0),
       'A list is longer than what contains it.',
     ],
@@ -178,8 +178,8 @@ describe('The fields of a list', () => {
       bytes(0, smallUlong(1), 0xd0, 255, 255, 255, 255, 0, 0, 0, 0),
       'A list is longer than what contains it.',
     ],
-    'a field less than the count': [bytes(0, smallUlong(1), 0xc0, 2, 2, 0x40), 'A value is missing.'],
-    'fields behind the count': [
+    'a field fewer than the count': [bytes(0, smallUlong(1), 0xc0, 2, 2, 0x40), 'A value is missing.'],
+    'a field more than the count': [
       bytes(0, smallUlong(1), 0xc0, 3, 1, 0x40, 0x40),
       'A list is longer than its fields.',
     ],

@@ -150,7 +150,7 @@ describe('The connection endpoint, on open', () => {
     ],
     'properties that are a list': [[str('a'), ...Array<undefined>(8), list8()], DECODE],
     'properties whose keys are maps': [[str('a'), ...Array<undefined>(8), map8(map8(), NULL)], DECODE],
-    'an array of more nothings than there are bytes': [
+    'an array of more nulls than the frame has bytes': [
       [str('a'), ...Array<undefined>(8), map8(sym('p'), array32(5, 200, 0x40))],
       LIMIT,
     ],
@@ -232,22 +232,19 @@ describe('The connection endpoint, on flow, detach and close', () => {
   const session = [undefined, uint(1), uint(0), uint(1)];
 
   answers('flow', {
-    'one for the session': [session, 'passed'],
+    'a flow for the session': [session, 'passed'],
     'no incoming-window': [[undefined, undefined, uint(0), uint(1)], DECODE],
     'no next-outgoing-id': [[undefined, uint(1), undefined, uint(1)], DECODE],
     'no outgoing-window': [[undefined, uint(1), uint(0)], DECODE],
-    'a handle that nothing is attached to': [
-      [...session, uint(9), uint(0), uint(1)],
-      'amqp:session:unattached-handle',
-    ],
+    'a handle without a link': [[...session, uint(9), uint(0), uint(1)], 'amqp:session:unattached-handle'],
     'no link-credit from a receiver': [[...session, uint(0), uint(0)], FIELD],
     'credit from a receiver': [[...session, uint(0), uint(0), uint32(2 ** 32 - 1)], 'passed'],
     'an unknown delivery-count': [[...session, uint(0), undefined, uint(5)], 'passed'],
     'a link-credit that is a string': [[...session, uint(0), uint(0), str('1')], DECODE],
-    'an available that is a string': [[...session, uint(0), uint(0), uint(1), str('x')], DECODE],
-    'an echo that is a number': [[...session, NULL, NULL, NULL, NULL, NULL, uint(1)], DECODE],
+    'available as a string': [[...session, uint(0), uint(0), uint(1), str('x')], DECODE],
+    'echo as a number': [[...session, NULL, NULL, NULL, NULL, NULL, uint(1)], DECODE],
     'properties that are a list': [[...session, NULL, NULL, NULL, NULL, NULL, NULL, list8()], DECODE],
-    'a drain that is a number': [[...session, uint(0), uint(0), uint(1), undefined, uint(1)], DECODE],
+    'drain as a number': [[...session, uint(0), uint(0), uint(1), undefined, uint(1)], DECODE],
   });
 
   it('answers a flow that requests an echo, for a link or the session', () => {
@@ -277,7 +274,7 @@ describe('The connection endpoint, on flow, detach and close', () => {
 
   answers('detach', {
     'no handle': [[undefined, TRUE], DECODE],
-    'a handle that nothing is attached to': [[uint(4), TRUE], 'amqp:session:unattached-handle'],
+    'a handle without a link': [[uint(4), TRUE], 'amqp:session:unattached-handle'],
     'closed as a number': [[uint(0), uint(1)], DECODE],
     'an error': [[uint(0), TRUE, ERROR], 'passed'],
     'an error of another type': [[uint(0), TRUE, described(0x28, list8())], DECODE],
@@ -293,6 +290,6 @@ describe('The connection endpoint, on flow, detach and close', () => {
   answers('close', {
     'an error': [[ERROR], 'passed'],
     'an error of another type': [[described(0x23, list8())], DECODE],
-    'more fields than there are': [[NULL, uint(1), list32(uint(1))], 'passed'],
+    'more fields than defined': [[NULL, uint(1), list32(uint(1))], 'passed'],
   });
 });

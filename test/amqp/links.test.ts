@@ -19,7 +19,7 @@ async function refusal(attaching: Promise<unknown>): Promise<Ended> {
     if (error instanceof Ended) return error;
     throw error;
   }
-  assert.fail('the link was attached');
+  assert.fail('the link was not rejected');
 }
 
 describe('a link', () => {

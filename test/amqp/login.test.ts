@@ -107,9 +107,9 @@ describe('Login by SASL', () => {
   for (const [what, init] of [
     ['a wrong password', plain('test', 'wrong')],
     ['an unknown user', plain('nobody', 'nobody')],
-    ['another user to act as', plain('test', 'test', 'reader')],
+    ['another user as authorization identity', plain('test', 'test', 'reader')],
     ['a colon in the name', plain('te:st', 'test')],
-    ['no name', plain('', 'test')],
+    ['an empty user name', plain('', 'test')],
     ['a response without NULs', saslInit('PLAIN', 'test')],
     ['a response with too many NULs', saslInit('PLAIN', '\0test\0test\0')],
     ['ANONYMOUS', saslInit('ANONYMOUS', 'test')],
@@ -126,18 +126,18 @@ describe('Login by SASL', () => {
   }
 
   for (const [what, frames, condition] of [
-    ['a frame of AMQP', [open()], FRAMING],
-    ['a SASL frame of the type of AMQP', [rawFrame(0, 0, saslInit('PLAIN', 'x').subarray(8))], FRAMING],
+    ['an AMQP frame', [open()], FRAMING],
+    ['a SASL frame with the type of AMQP', [rawFrame(0, 0, saslInit('PLAIN', 'x').subarray(8))], FRAMING],
     ['a heart-beat', [HEART_BEAT], FRAMING],
-    ['a SASL frame that was not asked for', [response('\0test\0test')], DECODE],
+    ['an unexpected SASL frame', [response('\0test\0test')], DECODE],
     ['an outcome', [rawFrame(1, 0, described(0x44, list8(sym('PLAIN'), bin('\0test\0test'))))], DECODE],
-    ['a response of another type', [rawFrame(1, 0, described(0x41, list8(sym('PLAIN'), str('x'))))], DECODE],
+    ['a response that is a string', [rawFrame(1, 0, described(0x41, list8(sym('PLAIN'), str('x'))))], DECODE],
     ['a frame of 7 bytes', [Buffer.from([0, 0, 0, 7, 2, 1, 0])], FRAMING],
     ['a frame of 0 bytes', [Buffer.alloc(8)], FRAMING],
     ['a frame of 2^32-1 bytes', [Buffer.alloc(8, 0xff)], FRAMING],
     ['a data offset past the end', [rawFrame(1, 0, Buffer.alloc(0), 3)], FRAMING],
     ['a data offset in the header', [rawFrame(1, 0, saslInit('PLAIN', 'x').subarray(8), 1)], FRAMING],
-    ['lists within lists', [rawFrame(1, 0, described(0x41, bytes(Buffer.alloc(64, 0xc0))))], DECODE],
+    ['nested lists', [rawFrame(1, 0, described(0x41, bytes(Buffer.alloc(64, 0xc0))))], DECODE],
   ] as const) {
     it(`answers ${what} with outcome 2 and closes`, async () => {
       const client = await node.stranger();
@@ -184,7 +184,7 @@ describe('Login by SASL', () => {
   for (const [what, header] of [
     ['AMQP without SASL', AMQP],
     ['AMQP 0-9-1', Buffer.from('AMQP\0\0\x09\x01', 'latin1')],
-    ['TLS by AMQP', Buffer.from('AMQP\x02\x01\0\0', 'latin1')],
+    ['the TLS header of AMQP', Buffer.from('AMQP\x02\x01\0\0', 'latin1')],
     ['HTTP', Buffer.from('GET / HTTP/1.1\r\n\r\n')],
   ] as const) {
     it(`answers ${what} with the expected header and closes`, async () => {

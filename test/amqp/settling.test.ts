@@ -105,8 +105,8 @@ describe('an outcome of a receiving client', () => {
 
   for (const [what, fail] of [
     ['modified with delivery-failed', ({ delivery }) => delivery.modified({ delivery_failed: true })],
-    ['no outcome, settled,', ({ delivery }) => delivery.update(true)],
-    ['none, when the connection is lost,', () => client.cut()],
+    ['missing when the client settles', ({ delivery }) => delivery.update(true)],
+    ['missing when the connection is lost', () => client.cut()],
   ] as readonly (readonly [string, (got: Got) => void])[]) {
     it(`${what} delays the element by the retry delay of its queue`, async () => {
       await node

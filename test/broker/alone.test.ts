@@ -57,7 +57,7 @@ describe('a node', () => {
 
   it('publishes its inserts while other nodes may exist, and not while it is alone', async () => {
     const broker = await start();
-    assert.equal(await insert(broker), 1, 'another node may not have published its presence yet');
+    assert.equal(await insert(broker), 1, 'other nodes may not have announced themselves yet');
     for (let i = 0; i < 3; i += 1) await opened.passTime(2_000);
     assert.equal(await insert(broker), 0);
     const other = await start();

@@ -151,7 +151,7 @@ export class FakeEngine {
   returnTaken({ name }: QueueKey, ids: readonly string[]): void {
     for (const id of ids) {
       const stored = this.taken.get(id);
-      if (stored === undefined) throw new Error(`${id} was given back twice, or never taken`);
+      if (stored === undefined) throw new Error(`${id} was returned twice or never taken`);
       this.taken.delete(id);
       this.returned.push(id);
       this.#add(name, stored);

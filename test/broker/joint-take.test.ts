@@ -161,7 +161,7 @@ describe('a joint take from several queues', () => {
     const at0 = node.join({ from: ['A/p', 'A/q', 'B/r'], timeoutMs: 0 });
     await node.settle();
     assert.equal(at0.ended?.code, 'storage-unavailable');
-    assert.equal(node.engines.A?.takes, 1, 'the second queue of the engine that failed is not looked at');
+    assert.equal(node.engines.A?.takes, 1, 'the second queue of the failed engine is not queried');
     const waiter = node.join({ from: ['A/p', 'A/q', 'B/r'] });
     await node.settle();
     node.insert('B/r');
@@ -446,7 +446,7 @@ describe('joint takes, in any interleaving', () => {
         const left = node.left();
         const delivered = [...waiters.flatMap(({ ids }) => ids), ...got];
         const all = [...left, ...delivered];
-        assert.equal(new Set(all).size, all.length, 'an element is in two places');
+        assert.equal(new Set(all).size, all.length, 'an element was duplicated');
         assert.equal(all.length, node.inserted, 'an element was lost');
         for (const waiter of waiters) {
           assert.ok(waiter.answers <= 1);

@@ -147,7 +147,7 @@ describe('A question between nodes', () => {
     const { nodes: replies } = await answer();
     for (const { node, total, rows: some } of replies) {
       assert.equal(total, 500);
-      if (node === idOf(0)) assert.equal(some.length, 500, 'what nobody has to carry is whole');
+      if (node === idOf(0)) assert.equal(some.length, 500, 'the rows of the asking node are not truncated');
       else assert.ok(some.length > 90 && some.length < 100, `${some.length}`);
     }
   });

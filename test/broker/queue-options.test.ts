@@ -137,7 +137,7 @@ for (const engine of MAIN_ENGINES) {
       await here.settle({ id: delivery?.id ?? '', group: null, token: null }, FINISH);
       await opened.passTime(21);
       await insert(here);
-      await assert.rejects(insert(there), FULL, 'it read long ago that one was there, and reads again');
+      await assert.rejects(insert(there), FULL, 'the node reads the size of the queue again');
       await assert.rejects(there.insert([newElement(), newElement()]), FULL);
     });
 

@@ -69,7 +69,8 @@ describe('The watch of queues', () => {
       queues: async (ns) => names ?? real.queues(ns),
       counts: async (queue, group) => {
         counted.push(queue.name);
-        if (isAway || lost.has(queue.name)) throw unavailable('The engine is away.', new Error('planted'));
+        if (isAway || lost.has(queue.name))
+          throw unavailable('The engine is unavailable.', new Error('planted'));
         return real.counts(queue, group);
       },
     }));
@@ -105,7 +106,7 @@ describe('The watch of queues', () => {
       }
       await opened.passTime(stepMs);
     }
-    throw new Error('It did not come about within an hour.');
+    throw new Error('The condition was not met within an hour.');
   }
 
   it('provides rates for a status even if nobody follows', async () => {
@@ -215,7 +216,7 @@ describe('The watch of queues', () => {
       const since = clock.monotonic();
       await passUntil(() => clock.monotonic() >= since + 30_000);
       const times = counted.filter((name) => name === 'q0').length;
-      assert.ok(times >= 2 && times <= 7, `${times} reads in vain within half a minute`);
+      assert.ok(times >= 2 && times <= 7, `${times} failed reads within half a minute`);
       for (const left of [Math.floor(lost.size * 0.8), 0]) {
         lost = new Set([...lost].slice(0, left));
         const at = clock.monotonic();

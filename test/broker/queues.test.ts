@@ -88,7 +88,11 @@ describe('the queues of a namespace', () => {
       await assert.rejects(store(name), { code: 'storage-full' });
     }
     assert.deepEqual([...activity.changed(Infinity).keys()], []);
-    assert.deepEqual(activity.forgetUnknown(namespace.knownNames), ['dropped'], 'followers know of it');
+    assert.deepEqual(
+      activity.forgetUnknown(namespace.knownNames),
+      ['dropped'],
+      'only the dropped queue was known to followers',
+    );
   });
 
   it('are counted on this node when another node creates them', async () => {

@@ -208,7 +208,7 @@ describe('a consumer that leaves while its take is in flight', () => {
       const { broker, queue, close } = await oneQueue(POLICY);
       await queue.insert([newElement({ body: 'e' })]);
       const request = { group: null, leaseMs, timeoutMs: null, tid: null, owner: null };
-      const unexpected = (): void => assert.fail('it has gone');
+      const unexpected = (): void => assert.fail('the consumer has left');
       queue.leave(queue.get(request, { deliver: unexpected, end: unexpected }));
       const record = () => broker.namespace('N').visit('q').status(null);
       while ((await record()).size !== 1) await new Promise(setImmediate);

@@ -72,7 +72,10 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
     }
 
     const isOver = (at: number, session: Started): Promise<void> =>
-      reached(`it has ended on node ${at}`, async () => (await ask(at, 'GET', '/q', session)) === 401);
+      reached(
+        `the session has ended on node ${at}`,
+        async () => (await ask(at, 'GET', '/q', session)) === 401,
+      );
     const isThere = async (at: number, session: Started): Promise<boolean> =>
       (await ask(at, 'GET', '/q', session)) === 200;
 
@@ -90,7 +93,9 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       await writeFile(server.configFile, JSON.stringify({ ...config, http }));
       const lines = server.output.length;
       process.kill(server.pid, 'SIGHUP');
-      await reached('a reload', async () => server.output.slice(lines).includes('"event":"reload"'));
+      await reached('the reload is logged', async () =>
+        server.output.slice(lines).includes('"event":"reload"'),
+      );
     }
 
     it('end a console session that was signed out on another node, even after a restart', async () => {
@@ -127,7 +132,10 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       await isOver(1, before);
       const next = await signIn(0, 'ann', 'changed');
       await reload(1, 'changed');
-      assert.ok(await isThere(1, next), 'a session with the new password lasts when the other one follows');
+      assert.ok(
+        await isThere(1, next),
+        'a session with the new password survives the reload of the other node',
+      );
       assert.ok(await isThere(0, next));
       await reload(0, null);
       await isOver(1, next);
@@ -142,9 +150,11 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       const headers = { authorization: `Bearer ${token}` };
       const statusAt = async (at: number): Promise<number> =>
         (await browser(at).request('GET', '/q', { headers })).status;
-      for (const at of [0, 1]) await reached('it is known', async () => (await statusAt(at)) === 200);
+      for (const at of [0, 1])
+        await reached('the token is accepted', async () => (await statusAt(at)) === 200);
       await reload(0, null);
-      for (const at of [0, 1]) await reached('it is rejected', async () => (await statusAt(at)) === 401);
+      for (const at of [0, 1])
+        await reached('the token is rejected', async () => (await statusAt(at)) === 401);
       for (const at of [0, 1]) await reload(at, 'pw');
       for (const at of [0, 1]) assert.equal(await statusAt(at), 401);
     });

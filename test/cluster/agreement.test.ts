@@ -63,8 +63,8 @@ for (const { name, start } of MODES) {
       const a = await startNode(ns, { lease: 60, deadLetter: { maxTries: 5 } });
       const b = await startNode(ns, { lease: 90 });
       const [ofA, ofB] = [clientOf(a), clientOf(b)];
-      await reached('A sees B', async () => (await conflictsAt(ofA)).length === 2);
-      await reached('B sees A', async () => (await conflictsAt(ofB)).length === 2);
+      await reached('A lists the conflicts with B', async () => (await conflictsAt(ofA)).length === 2);
+      await reached('B lists the conflicts with A', async () => (await conflictsAt(ofB)).length === 2);
       const deadLetter = '{"maxTries":5,"queue":"__deadletter__"}';
       assert.deepEqual(await conflictsAt(ofA), [
         { namespace: ns, option: 'lease', here: '60', there: '90' },
@@ -90,26 +90,26 @@ for (const { name, start } of MODES) {
         assert.deepEqual(
           warned.map(({ option }) => option),
           ['lease', 'deadLetter'],
-          'once for each option',
+          'one warning per option',
         );
         assert.deepEqual([...new Set(warned.map(({ node }) => node?.id))], ids);
       }
       const stranger = clientOf(a, 'other:other');
-      assert.deepEqual(await conflictsAt(stranger), [], 'nothing of namespaces that a user may not see');
+      assert.deepEqual(await conflictsAt(stranger), [], 'conflicts of hidden namespaces are omitted');
     });
 
     it('do not warn if they configure it alike, but warn about unshared namespaces once another node runs', async () => {
       const ns = `N${++namespaces}`;
       const options = { variant: 'stream', groups: ['a', 'b'], retention: 60 };
       const a = await startNode(ns, options);
-      assert.deepEqual(warningsOf(a, 'namespaces-apart'), [], 'a single node has no reason');
+      assert.deepEqual(warningsOf(a, 'namespaces-apart'), [], 'a single node does not warn');
       const b = await startNode(ns, options);
       const client = clientOf(a);
-      await reached('two nodes', async () => (await nodesAt(client)).length === 2);
+      await reached('two nodes are listed', async () => (await nodesAt(client)).length === 2);
       assert.deepEqual(await conflictsAt(client), []);
       for (const server of [a, b]) {
         assert.deepEqual(warningsOf(server, 'configuration-conflict'), []);
-        await reached('a warning', async () => warningsOf(server, 'namespaces-apart').length > 0);
+        await reached('the warning is logged', async () => warningsOf(server, 'namespaces-apart').length > 0);
         const warned = warningsOf(server, 'namespaces-apart');
         assert.deepEqual(
           warned.map((line) => line.namespaces),
@@ -129,17 +129,17 @@ for (const { name, start } of MODES) {
           `namespaces\\.${ns}\\.variant: is stream, and node \\w+ \\(process ${plain.pid} on .* as simple\\. `,
         ),
       });
-      assert.equal(
-        (await clientOf(plain).insert(ns, 'q', 'x')).status,
-        200,
-        'the other node is not disturbed',
-      );
+      assert.equal((await clientOf(plain).insert(ns, 'q', 'x')).status, 200, 'the other node still works');
       await plain.kill();
       const changed = await startNode(ns, { variant: 'stream' });
       assert.equal(warningsOf(changed, 'variant-changed').length, 1);
       await changed.dispose();
       const again = await startNode(ns, { variant: 'stream' });
-      assert.deepEqual(warningsOf(again, 'variant-changed'), [], 'it is noted now');
+      assert.deepEqual(
+        warningsOf(again, 'variant-changed'),
+        [],
+        'a changed variant is warned about only once',
+      );
     });
   });
 }

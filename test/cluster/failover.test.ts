@@ -40,7 +40,7 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
 
   const answered = async (more: number): Promise<void> => {
     const goal = load.answered + more;
-    await reached(`${more} calls more are answered`, async () => load.answered >= goal);
+    await reached(`${more} more calls are answered`, async () => load.answered >= goal);
   };
 
   const masterOf = (queue: string): RedisServer => {
@@ -60,10 +60,10 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
       const queue = victims[round % victims.length] ?? QUEUES.here;
       const victim = masterOf(queue);
       await victim.kill();
-      await reached('another took over', async () => masterOf(queue) !== victim);
+      await reached('another master took over', async () => masterOf(queue) !== victim);
       await answered(200);
       await victim.restart();
-      await reached('it follows the one that took over', async () =>
+      await reached('the restarted server is a replica of the new master', async () =>
         redisCli('-p', String(victim.port), 'INFO', 'replication').includes('master_link_status:up'),
       );
       await answered(200);
@@ -96,7 +96,7 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
       const { status, body } = await nodes.client(0).status('N', queue);
       return status === 200 && JSON.parse(body.toString()).totalSize === 0;
     };
-    await reached('nothing is left', async () => {
+    await reached('every queue is empty and every insert was delivered', async () => {
       const empty = await Promise.all(Object.values(QUEUES).map(isEmpty));
       return empty.every(Boolean) && load.lost.length === 0;
     });

@@ -53,13 +53,13 @@ export async function assertOnce(
   const missing = [...inserted].filter((number) => !consumed.has(number));
   assert.ok(
     missing.length <= unknownPops,
-    `${missing} did not come, ${unknownPops} pops have an unknown outcome`,
+    `${missing} were not delivered; ${unknownPops} pops have an unknown outcome`,
   );
   const copied = [...consumed].filter(([, ids]) => new Set(ids).size > 1);
   assert.deepEqual(copied, [], 'numbers that were stored as several elements');
   const repeated = [...commits].filter(([, times]) => times > 1);
   assert.deepEqual(repeated, [], 'ids that were committed several times');
-  await reached('nothing is left', async () => (await sizeOf(nodes.client(0), queue)) === 0);
+  await reached('the queue is empty', async () => (await sizeOf(nodes.client(0), queue)) === 0);
 }
 
 async function sizeOf(client: QueueClient, queue: string): Promise<number> {

@@ -53,7 +53,7 @@ describe('Two nodes with elements in PostgreSQL, signals and statistics in Redis
 
   it('wake each other', async () => {
     const got = there().get('N', 'woken', { to: 10_000, tid: 'sleeper' });
-    await reached('it waits', async () =>
+    await reached('the get waits', async () =>
       jsonOf<{ tid: string }[]>(await here().consumers('N', 'woken')).some(({ tid }) => tid === 'sleeper'),
     );
     await here().insert('N', 'woken', 'good morning');
@@ -63,7 +63,7 @@ describe('Two nodes with elements in PostgreSQL, signals and statistics in Redis
   it('count together', async () => {
     for (const client of [here(), there()]) await client.insert('N', 'counted', 'x');
     for (const client of [here(), there()]) {
-      await reached('both are counted', async () => {
+      await reached('both inserts are counted', async () => {
         const { stats } = jsonOf<{ stats: { put: number } }>(await client.status('N', 'counted'));
         return stats.put === 2;
       });

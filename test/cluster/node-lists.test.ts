@@ -75,7 +75,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
     before(async () => {
       engine = await start();
       nodes = await Nodes.start(engine.url, 3, {}, CONFIG);
-      await reached('they see each other', allSeen);
+      await reached('every node lists all nodes', allSeen);
       const own = async (at: number): Promise<string> =>
         (await nodesAt(at)).find(({ isSelf }) => isSelf)?.id ?? '';
       ids = await Promise.all(PLACES.map(own));
@@ -146,7 +146,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
         ['apart'],
       );
       const elsewhere = await complete<Consumers>(0, '/consumers?ns=own', () => true);
-      assert.equal(elsewhere.total, 0, 'a namespace of its own is another one on each node');
+      assert.equal(elsewhere.total, 0, 'an unshared namespace is a different one on each node');
       for (const { ns, queue, tid } of first.consumers) await nodes.client(2).cancel(ns, queue, tid);
       const left = await complete<Consumers>(2, '/consumers?ns=N', ({ total }) => total === 1);
       for (const { ns, queue, tid } of left.consumers) await nodes.client(0).cancel(ns, queue, tid);
@@ -207,7 +207,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       const shared = engines.filter(({ namespaces }) => namespaces.includes('N'));
       assert.deepEqual(shared.map(({ node }) => node).sort(), [...ids].sort());
       assert.equal(new Set(shared.map(({ engine: url }) => url)).size, 1);
-      assert.equal(engines.length, 6, 'and the own one of each node');
+      assert.equal(engines.length, 6, 'the shared engine and an unshared one on each node');
       const visible = await complete<Engines>(1, '/engines', ({ total }) => total === 3, as('manager', 1));
       assert.ok(visible.engines.every(({ namespaces }) => namespaces.join() === 'N'));
     });
@@ -239,9 +239,9 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       try {
         // Thawed and frozen again in each round: a node that is silent for 7 s leaves the list, and a busy machine may
         // take that long for a call.
-        await reached('a list without the frozen node', async () => {
+        await reached('the list is missing the frozen node', async () => {
           process.kill(pid, 'SIGCONT');
-          await reached('they see each other', allSeen);
+          await reached('every node lists all nodes', allSeen);
           process.kill(pid, 'SIGSTOP');
           const list = await read<Consumers>(0, '/consumers');
           lists.push(list);

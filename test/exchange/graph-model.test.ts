@@ -146,7 +146,7 @@ async function forwardThrough(
     const now = JSON.stringify(counts());
     stillChecks = now === before ? stillChecks + 1 : 0;
     before = now;
-    assert.ok(stillChecks < MAX_STILL_CHECKS, `elements stay in a source of an exchange: ${now}`);
+    assert.ok(stillChecks < MAX_STILL_CHECKS, `elements are stuck in the source of an exchange: ${now}`);
     await new Promise(setImmediate);
   }
   const ended: Record<string, string[]> = {};

@@ -35,7 +35,7 @@ describe('The limit on bytes that exchanges have in flight', () => {
       enter('user', name, bytes);
     }
     await turn();
-    assert.deepEqual(entered, ['a', 'b'], 'the small one does not pass the one before it');
+    assert.deepEqual(entered, ['a', 'b'], 'a small batch does not overtake an earlier one');
     await leave('a');
     assert.deepEqual(entered, ['a', 'b', 'c', 'd']);
   });

@@ -56,7 +56,7 @@ describe('an exchange that consumes unroutable elements', () => {
     // 1 becomes 3, these become 9, and each of those would become 3 of 27.
     assert.equal(node.exchanges.record('rejects').stats.no_route, 1 + 3 + 9);
     assert.equal(await node.total('M', '__too_many_hops__'), MAX_COPIES);
-    assert.equal(await node.total('N', 'aside'), 1 + 3, 'what does not lead back is not bounded');
+    assert.equal(await node.total('N', 'aside'), 1 + 3, 'copies that do not lead back are not bounded');
     await node.exchanges.delete('back');
   });
 

@@ -43,11 +43,11 @@ describe('Two nodes on a Redis cluster', () => {
       const others = cluster.servers.filter((server) => server !== victim);
       await outage(async () => {
         await victim.kill();
-        await reached('another took over', async () => mastersAt(others[0]?.port ?? 0).length === 3);
+        await reached('another master took over', async () => mastersAt(others[0]?.port ?? 0).length === 3);
       });
       await answered();
       await victim.restart();
-      await reached('it is a replica', async () =>
+      await reached('the restarted server is a replica', async () =>
         cluster.servers.every(({ port: asked }) => mastersAt(asked).length === 3),
       );
       await answered();

@@ -4,7 +4,7 @@ import { redisCli } from '../support/redis-servers.ts';
 /** The port of the master of a slot, according to the server at `port`. */
 export function ownerOf(slot: number, port: number): number {
   const line = nodesAt(port).find((fields) => fields.slice(8).some((range) => isIn(range, slot)));
-  if (line === undefined) throw new Error(`Nobody has slot ${slot}.`);
+  if (line === undefined) throw new Error(`No master has slot ${slot}.`);
   return portOf(line);
 }
 

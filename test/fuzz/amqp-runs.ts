@@ -49,7 +49,7 @@ export async function sayBroken(test: TestContext, target: Target, isLoggedIn: b
   test.diagnostic(
     `${late} of ${all} connections ended after ${LATE_MS} ms; the last after ${longestMs.toFixed(1)} ms`,
   );
-  assert.ok(left < MOST_LEFT_BYTES, 'memory stays flat');
+  assert.ok(left < MOST_LEFT_BYTES, `${left} bytes were leaked`);
 }
 
 /** Runs recorded sessions, cut off after each of the byte counts of `cuts`. */

@@ -42,12 +42,16 @@ function check(said: readonly Said[]): void {
   const close = said.find(({ kind }) => kind === KIND.close);
   if (close !== undefined) {
     assert.equal(kinds.indexOf(KIND.close), said.length - 1, 'a close is the last frame');
-    assert.ok(kinds.includes(KIND.open), 'a close comes behind an open');
+    assert.ok(kinds.includes(KIND.open), 'a close follows an open');
     assert.notEqual(conditionOf(close.bytes), 'amqp:internal-error');
   }
   const outcome = said.find(({ kind }) => kind === KIND.outcome);
   if (outcome !== undefined && codeOf(outcome.bytes) !== 0) {
-    assert.equal(kinds.indexOf(KIND.outcome), said.length - 1, 'a refusal of a login is the last frame');
+    assert.equal(
+      kinds.indexOf(KIND.outcome),
+      said.length - 1,
+      'the outcome of a failed login is the last frame',
+    );
   }
   if (kinds.includes('AMQP')) assert.equal(codeOf(outcome?.bytes ?? Buffer.alloc(0)), 0);
 }

@@ -21,7 +21,7 @@ const any = ['error', 'memory', 'deadline', 'watchdog'] as const;
 export const ATTACKS: readonly Attack[] = [
   { name: 'endless loop', selector: 'env => { while (1); }', ends: stopped },
   {
-    name: 'endless loop that catches what stops it',
+    name: 'endless loop that catches its interrupt',
     selector: 'env => { for (;;) try { while (1); } catch {} finally { while (1); } }',
     ends: stopped,
   },
@@ -37,7 +37,7 @@ export const ATTACKS: readonly Attack[] = [
     ends: refused,
   },
   {
-    name: 'recursion that catches its own end',
+    name: 'recursion that catches its overflow',
     selector: 'env => { const f = () => { try { f(); } catch { f(); } }; return f(); }',
     ends: any,
   },
@@ -72,7 +72,7 @@ export const ATTACKS: readonly Attack[] = [
     ends: filled,
   },
   {
-    name: 'typed arrays, the error caught each time',
+    name: 'typed arrays, catching every error',
     selector: 'env => { const a = []; for (;;) try { a.push(new Uint8Array(1e5)); } catch {} }',
     ends: stopped,
   },
@@ -87,17 +87,17 @@ export const ATTACKS: readonly Attack[] = [
     ends: filled,
   },
   {
-    name: 'built-in over 2^53 places',
+    name: 'built-in over 2^53 indexes',
     selector: 'env => Array.prototype.indexOf.call({ length: 2 ** 53 - 1 }, 1)',
     ends: stopped,
   },
   {
-    name: 'built-in over 2^53 places, from the end',
+    name: 'built-in over 2^53 indexes, from the end',
     selector: 'env => Array.prototype.lastIndexOf.call({ length: 2 ** 53 - 1 }, 1)',
     ends: stopped,
   },
   {
-    name: 'join of a billion holes',
+    name: 'join of a billion empty slots',
     selector: 'env => new Array(1e9) + ""',
     ends: filled,
   },
@@ -112,7 +112,7 @@ export const ATTACKS: readonly Attack[] = [
     ends: any,
   },
   {
-    name: 'huge number as text',
+    name: 'huge number as a string',
     selector: 'env => (2n ** 1000000n).toString()',
     ends: any,
   },
@@ -160,7 +160,7 @@ export const ATTACKS: readonly Attack[] = [
     ends: filled,
   },
   {
-    name: 'sort that never agrees',
+    name: 'sort with a random comparator',
     selector: 'env => Array.from({ length: 1e5 }, (_, i) => i).sort(() => Math.random() - 0.5)',
     ends: stopped,
   },

@@ -42,7 +42,7 @@ export async function verdictsOf(
   input: SelectorInput,
 ): Promise<readonly SelectorVerdict[]> {
   const [answer] = await program.select([input]);
-  if (answer?.outcome !== 'evaluated') throw new Error(`not asked: ${JSON.stringify(answer)}`);
+  if (answer?.outcome !== 'evaluated') throw new Error(`not evaluated: ${JSON.stringify(answer)}`);
   return answer.verdicts;
 }
 

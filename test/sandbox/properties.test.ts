@@ -136,7 +136,7 @@ describe('Properties of the sandbox', () => {
           program.close();
           for (const [n, map] of maps.entries()) {
             const answer = answers[n];
-            if (answer?.outcome !== 'evaluated') assert.fail(`not asked: ${JSON.stringify(answer)}`);
+            if (answer?.outcome !== 'evaluated') assert.fail(`not evaluated: ${JSON.stringify(answer)}`);
             const got = answer.verdicts.map(({ accepted, error, headers: written }) => [
               accepted,
               error === null,

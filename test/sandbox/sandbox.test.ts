@@ -432,7 +432,7 @@ describe('A sandbox', () => {
       const own = calls.find(
         (request) => request.kind === 'call' && request.sources?.includes('env => false'),
       );
-      assert.ok(own?.kind === 'call', 'its call waited until after the close');
+      assert.ok(own?.kind === 'call', 'the call was sent to the worker after the close');
       const last = requests.findLast(
         (request) => request.kind !== 'compile' && request.program === own.program,
       );

@@ -125,7 +125,10 @@ describe('The source of a selector', () => {
       } finally {
         globalThis.RegExp = builtIn;
       }
-      assert.ok(!built.some((pattern) => String(pattern).includes('RGI_Emoji')), 'it was built');
+      assert.ok(
+        !built.some((pattern) => String(pattern).includes('RGI_Emoji')),
+        'the regular expression was built',
+      );
     });
   });
 
