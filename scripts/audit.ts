@@ -18,7 +18,7 @@ const report = parsed(stdout);
 const found = Object.entries(report?.vulnerabilities ?? {});
 if (report?.vulnerabilities === undefined) {
   const why = report?.message ?? report?.error?.summary ?? stderr.trim().split('\n').at(-1) ?? '';
-  console.log(`audit: nothing is known, the registry did not answer: ${why}`);
+  console.log(`audit: no result, the registry did not respond: ${why}`);
 } else if (found.length === 0) {
   console.log('audit: no advisories');
 } else {

@@ -28,7 +28,10 @@ const { values, positionals } = parseArgs({
   options: { revision: { type: 'string', default: '1' } },
 });
 const architecture = ARCHITECTURES[process.arch];
-if (architecture === undefined) throw new Error(`There is no Debian architecture here for ${process.arch}.`);
+if (architecture === undefined)
+  throw new Error(
+    `Debian packages cannot be built on ${process.arch}. Allowed: ${Object.keys(ARCHITECTURES).join(', ')}.`,
+  );
 const { version, description } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
 const full = `${version}-${values.revision}`;
 

@@ -4,7 +4,7 @@
 set -eu
 
 if ! command -v dpkg-query >/dev/null; then
-  echo "debian-packages: this is not Debian; install with your own tool: $*" >&2
+  echo "debian-packages: this is not Debian; install these packages with your package manager: $*" >&2
   exit 1
 fi
 

@@ -24,18 +24,18 @@ const version = versionOf(ROOT);
 const CHECKS: readonly Step[] = [
   { name: 'all files name one version', run: () => fail(versionProblems(ROOT)) },
   {
-    name: 'the changelog has its section, upgrade notes first',
+    name: 'the changelog has a section for this version, upgrade notes first',
     run: () => fail(changelogProblems(readFileSync(join(ROOT, 'CHANGELOG.md'), 'utf8'), version)),
   },
-  { name: 'the data of this version is kept', run: () => fail(keptDataProblems(ROOT, version)) },
+  { name: 'test/upgrades has data of this version', run: () => fail(keptDataProblems(ROOT, version)) },
   {
-    name: 'everything is committed, and the tag is free',
+    name: 'everything is committed, and the tag does not exist',
     run() {
       const changed = git('status', '--porcelain').trim();
       const hasTag = git('tag', '--list', `v${version}`).trim() !== '';
       fail([
         ...(changed === '' ? [] : [`not committed:\n${changed}`]),
-        ...(hasTag ? [`v${version} is a tag`] : []),
+        ...(hasTag ? [`the tag v${version} already exists`] : []),
       ]);
     },
   },
@@ -93,5 +93,5 @@ function git(...args: readonly string[]): string {
 
 function command(program: string, ...args: readonly string[]): void {
   const { status } = spawnSync(program, args, { cwd: ROOT, stdio: 'inherit' });
-  if (status !== 0) throw new Error(`${program} ${args.join(' ')} ended with ${status}`);
+  if (status !== 0) throw new Error(`${program} ${args.join(' ')} exited with ${status}`);
 }

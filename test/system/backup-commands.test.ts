@@ -199,14 +199,14 @@ describe('npm run backup and npm run restore', () => {
     const there = await run(['backup', 'data']);
     assert.equal(there.code, 1);
     assert.match(there.stderr, /data exists already; name a new folder/);
-    for (const [args, says] of [
+    for (const [args, message] of [
       [['backup'], /missing required argument 'folder'/],
       [['restore'], /missing required argument 'folder'/],
       [['backup', 'a', 'b'], /backup takes no further argument/],
     ] as const) {
       const usage = await run(args);
       assert.equal(usage.code, 2);
-      assert.match(usage.stderr, says);
+      assert.match(usage.stderr, message);
     }
     await server.stop();
     const missing = await run(['restore', 'nowhere']);

@@ -151,7 +151,8 @@ class BatchCrashRun {
     this.#countAnswer();
     if (answer?.status !== 200) return;
     const lines = linesOf(answer);
-    if (lines.length > count) this.#faults.push(`${lines.length} elements of ${count}`);
+    if (lines.length > count)
+      this.#faults.push(`${lines.length} elements returned by a take of at most ${count}`);
     for (const line of lines) this.#checkDelivery(line, startedAt);
     for (const each of QUEUES) {
       const own = lines.filter(({ ns = place?.ns }) => ns === each.ns);
@@ -161,12 +162,13 @@ class BatchCrashRun {
 
   /** @param startedAt when the take that delivered the element was sent */
   #checkDelivery({ id, text = '' }: TakenLine, startedAt: number): void {
-    if (!this.#attempted.has(text)) this.#faults.push(`nobody inserted: ${text}`);
+    if (!this.#attempted.has(text)) this.#faults.push(`never inserted: ${text}`);
     const firstId = this.#ids.get(text) ?? id;
     this.#ids.set(text, firstId);
-    if (id !== firstId) this.#faults.push(`stored as ${firstId} and ${id}: ${text}`);
+    if (id !== firstId) this.#faults.push(`delivered with the ids ${firstId} and ${id}: ${text}`);
     const committedAt = this.#committed.get(text);
-    if (committedAt !== undefined && committedAt < startedAt) this.#faults.push(`twice: ${text}`);
+    if (committedAt !== undefined && committedAt < startedAt)
+      this.#faults.push(`delivered after its commit: ${text}`);
     const held = this.#held.get(text);
     const now = performance.now();
     // Whichever take was earlier, its lease was still valid when the other take was answered.
@@ -199,7 +201,7 @@ class BatchCrashRun {
     for (const { id, text = '' } of committed) {
       if (outcomes.get(id) === 'done') this.#committed.set(text, performance.now());
       else if (!OVERTAKEN.has(outcomes.get(id) ?? '')) {
-        this.#faults.push(`commit of ${text}: ${outcomes.get(id)}`);
+        this.#faults.push(`unexpected outcome of the commit of ${text}: ${outcomes.get(id)}`);
       }
     }
   }

@@ -91,7 +91,7 @@ class ClientCrashRun implements AsyncDisposable {
     await reached('an empty queue', async () => (await queue.status()).total === 0);
     await this.#stopWorker();
     for (const value of this.#handled.keys()) {
-      if (!this.#inserted.has(value)) this.#faults.push(`nobody inserted: ${value}`);
+      if (!this.#inserted.has(value)) this.#faults.push(`never inserted: ${value}`);
     }
     for (const value of this.#inserted) if (!this.#handled.has(value)) this.#faults.push(`lost: ${value}`);
     const repeated = [...this.#handled.values()].filter((times) => times > 1).length;
@@ -118,7 +118,7 @@ class ClientCrashRun implements AsyncDisposable {
       const [what = '', id = '', value = ''] = line.split(' ');
       const firstId = this.#ids.get(value) ?? id;
       this.#ids.set(value, firstId);
-      if (id !== firstId) this.#faults.push(`stored as ${firstId} and ${id}: ${value}`);
+      if (id !== firstId) this.#faults.push(`delivered with the ids ${firstId} and ${id}: ${value}`);
       if (what === 'committed') this.#committed.add(value);
       else {
         if (this.#committed.has(value)) this.#faults.push(`handled after its commit: ${value}`);
@@ -143,7 +143,7 @@ class ClientCrashRun implements AsyncDisposable {
     worker.kill('SIGTERM');
     const [code] = await closed;
     this.#worker = null;
-    if (code !== 0) this.#faults.push(`the worker ended with ${code}`);
+    if (code !== 0) this.#faults.push(`the worker exited with ${code}`);
   }
 
   async #until(isSo: () => boolean): Promise<void> {

@@ -21,7 +21,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
 
   after(() => folder.dispose());
 
-  const cases: [why: string, config: object, says: RegExp][] = [
+  const cases: [why: string, config: object, message: RegExp][] = [
     [
       'for an unknown key',
       { http: { prot: 1 } },
@@ -122,19 +122,19 @@ describe('A start that fails', { concurrency: 2 }, () => {
       /http\.host: cannot listen on 192\.0\.2\.1, port 0 \(EADDRNOTAVAIL\)/,
     ],
   ];
-  for (const [i, [why, config, says]] of cases.entries()) {
+  for (const [i, [why, config, message]] of cases.entries()) {
     it(`${why} names the file, the option and a hint, and exits with 2`, async () => {
       const http = { port: 0, users: USERS, ...('http' in config && (config.http as object)) };
       const namespaces = { N: { url: 'sqlite::memory:' } };
       const file = await folder.write(`q${i}.json`, { namespaces, ...config, http });
       const program = await folder.run(['--config', file]);
-      assert.match(program.stderr, says);
+      assert.match(program.stderr, message);
       assert.ok(program.stderr.includes(`quayside: ${file}: `), program.stderr);
       assertRefused(program);
     });
   }
 
-  const AWAY: [engine: string, url: string, says: RegExp][] = [
+  const AWAY: [engine: string, url: string, message: RegExp][] = [
     [
       'Redis',
       'redis://:CANARY@127.0.0.1:1/0',
@@ -146,12 +146,12 @@ describe('A start that fails', { concurrency: 2 }, () => {
       /namespaces\.N\.url: cannot be opened: postgres:\/\/\*\*\*@127\.0\.0\.1:1\/db: .*ECONNREFUSED [^;]*\. Check that the server is running/,
     ],
   ];
-  for (const [engine, url, says] of AWAY) {
+  for (const [engine, url, message] of AWAY) {
     it(`for an unreachable ${engine} says so and exits with 1, because a later start may succeed`, async () => {
       const namespaces = { N: { url }, M: { url: 'sqlite::memory:' } };
       const file = await folder.write(`${engine}.json`, { http: { port: 0, users: USERS }, namespaces });
       const program = await folder.run(['--config', file]);
-      assert.match(program.stderr, says);
+      assert.match(program.stderr, message);
       assert.ok(program.stderr.includes(`quayside: ${file}: `), program.stderr);
       assertEnded(program, 1);
     });
@@ -202,7 +202,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
     timeout: 60_000,
   }, () => {
     const dataDir = '/proc/quayside/data';
-    const cases: [of: string, args: string[], config: object, says: RegExp][] = [
+    const cases: [of: string, args: string[], config: object, message: RegExp][] = [
       [
         'the queues',
         [],
@@ -222,18 +222,18 @@ describe('A start that fails', { concurrency: 2 }, () => {
         /dataDir: \/proc\/quayside\/data\/users\.json cannot be written \(ENOENT\)/,
       ],
     ];
-    for (const [i, [of, args, config, says]] of cases.entries()) {
+    for (const [i, [of, args, config, message]] of cases.entries()) {
       it(`and is needed for ${of} names the option`, async () => {
         const file = await folder.write(`proc${i}.json`, { ...config, dataDir });
         const program = await folder.run(['--config', file, ...args]);
-        assert.match(program.stderr, says);
+        assert.match(program.stderr, message);
         assertRefused(program);
       });
     }
   });
 
   it('for an invalid command line quotes the argument', async () => {
-    for (const [args, says] of [
+    for (const [args, message] of [
       [['frobnicate'], /^quayside: Unknown command "frobnicate"\. /],
       [['docotr', '--json'], /^quayside: Unknown command "docotr"\. Did you mean "doctor"\?/],
       [['--frobnicate'], /^quayside: Unknown option "--frobnicate"\. /],
@@ -241,7 +241,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
     ] as const) {
       const program = await folder.run(args);
       assertRefused(program);
-      assert.match(program.stderr, says);
+      assert.match(program.stderr, message);
     }
   });
 });

@@ -87,7 +87,7 @@ class CrashRun {
     await load.stop();
     this.#faults.push(...(await drain(this.#server.url, this.#history)));
     const { code, signal } = await this.#server.stop();
-    if (code !== 0) this.#faults.push(`stop: the server ended with code ${code}, signal ${signal}`);
+    if (code !== 0) this.#faults.push(`stop: the server exited with code ${code}, signal ${signal}`);
     const soundFiles = await this.#checkFiles();
     const { operations } = this.#history;
     const verdict = checkHistory(operations, { fifo: true });

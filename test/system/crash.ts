@@ -34,6 +34,6 @@ function explain({ faults, operations, verdict }: CrashReport): void {
 }
 
 function wholeNumber(name: string, text: string): number {
-  if (!/^\d+$/.test(text)) throw new Error(`${name} is a whole number, not "${text}".`);
+  if (!/^\d+$/.test(text)) throw new Error(`${name} must be a whole number, not "${text}".`);
   return Number(text);
 }

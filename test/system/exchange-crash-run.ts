@@ -65,7 +65,7 @@ const PRODUCERS = 4;
 const KILL_AFTER_MS = { least: 100, most: 1000 };
 /** A lease of 2 s, short enough that elements reserved by a killed server are forwarded during the test. */
 const LEASE_S = 2;
-const REST_TIMEOUT_MS = 60_000;
+const FORWARD_TIMEOUT_MS = 60_000;
 
 /**
  * Repeatedly kills the real server while exchanges forward what producers insert. Then checks every destination against
@@ -126,7 +126,7 @@ class ExchangeCrashRun {
     for (const end of ENDS) arrived += await this.#compare(client, end);
     for (const own of [...clients, client]) own.close();
     const { code } = await this.#server.stop();
-    if (code !== 0) this.#faults.push(`the server ended with code ${code}`);
+    if (code !== 0) this.#faults.push(`the server exited with ${code}`);
     return { kills, inserted: this.#inserted.length, arrived, faults: this.#faults };
   }
 
@@ -153,7 +153,7 @@ class ExchangeCrashRun {
       const delivery = await this.#attempt(() => client.reserve('far', 'out', { to: 100, lease: 1000 }));
       if (delivery?.status !== 200) continue;
       const body = delivery.body.toString();
-      if (this.#committed.has(body)) this.#faults.push(`far/out: ${body} came again after its commit`);
+      if (this.#committed.has(body)) this.#faults.push(`far/out: ${body} was delivered after its commit`);
       const id = delivery.headers['x-ks-id'] ?? '';
       const done = await this.#attempt(() => client.commit('far', 'out', id));
       if (done?.status === 200) this.#committed.add(body);
@@ -177,11 +177,13 @@ class ExchangeCrashRun {
 
   /** Resolves when the sources are empty, so that everything was forwarded. */
   async #untilForwarded(client: QueueClient): Promise<void> {
-    const deadline = performance.now() + REST_TIMEOUT_MS;
+    const deadline = performance.now() + FORWARD_TIMEOUT_MS;
     for (const queue of ['in', 'link', 'cross']) {
       while ((await total(client, 'N', queue)) > 0) {
         if (performance.now() > deadline) {
-          this.#faults.push(`N/${queue} is not forwarded: ${(await client.status('N', queue)).body}`);
+          this.#faults.push(
+            `N/${queue} was not forwarded within ${FORWARD_TIMEOUT_MS} ms: ${(await client.status('N', queue)).body}`,
+          );
           return;
         }
         await delay(50);
@@ -206,10 +208,10 @@ class ExchangeCrashRun {
       if (count === 0 && queue === 'out' && this.#unknown.has(body)) continue;
       const expected = takes(n) ? 1 : 0;
       if (count !== expected)
-        this.#faults.push(`${ns}/${queue}: ${body} is there ${count} times, not ${expected}`);
+        this.#faults.push(`${ns}/${queue}: ${body} was found ${count} times, not ${expected}`);
     }
     for (const [body, count] of found)
-      this.#faults.push(`${ns}/${queue}: ${body} is there ${count} times, unasked`);
+      this.#faults.push(`${ns}/${queue}: ${body} was found ${count} times, but was not expected`);
     return this.#inserted.filter(({ source: from, n }) => from === source && takes(n)).length;
   }
 }
@@ -217,7 +219,8 @@ class ExchangeCrashRun {
 async function take(client: QueueClient, ns: string, queue: string): Promise<Answer | null> {
   const answer = await client.get(ns, queue, { to: 0 });
   if (answer.status === 504) return null;
-  if (answer.status !== 200) throw new Error(`GET ${ns}/${queue} answers ${answer.status}: ${answer.body}`);
+  if (answer.status !== 200)
+    throw new Error(`GET ${ns}/${queue} was answered with ${answer.status}: ${answer.body}`);
   return answer;
 }
 

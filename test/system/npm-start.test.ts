@@ -39,7 +39,7 @@ class NpmStart {
   async untilPrinted(pattern: RegExp): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const patience = setTimeout(
-      () => reject(new Error(`It never said ${pattern}.\n${this.output}`)),
+      () => reject(new Error(`npm start did not print ${pattern}.\n${this.output}`)),
       PATIENCE_MS,
     );
     const check = (): void => {
@@ -89,7 +89,7 @@ describe('npm start', () => {
       const { code } = await started.ended;
       assert.equal(code, 0, started.output);
       assert.match(started.output, /"stopped"/);
-      assert.equal(isAlive(serverPid), false, 'a server is left behind');
+      assert.equal(isAlive(serverPid), false, 'the server process is still running');
       assert.ok(!(await readdir(dataDir)).includes('quayside.pid'));
     });
   }
@@ -99,7 +99,7 @@ describe('npm start', () => {
     await started.untilPrinted(/listens on .*\n.*reloads/);
     const { serverPid, npm } = started;
     const [, url = ''] = /listens on (\S+)/.exec(started.output) ?? [];
-    assert.equal((await fetch(new URL('/console/', url))).status, 200, 'the console is built');
+    assert.equal((await fetch(new URL('/console/', url))).status, 200, 'the console was not built');
     if (process.platform === 'linux') {
       const words = (await readFile(`/proc/${serverPid}/cmdline`, 'utf8')).split('\0');
       for (const flag of V8_FLAGS) assert.ok(words.includes(flag), words.join(' '));

@@ -122,7 +122,8 @@ class OperationCrashRun {
     const bodies = Array.from({ length: ELEMENTS }, (_, i) => `${this.#elements + i}`);
     const lines = bodies.map((text) => ({ text, headers: { 'x-dl-from-queue': NEAR.queue } }));
     const answer = await client.insertLines(SOURCE.ns, SOURCE.queue, lines);
-    if (answer.status !== 200) throw new Error(`the inserts were answered ${answer.status}: ${answer.body}`);
+    if (answer.status !== 200)
+      throw new Error(`the inserts were answered with ${answer.status}: ${answer.body}`);
     if (kind.reserves) await this.#take(client, SOURCE, ELEMENTS, { reserve: 1, lease: 3_600_000 });
     return bodies;
   }
@@ -137,7 +138,7 @@ class OperationCrashRun {
     const query = { count, to: 0, ...more };
     const answer = await client.request('POST', `/q/${ns}/${queue}/take`, { query });
     if (answer.status === 504) return [];
-    if (answer.status !== 200) throw new Error(`a take was answered ${answer.status}: ${answer.body}`);
+    if (answer.status !== 200) throw new Error(`a take was answered with ${answer.status}: ${answer.body}`);
     const lines = answer.body.toString().trimEnd().split('\n');
     return lines.map((line) => JSON.parse(line));
   }
@@ -163,7 +164,7 @@ class OperationCrashRun {
     const left = new Set(expected);
     for (let taken = await this.#take(client, queue, 1000); taken.length > 0; ) {
       for (const { text, headers } of taken) {
-        if (!left.delete(text)) this.#faults.push(`${name}: ${text} is there twice, or unasked`);
+        if (!left.delete(text)) this.#faults.push(`${name}: ${text} was found twice, or was not expected`);
         if (action === 'set' && headers.changed !== 'yes')
           this.#faults.push(`${name}: ${text} was not changed`);
       }

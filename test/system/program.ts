@@ -131,7 +131,7 @@ export class Program {
   /** The URL that it printed as its address. @throws Error if it has not printed one */
   get url(): string {
     const found = /listens on (\S+)/.exec(this.stdout)?.[1];
-    if (found === undefined) throw new Error(`It does not listen.\n${this.stdout}${this.stderr}`);
+    if (found === undefined) throw new Error(`The program printed no address.\n${this.stdout}${this.stderr}`);
     return found;
   }
 

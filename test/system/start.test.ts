@@ -97,7 +97,7 @@ describe('A start', () => {
     assert.equal(
       await statusAs(program, `admin:${before}`),
       200,
-      'the old password is valid until the reload',
+      'the old password must be valid until the reload',
     );
     program.signal('SIGHUP');
     await program.untilPrinted(/were reloaded/);

@@ -86,7 +86,7 @@ describe('A release', () => {
     const isReady = status === 0;
     assert.match(
       stdout,
-      /^1\. all files name one version\n2\. the changelog has its section, upgrade notes first\n/,
+      /^1\. all files name one version\n2\. the changelog has a section for this version, upgrade notes first\n/,
     );
     if (!isReady) assert.match(stderr, /\nStep \d failed; nothing was published\.\n$/);
   });

@@ -14,7 +14,7 @@ const PACKAGE = new URL('../../package.json', import.meta.url);
 const { version } = JSON.parse(await readFile(PACKAGE, 'utf8')) as { version: string };
 const folder = path.join(import.meta.dirname, version);
 if (existsSync(folder)) {
-  console.error(`${folder} is there already: data of a released version never changes.`);
+  console.error(`${folder} already exists: data of a released version must not change.`);
   process.exit(1);
 }
 await mkdir(folder);
