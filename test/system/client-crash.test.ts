@@ -10,7 +10,7 @@ import { runClientCrash } from './client-crash-run.ts';
  */
 const KILLS = Number(process.env.CLIENT_KILLS ?? 2);
 
-describe('The client library, while the server and the worker are killed under load,', () => {
+describe('The client library while server and worker are killed under load', () => {
   for (const engine of CLIENT_ENGINES) {
     it(`loses no element and handles no committed element again in ${KILLS} kills on ${engine.name}`, async (t) => {
       const seed = Number(process.env.CRASH_SEED ?? freshSeed());

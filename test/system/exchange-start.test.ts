@@ -15,7 +15,7 @@ describe('The exchanges of a server', () => {
 
   const as = (program: Program): QueueClient => new QueueClient({ url: program.url, credentials: 'admin:p' });
 
-  it('that the configuration declares return at a restart, as a delete or change of them notes', async () => {
+  it('that the configuration declares are restored at a restart; deleting or changing them warns of that', async () => {
     const declared = { src: { ns: 'N', queue: 'in' }, dst: [{ ns: 'N', queue: 'out' }], consumer: {} };
     await folder.write('q.json', {
       http: { users: USER },

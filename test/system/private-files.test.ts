@@ -47,7 +47,7 @@ describe('The files of a server', { skip }, () => {
     assert.equal(await second.stop(), 0);
   });
 
-  describe('that the server may not access', () => {
+  describe('without the necessary permissions', () => {
     const DATABASE = '{ N: { url: "sqlite:N.db" } }';
     const start = async (namespaces: string): Promise<string> => {
       await folder.write('q.yaml', `{ http: { port: 0, users: { u: p } }, namespaces: ${namespaces} }`);

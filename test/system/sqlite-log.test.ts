@@ -312,7 +312,7 @@ describe("SQLite's write-ahead log after a kill", () => {
     });
   });
 
-  it('prevents a start after a bit flip in a transaction that synced transactions follow', async () => {
+  it('prevents a start after a bit flip in a transaction before two synced ones and later lease changes', async () => {
     await withFolder(async (folder) => {
       const random = seededRandom(9);
       const crashed = await killedAfterLeases(folder, random);
