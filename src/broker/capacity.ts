@@ -254,3 +254,8 @@ function keyBytes(key: string): number {
 function sum(a: Amount, b: Amount): Amount {
   return { elements: a.elements + b.elements, bytes: a.bytes + b.bytes };
 }
+
+/** Whether a call stored nothing because the queue, or its namespace, is full. */
+export function isFullError(error: unknown): boolean {
+  return error instanceof QuaysideError && (error.code === 'queue-full' || error.code === 'namespace-full');
+}

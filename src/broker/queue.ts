@@ -41,13 +41,14 @@ import {
   type QueueReading,
   type RecentRates,
 } from './activity.ts';
+import { isFullError } from './capacity.ts';
 import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
 import { momentIn, untilGiven } from './engine-time.ts';
 import { FREE_BYTES } from './engine-turns.ts';
 import { isSettled, rejectionOf, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkOptions, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
-import { areAllSeen, isFull } from './seen-keys.ts';
+import { areAllSeen } from './seen-keys.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
 
 /** For front ends, which settle with these types but must not import storage. */
@@ -760,7 +761,7 @@ async function unlessRepeated<T>(
   try {
     return await admit();
   } catch (error) {
-    if (!isFull(error) || !(await areRepeats())) throw error;
+    if (!isFullError(error) || !(await areRepeats())) throw error;
   }
   return insert();
 }

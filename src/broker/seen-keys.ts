@@ -1,7 +1,6 @@
 import { isKeySeen } from '../engine/request-keys.ts';
 import type { RequestKey, Storage } from '../engine/storage.ts';
 import type { NewElement } from '../model/element.ts';
-import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
 
 type Inserting = Pick<Storage, 'insert'>;
@@ -43,9 +42,4 @@ export async function areAllSeen(
     if (seen.includes(false)) return false;
   }
   return true;
-}
-
-/** Whether an insert was rejected because the queue, or its namespace, is full. */
-export function isFull(error: unknown): boolean {
-  return error instanceof QuaysideError && (error.code === 'queue-full' || error.code === 'namespace-full');
 }

@@ -1,3 +1,4 @@
+import { isFullError } from '../broker/capacity.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
@@ -329,7 +330,7 @@ export class Forwarder {
           .map(({ destination }) => destination)
           .join(),
       );
-      const failures = isFull(error)
+      const failures = isFullError(error)
         ? await Promise.all([...byTargets.values()].map((some) => storeWhatFits(some, transfer)))
         : [{ items: plans, error }];
       const failed = failures.flatMap(({ items }) => items);
@@ -400,11 +401,6 @@ export class Forwarder {
   }
 }
 
-/** Whether a call stored nothing because there was no capacity for all of it. */
-function isFull(error: unknown): boolean {
-  return error instanceof QuaysideError && (error.code === 'queue-full' || error.code === 'namespace-full');
-}
-
 /** Stores as many items, in order, as there is capacity for, by bisection. Returns the others, and the error. */
 async function storeWhatFits<T>(
   items: readonly T[],
@@ -414,7 +410,7 @@ async function storeWhatFits<T>(
     await store(items);
     return { items: [], error: null };
   } catch (error) {
-    if (!isFull(error) || items.length === 1) return { items, error };
+    if (!isFullError(error) || items.length === 1) return { items, error };
     const middle = items.length >> 1;
     const first = await storeWhatFits(items.slice(0, middle), store);
     const secondHalf = items.slice(middle);

@@ -55,14 +55,14 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'a full destination delays elements that are for others',
     suite: 'full destinations',
-    edits: edit('exchange/forwarder.ts', 'const failures = isFull(error)', 'const failures = false'),
+    edits: edit('exchange/forwarder.ts', 'const failures = isFullError(error)', 'const failures = false'),
   },
   {
     name: 'a destination stores a whole batch or nothing of it',
     suite: 'full destinations',
     edits: edit(
       'exchange/forwarder.ts',
-      'if (!isFull(error) || items.length === 1) return { items, error };',
+      'if (!isFullError(error) || items.length === 1) return { items, error };',
       'if (items.length > 0) return { items, error };',
     ),
   },
