@@ -41,6 +41,7 @@ import {
 import { QuaysideError } from '../model/errors.ts';
 import { contentFingerprint } from '../model/fingerprint.ts';
 import type { QueueKey } from '../model/names.ts';
+import { earlier } from '../util/earlier.ts';
 import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
 import type { Namespace } from './namespace.ts';
@@ -394,7 +395,7 @@ export class MigratingStorage implements Storage {
       nextDueAt:
         deliveries.length + fromNew.deliveries.length === count
           ? null
-          : earliest(fromOld.nextDueAt, fromNew.nextDueAt),
+          : earlier(fromOld.nextDueAt, fromNew.nextDueAt),
       ...(fromNew.isCut !== undefined && { isCut: fromNew.isCut }),
       ...(fromNew.isLeft !== undefined && { isLeft: fromNew.isLeft }),
     };
@@ -588,7 +589,7 @@ export class MigratingStorage implements Storage {
     if (done.length === 0 && failed !== undefined) throw failed.reason;
     return {
       affected: done.flatMap(({ affected }) => affected),
-      nextAt: failed === undefined ? done.map(({ nextAt }) => nextAt).reduce(earliest) : TAKE_AGAIN,
+      nextAt: failed === undefined ? done.map(({ nextAt }) => nextAt).reduce(earlier) : TAKE_AGAIN,
     };
   }
 
@@ -696,15 +697,11 @@ function bytesOf(deliveries: readonly Delivery[]): number {
   return deliveries.reduce((sum, { body }) => sum + body.byteLength, 0);
 }
 
-function earliest(a: number | null, b: number | null): number | null {
-  return a === null || b === null ? (a ?? b) : Math.min(a, b);
-}
-
 function sumOf(a: GroupCounts, b: GroupCounts): GroupCounts {
   return {
     ready: a.ready + b.ready,
     scheduled: a.scheduled + b.scheduled,
     reserved: a.reserved + b.reserved,
-    nextMatureAt: earliest(a.nextMatureAt, b.nextMatureAt),
+    nextMatureAt: earlier(a.nextMatureAt, b.nextMatureAt),
   };
 }

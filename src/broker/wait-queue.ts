@@ -5,6 +5,7 @@ import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer } from '../util/clock.ts';
+import { earlier } from '../util/earlier.ts';
 import { type Claim, Consumer, type GetRequest, popTimeout, type Sink } from './consumer.ts';
 import { toLocal } from './engine-time.ts';
 import { FREE_BYTES, readRejection } from './engine-turns.ts';
@@ -646,11 +647,6 @@ function noteTid(take: SharedTake, { request: { tid }, count }: Consumer): void 
     take.tids = new Array<string | null>(take.count).fill(take.tids);
   }
   for (let i = 0; i < count; i += 1) take.tids.push(tid);
-}
-
-function earlier(a: number | null, b: number | null): number | null {
-  if (a === null) return b;
-  return b === null ? a : Math.min(a, b);
 }
 
 function timeoutError({ request, tid, since }: Consumer): QuaysideError {
