@@ -8,6 +8,7 @@ import type { SearchPage } from '../operations/search.ts';
 import type { ScannedDelivery } from '../operations/transfer.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
 import { textOfBytes } from '../util/byte-text.ts';
+import { headerLines } from './route.ts';
 
 // Formats elements for responses: as headers and a body, as lines of JSON, and as parts of `multipart/mixed`.
 
@@ -258,9 +259,7 @@ export function elementPart(
 ): Buffer {
   const headers = [...moreHeaders];
   pushElementHeaders(headers, delivery);
-  let head = `--${boundary}\r\n`;
-  for (let at = 0; at + 1 < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`;
-  head += '\r\n';
+  const head = `--${boundary}\r\n${headerLines(headers)}\r\n`;
   const { body } = delivery;
   const part = Buffer.allocUnsafe(head.length + body.byteLength + 2);
   part.write(head, 'latin1');
