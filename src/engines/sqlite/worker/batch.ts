@@ -1,5 +1,6 @@
 import type { SettleOutcome } from '../../../engine/storage.ts';
 import { QuaysideError } from '../../../model/errors.ts';
+import { messageOf } from '../../../util/message-of.ts';
 import {
   BodyWriter,
   type Call,
@@ -12,7 +13,7 @@ import {
   SETTLE_NEEDS,
 } from '../protocol.ts';
 import { endOfAlike, runAlike } from './alike.ts';
-import { isFatal, isFull, isUnreadable, messageOf, rejectionOf, StoreLost } from './errors.ts';
+import { isFatal, isFull, isUnreadable, rejectionOf, StoreLost } from './errors.ts';
 import { insert } from './insert.ts';
 import { counts, deliveriesIn } from './queues.ts';
 import { endLeases, settle } from './settle.ts';

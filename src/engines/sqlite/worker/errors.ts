@@ -1,4 +1,5 @@
 import { QuaysideError } from '../../../model/errors.ts';
+import { messageOf } from '../../../util/message-of.ts';
 import type { Rejection } from '../protocol.ts';
 
 /** SQLite's primary result codes that are handled specially. */
@@ -32,10 +33,6 @@ export class StoreLost extends Error {
 export function sqliteCode(error: unknown): number | null {
   if (!(error instanceof Error) || !('errcode' in error)) return null;
   return typeof error.errcode === 'number' ? error.errcode & 0xff : null;
-}
-
-export function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }
 
 export function isFatal(error: unknown): boolean {

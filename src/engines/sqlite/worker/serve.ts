@@ -1,9 +1,10 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
+import { messageOf } from '../../../util/message-of.ts';
 import { byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { Backup } from './backup.ts';
 import { type Part, placesBeforeSync, runBatches, wholeOf } from './batch.ts';
-import { isFull, messageOf, openError, rejectionOf } from './errors.ts';
+import { isFull, openError, rejectionOf } from './errors.ts';
 import { openDatabase } from './open.ts';
 import { Space } from './space.ts';
 import { Store, type TransactionPoint } from './store.ts';
