@@ -3,6 +3,7 @@ import {
   closeSync,
   constants,
   copyFileSync,
+  existsSync,
   fchmodSync,
   fchownSync,
   fsyncSync,
@@ -47,7 +48,7 @@ export function openPrivateFile(path: string): number {
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0 } = constants;
   const descriptor = openSync(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, PRIVATE_MODE);
   try {
-    leaveToFolderOwner(descriptor, path);
+    leaveToOwnerOf(descriptor, dirname(path));
   } catch (error) {
     closeSync(descriptor);
     throw error;
@@ -63,7 +64,7 @@ export function createPrivateFile(path: string): boolean {
   try {
     const descriptor = openSync(path, 'wx', PRIVATE_MODE);
     try {
-      leaveToFolderOwner(descriptor, path);
+      leaveToOwnerOf(descriptor, dirname(path));
     } finally {
       closeSync(descriptor);
     }
@@ -85,7 +86,7 @@ export function copyPrivateFile(from: string, to: string): void {
   const descriptor = openSync(to, 'r');
   try {
     fchmodSync(descriptor, PRIVATE_MODE);
-    leaveToFolderOwner(descriptor, to);
+    leaveToOwnerOf(descriptor, dirname(to));
     fsyncSync(descriptor);
   } finally {
     closeSync(descriptor);
@@ -93,12 +94,12 @@ export function copyPrivateFile(from: string, to: string): void {
 }
 
 /**
- * Gives a file that root creates to the owner of its folder, who is the user that runs the server: a backup or restore
- * by root must not prevent the server from opening its own files.
+ * Gives a file that root creates to the owner of its folder, or of the file it replaces. That is the user who runs the
+ * server: a backup or restore by root must not prevent the server from opening its own files.
  */
-function leaveToFolderOwner(descriptor: number, path: string): void {
+function leaveToOwnerOf(descriptor: number, path: string): void {
   if (process.getuid?.() !== 0) return;
-  const { uid, gid } = statSync(dirname(path));
+  const { uid, gid } = statSync(path);
   fchownSync(descriptor, uid, gid);
 }
 
@@ -118,21 +119,9 @@ export function widerMode(path: string): string | null {
  */
 export async function replaceFile(path: string, content: string): Promise<void> {
   makeFolder(dirname(path));
-  const draft = `${path}.${randomBytes(6).toString('hex')}.tmp`;
-  try {
-    const file = await open(draft, 'wx', PRIVATE_MODE);
-    try {
-      await leaveToOwner(file, path);
-      await file.writeFile(content);
-      await file.sync();
-    } finally {
-      await file.close();
-    }
-    await rename(draft, path);
-  } catch (error) {
-    await rm(draft, { force: true });
-    throw error;
-  }
+  await replaceBy(path, content, async ({ fd }) => {
+    leaveToOwnerOf(fd, existsSync(path) ? path : dirname(path));
+  });
 }
 
 /**
@@ -143,19 +132,30 @@ export async function replaceFile(path: string, content: string): Promise<void> 
 export async function rewriteFile(path: string, content: string): Promise<void> {
   const target = await realpath(path);
   const { mode, uid, gid } = await stat(target);
-  const draft = `${target}.${randomBytes(6).toString('hex')}.tmp`;
+  await replaceBy(target, content, async (draft) => {
+    const created = await draft.stat();
+    if (created.uid !== uid || created.gid !== gid) await draft.chown(uid, gid);
+    await draft.chmod(mode & 0o777);
+  });
+}
+
+/** Replaces a file by a synced draft next to it. `prepare` sets the mode and owner of the draft while it is empty. */
+async function replaceBy(
+  path: string,
+  content: string,
+  prepare: (draft: FileHandle) => Promise<void>,
+): Promise<void> {
+  const draft = `${path}.${randomBytes(6).toString('hex')}.tmp`;
   try {
     const file = await open(draft, 'wx', PRIVATE_MODE);
     try {
-      const created = await file.stat();
-      if (created.uid !== uid || created.gid !== gid) await file.chown(uid, gid);
-      await file.chmod(mode & 0o777);
+      await prepare(file);
       await file.writeFile(content);
       await file.sync();
     } finally {
       await file.close();
     }
-    await rename(draft, target);
+    await rename(draft, path);
   } catch (error) {
     await rm(draft, { force: true });
     throw error;
@@ -195,13 +195,6 @@ export async function whileLocked<T>(
   } finally {
     await rm(lock, { force: true });
   }
-}
-
-/** Gives a file that root writes to the owner of the file it replaces or, if there is none, of the folder. */
-async function leaveToOwner(draft: FileHandle, path: string): Promise<void> {
-  if (process.getuid?.() !== 0) return;
-  const owner = await stat(path).catch(() => stat(dirname(path)));
-  await draft.chown(owner.uid, owner.gid);
 }
 
 /** Makes created and renamed entries of a folder durable; syncing the files themselves does not. */
