@@ -11,6 +11,7 @@ import { MASK, maskUrl } from '../util/mask.ts';
 import { conflictOf } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
 import { type SchemaError, schemaErrors } from '../util/schema.ts';
+import { workerEntry } from '../util/worker-entry.ts';
 import { type Config, type NamespaceConfig, Options, type QueueConfig } from './options.ts';
 import type { YamlOutcome } from './yaml.ts';
 
@@ -431,9 +432,7 @@ async function parseYaml(file: string, text: string): Promise<unknown> {
 const MAX_SYNC_YAML = 262_144;
 
 async function readInThread(text: string): Promise<YamlOutcome> {
-  // The package contains JavaScript; in the source tree, Node runs the TypeScript.
-  const entry = import.meta.url.endsWith('.ts') ? './yaml-thread.ts' : './yaml-thread.js';
-  const thread = new Worker(new URL(entry, import.meta.url), {
+  const thread = new Worker(workerEntry('./yaml-thread.ts', import.meta.url), {
     workerData: text,
     execArgv: [],
     name: 'quayside-yaml',

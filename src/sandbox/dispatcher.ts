@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { Worker } from 'node:worker_threads';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
+import { workerEntry } from '../util/worker-entry.ts';
 import type { SandboxLimits } from './limits.ts';
 import {
   type Overrun,
@@ -329,9 +330,7 @@ class WorkerHandle {
       progress: this.#progress.buffer as SharedArrayBuffer,
       image: this.#image,
     };
-    // The package contains JavaScript; in the source tree, Node runs the TypeScript.
-    const entry = import.meta.url.endsWith('.ts') ? './thread/worker.ts' : './thread/worker.js';
-    const worker = new Worker(new URL(entry, import.meta.url), {
+    const worker = new Worker(workerEntry('./thread/worker.ts', import.meta.url), {
       workerData: setup,
       resourceLimits: RESOURCES,
       env: compileCache(),

@@ -3,6 +3,7 @@ import { Worker } from 'node:worker_threads';
 import type { EngineOptions, NamespacePolicy } from '../../engine/engine.ts';
 import { EngineSettings } from '../../engine/settings.ts';
 import { type Clock, systemClock } from '../../util/clock.ts';
+import { workerEntry } from '../../util/worker-entry.ts';
 import type { FromWorker, ToWorker } from './protocol.ts';
 
 /** The engine's settings, validated and with defaults (`docs/engines/sqlite.md`). */
@@ -68,12 +69,7 @@ interface StoreSetup {
 }
 
 const startWorker: StartThread = (workerData) =>
-  new Worker(workerModule(), { workerData, name: 'quayside-sqlite' });
-
-/** URL of the worker's entry point: TypeScript in the repository, JavaScript in the installed package. */
-function workerModule(): URL {
-  return new URL(import.meta.url.endsWith('.ts') ? './worker/main.ts' : './worker/main.js', import.meta.url);
-}
+  new Worker(workerEntry('./worker/main.ts', import.meta.url), { workerData, name: 'quayside-sqlite' });
 
 export const MEMORY = ':memory:';
 
