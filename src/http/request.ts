@@ -57,6 +57,21 @@ export function onInputEnd(socket: Duplex, run: () => void): () => void {
   };
 }
 
+/** Whether the client has closed its half of a connection, or nothing more can be read from it. */
+export function hasInputEnded(socket: Socket): boolean {
+  return socket.readableEnded || isUnreadable(socket);
+}
+
+/** The error of a call that cannot wait, since the input of its connection has ended. */
+export function inputEnded(socket: Socket): QuaysideError {
+  return new QuaysideError(
+    'malformed-request',
+    isUnreadable(socket)
+      ? 'The bytes behind this request are not a request, so its connection is closed before the response has ended. Check the Content-Length, which counts bytes.'
+      : 'The client closed its sending side before the response had ended. Keep it open until then: otherwise the client looks like one that has disconnected.',
+  );
+}
+
 /**
  * Calls `run` when the server pauses reading from a connection for longer than a moment: too much waits to be written,
  * or a body waits for its reader. While paused, it does not notice that the client closes its half.

@@ -483,6 +483,19 @@ describe('GET /events', () => {
       assert.match(connection.received, /^HTTP\/1\.1 200 [\s\S]*event: start/);
     }));
 
+  it('is rejected if the bytes behind its request are not a request', () =>
+    withEvents(async (events) => {
+      const connection = await RawConnection.open(events.harness.port);
+      const request = ['GET /q/N/none HTTP/1.1', 'Host: test', AUTHORIZATION];
+      const pipelined = ['GET /events HTTP/1.1', 'Host: test', AUTHORIZATION];
+      const notRequest = 'no request\r\n\r\n';
+      connection.send(Buffer.concat([rawRequest(request), rawRequest(pipelined, notRequest)]));
+      const [, answer] = await connection.untilClosed();
+      assert.equal(answer?.status, 400);
+      assert.match(JSON.parse(answer.body).detail, /bytes behind this request are not a request/);
+      assert.equal(events.harness.events.counts.subscribers, 0);
+    }));
+
   it('is cut off if its client reads nothing for the request timeout', () => {
     const source: PictureSource = {
       kind: 'operations',

@@ -1,14 +1,14 @@
 import { checkRight } from '../../access/user.ts';
 import { EVENT_KINDS, type EventFilter, type EventKind } from '../../events/pictures.ts';
 import type { EventPublisher, EventSink, EventSubscription } from '../../events/publisher.ts';
-import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
+import { invalidParameter, namespaceNotFound } from '../../model/errors.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import { onSessionEnd } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import { nameOf, type QueryParameter } from '../parameters.ts';
-import { onInputEnd } from '../request.ts';
+import { hasInputEnded, inputEnded, onInputEnd } from '../request.ts';
 import { INERT_HEADERS, type Route, route } from '../route.ts';
 
 const kinds: QueryParameter<readonly EventKind[] | null> = {
@@ -87,19 +87,14 @@ class EventStream implements EventSink {
   /**
    * Subscribes. Ends the stream also when the client closes its half of the connection: proxies do only that when their
    * client has disconnected.
-   * @throws QuaysideError `too-many-subscribers`, `shutting-down`, `malformed-request` if the client's half is closed
-   * already
+   * @throws QuaysideError `too-many-subscribers`, `shutting-down`, `malformed-request` if nothing more can be read
+   * from the client
    */
   start(events: EventPublisher, filter: EventFilter): void {
     const { user, head, request, response, isGone } = this.#call;
     if (isGone) return;
     const { socket } = request;
-    if (socket.readableEnded) {
-      throw new QuaysideError(
-        'malformed-request',
-        'The client closed its sending side. Keep it open to receive events: otherwise the client looks like one that has disconnected.',
-      );
-    }
+    if (hasInputEnded(socket)) throw inputEnded(socket);
     this.#subscription = events.subscribe({
       user,
       filter,

@@ -24,7 +24,7 @@ import {
   type QueryParameter,
   wholeNumber,
 } from '../parameters.ts';
-import { isUnreadable, onInputEnd, onPause, parseJson, readBody } from '../request.ts';
+import { hasInputEnded, inputEnded, onInputEnd, onPause, parseJson, readBody } from '../request.ts';
 import { Count, Moment, namedObject, orNull, type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
 import { ELEMENT_HEADER_NOTES, type ManyFormat, MULTIPART, NDJSON, writeMany } from '../written-elements.ts';
@@ -575,18 +575,9 @@ function bytesOf(portions: readonly Portion[]): number {
  */
 function isGone({ request: { socket }, isGone }: HttpCall): boolean {
   if (isGone) return true;
-  if (socket.readableEnded || isUnreadable(socket)) throw inputEnded(socket);
+  if (hasInputEnded(socket)) throw inputEnded(socket);
   if (socket.isPaused()) throw inputPaused();
   return false;
-}
-
-function inputEnded(socket: Socket): QuaysideError {
-  return new QuaysideError(
-    'malformed-request',
-    isUnreadable(socket)
-      ? 'The bytes behind this request are not a request, so its connection is closed before an element is ready. Check the Content-Length, which counts bytes.'
-      : 'The client closed its sending side before an element was ready. Keep it open until the response arrives: otherwise the client looks like one that has disconnected.',
-  );
 }
 
 function inputPaused(): QuaysideError {
