@@ -2,6 +2,7 @@ import { existsSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:
 import { dirname, join, resolve } from 'node:path';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
+import { StoreInUse } from '../engine/engine.ts';
 import { fileOf, MEMORY } from '../engines/sqlite/settings.ts';
 import { restore } from '../engines/sqlite/worker/backup.ts';
 import type { BackupReport } from '../http/options.ts';
@@ -89,7 +90,7 @@ async function backUpStopped(
     for (const engine of copied) await engine.start();
     return await new Backups({ config, engines, clock: parts.clock, version }).makeAt(folder);
   } catch (error) {
-    if (messageOf(error).includes('is in use by another process')) return null;
+    if (error instanceof StoreInUse) return null;
     throw error;
   } finally {
     await Promise.all(copied.map((engine) => engine.stop()));

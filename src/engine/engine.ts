@@ -48,6 +48,9 @@ export interface Engine extends Service {
 /** Thrown by `start` if another version wrote the server's store: starting this program again is useless. */
 export class WrongStore extends Error {}
 
+/** Thrown by `start` if another process, or another engine of this one, has the store open. */
+export class StoreInUse extends Error {}
+
 export interface DiskUsage {
   /** Total size of the files, in bytes. */
   readonly fileBytes: number;

@@ -13,6 +13,7 @@ import {
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
+import { StoreInUse } from '../../src/engine/engine.ts';
 import { checkSqliteVersion } from '../../src/engines/sqlite/worker/open.ts';
 import { SCHEMA_VERSION } from '../../src/engines/sqlite/worker/schema.ts';
 import { QUEUE, type SqliteFolder, withFolder } from '../engines/sqlite-folder.ts';
@@ -51,6 +52,7 @@ describe('Opening a SQLite file', () => {
     await withFolder(async (folder) => {
       const first = await folder.started();
       await assert.rejects(folder.engine().start(), (error: Error) => {
+        assert.ok(error instanceof StoreInUse);
         assert.match(error.message, /test\.db is in use by another process/);
         return true;
       });
@@ -64,7 +66,7 @@ describe('Opening a SQLite file', () => {
   it('is rejected while another process owns the file, until that process is killed', async () => {
     await withFolder(async (folder) => {
       const owner = await startOwner(folder);
-      await assert.rejects(folder.engine().start(), /in use by another process/);
+      await assert.rejects(folder.engine().start(), StoreInUse);
       owner.kill('SIGKILL');
       await once(owner, 'exit');
       const engine = await folder.started();
@@ -76,7 +78,11 @@ describe('Opening a SQLite file', () => {
     await withFolder(async (folder) => {
       const text = 'This is a shopping list, not a database.\n'.repeat(200);
       writeFileSync(folder.file, text);
-      await assert.rejects(folder.engine().start(), /test\.db is damaged or not a database .*backup/);
+      await assert.rejects(folder.engine().start(), (error: Error) => {
+        assert.ok(!(error instanceof StoreInUse));
+        assert.match(error.message, /test\.db is damaged or not a database .*backup/);
+        return true;
+      });
       assert.equal(readFileSync(folder.file, 'utf8'), text);
     });
   });

@@ -1,5 +1,6 @@
 import { DeadlineQueue, Expiring, unavailable, unknownOutcome } from '../../engine/calls.ts';
 import type { EngineLog } from '../../engine/engine.ts';
+import { StoreInUse } from '../../engine/engine.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { Clock } from '../../util/clock.ts';
 import {
@@ -176,7 +177,10 @@ export class WorkerClient {
     return this.#failed.promise;
   }
 
-  /** Starts the thread. Rejects with an Error for the operator if the file cannot be opened. */
+  /**
+   * Starts the thread.
+   * @throws StoreInUse if another connection has the file open; Error for the operator if it cannot be opened
+   */
   open(): Promise<void> {
     this.#opening ??= this.#startThread();
     return this.#opening;
@@ -192,8 +196,9 @@ export class WorkerClient {
         this.#isOpen = true;
         this.#planFlush();
         resolve();
-      } else if (message.kind === 'rejected') reject(new Error(message.message));
-      else this.#onMessage(message);
+      } else if (message.kind === 'rejected') {
+        reject(message.isInUse ? new StoreInUse(message.message) : new Error(message.message));
+      } else this.#onMessage(message);
     });
     // A thread that ended without a message may have committed any batch in flight.
     worker.on('error', (error) => {

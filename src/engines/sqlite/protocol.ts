@@ -290,7 +290,8 @@ export interface Rejection {
 /** Messages of the worker. Batches are replied to in their order. */
 export type FromWorker =
   | { readonly kind: 'opened' }
-  | { readonly kind: 'rejected'; readonly message: string }
+  /** The file cannot be opened. `isInUse`: another connection has it open. */
+  | { readonly kind: 'rejected'; readonly message: string; readonly isInUse: boolean }
   | { readonly kind: 'replies'; readonly replies: readonly Reply[] }
   /** Replies to calls that do not need the fsync of their transaction; `replies` follows, for the others. */
   | { readonly kind: 'earlyReplies'; readonly replies: readonly Reply[] }

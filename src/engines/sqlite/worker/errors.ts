@@ -72,7 +72,12 @@ export function rejectionOf(error: unknown, takesSpace: boolean): Rejection {
 }
 
 /** The file cannot be opened. The message names it and what to do. */
-export class OpenError extends Error {}
+export class OpenError extends Error {
+  /** Whether another connection has the file open. */
+  get isInUse(): boolean {
+    return isBusy(this.cause);
+  }
+}
 
 /** Converts an error while the file is opened to one for the operator. */
 export function openError(file: string, error: unknown): OpenError {

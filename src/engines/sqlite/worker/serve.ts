@@ -4,7 +4,7 @@ import { byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../pro
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { Backup } from './backup.ts';
 import { type Part, placesBeforeSync, runBatches, wholeOf } from './batch.ts';
-import { isFull, openError, rejectionOf } from './errors.ts';
+import { isFull, OpenError, openError, rejectionOf } from './errors.ts';
 import { openDatabase } from './open.ts';
 import { Space } from './space.ts';
 import { Store, type TransactionPoint } from './store.ts';
@@ -34,7 +34,8 @@ export function serve(
     post({ kind: 'opened' });
     port.on('message', (first: ToWorker) => server.onMessage(first));
   } catch (error) {
-    post({ kind: 'rejected', message: messageOf(error) });
+    const isInUse = error instanceof OpenError && error.isInUse;
+    post({ kind: 'rejected', message: messageOf(error), isInUse });
     port.close();
   }
 }
