@@ -79,15 +79,18 @@ describe('A SQLite engine whose clock is changed while it runs', () => {
     });
   });
 
-  it('starts with a warning if the clock is behind, and delivers stored elements only when the clock has caught up', async () => {
+  it('starts with a warning if the clock is behind, and counts and delivers stored elements by the current clock', async () => {
     await withFolder(async (folder) => {
       const first = await folder.started();
       await first.storage.insert(QUEUE, newElements('ready'));
+      assert.equal((await first.storage.counts(QUEUE)).ready, 1);
       await first.stop();
       setBack(folder, HOUR_MS);
       const second = await folder.started();
       assert.match(folder.warnings[0]?.message ?? '', /clock is behind the time when the file was last used/);
       assert.deepEqual(folder.warnings[0]?.fields, { file: folder.file, behindMs: HOUR_MS });
+      const { ready, scheduled } = await second.storage.counts(QUEUE);
+      assert.deepEqual({ ready, scheduled }, { ready: 0, scheduled: 1 });
       assert.deepEqual(await popBodies(second), []);
       folder.clock.advance(HOUR_MS);
       assert.deepEqual(await popBodies(second), ['ready']);

@@ -206,22 +206,6 @@ describe('A SQLite file across restarts', () => {
       assert.ok(largest < 16 * MIB, `the log grew to ${largest} bytes`);
     });
   });
-
-  it('counts and delivers by the current clock even if that is behind the one of the last run', async () => {
-    await withFolder(async (folder) => {
-      let engine = await folder.started();
-      const start = folder.clock.now();
-      await engine.storage.insert(QUEUE, [newElement({ matureAt: start + 1000 })]);
-      folder.clock.setWallTime(start + 3_600_000);
-      assert.equal((await engine.storage.counts(QUEUE)).ready, 1);
-      await engine.stop();
-      folder.clock.setWallTime(start);
-      engine = await folder.started();
-      const { ready, scheduled } = await engine.storage.counts(QUEUE);
-      assert.deepEqual({ ready, scheduled }, { ready: 0, scheduled: 1 });
-      assert.deepEqual((await engine.storage.take(QUEUE, { ...popping, count: 1 })).deliveries, []);
-    });
-  });
 });
 
 /** Sweeps until no further sweep is due, as a node does, but at most 1000 times. */
