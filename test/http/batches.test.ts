@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { MAIN_ENGINES } from '../engines.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';
 import { linesOf, takeMany } from './takes.ts';
@@ -448,7 +449,9 @@ for (const engine of MAIN_ENGINES) {
 }
 
 describe('Insert many: request bodies', () => {
-  const harness = sharedHarness({ http: { batchCount: 20, batchBytes: 65_536, bodyLimit: 1000 } });
+  const harness = sharedHarness({
+    http: { batchCount: 20, batchBytes: 65_536, bodyLimit: 1000, logsAccess: true },
+  });
 
   /** Asserts that a request is rejected and stores nothing; returns its problem. */
   async function rejected(send: (client: QueueClient, queue: string) => Promise<Answer>, status = 400) {
@@ -737,6 +740,8 @@ describe('Insert many: request bodies', () => {
     connection.socket.write('{"text":"b"}\n');
     await client.status('N', queue);
     connection.socket.destroy();
+    const path = `/q/N/${queue}/elements`;
+    await until(() => harness().log.some(({ fields }) => fields.event === 'access' && fields.path === path));
     assert.deepEqual(await sizes(client, 'N', queue), { size: 0, schedSize: 0, resvSize: 0 });
   });
 });

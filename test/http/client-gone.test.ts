@@ -319,7 +319,7 @@ describe('An element that HTTP cannot write', () => {
 });
 
 describe('A client that disconnects in the middle of an insert', () => {
-  const harness = sharedHarness();
+  const harness = sharedHarness({ http: { logsAccess: true } });
 
   it('releases its slot for large inserts if it pipelined a batch behind a waiting call', async () => {
     const queue = harness().queue();
@@ -367,6 +367,9 @@ describe('A client that disconnects in the middle of an insert', () => {
       );
       await harness().client().status('N', queue);
       connection.destroy();
+      await until(() =>
+        harness().log.some(({ fields }) => fields.event === 'access' && fields.path === path),
+      );
       assert.equal((await statusOf(harness(), queue)).totalSize, 0);
     });
   }
