@@ -284,7 +284,7 @@ describe('A worker', () => {
     await failing.close();
   });
 
-  it('reports a server that does not respond', async (t) => {
+  it('reports a server that does not respond, and takes again', async (t) => {
     let now = 0;
     let requests = 0;
     t.mock.method(performance, 'now', () => now);
@@ -304,6 +304,10 @@ describe('A worker', () => {
     t.mock.timers.tick(now);
     const [[error] = []] = await errors;
     assert.ok(error instanceof TimeoutError);
+    await until(() => {
+      t.mock.timers.tick(1_000);
+      return requests > 1;
+    });
     await frozen.close();
   });
 

@@ -98,9 +98,11 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.deepEqual(left.map(({ id }) => id).sort(), held.map(({ id }) => id).sort());
     });
 
-    it('move keeps bodies and order, and wakes a consumer that waits for the target', async () => {
+    it('move keeps bodies, tries, maturity and order, and wakes a consumer that waits for the target', async () => {
       const [from, to] = [queue(), queue()];
       await node.insertMany('N', from, 300);
+      await node.insert('N', from, { body: 'late', delayMs: HOUR_MS, tries: 3 });
+      const [scheduled] = await node.elements('N', from, ['scheduled']);
       const waiting = new Promise<string>((resolve, reject) => {
         const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
         const sink = {
@@ -111,16 +113,18 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       });
       const request = { action: 'move', source: { ns: 'N', queue: from }, to: { ns: 'other', queue: to } };
       const done = await node.run(request, opened);
-      assert.deepEqual([done.state, done.changed, done.error], ['done', 300, null]);
+      assert.deepEqual([done.state, done.changed, done.error], ['done', 301, null]);
       const first = await waiting;
-      const rest = await node.bodies('other', to);
+      const rest = await node.bodies('other', to, ['ready']);
       assert.deepEqual(
         [first, ...rest],
         Array.from({ length: 300 }, (_, i) => String(i)),
       );
+      const [late, ...others] = await node.elements('other', to, ['scheduled']);
+      assert.deepEqual([late?.tries, late?.matureAt, others.length], [3, scheduled?.matureAt, 0]);
       assert.deepEqual(await node.bodies('N', from), []);
       const status = await node.broker.namespace('other').queue(to).status(null);
-      assert.equal(status.stats.put, 300);
+      assert.equal(status.stats.put, 301);
     });
 
     it('copy stores copies and leaves the originals', async () => {

@@ -121,7 +121,7 @@ describe('a DISCONNECT after other frames', () => {
   });
 
   for (const stops of [false, true]) {
-    it(`is confirmed to a client that reads slowly${stops ? ', unless the server stops' : ', however long that takes'}`, async () => {
+    it(`is confirmed to a client that reads slowly${stops ? ', but does not keep the server from stopping' : ', however long that takes'}`, async () => {
       await node.insert('large', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000) })));
       client.socket.pause();
       client.send('SUBSCRIBE', { destination: '/q/N/large', id: 's', ack: 'client' });

@@ -185,10 +185,20 @@ describe('a subscription', () => {
   });
 
   it('is rejected if its user has too many waiting consumers', async () => {
-    for (let i = 0; i < 256; i++) client.send('SUBSCRIBE', { destination: `/q/N/q${i}`, id: i });
-    client.send('SUBSCRIBE', { destination: '/q/N/x', id: 'x' });
     // The broker of the tests allows a user 100 waiting calls.
+    for (let i = 0; i <= 100; i++) client.send('SUBSCRIBE', { destination: `/q/N/q${i}`, id: i });
     await client.expectError('too-many-consumers');
+  });
+
+  it('is one of at most 256 in a session', async () => {
+    // Browsers of empty queues do not count as waiting consumers.
+    for (let i = 0; i < 256; i++) {
+      await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: i, browser: 'true' });
+      await client.expect('MESSAGE');
+    }
+    client.send('SUBSCRIBE', { destination: '/q/N/a', id: 'x', browser: 'true' });
+    const { body } = await client.expectError('overloaded');
+    assert.equal(body.toString(), 'This session has 256 subscriptions, the maximum.');
   });
 
   it('that could not wait because there were too many consumers waits again after a second', async () => {
