@@ -98,7 +98,7 @@ for (const engine of CLIENT_ENGINES) {
       await d?.[Symbol.asyncDispose]();
       const { ready, scheduled, reserved } = await queue.status();
       assert.deepEqual({ ready, scheduled, reserved }, { ready: 1, scheduled: 1, reserved: 0 });
-      const seen = await allOf(queue.browse());
+      const seen = await collect(queue.browse());
       assert.deepEqual(
         seen.map(({ data, state, tries, reason }) => ({ data, state, tries, reason })),
         [
@@ -106,7 +106,7 @@ for (const engine of CLIENT_ENGINES) {
           { data: 'b', state: 'scheduled', tries: 1, reason: 'no answer' },
         ],
       );
-      const [dead] = await allOf(client.queue('N/__deadletter__').browse());
+      const [dead] = await collect(client.queue('N/__deadletter__').browse());
       assert.equal(dead?.data, 'c');
     });
 
@@ -488,24 +488,24 @@ describe('The client', () => {
       insertMany: (queue) => queue.insertMany(['x']),
       pop: (queue) => queue.pop(),
       status: (queue) => queue.status(),
-      browse: (queue) => allOf(queue.browse()),
+      browse: (queue) => collect(queue.browse()),
     } satisfies Record<string, (queue: Queue<unknown>) => Promise<unknown>>;
     for (const [name, call] of Object.entries(calls)) {
       for (const text of [page, '{"welcome":true}', 'null', '']) {
-        const { client, requests } = answering(() => new Response(text));
+        const { client, requests } = clientAnsweredBy(() => new Response(text));
         const expected = { code: 'unexpected-response', outcome: 'unknown', message: /answered "/ };
         await assert.rejects(call(client.queue('N/page')), expected, `${name}: ${text}`);
         assert.equal(requests.length, 1);
       }
-      const { client, requests } = answering(() => new Response(page, { status: 413 }));
+      const { client, requests } = clientAnsweredBy(() => new Response(page, { status: 413 }));
       const rejected = { code: 'unexpected-response', outcome: 'nothing-changed', status: 413 };
       await assert.rejects(call(client.queue('N/page')), rejected, name);
       assert.equal(requests.length, 1);
     }
     const limited = new Response(page, { status: 429, headers: { 'retry-after': '0.001' } });
     const [busy, gone] = [
-      answering(() => limited.clone()),
-      answering(() => new Response(page, { status: 502 })),
+      clientAnsweredBy(() => limited.clone()),
+      clientAnsweredBy(() => new Response(page, { status: 502 })),
     ];
     await assert.rejects(busy.client.queue('N/busy').pop(), {
       code: 'overloaded',
@@ -526,7 +526,7 @@ describe('The client', () => {
         headers: { 'content-type': 'application/problem+json' },
       }),
     ]) {
-      const { client, requests } = answering(() => response.clone());
+      const { client, requests } = clientAnsweredBy(() => response.clone());
       const expected = { code: 'connection-failed', outcome: 'unknown', status: 504 };
       await assert.rejects(client.queue('N/gateway').insert('x'), expected);
       assert.equal(requests.length, 3);
@@ -535,7 +535,7 @@ describe('The client', () => {
 
   it('repeats a call that was answered with 408', async () => {
     for (const late of [problem(408, 'request-timeout'), new Response('<html>', { status: 408 })]) {
-      const { client, requests } = answering(() => late.clone());
+      const { client, requests } = clientAnsweredBy(() => late.clone());
       await assert.rejects(client.queue('N/late').pop(), {
         code: 'request-timeout',
         outcome: 'nothing-changed',
@@ -547,7 +547,7 @@ describe('The client', () => {
   it('does not repeat a GET that takes an element if its outcome is unknown', async () => {
     const paths = { '/q/N/x': 1, '/q/N/x?to=0': 1, '/q/N/x/status': 3, '/q/N': 3, '/x/copy/it': 3 };
     for (const [path, count] of Object.entries(paths)) {
-      const { client, requests } = answering(() => new Response('', { status: 502 }));
+      const { client, requests } = clientAnsweredBy(() => new Response('', { status: 502 }));
       await assert.rejects(client.request('GET', path), ConnectionError);
       assert.equal(requests.length, count, path);
     }
@@ -556,7 +556,7 @@ describe('The client', () => {
   it('allows a large body more time to arrive', async (t) => {
     const timeouts = t.mock.method(globalThis, 'setTimeout');
     const lengths = (): number[] => timeouts.mock.calls.map((call) => Math.round(Number(call.arguments[1])));
-    const { client } = answering(() => Response.json({ ids: ['1'] }));
+    const { client } = clientAnsweredBy(() => Response.json({ ids: ['1'] }));
     await client.queue('N/large').insertMany(['x']);
     assert.deepEqual(lengths(), [20_000]);
     await client.queue('N/large').insertMany(['x'.repeat(4_194_304)]);
@@ -579,7 +579,7 @@ describe('The client', () => {
 
   it('gives up after ten attempts by default', async () => {
     const over = new AbortController();
-    const { client, requests } = answering(
+    const { client, requests } = clientAnsweredBy(
       () => {
         if (requests.length > 10) over.abort();
         return new Response('', { status: 502 });
@@ -812,7 +812,7 @@ describe('The client', () => {
     const line = JSON.stringify({ text: 'x', contentEncoding: 'aes128gcm' });
     const contentType = 'application/x-ndjson';
     await watched.client.request('POST', '/q/N/encoded/elements', { body: `${line}\n`, contentType });
-    const browsed = await allOf(queue.browse());
+    const browsed = await collect(queue.browse());
     assert.deepEqual(
       browsed.map(({ contentEncoding }) => contentEncoding),
       [null, 'aes128gcm'],
@@ -833,7 +833,7 @@ describe('The client', () => {
     }
     assert.deepEqual(seen, [1, 2, 3]);
     assert.deepEqual(
-      (await allOf(queue.browse())).map(({ data, tries }) => [data, tries]),
+      (await collect(queue.browse())).map(({ data, tries }) => [data, tries]),
       [[3, 1]],
     );
   });
@@ -898,7 +898,7 @@ describe('The client', () => {
     const { scheduled, nextMature } = await queue.status();
     assert.equal(scheduled, 2);
     assert.ok(nextMature !== null && nextMature < at);
-    const [, last] = await allOf(queue.browse({ state: 'scheduled' }));
+    const [, last] = await collect(queue.browse({ state: 'scheduled' }));
     assert.deepEqual(last?.mature, at);
   });
 
@@ -959,7 +959,7 @@ describe('The client', () => {
 
   it('rejects a token with characters that a header cannot have, without showing it', async () => {
     for (const token of ['secret\nx: y', 'secret…', 'secret\0']) {
-      const { client, requests } = answering(() => new Response(''), { auth: { token } });
+      const { client, requests } = clientAnsweredBy(() => new Response(''), { auth: { token } });
       await assert.rejects(client.queue('N/x').status(), (error: Error) => {
         assert.ok(error instanceof ValidationError);
         assert.doesNotMatch(error.message, /secret/);
@@ -967,7 +967,9 @@ describe('The client', () => {
       });
       assert.equal(requests.length, 0);
     }
-    const { client, requests } = answering(() => Response.json({ stats: {} }), { auth: { token: 'read\n' } });
+    const { client, requests } = clientAnsweredBy(() => Response.json({ stats: {} }), {
+      auth: { token: 'read\n' },
+    });
     await client.request('GET', '/q');
     assert.equal(requests.length, 1);
   });
@@ -1098,7 +1100,7 @@ function problem(status: number, code: string): Response {
 }
 
 /** A client whose requests are answered by `answer`, with the requests that it sent. */
-function answering(
+function clientAnsweredBy(
   answer: () => Response,
   options: ClientOptions = {},
 ): { client: Quayside; requests: unknown[] } {
@@ -1116,7 +1118,7 @@ function answering(
   return { client, requests };
 }
 
-async function allOf<T>(iterable: AsyncIterable<T>): Promise<T[]> {
+async function collect<T>(iterable: AsyncIterable<T>): Promise<T[]> {
   const all: T[] = [];
   for await (const one of iterable) all.push(one);
   return all;

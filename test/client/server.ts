@@ -41,7 +41,7 @@ export class WatchedClient {
   readonly requests: string[] = [];
   /** The `Idempotency-Key` of each request. */
   readonly keys: (string | null)[] = [];
-  #lost = 0;
+  #lostResponses = 0;
   #lostRequests = 0;
 
   constructor(url: string, options: ClientOptions = {}) {
@@ -50,7 +50,7 @@ export class WatchedClient {
 
   /** Loses the responses of the next requests, which the server has executed. */
   loseResponses(count: number): void {
-    this.#lost = count;
+    this.#lostResponses = count;
   }
 
   /** Loses the next requests on their way to the server. */
@@ -67,8 +67,8 @@ export class WatchedClient {
       throw new TypeError('fetch failed', { cause: new Error('the request was lost') });
     }
     const response = await fetch(input, init);
-    if (this.#lost === 0) return response;
-    this.#lost -= 1;
+    if (this.#lostResponses === 0) return response;
+    this.#lostResponses -= 1;
     await response.text();
     throw new TypeError('fetch failed', { cause: new Error('the response was lost') });
   }

@@ -43,24 +43,24 @@ for (const engine of CLIENT_ENGINES) {
       await queue.insertMany(Array.from({ length: 200 }, (_, i) => i));
       const seen: unknown[] = [];
       let running = 0;
-      let most = 0;
+      let maxRunning = 0;
       const worker = new Worker(
         queue,
         async ({ data }) => {
           seen.push(data);
-          most = Math.max(most, ++running);
+          maxRunning = Math.max(maxRunning, ++running);
           await turn();
           running -= 1;
         },
         { concurrency: 8 },
       );
-      await happens(worker.start(), 'committed', 200);
+      await nextEvents(worker.start(), 'committed', 200);
       assert.deepEqual(await worker.stop(), { finished: 0, returned: 0 });
       assert.deepEqual(
         seen.sort((a, b) => Number(a) - Number(b)),
         Array.from({ length: 200 }, (_, i) => i),
       );
-      assert.ok(most > 1 && most <= 8, `${most} at once`);
+      assert.ok(maxRunning > 1 && maxRunning <= 8, `${maxRunning} at once`);
       assert.equal((await queue.status()).total, 0);
     });
 
@@ -72,9 +72,9 @@ for (const engine of CLIENT_ENGINES) {
         if (data === 'bury') throw new Bury('never');
         throw new Error(`no ${data}`);
       });
-      const buried = happens(worker, 'buried', 1);
+      const buried = nextEvents(worker, 'buried', 1);
       // Three tries of `fail`, and one of `later`.
-      const rolledBack = happens(worker, 'rolledBack', 4);
+      const rolledBack = nextEvents(worker, 'rolledBack', 4);
       worker.start();
       await buried;
       const delays = (await rolledBack).map(([{ data }, , delayMs]) => [data, delayMs]);
@@ -105,7 +105,7 @@ for (const engine of CLIENT_ENGINES) {
         },
         { leaseMs },
       );
-      const [[job] = []] = await happens(worker.start(), 'committed', 1);
+      const [[job] = []] = await nextEvents(worker.start(), 'committed', 1);
       assert.equal(job?.tries, 0);
       await worker.stop();
     });
@@ -125,7 +125,7 @@ for (const engine of CLIENT_ENGINES) {
         },
         { leaseMs: 300 },
       );
-      await happens(worker.start(), 'leaseLost', 1);
+      await nextEvents(worker.start(), 'leaseLost', 1);
       assert.deepEqual(await worker.stop(), { finished: 0, returned: 0 });
       assert.ok(reasons[0] instanceof LeaseLostError);
       assert.equal((await queue.status()).total, 0);
@@ -154,8 +154,8 @@ describe('A worker', () => {
   it('ends its waiting call when it is stopped, and takes nothing more', async () => {
     const queue = client.queue('N/stopped');
     const worker = new Worker(queue, () => assert.fail('nothing is to be handled')).start();
-    await waits(server, 'stopped');
-    const stopped = happens(worker, 'stopped', 1);
+    await untilConsumerWaits(server, 'stopped');
+    const stopped = nextEvents(worker, 'stopped', 1);
     assert.deepEqual(await worker.stop(), { finished: 0, returned: 0 });
     await stopped;
     await queue.insert('late');
@@ -168,7 +168,7 @@ describe('A worker', () => {
     await queue.insert('x');
     const release = Promise.withResolvers<void>();
     const worker = new Worker(queue, () => release.promise);
-    await happens(worker.start(), 'taken', 1);
+    await nextEvents(worker.start(), 'taken', 1);
     const stopped = worker.stop();
     assert.equal((await queue.status()).reserved, 1);
     release.resolve();
@@ -184,7 +184,7 @@ describe('A worker', () => {
       await once(signal, 'abort');
       aborted.resolve(signal.reason);
     });
-    await happens(worker.start(), 'taken', 1);
+    await nextEvents(worker.start(), 'taken', 1);
     assert.deepEqual(await worker.stop({ graceMs: 0 }), { finished: 0, returned: 1 });
     assert.ok((await aborted.promise) instanceof StoppedError);
     assert.equal((await queue.status()).ready, 1);
@@ -227,7 +227,7 @@ describe('A worker', () => {
   it('stops when its signal is aborted', async () => {
     const controller = new AbortController();
     const worker = new Worker(client.queue('N/signalled'), () => {}, { signal: controller.signal });
-    const stopped = happens(worker, 'stopped', 1);
+    const stopped = nextEvents(worker, 'stopped', 1);
     worker.start();
     controller.abort();
     await stopped;
@@ -245,7 +245,7 @@ describe('A worker', () => {
       },
       { handlerTimeoutMs: 1, backoff: () => PATIENCE_MS },
     );
-    const [[, error] = []] = await happens(worker.start(), 'rolledBack', 1);
+    const [[, error] = []] = await nextEvents(worker.start(), 'rolledBack', 1);
     assert.ok(error instanceof TimeoutError);
     assert.deepEqual(reasons, [error]);
     assert.equal((await queue.status()).scheduled, 1);
@@ -254,11 +254,11 @@ describe('A worker', () => {
   it('takes nothing while it is paused, and continues when it is resumed', async () => {
     const queue = client.queue('N/paused');
     await using worker = new Worker(queue, () => {}).start();
-    await waits(server, 'paused');
+    await untilConsumerWaits(server, 'paused');
     await worker.pause();
     await queue.insert('x');
     assert.equal((await queue.status()).ready, 1);
-    const committed = happens(worker, 'committed', 1);
+    const committed = nextEvents(worker, 'committed', 1);
     worker.resume();
     await committed;
   });
@@ -274,8 +274,8 @@ describe('A worker', () => {
       },
     }).client;
     await using worker = new Worker(failing.queue('N/forbidden'), () => {});
-    const errors = happens(worker, 'error', 1);
-    const committed = happens(worker, 'committed', 1);
+    const errors = nextEvents(worker, 'error', 1);
+    const committed = nextEvents(worker, 'committed', 1);
     worker.start();
     const [[error] = []] = await errors;
     assert.equal((error as QuaysideError).code, 'forbidden');
@@ -297,7 +297,7 @@ describe('A worker', () => {
     };
     const frozen = new Quayside({ url: 'http://x', auth: AUTH, fetch: fetchesNothing });
     const worker = new Worker(frozen.queue('N/frozen'), () => {}).start();
-    const errors = happens(worker, 'error', 1);
+    const errors = nextEvents(worker, 'error', 1);
     await turn();
     assert.equal(requests, 1);
     now = 60_000;
@@ -334,9 +334,9 @@ describe('A worker', () => {
     );
     worker.on('error', (error) => errors.push(error));
     const settled = [
-      happens(worker, 'rolledBack', 6),
-      happens(worker, 'buried', 1),
-      happens(worker, 'committed', 1),
+      nextEvents(worker, 'rolledBack', 6),
+      nextEvents(worker, 'buried', 1),
+      nextEvents(worker, 'committed', 1),
     ];
     worker.start();
     await Promise.all(settled);
@@ -358,7 +358,7 @@ describe('A worker', () => {
       { concurrency: 3 },
     );
     worker.on('error', (error) => errors.push(error));
-    await happens(worker.start(), 'taken', 3);
+    await nextEvents(worker.start(), 'taken', 3);
     await worker.stop();
     assert.deepEqual(errors, []);
     const { scheduled, total } = await queue.status();
@@ -368,11 +368,11 @@ describe('A worker', () => {
   it('continues if it is resumed before its pause has taken effect', async () => {
     const queue = client.queue('N/paused shortly');
     await using worker = new Worker(queue, () => {}).start();
-    await waits(server, 'paused shortly');
+    await untilConsumerWaits(server, 'paused shortly');
     const paused = worker.pause();
     worker.resume();
     await paused;
-    const committed = happens(worker, 'committed', 1);
+    const committed = nextEvents(worker, 'committed', 1);
     await queue.insert('x');
     await committed;
   });
@@ -397,7 +397,7 @@ describe('A worker', () => {
     const paused = worker.pause();
     worker.resume();
     await paused;
-    const committed = happens(worker, 'committed', 1);
+    const committed = nextEvents(worker, 'committed', 1);
     await client.queue('N/resumed away').insert('x');
     await committed;
     await worker.stop();
@@ -494,7 +494,7 @@ describe('A worker', () => {
       isGone = true;
       stopped.resolve(worker.stop());
     });
-    const errors = happens(worker, 'error', 1);
+    const errors = nextEvents(worker, 'error', 1);
     worker.start();
     assert.deepEqual(await stopped.promise, { finished: 1, returned: 0 });
     const [[error] = []] = await errors;
@@ -515,7 +515,7 @@ describe('A worker', () => {
     worker.on('committed', () => {
       throw new Error('a fault of the listener');
     });
-    await happens(worker.start(), 'committed', 1);
+    await nextEvents(worker.start(), 'committed', 1);
     await until(() => printed.mock.callCount() === 2);
     assert.deepEqual(
       printed.mock.calls.map(({ arguments: [message, error] }) => [message, error.message]),
@@ -550,7 +550,7 @@ describe('A worker', () => {
     await using worker = new Worker(queue, () => assert.fail('it does not decode'), {
       backoff: () => PATIENCE_MS,
     });
-    const [[, error] = []] = await happens(worker.start(), 'rolledBack', 1);
+    const [[, error] = []] = await nextEvents(worker.start(), 'rolledBack', 1);
     assert.equal((error as QuaysideError).code, 'invalid-data');
   });
 
@@ -564,8 +564,8 @@ describe('A worker', () => {
       const logged: string[] = [];
       const logger = { error: (...line: readonly unknown[]) => logged.push(line.join(' ')) };
       await using worker = new Worker(queue, failsOnce, { backoff, logger });
-      const committed = happens(worker, 'committed', 1);
-      const [[, error, delayMs] = []] = await happens(worker.start(), 'rolledBack', 1);
+      const committed = nextEvents(worker, 'committed', 1);
+      const [[, error, delayMs] = []] = await nextEvents(worker.start(), 'rolledBack', 1);
       assert.match(String(error), /failed/);
       assert.equal(delayMs, undefined);
       assert.match(logged.join('\n'), /no backoff|The retry delay is NaN\. Allowed: milliseconds/);
@@ -586,7 +586,7 @@ describe('A worker', () => {
       },
       { backoff: () => PATIENCE_MS },
     );
-    await happens(worker.start(), 'rolledBack', 1);
+    await nextEvents(worker.start(), 'rolledBack', 1);
     const [insert, process] = tracing.spans;
     assert.equal(insert?.name, 'insert N/traced');
     assert.equal(insert?.attributes['messaging.message.id'], id);
@@ -600,7 +600,7 @@ describe('A worker', () => {
 });
 
 /** Resolves with the arguments of the next `count` events of this name. */
-function happens<T, E extends keyof WorkerEvents<T>>(
+function nextEvents<T, E extends keyof WorkerEvents<T>>(
   worker: Worker<T>,
   event: E,
   count: number,
@@ -615,7 +615,7 @@ function happens<T, E extends keyof WorkerEvents<T>>(
 }
 
 /** Resolves when a consumer waits for the queue. */
-async function waits(server: ServerInProcess, queue: string): Promise<void> {
+async function untilConsumerWaits(server: ServerInProcess, queue: string): Promise<void> {
   for (;;) {
     const response = await fetch(`${server.url}/q/N/${queue}/consumers`, {
       headers: { authorization: BASIC },

@@ -23,13 +23,13 @@ export function connection(opened: () => OpenedConsole): void {
 
   it('keeps its page while a proxy responds that the server is unavailable', async () => {
     const page = await opened().page('#/queues', { isFailing: true });
-    const isOfSession = '**/console/session';
+    const sessionUrl = '**/console/session';
     await page.route('**/events?*', (route) => route.fulfill({ status: 502 }));
     await page.reload();
     await page.getByRole('button', { name: 'Refresh: Connection lost' }).waitFor();
-    await page.route(isOfSession, (route) => route.fulfill({ status: 502 }));
-    await page.waitForResponse(isOfSession);
-    await page.unroute(isOfSession);
+    await page.route(sessionUrl, (route) => route.fulfill({ status: 502 }));
+    await page.waitForResponse(sessionUrl);
+    await page.unroute(sessionUrl);
     await page.unroute('**/events?*');
     await page.getByRole('button', { name: 'Refresh: Live' }).waitFor();
     await page.getByRole('heading', { name: 'Queues' }).waitFor();

@@ -31,10 +31,10 @@ describe('The console in a browser, on engines with servers', () => {
   it('shows the clients of another node, cancels its calls, and reports if that node does not respond', async () => {
     await using other = await ServerProcess.start({ config: configOf(namespaces) });
     const client = new QueueClient({ url: other.url, credentials: `${ADMIN.user}:${ADMIN.password}` });
-    const nodes = async (): Promise<number> =>
+    const countNodes = async (): Promise<number> =>
       ((await (await opened.request('GET', '/nodes')).json()) as unknown[]).length;
     try {
-      await reached('two nodes', async () => (await nodes()) === 2);
+      await reached('two nodes', async () => (await countNodes()) === 2);
       const waiting = client.get('redis', 'waited', { to: 120_000, tid: 'far' });
       const page = await opened.page('#/clients');
       const row = page.getByLabel('Waiting now').locator('tbody tr').filter({ hasText: 'waited' });
@@ -47,7 +47,7 @@ describe('The console in a browser, on engines with servers', () => {
       // page: then the node is frozen again.
       await reached('the note of a frozen node', async () => {
         process.kill(other.pid, 'SIGCONT');
-        await reached('two nodes', async () => (await nodes()) === 2);
+        await reached('two nodes', async () => (await countNodes()) === 2);
         process.kill(other.pid, 'SIGSTOP');
         await page.reload();
         return missing.waitFor({ timeout: 6_000 }).then(

@@ -39,8 +39,8 @@ export function configOf(namespaces: Namespaces): Record<string, unknown> {
  */
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium-headless-shell';
 /**
- * Each page has a context of its own, and so a process of its own whatever the limit; without the option the browser also
- * starts a spare process, and a page takes a seventh more processor time.
+ * Each page has a context of its own, and so a process of its own whatever the limit; without the option the browser
+ * also starts a spare process, and a page takes a seventh more processor time.
  */
 const CHROMIUM_ARGS = ['--renderer-process-limit=1', '--in-process-gpu'];
 const AXE = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
@@ -55,7 +55,7 @@ export class OpenedConsole {
   readonly #contexts: BrowserContext[] = [];
   /** Cookies of users who have signed in: a sign-in takes a fifth of a second of processor time. */
   readonly #signedIn = new Map<string, Awaited<ReturnType<BrowserContext['storageState']>>>();
-  readonly #complaints: string[] = [];
+  readonly #browserErrors: string[] = [];
 
   private constructor(server: ServerInProcess, browser: Browser, slow: SlowMachine | null) {
     this.server = slow ?? server;
@@ -121,9 +121,9 @@ export class OpenedConsole {
     );
     const page = await context.newPage();
     await this.#slow?.slowDown(page);
-    page.on('pageerror', (error) => this.#complaints.push(error.message));
+    page.on('pageerror', (error) => this.#browserErrors.push(error.message));
     page.on('dialog', (dialog) => {
-      this.#complaints.push(`a page showed: ${dialog.message()}`);
+      this.#browserErrors.push(`a page showed: ${dialog.message()}`);
       void dialog.dismiss();
     });
     page.on('console', (message) => {
@@ -134,7 +134,7 @@ export class OpenedConsole {
       const isOfElement =
         /status of 404\b/.test(message.text()) && message.location().url.includes('/elements/');
       const isOfRequest = isFailing && message.text().startsWith('Failed to load resource');
-      if (!isExpected && !isOfElement && !isOfRequest) this.#complaints.push(message.text());
+      if (!isExpected && !isOfElement && !isOfRequest) this.#browserErrors.push(message.text());
     });
     await page.goto(`${behind ?? this.server.url}/console/${where}`);
     if (storageState === undefined) {
@@ -168,7 +168,7 @@ export class OpenedConsole {
       for (const page of context.pages()) await page.unrouteAll({ behavior: 'ignoreErrors' });
       await context.close();
     }
-    assert.deepEqual(this.#complaints.splice(0), []);
+    assert.deepEqual(this.#browserErrors.splice(0), []);
   }
 
   /** Makes the next pages sign in again; to be called after a sign-out. */

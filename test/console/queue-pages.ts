@@ -126,15 +126,18 @@ export function queuePages(opened: () => OpenedConsole): void {
      * Waits until the page shows a state and then its end. On a busy machine the state may end before it is shown: then
      * it is caused again and lasts longer.
      */
-    const see = async (state: Locator, cause: (seconds: number) => Promise<boolean>): Promise<void> => {
+    const seeStateEnd = async (
+      state: Locator,
+      causeState: (seconds: number) => Promise<boolean>,
+    ): Promise<void> => {
       for (let seconds = 3; ; seconds *= 2) {
-        if (!(await cause(seconds))) continue;
+        if (!(await causeState(seconds))) continue;
         await state.or(ready).waitFor();
         if ((await state.count()) > 0) break;
       }
       await ready.waitFor();
     };
-    await see(why.getByText('It matures in'), async (seconds) => {
+    await seeStateEnd(why.getByText('It matures in'), async (seconds) => {
       const put = await opened().request('PUT', `/q/N/ripe-${seconds}?delay=${seconds}`, { body: '1' });
       const { id } = (await put.json()) as { id: string };
       await page.goto(`${opened().server.url}/console/#/q/N/ripe-${seconds}/e/${id}`);
@@ -142,7 +145,7 @@ export function queuePages(opened: () => OpenedConsole): void {
       return true;
     });
     const queue = /q\/N\/(ripe-\d+)/.exec(page.url())?.[1];
-    await see(why.getByText('The lease ends in'), async (seconds) => {
+    await seeStateEnd(why.getByText('The lease ends in'), async (seconds) => {
       const taken = `/q/N/${queue}?reserve=true&lease=${seconds * 1000}`;
       await (await opened().request('GET', taken)).arrayBuffer();
       // The old sentence stays until the page has read the element; the new one is in another paragraph.
@@ -214,7 +217,7 @@ export function queuePages(opened: () => OpenedConsole): void {
   });
 
   /** Opens the page of a dead letter and its redrive dialog. */
-  async function redriving(queue: string, reason: string): Promise<{ page: Page; id: string }> {
+  async function openRedrive(queue: string, reason: string): Promise<{ page: Page; id: string }> {
     await opened().insert('jobs', queue, '1');
     await opened().fail('jobs', queue, reason);
     const list = await opened().request(
@@ -234,7 +237,7 @@ export function queuePages(opened: () => OpenedConsole): void {
   }
 
   it('shows a dead letter as such until its redrive has reached it', async () => {
-    const { page, id } = await redriving('waited-for', 'smtp 455');
+    const { page, id } = await openRedrive('waited-for', 'smtp 455');
     const at = '2026-11-24T12:00:00.000Z';
     const json = {
       id: 'slow',
@@ -261,7 +264,7 @@ export function queuePages(opened: () => OpenedConsole): void {
   });
 
   it('stays at a dead letter that a redrive has not changed', async () => {
-    const { page, id } = await redriving('not-redriven', 'smtp 456');
+    const { page, id } = await openRedrive('not-redriven', 'smtp 456');
     await opened().request('DELETE', `/q/jobs/__deadletter__/${id}`);
     await page.getByRole('button', { name: 'Redrive 1 element of __deadletter__' }).click();
     await page.getByText('0 elements of __deadletter__ redriven').waitFor();
@@ -282,7 +285,7 @@ export function queuePages(opened: () => OpenedConsole): void {
   });
 
   it('follows a dead letter after its redrive', async () => {
-    const { page } = await redriving('retried', 'smtp 451');
+    const { page } = await openRedrive('retried', 'smtp 451');
     await page.getByRole('button', { name: 'Redrive 1 element of __deadletter__' }).click();
     await page.getByText('1 element of __deadletter__ redriven').waitFor();
     await page.getByRole('dialog').getByRole('button', { name: 'Close' }).last().click();

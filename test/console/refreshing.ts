@@ -135,8 +135,8 @@ export function refreshing(opened: () => OpenedConsole): void {
 export async function stopTime(page: Page): Promise<number> {
   let at = 0;
   // Time passes until it is stopped: on a busy machine it may be past the moment at which it was to stop.
-  for (let lead = 1_000; ; lead *= 2) {
-    at = Number(await page.evaluate('Date.now()')) + lead;
+  for (let aheadMs = 1_000; ; aheadMs *= 2) {
+    at = Number(await page.evaluate('Date.now()')) + aheadMs;
     try {
       await page.clock.pauseAt(at);
       return at;

@@ -324,17 +324,18 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
     it('an operation keeps its rate, and after a cancel leaves the remaining elements', async () => {
       const q = queue();
       await node.insertMany('N', q, 100);
-      const left = async (): Promise<number> => (await node.elements('N', q)).length;
+      const countRemaining = async (): Promise<number> => (await node.elements('N', q)).length;
       const id = await node.create({ action: 'delete', source: { ns: 'N', queue: q }, rate: 10 });
       while ((await node.get(id)).changed < 10) await turn();
       // Each of these reads is a call of the engine, as is the next page, which would have been read by now.
-      for (let looks = 0; looks < 20; looks += 1) assert.equal(await left(), 90, 'no time has passed');
-      while ((await left()) > 80) await opened.passTime(1000);
+      for (let reads = 0; reads < 20; reads += 1)
+        assert.equal(await countRemaining(), 90, 'no time has passed');
+      while ((await countRemaining()) > 80) await opened.passTime(1000);
       const cancelling = node.operations.cancel(id, OPERATOR);
       assert.equal(await cancelling, true);
       const record = await node.get(id);
       assert.equal(record.state, 'cancelled');
-      assert.equal(await left(), 100 - record.changed);
+      assert.equal(await countRemaining(), 100 - record.changed);
     });
 
     it('an operation on one group of a stream does not affect the other groups', async () => {
@@ -405,7 +406,7 @@ describe('Bulk operations while the clock stands still', () => {
       await node.insertMany('N', 'q', 300);
       const id = await node.create({ action: 'set', source: { ns: 'N', queue: 'q' }, set: { tries: 1 } });
       // Each of these reads is a call of the engine, as are those of a page, which would have been changed by now.
-      for (let looks = 0; looks < 30; looks += 1) await node.elements('N', 'q');
+      for (let reads = 0; reads < 30; reads += 1) await node.elements('N', 'q');
       assert.equal((await node.get(id)).changed, 0);
       const { state, matched, changed } = await node.ended(id, opened);
       assert.deepEqual([state, matched, changed], ['done', 300, 300]);

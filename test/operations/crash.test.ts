@@ -94,11 +94,11 @@ class CrashWorld {
     await this.#near.passTime(ms);
   }
 
-  /** Runs one operation whose node dies at its changing call number `dies`. Returns whether the node died. */
-  async run(kind: Kind, dies: number, cut: Cut): Promise<boolean> {
+  /** Runs one operation whose node dies at changing call number `dyingCall`. Returns whether the node died. */
+  async run(kind: Kind, dyingCall: number, cut: Cut): Promise<boolean> {
     const near = betweenProcesses(this.#near.engine);
     const far = betweenProcesses(this.#far.engine);
-    const mortal = new DyingNode(dies, cut);
+    const mortal = new DyingNode(dyingCall, cut);
     const node = (engines: readonly [Engine, Engine], seed: number): Promise<OperationNode> =>
       new OperationNode(
         [
@@ -140,15 +140,15 @@ class CrashWorld {
       await this.#passTime(1);
       await turn();
     }
-    const seen = await this.#bodies(survivor, targetNamespace);
+    const found = await this.#bodies(survivor, targetNamespace);
     if (action !== 'copy') {
-      const twice = seen.source.filter((body) => seen.target.includes(body));
+      const twice = found.source.filter((body) => found.target.includes(body));
       assert.deepEqual(twice, [], 'no element is in two queues when the node dies');
     }
     const [stored] = await survivor.operations.list({ ns: null, queue: null, state: null }, ALL);
     if (stored === undefined) {
       // It died before the operation was stored: nothing has happened.
-      assert.deepEqual(seen.source, BODIES);
+      assert.deepEqual(found.source, BODIES);
       return mortal.isDead;
     }
     for (let passed = 0; passed < SILENT_MS && mortal.isDead; passed += 1000) {
@@ -213,7 +213,8 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       for (const cut of isInMemory ? CUTS : ['after' as const]) {
         it(`${name}: another node completes it, whichever of its changes the node dies ${cut}`, async () => {
           let runs = 0;
-          for (let dies = 1; await world.run(kind, dies, cut); dies += isInMemory ? 1 : 4) runs += 1;
+          for (let dyingCall = 1; await world.run(kind, dyingCall, cut); dyingCall += isInMemory ? 1 : 4)
+            runs += 1;
           assert.ok(runs >= 2, `${runs} runs in which the node died`);
         });
       }

@@ -16,13 +16,13 @@ export class DyingNode {
   calls = 0;
   #isDead = false;
   readonly #cut: Cut;
-  readonly #dies: number;
-  readonly #hung: { readonly resume: () => void; readonly reject: (code: ErrorCode) => void }[] = [];
+  readonly #dyingCall: number;
+  readonly #suspended: { readonly resume: () => void; readonly reject: (code: ErrorCode) => void }[] = [];
   #isOver = false;
 
-  /** @param dies the number of the changing call, from 1, at which the node dies; 0: never */
-  constructor(dies: number, cut: Cut) {
-    this.#dies = dies;
+  /** @param dyingCall the number of the changing call, from 1, at which the node dies; 0: never */
+  constructor(dyingCall: number, cut: Cut) {
+    this.#dyingCall = dyingCall;
     this.#cut = cut;
   }
 
@@ -41,7 +41,7 @@ export class DyingNode {
   /** Ends a freeze of the node: pending calls take effect now, and later ones as usual. */
   thaw(): void {
     this.#isDead = false;
-    for (const { resume } of this.#hung.splice(0)) resume();
+    for (const { resume } of this.#suspended.splice(0)) resume();
   }
 
   /**
@@ -50,13 +50,13 @@ export class DyingNode {
    */
   reconnect(): void {
     this.#isDead = false;
-    for (const { reject } of this.#hung.splice(0)) reject('outcome-unknown');
+    for (const { reject } of this.#suspended.splice(0)) reject('outcome-unknown');
   }
 
   /** Rejects pending and later calls, so that the node can be stopped. */
   end(): void {
     this.#isOver = true;
-    for (const { reject } of this.#hung) reject('storage-unavailable');
+    for (const { reject } of this.#suspended) reject('storage-unavailable');
   }
 
   #mortal<T extends object>(port: T): T {
@@ -72,25 +72,25 @@ export class DyingNode {
   }
 
   #call(name: string, call: () => Promise<unknown>): Promise<unknown> {
-    if (this.#isDead) return this.#hang(call);
+    if (this.#isDead) return this.#suspend(call);
     if (!CHANGES.has(name)) return call();
     this.calls += 1;
-    if (this.calls !== this.#dies) return call();
+    if (this.calls !== this.#dyingCall) return call();
     this.#isDead = true;
-    if (this.#cut === 'before') return this.#hang(call);
+    if (this.#cut === 'before') return this.#suspend(call);
     const done = call();
-    const hang = (): Promise<unknown> => this.#hang(() => done);
+    const hang = (): Promise<unknown> => this.#suspend(() => done);
     return done.then(hang, hang);
   }
 
-  #hang(call: () => Promise<unknown>): Promise<unknown> {
+  #suspend(call: () => Promise<unknown>): Promise<unknown> {
     return new Promise((resolve, reject) => {
       const hung = {
         resume: () => void call().then(resolve, reject),
         reject: (code: ErrorCode) => reject(new QuaysideError(code, 'The node is dead.')),
       };
       if (this.#isOver) hung.reject('storage-unavailable');
-      else this.#hung.push(hung);
+      else this.#suspended.push(hung);
     });
   }
 }

@@ -20,7 +20,7 @@ describe('A bulk move to another engine', () => {
   let far: TestEngine;
   let node: OperationNode;
   /** Whether inserts into the far engine fail. */
-  let isAway: boolean;
+  let isUnavailable: boolean;
   /** Whether inserts into it take effect, but their replies are lost. */
   let losesReplies: boolean;
   /** How many inserts failed because it was away. */
@@ -44,7 +44,7 @@ describe('A bulk move to another engine', () => {
         if (typeof member !== 'function') return member;
         if (name !== 'insert') return member.bind(target);
         return async (...args: unknown[]) => {
-          if (isAway) {
+          if (isUnavailable) {
             failures += 1;
             throw new QuaysideError('storage-unavailable', 'The far engine is away.');
           }
@@ -72,7 +72,7 @@ describe('A bulk move to another engine', () => {
   }
 
   beforeEach(async () => {
-    isAway = false;
+    isUnavailable = false;
     losesReplies = false;
     failures = 0;
     near = await MEMORY_SQLITE.open({ namespaces: [plain('N'), plain('small'), MORTAL] });
@@ -86,7 +86,7 @@ describe('A bulk move to another engine', () => {
   });
 
   /** The number of elements in the transit queues of a namespace. */
-  async function inTransit(ns = 'N'): Promise<number> {
+  async function countInTransit(ns = 'N'): Promise<number> {
     const names = await node.broker.namespace(ns).queueNames();
     const held = names
       .filter((name) => name.startsWith('__operation__'))
@@ -97,31 +97,31 @@ describe('A bulk move to another engine', () => {
   it('waits while that engine is unavailable, and then moves each element once', async () => {
     await startNode();
     await node.insertMany('N', 'from', COUNT);
-    isAway = true;
+    isUnavailable = true;
     const id = await node.create(request);
-    while ((await inTransit()) === 0) await turn();
+    while ((await countInTransit()) === 0) await turn();
     assert.deepEqual(await node.bodies('far', 'to'), []);
     await passTime(10_000);
     assert.equal((await node.get(id)).state, 'running');
-    isAway = false;
+    isUnavailable = false;
     const record = await node.ended(id, both);
     assert.deepEqual([record.state, record.changed, record.failed], ['done', COUNT, 0]);
     assert.deepEqual((await node.bodies('far', 'to')).sort(), BODIES);
-    assert.equal((await node.elements('N', 'from')).length + (await inTransit()), 0);
+    assert.equal((await node.elements('N', 'from')).length + (await countInTransit()), 0);
   });
 
   it('returns elements in transit if it is cancelled while that engine is unavailable', async () => {
     await startNode();
     await node.insertMany('N', 'from', COUNT);
-    isAway = true;
+    isUnavailable = true;
     const id = await node.create(request);
-    while ((await inTransit()) === 0) await turn();
+    while ((await countInTransit()) === 0) await turn();
     const cancelling = node.operations.cancel(id, OPERATOR);
     const record = await node.ended(id, both);
     await cancelling;
     assert.deepEqual([record.state, record.changed], ['cancelled', 0]);
     assert.deepEqual((await node.bodies('N', 'from')).sort(), BODIES);
-    assert.equal(await inTransit(), 0);
+    assert.equal(await countInTransit(), 0);
   });
 
   it('keeps running after a cancel until that engine says which elements in transit have arrived', async () => {
@@ -132,7 +132,7 @@ describe('A bulk move to another engine', () => {
     while ((await node.bodies('far', 'to')).length === 0) await turn();
     const arrived = (await node.bodies('far', 'to')).length;
     losesReplies = false;
-    isAway = true;
+    isUnavailable = true;
     const cancelling = node.operations.cancel(id, OPERATOR);
     for (const count of [1, 2]) {
       while (failures < count && (await node.get(id)).state === 'running') {
@@ -141,13 +141,13 @@ describe('A bulk move to another engine', () => {
       }
       assert.equal((await node.get(id)).state, 'running');
     }
-    isAway = false;
+    isUnavailable = false;
     const record = await node.ended(id, both);
     await cancelling;
     assert.deepEqual([record.state, record.changed], ['cancelled', arrived]);
     const [left, moved] = [await node.bodies('N', 'from'), await node.bodies('far', 'to')];
     assert.deepEqual([...left, ...moved].sort(), BODIES);
-    assert.equal(await inTransit(), 0);
+    assert.equal(await countInTransit(), 0);
   });
 
   it('does not return elements that arrived although the reply was lost, even if the target has become full', async () => {
@@ -162,7 +162,7 @@ describe('A bulk move to another engine', () => {
     const [left, moved] = [await node.bodies('N', 'from'), await node.bodies('far', 'to')];
     assert.deepEqual([...left, ...moved].sort(), BODIES);
     assert.equal(record.changed, moved.length);
-    assert.equal(await inTransit(), 0);
+    assert.equal(await countInTransit(), 0);
   });
 
   it('makes dead letters of elements that expire in transit, and a redrive returns them to the source', async () => {
@@ -170,13 +170,13 @@ describe('A bulk move to another engine', () => {
     const expiresAt = near.clock.now() + 20_000;
     const headers = ['x-a', 'b'];
     await node.insert('mortal', 'from/ä', { body: 'a', headers, expiresAt }, { body: 'b', headers });
-    isAway = true;
+    isUnavailable = true;
     const move = { ...request, source: { ns: 'mortal', queue: 'from/ä' } };
     const id = await node.create(move);
-    while ((await inTransit('mortal')) === 0) await turn();
+    while ((await countInTransit('mortal')) === 0) await turn();
     await passTime(20_000);
     while ((await node.bodies('mortal', 'dead')).length === 0) await passTime(1_000);
-    isAway = false;
+    isUnavailable = false;
     const moved = await node.ended(id, both);
     assert.equal(moved.state, 'done');
     assert.deepEqual(await node.bodies('far', 'to'), ['b']);
@@ -198,7 +198,7 @@ describe('A bulk move to another engine', () => {
     const [left, moved] = [await node.bodies('N', 'from'), await node.bodies('far', 'to')];
     assert.deepEqual([...left, ...moved].sort(), BODIES);
     assert.equal(record.changed, moved.length);
-    assert.equal(await inTransit(), 0);
+    assert.equal(await countInTransit(), 0);
   });
 
   it('fails within one engine, too, if the namespace of its target is full, and leaves the remaining elements in the source', async () => {

@@ -22,8 +22,8 @@ const POLICIES = [POLICY, plain('B'), plain('other'), STREAM, OTHER_STREAM];
 describe('A namespace that moves to another engine', () => {
   const sandbox = patientSandbox();
   let clock: FakeClock;
-  let old: Engine;
-  let next: Engine;
+  let oldEngine: Engine;
+  let newEngine: Engine;
   let node: OperationNode;
 
   const passTime = async (ms: number): Promise<void> => clock.advance(ms);
@@ -33,11 +33,11 @@ describe('A namespace that moves to another engine', () => {
   const inFile = (engine: Engine): Engine =>
     Object.create(engine, { disk: { value: () => Promise.reject(new Error('is not read')) } });
   const namespaces = (): TestNamespace[] => [
-    { policy: POLICY, engine: inFile(old) },
-    { policy: plain('other'), engine: inFile(old) },
-    { policy: OTHER_STREAM, engine: inFile(old) },
-    { policy: STREAM, engine: next },
-    { policy: plain('B'), engine: next },
+    { policy: POLICY, engine: inFile(oldEngine) },
+    { policy: plain('other'), engine: inFile(oldEngine) },
+    { policy: OTHER_STREAM, engine: inFile(oldEngine) },
+    { policy: STREAM, engine: newEngine },
+    { policy: plain('B'), engine: newEngine },
   ];
   const newNode = (given: readonly TestNamespace[]): OperationNode =>
     new OperationNode(given, clock, sandbox);
@@ -50,7 +50,7 @@ describe('A namespace that moves to another engine', () => {
   /** Starts the migration; returns its id once the engines are joined. */
   async function migrate(): Promise<string> {
     const id = await node.create(MIGRATE);
-    while (node.broker.namespace('A').migration === null) await next.ping();
+    while (node.broker.namespace('A').migration === null) await newEngine.ping();
     await node.broker.migrate('A', 'B');
     return id;
   }
@@ -64,14 +64,14 @@ describe('A namespace that moves to another engine', () => {
 
   beforeEach(async () => {
     clock = new FakeClock();
-    old = await openMemory({ namespaces: POLICIES }, clock);
-    next = await openMemory({ namespaces: POLICIES }, clock);
+    oldEngine = await openMemory({ namespaces: POLICIES }, clock);
+    newEngine = await openMemory({ namespaces: POLICIES }, clock);
     node = await newNode(namespaces()).start();
   });
 
   afterEach(async () => {
     await node.stop();
-    await Promise.all([old.stop(), next.stop()]);
+    await Promise.all([oldEngine.stop(), newEngine.stop()]);
     assert.equal(clock.pending, 0);
   });
 
@@ -79,11 +79,11 @@ describe('A namespace that moves to another engine', () => {
     await node.insert('A', 'q', '1', '2', '3');
     const id = await migrate();
     await node.insert('A', 'q', '4', '5');
-    assert.deepEqual([await sizeIn(old), await sizeIn(next)], [3, 2]);
+    assert.deepEqual([await sizeIn(oldEngine), await sizeIn(newEngine)], [3, 2]);
     assert.equal(await pop(), '1');
     await restart();
     await node.insert('A', 'q', '6');
-    assert.deepEqual([await sizeIn(old), await sizeIn(next)], [2, 3]);
+    assert.deepEqual([await sizeIn(oldEngine), await sizeIn(newEngine)], [2, 3]);
     assert.equal((await node.get(id)).state, 'running');
     for (const body of ['2', '3', '4', '5', '6']) assert.equal(await pop(), body);
     const { state, source, to, estimate, changed } = await node.ended(id, inSteps);
@@ -92,10 +92,10 @@ describe('A namespace that moves to another engine', () => {
       { state: 'done', source: { ns: 'A' }, to: { ns: 'B' }, estimate: 3, changed: 3 },
     );
     await node.insert('A', 'q', '7');
-    assert.deepEqual([await sizeIn(old), await sizeIn(next)], [0, 1]);
+    assert.deepEqual([await sizeIn(oldEngine), await sizeIn(newEngine)], [0, 1]);
     // The configuration after the migration.
     await node.stop();
-    node = await newNode([{ policy: POLICY, engine: next }]).start();
+    node = await newNode([{ policy: POLICY, engine: newEngine }]).start();
     assert.equal(await pop(), '7');
   });
 
@@ -110,7 +110,7 @@ describe('A namespace that moves to another engine', () => {
     });
     await node.ended(id, inSteps);
     await node.stop();
-    node = await newNode([{ policy: POLICY, engine: next }]).start();
+    node = await newNode([{ policy: POLICY, engine: newEngine }]).start();
     assert.equal((await node.get(id)).state, 'done');
   });
 
@@ -122,7 +122,7 @@ describe('A namespace that moves to another engine', () => {
     /**
      * Lets time pass until `count` elements have left the old engine, or the migration has ended. Returns its state.
      */
-    const left = async (count: number): Promise<string> => {
+    const untilLeft = async (count: number): Promise<string> => {
       for (;;) {
         const { state, changed } = await node.get(id);
         if (state !== 'running' || changed === count) return state;
@@ -131,9 +131,9 @@ describe('A namespace that moves to another engine', () => {
       }
     };
     const { deliveries } = await storage.take(queue, { group: '', count: 1, leaseMs: null });
-    assert.equal(await left(1), 'running');
+    assert.equal(await untilLeft(1), 'running');
     await storage.undoTake(queue, deliveries);
-    assert.equal(await left(0), 'running');
+    assert.equal(await untilLeft(0), 'running');
     assert.equal(await pop(), 'x');
     assert.equal((await node.ended(id, inSteps)).state, 'done');
   });
@@ -164,7 +164,7 @@ describe('A namespace that moves to another engine', () => {
       const receipt = { id: delivery?.id ?? '', group: null, token: delivery?.lease?.token ?? null };
       assert.equal((await queue.settle(receipt, { kind: 'finish' })).outcome, 'done');
     }
-    assert.deepEqual([await sizeIn(old), await sizeIn(next)], [0, 0]);
+    assert.deepEqual([await sizeIn(oldEngine), await sizeIn(newEngine)], [0, 0]);
     await node.insert('A', 'q', 'late');
     await node.reserve('A', 'q', 1, 1_000);
     clock.advance(1_001);
@@ -204,7 +204,7 @@ describe('A namespace that moves to another engine', () => {
     assert.deepEqual(await node.bodies('A', 'own'), ['x']);
     await node.insert('A', 'q', 'w');
     await node.stop();
-    node = await newNode([{ policy: POLICY, engine: next }]).start();
+    node = await newNode([{ policy: POLICY, engine: newEngine }]).start();
     const namespace = node.broker.namespace('A');
     assert.deepEqual([...namespace.pausedNames].sort(), ['paused later', 'stays paused']);
     for (const [name, tries] of [
@@ -233,7 +233,7 @@ describe('A namespace that moves to another engine', () => {
     const read = Promise.withResolvers<void>();
     const release = Promise.withResolvers<void>();
     let isHeld = false;
-    const slow = engineWithDefinitions(inFile(old), (real) => ({
+    const slow = engineWithDefinitions(inFile(oldEngine), (real) => ({
       list: async (kind) => {
         const all = await real.list(kind);
         if (!isHeld || kind !== 'queue') return all;
@@ -245,7 +245,7 @@ describe('A namespace that moves to another engine', () => {
     await node.stop();
     node = await newNode([
       { policy: POLICY, engine: slow },
-      { policy: plain('B'), engine: next },
+      { policy: plain('B'), engine: newEngine },
     ]).start();
     const queue = node.broker.namespace('A').queue('q');
     await queue.pause();
@@ -255,13 +255,13 @@ describe('A namespace that moves to another engine', () => {
     await queue.resume();
     release.resolve();
     await migrating;
-    const copy = await next.definitions.get('queue', JSON.stringify(['A', 'q']));
+    const copy = await newEngine.definitions.get('queue', JSON.stringify(['A', 'q']));
     assert.deepEqual(copy?.value, { paused: false });
   });
 
   it('copies pause flags and options once, and again only those that have changed', async () => {
     const puts: string[] = [];
-    const noted = engineWithDefinitions(next, (real) => ({
+    const noted = engineWithDefinitions(newEngine, (real) => ({
       put: (kind, key, ...rest) => {
         puts.push(`${kind} ${key}`);
         return real.put(kind, key, ...rest);
@@ -269,7 +269,7 @@ describe('A namespace that moves to another engine', () => {
     }));
     await node.stop();
     node = await newNode([
-      { policy: POLICY, engine: inFile(old) },
+      { policy: POLICY, engine: inFile(oldEngine) },
       { policy: plain('B'), engine: noted },
     ]).start();
     const queue = node.broker.namespace('A').queue('q');
@@ -277,14 +277,14 @@ describe('A namespace that moves to another engine', () => {
     await queue.storeOptions({ leaseMs: 5_000 });
     for (let i = 0; i < 3; i += 1) await node.broker.migrate('A', 'B');
     assert.deepEqual(puts, ['queue ["A","q"]', 'queue-options ["A","q"]']);
-    await old.definitions.put('queue', JSON.stringify(['A', 'q']), { paused: false }, 'any');
+    await oldEngine.definitions.put('queue', JSON.stringify(['A', 'q']), { paused: false }, 'any');
     await node.broker.migrate('A', 'B');
     assert.deepEqual(puts.slice(2), ['queue ["A","q"]']);
   });
 
   it('joins the two engines once for two concurrent calls', async () => {
     const usages: PromiseWithResolvers<void>[] = [];
-    const slow = engineWith(next, (real) => ({
+    const slow = engineWith(newEngine, (real) => ({
       usage: async (ns, needsBytes) => {
         const usage = Promise.withResolvers<void>();
         usages.push(usage);
@@ -294,7 +294,7 @@ describe('A namespace that moves to another engine', () => {
     }));
     await node.stop();
     node = await newNode([
-      { policy: POLICY, engine: inFile(old) },
+      { policy: POLICY, engine: inFile(oldEngine) },
       { policy: plain('B'), engine: slow },
     ]).start();
     const [first, second] = [node.broker.migrate('A', 'B'), node.broker.migrate('A', 'B')];
@@ -343,7 +343,7 @@ describe('A namespace that moves to another engine', () => {
       await assert.rejects(node.create(request), { code, message });
       assert.equal(node.broker.namespace('A').migration, null);
     }
-    await next.storage.insert({ ns: 'A', name: 'q' }, newElements('x'));
+    await newEngine.storage.insert({ ns: 'A', name: 'q' }, newElements('x'));
     await assert.rejects(node.create(MIGRATE), { code: 'invalid-parameter', message: /has elements/ });
   });
 
@@ -358,7 +358,7 @@ describe('A namespace that moves to another engine', () => {
 
   it('in a file of this node is not affected by an operation of another node on a namespace of the same name', async () => {
     await node.insertMany('A', 'q', 5);
-    const other = await new OperationNode([{ policy: POLICY, engine: next }], clock, sandbox, 2).start();
+    const other = await new OperationNode([{ policy: POLICY, engine: newEngine }], clock, sandbox, 2).start();
     await other.insertMany('A', 'q', 5);
     const id = await other.create({ action: 'delete', source: { ns: 'A', queue: 'q' }, rate: 1 });
     while ((await other.get(id)).changed === 0) {

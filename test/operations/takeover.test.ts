@@ -33,10 +33,10 @@ describe('A node that continues a bulk operation of another one', () => {
   let doomed: OperationNode;
   let survivor: OperationNode;
 
-  async function startNodes(dies: number, cut: Cut, hasNews = true): Promise<void> {
+  async function startNodes(dyingCall: number, cut: Cut, hasNews = true): Promise<void> {
     const shared = betweenProcesses(opened.engine);
     const engine = hasNews ? shared : engineWithoutNotifications(shared);
-    mortal = new DyingNode(dies, cut);
+    mortal = new DyingNode(dyingCall, cut);
     survivor = await new OperationNode([{ policy, engine }], opened.clock, sandbox, 1).start();
     const view = mortal.view(engine);
     doomed = await new OperationNode([{ policy, engine: view }], opened.clock, sandbox, 2).start();
@@ -308,14 +308,14 @@ describe('A bulk operation whose target no node serves', () => {
       rate: 1,
     });
     await starter.stop();
-    const left = await new OperationNode([{ policy, engine }], opened.clock, sandbox, 2).start();
+    const remaining = await new OperationNode([{ policy, engine }], opened.clock, sandbox, 2).start();
     for (let passed = 0; passed < 60_000; passed += 250) {
       await opened.passTime(250);
       // When this call is answered, so are those of the node's check.
-      await left.elements('N', 'from');
+      await remaining.elements('N', 'from');
     }
-    assert.deepEqual(left.warnings, ['a stored operation cannot run on this node']);
-    await left.stop();
+    assert.deepEqual(remaining.warnings, ['a stored operation cannot run on this node']);
+    await remaining.stop();
     await sandbox.stop();
     await opened.close();
   });

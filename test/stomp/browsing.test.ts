@@ -83,10 +83,10 @@ describe('A SUBSCRIBE with browser:true', () => {
     await node.insert('a', ...Array.from({ length: count }, (_, i) => String(i)));
     const { storage } = node.engine.engine;
     const { scan } = storage;
-    let [reading, most] = [0, 0];
+    let [reading, maxReading] = [0, 0];
     storage.scan = async (...given) => {
       reading += 1;
-      most = Math.max(most, reading);
+      maxReading = Math.max(maxReading, reading);
       try {
         return await scan.apply(storage, given);
       } finally {
@@ -108,7 +108,7 @@ describe('A SUBSCRIBE with browser:true', () => {
     }
     storage.scan = scan;
     assert.deepEqual([...shown.values()], [count, count, count, 0]);
-    assert.equal(most, 1);
+    assert.equal(maxReading, 1);
   });
 
   it('receives no browser:end if the server stops before all elements were written', async () => {

@@ -27,13 +27,13 @@ function parse(rules: HeadRules, ...chunks: readonly (string | Buffer)[]): Stomp
   return frames;
 }
 
-function one(rules: HeadRules, ...chunks: readonly (string | Buffer)[]): StompFrame {
+function parseOne(rules: HeadRules, ...chunks: readonly (string | Buffer)[]): StompFrame {
   const [frame, ...more] = parse(rules, ...chunks);
   assert.ok(frame !== undefined && more.length === 0);
   return frame;
 }
 
-function refused(code: string, rules: HeadRules, ...chunks: readonly (string | Buffer)[]): void {
+function assertRejected(code: string, rules: HeadRules, ...chunks: readonly (string | Buffer)[]): void {
   assert.throws(
     () => parse(rules, ...chunks),
     (error) => error instanceof QuaysideError && error.code === code,
@@ -45,7 +45,7 @@ describe('the frame parser', () => {
   const v12 = RULES['1.2'];
 
   it('reads command, headers and a body up to the first NUL', () => {
-    const { command, headers, body } = one(v12, 'SEND\ndestination:/q/N/a\nk:v\n\nhello\0');
+    const { command, headers, body } = parseOne(v12, 'SEND\ndestination:/q/N/a\nk:v\n\nhello\0');
     assert.equal(command, 'SEND');
     assert.deepEqual(headers, ['destination', '/q/N/a', 'k', 'v']);
     assert.equal(body.toString(), 'hello');
@@ -53,15 +53,15 @@ describe('the frame parser', () => {
 
   it('reads exactly content-length octets of a body, including NULs', () => {
     assert.deepEqual(
-      [...one(v12, Buffer.from('SEND\ncontent-length:5\n\na\0b\0c\0')).body],
+      [...parseOne(v12, Buffer.from('SEND\ncontent-length:5\n\na\0b\0c\0')).body],
       [97, 0, 98, 0, 99],
     );
   });
 
   it('reads frames without headers and frames without a body', () => {
-    assert.deepEqual(one(v12, 'DISCONNECT\n\n\0').headers, []);
-    assert.equal(one(v12, 'SEND\na:b\n\n\0').body.length, 0);
-    assert.equal(one(v12, 'SEND\ncontent-length:0\n\n\0').body.length, 0);
+    assert.deepEqual(parseOne(v12, 'DISCONNECT\n\n\0').headers, []);
+    assert.equal(parseOne(v12, 'SEND\na:b\n\n\0').body.length, 0);
+    assert.equal(parseOne(v12, 'SEND\ncontent-length:0\n\n\0').body.length, 0);
   });
 
   it('skips line ends between frames, which are heart-beats', () => {
@@ -69,49 +69,49 @@ describe('the frame parser', () => {
   });
 
   it('accepts further colons in a value, and an empty value', () => {
-    assert.deepEqual(one(v12, 'SEND\na:b:c\nd:\n\n\0').headers, ['a', 'b:c', 'd', '']);
+    assert.deepEqual(parseOne(v12, 'SEND\na:b:c\nd:\n\n\0').headers, ['a', 'b:c', 'd', '']);
   });
 
   it('keeps spaces around names and values, but trims values in STOMP 1.0', () => {
-    assert.deepEqual(one(v12, 'SEND\n a : b \n\n\0').headers, [' a ', ' b ']);
-    assert.deepEqual(one(RULES['1.1'], 'SEND\n a : b \n\n\0').headers, [' a ', ' b ']);
-    assert.deepEqual(one(RULES['1.0'], 'SEND\na: b \n\n\0').headers, ['a', 'b']);
+    assert.deepEqual(parseOne(v12, 'SEND\n a : b \n\n\0').headers, [' a ', ' b ']);
+    assert.deepEqual(parseOne(RULES['1.1'], 'SEND\n a : b \n\n\0').headers, [' a ', ' b ']);
+    assert.deepEqual(parseOne(RULES['1.0'], 'SEND\na: b \n\n\0').headers, ['a', 'b']);
   });
 
   it('accepts CR LF as a line end in CONNECT and STOMP 1.2 only', () => {
     for (const rules of [v12, CONNECT_RULES]) {
-      assert.deepEqual(one(rules, 'SEND\r\na:b\r\n\r\nx\0').headers, ['a', 'b']);
-      assert.deepEqual(one(rules, 'SEND\r\na:b\n\nx\0').headers, ['a', 'b']);
-      refused('malformed-request', rules, 'SEND\na\rb:c\n\n\0');
+      assert.deepEqual(parseOne(rules, 'SEND\r\na:b\r\n\r\nx\0').headers, ['a', 'b']);
+      assert.deepEqual(parseOne(rules, 'SEND\r\na:b\n\nx\0').headers, ['a', 'b']);
+      assertRejected('malformed-request', rules, 'SEND\na\rb:c\n\n\0');
     }
-    assert.deepEqual(one(RULES['1.1'], 'SEND\na:b\r\n\n\0').headers, ['a', 'b\r']);
-    refused('malformed-request', RULES['1.1'], 'SEND\na:b\r\n\r\n\n\0');
+    assert.deepEqual(parseOne(RULES['1.1'], 'SEND\na:b\r\n\n\0').headers, ['a', 'b\r']);
+    assertRejected('malformed-request', RULES['1.1'], 'SEND\na:b\r\n\r\n\n\0');
   });
 
   it('decodes the escapes of each version, and rejects undefined ones', () => {
     const text = 'SEND\na\\cb:\\\\n \\n \\\\ \n\n\0';
-    assert.deepEqual(one(v12, text).headers, ['a:b', '\\n \n \\ ']);
-    assert.deepEqual(one(RULES['1.1'], text).headers, ['a:b', '\\n \n \\ ']);
-    assert.deepEqual(one(RULES['1.0'], text).headers, ['a\\cb', '\\\\n \\n \\\\']);
-    assert.deepEqual(one(v12, 'SEND\na:\\r\n\n\0').headers, ['a', '\r']);
-    refused('malformed-request', RULES['1.1'], 'SEND\na:\\r\n\n\0');
+    assert.deepEqual(parseOne(v12, text).headers, ['a:b', '\\n \n \\ ']);
+    assert.deepEqual(parseOne(RULES['1.1'], text).headers, ['a:b', '\\n \n \\ ']);
+    assert.deepEqual(parseOne(RULES['1.0'], text).headers, ['a\\cb', '\\\\n \\n \\\\']);
+    assert.deepEqual(parseOne(v12, 'SEND\na:\\r\n\n\0').headers, ['a', '\r']);
+    assertRejected('malformed-request', RULES['1.1'], 'SEND\na:\\r\n\n\0');
     for (const bad of ['\\t', '\\', '\\0', '\\N', '\\\\\\']) {
-      refused('malformed-request', v12, `SEND\na:${bad}\n\n\0`);
-      refused('malformed-request', RULES['1.1'], `SEND\n${bad}:a\n\n\0`);
+      assertRejected('malformed-request', v12, `SEND\na:${bad}\n\n\0`);
+      assertRejected('malformed-request', RULES['1.1'], `SEND\n${bad}:a\n\n\0`);
     }
-    assert.deepEqual(one(CONNECT_RULES, 'CONNECT\na:\\t\\c\n\n\0').headers, ['a', '\\t\\c']);
+    assert.deepEqual(parseOne(CONNECT_RULES, 'CONNECT\na:\\t\\c\n\n\0').headers, ['a', '\\t\\c']);
   });
 
   it('keeps header bytes unchanged, and rejects invalid UTF-8 from STOMP 1.1 on', () => {
-    const { headers } = one(v12, 'SEND\ngrüße:☃\n\n\0');
+    const { headers } = parseOne(v12, 'SEND\ngrüße:☃\n\n\0');
     assert.deepEqual(
       headers.map((text) => Buffer.from(text, 'latin1').toString()),
       ['grüße', '☃'],
     );
     const latin1 = Buffer.from('SEND\na:\xfc\n\n\0', 'latin1');
-    assert.deepEqual(one(RULES['1.0'], latin1).headers, ['a', '\xfc']);
-    refused('malformed-request', v12, latin1);
-    refused('malformed-request', RULES['1.1'], latin1);
+    assert.deepEqual(parseOne(RULES['1.0'], latin1).headers, ['a', '\xfc']);
+    assertRejected('malformed-request', v12, latin1);
+    assertRejected('malformed-request', RULES['1.1'], latin1);
   });
 
   it('rejects malformed frames', () => {
@@ -129,23 +129,23 @@ describe('the frame parser', () => {
       'ACK\ncontent-length:1\n\nx\0',
       '\x16\x03\x01\x02',
     ];
-    for (const text of bad) refused('malformed-request', v12, text);
+    for (const text of bad) assertRejected('malformed-request', v12, text);
   });
 
   it('rejects an invalid content-length, and one over the limit', () => {
     for (const length of ['-1', '1.5', '1e3', '0x10', '', ' 1', 'NaN', '9'.repeat(16)]) {
-      refused('malformed-request', v12, `SEND\ncontent-length:${length}\n\n`);
+      assertRejected('malformed-request', v12, `SEND\ncontent-length:${length}\n\n`);
     }
     for (const length of [2 ** 31, 2 ** 32 - 1, 2_000_001]) {
-      refused('body-too-large', v12, `SEND\ncontent-length:${length}\n\n`);
+      assertRejected('body-too-large', v12, `SEND\ncontent-length:${length}\n\n`);
     }
   });
 
   it('rejects heads, header counts and bodies as soon as they exceed their limits', () => {
-    refused('headers-too-large', v12, `SEND\na:${'x'.repeat(1000)}`);
-    refused('headers-too-large', v12, `SEND\n${'x'.repeat(500)}`, 'y'.repeat(500));
-    refused('headers-too-large', v12, `SEND\n${'a:b\n'.repeat(11)}\n\0`);
-    refused('body-too-large', v12, 'SEND\n\n', Buffer.alloc(1_500_000, 1), Buffer.alloc(500_001, 1));
+    assertRejected('headers-too-large', v12, `SEND\na:${'x'.repeat(1000)}`);
+    assertRejected('headers-too-large', v12, `SEND\n${'x'.repeat(500)}`, 'y'.repeat(500));
+    assertRejected('headers-too-large', v12, `SEND\n${'a:b\n'.repeat(11)}\n\0`);
+    assertRejected('body-too-large', v12, 'SEND\n\n', Buffer.alloc(1_500_000, 1), Buffer.alloc(500_001, 1));
   });
 
   it('returns the receipt header of the frame that it rejected', () => {
@@ -222,7 +222,7 @@ describe('the frame parser', () => {
       ]);
       const chunks: Buffer[] = [];
       for (let at = 0; at < whole.length; at += 65_536) chunks.push(whole.subarray(at, at + 65_536));
-      assert.ok(one(v12, ...chunks).body.equals(body));
+      assert.ok(parseOne(v12, ...chunks).body.equals(body));
     }
   });
 });

@@ -328,23 +328,23 @@ describe('a settlement after a COMMIT with only SENDs', () => {
 
 describe('a COMMIT across two engines', () => {
   const transaction = 't';
-  let here: TestEngine;
-  let there: TestEngine;
+  let near: TestEngine;
+  let far: TestEngine;
   let broker: Broker;
   let server: StompServer;
   let client: StompClient;
 
   beforeEach(async () => {
-    here = await openFor({ policies: [plain('N'), plain('O')] });
-    there = await openFor({ policies: [plain('M'), plain('N')] });
-    const { clock } = here;
+    near = await openFor({ policies: [plain('N'), plain('O')] });
+    far = await openFor({ policies: [plain('M'), plain('N')] });
+    const { clock } = near;
     // As if its store were a file: otherwise a namespace may not be migrated away from it.
     const disk = { value: () => Promise.reject(new Error('is not read')) };
-    const engine: Engine = Object.create(here.engine, { disk });
+    const engine: Engine = Object.create(near.engine, { disk });
     const namespaces = [
       { policy: plain('N'), engine },
       { policy: plain('O'), engine },
-      { policy: plain('M'), engine: there.engine },
+      { policy: plain('M'), engine: far.engine },
     ];
     broker = brokerOn(namespaces, clock);
     await broker.start();
@@ -369,8 +369,8 @@ describe('a COMMIT across two engines', () => {
     client.socket.destroy();
     await server.stop();
     await broker.stop();
-    await here.close();
-    await there.close();
+    await near.close();
+    await far.close();
   });
 
   const sizeOf = async (ns: string, queue: string): Promise<number> =>
@@ -378,7 +378,7 @@ describe('a COMMIT across two engines', () => {
 
   it('is answered with outcome-unknown if one of them fails; elements stored in the other stay, and messages are returned', async () => {
     await client.ask('SEND', { destination: '/q/N/near', transaction }, 'z');
-    failNext(here.engine.storage, 'finish', 'storage-full');
+    failNext(near.engine.storage, 'finish', 'storage-full');
     client.send('COMMIT', { transaction });
     await client.expectError('outcome-unknown');
     assert.deepEqual(
@@ -396,7 +396,7 @@ describe('a COMMIT across two engines', () => {
     // Acknowledges both messages, since the subscription is cumulative.
     await client.ask('ACK', { id: headers.get('ack') ?? '', transaction });
     await client.ask('SEND', { destination: '/q/N/near', transaction }, 'z');
-    failNext(there.engine.storage, 'insert', 'storage-unavailable');
+    failNext(far.engine.storage, 'insert', 'storage-unavailable');
     client.send('COMMIT', { transaction });
     await client.expectError('storage-unavailable');
     assert.deepEqual([await sizeOf('N', 'near'), await sizeOf('N', 'from')], [0, 2]);
@@ -414,7 +414,7 @@ describe('a COMMIT across two engines', () => {
 
     it('stores every SEND, including one to another namespace of the old engine', async () => {
       await client.ask('SEND', { destination: '/q/O/near', transaction }, 'z');
-      replaceNext(there.engine.storage, 'insert', async (real) => {
+      replaceNext(far.engine.storage, 'insert', async (real) => {
         await broker.migrate('N', 'M');
         return real();
       });
@@ -424,7 +424,7 @@ describe('a COMMIT across two engines', () => {
     it('stores every SEND if the migration starts while the count of a bounded queue is read', async () => {
       await broker.namespace('O').queue('near').storeOptions({ maxElements: 9 });
       await client.ask('SEND', { destination: '/q/O/near', transaction }, 'z');
-      const { storage } = here.engine;
+      const { storage } = near.engine;
       const counts = storage.counts.bind(storage);
       const counting = async (key: QueueKey, group?: string): Promise<QueueCounts> => {
         Object.assign(storage, { counts });

@@ -43,7 +43,7 @@ describe('STOMP 1.2, after the login', () => {
 
     it('user-defined headers are returned in the MESSAGE', async () => {
       const { client, to } = await subscribed('auto');
-      const own = {
+      const userDefined = {
         foo: 'bar',
         'correlation-id': '7',
         'reply-to': '/q/N/back',
@@ -51,9 +51,9 @@ describe('STOMP 1.2, after the login', () => {
         expires: '0',
         id: '9',
       };
-      await client.ask('SEND', { destination: to, ...own }, 'x');
+      await client.ask('SEND', { destination: to, ...userDefined }, 'x');
       const { headers } = await client.expect('MESSAGE');
-      for (const [name, value] of Object.entries(own)) assert.equal(headers.get(name), value, name);
+      for (const [name, value] of Object.entries(userDefined)) assert.equal(headers.get(name), value, name);
     });
 
     it('a SEND that cannot be processed is answered with ERROR, and the connection closes', async () => {

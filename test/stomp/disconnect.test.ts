@@ -9,7 +9,7 @@ import type { StompClient } from './client.ts';
 import { StompNode, stalled } from './node.ts';
 
 /** Makes all further calls of this kind fail. */
-function fail(storage: Storage, verb: 'insert' | 'settle'): void {
+function failCalls(storage: Storage, verb: 'insert' | 'settle'): void {
   Object.assign(storage, {
     [verb]: () => Promise.reject(new QuaysideError('storage-unavailable', `${verb} failed.`)),
   });
@@ -27,11 +27,11 @@ describe('a DISCONNECT after other frames', () => {
   });
   afterEach(() => node.stop());
 
-  const goodbye = (): Buffer => client.frame('DISCONNECT', { receipt: 'last' });
+  const disconnectFrame = (): Buffer => client.frame('DISCONNECT', { receipt: 'last' });
 
   it('is answered with the ERROR of a SEND that was not stored, not with its receipt', async () => {
-    fail(storage, 'insert');
-    client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
+    failCalls(storage, 'insert');
+    client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), disconnectFrame()]));
     await client.expectError('storage-unavailable');
     assert.equal(node.server.counts.errors, 1);
   });
@@ -48,7 +48,7 @@ describe('a DISCONNECT after other frames', () => {
       Buffer.concat([
         client.frame('SEND', { destination: '/q/N/b', receipt: 'second' }, 'x'),
         client.frame('SEND', { destination: '/q/N/a', receipt: 'first' }, 'x'),
-        goodbye(),
+        disconnectFrame(),
       ]),
     );
     assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'first');
@@ -66,19 +66,19 @@ describe('a DISCONNECT after other frames', () => {
       items.some(({ action }) => action.kind === 'finish')
         ? Promise.reject(new QuaysideError('storage-unavailable', 'settle failed.'))
         : real(items);
-    client.write(Buffer.concat([client.frame('ACK', { id: headers.get('ack') ?? '' }), goodbye()]));
+    client.write(Buffer.concat([client.frame('ACK', { id: headers.get('ack') ?? '' }), disconnectFrame()]));
     await client.expectError('storage-unavailable');
   });
 
   it('is answered with the ERROR of a COMMIT that failed', async () => {
-    fail(storage, 'insert');
+    failCalls(storage, 'insert');
     const transaction = 't';
     client.write(
       Buffer.concat([
         client.frame('BEGIN', { transaction }),
         client.frame('SEND', { destination: '/q/N/a', transaction }, 'x'),
         client.frame('COMMIT', { transaction, receipt: 'commit' }),
-        goodbye(),
+        disconnectFrame(),
       ]),
     );
     const { headers } = await client.expectError('storage-unavailable');
@@ -87,7 +87,7 @@ describe('a DISCONNECT after other frames', () => {
 
   it('is answered with outcome-unknown if the engine takes too long to reply', async () => {
     const { asked, release } = node.holdInserts();
-    client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
+    client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), disconnectFrame()]));
     await asked;
     node.clock.advance(FINISH_MS);
     const { command, headers } = await client.next();
@@ -107,7 +107,7 @@ describe('a DISCONNECT after other frames', () => {
     const { asked, release } = node.holdInserts();
     const { frames } = node.server.counts;
     client.send('SEND', { destination: '/q/N/a', receipt: 'sent' }, 'x');
-    client.write(goodbye());
+    client.write(disconnectFrame());
     await asked;
     await until(() => node.server.counts.frames === frames + 2);
     node.clock.advance(FINISH_MS);
@@ -126,7 +126,7 @@ describe('a DISCONNECT after other frames', () => {
       client.socket.pause();
       client.send('SUBSCRIBE', { destination: '/q/N/large', id: 's', ack: 'client' });
       await stalled(node, 1);
-      client.write(goodbye());
+      client.write(disconnectFrame());
       await until(() => node.server.describeSessions().length === 0);
       // The client's messages are back in the engine, and the receipt waits behind the pending write.
       await until(async () => (await node.sizes('large')).reserved === 0);
@@ -146,14 +146,14 @@ describe('a DISCONNECT after other frames', () => {
   }
 
   it('is confirmed if only the bytes after it are malformed', async () => {
-    client.write(Buffer.concat([goodbye(), Buffer.from('nonsense')]));
+    client.write(Buffer.concat([disconnectFrame(), Buffer.from('nonsense')]));
     assert.equal((await client.expect('RECEIPT')).headers.get('receipt-id'), 'last');
     await client.expectClose();
   });
 
   it('is confirmed if the server stops while the DISCONNECT waits for earlier frames', async () => {
     const { asked, release } = node.holdInserts();
-    client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), goodbye()]));
+    client.write(Buffer.concat([client.frame('SEND', { destination: '/q/N/a' }, 'x'), disconnectFrame()]));
     await asked;
     const stopped = node.server.stop();
     release();
@@ -167,7 +167,7 @@ describe('a client that half-closes the connection after a SEND that fails', () 
   it('receives the ERROR', async () => {
     const node = await StompNode.start();
     try {
-      fail(node.engine.engine.storage, 'insert');
+      failCalls(node.engine.engine.storage, 'insert');
       const client = await node.client();
       client.send('SEND', { destination: '/q/N/a' }, 'x');
       client.socket.end();

@@ -10,7 +10,7 @@ import { StompNode } from './node.ts';
 // Runs the same suite with third-party client libraries, each in every STOMP version that it supports.
 
 /** Ends tests that would otherwise hang; nothing is measured with it. */
-const PATIENCE_MS = 120_000;
+const TEST_TIMEOUT_MS = 120_000;
 /** The libraries use real time, so that this must be long enough for a busy machine. */
 const BEAT_MS = 500;
 
@@ -19,7 +19,7 @@ for (const library of LIBRARIES) {
 }
 
 function foreignSuite(library: ForeignLibrary, version: string): void {
-  describe(`${library.name}, STOMP ${version}`, { timeout: PATIENCE_MS }, () => {
+  describe(`${library.name}, STOMP ${version}`, { timeout: TEST_TIMEOUT_MS }, () => {
     let node: StompNode;
     let proxy: TcpProxy;
     let client: ForeignClient;
@@ -55,7 +55,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
     };
 
     const text = ({ body }: ForeignMessage): string => body.toString();
-    const empty = (): Promise<void> =>
+    const untilEmpty = (): Promise<void> =>
       until(async () => {
         const { ready, scheduled, reserved } = await node.sizes(queue);
         return ready + scheduled + reserved === 0;
@@ -97,7 +97,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       await client.ack(a);
       assert.equal((await node.sizes(queue)).reserved, 1);
       await client.ack(b);
-      await empty();
+      await untilEmpty();
     });
 
     it('acknowledges all messages up to one', async () => {
@@ -106,7 +106,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       await client.next();
       await client.next();
       await client.ack(await client.next());
-      await empty();
+      await untilEmpty();
     });
 
     // STOMP 1.0 has no NACK.
@@ -119,7 +119,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
         assert.equal(text(again), 'again');
         assert.equal(again.headers['x-tries'], '1');
         await client.ack(again);
-        await empty();
+        await untilEmpty();
       });
     }
 
@@ -137,7 +137,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       await client.ack(message, 'settled');
       assert.equal((await node.sizes(queue)).reserved, 1);
       await client.commit('settled');
-      await empty();
+      await untilEmpty();
     });
 
     it('sends to consumer groups and consumes as one of them', async () => {
@@ -171,13 +171,13 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       const next = await client.next();
       assert.equal(text(next), 'new');
       await client.ack(next);
-      await empty();
+      await untilEmpty();
     });
 
     if (library.beats && version !== '1.0') {
       it('keeps its connection alive with heart-beats, and reconnects when the server sends none', async () => {
         const { counts } = node.server;
-        let rest = drive(node.clock);
+        let stopClock = driveClock(node.clock);
         const beating = await open({ beats: [BEAT_MS, BEAT_MS] });
         try {
           await beating.subscribe('/q/N/beats', 'beats', 'auto');
@@ -186,17 +186,17 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
           // Line ends of four intervals: without them the server would have closed the connection after two.
           const { receivedBytes } = counts;
           await until(() => counts.receivedBytes >= receivedBytes + 4);
-          assert.equal(counts.errors, errorsSoFar());
+          assert.equal(counts.errors, expectedErrors());
           // The server sends no more heart-beats, until the client gives the connection up.
           const { sessions, connections } = counts;
-          rest();
+          stopClock();
           // Some libraries reconnect before the server has noticed that they left.
           await until(() => counts.sessions < sessions || counts.connections > connections);
-          rest = drive(node.clock);
+          stopClock = driveClock(node.clock);
           await beating.recover();
         } finally {
           await beating.disconnect();
-          rest();
+          stopClock();
         }
       });
     }
@@ -212,11 +212,11 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
       const message = await client.next();
       assert.equal(text(message), 'new');
       await client.ack(message);
-      await empty();
+      await untilEmpty();
     });
 
     /** The only ERROR of this suite is that of the wrong password. */
-    const errorsSoFar = (): number => 1;
+    const expectedErrors = (): number => 1;
   });
 }
 
@@ -224,7 +224,7 @@ function foreignSuite(library: ForeignLibrary, version: string): void {
  * Advances the server's clock with real time, but never so far at once that a delay of a busy machine looks like
  * silence. Returns a function that stops it.
  */
-function drive(clock: FakeClock): () => void {
+function driveClock(clock: FakeClock): () => void {
   let at = performance.now();
   const timer = setInterval(() => {
     const now = performance.now();

@@ -13,7 +13,7 @@ describe('heart-beats', () => {
 
   const withBeats = (beats: string): Promise<StompClient> => node.client('1.2', { 'heart-beat': beats });
   /** A round trip, after which everything that either side sent before has arrived. */
-  const settle = async (client: StompClient): Promise<void> => {
+  const roundTrip = async (client: StompClient): Promise<void> => {
     await client.ask('BEGIN', { transaction: 'x' });
     await client.ask('ABORT', { transaction: 'x' });
   };
@@ -30,7 +30,7 @@ describe('heart-beats', () => {
     for (const client of [await node.client(), await withBeats('0,0')]) {
       const before = client.received.length;
       node.clock.advance(3_600_000);
-      await settle(client);
+      await roundTrip(client);
       assert.equal(client.beats, 0);
       assert.ok(client.received.length > before);
     }
@@ -44,8 +44,8 @@ describe('heart-beats', () => {
       node.clock.advance(1_000);
       await until(() => quick.beats > beats);
     }
-    await settle(slow);
-    await settle(quick);
+    await roundTrip(slow);
+    await roundTrip(quick);
     assert.ok(slow.beats >= 1 && slow.beats <= 2, `${slow.beats}`);
     // One per second is due; the server sends after three quarters of the interval, and no sooner.
     assert.ok(quick.beats >= 20 && quick.beats <= 27, `${quick.beats}`);
@@ -63,7 +63,7 @@ describe('heart-beats', () => {
   it('that a client fails to send end its session after twice the interval', async () => {
     const client = await withBeats('5000,0');
     node.clock.advance(19_999);
-    await settle(client);
+    await roundTrip(client);
     // The round trip was a sign of life.
     node.clock.advance(19_999);
     assert.equal(node.server.counts.errors, 0);
@@ -78,7 +78,7 @@ describe('heart-beats', () => {
     await new Promise(setImmediate);
     client.write('\n');
     node.clock.advance(20_000);
-    await settle(client);
+    await roundTrip(client);
     node.clock.advance(20_000);
     await client.expectError('request-timeout');
   });
@@ -116,7 +116,7 @@ describe('heart-beats', () => {
     }
     assert.equal(node.server.counts.errors, 0);
     release();
-    await settle(client);
+    await roundTrip(client);
     assert.equal((await node.sizes('a')).ready, 8);
     node.clock.advance(20_000);
     await client.expectError('request-timeout');

@@ -41,8 +41,8 @@ export class ModelSession {
   readonly #client: StompClient;
   readonly #receipts = new Map<string, () => void>();
   readonly #arrivals = new WeakMap<ServerFrame, number>();
-  #arrived = 0;
-  #asked = 0;
+  #messageCount = 0;
+  #receiptCount = 0;
 
   private constructor(client: StompClient) {
     this.#client = client;
@@ -56,8 +56,8 @@ export class ModelSession {
 
   /** Sends a frame; returns the code of the ERROR that ended the session, or null after its RECEIPT. */
   async ask(command: string, headers: Headers, body: string | Uint8Array = ''): Promise<string | null> {
-    this.#asked += 1;
-    const receipt = `r${this.#asked}`;
+    this.#receiptCount += 1;
+    const receipt = `r${this.#receiptCount}`;
     await new Promise<void>((resolve) => {
       this.#receipts.set(receipt, resolve);
       this.#client.send(command, { ...headers, receipt }, body);
@@ -66,7 +66,7 @@ export class ModelSession {
   }
 
   /** The headers by which ACK and NACK name a message in this session's version. */
-  names(subscription: SubscriptionInModel, { key }: HeldInModel): Headers {
+  idHeaders(subscription: SubscriptionInModel, { key }: HeldInModel): Headers {
     return this.version === '1.2' ? { id: key } : { 'message-id': key, subscription: subscription.id };
   }
 
@@ -89,17 +89,17 @@ export class ModelSession {
 
   async #read(): Promise<void> {
     for (let frame = await this.#client.nextOrEnd(); frame !== null; frame = await this.#client.nextOrEnd()) {
-      this.#take(frame);
+      this.#dispatch(frame);
     }
     this.isOver = true;
     for (const resolve of this.#receipts.values()) resolve();
   }
 
-  #take(frame: ServerFrame): void {
+  #dispatch(frame: ServerFrame): void {
     switch (frame.command) {
       case 'MESSAGE':
-        this.#arrived += 1;
-        this.#arrivals.set(frame, this.#arrived);
+        this.#messageCount += 1;
+        this.#arrivals.set(frame, this.#messageCount);
         this.inbox.push(frame);
         return;
       case 'RECEIPT': {

@@ -92,15 +92,15 @@ export class StompWorld extends SessionWorld<StompNode> {
     const chosen = choices[index % Math.max(1, choices.length)];
     if (chosen === undefined) return;
     const { subscription } = chosen;
-    const held = selected(subscription, chosen.held);
+    const held = settledBy(subscription, chosen.held);
     const transaction = this.#transactions.get(session);
     const refusal = await session.ask(delayMs === null ? 'ACK' : 'NACK', {
-      ...session.names(subscription, chosen.held),
+      ...session.idHeaders(subscription, chosen.held),
       ...(delayMs !== null && { 'x-delta-t': delayMs }),
       ...(transaction !== undefined && { transaction: transaction.id }),
     });
     if (transaction === undefined) {
-      const outcomes = this.#carryOut({ subscription, held, delayMs });
+      const outcomes = this.#apply({ subscription, held, delayMs });
       await this.#expect(session, refusal, outcomes.find(isRejection) ?? null);
     } else {
       assert.equal(refusal, null);
@@ -116,7 +116,11 @@ export class StompWorld extends SessionWorld<StompNode> {
     const [subscription] = session.subscriptions;
     if (subscription === undefined) return;
     const wrong = { key: '1-none' } as HeldInModel;
-    await this.#expect(session, await session.ask('ACK', session.names(subscription, wrong)), 'not-found');
+    await this.#expect(
+      session,
+      await session.ask('ACK', session.idHeaders(subscription, wrong)),
+      'not-found',
+    );
     await this.settle();
   }
 
@@ -149,7 +153,7 @@ export class StompWorld extends SessionWorld<StompNode> {
     if (session === undefined) return;
     if (isPolite) assert.equal(await session.ask('DISCONNECT', {}), null);
     else await session.vanish();
-    this.#ended(session);
+    this.#forget(session);
     await this.settle();
   }
 
@@ -165,10 +169,10 @@ export class StompWorld extends SessionWorld<StompNode> {
   /** Checks that the session continued, or ended with the ERROR of the model's outcome. */
   async #expect(session: ModelSession, refusal: string | null, outcome: string | null): Promise<void> {
     assert.equal(refusal, outcome === null ? null : ERROR_CODES[outcome]);
-    if (outcome !== null) this.#ended(session);
+    if (outcome !== null) this.#forget(session);
   }
 
-  #ended(session: ModelSession): void {
+  #forget(session: ModelSession): void {
     for (const [client, one] of this.#sessions) if (one === session) this.#sessions.delete(client);
     this.#transactions.delete(session);
     for (const subscription of session.subscriptions) this.#release(subscription);
@@ -178,7 +182,7 @@ export class StompWorld extends SessionWorld<StompNode> {
     for (const one of held) this.model.rollback(queue, refOf(one), 0, true);
   }
 
-  #carryOut({ subscription, held, delayMs }: Settlement): string[] {
+  #apply({ subscription, held, delayMs }: Settlement): string[] {
     subscription.held = subscription.held.filter((one) => !held.includes(one));
     const { queue } = subscription;
     return held.map((one) =>
@@ -203,13 +207,13 @@ export class StompWorld extends SessionWorld<StompNode> {
       }
       return lost;
     }
-    for (const settlement of settlements) if (settlement.delayMs === null) this.#carryOut(settlement);
+    for (const settlement of settlements) if (settlement.delayMs === null) this.#apply(settlement);
     for (const { queue, element } of sends) this.model.insert(queue, element);
-    for (const settlement of settlements) if (settlement.delayMs !== null) this.#carryOut(settlement);
+    for (const settlement of settlements) if (settlement.delayMs !== null) this.#apply(settlement);
     return null;
   }
 
-  #of(queue: QueueKey): { session: ModelSession; subscription: SubscriptionInModel }[] {
+  #subscriptionsOf(queue: QueueKey): { session: ModelSession; subscription: SubscriptionInModel }[] {
     return [...this.#sessions.values()].flatMap((session) =>
       session.subscriptions
         .filter((subscription) => subscription.queue === queue)
@@ -218,32 +222,32 @@ export class StompWorld extends SessionWorld<StompNode> {
   }
 
   protected override groups(queue: QueueKey): ReadonlySet<string> {
-    return new Set(this.#of(queue).map(({ subscription }) => subscription.group));
+    return new Set(this.#subscriptionsOf(queue).map(({ subscription }) => subscription.group));
   }
 
   protected override async receive(queue: QueueKey, group: string): Promise<number> {
-    const readers = this.#of(queue).filter(({ subscription }) => subscription.group === group);
-    const room = readers.reduce((sum, { subscription }) => sum + roomOf(subscription), 0);
-    const due = this.paused.has(queue) ? [] : this.model.browse(queue, group, 'ready').slice(0, room);
-    const here = new Map(readers.map((reader) => [reader.subscription.id, reader]));
-    const come = (): ServerFrame[] =>
+    const readers = this.#subscriptionsOf(queue).filter(({ subscription }) => subscription.group === group);
+    const capacity = readers.reduce((sum, { subscription }) => sum + capacityOf(subscription), 0);
+    const due = this.paused.has(queue) ? [] : this.model.browse(queue, group, 'ready').slice(0, capacity);
+    const readersById = new Map(readers.map((reader) => [reader.subscription.id, reader]));
+    const arrived = (): ServerFrame[] =>
       readers.flatMap(({ session, subscription }) =>
         session.inbox.filter(({ headers }) => headers.get('subscription') === subscription.id),
       );
-    for (let turn = 0; turn < MAX_TURNS && come().length < due.length; turn += 1) {
+    for (let turn = 0; turn < MAX_TURNS && arrived().length < due.length; turn += 1) {
       await new Promise(setImmediate);
     }
-    const frames = new Map(come().map((frame) => [frame.headers.get(`x-ks-hdr-${NUMBER_HEADER}`), frame]));
+    const frames = new Map(arrived().map((frame) => [frame.headers.get(`x-ks-hdr-${NUMBER_HEADER}`), frame]));
     for (const expected of due) {
       const frame = frames.get(numberOf(expected));
-      const reader = here.get(frame?.headers.get('subscription') ?? '');
+      const reader = readersById.get(frame?.headers.get('subscription') ?? '');
       assert.ok(frame !== undefined && reader !== undefined, `number ${numberOf(expected)} never came`);
-      this.#hand(reader.session, reader.subscription, frame);
+      this.#deliver(reader.session, reader.subscription, frame);
     }
     return due.length;
   }
 
-  #hand(session: ModelSession, subscription: SubscriptionInModel, frame: ServerFrame): void {
+  #deliver(session: ModelSession, subscription: SubscriptionInModel, frame: ServerFrame): void {
     const { queue, group, mode, leaseMs } = subscription;
     session.inbox = session.inbox.filter((one) => one !== frame);
     const id = frame.headers.get('message-id') ?? '';
@@ -267,10 +271,10 @@ export class StompWorld extends SessionWorld<StompNode> {
   }
 
   protected override expected(queue: QueueKey) {
-    const readers = this.#of(queue).map(({ subscription }) => subscription);
+    const readers = this.#subscriptionsOf(queue).map(({ subscription }) => subscription);
     const all = [...this.#sessions.values()].flatMap(({ subscriptions }) => subscriptions);
     return {
-      waiting: readers.filter((subscription) => roomOf(subscription) > 0).length,
+      waiting: readers.filter((subscription) => capacityOf(subscription) > 0).length,
       held: all.reduce((sum, { held }) => sum + held.length, 0),
       subscriptions: all.length,
       sessions: this.#sessions.size,
@@ -303,12 +307,12 @@ interface Transaction {
   readonly settlements: Settlement[];
 }
 
-function roomOf({ mode, window, held }: SubscriptionInModel): number {
+function capacityOf({ mode, window, held }: SubscriptionInModel): number {
   return mode === 'auto' ? Number.MAX_SAFE_INTEGER : window - held.length;
 }
 
 /** The messages that an ACK or NACK of `named` settles. */
-function selected({ mode, held }: SubscriptionInModel, named: HeldInModel): HeldInModel[] {
+function settledBy({ mode, held }: SubscriptionInModel, named: HeldInModel): HeldInModel[] {
   if (mode !== 'client') return [named];
   return held.slice(0, held.indexOf(named) + 1).filter(({ isClaimed }) => !isClaimed);
 }

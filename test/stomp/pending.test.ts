@@ -33,8 +33,8 @@ describe('frames of a STOMP client', () => {
     await client.receipt('last');
     await until(() => calls.reduce((sum, { bodies }) => sum + bodies.length, 0) === count);
     storage.insert = insert;
-    const most = Math.max(...calls.map(({ deliveries }) => deliveries));
-    assert.ok(most <= LIMITS.insertDeliveries, `one call has ${most} deliveries`);
+    const maxDeliveries = Math.max(...calls.map(({ deliveries }) => deliveries));
+    assert.ok(maxDeliveries <= LIMITS.insertDeliveries, `one call has ${maxDeliveries} deliveries`);
     assert.deepEqual(
       calls.flatMap(({ bodies }) => bodies),
       Array.from({ length: count }, (_, i) => `${i}`),

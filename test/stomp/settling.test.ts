@@ -138,10 +138,10 @@ describe('Settling over STOMP', () => {
       const count = 2500;
       await node.insert('a', ...Array.from({ length: count }, () => 'x'));
       client.send('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': count });
-      const tops = setInterval(() => node.clock.advance(5), 1);
+      const timer = setInterval(() => node.clock.advance(5), 1);
       let id = '';
       for (let i = 0; i < count; i++) id = (await client.expect('MESSAGE')).headers.get('ack') ?? '';
-      clearInterval(tops);
+      clearInterval(timer);
       const { storage } = node.engine.engine;
       const { settle } = storage;
       const calls: number[] = [];
@@ -277,8 +277,8 @@ describe('Settling over STOMP', () => {
         });
         const ids: string[] = [];
         while (ids.length < 3) ids.push((await other.expect('MESSAGE')).headers.get('ack') ?? '');
-        await other.ask(command, { id: ids[0] ?? '', 'x-ks-group': 'G2', ...later(command) });
-        await other.ask(command, { id: ids[1] ?? '', ...later(command) });
+        await other.ask(command, { id: ids[0] ?? '', 'x-ks-group': 'G2', ...longDelay(command) });
+        await other.ask(command, { id: ids[1] ?? '', ...longDelay(command) });
         other.send(command, { id: ids[2] ?? '', 'x-ks-group': 'G1' });
         await other.expectError('element-not-found');
         const { groups } = await node.broker.namespace('S').visit(command).status(null);
@@ -325,7 +325,7 @@ describe('Settling over STOMP', () => {
       return popped.join();
     };
 
-    const later = (command: string): Record<string, string> =>
+    const longDelay = (command: string): Record<string, string> =>
       command === 'NACK' ? { 'x-delta-t': '60000' } : {};
   });
 });

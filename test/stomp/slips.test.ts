@@ -10,7 +10,7 @@ describe('a header that is probably misspelled', () => {
   });
   afterEach(() => node.stop());
 
-  const refused = async (
+  const assertRejected = async (
     command: string,
     headers: Record<string, string>,
     slip: string,
@@ -33,7 +33,7 @@ describe('a header that is probably misspelled', () => {
     ['x-groups', 'x-ks-groups'],
   ] as const) {
     it(`is rejected in SEND, and nothing is stored: ${slip}`, async () => {
-      await refused('SEND', { destination: '/q/N/a' }, slip, meant);
+      await assertRejected('SEND', { destination: '/q/N/a' }, slip, meant);
       assert.deepEqual(await node.sizes('a'), { ready: 0, scheduled: 0, reserved: 0 });
     });
   }
@@ -51,7 +51,7 @@ describe('a header that is probably misspelled', () => {
   ] as const) {
     it(`is rejected in SUBSCRIBE, and nothing is consumed: ${slip}`, async () => {
       await node.insert('a', 'x');
-      await refused('SUBSCRIBE', { destination: '/q/N/a', id: 's' }, slip, meant);
+      await assertRejected('SUBSCRIBE', { destination: '/q/N/a', id: 's' }, slip, meant);
       assert.equal((await node.sizes('a')).ready, 1);
     });
   }
@@ -68,8 +68,8 @@ describe('a header that is probably misspelled', () => {
 
   it('is rejected in ACK and NACK', async () => {
     for (const command of ['ACK', 'NACK']) {
-      await refused(command, { id: '1-1' }, 'x-ks-delta-t', 'x-delta-t');
-      await refused(command, { id: '1-1' }, 'x-ks-groups', 'x-ks-group');
+      await assertRejected(command, { id: '1-1' }, 'x-ks-delta-t', 'x-delta-t');
+      await assertRejected(command, { id: '1-1' }, 'x-ks-groups', 'x-ks-group');
     }
   });
 

@@ -205,10 +205,10 @@ describe('a subscription', () => {
     await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client', 'x-wsize': 1 });
     await node.insert('a', 'x', 'y');
     const [first] = await messages(1);
-    const crowd = Array.from({ length: 100 }, () => wait(node, 'crowd'));
+    const removals = Array.from({ length: 100 }, () => addConsumer(node, 'crowd'));
     await client.ask('ACK', { id: first?.ack ?? '' });
     assert.equal((await node.sizes('a')).ready, 1);
-    for (const leave of crowd) leave();
+    for (const remove of removals) remove();
     node.clock.advance(1000);
     assert.equal((await messages(1))[0]?.body, 'y');
   });
@@ -392,7 +392,7 @@ describe('a subscription', () => {
 });
 
 /** Adds a waiting consumer of the same user; returns a function that removes it. */
-function wait(node: StompNode, name: string): () => void {
+function addConsumer(node: StompNode, name: string): () => void {
   const queue = node.queue(name);
   const consumer = queue.get(
     { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'test' },

@@ -210,7 +210,7 @@ export abstract class SessionNode<Server extends SessionServer> {
     );
   }
 
-  /** From now on, inserts are blocked before they reach the engine, until `release`; later ones pass as well then. */
+  /** Blocks inserts before they reach the engine, until `release` is called. `asked` resolves at the first one. */
   holdInserts(): { readonly asked: Promise<void>; readonly release: () => void } {
     const { storage } = this.engine.engine;
     const { insert } = storage;

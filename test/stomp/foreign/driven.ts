@@ -16,7 +16,7 @@ import {
 const INSTALL = fileURLToPath(new URL('../../../scripts/debian-packages.sh', import.meta.url));
 
 /** Ends a driver that a failed test left running. */
-const LEFT_BEHIND_MS = 240_000;
+const DRIVER_TIMEOUT_MS = 240_000;
 
 export interface Driven {
   readonly name: string;
@@ -60,7 +60,7 @@ class DrivenClient implements ForeignClient {
   constructor(interpreter: string, script: string) {
     const process = spawnOwned(interpreter, [script], {
       stdio: ['pipe', 'pipe', 'inherit'],
-      timeout: LEFT_BEHIND_MS,
+      timeout: DRIVER_TIMEOUT_MS,
     });
     this.#process = process;
     this.#exited = new Promise((resolve) => process.on('close', () => resolve()));
