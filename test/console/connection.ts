@@ -78,7 +78,7 @@ export function connection(opened: () => OpenedConsole): void {
     await page.getByText('two-tabs runs again').waitFor();
   });
 
-  it('changes nothing in the name of another user who signed in in another tab, and says who that is', async () => {
+  it('changes nothing as another user who has signed in by another tab, and says who that is', async () => {
     await opened().insert('N', 'two-users', '1');
     const page = await pausedQueue('two-users');
     await page.context().request.post(`${opened().server.url}/console/session`, { data: READER });
@@ -488,7 +488,7 @@ export function connection(opened: () => OpenedConsole): void {
     await confirm.waitFor();
   });
 
-  it('says how many queues were paused if some could not be, and keeps the others selected', async () => {
+  it('says how many queues were paused if some failed, and keeps the failed ones selected', async () => {
     for (const queue of ['some-a', 'some-b', 'some-c']) await opened().insert('N', queue, '1');
     const page = await opened().page('#/queues?filter=some-', { isFailing: true });
     // If the list is read before the server has counted all queues, it is read again when the page connects to the
