@@ -185,8 +185,7 @@ describe('A link with the distribution mode copy', () => {
     await raw.until(KIND.transfer);
     const accepted = Buffer.from([0, 0x53, 0x24, 0x45]);
     raw.write(frame('disposition', [Buffer.from([0x41]), uint(0), NULL, Buffer.from([0x42]), accepted]));
-    const settled = await raw.until(KIND.disposition);
-    assert.ok(settled.length > 0);
+    await raw.until(KIND.disposition);
     assert.equal((await node.sizes('a')).ready, 1);
   });
 

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { FakeClock } from '../support/clock.ts';
@@ -7,6 +8,15 @@ import { until } from '../support/until.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
 const callerNamed = (name: string) => ({ name, maySee: () => true, maySeeBodies: () => true });
+
+/** Resolves when all earlier changes of the exchange `x` are done: they run one after the other. */
+async function changesDone(node: ExchangeNode): Promise<void> {
+  const rejection = new Error('Nothing is stopped.');
+  const last = node.exchanges.stopExchange('x', () => {
+    throw rejection;
+  });
+  await assert.rejects(last, rejection);
+}
 
 describe('An exchange whose owner was removed while its engine was unavailable', () => {
   const sandbox = patientSandbox();
@@ -60,14 +70,16 @@ describe('An exchange whose owner was removed while its engine was unavailable',
     const before = puts;
     tryAgain();
     await until(() => puts > before);
+    await changesDone(node);
     assert.equal(node.exchanges.record('x').stopped, null);
   });
 
   it('is not stopped if another user has created it again in time', async () => {
     await node.exchanges.delete('x');
-    tryAgain();
     await node.exchanges.create('x', declare('N/from', ['N/to']), callerNamed('bob'));
     tryAgain();
+    await turn();
+    await changesDone(node);
     assert.equal(node.exchanges.record('x').stopped, null);
   });
 });
@@ -110,11 +122,7 @@ describe('An exchange that is being stored while its owner is removed', () => {
   });
 
   const isStopped = async (): Promise<void> => {
-    const onlyWaits = new Error('Changes of one exchange are made one after the other.');
-    const last = node.exchanges.stopExchange('x', () => {
-      throw onlyWaits;
-    });
-    await assert.rejects(last, onlyWaits);
+    await changesDone(node);
     assert.equal(node.exchanges.record('x').stopped, true);
     assert.match(node.exchanges.record('x').lastError ?? '', /^User "ann", .* is no longer a user/);
   };
