@@ -102,20 +102,20 @@ export const POSTGRES: readonly Mutant[] = [
   {
     name: 'a queue is dropped while an insert from before its mark runs',
     suite: 'postgres unused queues',
-    edits: [inPostgres('housekeeping.ts', 'older = row[0] ?? null;', 'older = null;')],
+    edits: [inPostgres('unused-queues.ts', 'older = row[0] ?? null;', 'older = null;')],
   },
   {
     name: 'a failed drop leaves its mark',
     suite: 'postgres unused queues',
-    edits: [inPostgres('housekeeping.ts', 'if (!isDropped) await', 'if (isDropped) await')],
+    edits: [inPostgres('unused-queues.ts', 'if (!isDropped) await', 'if (isDropped) await')],
   },
   {
     name: 'the mark of a drop whose node failed counts as old',
     suite: 'postgres unused queues',
     edits: [
-      inPostgres('housekeeping.ts', ' OR c.idle_from < 0))`', '))`'),
+      inPostgres('unused-queues.ts', ' OR c.idle_from < 0))`', '))`'),
       inPostgres(
-        'housekeeping.ts',
+        'unused-queues.ts',
         'AND c.idle_from >= 0 RETURNING',
         'AND c.idle_from IS NOT NULL RETURNING',
       ),
@@ -126,7 +126,7 @@ export const POSTGRES: readonly Mutant[] = [
     suite: 'postgres unused queues',
     edits: [
       inPostgres(
-        'housekeeping.ts',
+        'unused-queues.ts',
         'AND q.idle_from = $2::bigint AND NOT',
         'AND $2::bigint < 0 AND q.idle_from < 0 AND NOT',
       ),
@@ -135,7 +135,7 @@ export const POSTGRES: readonly Mutant[] = [
   {
     name: 'a queue is forgotten while a transaction from before its mark runs',
     suite: 'postgres unused queues',
-    edits: [inPostgres('housekeeping.ts', 'age(q.xmin) > age(', 'age(q.xmin) > -age(')],
+    edits: [inPostgres('unused-queues.ts', 'age(q.xmin) > age(', 'age(q.xmin) > -age(')],
   },
   {
     name: 'an insert leaves the mark of an unused queue',
@@ -448,7 +448,7 @@ export const POSTGRES: readonly Mutant[] = [
     suite: 'postgres housekeeping',
     edits: [
       inPostgres(
-        'housekeeping.ts',
+        'counter-sums.ts',
         // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
         'CASE WHEN y.step >= t.now >> ${STEP_BITS} THEN y.step ELSE 0 END AS step',
         'y.step',
@@ -459,12 +459,12 @@ export const POSTGRES: readonly Mutant[] = [
     name: 'counter rows are never merged if there are more than one statement reads',
     suite: 'postgres housekeeping',
     edits: [
-      inPostgres('housekeeping.ts', 'if (!isScattered || rows <= 2 * this.#fewestRows) return;', 'return;'),
+      inPostgres('counter-sums.ts', 'if (!isScattered || rows <= 2 * this.#fewestRows) return;', 'return;'),
     ],
   },
   {
     name: 'counter rows of idle queues make reads of a namespace step over all dead rows',
     suite: 'postgres dead entries',
-    edits: [inPostgres('housekeeping.ts', ' OR min(id) < $4::bigint)', ' OR $4::bigint < 0)')],
+    edits: [inPostgres('counter-sums.ts', ' OR min(id) < $4::bigint)', ' OR $4::bigint < 0)')],
   },
 ];

@@ -6,7 +6,8 @@
 // `registry.ts` knows the queues and computes ids, `watermark.ts` decides where reads of an index begin,
 // `full-reads.ts` when they begin at its front again, `content.ts` encodes elements. `settings.ts` checks the
 // configuration, `schema.ts` has the tables. `link.ts` reconnects a connection (`connection.ts`), and has the auxiliary
-// one, which serves everything else: `housekeeping.ts`, `stream-counter.ts`, and the other ports.
+// one, which serves everything else: `housekeeping.ts` with `counter-sums.ts` and `unused-queues.ts`,
+// `stream-counter.ts`, and the other ports.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { StoredDefinitions } from '../../engine/definitions.ts';
@@ -18,6 +19,7 @@ import type { QueueKey } from '../../model/names.ts';
 import { Batcher } from './batcher.ts';
 import { type Connection, examineServer } from './connection.ts';
 import { Ids } from './content.ts';
+import { CounterSums } from './counter-sums.ts';
 import { openDefinitions } from './definitions.ts';
 import { Expirer } from './expire.ts';
 import { Housekeeping } from './housekeeping.ts';
@@ -31,6 +33,7 @@ import { PostgresSignaller } from './signaller.ts';
 import { number } from './statement.ts';
 import { PostgresCounters } from './stats.ts';
 import { PostgresStorage } from './storage.ts';
+import { UnusedQueues } from './unused-queues.ts';
 import { Prober } from './watermark.ts';
 
 /**
@@ -56,7 +59,7 @@ class PostgresEngine implements Engine {
   readonly #listenerLink: Link;
   readonly #auxiliary: AuxiliaryConnection;
   readonly #batcher: Batcher;
-  readonly #housekeeping: Housekeeping;
+  readonly #unusedQueues: UnusedQueues;
   readonly #context: Context;
   readonly #affected = new Map<string, QueueKey>();
   #stopped: Promise<void> | null = null;
@@ -94,14 +97,8 @@ class PostgresEngine implements Engine {
 
     const databaseClock = new DatabaseClock(clock);
     const registry = new Registry(namespaces, databaseClock);
-    const { counterWatermark } = registry;
-    this.#housekeeping = new Housekeeping(auxiliary, namespaces, {
-      dedupWindowMs,
-      clock,
-      databaseClock,
-      counterWatermark,
-      log,
-    });
+    const counterSums = new CounterSums(auxiliary, clock, registry.counterWatermark);
+    this.#unusedQueues = new UnusedQueues(auxiliary, namespaces, { clock, databaseClock });
     const context = {
       ids: new Ids(),
       tokens: new LeaseTokens(),
@@ -122,11 +119,17 @@ class PostgresEngine implements Engine {
       link: this.#mainLink,
       registry,
       expirer: this.#context.expirer,
-      onBatch: () => this.#housekeeping.noteBatch(),
+      onBatch: () => counterSums.noteBatch(),
     });
     this.storage = new PostgresStorage(this.#context, {
       batcher: this.#batcher,
-      housekeeping: this.#housekeeping,
+      housekeeping: new Housekeeping(auxiliary, namespaces, {
+        dedupWindowMs,
+        counterSums,
+        unusedQueues: this.#unusedQueues,
+        log,
+      }),
+      unusedQueues: this.#unusedQueues,
       auxiliary,
       clock,
       takeAffected: () => this.#takeAffected(),
@@ -171,7 +174,7 @@ class PostgresEngine implements Engine {
   }
 
   async #stopOnce(): Promise<void> {
-    this.#housekeeping.stop();
+    this.#unusedQueues.stop();
     await this.#batcher.stop();
     await this.signaller.stop();
     await this.stats.stop(this.#auxiliaryLink.connection !== null);

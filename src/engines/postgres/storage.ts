@@ -42,6 +42,7 @@ import { scanOperations } from './scan.ts';
 import { settlements } from './settle.ts';
 import { StreamCounter } from './stream-counter.ts';
 import { takeOperations, undoOperations } from './take.ts';
+import type { UnusedQueues } from './unused-queues.ts';
 
 /** Estimated size of one element or reference on the wire, without its body. */
 const ROW_BYTES = 100;
@@ -72,6 +73,7 @@ export class PostgresStorage implements Storage {
   readonly #context: Context;
   readonly #batcher: Batcher;
   readonly #housekeeping: Housekeeping;
+  readonly #unusedQueues: UnusedQueues;
   readonly #streamCounter: StreamCounter;
   readonly #takeAffected: () => QueueKey[];
   readonly #operations: ReturnType<typeof operationsOf>;
@@ -82,12 +84,14 @@ export class PostgresStorage implements Storage {
     {
       batcher,
       housekeeping,
+      unusedQueues,
       auxiliary,
       clock,
       takeAffected,
     }: {
       batcher: Batcher;
       housekeeping: Housekeeping;
+      unusedQueues: UnusedQueues;
       auxiliary: AuxiliaryConnection;
       clock: Clock;
       takeAffected: () => QueueKey[];
@@ -96,6 +100,7 @@ export class PostgresStorage implements Storage {
     this.#context = context;
     this.#batcher = batcher;
     this.#housekeeping = housekeeping;
+    this.#unusedQueues = unusedQueues;
     this.#takeAffected = takeAffected;
     this.#operations = operationsOf(context);
     this.#streamCounter = new StreamCounter(auxiliary, clock, this.#operations.streamCounts);
@@ -151,7 +156,7 @@ export class PostgresStorage implements Storage {
   take(key: QueueKey, options: TakeOptions): Promise<TakeResult> {
     const item = this.#toItem(key, options);
     const { subscription } = item;
-    if (this.#context.registry.startNote(subscription)) this.#housekeeping.noteUse(subscription);
+    if (this.#context.registry.startNote(subscription)) this.#unusedQueues.noteUse(subscription);
     const size = { bytes: 0, rows: options.count };
     const taken = this.#batcher.submit(
       this.#operations.take(item),
@@ -243,7 +248,7 @@ export class PostgresStorage implements Storage {
     const { ready, scheduled, reserved } = await this.counts(key);
     return (
       ready + scheduled + reserved === 0 &&
-      this.#housekeeping.drop(key, this.#context.registry.queue(key).idText)
+      this.#unusedQueues.drop(key, this.#context.registry.queue(key).idText)
     );
   }
 

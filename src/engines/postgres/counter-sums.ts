@@ -1,0 +1,194 @@
+import type { Clock } from '../../util/clock.ts';
+import { FullReads } from './full-reads.ts';
+import type { AuxiliaryConnection } from './link.ts';
+import { NOW, STEP_BITS, withList } from './sql.ts';
+import { flag, number, type Statement, text } from './statement.ts';
+import type { CounterWatermark } from './watermark.ts';
+
+/** How many rows of `counter` one statement reads, and the statements of one run; the next run continues there. */
+const MAX_SUMMED_ROWS = 20_000;
+const MAX_SUMS_PER_RUN = 10;
+/**
+ * If the ids of rows are further apart, the next pass rewrites the older rows, even if there is nothing to sum up, so
+ * that the rows of idle queues do not keep the watermark behind all dead rows. Stepping over this many takes a tenth of
+ * a second.
+ */
+const MAX_ID_SPAN = 500_000;
+/**
+ * How many passes share the steps of due time if one pass over all is not enough. If deliveries mature at more steps
+ * than half of the rows that one statement reads, about four months, no statement sees many rows of one step, and rows
+ * would accumulate. With this many parts that begins at ten years.
+ */
+const PARTS = 32;
+
+/**
+ * Sums up the rows of subscriptions that have many more rows than steps of due time, starting after row ($1, $2). Only
+ * counts of waiting deliveries need their step, and only if it is not past: everything else is summed up in step 0,
+ * since otherwise a row would remain for each step in which something was reserved or finished. Only rows with ids from
+ * $3 on are read; those with ids below $4 are rewritten in any case; $5 is the part of the steps, or null for all. The
+ * last column is true if most rows belong to one subscription and cannot be summed up.
+ */
+const SUM_COUNTS: Statement = {
+  name: 'sum counts',
+  text: `${withList(
+    NOW,
+    `p AS MATERIALIZED (SELECT y.ctid AS tid, y.subscription, y.id, CASE WHEN y.step >= t.now >> ${STEP_BITS} THEN y.step ELSE 0 END AS step
+      FROM t CROSS JOIN counter y WHERE (y.subscription, y.id) > ($1::bigint, $2::bigint) AND y.id >= $3::bigint
+        AND ($5::int IS NULL OR y.step & ${PARTS - 1} = $5::int)
+      ORDER BY y.subscription, y.id LIMIT ${MAX_SUMMED_ROWS})`,
+    'f AS MATERIALIZED (SELECT subscription FROM p GROUP BY 1 HAVING count(*) > 64 + 2 * count(DISTINCT step) OR min(id) < $4::bigint)',
+    `x AS MATERIALIZED (SELECT y.ctid AS tid, p.step AS due_step FROM p JOIN counter y ON y.ctid = p.tid
+      WHERE (p.subscription IN (SELECT subscription FROM f)) IS TRUE FOR UPDATE OF y SKIP LOCKED)`,
+    `g AS (DELETE FROM counter y USING x WHERE y.ctid = x.tid RETURNING y.subscription, x.due_step, y.waiting, y.reserved, y.bytes)`,
+    `s AS (INSERT INTO counter (subscription, step, waiting, reserved, bytes)
+      SELECT subscription, step, sum(waiting), sum(reserved), sum(bytes) FROM (
+        SELECT subscription, due_step AS step, waiting, 0 AS reserved, 0 AS bytes FROM g
+        UNION ALL SELECT subscription, 0, 0, reserved, bytes FROM g) v GROUP BY subscription, step
+      HAVING sum(waiting) <> 0 OR sum(reserved) <> 0 OR sum(bytes) <> 0)`,
+  )} SELECT (SELECT count(*) FROM p), p.subscription, p.id, (SELECT min(id) FROM p), (SELECT max(id) FROM p),
+    EXISTS (SELECT FROM p WHERE (subscription IN (SELECT subscription FROM f)) IS NOT TRUE
+      GROUP BY subscription HAVING count(*) > ${MAX_SUMMED_ROWS / 2})
+  FROM p ORDER BY p.subscription DESC, p.id DESC LIMIT 1`,
+};
+
+/** One pass over the rows of `counter`, in several statements. */
+interface Pass {
+  /** By the monotonic clock, ms. */
+  readonly startedAt: number;
+  readonly isFull: boolean;
+  readonly from: number;
+  /** Which part of the steps it reads; null: all. */
+  readonly part: number | null;
+  /** Rows with smaller ids are rewritten. */
+  readonly rewriteBelow: number;
+  /** The row after which the next statement begins. */
+  place: readonly [subscription: string, id: string];
+  /** The smallest and the largest id of a row so far. */
+  first: number | null;
+  last: number;
+  /** The number of rows so far, and whether many rows of one subscription had hardly a step in common. */
+  rows: number;
+  isScattered: boolean;
+  costMs: number;
+}
+
+const SUM_FROM_START = [String(-(2n ** 63n)), '0'] as const;
+
+/** After how many batches of this node the rows are summed up: in any case, or with the next sweep. */
+const BATCHES_BETWEEN_SUMS = 2000;
+const MIN_BATCHES_BEFORE_SUM = 200;
+
+/**
+ * Sums up the rows of `counter`, to which every change adds some: in small statements on the auxiliary connection, each
+ * row locked by at most one node (`SKIP LOCKED`).
+ */
+export class CounterSums {
+  readonly #auxiliary: AuxiliaryConnection;
+  readonly #clock: Clock;
+  readonly #counterWatermark: CounterWatermark;
+  #batches = 0;
+  #summing: Promise<void> | null = null;
+  /** The pass in progress. */
+  #pass: Pass | null = null;
+  /** The values for the next pass. */
+  #rewriteBelow = 0;
+  #part: number | null = null;
+  /** The smallest number of rows of a pass over all steps since the last passes over parts. */
+  #fewestRows = 0;
+  /** Schedules passes over all rows; the others begin at the watermark. */
+  readonly #fullPasses = new FullReads();
+
+  constructor(auxiliary: AuxiliaryConnection, clock: Clock, counterWatermark: CounterWatermark) {
+    this.#auxiliary = auxiliary;
+    this.#clock = clock;
+    this.#counterWatermark = counterWatermark;
+  }
+
+  /** Sums up if there were enough batches since the last time. @throws QuaysideError as the Storage port says */
+  async run(): Promise<void> {
+    if (this.#batches >= MIN_BATCHES_BEFORE_SUM) await this.#sum();
+  }
+
+  /** Called after each batch. Sums up the counter deltas after many of them; never throws. */
+  noteBatch(): void {
+    this.#batches += 1;
+    if (this.#batches < BATCHES_BETWEEN_SUMS) return;
+    // A failure does no harm: sums stay correct, and the next batches lead to another attempt.
+    this.#sum().catch(() => {});
+  }
+
+  #sum(): Promise<void> {
+    this.#batches = 0;
+    this.#summing ??= this.#sumAll().finally(() => {
+      this.#summing = null;
+    });
+    return this.#summing;
+  }
+
+  async #sumAll(): Promise<void> {
+    for (let sums = 0; sums < MAX_SUMS_PER_RUN; sums++) {
+      this.#pass ??= this.#startPass();
+      const pass = this.#pass;
+      const sentAt = this.#clock.monotonic();
+      try {
+        const part = pass.part === null ? null : String(pass.part);
+        const values = [...pass.place, String(pass.from), String(pass.rewriteBelow), part];
+        const [row] = await this.#auxiliary.change({ statement: SUM_COUNTS, values });
+        pass.costMs += this.#clock.monotonic() - sentAt;
+        if (row !== undefined) {
+          pass.place = [text(row, 1), text(row, 2)];
+          pass.first = Math.min(pass.first ?? Number.POSITIVE_INFINITY, number(row, 3));
+          pass.last = Math.max(pass.last, number(row, 4));
+          pass.isScattered ||= flag(row, 5);
+          pass.rows += number(row, 0);
+          if (number(row, 0) >= MAX_SUMMED_ROWS) continue;
+        }
+      } catch (error) {
+        // The statement may have timed out: the next pass is a short one.
+        this.#pass = null;
+        this.#part = null;
+        const now = this.#clock.monotonic();
+        if (pass.isFull) this.#fullPasses.onFailed(now, now - sentAt);
+        throw error;
+      }
+      this.#endPass(pass);
+      if (this.#part === null) return;
+    }
+  }
+
+  #startPass(): Pass {
+    const startedAt = this.#clock.monotonic();
+    const isFull = this.#fullPasses.isDue(startedAt);
+    return {
+      startedAt,
+      isFull,
+      from: isFull ? 0 : this.#counterWatermark.from,
+      part: this.#part,
+      rewriteBelow: this.#part === null ? this.#rewriteBelow : 0,
+      place: SUM_FROM_START,
+      first: null,
+      last: 0,
+      rows: 0,
+      isScattered: false,
+      costMs: 0,
+    };
+  }
+
+  #endPass(pass: Pass): void {
+    this.#pass = null;
+    if (pass.isFull) this.#fullPasses.onEnded(this.#clock.monotonic(), pass.costMs);
+    if (pass.part !== null) {
+      this.#part = pass.part + 1 < PARTS ? pass.part + 1 : null;
+      return;
+    }
+    const { startedAt, first, last, rows, isScattered } = pass;
+    this.#counterWatermark.onRead(first, this.#clock.monotonic(), startedAt);
+    this.#rewriteBelow = first !== null && last - first > MAX_ID_SPAN ? last : 0;
+    // Rows left after passes over all parts cannot be summed up further. Other such passes are worth it when there are
+    // twice as many.
+    this.#fewestRows = Math.min(this.#fewestRows, rows);
+    if (!isScattered || rows <= 2 * this.#fewestRows) return;
+    this.#part = 0;
+    this.#fewestRows = Number.POSITIVE_INFINITY;
+  }
+}
