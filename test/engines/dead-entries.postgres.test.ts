@@ -115,7 +115,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () 
     await engine.storage.insert(QUEUE, elements);
     clock.advance(1000);
     assert.equal(await pop(550), 550);
-    // The probe that this asked for has replied when a later question has.
+    // The probe that this started has been replied to when a later call has.
     await engine.definitions.list('queue');
   };
   const popIds = async (count: number): Promise<string[]> => {
@@ -174,7 +174,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () 
     );
     const popOne = () => node.storage.take(QUEUE, { group: '', count: 1, leaseMs: null });
     await assert.rejects(popOne(), { code: 'storage-unavailable' });
-    // The probe that this asked for has replied when a later question has.
+    // The probe that this started has been replied to when a later call has.
     await node.definitions.list('queue');
     await runSql(server, `DROP TRIGGER timing_out ON ${schema}.delivery`);
     const from = await pagesOf(server, node, schema);
