@@ -12,7 +12,6 @@ const LEASE_MS = 1500;
 
 /** The result of the traffic. */
 export interface Verdict {
-  readonly acknowledged: number;
   /** Number of elements whose insert was acknowledged and that no consumer received. */
   readonly lost: number;
   /** How many of these may have been lost with pops whose reply was lost. */
@@ -21,8 +20,6 @@ export interface Verdict {
   readonly twice: string[];
   /** Bodies that were received and never inserted. */
   readonly changed: string[];
-  /** The longest time that any call took to settle, ms. */
-  readonly longestMs: number;
   readonly unknown: number;
 }
 
@@ -43,7 +40,6 @@ export class Traffic {
   readonly #twice: string[] = [];
   #unknownPops = 0;
   #unknown = 0;
-  #longestMs = 0;
   #isProducing = true;
   #isConsuming = true;
   #numbers = 0;
@@ -77,12 +73,10 @@ export class Traffic {
       (body) => !this.#finished.has(body) && !this.#unsure.has(body),
     );
     return {
-      acknowledged: this.#acknowledged.size,
       lost: lost.length,
       unknownPops: this.#unknownPops,
       twice: this.#twice,
       changed: [...this.#finished].filter((body) => !this.#attempted.has(body)),
-      longestMs: this.#longestMs,
       unknown: this.#unknown,
     };
   }
@@ -91,17 +85,18 @@ export class Traffic {
     while (this.#isProducing) {
       const body = `element ${this.#numbers++}`;
       this.#attempted.add(body);
-      const answered = await this.#timed(this.#node(index).insert(this.#queue, [newElement({ body })]));
-      if (answered !== null) this.#acknowledged.add(body);
+      const ids = await this.#allowed(this.#node(index).insert(this.#queue, [newElement({ body })]));
+      if (ids !== null) this.#acknowledged.add(body);
     }
   }
 
   async #consume(index: number, leaseMs: number | null): Promise<void> {
     while (this.#isConsuming) {
       const storage = this.#node(index);
-      const unknownBefore = this.#unknown;
-      const taken = await this.#timed(storage.take(this.#queue, { group: '', count: 4, leaseMs }));
-      if (taken === null && leaseMs === null && this.#unknown > unknownBefore) this.#unknownPops += 4;
+      const taking = storage.take(this.#queue, { group: '', count: 4, leaseMs });
+      const taken = await this.#allowed(taking, () => {
+        if (leaseMs === null) this.#unknownPops += 4;
+      });
       if (taken === null || taken.deliveries.length === 0) {
         await pause();
         continue;
@@ -124,7 +119,7 @@ export class Traffic {
     bodies: readonly string[],
   ): Promise<void> {
     const refs = held.map((ref) => ({ ...ref, group: '' }));
-    const outcomes = await this.#timed(commit(storage, this.#queue, refs));
+    const outcomes = await this.#allowed(commit(storage, this.#queue, refs));
     for (const [index, body] of bodies.entries()) {
       if (outcomes === null) this.#unsure.add(body);
       else if (outcomes[index] === 'done') this.#finished.add(body);
@@ -134,19 +129,18 @@ export class Traffic {
   /** Sweeps as a node's broker does, so that leases expire in time. */
   async #sweep(): Promise<void> {
     while (this.#isConsuming) {
-      await this.#timed(this.#node(0).sweep());
+      await this.#allowed(this.#node(0).sweep());
       await pause(100);
     }
   }
 
   async #isDrained(): Promise<boolean> {
-    const sizes = await this.#timed(this.#node(0).counts(this.#queue));
+    const sizes = await this.#allowed(this.#node(0).counts(this.#queue));
     return sizes !== null && sizes.ready + sizes.scheduled + sizes.reserved === 0;
   }
 
   /** Returns the result of a call; null if it was rejected as the port allows while the store is unavailable. */
-  async #timed<T>(call: Promise<T>): Promise<T | null> {
-    const from = performance.now();
+  async #allowed<T>(call: Promise<T>, onUnknown = (): void => {}): Promise<T | null> {
     try {
       return await call;
     } catch (error) {
@@ -155,11 +149,12 @@ export class Traffic {
         !['storage-unavailable', 'outcome-unknown'].includes(error.code)
       )
         throw error;
-      if (error.code === 'outcome-unknown') this.#unknown += 1;
+      if (error.code === 'outcome-unknown') {
+        this.#unknown += 1;
+        onUnknown();
+      }
       await pause();
       return null;
-    } finally {
-      this.#longestMs = Math.max(this.#longestMs, performance.now() - from);
     }
   }
 

@@ -4,16 +4,17 @@ import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
-import { QuaysideError } from '../../src/model/errors.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock, SuspendedClock } from '../support/clock.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { followDefinitions } from '../support/followed-definitions.ts';
+import { codeOf } from '../support/outcome.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
 import { commit, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
 import { passGently, turns } from './fake-time.ts';
 import { freshPrefix, listening, QUEUE_CALL, redisEngine, standalone } from './redis.ts';
 
@@ -196,7 +197,7 @@ describe('A Redis engine on a bad network', () => {
     const popped = far.storage.take(queue, POP);
     await caught;
     proxy.state = 'dark';
-    await assert.rejects(popped, isCode('outcome-unknown'));
+    await assert.rejects(popped, { code: 'outcome-unknown' });
     assert.equal((await near.storage.counts(queue)).ready, 0, 'the pop was applied');
     proxy.state = 'open';
     proxy.reset();
@@ -209,10 +210,10 @@ describe('A Redis engine on a bad network', () => {
     proxy.state = 'dark';
     proxy.reset();
     const calls = [far.storage.insert(queue, newElements('never')), far.ping(), far.storage.counts(queue)];
-    await Promise.all(calls.map((call) => assert.rejects(call, isCode('storage-unavailable'))));
+    await Promise.all(calls.map((call) => assert.rejects(call, { code: 'storage-unavailable' })));
     proxy.state = 'open';
     proxy.reset();
-    await until(() => far.ping().then(() => true));
+    await until(async () => (await codeOf(far.ping())) === 'done');
     await far.storage.insert(queue, newElements('now'));
     assert.deepEqual(bodyTexts((await near.storage.take(queue, POP)).deliveries), ['now']);
   });
@@ -278,7 +279,7 @@ describe('A Redis engine whose server is full or unsuitable', () => {
       storage.insert(queue, newElements('too much')),
       storage.take(queue, { ...RESERVE, count: 1 }),
     ]);
-    assert.ok(inserted.status === 'rejected' && isCode('storage-full')(inserted.reason));
+    assert.ok(inserted.status === 'rejected' && inserted.reason.code === 'storage-full');
     assert.ok(taken.status === 'fulfilled');
     const [reserved] = taken.value.deliveries;
     const ref = { id: reserved?.id ?? '', group: '', token: null };
@@ -298,7 +299,7 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock });
     await engine.start();
     const caught = proxy.catch(/_put\r\n/, 'deaf');
-    const put = assert.rejects(engine.definitions.put('queue', 'q', 1, 'any'), isCode('outcome-unknown'));
+    const put = assert.rejects(engine.definitions.put('queue', 'q', 1, 'any'), { code: 'outcome-unknown' });
     await caught;
     cli('CONFIG', 'SET', 'maxmemory', '1');
     cli('CONFIG', 'RESETSTAT');
@@ -426,15 +427,3 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     }
   });
 });
-
-function isCode(code: string): (error: unknown) => boolean {
-  return (error) => error instanceof QuaysideError && error.code === code;
-}
-
-async function until(holds: () => Promise<boolean>): Promise<void> {
-  const end = performance.now() + 60_000;
-  while (!(await holds().catch(() => false))) {
-    assert.ok(performance.now() < end, 'the condition did not hold for a minute');
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-}
