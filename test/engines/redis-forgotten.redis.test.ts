@@ -45,8 +45,8 @@ async function passHours(nodes: readonly Engine[], clock: FakeClock, hours: numb
 }
 
 for (const [where, server] of [
-  ['one server', async () => (await standalone()).url],
-  ['a cluster', sharedCluster],
+  ['one Redis server', async () => (await standalone()).url],
+  ['a Redis cluster', sharedCluster],
 ] as const) {
   it(`On ${where}, a queue with an element is listed although other nodes forget unused queues concurrently`, async () => {
     await withNodes(
@@ -107,7 +107,7 @@ async function withSlowNode(run: (nodes: SlowNode) => Promise<void>): Promise<vo
 }
 
 for (const step of ['forget', 'unname'] as const) {
-  it(`A node that is cut off before it ${step === 'forget' ? 'deletes a queue' : 'removes its name'} does not lose an element inserted before it reconnects`, async () => {
+  it(`A node that is cut off from Redis before it ${step === 'forget' ? 'deletes a queue' : 'removes its name'} does not lose an element inserted before it reconnects`, async () => {
     await withSlowNode(async ({ slow, other, proxy, clock }) => {
       await other.storage.declare([named('q')]);
       clock.advance(26 * HOUR_MS);
@@ -127,7 +127,7 @@ for (const [what, isReplyLost] of [
   ['is deleted by another node', false],
   ['is deleted by another node, and the reply is lost', true],
 ] as const) {
-  it(`A new queue is listed if, between registering its name and storing its first element, it ${what}`, async () => {
+  it(`A new queue on Redis is listed if, between registering its name and storing its first element, it ${what}`, async () => {
     await withSlowNode(async ({ slow, other, proxy }) => {
       const caught = proxy.catch(QUEUE_CALL, 'deaf');
       const inserting = slow.storage.insert(named('fresh'), newElements('a'));
@@ -146,7 +146,7 @@ for (const [what, isReplyLost] of [
   });
 }
 
-it('A queue that one node uses is not forgotten by another that never used it', async () => {
+it('A queue on Redis that one node uses is not forgotten by another that never used it', async () => {
   await withNodes(2, async (nodes, clock) => {
     const [user, other] = nodes;
     assert.ok(user && other);
@@ -159,7 +159,7 @@ it('A queue that one node uses is not forgotten by another that never used it', 
   });
 });
 
-it('No keys are left of forgotten queues, or of queues that were only taken from', async () => {
+it('No keys are left on Redis of forgotten queues, or of queues that were only taken from', async () => {
   await withNodes(2, async (nodes, clock, prefix) => {
     const [one] = nodes;
     assert.ok(one);
@@ -179,7 +179,7 @@ it('No keys are left of forgotten queues, or of queues that were only taken from
   });
 });
 
-it('The configured dead-letter queue is not forgotten', async () => {
+it('The configured dead-letter queue on Redis is not forgotten', async () => {
   await withNodes(1, async (nodes, clock) => {
     const [one] = nodes;
     assert.ok(one);
@@ -194,7 +194,7 @@ it('The configured dead-letter queue is not forgotten', async () => {
   });
 });
 
-it('The records that prevent calls from being applied twice after a drop are removed a minute later', async () => {
+it('The records on Redis that prevent calls from being applied twice after a drop are removed a minute later', async () => {
   await withNodes(2, async (nodes, clock, prefix) => {
     const [one, two] = nodes;
     assert.ok(one && two);
@@ -212,7 +212,7 @@ it('The records that prevent calls from being applied twice after a drop are rem
   });
 });
 
-it('Counters that another node adds to a queue after it was dropped expire; those of an existing queue do not', async () => {
+it('Counters on Redis that another node adds to a queue after it was dropped expire; those of an existing queue do not', async () => {
   await withNodes(2, async (nodes, _clock, prefix) => {
     const [one, two] = nodes;
     assert.ok(one && two);

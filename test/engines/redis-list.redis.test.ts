@@ -25,7 +25,7 @@ const servers = [
 ];
 
 for (const { name, url } of servers) {
-  describe(`The list variant on ${name}`, () => {
+  describe(`The Redis list variant on ${name}`, () => {
     let engine: Engine;
     let storage: Storage;
     let queues = 0;
@@ -370,7 +370,7 @@ for (const { name, url } of servers) {
   });
 }
 
-describe('The list variant on a bad network', () => {
+describe('The Redis list variant on a bad network', () => {
   it('never repeats a call: without a reply it is rejected with outcome-unknown', async () => {
     const { url, port } = await standalone();
     const proxy = await TcpProxy.start(port);
@@ -401,7 +401,7 @@ describe('The list variant on a bad network', () => {
   });
 });
 
-describe('A list with an item that cannot be decoded', () => {
+describe('A Redis list with an item that cannot be decoded', () => {
   const queue = { ns: 'plain', name: 'foreign' };
   const POP = { group: '', count: 10, leaseMs: null };
 

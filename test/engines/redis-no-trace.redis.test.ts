@@ -69,7 +69,7 @@ it('Operations on a queue that does not exist leave no keys on the Redis server'
   }
 });
 
-it('The record of a call with unknown outcome on a queue that does not exist is removed a minute later', async () => {
+it('The record on Redis of a call with unknown outcome on a queue that does not exist is removed a minute later', async () => {
   const { url } = await standalone();
   const proxy = await TcpProxy.start(Number(new URL(url).port));
   const [clock, own, prefix] = [new FakeClock(), new FakeClock(), freshPrefix()];
