@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { answers, EndpointDriver } from './endpoint.ts';
+import { EndpointDriver, testAnswers } from './endpoint.ts';
 import { conditionOf, KIND } from './raw-client.ts';
 import {
   attachReceiver,
@@ -41,7 +41,7 @@ describe('The connection endpoint, on attach', () => {
   const withSource = (...fields: Wire[]): Wire[] => [...receiver, described(0x28, list8(...fields))];
   const withTarget = (...fields: Wire[]): Wire[] => [...receiver, NULL, described(0x29, list8(...fields))];
 
-  answers('attach', {
+  testAnswers('attach', {
     'a sender': [sender, 'passed'],
     'a receiver': [receiver, 'passed'],
     'no name': [[NULL, uint(0), TRUE], FIELD],
@@ -110,25 +110,25 @@ describe('The connection endpoint, on attach', () => {
   });
 
   it('rejects a handle that is in use', () => {
-    const driver = new EndpointDriver().begun();
+    const driver = new EndpointDriver().withSession();
     driver.receive(attachReceiver());
-    assert.equal(driver.refusal(attachReceiver({ name: 'other' })), 'amqp:session:handle-in-use');
+    assert.equal(driver.rejection(attachReceiver({ name: 'other' })), 'amqp:session:handle-in-use');
   });
 
   it('treats links of one name but opposite directions as different, and detaches an older link of the same direction', () => {
-    const driver = new EndpointDriver().begun();
-    driver.receive(attachReceiver({ handle: 0 }), attachSender({ handle: 1 })).forget();
+    const driver = new EndpointDriver().withSession();
+    driver.receive(attachReceiver({ handle: 0 }), attachSender({ handle: 1 })).clearFrames();
     driver.receive(attachSender({ handle: 2 }));
     assert.deepEqual(driver.kinds, [KIND.detach, KIND.attach, KIND.flow]);
     assert.equal(conditionOf(driver.frames[0] ?? Buffer.alloc(0)), 'amqp:link:stolen');
     assert.deepEqual(driver.detached, [driver.links[1]]);
     // Once the client has confirmed the detach, its handle is free again.
-    assert.deepEqual(driver.forget().receive(detach(1)).frames, []);
-    assert.equal(driver.refusal(attachSender({ name: 'other', handle: 1 })), 'passed');
+    assert.deepEqual(driver.clearFrames().receive(detach(1)).frames, []);
+    assert.equal(driver.rejection(attachSender({ name: 'other', handle: 1 })), 'passed');
   });
 
   it('detaches an older link of the same name in another session', () => {
-    const driver = new EndpointDriver().begun().receive(begin(1), attachSender()).forget();
+    const driver = new EndpointDriver().withSession().receive(begin(1), attachSender()).clearFrames();
     driver.receive(attachSender({ channel: 1 }));
     assert.deepEqual(
       driver.frames.map((bytes) => [bytes[10], bytes.readUInt16BE(6)]),
@@ -141,7 +141,7 @@ describe('The connection endpoint, on attach', () => {
   });
 
   it('answers a rejected link with an attach without terminus and a detach, and discards the transfers sent after it', () => {
-    const driver = new EndpointDriver({ refused: 'N/no' }).begun().forget();
+    const driver = new EndpointDriver({ rejected: 'N/no' }).withSession().clearFrames();
     driver.receive(
       attachSender({ address: 'N/no' }),
       transfer(dataSection('x')),
@@ -152,13 +152,13 @@ describe('The connection endpoint, on attach', () => {
     driver.endpoint.flush();
     assert.deepEqual(driver.kinds, [KIND.attach, KIND.detach, KIND.disposition]);
     assert.deepEqual(driver.messages, []);
-    assert.equal(driver.receive(detach()).refusal(attachSender()), 'passed');
+    assert.equal(driver.receive(detach()).rejection(attachSender()), 'passed');
   });
 
   it('copies a filter out of the received chunk', () => {
     const filter = map8(sym('f'), str('G'));
     const source = described(0x28, list8(str('N/q'), ...Array<Wire>(6).fill(NULL), filter));
-    const driver = new EndpointDriver().begun().receive(frame('attach', [...receiver, source]));
+    const driver = new EndpointDriver().withSession().receive(frame('attach', [...receiver, source]));
     assert.equal(driver.sender.request.source?.filter?.buffer.byteLength, filter.length);
   });
 
@@ -167,34 +167,34 @@ describe('The connection endpoint, on attach', () => {
     driver.receive(open());
     driver.receive(begin(0, uint(0)));
     driver.receive(attachReceiver());
-    assert.equal(driver.refusal(attachReceiver({ handle: 1, name: 'b' })), 'amqp:not-allowed');
+    assert.equal(driver.rejection(attachReceiver({ handle: 1, name: 'b' })), 'amqp:not-allowed');
   });
 
   it('bounds the detached links whose detach the client has not confirmed', () => {
-    const driver = new EndpointDriver({ refused: 'N/no' }).begun();
+    const driver = new EndpointDriver({ rejected: 'N/no' }).withSession();
     const attach = (i: number): Buffer => {
       const channel = Math.floor(i / 256);
       return attachSender({ address: 'N/no', name: `l${i}`, handle: i % 256, channel });
     };
     for (let channel = 1; channel <= 4; channel++) driver.receive(begin(channel));
     for (let i = 0; i < 1024; i++) driver.receive(attach(i));
-    assert.equal(driver.refusal(attach(1024)), LIMIT);
-    assert.equal(driver.receive(detach(0)).refusal(attach(0)), 'passed');
+    assert.equal(driver.rejection(attach(1024)), LIMIT);
+    assert.equal(driver.receive(detach(0)).rejection(attach(0)), 'passed');
     driver.receive(end(1));
     for (let i = 1024; i < 1280; i++) driver.receive(attach(i));
-    assert.equal(driver.refusal(attach(256)), 'amqp:connection:framing-error');
+    assert.equal(driver.rejection(attach(256)), 'amqp:connection:framing-error');
   });
 
   it('allows a name and a handle to be reused after a detach', () => {
-    const driver = new EndpointDriver().begun();
+    const driver = new EndpointDriver().withSession();
     driver.receive(attachReceiver());
     driver.receive(detach());
-    assert.equal(driver.refusal(attachReceiver()), 'passed');
+    assert.equal(driver.rejection(attachReceiver()), 'passed');
   });
 
   for (const name of ['l', '__proto__', 'constructor', 'ä', 'n'.repeat(300)]) {
     it(`echoes the name of the link ${name.slice(0, 12)}`, () => {
-      const driver = new EndpointDriver().begun().forget();
+      const driver = new EndpointDriver().withSession().clearFrames();
       driver.receive(attachReceiver({ name }));
       assert.ok(driver.frames[0]?.includes(str(name)));
     });
@@ -210,7 +210,7 @@ describe('The connection endpoint whose client accepts frames of 512 bytes', () 
     for (let length = 1; length < 240; length += 7) {
       for (const attach of [attachReceiver, attachSender]) {
         const driver = small();
-        seen.add(driver.refusal(attach({ name: 'n'.repeat(length), address: `N/${'q'.repeat(length)}` })));
+        seen.add(driver.rejection(attach({ name: 'n'.repeat(length), address: `N/${'q'.repeat(length)}` })));
         assert.ok(fits(driver), `${length}`);
       }
     }
@@ -220,7 +220,7 @@ describe('The connection endpoint whose client accepts frames of 512 bytes', () 
   it('truncates the descriptions of errors', () => {
     const driver = small()
       .receive(attachSender(), attachReceiver({ name: 'm', handle: 1 }))
-      .forget();
+      .clearFrames();
     const info = { code: 'c'.repeat(100), parameter: 'p'.repeat(300) };
     const error = { condition: 'amqp:link:message-size-exceeded', description: 'é'.repeat(2000), info };
     driver.receive(transfer(Buffer.from('x')));

@@ -230,7 +230,7 @@ describe('A TLS connection that its client closes', () => {
       await client.until(KIND.disposition);
       assert.equal((await node.sizes('q')).ready, 1);
       // The server closes its side without a timeout: the test never advances its clock.
-      await client.rest();
+      await client.readToEnd();
       await until(() => node.server.counts.sessions === 0);
       next.socket.destroy();
     } finally {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { until } from '../support/until.ts';
 import { AmqpNode } from './node.ts';
-import { conditionOf, KIND, type RawClient, type Said } from './raw-client.ts';
+import { conditionOf, KIND, type RawClient, type ServerFrame } from './raw-client.ts';
 import {
   AMQP,
   attachReceiver,
@@ -38,13 +38,13 @@ import {
 const BODY = dataSection('body');
 const SENDING = [begin(), attachSender()];
 
-function kinds(said: readonly Said[]): Said['kind'][] {
-  return said.map(({ kind }) => kind);
+function kinds(frames: readonly ServerFrame[]): ServerFrame['kind'][] {
+  return frames.map(({ kind }) => kind);
 }
 
 /** The condition of the `close`, which must be the last frame from the server. */
 async function closed(client: RawClient): Promise<string | null> {
-  const last = (await client.rest()).at(-1);
+  const last = (await client.readToEnd()).at(-1);
   assert.equal(last?.kind, KIND.close);
   return conditionOf(last.bytes);
 }
@@ -95,11 +95,11 @@ describe('An AMQP connection', () => {
 
   it('allows a name, a handle and a channel to be reused without waiting for answers', async () => {
     const client = await node.rawClient(...SENDING, detach(), attachSender(), end(), begin(), attachSender());
-    const said: Said['kind'][] = [];
-    while (said.filter((kind) => kind === KIND.attach).length < 3)
-      said.push((await client.next())?.kind ?? null);
+    const received: ServerFrame['kind'][] = [];
+    while (received.filter((kind) => kind === KIND.attach).length < 3)
+      received.push((await client.next())?.kind ?? null);
     assert.deepEqual(
-      said.filter((kind) => kind !== KIND.flow),
+      received.filter((kind) => kind !== KIND.flow),
       [KIND.begin, KIND.attach, KIND.detach, KIND.attach, KIND.end, KIND.begin, KIND.attach],
     );
   });
@@ -115,11 +115,11 @@ describe('An AMQP connection', () => {
   });
 
   it('accepts pipelined frames, from the SASL header to the close', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, plain('test', 'test'), AMQP, open(), ...SENDING, transfer(BODY), close());
-    const said = kinds(await client.rest());
+    const received = kinds(await client.readToEnd());
     const answers = [KIND.open, KIND.begin, KIND.attach, KIND.flow, KIND.disposition, KIND.close];
-    assert.deepEqual(said, ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP', ...answers]);
+    assert.deepEqual(received, ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP', ...answers]);
     assert.equal(await bodyOf(), 'body');
   });
 
@@ -153,7 +153,7 @@ describe('An AMQP connection', () => {
 
   it('answers a close with a close, then ends', async () => {
     const client = await node.rawClient(begin(), close());
-    assert.deepEqual(kinds(await client.rest()), [KIND.begin, KIND.close]);
+    assert.deepEqual(kinds(await client.readToEnd()), [KIND.begin, KIND.close]);
     client.socket.end();
     await gone();
     assert.deepEqual(node.endReasons, []);
@@ -165,7 +165,7 @@ describe('An AMQP connection', () => {
   });
 
   it('sends empty frames at three quarters of the client’s idle-time-out', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, plain('test', 'test'), AMQP, open(NULL, NULL, NULL, uint32(10_000)));
     await client.until(KIND.open);
     node.clock.advance(7_500);
@@ -224,20 +224,20 @@ describe('An AMQP connection', () => {
     const client = await node.rawClient(...SENDING);
     await client.until(KIND.flow);
     client.write(transfer(BODY), Buffer.alloc(8));
-    assert.deepEqual(kinds(await client.rest()), [KIND.disposition, KIND.close]);
+    assert.deepEqual(kinds(await client.readToEnd()), [KIND.disposition, KIND.close]);
     assert.equal(await bodyOf(), 'body');
   });
 
   it('sends an open before its close if the client’s open is invalid', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, plain('test', 'test'), AMQP, frame('open', []));
-    const said = kinds(await client.rest());
-    assert.deepEqual(said, ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP', KIND.open, KIND.close]);
+    const received = kinds(await client.readToEnd());
+    assert.deepEqual(received, ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP', KIND.open, KIND.close]);
   });
 
   it('ignores frames that follow a protocol error', async () => {
     const client = await node.rawClient(...SENDING, Buffer.alloc(8), transfer(BODY));
-    await client.rest();
+    await client.readToEnd();
     client.write(transfer(BODY));
     assert.equal((await node.sizes('q')).ready, 0);
   });
@@ -261,12 +261,12 @@ describe('An AMQP connection', () => {
   });
 
   it('answers a login in progress with an outcome when the server stops', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL);
     await client.until(KIND.mechanisms);
     node.server.renewUsers((user) => user);
     const stopped = node.server.stop();
-    assert.deepEqual(kinds(await client.rest()), [KIND.outcome]);
+    assert.deepEqual(kinds(await client.readToEnd()), [KIND.outcome]);
     client.socket.end();
     await stopped;
   });

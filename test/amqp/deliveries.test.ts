@@ -47,7 +47,7 @@ const BODY = dataSection('body');
 /** A session with an attached link on which the client sends, with the given credit. */
 function sending(credit = 10, messageBytes?: number): EndpointDriver {
   return new EndpointDriver({ credit, ...(messageBytes === undefined ? {} : { messageBytes }) })
-    .begun()
+    .withSession()
     .receive(attachSender());
 }
 
@@ -60,7 +60,7 @@ function receiving(
   return new EndpointDriver({ firstId })
     .receive(open, begin(), attachReceiver())
     .receive(frame('flow', [uint(firstId), uint(2048), uint(0), uint(2048), uint(0), uint(0), uint(granted)]))
-    .forget();
+    .clearFrames();
 }
 
 /** An id in a frame that the client was sent, at the byte offset of its field. */
@@ -102,25 +102,25 @@ describe('The session endpoint, on transfers', () => {
     'no payload': [odd({}, Buffer.alloc(0)), 'passed'],
   };
   for (const [what, [given, expected]] of Object.entries(cases)) {
-    it(`answers ${what} with ${expected}`, () => assert.equal(sending().refusal(given), expected));
+    it(`answers ${what} with ${expected}`, () => assert.equal(sending().rejection(given), expected));
   }
 
   it('rejects a transfer on a link on which the peer receives', () => {
-    const driver = new EndpointDriver().begun().receive(attachReceiver());
-    assert.equal(driver.refusal(transfer(BODY)), STATE);
+    const driver = new EndpointDriver().withSession().receive(attachReceiver());
+    assert.equal(driver.rejection(transfer(BODY)), STATE);
   });
 
   it('accepts as many deliveries as there is credit', () => {
     const driver = sending(2).receive(transfer(BODY, { id: 0 }), transfer(BODY, { id: 1 }));
-    assert.equal(driver.refusal(transfer(BODY, { id: 2 })), NO_CREDIT);
+    assert.equal(driver.rejection(transfer(BODY, { id: 2 })), NO_CREDIT);
     const [link] = driver.links;
     assert.ok(link !== undefined && 'grant' in link);
     link.grant(1);
-    assert.equal(driver.refusal(transfer(BODY, { id: 2 })), 'passed');
+    assert.equal(driver.rejection(transfer(BODY, { id: 2 })), 'passed');
   });
 
   it('accepts transfers that are pipelined with open, begin and attach', () => {
-    const driver = new EndpointDriver().begun().receive(attachSender(), transfer(BODY));
+    const driver = new EndpointDriver().withSession().receive(attachSender(), transfer(BODY));
     assert.deepEqual(driver.messages, [[0, BODY, false]]);
   });
 
@@ -130,27 +130,27 @@ describe('The session endpoint, on transfers', () => {
     assert.ok(link !== undefined && 'grant' in link);
     link.grant(1);
     driver.receive(furtherTransfer(BODY, false), transfer(BODY, { id: 1 }));
-    assert.equal(driver.refusal(transfer(BODY, { id: 2 })), NO_CREDIT);
+    assert.equal(driver.rejection(transfer(BODY, { id: 2 })), NO_CREDIT);
   });
 
   it('accepts as many deliveries as the session window allows, and reopens the window when they are settled', () => {
     const driver = sending(AMQP_LIMITS.unsettled + 10);
     for (let id = 0; id < AMQP_LIMITS.unsettled; id++) driver.receive(transfer(BODY, { id }));
-    assert.equal(driver.refusal(transfer(BODY, { id: AMQP_LIMITS.unsettled })), NO_WINDOW);
+    assert.equal(driver.rejection(transfer(BODY, { id: AMQP_LIMITS.unsettled })), NO_WINDOW);
     const { session } = driver.links[0] ?? assert.fail();
-    driver.forget();
+    driver.clearFrames();
     for (let id = 0; id < 10; id++) session.settleReceived(id, 'accepted');
     driver.endpoint.flush();
     assert.deepEqual(driver.kinds, [KIND.disposition, KIND.flow]);
     for (let id = 0; id < 10; id++) driver.receive(transfer(BODY, { id: AMQP_LIMITS.unsettled + id }));
-    assert.equal(driver.refusal(transfer(BODY, { id: AMQP_LIMITS.unsettled + 10 })), NO_WINDOW);
+    assert.equal(driver.rejection(transfer(BODY, { id: AMQP_LIMITS.unsettled + 10 })), NO_WINDOW);
   });
 
   it('requires consecutive delivery-ids, starting anywhere', () => {
     const driver = sending().receive(transfer(BODY, { id: 4_000_000_000 }));
-    assert.equal(driver.refusal(transfer(BODY, { id: 4_000_000_002 })), FIELD);
+    assert.equal(driver.rejection(transfer(BODY, { id: 4_000_000_002 })), FIELD);
     const back = sending().receive(transfer(BODY, { id: 5 }));
-    assert.equal(back.refusal(transfer(BODY, { id: 5 })), FIELD);
+    assert.equal(back.rejection(transfer(BODY, { id: 5 })), FIELD);
   });
 
   it('accepts delivery-ids that wrap at 2^32 and settles them by one disposition', () => {
@@ -164,20 +164,20 @@ describe('The session endpoint, on transfers', () => {
       [2 ** 32 - 2, 2 ** 32 - 1, 0, 1],
     );
     const { session } = driver.links[0] ?? assert.fail();
-    driver.forget();
+    driver.clearFrames();
     for (const [id] of driver.messages) session.settleReceived(id, 'accepted');
     driver.endpoint.flush();
     assert.deepEqual(driver.kinds, [KIND.disposition]);
     assert.ok(driver.frames[0]?.includes(bytes(0x41, uint32(2 ** 32 - 2), uint(1), 0x41)));
     const settle = (first: number, last: number): Buffer =>
       frame('disposition', [FALSE, uint(first), uint(last), TRUE]);
-    assert.equal(driver.refusal(settle(2 ** 32 - 1, 1)), 'passed');
-    assert.equal(driver.refusal(settle(2 ** 32 - 1, 2)), FIELD);
+    assert.equal(driver.rejection(settle(2 ** 32 - 1, 1)), 'passed');
+    assert.equal(driver.rejection(settle(2 ** 32 - 1, 2)), FIELD);
   });
 
   it('requires a delivery to end before another begins on its link', () => {
     const driver = sending().receive(transfer(BODY, { id: 0, more: true }));
-    assert.equal(driver.refusal(transfer(BODY, { id: 1 })), STATE);
+    assert.equal(driver.rejection(transfer(BODY, { id: 1 })), STATE);
   });
 
   it('allows the deliveries of two links to interleave', () => {
@@ -203,7 +203,7 @@ describe('The session endpoint, on transfers', () => {
     assert.deepEqual([driver.messages, driver.creditLost], [[], 1]);
     driver.receive(transfer(BODY, { id: 1 }));
     assert.deepEqual(driver.messages, [[1, BODY, false]]);
-    assert.equal(driver.refusal(transfer(BODY, { id: 2 })), NO_CREDIT);
+    assert.equal(driver.rejection(transfer(BODY, { id: 2 })), NO_CREDIT);
   });
 
   it('truncates a delivery that is too large to one byte over the limit', () => {
@@ -229,7 +229,7 @@ describe('The session endpoint, on transfers', () => {
   const fillBegun = (driver: EndpointDriver, from: number): number => {
     for (let i = from; ; i++) {
       driver.receive(attachSender({ name: `l${i}`, handle: i }));
-      const refusal = driver.refusal(transfer(Buffer.alloc(8000), { id: i, handle: i, more: true }));
+      const refusal = driver.rejection(transfer(Buffer.alloc(8000), { id: i, handle: i, more: true }));
       if (refusal !== 'passed') {
         assert.equal(refusal, LIMIT);
         return i;
@@ -238,12 +238,12 @@ describe('The session endpoint, on transfers', () => {
   };
 
   it('bounds the number of incomplete deliveries', () => {
-    const count = fillBegun(new EndpointDriver({ messageBytes: 8192 }).begun(), 0);
+    const count = fillBegun(new EndpointDriver({ messageBytes: 8192 }).withSession(), 0);
     assert.equal(count, AMQP_LIMITS.begunMessages);
   });
 
   it('restores the session window when a link ends with an incomplete delivery', () => {
-    const driver = new EndpointDriver().begun();
+    const driver = new EndpointDriver().withSession();
     for (let id = 0; id < AMQP_LIMITS.unsettled + 10; id++) {
       driver.receive(attachSender(), transfer(BODY, { id, more: true }), detach());
       driver.endpoint.flush();
@@ -252,7 +252,7 @@ describe('The session endpoint, on transfers', () => {
   });
 
   it('forgets an incomplete delivery when its link or session ends', () => {
-    const driver = new EndpointDriver({ messageBytes: 8192 }).begun();
+    const driver = new EndpointDriver({ messageBytes: 8192 }).withSession();
     for (let id = 0; id < 20; id++) {
       const more = transfer(Buffer.alloc(8000), { id, more: true });
       driver.receive(attachSender(), more, detach());
@@ -290,7 +290,7 @@ describe('The session endpoint, on dispositions', () => {
   };
   for (const [what, [state, expected]] of Object.entries(states)) {
     it(`answers the state ${what} with ${expected}`, () => {
-      assert.equal(sent(1).refusal(stated(state)), expected);
+      assert.equal(sent(1).rejection(stated(state)), expected);
     });
   }
 
@@ -306,7 +306,7 @@ describe('The session endpoint, on dispositions', () => {
     'deliveries that the peer has not sent': [frame('disposition', [FALSE, uint(0)]), FIELD],
   };
   for (const [what, [given, expected]] of Object.entries(ranges)) {
-    it(`answers ${what} with ${expected}`, () => assert.equal(sent(5).refusal(given), expected));
+    it(`answers ${what} with ${expected}`, () => assert.equal(sent(5).rejection(given), expected));
   }
 
   it('skips any number of deliveries that are already settled', () => {
@@ -315,9 +315,9 @@ describe('The session endpoint, on dispositions', () => {
       .sendMessages(unsettled)
       .receive(disposition(0, 0), window(unsettled, 2048))
       .sendMessages(1);
-    assert.equal(driver.refusal(disposition(0, unsettled)), 'passed');
+    assert.equal(driver.rejection(disposition(0, unsettled)), 'passed');
     assert.equal(driver.dispositions.length, unsettled + 1);
-    assert.equal(driver.refusal(disposition((unsettled + 3 + 2 ** 31) % 2 ** 32, 2)), 'passed');
+    assert.equal(driver.rejection(disposition((unsettled + 3 + 2 ** 31) % 2 ** 32, 2)), 'passed');
     assert.equal(driver.dispositions.length, unsettled + 1);
   });
 
@@ -335,8 +335,8 @@ describe('The session endpoint, on dispositions', () => {
   it('allows the peer to settle the deliveries that it sent', () => {
     const driver = sending().receive(transfer(BODY, { id: 7 }));
     const settle = (id: number): Buffer => frame('disposition', [FALSE, uint(id), uint(id), TRUE]);
-    assert.equal(driver.refusal(settle(7)), 'passed');
-    assert.equal(driver.refusal(settle(8)), FIELD);
+    assert.equal(driver.rejection(settle(7)), 'passed');
+    assert.equal(driver.rejection(settle(8)), FIELD);
   });
 
   it('settles each delivery once, even if dispositions repeat', () => {
@@ -353,7 +353,7 @@ describe('The session endpoint, on dispositions', () => {
       [0, 0x24, false],
       [1, 0x24, false],
     ]);
-    driver.forget();
+    driver.clearFrames();
     const { sender } = driver;
     for (const one of [...driver.sent, ...driver.sent.slice(1)]) sender.session.settleSent(one);
     driver.endpoint.flush();
@@ -402,7 +402,7 @@ describe('The session endpoint, when it sends', () => {
     // The client has seen five of the six transfers and has room for four.
     driver.receive(frame('flow', [uint(2), uint(4), uint(0), uint(2048)]));
     assert.equal(driver.sender.session.sendable, 3);
-    assert.equal(driver.refusal(disposition(2, 3)), FIELD);
+    assert.equal(driver.rejection(disposition(2, 3)), FIELD);
   });
 
   it('counts unsettled deliveries across the wrap at 2^32', () => {
@@ -439,10 +439,10 @@ describe('The session endpoint, when it sends', () => {
     assert.equal(drained.isDraining, true);
     drained.drained();
     assert.deepEqual([driver.kinds, drained.sendable], [[KIND.transfer], 0]);
-    driver.receive(attachReceiver({ name: 'other', handle: 1 })).forget();
+    driver.receive(attachReceiver({ name: 'other', handle: 1 })).clearFrames();
     driver.sender.drained();
     assert.deepEqual(driver.kinds, [KIND.flow]);
-    driver.forget().receive(window(1, 10));
+    driver.clearFrames().receive(window(1, 10));
     assert.deepEqual(driver.kinds, [KIND.transfer, KIND.transfer, KIND.flow]);
     // Delivery-count 10, credit 0, drain true.
     const tail = bytes(0x52, 10, 0x43, 0x40, 0x41);
@@ -468,7 +468,7 @@ describe('The session endpoint, when it sends', () => {
   };
 
   it('queues a single flow per link, however many echoes the client requests, and sends it when the window opens', () => {
-    const driver = receiving(100).receive(window(0, 0)).sendMessages(2).forget();
+    const driver = receiving(100).receive(window(0, 0)).sendMessages(2).clearFrames();
     const echo = linkFlow(0, 0, { seen: 0, echo: true });
     for (let i = 0; i < 200_000; i++) driver.endpoint.receive(echo, 0, echo.length);
     driver.receive(linkFlow(0, 0, { seen: 0, drain: true }));
@@ -495,7 +495,7 @@ describe('The session endpoint, when it sends', () => {
         const { credit: left, queued } = driver.sender;
         assert.ok(left + queued < 2 ** 32, `${left} + ${queued}`);
       }
-      driver.forget().receive(linkFlow(0, 10, { seen: 100, count: 2 ** 32 - 1, echo: true }));
+      driver.clearFrames().receive(linkFlow(0, 10, { seen: 100, count: 2 ** 32 - 1, echo: true }));
       assert.deepEqual(driver.kinds.slice(0, 2), [KIND.transfer, KIND.flow]);
     });
   }
@@ -521,7 +521,7 @@ describe('The session endpoint, when it sends', () => {
   });
 
   it('keeps an unsettled delivery when a disposition names a much later, pre-settled one', () => {
-    const driver = receiving(100).sendMessages(1).sendMessages(40, 4, true).forget();
+    const driver = receiving(100).sendMessages(1).sendMessages(40, 4, true).clearFrames();
     for (let id = 1; id <= 40; id++) driver.receive(disposition(id, id));
     assert.deepEqual([driver.dispositions, driver.sender.unsettledCount], [[], 1]);
     driver.receive(disposition(0, 0));
@@ -529,7 +529,7 @@ describe('The session endpoint, when it sends', () => {
   });
 
   it('skips deliveries that a disposition names again, even if later ones took their slots', () => {
-    const driver = receiving(100).sendMessages(3).receive(disposition(0, 2)).forget();
+    const driver = receiving(100).sendMessages(3).receive(disposition(0, 2)).clearFrames();
     driver.sendMessages(16).receive(disposition(0, 3));
     assert.deepEqual(
       driver.dispositions.map(([id]) => id),
@@ -542,7 +542,7 @@ describe('The session endpoint, when it sends', () => {
     const driver = receiving(10).receive(attachReceiver({ name: 'm', handle: 1 }), window(0, 1));
     driver
       .receive(frame('flow', [uint(0), uint(1), uint(0), uint(2048), uint(1), uint(0), uint(9)]))
-      .forget();
+      .clearFrames();
     const [first, second] = driver.links;
     assert.ok(first !== undefined && 'drained' in first && second !== undefined && 'drained' in second);
     driver.links.reverse();

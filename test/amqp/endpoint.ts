@@ -11,7 +11,7 @@ import {
 import { ProtocolError } from '../../src/amqp/core/protocol-error.ts';
 import { SentDelivery } from '../../src/amqp/core/session.ts';
 import type { WriteObserver } from '../../src/session/socket-writer.ts';
-import { type Said, splitFrame } from './raw-client.ts';
+import { type ServerFrame, splitFrame } from './raw-client.ts';
 import { attachReceiver, begin, frame, type Performative, str, type Wire } from './wire.ts';
 
 interface EndpointOptions {
@@ -20,7 +20,7 @@ interface EndpointOptions {
   readonly credit?: number;
   readonly firstId?: number;
   /** Rejects links to this address. */
-  readonly refused?: string;
+  readonly rejected?: string;
 }
 
 /** A connection endpoint without a socket: frames in, frames out. It accepts every link except those to `refused`. */
@@ -48,7 +48,7 @@ export class EndpointDriver implements ConnectionHost {
   readonly #credit: number;
   readonly #refused: string | null;
 
-  constructor({ messageBytes = 65_536, credit = 10, firstId = 0, refused }: EndpointOptions = {}) {
+  constructor({ messageBytes = 65_536, credit = 10, firstId = 0, rejected: refused }: EndpointOptions = {}) {
     this.#credit = credit;
     this.#refused = refused ?? null;
     this.endpoint = new ConnectionEndpoint(this, {
@@ -61,12 +61,12 @@ export class EndpointDriver implements ConnectionHost {
   }
 
   /** The kinds of the frames sent to the client. */
-  get kinds(): Said['kind'][] {
+  get kinds(): ServerFrame['kind'][] {
     return this.frames.map((bytes) => splitFrame(bytes).kind);
   }
 
   /** Forgets the frames sent so far. */
-  forget(): this {
+  clearFrames(): this {
     this.frames.length = 0;
     this.observers.length = 0;
     return this;
@@ -90,7 +90,7 @@ export class EndpointDriver implements ConnectionHost {
   }
 
   /** The condition of the protocol error that a frame causes, or `passed`. */
-  refusal(bytes: Buffer): string {
+  rejection(bytes: Buffer): string {
     try {
       this.receive(bytes);
     } catch (error) {
@@ -101,7 +101,7 @@ export class EndpointDriver implements ConnectionHost {
   }
 
   /** Opens the connection and begins a session on channel 0. */
-  begun(): this {
+  withSession(): this {
     return this.receive(frame('open', [str('client')]), begin());
   }
 
@@ -177,16 +177,16 @@ export class EndpointDriver implements ConnectionHost {
 /**
  * Declares a test per case: sends the frame with these fields on a connection with a session, and expects the result.
  */
-export function answers(
+export function testAnswers(
   name: Performative,
   cases: Readonly<Record<string, [(Wire | undefined)[], string]>>,
 ): void {
   for (const [what, [fields, expected]] of Object.entries(cases)) {
     it(`answers ${what} with ${expected}`, () => {
       const driver = new EndpointDriver();
-      if (name !== 'open') driver.begun();
+      if (name !== 'open') driver.withSession();
       if (!['open', 'begin', 'attach'].includes(name)) driver.receive(attachReceiver());
-      assert.equal(driver.refusal(frame(name, fields)), expected);
+      assert.equal(driver.rejection(frame(name, fields)), expected);
     });
   }
 }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
-import { answers, EndpointDriver } from './endpoint.ts';
+import { EndpointDriver, testAnswers } from './endpoint.ts';
 import {
   array8,
   array32,
@@ -42,18 +42,18 @@ const ERROR = described(0x1d, list8(sym('amqp:internal-error'), str('why')));
 describe('The connection endpoint, on any frame', () => {
   it('rejects a data offset inside the header or past the end', () => {
     for (const doff of [0, 1, 3, 255]) {
-      assert.equal(new EndpointDriver().refusal(rawFrame(0, 0, Buffer.alloc(0), doff)), FRAMING);
+      assert.equal(new EndpointDriver().rejection(rawFrame(0, 0, Buffer.alloc(0), doff)), FRAMING);
     }
   });
 
   it('ignores an extended header', () => {
     const body = open().subarray(8);
-    assert.equal(new EndpointDriver().refusal(rawFrame(0, 0, bytes(Buffer.alloc(4), body), 3)), 'passed');
+    assert.equal(new EndpointDriver().rejection(rawFrame(0, 0, bytes(Buffer.alloc(4), body), 3)), 'passed');
   });
 
   it('rejects frame types other than AMQP', () => {
     for (const type of [1, 2, 255]) {
-      assert.equal(new EndpointDriver().refusal(rawFrame(type, 0, open().subarray(8))), FRAMING);
+      assert.equal(new EndpointDriver().rejection(rawFrame(type, 0, open().subarray(8))), FRAMING);
     }
   });
 
@@ -63,7 +63,7 @@ describe('The connection endpoint, on any frame', () => {
 
   it('rejects every performative before open', () => {
     const early = [begin(), attachSender(), credit(0, 1), detach(), end(), close()];
-    for (const bytes of early) assert.equal(new EndpointDriver().refusal(bytes), STATE);
+    for (const bytes of early) assert.equal(new EndpointDriver().rejection(bytes), STATE);
   });
 
   it('rejects bodies that are not a performative', () => {
@@ -84,7 +84,11 @@ describe('The connection endpoint, on any frame', () => {
       bytes(0, 0x53, 0x10, 0xc0, 4, 2, 0xa1, 1, 0x61),
     ]) {
       const driver = new EndpointDriver();
-      assert.match(driver.refusal(rawFrame(0, 0, body)), /decode-error|illegal-state/, body.toString('hex'));
+      assert.match(
+        driver.rejection(rawFrame(0, 0, body)),
+        /decode-error|illegal-state/,
+        body.toString('hex'),
+      );
     }
   });
 
@@ -95,31 +99,31 @@ describe('The connection endpoint, on any frame', () => {
       bytes(0x80, Buffer.from('0000000000000010', 'hex')),
       bytes(0x53, 0x10),
     ]) {
-      assert.equal(new EndpointDriver().refusal(rawFrame(0, 0, bytes(0, descriptor, fields))), 'passed');
+      assert.equal(new EndpointDriver().rejection(rawFrame(0, 0, bytes(0, descriptor, fields))), 'passed');
     }
     const high = bytes(0x80, Buffer.from('0000000100000010', 'hex'));
-    assert.equal(new EndpointDriver().refusal(rawFrame(0, 0, bytes(0, high, fields))), STATE);
+    assert.equal(new EndpointDriver().rejection(rawFrame(0, 0, bytes(0, high, fields))), STATE);
   });
 
   it('rejects a payload after any performative but a transfer', () => {
     const behind = (whole: Buffer): Buffer => rawFrame(0, 0, bytes(whole.subarray(8), Buffer.from('x')));
-    assert.equal(new EndpointDriver().refusal(behind(open())), DECODE);
+    assert.equal(new EndpointDriver().rejection(behind(open())), DECODE);
     const others = [begin(1), attachSender({ name: 'm', handle: 1 }), credit(0, 1), detach(), end(), close()];
     for (const other of others) {
-      const driver = new EndpointDriver().begun();
+      const driver = new EndpointDriver().withSession();
       driver.receive(attachReceiver());
       const onChannel = Buffer.from(behind(other));
       other.copy(onChannel, 6, 6, 8);
-      assert.equal(driver.refusal(onChannel), DECODE);
+      assert.equal(driver.rejection(onChannel), DECODE);
     }
   });
 
   it('ignores frames after a close by either side, except the close of the client', () => {
-    const closed = new EndpointDriver().begun().receive(close()).forget();
+    const closed = new EndpointDriver().withSession().receive(close()).clearFrames();
     assert.deepEqual(closed.receive(begin(1), close()).frames, []);
-    const closing = new EndpointDriver().begun();
+    const closing = new EndpointDriver().withSession();
     closing.endpoint.close({ condition: 'amqp:internal-error', description: 'why' });
-    assert.deepEqual(closing.forget().receive(begin(1)).frames, []);
+    assert.deepEqual(closing.clearFrames().receive(begin(1)).frames, []);
     assert.equal(closing.endpoint.isPeerClosed, false);
     assert.deepEqual(closing.receive(close()).frames, []);
     assert.equal(closing.endpoint.isPeerClosed, true);
@@ -127,7 +131,7 @@ describe('The connection endpoint, on any frame', () => {
 });
 
 describe('The connection endpoint, on open', () => {
-  answers('open', {
+  testAnswers('open', {
     'no container-id': [[NULL], FIELD],
     'a container-id that is a symbol': [[sym('a')], DECODE],
     'a hostname that is binary': [[str('a'), bin('b')], DECODE],
@@ -163,15 +167,15 @@ describe('The connection endpoint, on open', () => {
   it('rejects a second open, and an open on a channel other than 0', () => {
     const driver = new EndpointDriver();
     driver.receive(open());
-    assert.equal(driver.refusal(open()), STATE);
-    assert.equal(new EndpointDriver().refusal(frame('open', [str('a')], { channel: 1 })), STATE);
+    assert.equal(driver.rejection(open()), STATE);
+    assert.equal(new EndpointDriver().rejection(frame('open', [str('a')], { channel: 1 })), STATE);
   });
 });
 
 describe('The connection endpoint, on begin and end', () => {
   const fields = [undefined, uint(0), uint(1), uint(1)];
 
-  answers('begin', {
+  testAnswers('begin', {
     'a channel that has a session': [fields, STATE],
   });
 
@@ -187,14 +191,17 @@ describe('The connection endpoint, on begin and end', () => {
     ['properties that are a list', [...fields, undefined, undefined, undefined, list8()], DECODE],
   ] as const) {
     it(`answers ${what} with ${expected}`, () => {
-      assert.equal(new EndpointDriver().begun().refusal(frame('begin', more, { channel: 1 })), expected);
+      assert.equal(
+        new EndpointDriver().withSession().rejection(frame('begin', more, { channel: 1 })),
+        expected,
+      );
     });
   }
 
   it('rejects channels above its channel-max', () => {
     const { channelMax } = AMQP_LIMITS;
-    assert.equal(new EndpointDriver().begun().refusal(begin(channelMax)), 'passed');
-    assert.equal(new EndpointDriver().begun().refusal(begin(channelMax + 1)), FRAMING);
+    assert.equal(new EndpointDriver().withSession().rejection(begin(channelMax)), 'passed');
+    assert.equal(new EndpointDriver().withSession().rejection(begin(channelMax + 1)), FRAMING);
   });
 
   it('rejects more sessions than the peer’s channel-max allows', () => {
@@ -202,23 +209,23 @@ describe('The connection endpoint, on begin and end', () => {
     driver.receive(open(NULL, NULL, ushort(1)));
     driver.receive(begin(0));
     driver.receive(begin(7));
-    assert.equal(driver.refusal(begin(9)), 'amqp:not-allowed');
+    assert.equal(driver.rejection(begin(9)), 'amqp:not-allowed');
     driver.receive(end(7));
-    assert.equal(driver.refusal(begin(9)), 'passed');
+    assert.equal(driver.rejection(begin(9)), 'passed');
   });
 
   it('rejects frames on a channel without a session', () => {
     const all = [attachSender({ channel: 1 }), credit(0, 1, 1), detach(0, 1), end(1)];
-    for (const one of all) assert.equal(new EndpointDriver().begun().refusal(one), FRAMING);
+    for (const one of all) assert.equal(new EndpointDriver().withSession().rejection(one), FRAMING);
   });
 
   it('allows a channel to be reused after its end', () => {
-    const driver = new EndpointDriver().begun();
-    assert.equal(driver.refusal(end()), 'passed');
-    assert.equal(driver.refusal(end()), FRAMING);
+    const driver = new EndpointDriver().withSession();
+    assert.equal(driver.rejection(end()), 'passed');
+    assert.equal(driver.rejection(end()), FRAMING);
   });
 
-  answers('end', {
+  testAnswers('end', {
     'no error': [[], 'passed'],
     'an error': [[ERROR], 'passed'],
     'an error of another type': [[described(0x24, list8())], DECODE],
@@ -231,7 +238,7 @@ describe('The connection endpoint, on begin and end', () => {
 describe('The connection endpoint, on flow, detach and close', () => {
   const session = [undefined, uint(1), uint(0), uint(1)];
 
-  answers('flow', {
+  testAnswers('flow', {
     'a flow for the session': [session, 'passed'],
     'no incoming-window': [[undefined, undefined, uint(0), uint(1)], DECODE],
     'no next-outgoing-id': [[undefined, uint(1), undefined, uint(1)], DECODE],
@@ -249,12 +256,12 @@ describe('The connection endpoint, on flow, detach and close', () => {
 
   it('answers a flow that requests an echo, for a link or the session', () => {
     const driver = new EndpointDriver({ credit: 7 })
-      .begun()
+      .withSession()
       .receive(attachSender(), attachReceiver({ handle: 1 }));
     const echo = (...link: (Wire | undefined)[]): Buffer =>
       frame('flow', [...session, ...link, ...Array<undefined>(5 - link.length), TRUE]);
     for (const link of [[], [uint(0)], [uint(1), uint(0), uint(3)]]) {
-      driver.forget().receive(echo(...link));
+      driver.clearFrames().receive(echo(...link));
       assert.deepEqual(driver.kinds, [0x13]);
     }
     // Handle 1, delivery-count 0, credit 3, available 0, drain false.
@@ -263,7 +270,7 @@ describe('The connection endpoint, on flow, detach and close', () => {
   });
 
   it('regains the credit that a sender uses up by a drain', () => {
-    const driver = new EndpointDriver({ credit: 10 }).begun().receive(attachSender());
+    const driver = new EndpointDriver({ credit: 10 }).withSession().receive(attachSender());
     const advanced = (count: number): Buffer =>
       frame('flow', [...session, uint(0), uint(count), uint(0), uint(0), TRUE]);
     driver.receive(advanced(7));
@@ -272,7 +279,7 @@ describe('The connection endpoint, on flow, detach and close', () => {
     assert.equal(driver.creditLost, 7);
   });
 
-  answers('detach', {
+  testAnswers('detach', {
     'no handle': [[undefined, TRUE], DECODE],
     'a handle without a link': [[uint(4), TRUE], 'amqp:session:unattached-handle'],
     'closed as a number': [[uint(0), uint(1)], DECODE],
@@ -281,13 +288,13 @@ describe('The connection endpoint, on flow, detach and close', () => {
   });
 
   it('rejects a second detach', () => {
-    const driver = new EndpointDriver().begun();
+    const driver = new EndpointDriver().withSession();
     driver.receive(attachReceiver());
-    assert.equal(driver.refusal(detach()), 'passed');
-    assert.equal(driver.refusal(detach()), 'amqp:session:unattached-handle');
+    assert.equal(driver.rejection(detach()), 'passed');
+    assert.equal(driver.rejection(detach()), 'amqp:session:unattached-handle');
   });
 
-  answers('close', {
+  testAnswers('close', {
     'an error': [[ERROR], 'passed'],
     'an error of another type': [[described(0x23, list8())], DECODE],
     'more fields than defined': [[NULL, uint(1), list32(uint(1))], 'passed'],

@@ -7,7 +7,7 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import { FakeClock } from '../support/clock.ts';
 import { until } from '../support/until.ts';
 import { AmqpNode } from './node.ts';
-import { codeOf, conditionOf, KIND, type RawClient, type Said } from './raw-client.ts';
+import { codeOf, conditionOf, KIND, type RawClient, type ServerFrame } from './raw-client.ts';
 import {
   AMQP,
   array32,
@@ -34,15 +34,15 @@ const DECODE = 'amqp:decode-error';
 
 const response = (content: string): Buffer => rawFrame(1, 0, described(0x43, list8(bin(content))));
 
-function kinds(said: readonly Said[]): Said['kind'][] {
-  return said.map(({ kind }) => kind);
+function kinds(frames: readonly ServerFrame[]): ServerFrame['kind'][] {
+  return frames.map(({ kind }) => kind);
 }
 
 /** The code of the outcome, which must be the last frame from the server. */
 async function outcome(client: RawClient): Promise<number | undefined> {
-  const said = await client.rest();
-  assert.equal(said.at(-1)?.kind, KIND.outcome);
-  return codeOf(said.at(-1)?.bytes ?? Buffer.alloc(0));
+  const frames = await client.readToEnd();
+  assert.equal(frames.at(-1)?.kind, KIND.outcome);
+  return codeOf(frames.at(-1)?.bytes ?? Buffer.alloc(0));
 }
 
 describe('Login by SASL', () => {
@@ -54,7 +54,7 @@ describe('Login by SASL', () => {
   afterEach(() => node.stop());
 
   it('offers only PLAIN', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL);
     await client.until('SASL');
     // RabbitMQ's client requires an array, even for a single symbol.
@@ -63,7 +63,7 @@ describe('Login by SASL', () => {
   });
 
   it('accepts the name and password of a user, then continues with AMQP', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, plain('test', 'test'));
     assert.equal(codeOf(await client.until(KIND.outcome)), 0);
     client.write(AMQP, open());
@@ -76,13 +76,13 @@ describe('Login by SASL', () => {
   });
 
   it('accepts pipelined frames', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, plain('test', 'test'), AMQP, open());
     await client.until(KIND.open);
   });
 
   it('accepts its frames byte by byte', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     for (const byte of Buffer.concat([SASL, plain('test', 'test'), AMQP, open()])) {
       client.write(Buffer.from([byte]));
       await new Promise(setImmediate);
@@ -91,7 +91,7 @@ describe('Login by SASL', () => {
   });
 
   it('sends a challenge if the init has no initial response', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, saslInit('PLAIN', null));
     await client.until(KIND.challenge);
     client.write(response('\0test\0test'));
@@ -99,7 +99,7 @@ describe('Login by SASL', () => {
   });
 
   it('accepts an authorization identity if it is the user itself', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, plain('test', 'test', 'test'));
     assert.equal(codeOf(await client.until(KIND.outcome)), 0);
   });
@@ -117,7 +117,7 @@ describe('Login by SASL', () => {
     ['no mechanism', rawFrame(1, 0, described(0x41, list8(NULL, bin('\0test\0test'))))],
   ] as const) {
     it(`answers ${what} with outcome 1 and closes`, async () => {
-      const client = await node.stranger();
+      const client = await node.newConnection();
       client.write(SASL, init, AMQP, open());
       assert.equal(await outcome(client), 1);
       assert.equal(node.server.counts.sessions, 0);
@@ -140,7 +140,7 @@ describe('Login by SASL', () => {
     ['nested lists', [rawFrame(1, 0, described(0x41, bytes(Buffer.alloc(64, 0xc0))))], DECODE],
   ] as const) {
     it(`answers ${what} with outcome 2 and closes`, async () => {
-      const client = await node.stranger();
+      const client = await node.newConnection();
       client.write(SASL, ...frames);
       assert.equal(await outcome(client), 2);
       assert.deepEqual(node.endReasons, [condition]);
@@ -149,7 +149,7 @@ describe('Login by SASL', () => {
 
   it('logs one line per minute for the connections of a network that end before their login, with their number', async () => {
     for (let i = 0; i < 5; i++) {
-      const client = await node.stranger();
+      const client = await node.newConnection();
       client.write(SASL, Buffer.alloc(8));
       assert.equal(await outcome(client), 2);
     }
@@ -169,16 +169,21 @@ describe('Login by SASL', () => {
       loginWithoutPassword: () => null,
     };
     const own = await AmqpNode.start({ authenticator });
-    const client = await own.stranger();
+    const client = await own.newConnection();
     client.write(SASL, plain('test', 'qs_t'));
     assert.equal(await outcome(client), 1);
     await own.stop();
   });
 
   it('sends only one challenge', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, saslInit('PLAIN', null), rawFrame(1, 0, described(0x43, list8(NULL))));
-    assert.deepEqual(kinds(await client.rest()), ['SASL', KIND.mechanisms, KIND.challenge, KIND.outcome]);
+    assert.deepEqual(kinds(await client.readToEnd()), [
+      'SASL',
+      KIND.mechanisms,
+      KIND.challenge,
+      KIND.outcome,
+    ]);
   });
 
   for (const [what, header] of [
@@ -188,20 +193,20 @@ describe('Login by SASL', () => {
     ['HTTP', Buffer.from('GET / HTTP/1.1\r\n\r\n')],
   ] as const) {
     it(`answers ${what} with the expected header and closes`, async () => {
-      const client = await node.stranger();
+      const client = await node.newConnection();
       client.write(header);
-      assert.deepEqual(kinds(await client.rest()), ['SASL']);
+      assert.deepEqual(kinds(await client.readToEnd()), ['SASL']);
     });
   }
 
   it('answers any header but AMQP after the login with the AMQP header and closes', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, plain('test', 'test'), SASL);
-    assert.deepEqual(kinds(await client.rest()), ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP']);
+    assert.deepEqual(kinds(await client.readToEnd()), ['SASL', KIND.mechanisms, KIND.outcome, 'AMQP']);
   });
 
   it('reads at most 4 KiB', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     const frame = rawFrame(1, 0, Buffer.alloc(AMQP_LIMITS.loginBytes - 8 - SASL.length));
     client.write(SASL, frame.subarray(0, -1));
     await client.until(KIND.mechanisms);
@@ -210,13 +215,13 @@ describe('Login by SASL', () => {
   });
 
   it('rejects a frame larger than this limit without waiting for it', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, Buffer.from([0, 0, 0x10, 0x01]));
     assert.equal(await outcome(client), 2);
   });
 
   it('times out after 10 seconds', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL);
     await client.until(KIND.mechanisms);
     node.clock.advance(9_999);
@@ -226,20 +231,20 @@ describe('Login by SASL', () => {
   });
 
   it('must be followed by open within 10 seconds', async () => {
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, plain('test', 'test'));
     await client.until(KIND.outcome);
     client.write(AMQP);
     await client.until('AMQP');
     node.clock.advance(10_000);
-    assert.deepEqual(kinds(await client.rest()), [KIND.open, KIND.close]);
+    assert.deepEqual(kinds(await client.readToEnd()), [KIND.open, KIND.close]);
   });
 
   it('leaves no timer behind, whenever the client disconnects', async () => {
     const before = node.clock.pending;
     const frames = [SASL, plain('test', 'test'), AMQP, open()];
     for (let sent = 0; sent <= frames.length; sent++) {
-      const client = await node.stranger();
+      const client = await node.newConnection();
       const { receivedBytes } = node.server.counts;
       const bytes = Buffer.concat(frames.slice(0, sent));
       client.write(bytes);
@@ -253,7 +258,7 @@ describe('Login by SASL', () => {
 describe('Login by SASL ANONYMOUS', () => {
   it('is offered if a user is configured for it, and grants that user’s rights', async () => {
     const node = await AmqpNode.start({ options: { anonymousUser: 'reader' } });
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, saslInit('ANONYMOUS', null));
     const mechanisms = (await client.until(KIND.mechanisms)).toString('latin1');
     assert.ok(mechanisms.includes('PLAIN') && mechanisms.includes('ANONYMOUS'));
@@ -261,7 +266,7 @@ describe('Login by SASL ANONYMOUS', () => {
     client.write(AMQP, open(), begin(), attachReceiver(), attachSender({ name: 'm', handle: 1 }));
     assert.equal(conditionOf(await client.until(KIND.detach)), 'amqp:unauthorized-access');
     assert.equal(node.server.counts.subscriptions, 1);
-    const plainly = await node.stranger();
+    const plainly = await node.newConnection();
     plainly.write(SASL, plain('test', 'test'));
     assert.equal(codeOf(await plainly.until(KIND.outcome)), 0);
     await node.stop();
@@ -269,7 +274,7 @@ describe('Login by SASL ANONYMOUS', () => {
 
   it('fails if its user does not exist', async () => {
     const node = await AmqpNode.start({ options: { anonymousUser: 'gone' } });
-    const client = await node.stranger();
+    const client = await node.newConnection();
     client.write(SASL, saslInit('ANONYMOUS', ''));
     assert.equal(await outcome(client), 1);
     await node.stop();
@@ -285,7 +290,7 @@ describe('Login by SASL ANONYMOUS', () => {
     const authenticator = new PasswordAuthenticator({ accounts, clock: new FakeClock(), log });
     const node = await AmqpNode.start({ authenticator, options: { anonymousUser: 'guest' } });
     for (const code of [0, 1]) {
-      const client = await node.stranger();
+      const client = await node.newConnection();
       client.write(SASL, saslInit('ANONYMOUS', null));
       assert.equal(codeOf(await client.until(KIND.outcome)), code);
       client.socket.destroy();
@@ -311,7 +316,7 @@ describe('Login by SASL when logins cannot be checked', () => {
     };
     const node = await AmqpNode.start({ authenticator });
     try {
-      const client = await node.stranger();
+      const client = await node.newConnection();
       client.write(SASL, plain('test', 'test'));
       assert.equal(await outcome(client), 4);
       assert.ok(node.logged.some(({ fields }) => (fields as { err?: unknown }).err === fault));
@@ -332,7 +337,7 @@ describe('Login by SASL with configured accounts', () => {
     const node = await AmqpNode.start({ authenticator });
     try {
       const attempt = async (password: string): Promise<number | undefined> => {
-        const client = await node.stranger();
+        const client = await node.newConnection();
         client.write(SASL, plain('u', password));
         return codeOf(await client.until(KIND.outcome));
       };

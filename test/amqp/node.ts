@@ -74,7 +74,7 @@ export class AmqpNode extends SessionNode<AmqpServer> {
   }
 
   /** A connection on which the client has sent nothing. */
-  async stranger(): Promise<RawClient> {
+  async newConnection(): Promise<RawClient> {
     const client = await RawClient.open(this.port);
     this.#rawClients.push(client);
     return client;
@@ -82,7 +82,7 @@ export class AmqpNode extends SessionNode<AmqpServer> {
 
   /** A logged-in client for raw bytes that has sent these frames after its `open`. */
   async rawClient(...frames: readonly Buffer[]): Promise<RawClient> {
-    const client = await this.stranger();
+    const client = await this.newConnection();
     client.write(SASL, plain('test', 'test'));
     await client.until(KIND.outcome);
     client.write(AMQP, open(NULL, uint(CLIENT_FRAME_BYTES)), ...frames);

@@ -4,7 +4,7 @@ import { type ConnectionOptions, connect as connectTls } from 'node:tls';
 import { PERFORMATIVES } from './wire.ts';
 
 /** A frame or protocol header from the server. */
-export interface Said {
+export interface ServerFrame {
   readonly bytes: Buffer;
   /** `AMQP`, `SASL`, or the descriptor code of the frame; null: a heart-beat. */
   readonly kind: 'AMQP' | 'SASL' | number | null;
@@ -62,10 +62,10 @@ export class RawClient {
   }
 
   /** The next frame or header from the server; null if the server closes instead. */
-  async next(): Promise<Said | null> {
+  async next(): Promise<ServerFrame | null> {
     for (;;) {
-      const said = this.#cut();
-      if (said !== null || this.#hasEnded) return said;
+      const frame = this.#cut();
+      if (frame !== null || this.#hasEnded) return frame;
       await new Promise<void>((resolve) => {
         this.#wake = resolve;
       });
@@ -73,21 +73,21 @@ export class RawClient {
   }
 
   /** Reads up to the next frame or header of this kind. @throws Error if the server closes before */
-  async until(kind: Said['kind']): Promise<Buffer> {
-    for (let said = await this.next(); said !== null; said = await this.next()) {
-      if (said.kind === kind) return said.bytes;
+  async until(kind: ServerFrame['kind']): Promise<Buffer> {
+    for (let frame = await this.next(); frame !== null; frame = await this.next()) {
+      if (frame.kind === kind) return frame.bytes;
     }
     throw new Error(`The server closed without ${kind}.`);
   }
 
   /** All frames and headers until the server closes. */
-  async rest(): Promise<Said[]> {
-    const all: Said[] = [];
-    for (let said = await this.next(); said !== null; said = await this.next()) all.push(said);
+  async readToEnd(): Promise<ServerFrame[]> {
+    const all: ServerFrame[] = [];
+    for (let frame = await this.next(); frame !== null; frame = await this.next()) all.push(frame);
     return all;
   }
 
-  #cut(): Said | null {
+  #cut(): ServerFrame | null {
     if (this.#bytes.length < 8) return null;
     const isHeader = this.#bytes.toString('latin1', 0, 4) === 'AMQP';
     const size = isHeader ? 8 : this.#bytes.readUInt32BE(0);
@@ -99,7 +99,7 @@ export class RawClient {
 }
 
 /** A whole frame or protocol header with its kind. */
-export function splitFrame(bytes: Buffer): Said {
+export function splitFrame(bytes: Buffer): ServerFrame {
   if (bytes.toString('latin1', 0, 4) === 'AMQP') return { bytes, kind: bytes[4] === 3 ? 'SASL' : 'AMQP' };
   return { bytes, kind: bytes[10] ?? null };
 }

@@ -174,7 +174,7 @@ describe('a message that a client sends', () => {
     await until(() => node.server.describeSessions().length === 1);
     release();
     await raw.until(KIND.disposition);
-    assert.deepEqual(await raw.rest(), []);
+    assert.deepEqual(await raw.readToEnd(), []);
   });
 
   it('is delivered to a client that is already waiting', async () => {

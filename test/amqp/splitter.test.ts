@@ -36,17 +36,17 @@ const lengths = fc.array(fc.integer({ min: 1, max: 1500 }), { minLength: 1, maxL
 describe('The frame splitter', () => {
   it('finds the same frames however the stream is split into chunks', () => {
     fc.assert(
-      fc.property(frames, lengths, (said, parts) => {
-        assert.deepEqual(split(new FrameSplitter(MAX), pieces(Buffer.concat(said), parts)), said);
+      fc.property(frames, lengths, (sent, parts) => {
+        assert.deepEqual(split(new FrameSplitter(MAX), pieces(Buffer.concat(sent), parts)), sent);
       }),
     );
   });
 
   it('finds frames that are read only after all chunks were pushed', () => {
-    const said = [1, 2, 3, 4].map((size) => rawFrame(0, 0, Buffer.alloc(size * 100, size)));
+    const sent = [1, 2, 3, 4].map((size) => rawFrame(0, 0, Buffer.alloc(size * 100, size)));
     const splitter = new FrameSplitter(MAX);
-    for (const chunk of pieces(Buffer.concat(said), [130])) splitter.push(chunk);
-    assert.deepEqual(split(splitter, [Buffer.alloc(0)]), said);
+    for (const chunk of pieces(Buffer.concat(sent), [130])) splitter.push(chunk);
+    assert.deepEqual(split(splitter, [Buffer.alloc(0)]), sent);
   });
 
   it('returns a frame within one chunk in place, without a copy', () => {
@@ -65,18 +65,18 @@ describe('The frame splitter', () => {
   });
 
   it('does not reuse the buffer of a frame that it assembled', () => {
-    const said = [1, 2].map((fill) => rawFrame(0, 0, Buffer.alloc(50, fill)));
+    const sent = [1, 2].map((fill) => rawFrame(0, 0, Buffer.alloc(50, fill)));
     const splitter = new FrameSplitter(MAX);
-    const found = pieces(Buffer.concat(said), [40]).flatMap((chunk) => {
+    const found = pieces(Buffer.concat(sent), [40]).flatMap((chunk) => {
       splitter.push(chunk);
       return splitter.next() ? [splitter.bytes.subarray(splitter.start, splitter.end)] : [];
     });
-    assert.deepEqual(found, said);
+    assert.deepEqual(found, sent);
   });
 
   it('accepts frames from 8 bytes to the maximum', () => {
-    const said = [Buffer.alloc(0), Buffer.alloc(MAX - 8)].map((body) => rawFrame(0, 0, body));
-    assert.deepEqual(split(new FrameSplitter(MAX), said), said);
+    const sent = [Buffer.alloc(0), Buffer.alloc(MAX - 8)].map((body) => rawFrame(0, 0, body));
+    assert.deepEqual(split(new FrameSplitter(MAX), sent), sent);
   });
 
   for (const size of [0, 1, 7, MAX + 1, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 1]) {

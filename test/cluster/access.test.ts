@@ -3,7 +3,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { after, before, describe, it } from 'node:test';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { MODES, type SharedEngine } from './modes.ts';
-import { Nodes, reached } from './nodes.ts';
+import { eventually, Nodes } from './nodes.ts';
 
 interface Started {
   readonly cookie: string;
@@ -72,7 +72,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
     }
 
     const isOver = (at: number, session: Started): Promise<void> =>
-      reached(
+      eventually(
         `the session has ended on node ${at}`,
         async () => (await ask(at, 'GET', '/q', session)) === 401,
       );
@@ -93,7 +93,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       await writeFile(server.configFile, JSON.stringify({ ...config, http }));
       const lines = server.output.length;
       process.kill(server.pid, 'SIGHUP');
-      await reached('the reload is logged', async () =>
+      await eventually('the reload is logged', async () =>
         server.output.slice(lines).includes('"event":"reload"'),
       );
     }
@@ -151,10 +151,10 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       const statusAt = async (at: number): Promise<number> =>
         (await browser(at).request('GET', '/q', { headers })).status;
       for (const at of [0, 1])
-        await reached('the token is accepted', async () => (await statusAt(at)) === 200);
+        await eventually('the token is accepted', async () => (await statusAt(at)) === 200);
       await reload(0, null);
       for (const at of [0, 1])
-        await reached('the token is rejected', async () => (await statusAt(at)) === 401);
+        await eventually('the token is rejected', async () => (await statusAt(at)) === 401);
       for (const at of [0, 1]) await reload(at, 'pw');
       for (const at of [0, 1]) assert.equal(await statusAt(at), 401);
     });

@@ -4,7 +4,7 @@ import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { ServerProcess } from '../support/server-process.ts';
 import { MODES, type SharedEngine } from './modes.ts';
-import { reached } from './nodes.ts';
+import { eventually } from './nodes.ts';
 
 interface Node {
   readonly id: string;
@@ -63,8 +63,8 @@ for (const { name, start } of MODES) {
       const a = await startNode(ns, { lease: 60, deadLetter: { maxTries: 5 } });
       const b = await startNode(ns, { lease: 90 });
       const [ofA, ofB] = [clientOf(a), clientOf(b)];
-      await reached('A lists the conflicts with B', async () => (await conflictsAt(ofA)).length === 2);
-      await reached('B lists the conflicts with A', async () => (await conflictsAt(ofB)).length === 2);
+      await eventually('A lists the conflicts with B', async () => (await conflictsAt(ofA)).length === 2);
+      await eventually('B lists the conflicts with A', async () => (await conflictsAt(ofB)).length === 2);
       const deadLetter = '{"maxTries":5,"queue":"__deadletter__"}';
       assert.deepEqual(await conflictsAt(ofA), [
         { namespace: ns, option: 'lease', here: '60', there: '90' },
@@ -105,11 +105,14 @@ for (const { name, start } of MODES) {
       assert.deepEqual(warningsOf(a, 'namespaces-apart'), [], 'a single node does not warn');
       const b = await startNode(ns, options);
       const client = clientOf(a);
-      await reached('two nodes are listed', async () => (await nodesAt(client)).length === 2);
+      await eventually('two nodes are listed', async () => (await nodesAt(client)).length === 2);
       assert.deepEqual(await conflictsAt(client), []);
       for (const server of [a, b]) {
         assert.deepEqual(warningsOf(server, 'configuration-conflict'), []);
-        await reached('the warning is logged', async () => warningsOf(server, 'namespaces-apart').length > 0);
+        await eventually(
+          'the warning is logged',
+          async () => warningsOf(server, 'namespaces-apart').length > 0,
+        );
         const warned = warningsOf(server, 'namespaces-apart');
         assert.deepEqual(
           warned.map((line) => line.namespaces),

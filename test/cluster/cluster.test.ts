@@ -4,7 +4,7 @@ import { EventClient } from '../support/event-client.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { assertOnce, CONSUMERS, ELEMENTS, popAll, reserveAll } from './load.ts';
 import { MODES, type SharedEngine } from './modes.ts';
-import { Nodes, reached } from './nodes.ts';
+import { eventually, Nodes } from './nodes.ts';
 
 /** Longer than any test here: every blocked get is answered or cancelled before. */
 const PATIENCE_MS = 60_000;
@@ -34,7 +34,8 @@ for (const { name, start } of MODES) {
     it('list each other', async () => {
       const seen = async (at: number): Promise<number> =>
         jsonOf<unknown[]>(await nodes.client(at).request('GET', '/nodes')).length;
-      for (const at of [0, 1, 2]) await reached('three nodes are listed', async () => (await seen(at)) === 3);
+      for (const at of [0, 1, 2])
+        await eventually('three nodes are listed', async () => (await seen(at)) === 3);
       const ready = await nodes.client(1).request('GET', '/readyz?verbose');
       assert.equal(jsonOf<{ nodes: unknown[] }>(ready).nodes.length, 3);
     });
@@ -47,15 +48,15 @@ for (const { name, start } of MODES) {
       const statusAt = async (at: number): Promise<number> =>
         (await fetch(`${nodes.server(at).url}/q`, { headers })).status;
       for (const at of [0, 1, 2])
-        await reached('the token is accepted', async () => (await statusAt(at)) === 200);
+        await eventually('the token is accepted', async () => (await statusAt(at)) === 200);
       assert.equal((await nodes.client(2).request('DELETE', `/tokens/${id}`)).status, 204);
       for (const at of [0, 1, 2])
-        await reached('the token is rejected', async () => (await statusAt(at)) === 401);
+        await eventually('the token is rejected', async () => (await statusAt(at)) === 401);
     });
 
     it('wake a get blocked on one node by an insert on another', async () => {
       const got = nodes.client(0).get('N', 'woken', { to: 20_000, tid: 'sleeper' });
-      await reached('the get waits', async () => (await tidsAt(1, 'woken')).includes('sleeper'));
+      await eventually('the get waits', async () => (await tidsAt(1, 'woken')).includes('sleeper'));
       await nodes.client(1).insert('N', 'woken', 'good morning');
       assert.equal((await got).body.toString(), 'good morning');
     });
@@ -65,10 +66,10 @@ for (const { name, start } of MODES) {
       const gets = Array.from({ length: waiting }, (_, i) =>
         nodes.client(1 + (i % 2)).get('N', 'several', { to: PATIENCE_MS, tid: `several-${i}` }),
       );
-      await reached('all gets wait', async () => (await tidsAt(0, 'several')).length === waiting);
+      await eventually('all gets wait', async () => (await tidsAt(0, 'several')).length === waiting);
       // Inserted one by one, so that each publishes its own signal.
       for (let i = 0; i < elements; i++) await nodes.client(0).insert('N', 'several', `${i}`);
-      await reached(
+      await eventually(
         'all elements are delivered',
         async () => (await tidsAt(0, 'several')).length === waiting - elements,
       );
@@ -87,15 +88,21 @@ for (const { name, start } of MODES) {
     it('send events about changes made on other nodes', async () => {
       const listener = new EventClient({ url: nodes.server(0).url, query: 'ns=N&kinds=queues,nodes' });
       try {
-        await reached('the full picture has arrived', async () => listener.isComplete);
-        await reached('three nodes are listed', async () => listener.of('nodes').length === 3);
+        await eventually('the full picture has arrived', async () => listener.isComplete);
+        await eventually('three nodes are listed', async () => listener.of('nodes').length === 3);
         for (let i = 0; i < 5; i++) await nodes.client(1).insert('N', 'watched', `${i}`);
-        await reached('the queue has five elements', async () => listener.queue('N', 'watched')?.size === 5);
+        await eventually(
+          'the queue has five elements',
+          async () => listener.queue('N', 'watched')?.size === 5,
+        );
         await nodes.client(2).get('N', 'watched');
-        await reached('the queue has four elements', async () => listener.queue('N', 'watched')?.size === 4);
+        await eventually(
+          'the queue has four elements',
+          async () => listener.queue('N', 'watched')?.size === 4,
+        );
         await nodes.client(1).pause('N', 'watched');
-        await reached('the queue is paused', async () => listener.queue('N', 'watched')?.paused === true);
-        await reached('the counts of all nodes are summed', async () => {
+        await eventually('the queue is paused', async () => listener.queue('N', 'watched')?.paused === true);
+        await eventually('the counts of all nodes are summed', async () => {
           const { put, get } = (listener.queue('N', 'watched')?.stats ?? {}) as {
             put?: number;
             get?: number;
@@ -114,9 +121,11 @@ for (const { name, start } of MODES) {
     it('pause the consumers of all nodes after a pause on one, until a resume on one', async () => {
       await nodes.client(0).pause('N', 'held');
       const gets = [1, 2].map((at) => nodes.client(at).get('N', 'held', { to: 20_000, tid: `held-${at}` }));
-      await reached('two gets wait', async () => (await tidsAt(0, 'held')).length === 2);
+      await eventually('two gets wait', async () => (await tidsAt(0, 'held')).length === 2);
       for (const at of [1, 2]) {
-        await reached('the queue is paused', async () => jsonOf(await nodes.client(at).paused('N', 'held')));
+        await eventually('the queue is paused', async () =>
+          jsonOf(await nodes.client(at).paused('N', 'held')),
+        );
       }
       await nodes.client(1).insert('N', 'held', '1');
       await nodes.client(2).insert('N', 'held', '2');
@@ -128,10 +137,13 @@ for (const { name, start } of MODES) {
 
     it('cancel a call blocked on another node', async () => {
       const got = nodes.client(0).get('N', 'cancelled', { to: 20_000, tid: 'enough' });
-      await reached('the get waits', async () => (await tidsAt(2, 'cancelled')).includes('enough'));
+      await eventually('the get waits', async () => (await tidsAt(2, 'cancelled')).includes('enough'));
       assert.equal((await nodes.client(2).cancel('N', 'cancelled', 'enough')).status, 200);
       assert.equal((await got).status, 410);
-      await reached('the get is no longer listed', async () => (await tidsAt(1, 'cancelled')).length === 0);
+      await eventually(
+        'the get is no longer listed',
+        async () => (await tidsAt(1, 'cancelled')).length === 0,
+      );
     });
 
     it(`deliver each of ${ELEMENTS} elements once to ${CONSUMERS} consumers that pop`, async () => {
@@ -158,7 +170,7 @@ for (const { name, start } of MODES) {
       assert.equal((await nodes.client(0).request('PUT', '/x/shared', { body })).status, 201);
       const runs = async (at: number): Promise<boolean> =>
         (await nodes.client(at).request('GET', '/x/shared')).status === 200;
-      for (const at of [1, 2]) await reached('the exchange exists on every node', () => runs(at));
+      for (const at of [1, 2]) await eventually('the exchange exists on every node', () => runs(at));
       await assertOnce(nodes, 'to', await popAll(nodes, 'to', 'from'));
     });
 
@@ -166,13 +178,13 @@ for (const { name, start } of MODES) {
       assert.equal((await nodes.client(1).request('POST', '/x/shared/stop')).status, 201);
       const stopped = async (at: number): Promise<boolean> =>
         jsonOf<{ stopped: boolean }>(await nodes.client(at).request('GET', '/x/shared')).stopped;
-      for (const at of [0, 2]) await reached('the exchange is stopped on every node', () => stopped(at));
+      for (const at of [0, 2]) await eventually('the exchange is stopped on every node', () => stopped(at));
       const late = await nodes.add();
       assert.equal(await stopped(late), true);
       assert.equal((await nodes.client(late).request('DELETE', '/x/shared')).status, 201);
       const isGone = async (at: number): Promise<boolean> =>
         (await nodes.client(at).request('GET', '/x/shared')).status === 404;
-      for (const at of [0, 1, 2]) await reached('the exchange is deleted on every node', () => isGone(at));
+      for (const at of [0, 1, 2]) await eventually('the exchange is deleted on every node', () => isGone(at));
     });
 
     it('lose nothing when one node is killed under load and restarted', async () => {
@@ -192,9 +204,12 @@ for (const { name, start } of MODES) {
       assert.notEqual(headerOf(held, 'x-ks-id'), undefined);
       const waiting = nodes.client(at).get('N', 'gone', { to: 60_000, tid: 'ghost' });
       waiting.catch(() => {});
-      await reached('the get is listed', async () => (await tidsAt(0, 'gone')).includes('ghost'));
+      await eventually('the get is listed', async () => (await tidsAt(0, 'gone')).includes('ghost'));
       await nodes.server(at).kill();
-      await reached('the get is no longer listed', async () => !(await tidsAt(0, 'gone')).includes('ghost'));
+      await eventually(
+        'the get is no longer listed',
+        async () => !(await tidsAt(0, 'gone')).includes('ghost'),
+      );
       const again = await nodes.client(0).reserve('N', 'left', { to: 20_000 });
       assert.equal(headerOf(again, 'x-ks-id'), headerOf(held, 'x-ks-id'));
       assert.equal(headerOf(again, 'x-ks-tries'), '1');

@@ -6,7 +6,7 @@ import { ownerOf } from '../faults/slots.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../support/redis-servers.ts';
 import { EXCHANGES, FailoverLoad, QUEUES } from './failover-load.ts';
-import { Nodes, reached } from './nodes.ts';
+import { eventually, Nodes } from './nodes.ts';
 
 /** `npm run test:cluster:failover` uses ten. */
 const FAILOVERS = Number(process.env.FAILOVERS ?? 2);
@@ -40,7 +40,7 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
 
   const answered = async (more: number): Promise<void> => {
     const goal = load.answered + more;
-    await reached(`${more} more calls are answered`, async () => load.answered >= goal);
+    await eventually(`${more} more calls are answered`, async () => load.answered >= goal);
   };
 
   const masterOf = (queue: string): RedisServer => {
@@ -60,10 +60,10 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
       const queue = victims[round % victims.length] ?? QUEUES.here;
       const victim = masterOf(queue);
       await victim.kill();
-      await reached('another master took over', async () => masterOf(queue) !== victim);
+      await eventually('another master took over', async () => masterOf(queue) !== victim);
       await answered(200);
       await victim.restart();
-      await reached('the restarted server is a replica of the new master', async () =>
+      await eventually('the restarted server is a replica of the new master', async () =>
         redisCli('-p', String(victim.port), 'INFO', 'replication').includes('master_link_status:up'),
       );
       await answered(200);
@@ -96,7 +96,7 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
       const { status, body } = await nodes.client(0).status('N', queue);
       return status === 200 && JSON.parse(body.toString()).totalSize === 0;
     };
-    await reached('every queue is empty and every insert was delivered', async () => {
+    await eventually('every queue is empty and every insert was delivered', async () => {
       const empty = await Promise.all(Object.values(QUEUES).map(isEmpty));
       return empty.every(Boolean) && load.lost.length === 0;
     });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { seededRandom } from '../support/random.ts';
-import { type Nodes, reached } from './nodes.ts';
+import { eventually, type Nodes } from './nodes.ts';
 
 /** Elements per load, over all nodes. */
 export const ELEMENTS = Number(process.env.CLUSTER_ELEMENTS ?? 150);
@@ -59,7 +59,7 @@ export async function assertOnce(
   assert.deepEqual(copied, [], 'numbers that were stored as several elements');
   const repeated = [...commits].filter(([, times]) => times > 1);
   assert.deepEqual(repeated, [], 'ids that were committed several times');
-  await reached('the queue is empty', async () => (await sizeOf(nodes.client(0), queue)) === 0);
+  await eventually('the queue is empty', async () => (await sizeOf(nodes.client(0), queue)) === 0);
 }
 
 async function sizeOf(client: QueueClient, queue: string): Promise<number> {

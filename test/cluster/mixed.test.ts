@@ -4,7 +4,7 @@ import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { type RedisServer, startRedis } from '../support/redis-servers.ts';
 import { ServerProcess } from '../support/server-process.ts';
-import { reached } from './nodes.ts';
+import { eventually } from './nodes.ts';
 
 describe('Two nodes with elements in PostgreSQL, signals and statistics in Redis', () => {
   let database: PostgresServer;
@@ -53,7 +53,7 @@ describe('Two nodes with elements in PostgreSQL, signals and statistics in Redis
 
   it('wake each other', async () => {
     const got = there().get('N', 'woken', { to: 10_000, tid: 'sleeper' });
-    await reached('the get waits', async () =>
+    await eventually('the get waits', async () =>
       jsonOf<{ tid: string }[]>(await here().consumers('N', 'woken')).some(({ tid }) => tid === 'sleeper'),
     );
     await here().insert('N', 'woken', 'good morning');
@@ -63,7 +63,7 @@ describe('Two nodes with elements in PostgreSQL, signals and statistics in Redis
   it('count together', async () => {
     for (const client of [here(), there()]) await client.insert('N', 'counted', 'x');
     for (const client of [here(), there()]) {
-      await reached('both inserts are counted', async () => {
+      await eventually('both inserts are counted', async () => {
         const { stats } = jsonOf<{ stats: { put: number } }>(await client.status('N', 'counted'));
         return stats.put === 2;
       });

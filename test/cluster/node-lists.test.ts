@@ -3,7 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import { StompClient } from '../stomp/client.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { MODES, type SharedEngine } from './modes.ts';
-import { Nodes, reached } from './nodes.ts';
+import { eventually, Nodes } from './nodes.ts';
 
 /** Longer than any test here: every blocked call is cancelled before. */
 const PATIENCE_MS = 120_000;
@@ -75,7 +75,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
     before(async () => {
       engine = await start();
       nodes = await Nodes.start(engine.url, 3, {}, CONFIG);
-      await reached('every node lists all nodes', allSeen);
+      await eventually('every node lists all nodes', allSeen);
       const own = async (at: number): Promise<string> =>
         (await nodesAt(at)).find(({ isSelf }) => isSelf)?.id ?? '';
       ids = await Promise.all(PLACES.map(own));
@@ -103,7 +103,7 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       client?: QueueClient,
     ): Promise<T> {
       let list: T | null = null;
-      await reached(`${path} of all nodes`, async () => {
+      await eventually(`${path} of all nodes`, async () => {
         list = await read<T>(at, path, client);
         return list.missing.length === 0 && isRight(list);
       });
@@ -239,9 +239,9 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       try {
         // Thawed and frozen again in each round: a node that is silent for 7 s leaves the list, and a busy machine may
         // take that long for a call.
-        await reached('the list is missing the frozen node', async () => {
+        await eventually('the list is missing the frozen node', async () => {
           process.kill(pid, 'SIGCONT');
-          await reached('every node lists all nodes', allSeen);
+          await eventually('every node lists all nodes', allSeen);
           process.kill(pid, 'SIGSTOP');
           const list = await read<Consumers>(0, '/consumers');
           lists.push(list);

@@ -85,7 +85,7 @@ export class Nodes {
 }
 
 /** Repeats `check` until it returns true. @throws Error with `what` after a minute */
-export async function reached(what: string, check: () => Promise<boolean>): Promise<void> {
+export async function eventually(what: string, check: () => Promise<boolean>): Promise<void> {
   const end = performance.now() + 60_000;
   // A check takes processor time from the servers, so slow ones are repeated less often.
   for (let pauseMs = 10; !(await check()); pauseMs = Math.min(pauseMs * 1.5, 150)) {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, afterEach, before, describe, it } from 'node:test';
-import { reached } from '../cluster/nodes.ts';
+import { eventually } from '../cluster/nodes.ts';
 import { freshSchema, sharedPostgres } from '../engines/postgres.ts';
 import { freshPrefix, sharedRedis } from '../engines/redis.ts';
 import { QueueClient } from '../support/http-client.ts';
@@ -34,7 +34,7 @@ describe('The console in a browser, on engines with servers', () => {
     const countNodes = async (): Promise<number> =>
       ((await (await opened.request('GET', '/nodes')).json()) as unknown[]).length;
     try {
-      await reached('two nodes', async () => (await countNodes()) === 2);
+      await eventually('two nodes', async () => (await countNodes()) === 2);
       const waiting = client.get('redis', 'waited', { to: 120_000, tid: 'far' });
       const page = await opened.page('#/clients');
       const row = page.getByLabel('Waiting now').locator('tbody tr').filter({ hasText: 'waited' });
@@ -45,9 +45,9 @@ describe('The console in a browser, on engines with servers', () => {
       const missing = page.getByText('did not respond: what it knows is not shown').first();
       // A node that was silent for 7 s is not listed any more, and a busy machine may take that long to request the
       // page: then the node is frozen again.
-      await reached('the note of a frozen node', async () => {
+      await eventually('the note of a frozen node', async () => {
         process.kill(other.pid, 'SIGCONT');
-        await reached('two nodes', async () => (await countNodes()) === 2);
+        await eventually('two nodes', async () => (await countNodes()) === 2);
         process.kill(other.pid, 'SIGSTOP');
         await page.reload();
         return missing.waitFor({ timeout: 6_000 }).then(

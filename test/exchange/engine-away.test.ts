@@ -197,7 +197,7 @@ describe('exchanges of two engines, one of which is unavailable', () => {
 });
 
 /** Holds calls of a method: all, or the first `most` ones. */
-function hold(definitions: Definitions, verb: Verb, most = Number.POSITIVE_INFINITY): Held {
+function hold(definitions: Definitions, verb: Verb, maxHeld = Number.POSITIVE_INFINITY): Held {
   const target = definitions as unknown as Record<Verb, (...args: unknown[]) => Promise<unknown>>;
   const real = target[verb];
   const { promise: released, resolve: release } = Promise.withResolvers<Error | undefined>();
@@ -206,7 +206,7 @@ function hold(definitions: Definitions, verb: Verb, most = Number.POSITIVE_INFIN
   target[verb] = async (...args) => {
     const answer = await real.apply(definitions, args);
     count += 1;
-    if (count > most) return answer;
+    if (count > maxHeld) return answer;
     call();
     const fault = await released;
     if (fault !== undefined) throw fault;

@@ -1,4 +1,4 @@
-import { Nodes, reached } from '../cluster/nodes.ts';
+import { eventually, Nodes } from '../cluster/nodes.ts';
 import { drain } from '../support/drain.ts';
 import { History, type Operation } from '../support/history.ts';
 import { checkHistory, describeViolations, type Verdict, violationsOf } from '../support/history-check.ts';
@@ -92,7 +92,7 @@ async function noteOutage(history: History, broken: () => Promise<void>): Promis
 async function answeredOf(operations: readonly Operation[]): Promise<void> {
   const from = operations.length;
   const count = (): number => operations.slice(from).filter(({ outcome }) => outcome === 'ok').length;
-  await reached(`${ANSWERED} more calls succeed`, async () => count() >= ANSWERED);
+  await eventually(`${ANSWERED} more calls succeed`, async () => count() >= ANSWERED);
 }
 
 function summaryOf(verdict: Verdict, seed: number): string {

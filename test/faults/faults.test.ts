@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it, type TestContext } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import { reached } from '../cluster/nodes.ts';
+import { eventually } from '../cluster/nodes.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { type RedisCluster, type RedisServer, startCluster, startRedis } from '../support/redis-servers.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
@@ -43,11 +43,14 @@ describe('Two nodes on a Redis cluster', () => {
       const others = cluster.servers.filter((server) => server !== victim);
       await outage(async () => {
         await victim.kill();
-        await reached('another master took over', async () => mastersAt(others[0]?.port ?? 0).length === 3);
+        await eventually(
+          'another master took over',
+          async () => mastersAt(others[0]?.port ?? 0).length === 3,
+        );
       });
       await answered();
       await victim.restart();
-      await reached('the restarted server is a replica', async () =>
+      await eventually('the restarted server is a replica', async () =>
         cluster.servers.every(({ port: asked }) => mastersAt(asked).length === 3),
       );
       await answered();

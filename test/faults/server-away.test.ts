@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { reached } from '../cluster/nodes.ts';
+import { eventually } from '../cluster/nodes.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
 import { startRedis } from '../support/redis-servers.ts';
@@ -64,11 +64,11 @@ for (const [name, start] of Object.entries(ENGINES)) {
       it(`rejects calls while ${name} is ${state}, keeps blocked gets waiting, and recovers by itself`, async () => {
         const { begin, end } = away.states[state] ?? assert.fail();
         const waiting = client.get('N', `${state}, waited for`);
-        await reached('the get waits', async () => (await consumers(`${state}, waited for`)).length === 1);
+        await eventually('the get waits', async () => (await consumers(`${state}, waited for`)).length === 1);
         // This get waits behind the first one: once it is answered, no call to the engine is pending for either.
         assert.equal((await client.get('N', `${state}, waited for`, { to: 0 })).status, 504);
         await begin();
-        await reached('the insert is rejected with a known outcome', async () => {
+        await eventually('the insert is rejected with a known outcome', async () => {
           const refused = await client.insert('N', state, 'too early');
           assert.equal(refused.status, 503, refused.body.toString());
           const isCertain = jsonOf<{ code: string }>(refused).code === 'storage-unavailable';
@@ -86,7 +86,7 @@ for (const [name, start] of Object.entries(ENGINES)) {
         );
 
         await end();
-        await reached(
+        await eventually(
           'inserts succeed again',
           async () => (await client.insert('N', state, 'back')).status === 200,
         );

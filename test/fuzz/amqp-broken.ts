@@ -6,7 +6,7 @@ import { breaks, type Mutation, mutated, mutations, pieces, place } from './muta
 const changes = mutations(otherNumber, otherCode, otherField);
 
 /** A recorded session with one mutated frame. */
-export interface Broken {
+export interface MutatedSession {
   readonly which: number;
   readonly share: number;
   readonly change: readonly Mutation[];
@@ -15,7 +15,7 @@ export interface Broken {
   readonly isFitted: boolean;
 }
 
-export const broken: fc.Arbitrary<Broken> = fc.record({
+export const mutatedSessions: fc.Arbitrary<MutatedSession> = fc.record({
   which: fc.constantFrom(...RECORDED.keys()),
   share: place,
   change: changes,
@@ -30,25 +30,29 @@ function recorded(which: number): Recorded {
 }
 
 /** The writes of a client that mutates one frame, in its login or after it. */
-export function writes(session: Broken, isLoggedIn: boolean): Buffer[] {
+export function writesOf(session: MutatedSession, isLoggedIn: boolean): Buffer[] {
   const { which, share, at } = session;
   const { login, frames } = recorded(which);
   const changed = isLoggedIn
     ? login.length + Math.floor(share * frames.length)
     : Math.floor(share * login.length);
-  const said = withBroken([...login, ...frames], changed, session);
-  if (share < 0.5) return said.flatMap((frame, i) => (i === changed ? pieces(frame, at) : [frame]));
+  const sent = withMutatedFrame([...login, ...frames], changed, session);
+  if (share < 0.5) return sent.flatMap((frame, i) => (i === changed ? pieces(frame, at) : [frame]));
   // Everything from the mutated frame on is one stream, split anywhere.
-  return [...said.slice(0, changed), ...pieces(Buffer.concat(said.slice(changed)), at)];
+  return [...sent.slice(0, changed), ...pieces(Buffer.concat(sent.slice(changed)), at)];
 }
 
 /** The frames after the login, one of them mutated. */
-export function brokenFrames(session: Broken): Buffer[] {
+export function mutatedFrames(session: MutatedSession): Buffer[] {
   const { frames } = recorded(session.which);
-  return withBroken(frames, Math.floor(session.share * frames.length), session);
+  return withMutatedFrame(frames, Math.floor(session.share * frames.length), session);
 }
 
-function withBroken(all: readonly Buffer[], changed: number, { change, isFitted }: Broken): Buffer[] {
+function withMutatedFrame(
+  all: readonly Buffer[],
+  changed: number,
+  { change, isFitted }: MutatedSession,
+): Buffer[] {
   return all.map((frame, i) => {
     if (i !== changed) return frame;
     const after = mutated(frame, change);

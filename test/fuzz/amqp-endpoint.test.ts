@@ -8,7 +8,7 @@ import { FrameSplitter } from '../../src/amqp/core/splitter.ts';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { EndpointDriver } from '../amqp/endpoint.ts';
 import { frame, open } from '../amqp/wire.ts';
-import { type Broken, broken, brokenFrames } from './amqp-broken.ts';
+import { type MutatedSession, mutatedFrames, mutatedSessions } from './amqp-broken.ts';
 import { ConsoleWatch } from './amqp-talk.ts';
 import { breaks, pieces } from './mutations.ts';
 
@@ -59,8 +59,8 @@ describe('The connection endpoint, on mutated frames', () => {
     let passed = 0;
     try {
       fc.assert(
-        fc.property(broken, breaks, (session: Broken, at) => {
-          const frames = brokenFrames(session);
+        fc.property(mutatedSessions, breaks, (session: MutatedSession, at) => {
+          const frames = mutatedFrames(session);
           const whole = read([Buffer.concat(frames)]);
           passed += whole.length - 1;
           assert.deepEqual(read(pieces(Buffer.concat(frames), at)), whole);
@@ -75,7 +75,7 @@ describe('The connection endpoint, on mutated frames', () => {
   });
 
   it('reads frames byte by byte as it reads them whole', () => {
-    const said = Buffer.concat([open(), frame('begin', []), Buffer.alloc(8)]);
-    assert.deepEqual(read(Array.from(said, (byte) => Buffer.from([byte]))), read([said]));
+    const bytes = Buffer.concat([open(), frame('begin', []), Buffer.alloc(8)]);
+    assert.deepEqual(read(Array.from(bytes, (byte) => Buffer.from([byte]))), read([bytes]));
   });
 });

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { codeOf, conditionOf, KIND, RawClient, type Said } from '../amqp/raw-client.ts';
+import { codeOf, conditionOf, KIND, RawClient, type ServerFrame } from '../amqp/raw-client.ts';
 import { TURNS_TO_ANSWER, turns } from './mutations.ts';
 
 /** Time from the client's end of input to the server's close; reported, not tested. */
@@ -16,7 +16,7 @@ function isAnswered(bytes: Buffer): boolean {
  * Sends these writes as one client, and reads until the server has closed. Returns and checks the frames of the server,
  * which must follow the rules of AMQP.
  */
-export async function talk(port: number, writes: readonly Buffer[]): Promise<Said[]> {
+export async function talk(port: number, writes: readonly Buffer[]): Promise<ServerFrame[]> {
   const client = await RawClient.open(port);
   for (const bytes of writes) {
     client.write(bytes);
@@ -24,11 +24,11 @@ export async function talk(port: number, writes: readonly Buffer[]): Promise<Sai
   }
   client.socket.end();
   const endedAt = performance.now();
-  const said = await client.rest();
+  const frames = await client.readToEnd();
   count(performance.now() - endedAt);
   client.socket.destroy();
-  check(said);
-  return said;
+  check(frames);
+  return frames;
 }
 
 function count(ms: number): void {
@@ -37,19 +37,19 @@ function count(ms: number): void {
   ends.longestMs = Math.max(ends.longestMs, ms);
 }
 
-function check(said: readonly Said[]): void {
-  const kinds = said.map(({ kind }) => kind);
-  const close = said.find(({ kind }) => kind === KIND.close);
+function check(frames: readonly ServerFrame[]): void {
+  const kinds = frames.map(({ kind }) => kind);
+  const close = frames.find(({ kind }) => kind === KIND.close);
   if (close !== undefined) {
-    assert.equal(kinds.indexOf(KIND.close), said.length - 1, 'a close is the last frame');
+    assert.equal(kinds.indexOf(KIND.close), frames.length - 1, 'a close is the last frame');
     assert.ok(kinds.includes(KIND.open), 'a close follows an open');
     assert.notEqual(conditionOf(close.bytes), 'amqp:internal-error');
   }
-  const outcome = said.find(({ kind }) => kind === KIND.outcome);
+  const outcome = frames.find(({ kind }) => kind === KIND.outcome);
   if (outcome !== undefined && codeOf(outcome.bytes) !== 0) {
     assert.equal(
       kinds.indexOf(KIND.outcome),
-      said.length - 1,
+      frames.length - 1,
       'the outcome of a failed login is the last frame',
     );
   }

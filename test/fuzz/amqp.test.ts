@@ -4,7 +4,7 @@ import { AmqpNode } from '../amqp/node.ts';
 import { KIND, RawClient } from '../amqp/raw-client.ts';
 import { AMQP, attachSender, begin, close, dataSection, open, plain, SASL, transfer } from '../amqp/wire.ts';
 import { purge } from '../support/settle.ts';
-import { SESSIONS, sayBroken, sayCut, type Target } from './amqp-runs.ts';
+import { runMutated, runTruncated, SESSIONS, type Target } from './amqp-runs.ts';
 import { ConsoleWatch } from './amqp-talk.ts';
 import { CUT_AT } from './mutations.ts';
 
@@ -16,10 +16,10 @@ describe('An AMQP server, on mutated frames', () => {
   before(async () => {
     output = new ConsoleWatch();
     node = await AmqpNode.start();
-    target = { port: node.port, sound };
+    target = { port: node.port, checkState };
     // Create its queues before mutated frames use up the number of queues that a namespace may have.
     await node.insertInto('S', 'fuzz', 'first');
-    await sound();
+    await checkState();
   });
   after(async () => {
     await node.stop();
@@ -27,7 +27,7 @@ describe('An AMQP server, on mutated frames', () => {
   });
 
   /** Checks that no state is left and no unexpected failure was logged. */
-  const sound = async (): Promise<void> => {
+  const checkState = async (): Promise<void> => {
     const failed = node.logged.filter(({ message }) => message !== 'an AMQP connection was ended');
     assert.deepEqual(failed, []);
     node.logged.length = 0;
@@ -48,17 +48,17 @@ describe('An AMQP server, on mutated frames', () => {
     }
   };
 
-  it('before login answers and closes, and keeps no state', (test) => sayBroken(test, target, false));
+  it('before login answers and closes, and keeps no state', (test) => runMutated(test, target, false));
 
   it('after login answers and closes, and keeps no state', async (test) => {
     const { counts } = node.server;
     const { frames, messages } = counts;
-    await sayBroken(test, target, true);
+    await runMutated(test, target, true);
     // Mutated frames are useful only if intact ones have advanced the session before them.
     const [received, sent] = [counts.frames - frames, counts.messages - messages];
     assert.ok(received > 4 * SESSIONS, `the server received ${received} frames`);
     assert.ok(sent > SESSIONS / 10, `clients received ${sent} messages`);
   });
 
-  it(`closes a session cut off ${CUT_AT} and returns its unsettled elements`, () => sayCut(target));
+  it(`closes a session cut off ${CUT_AT} and returns its unsettled elements`, () => runTruncated(target));
 });

@@ -14,12 +14,12 @@ import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 const REQUESTS = Number(process.env.FUZZ_REQUESTS ?? 1_000);
 const SEED = Number(process.env.SEED ?? freshSeed());
 /** Concurrent requests. */
-const AT_ONCE = 40;
+const CONCURRENCY = 40;
 /** Percentages of failing engine calls, each used for `REQUESTS_A_WHILE` requests. */
 const FAILING = [2, 10, 30, 60];
 const REQUESTS_A_WHILE = 300;
 /** Max. event-loop turns by which a call is delayed. */
-const MOST_TURNS = 3;
+const MAX_TURNS = 3;
 
 const STORAGE = [
   'declare',
@@ -73,13 +73,13 @@ class FailingEngine {
     return own;
   }
 
-  async #call(verb: string, carryOut: () => Promise<unknown>): Promise<unknown> {
+  async #call(verb: string, execute: () => Promise<unknown>): Promise<unknown> {
     const fails = this.#random.between(1, 100) <= this.failing;
     const isCarriedOut = !fails || this.#random.chance(0.5);
-    const turns = this.#random.between(0, MOST_TURNS);
+    const turns = this.#random.between(0, MAX_TURNS);
     const error = this.#failure(verb, isCarriedOut);
     for (let i = 0; i < turns; i++) await turn();
-    const result = isCarriedOut ? await carryOut() : null;
+    const result = isCarriedOut ? await execute() : null;
     if (!fails) return result;
     this.failures += 1;
     throw error;
@@ -229,21 +229,21 @@ it(`Every request is answered although engine calls fail, and leaves no state be
   for (let made = 0; made < REQUESTS; made++) {
     if (made % REQUESTS_A_WHILE === 0) engine.failing = random.pick(FAILING);
     if (made % 20 === 0) await harness.passTime(random.pick([10, 100, 1000, 3000]));
-    const leaves = random.chance(0.05) ? new AbortController() : null;
+    const abortController = random.chance(0.05) ? new AbortController() : null;
     const call = anyCall(random, known);
-    const request = make(call, leaves?.signal ?? null).catch((error: unknown) => {
+    const request = make(call, abortController?.signal ?? null).catch((error: unknown) => {
       // An export is cut off if the engine fails in the middle.
-      const isCutOff = leaves !== null || call.path.endsWith('/export');
+      const isCutOff = abortController !== null || call.path.endsWith('/export');
       if (!isCutOff || error instanceof assert.AssertionError)
         wrong.push(`${call.method} ${call.path}: ${error}`);
     });
     const done = request.finally(() => pending.delete(done));
     pending.add(done);
-    if (leaves !== null) {
+    if (abortController !== null) {
       await turn();
-      leaves.abort();
+      abortController.abort();
     }
-    if (pending.size >= AT_ONCE) await Promise.race(pending);
+    if (pending.size >= CONCURRENCY) await Promise.race(pending);
   }
   engine.failing = 0;
   while (pending.size > 0) {

@@ -29,7 +29,7 @@ const RUNS = 2 * Math.ceil(FRAMES / FRAMES_A_RUN / 2);
 /**
  * Bound on the memory kept after the last three quarters of the runs. A leak of 100 bytes per frame would exceed it.
  */
-const MOST_LEFT_BYTES = 2 * 1024 * 1024 + (FRAMES * 100 * 3) / 4;
+const MAX_LEAKED_BYTES = 2 * 1024 * 1024 + (FRAMES * 100 * 3) / 4;
 
 const changes = mutations(otherNumber, otherHeader);
 /** Chosen by index, so that a report shows the index instead of every byte. */
@@ -52,7 +52,7 @@ describe('A STOMP server, on mutated frames', () => {
   before(async () => {
     node = await StompNode.start();
     // Create its queue before mutated frames use up the number of queues that a namespace may have.
-    await soundAfter();
+    await checkState();
   });
   after(() => node.stop());
 
@@ -82,7 +82,7 @@ describe('A STOMP server, on mutated frames', () => {
     answers.longestMs = Math.max(answers.longestMs, ms);
   };
 
-  const tidy = async (): Promise<void> => {
+  const purgeQueues = async (): Promise<void> => {
     for (const namespace of node.broker.namespaces()) {
       for (const name of await namespace.queueNames()) {
         await purge(namespace.storage, { ns: namespace.name, name });
@@ -91,7 +91,7 @@ describe('A STOMP server, on mutated frames', () => {
   };
 
   /** Checks that no unexpected failure was logged, and that the server still works. */
-  const soundAfter = async (): Promise<void> => {
+  const checkState = async (): Promise<void> => {
     assert.deepEqual(
       node.logged.filter(({ message }) => message === 'a session failed'),
       [],
@@ -115,11 +115,11 @@ describe('A STOMP server, on mutated frames', () => {
       ) => {
         const { version, login, frames } = recorded(which);
         const changed = isLoggedIn ? 1 + Math.floor(share * frames.length) : 0;
-        const said = [login, ...frames].map((frame, i) => (i === changed ? mutated(frame, change) : frame));
-        const rest = Buffer.concat(said.slice(changed));
-        await talk(version, [...said.slice(0, changed), ...pieces(rest, at)]);
+        const sent = [login, ...frames].map((frame, i) => (i === changed ? mutated(frame, change) : frame));
+        const rest = Buffer.concat(sent.slice(changed));
+        await talk(version, [...sent.slice(0, changed), ...pieces(rest, at)]);
         runs += 1;
-        if (runs % 200 === 0) await tidy();
+        if (runs % 200 === 0) await purgeQueues();
         if (runs === Math.ceil(RUNS / 8)) atQuarter = await memoryInUse();
       };
       const { frames, messages } = node.server.counts;
@@ -128,25 +128,25 @@ describe('A STOMP server, on mutated frames', () => {
       test.diagnostic(
         `${late} of ${all} answers came after ${LATE_MS} ms; the last after ${longestMs.toFixed(1)} ms`,
       );
-      await tidy();
-      assert.ok((await memoryInUse()) - atQuarter < MOST_LEFT_BYTES, 'memory stays flat');
+      await purgeQueues();
+      assert.ok((await memoryInUse()) - atQuarter < MAX_LEAKED_BYTES, 'memory stays flat');
       // Mutated frames are useful only if intact ones have advanced the session before them.
       const { counts } = node.server;
       if (isLoggedIn) assert.ok(counts.frames - frames > RUNS && counts.messages - messages > RUNS / 10);
-      await soundAfter();
+      await checkState();
       node.logged.length = 0;
     });
   }
 
   it(`closes a session cut off ${CUT_AT} and returns its unsettled elements`, async () => {
     for (const { version, login, frames } of RECORDED) {
-      const said = Buffer.concat([login, ...frames]);
-      for (const ends of cuts(said.length)) {
-        await Promise.all(ends.map((end) => talk(version, [said.subarray(0, end)])));
+      const whole = Buffer.concat([login, ...frames]);
+      for (const ends of cuts(whole.length)) {
+        await Promise.all(ends.map((end) => talk(version, [whole.subarray(0, end)])));
       }
-      await tidy();
+      await purgeQueues();
     }
-    await soundAfter();
+    await checkState();
   });
 });
 

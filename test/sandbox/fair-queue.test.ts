@@ -11,7 +11,7 @@ function item(name: string): Item {
   return { name, payer: name.slice(0, 1), program: Number(name.slice(1, 2)) };
 }
 
-function lineOf(names: string): RequestQueue<Item> {
+function queueOf(names: string): RequestQueue<Item> {
   const line = new RequestQueue<Item>();
   for (const name of names.split(' ')) line.push(item(name));
   return line;
@@ -33,13 +33,13 @@ function taken(
 
 describe('The wait queue of the selector worker', () => {
   it('alternates between users who need the same time, and within a user between programs', () => {
-    const line = lineOf('M1a M1b M2a M3a N1a N1b');
+    const line = queueOf('M1a M1b M2a M3a N1a N1b');
     assert.equal(taken(line), 'M1a N1a M2a N1b M3a M1b');
     assert.ok(line.isEmpty);
   });
 
   it('gives users equal time, not an equal number of requests', () => {
-    const line = lineOf(`M1a M1b M1c ${Array.from({ length: 9 }, (_, i) => `N1${i}`).join(' ')}`);
+    const line = queueOf(`M1a M1b M1c ${Array.from({ length: 9 }, (_, i) => `N1${i}`).join(' ')}`);
     assert.equal(
       taken(line, (name) => (name.startsWith('M') ? 40 : 10)),
       'M1a N10 N11 N12 N13 N14 N15 N16 M1b N17 N18 M1c',
@@ -47,7 +47,7 @@ describe('The wait queue of the selector worker', () => {
   });
 
   it('serves a quick program before the slow ones of the same user', () => {
-    const line = lineOf('M1a M1b M2a M2b M3a M3b');
+    const line = queueOf('M1a M1b M2a M2b M3a M3b');
     const order: string[] = [];
     for (let next = line.next(); next !== null && order.length < 12; next = line.next()) {
       order.push(next.name);
@@ -61,7 +61,7 @@ describe('The wait queue of the selector worker', () => {
   });
 
   it('does not let users save up time: a returning user starts level with those who wait', () => {
-    const line = lineOf('M1a M1b M1c M1d M1e N1z');
+    const line = queueOf('M1a M1b M1c M1d M1e N1z');
     // N was served before and then idle.
     for (let i = 0; i < 4; i += 1) line.charge(line.next() as Item, 100);
     for (const name of ['N1a', 'N1b', 'N1c', 'N1d']) line.push(item(name));
@@ -72,7 +72,7 @@ describe('The wait queue of the selector worker', () => {
   });
 
   it('skips users who may not run, without losing their place', () => {
-    const line = lineOf('M1a M2a N1a');
+    const line = queueOf('M1a M2a N1a');
     assert.equal(
       taken(
         line,
@@ -86,14 +86,14 @@ describe('The wait queue of the selector worker', () => {
   });
 
   it('starts with requests that were put first', () => {
-    const line = lineOf('M1a N1a N2a N2b');
+    const line = queueOf('M1a N1a N2a N2b');
     line.putFirst(item('N2z'));
     line.putFirst(item('O1z'));
     assert.match(taken(line), /^O1z N2z M1a N/);
   });
 
   it('returns and removes all requests at once', () => {
-    const line = lineOf('M1a N1a M2a');
+    const line = queueOf('M1a N1a M2a');
     line.putFirst(item('O1a'));
     assert.deepEqual(
       line

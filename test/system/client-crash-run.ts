@@ -4,7 +4,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { Quayside } from '../../src/client/index.ts';
 import { AUTH } from '../client/server.ts';
-import { reached } from '../cluster/nodes.ts';
+import { eventually } from '../cluster/nodes.ts';
 import { freePort } from '../support/free-port.ts';
 import { spawnOwned } from '../support/owned-process.ts';
 import { type Random, seededRandom } from '../support/random.ts';
@@ -88,7 +88,7 @@ class ClientCrashRun implements AsyncDisposable {
     this.#notify();
     await Promise.all(producing);
     const queue = this.#client.queue(`N/${QUEUE}`);
-    await reached('an empty queue', async () => (await queue.status()).total === 0);
+    await eventually('an empty queue', async () => (await queue.status()).total === 0);
     await this.#stopWorker();
     for (const value of this.#handled.keys()) {
       if (!this.#inserted.has(value)) this.#faults.push(`never inserted: ${value}`);
