@@ -84,7 +84,7 @@ describe('a selector that takes too long', () => {
     assert.equal(ends(await program.select([good])), 'deadline');
   });
 
-  it('is told apart from a payload that takes too long to parse or serialize', async (context) => {
+  it('is distinguished from a payload that takes too long to parse or serialize', async (context) => {
     const program = makeOne(context, { bodyMsPerMiB: 1 }).open([
       'env => { if (env.msg.hdrs.evil) while (1); return env.msg.payload.n > 1 }',
       // The payload is serialized because this selector may change it.

@@ -90,7 +90,7 @@ describe('Whether a selector changes the payload', () => {
 
   describe('a payload that a selector changes by a reference left by another one', () => {
     for (const [where, leave, change] of WAYS) {
-      it(`is stored changed: by ${where}`, async () => {
+      it(`is stored changed if the reference was left in ${where}`, async () => {
         const program = sandbox.open([
           `env => { const p = env.msg.payload; ${leave}; return true }`,
           `env => { ${change}; return true }`,
