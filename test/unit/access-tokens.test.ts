@@ -84,7 +84,7 @@ describe('API tokens', () => {
   });
 
   /** Creates a token that expires in `ms`, and logs in with it. */
-  const expiringIn = async (ms: number): Promise<User | null> => {
+  const loginWithTokenExpiringIn = async (ms: number): Promise<User | null> => {
     const token = { name: 'x', rights: null, expiresAt: clock.now() + ms };
     const { secret } = await tokens.create(OWNER, token);
     return tokens.login(secret, null);
@@ -95,13 +95,13 @@ describe('API tokens', () => {
     tokens.onEnded(() => {
       reports += 1;
     });
-    await expiringIn(1000);
+    await loginWithTokenExpiringIn(1000);
     // The first one has expired, and its timer has not fired yet.
     clock.setWallTime(clock.now() + 1000);
-    await expiringIn(5000);
+    await loginWithTokenExpiringIn(5000);
     clock.advance(1000);
     assert.equal(reports, 1);
-    await expiringIn(2000);
+    await loginWithTokenExpiringIn(2000);
     clock.advance(2000);
     assert.equal(reports, 2);
     clock.advance(2000);
@@ -113,7 +113,7 @@ describe('API tokens', () => {
     tokens.onEnded(() => {
       reports += 1;
     });
-    await expiringIn(86_400_000);
+    await loginWithTokenExpiringIn(86_400_000);
     clock.advance(3_600_000);
     assert.equal(reports, 0);
     clock.setWallTime(clock.now() + 86_400_000);
@@ -129,8 +129,8 @@ describe('API tokens', () => {
       reports += 1;
       clock.setWallTime(clock.now() + 1);
     });
-    await expiringIn(1000);
-    await expiringIn(1001);
+    await loginWithTokenExpiringIn(1000);
+    await loginWithTokenExpiringIn(1001);
     clock.advance(1000);
     assert.equal(reports, 1);
     clock.advance(1);
@@ -138,23 +138,25 @@ describe('API tokens', () => {
   });
 
   it('are limited to a hundred per user, even if many are created concurrently', async () => {
-    const created = await Promise.allSettled(Array.from({ length: 101 }, () => expiringIn(1000)));
+    const created = await Promise.allSettled(
+      Array.from({ length: 101 }, () => loginWithTokenExpiringIn(1000)),
+    );
     const rejected = created.flatMap((one) => (one.status === 'rejected' ? [one.reason.code] : []));
     assert.deepEqual(rejected, ['too-many-tokens']);
     assert.equal(tokens.list(OWNER).length, 100);
   });
 
   it('that have expired do not count towards the limit', async () => {
-    await Promise.all(Array.from({ length: 100 }, (_, i) => expiringIn(i === 7 ? 1000 : 5000)));
-    await assert.rejects(expiringIn(1000), { code: 'too-many-tokens' });
+    await Promise.all(Array.from({ length: 100 }, (_, i) => loginWithTokenExpiringIn(i === 7 ? 1000 : 5000)));
+    await assert.rejects(loginWithTokenExpiringIn(1000), { code: 'too-many-tokens' });
     clock.advance(1000);
-    await expiringIn(5000);
+    await loginWithTokenExpiringIn(5000);
     assert.equal(tokens.list(OWNER).filter(({ expiresAt }) => (expiresAt ?? 0) > clock.now()).length, 100);
-    await assert.rejects(expiringIn(1000), { code: 'too-many-tokens' });
+    await assert.rejects(loginWithTokenExpiringIn(1000), { code: 'too-many-tokens' });
   });
 
   it('of a removed user are reported together, once none of them is valid', async () => {
-    await Promise.all(Array.from({ length: 100 }, () => expiringIn(1000)));
+    await Promise.all(Array.from({ length: 100 }, () => loginWithTokenExpiringIn(1000)));
     const left: number[] = [];
     tokens.onEnded(() => left.push(tokens.list(OWNER).length));
     await tokens.revokeOf([OWNER.name]);
@@ -169,7 +171,7 @@ describe('API tokens', () => {
     const unused = { name: 'x', rights: null, expiresAt: null };
     const revoked = await tokens.create(OWNER, unused);
     await tokens.create(OWNER, { ...unused, expiresAt: clock.now() + 1000 });
-    const [lasting, expired] = [await expiringIn(5000), await expiringIn(1000)];
+    const [lasting, expired] = [await loginWithTokenExpiringIn(5000), await loginWithTokenExpiringIn(1000)];
     await tokens.revoke(revoked.record.id, OWNER);
     await turn();
     assert.equal(reported.length, 0);
@@ -184,7 +186,7 @@ describe('API tokens', () => {
     const { definitions } = engine;
     let running = 0;
     let most = 0;
-    const counted = makeTokens({
+    const countingTokens = makeTokens({
       get: (kind, key) => definitions.get(kind, key),
       list: (kind) => definitions.list(kind),
       put: (kind, key, value, expected) => definitions.put(kind, key, value, expected),
@@ -197,23 +199,23 @@ describe('API tokens', () => {
       },
       watch: (listener) => definitions.watch(listener),
     });
-    await Promise.all(Array.from({ length: 100 }, () => expiringIn(1000)));
-    await counted.start();
+    await Promise.all(Array.from({ length: 100 }, () => loginWithTokenExpiringIn(1000)));
+    await countingTokens.start();
     owner = null;
-    await counted.revokeOf([OWNER.name]);
+    await countingTokens.revokeOf([OWNER.name]);
     assert.deepEqual(await definitions.list('token'), []);
     assert.ok(most > 1 && most <= 32, `${most} at once`);
-    await counted.stop();
+    await countingTokens.stop();
   });
 
   describe('created by another node whose signal has not arrived', () => {
     let reads: number;
-    let others: ApiTokens;
+    let otherNode: ApiTokens;
 
     beforeEach(async () => {
       reads = 0;
       const { definitions } = engine;
-      others = makeTokens({
+      otherNode = makeTokens({
         get: (kind, key) => definitions.get(kind, key),
         list: (kind) => {
           reads += 1;
@@ -223,10 +225,10 @@ describe('API tokens', () => {
         delete: (kind, key, expected) => definitions.delete(kind, key, expected),
         watch: () => () => {},
       });
-      await others.start();
+      await otherNode.start();
       reads = 0;
     });
-    afterEach(() => others.stop());
+    afterEach(() => otherNode.stop());
 
     function loginsOf(tokens: ApiTokens): PasswordAuthenticator {
       return new PasswordAuthenticator({
@@ -239,7 +241,7 @@ describe('API tokens', () => {
     }
 
     it('are accepted and do not count as failures', async () => {
-      const logins = loginsOf(others);
+      const logins = loginsOf(otherNode);
       for (let i = 0; i < 20; i += 1) {
         const { secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
         assert.equal((await logins.login(`Bearer ${secret}`, '192.0.2.1')).name, 'ann');
@@ -250,7 +252,7 @@ describe('API tokens', () => {
     });
 
     it('are read once for many concurrent logins, and for wrong tokens only as often as the login limits allow', async () => {
-      const logins = loginsOf(others);
+      const logins = loginsOf(otherNode);
       const { secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
       const { length } = await Promise.all(
         Array.from({ length: 20 }, (_, i) => logins.login(`Bearer ${secret}`, `192.0.${i}.1`)),
@@ -269,14 +271,16 @@ describe('API tokens', () => {
 
     it('can be revoked', async () => {
       const { record, secret } = await tokens.create(OWNER, { name: 'x', rights: null, expiresAt: null });
-      await others.revoke(record.id, OWNER);
-      await assert.rejects(others.revoke(record.id, OWNER), { code: 'token-not-found' });
-      await assert.rejects(loginsOf(others).login(`Bearer ${secret}`, '192.0.2.1'), { code: 'unauthorized' });
+      await otherNode.revoke(record.id, OWNER);
+      await assert.rejects(otherNode.revoke(record.id, OWNER), { code: 'token-not-found' });
+      await assert.rejects(loginsOf(otherNode).login(`Bearer ${secret}`, '192.0.2.1'), {
+        code: 'unauthorized',
+      });
     });
   });
 
   it('that this version cannot read are skipped and do not prevent the start', async () => {
-    await expiringIn(1000);
+    await loginWithTokenExpiringIn(1000);
     const whole = { name: 'x', owner: 'ann', rights: null, createdAt: 0, expiresAt: null, digest: 'd' };
     const others = [null, 'text', { ...whole, rights: undefined }, { ...whole, rights: { N: 'read' } }];
     for (const [i, value] of [...others, { ...whole, createdAt: undefined }].entries()) {
@@ -293,7 +297,7 @@ describe('API tokens', () => {
   });
 
   it('are not created for a user who is removed while the token is stored, even if the name is added again', async () => {
-    const created = expiringIn(1000);
+    const created = loginWithTokenExpiringIn(1000);
     owner = null;
     await tokens.revokeOf([OWNER.name]);
     await assert.rejects(created, { code: 'unauthorized' });

@@ -40,7 +40,7 @@ describe('The users file', () => {
   });
 
   describe('written by root', { skip: process.getuid?.() !== 0 && 'these tests need root' }, () => {
-    const [SERVER, GROUP, NOBODY] = [12_345, 12_346, 65_534];
+    const [SERVER, GROUP, OTHER_USER] = [12_345, 12_346, 65_534];
     const ownerOf = async (): Promise<number[]> => {
       const { uid, gid } = await stat(file.path);
       return [uid, gid];
@@ -51,15 +51,15 @@ describe('The users file', () => {
       await chown(join(folder, 'data'), SERVER, GROUP);
       await file.write([(await newAdministrator()).definition]);
       assert.deepEqual(await ownerOf(), [SERVER, GROUP]);
-      await chown(file.path, NOBODY, NOBODY);
+      await chown(file.path, OTHER_USER, OTHER_USER);
       await file.write([(await newAdministrator()).definition]);
-      assert.deepEqual(await ownerOf(), [NOBODY, NOBODY]);
+      assert.deepEqual(await ownerOf(), [OTHER_USER, OTHER_USER]);
       assert.equal((await stat(file.path)).mode & 0o777, 0o600);
     });
 
     it('is reported with a hint about permissions to a user who may not read it', async () => {
       await file.write([(await newAdministrator()).definition]);
-      process.seteuid?.(NOBODY);
+      process.seteuid?.(OTHER_USER);
       try {
         await assert.rejects(file.read(), { message: /EACCES/, hint: /^Let the user .* read it$/ });
       } finally {

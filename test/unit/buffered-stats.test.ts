@@ -20,7 +20,7 @@ class CountersInMemory implements CounterStore {
   readonly writes: (readonly CounterDeltas[])[] = [];
   failure: ((batch: readonly CounterDeltas[]) => QuaysideError | null) | null = null;
   /** Queues whose counters cannot be read. */
-  lost: readonly string[] = [];
+  unreadable: readonly string[] = [];
   beforeReply: (() => Promise<void>) | null = null;
   readonly #puts = new Map<string, number>();
 
@@ -45,7 +45,7 @@ class CountersInMemory implements CounterStore {
     this.beforeReply = null;
     await before?.();
     for (const [index, { name }] of queues.entries()) {
-      if (this.lost.includes(name)) throw new QuaysideError('storage-unavailable', 'planted');
+      if (this.unreadable.includes(name)) throw new QuaysideError('storage-unavailable', 'planted');
       const put = this.#puts.get(`${name} `);
       if (put !== undefined) found(index, '', { put });
     }
@@ -96,7 +96,7 @@ describe('Buffered statistics', () => {
     const stats = statsOn(store);
     for (const name of ['a', 'b', 'c']) stats.add({ ns: 'N', name }, '', { put: 1 });
     await stats.flush();
-    store.lost = ['b'];
+    store.unreadable = ['b'];
     const read = await Promise.allSettled(['a', 'b', 'c'].map((name) => stats.read({ ns: 'N', name })));
     assert.deepEqual(
       read.map((each) => (each.status === 'fulfilled' ? each.value.get('')?.put : each.reason.code)),

@@ -34,15 +34,15 @@ describe('A concurrency limit', () => {
   });
 
   it('admits work of size 0, but behind the waiting work of its key', async () => {
-    const of = limit(1);
-    const none = await of.enter('a', { size: 0 });
-    const one = await of.enter('a');
+    const limited = limit(1);
+    const none = await limited.enter('a', { size: 0 });
+    const one = await limited.enter('a');
     one();
     none();
-    const entered = enterAll(of, ['a', 'a']);
+    const entered = enterAll(limited, ['a', 'a']);
     const started: string[] = [];
-    void of.enter('a', { size: 0 }).then(() => started.push('a'));
-    void of.enter('b', { size: 0 }).then(() => started.push('b'));
+    void limited.enter('a', { size: 0 }).then(() => started.push('a'));
+    void limited.enter('b', { size: 0 }).then(() => started.push('b'));
     await turn();
     assert.deepEqual(started, ['b']);
     entered[0]?.leave();

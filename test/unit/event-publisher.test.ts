@@ -60,12 +60,12 @@ class Sink implements EventSink {
 describe('The publisher of events', () => {
   let clock: FakeClock;
   let publisher: EventPublisher;
-  let shown: Picture[] = [];
+  let pictures: Picture[] = [];
   let followed = 0;
 
   beforeEach(async () => {
     clock = new FakeClock();
-    shown = [];
+    pictures = [];
     followed = 0;
     publisher = new EventPublisher({
       namespaces: [],
@@ -74,7 +74,7 @@ describe('The publisher of events', () => {
           followed += follower === null ? -1 : 1;
         },
       },
-      sources: [{ kind: 'operations', read: () => shown }],
+      sources: [{ kind: 'operations', read: () => pictures }],
       clock,
       random: () => 0,
       limits: { total: 1_000, perUser: 1_000 },
@@ -108,9 +108,9 @@ describe('The publisher of events', () => {
     const [quick, slow] = [new Sink(), new Sink()];
     subscribe(quick);
     subscribe(slow);
-    shown = [picture('a', '0')];
+    pictures = [picture('a', '0')];
     for (let round = 1; round <= 100; round += 1) {
-      shown = [picture('a', String(round)), picture('b', String(round))];
+      pictures = [picture('a', String(round)), picture('b', String(round))];
       await pass(2_000);
       quick.takeAll();
     }
@@ -147,7 +147,7 @@ describe('The publisher of events', () => {
       }
       return written;
     };
-    shown = [picture('a', 'changed')];
+    pictures = [picture('a', 'changed')];
     await turn();
     clock.advance(2_000);
     await turn();
@@ -160,7 +160,7 @@ describe('The publisher of events', () => {
   });
 
   it('splits a large picture into chunks of about 24 KiB', async () => {
-    shown = Array.from({ length: 100 }, (_, i) => picture(String(i), 'x'.repeat(1_000)));
+    pictures = Array.from({ length: 100 }, (_, i) => picture(String(i), 'x'.repeat(1_000)));
     const sink = new Sink();
     subscribe(sink);
     await pass(0);
@@ -172,7 +172,7 @@ describe('The publisher of events', () => {
   });
 
   it('writes the same buffer to subscribers who see the same', async () => {
-    shown = [picture('a', '1')];
+    pictures = [picture('a', '1')];
     const written: Buffer[] = [];
     const sink: EventSink = {
       write: (bytes, taken) => {
@@ -190,7 +190,7 @@ describe('The publisher of events', () => {
       });
     }
     await pass(0);
-    shown = [picture('a', '2')];
+    pictures = [picture('a', '2')];
     written.length = 0;
     await pass(2_000);
     const updates = written.filter((bytes) => bytes.includes('"state":"2"'));
@@ -199,20 +199,20 @@ describe('The publisher of events', () => {
   });
 
   it('tells a reconnecting subscriber what is gone, or sends everything if its journal does not reach back far enough', async () => {
-    shown = [picture('a', '1'), picture('b', '1')];
+    pictures = [picture('a', '1'), picture('b', '1')];
     const [first, second, third] = [new Sink(), new Sink(), new Sink()];
     const kept = subscribe(first);
     await pass(0);
     first.takeAll();
     const id = /id: (\S+)/.exec(first.writes.join(''))?.[1] ?? '';
-    shown = [picture('a', '1')];
+    pictures = [picture('a', '1')];
     await pass(2_000);
     first.takeAll();
     subscribe(second, id);
     second.takeAll();
     assert.match(second.writes.join(''), /"full":false[\s\S]*\[\{"id":"b","gone":true\}\]/);
     for (let i = 0; i < 3; i += 1) {
-      shown = Array.from({ length: 600 }, (_, j) => picture(`${i} ${j}`, '1'));
+      pictures = Array.from({ length: 600 }, (_, j) => picture(`${i} ${j}`, '1'));
       await pass(2_000);
     }
     kept.close();

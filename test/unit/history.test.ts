@@ -54,7 +54,7 @@ function insert(
   };
 }
 
-function pop(value: string, from: number, until: number, handed: Partial<Handed> = {}): TakeOperation {
+function pop(value: string, from: number, until: number, delivery: Partial<Handed> = {}): TakeOperation {
   return {
     ...span('consumer', from, from, until),
     kind: 'pop',
@@ -66,7 +66,7 @@ function pop(value: string, from: number, until: number, handed: Partial<Handed>
       content: contentFor(value),
       token: null,
       leaseUntilWallAt: null,
-      ...handed,
+      ...delivery,
     },
   };
 }

@@ -79,9 +79,9 @@ describe('The address of a request', () => {
     ['is the peer if Forwarded is 1 MB without a comma', PROXY, null, 'a'.repeat(1_000_000), PROXY],
     ['is the peer if the headers differ', PROXY, '203.0.113.9', 'for=198.51.100.1', PROXY],
   ];
-  for (const [what, peer, forwardedFor, forwarded, is] of cases) {
-    it(what, () => {
-      assert.equal(clientAddress(peer, { forwardedFor, forwarded }, TRUSTED), is);
+  for (const [title, peer, forwardedFor, forwarded, expected] of cases) {
+    it(title, () => {
+      assert.equal(clientAddress(peer, { forwardedFor, forwarded }, TRUSTED), expected);
     });
   }
 });

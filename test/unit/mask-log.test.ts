@@ -3,9 +3,9 @@ import { describe, it } from 'node:test';
 import { makeLogger, textLine } from '../../src/app/log.ts';
 
 /** The lines that a logger of this level writes when `say` uses it. */
-function linesOf(say: (logger: ReturnType<typeof makeLogger>) => void, level = 'info'): string[] {
+function linesOf(use: (logger: ReturnType<typeof makeLogger>) => void, level = 'info'): string[] {
   const lines: string[] = [];
-  say(makeLogger(level, { write: (line) => void lines.push(line) }));
+  use(makeLogger(level, { write: (line) => void lines.push(line) }));
   return lines;
 }
 
@@ -34,12 +34,12 @@ describe('A log line', () => {
   });
 
   it('escapes characters that a terminal acts on, without losing them', () => {
-    const acting = 'a\u001b[2Jb\u0007\u007f\u009b31m\u2028\u202ec\r\nd';
-    const { text, fields } = lineOf({ queue: acting, [acting]: 1 }, acting);
+    const controls = 'a\u001b[2Jb\u0007\u007f\u009b31m\u2028\u202ec\r\nd';
+    const { text, fields } = lineOf({ queue: controls, [controls]: 1 }, controls);
     // biome-ignore lint/suspicious/noControlCharactersInRegex: their absence is what is tested
     assert.doesNotMatch(text.slice(0, -1), /[\u0000-\u001f\u007f-\u009f\u2028\u202e]/);
-    assert.equal(fields.queue, acting);
-    assert.equal(fields.msg, acting);
+    assert.equal(fields.queue, controls);
+    assert.equal(fields.msg, controls);
   });
 
   it('masks URLs and values under secret names at any depth', () => {

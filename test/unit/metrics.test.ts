@@ -28,10 +28,10 @@ const EXCHANGE: ExchangeOverview = {
   },
 };
 
-const NONE = { id: 'none', group: null, token: null };
+const UNKNOWN_ELEMENT = { id: 'none', group: null, token: null };
 const ROLLBACK = { kind: 'release', delayMs: 0, countTry: true } as const;
-const WAITS: GetRequest = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'u' };
-const DEAF: Sink = { deliver: () => {}, end: () => {} };
+const WAITING_GET: GetRequest = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'u' };
+const IGNORING_SINK: Sink = { deliver: () => {}, end: () => {} };
 
 const EVERYTHING = { may: () => true, maySee: () => true };
 
@@ -60,7 +60,7 @@ describe('Metrics', () => {
   let sources: MetricsSources;
 
   /** The text of a scrape that shares nothing with an earlier one. */
-  const fresh = (): Promise<string> => new Metrics(sources).text(EVERYTHING);
+  const freshText = (): Promise<string> => new Metrics(sources).text(EVERYTHING);
 
   beforeEach(async () => {
     engine = await MEMORY_SQLITE.open({ namespaces: [POLICY] });
@@ -187,28 +187,28 @@ describe('Metrics', () => {
     namespace.queueNames = async () => names;
     namespace.storage.counts = async () => counts;
     sources = { ...sources, perQueue: false };
-    const samples = samplesOf(await fresh(), 'quayside_oldest_ready_element_age_seconds');
+    const samples = samplesOf(await freshText(), 'quayside_oldest_ready_element_age_seconds');
     assert.deepEqual(samples, new Map([['{namespace="N"}', 0]]));
   });
 
   it('have every counter from 0 on, so that its first event is an increase', async () => {
-    const zeros = await fresh();
+    const zeros = await freshText();
     const before = samplesOf(zeros, 'quayside_operations_total');
     const queue = broker.namespace('N').queue('q');
     await queue.insert([newElement()]);
-    await ended(queue, { leaseMs: 1000 });
-    await ended(queue, { timeoutMs: 0 });
-    await assert.rejects(queue.settle(NONE, FINISH), {
+    await outcomeOf(queue, { leaseMs: 1000 });
+    await outcomeOf(queue, { timeoutMs: 0 });
+    await assert.rejects(queue.settle(UNKNOWN_ELEMENT, FINISH), {
       code: 'element-not-found',
     });
-    await assert.rejects(queue.settle(NONE, ROLLBACK));
+    await assert.rejects(queue.settle(UNKNOWN_ELEMENT, ROLLBACK));
     await assert.rejects(queue.remove('none'));
     await queue.pause();
     await queue.resume();
     queue.cancel('nobody', null);
     broker.drain();
-    assert.throws(() => queue.get(WAITS, DEAF), { code: 'shutting-down' });
-    const after = samplesOf(await fresh(), 'quayside_operations_total');
+    assert.throws(() => queue.get(WAITING_GET, IGNORING_SINK), { code: 'shutting-down' });
+    const after = samplesOf(await freshText(), 'quayside_operations_total');
     assert.deepEqual([...after.keys()], [...before.keys()]);
     assert.ok([...before.values()].every((value) => value === 0));
     assert.ok([...after.values()].filter((value) => value > 0).length >= 9);
@@ -220,7 +220,7 @@ describe('Metrics', () => {
   });
 
   it('show for how long the oldest ready element has been ready', async () => {
-    const age = async (name: string, labels: string) => samplesOf(await fresh(), name).get(labels);
+    const age = async (name: string, labels: string) => samplesOf(await freshText(), name).get(labels);
     const ofNamespace = () => age('quayside_oldest_ready_element_age_seconds', '{namespace="N"}');
     const queue = broker.namespace('N').queue('old');
     await queue.insert([newElement({ delayMs: 10_000 })]);
@@ -234,32 +234,32 @@ describe('Metrics', () => {
     const ofQueue = 'quayside_queue_oldest_ready_element_age_seconds';
     assert.equal(await age(ofQueue, '{namespace="N",queue="old"}'), 20);
     assert.equal(await age(ofQueue, '{namespace="N",queue="young"}'), 15);
-    assert.equal(await ended(queue, {}), 1);
+    assert.equal(await outcomeOf(queue, {}), 1);
     assert.equal(await ofNamespace(), 15);
   });
 
   it('leave dead letters out of the age of the oldest ready element of a namespace', async () => {
     const policy = plain('D', { deadLetter: { maxTries: 1, queue: 'dead' } });
-    const own = await MEMORY_SQLITE.open({ namespaces: [policy] });
-    const node = brokerOn([{ policy, engine: own.engine }], own.clock);
+    const deadLetterEngine = await MEMORY_SQLITE.open({ namespaces: [policy] });
+    const node = brokerOn([{ policy, engine: deadLetterEngine.engine }], deadLetterEngine.clock);
     await node.start();
     const namespace = node.namespace('D');
     await namespace.queue('dead').insert([newElement()]);
-    await own.passTime(10_000);
+    await deadLetterEngine.passTime(10_000);
     await namespace.queue('q').insert([newElement()]);
-    await own.passTime(20_000);
+    await deadLetterEngine.passTime(20_000);
     const text = await new Metrics({ ...sources, broker: node }).text(EVERYTHING);
     const age = (name: string, labels: string) => samplesOf(text, name).get(labels);
     assert.equal(age('quayside_queue_oldest_ready_element_age_seconds', '{namespace="D",queue="dead"}'), 30);
     assert.equal(age('quayside_oldest_ready_element_age_seconds', '{namespace="D"}'), 20);
     await node.stop();
-    await own.close();
+    await deadLetterEngine.close();
   });
 
   it('show which queues are paused', async () => {
     await broker.namespace('N').queue('q').pause();
     await broker.namespace('N').queue('r').insert([newElement()]);
-    const text = await fresh();
+    const text = await freshText();
     assert.ok(text.includes('quayside_paused_queues{namespace="N"} 1\n'), text);
     assert.ok(text.includes('quayside_queue_paused{namespace="N",queue="q"} 1\n'), text);
     assert.ok(text.includes('quayside_queue_paused{namespace="N",queue="r"} 0\n'), text);
@@ -275,14 +275,14 @@ describe('Metrics', () => {
     assert.ok((await text()).includes('quayside_dead_letter_elements{namespace="D"} 0\n'));
     const [id = ''] = await queue.insert([newElement(), newElement()]);
     assert.ok((await text()).includes('quayside_queue_dead_letters_total{namespace="D",queue="q"} 0\n'));
-    assert.equal(await ended(queue, { leaseMs: 1000 }), 1);
+    assert.equal(await outcomeOf(queue, { leaseMs: 1000 }), 1);
     await queue.settle({ id, group: null, token: null }, ROLLBACK);
     assert.ok((await text()).includes('quayside_queue_dead_letters_total{namespace="D",queue="q"} 1\n'));
     assert.ok((await text()).includes('quayside_dead_letter_elements{namespace="D"} 1\n'));
     const other = node.namespace('D').queue('other');
     await other.storeOptions({ deadLetter: { maxTries: 1, queue: 'own-dead' } });
     const [failed = ''] = await other.insert([newElement()]);
-    assert.equal(await ended(other, { leaseMs: 1000 }), 1);
+    assert.equal(await outcomeOf(other, { leaseMs: 1000 }), 1);
     await other.settle({ id: failed, group: null, token: null }, ROLLBACK);
     assert.ok((await text()).includes('quayside_dead_letter_elements{namespace="D"} 2\n'));
     await other.storeOptions(null);
@@ -292,7 +292,7 @@ describe('Metrics', () => {
   });
 
   it('show the file size of an engine and the free disk space, if they can be read', async () => {
-    const text = await fresh();
+    const text = await freshText();
     assert.deepEqual(
       samplesOf(text, 'quayside_storage_file_bytes'),
       new Map([['{engine="sqlite:N.db"}', 4096]]),
@@ -341,21 +341,25 @@ describe('Metrics', () => {
   it('count the elements of each get and reserve, or the error that it ended with', async () => {
     const queue = broker.namespace('N').queue('q');
     await queue.insert([newElement(), newElement(), newElement()]);
-    assert.equal(await ended(queue, { count: 2 }), 2);
-    assert.equal(await ended(queue, { leaseMs: 1000 }), 1);
-    assert.equal(await ended(queue, { timeoutMs: 0 }), 'pop-timeout');
-    assert.equal(await ended(queue, { leaseMs: 1000, timeoutMs: 0 }), 'pop-timeout');
-    assert.throws(() => queue.get({ ...WAITS, group: 'g' }, DEAF), { code: 'invalid-parameter' });
-    const gone = Array.from({ length: 100 }, () => queue.get(WAITS, DEAF));
-    assert.throws(() => queue.get(WAITS, DEAF), { code: 'too-many-consumers' });
-    assert.throws(() => queue.get({ ...WAITS, leaseMs: 1 }, DEAF), { code: 'too-many-consumers' });
-    for (const consumer of gone) queue.leave(consumer);
-    const cancelled = ended(queue, { tid: 'named', leaseMs: 1000 });
+    assert.equal(await outcomeOf(queue, { count: 2 }), 2);
+    assert.equal(await outcomeOf(queue, { leaseMs: 1000 }), 1);
+    assert.equal(await outcomeOf(queue, { timeoutMs: 0 }), 'pop-timeout');
+    assert.equal(await outcomeOf(queue, { leaseMs: 1000, timeoutMs: 0 }), 'pop-timeout');
+    assert.throws(() => queue.get({ ...WAITING_GET, group: 'g' }, IGNORING_SINK), {
+      code: 'invalid-parameter',
+    });
+    const consumers = Array.from({ length: 100 }, () => queue.get(WAITING_GET, IGNORING_SINK));
+    assert.throws(() => queue.get(WAITING_GET, IGNORING_SINK), { code: 'too-many-consumers' });
+    assert.throws(() => queue.get({ ...WAITING_GET, leaseMs: 1 }, IGNORING_SINK), {
+      code: 'too-many-consumers',
+    });
+    for (const consumer of consumers) queue.leave(consumer);
+    const cancelled = outcomeOf(queue, { tid: 'named', leaseMs: 1000 });
     queue.cancel('named', null);
     assert.equal(await cancelled, 'pop-cancelled');
     await engine.engine.stop();
-    const away = await ended(queue, { timeoutMs: 0 });
-    const waiting = ended(queue, {});
+    const failure = await outcomeOf(queue, { timeoutMs: 0 });
+    const waiting = outcomeOf(queue, {});
     broker.drain();
     assert.equal(await waiting, 'shutting-down');
     const text = await metrics.text(EVERYTHING);
@@ -364,7 +368,7 @@ describe('Metrics', () => {
       'pop-timeout': 1,
       'invalid-parameter': 1,
       'too-many-consumers': 1,
-      [away]: 1,
+      [failure]: 1,
       'shutting-down': 1,
     });
     assert.deepEqual(outcomesOf(text, 'reserve'), {
@@ -377,11 +381,11 @@ describe('Metrics', () => {
 
   it('measure the time of each take as a get or a reserve', async () => {
     const queue = broker.namespace('N').queue('q');
-    await ended(queue, { timeoutMs: 0 });
-    const slow = ended(queue, { timeoutMs: 0 });
+    await outcomeOf(queue, { timeoutMs: 0 });
+    const slow = outcomeOf(queue, { timeoutMs: 0 });
     await engine.passTime(250);
     await slow;
-    await ended(queue, { leaseMs: 1000, timeoutMs: 0 });
+    await outcomeOf(queue, { leaseMs: 1000, timeoutMs: 0 });
     const text = await metrics.text(EVERYTHING);
     const counts = samplesOf(text, 'quayside_storage_duration_seconds_count');
     assert.equal(counts.get('{operation="get"}'), 2);
@@ -408,7 +412,7 @@ describe('Metrics', () => {
   });
 
   it('show waiting consumers, logins, sessions and the process', async () => {
-    broker.namespace('N').queue('q').get(WAITS, DEAF);
+    broker.namespace('N').queue('q').get(WAITING_GET, IGNORING_SINK);
     const text = await metrics.text(EVERYTHING);
     assert.ok(text.includes('quayside_waiting_consumers{namespace="N"} 1\n'), text);
     assert.ok(text.includes('quayside_queue_waiting_consumers{namespace="N",queue="q"} 1\n'), text);
@@ -510,10 +514,10 @@ describe('Metrics', () => {
 });
 
 /** Resolves when a get ends: with the number of its elements, or with the code of its error. */
-function ended(queue: Queue, request: Partial<GetRequest>): Promise<number | string> {
+function outcomeOf(queue: Queue, request: Partial<GetRequest>): Promise<number | string> {
   return new Promise((resolve) => {
     queue.get(
-      { ...WAITS, ...request },
+      { ...WAITING_GET, ...request },
       { deliver: (_, more) => resolve(1 + more.length), end: ({ code }) => resolve(code) },
     );
   });

@@ -16,7 +16,7 @@ function reading(put: number, get = 0, more: Partial<QueueReading> = {}): QueueR
 }
 
 /** A series with a reading every ten seconds until `end`; `putBy` returns the number of inserts until then. */
-function followed(putBy: (at: number) => number, end: number, isNew = false): QueueSeries {
+function seriesWith(putBy: (at: number) => number, end: number, isNew = false): QueueSeries {
   const series = new QueueSeries(new SeriesLimit(), 0, isNew);
   for (let at = 0; at <= end; at += 10 * SECOND) series.note(at, reading(putBy(at)), null);
   return series;
@@ -27,7 +27,7 @@ describe('The series of a queue', () => {
     // 2 a second for four minutes, then 10 a second.
     const putBy = (at: number): number => (at <= 4 * MINUTE ? at / 500 : 480 + (at - 4 * MINUTE) / 100);
     const end = 5 * MINUTE;
-    const rates = followed(putBy, end).rates(end, reading(putBy(end)).totals, null);
+    const rates = seriesWith(putBy, end).rates(end, reading(putBy(end)).totals, null);
     assert.deepEqual(rates['1m'], { insert: 10, take: 0, settle: 0 });
     assert.deepEqual(rates['5m'], { insert: (4 * 120 + 600) / 300, take: 0, settle: 0 });
   });
@@ -45,7 +45,7 @@ describe('The series of a queue', () => {
   });
 
   it('computes the rate over the observed time if that is shorter than the window', () => {
-    const series = followed((at) => at / 100, 20 * SECOND);
+    const series = seriesWith((at) => at / 100, 20 * SECOND);
     assert.equal(series.rates(20 * SECOND, reading(200).totals, null)['1m'].insert, 10);
   });
 

@@ -18,7 +18,7 @@ function bodyOf(length: number, fill: number, isWhole = false): Uint8Array {
 }
 
 /** The bodies as the other thread receives them. */
-function crossed(writer: BodyWriter, isOwned: boolean): PackedBodies {
+function transferred(writer: BodyWriter, isOwned: boolean): PackedBodies {
   const transfer: ArrayBuffer[] = [];
   const packed = writer.pack(isOwned, transfer);
   return structuredClone(packed, { transfer });
@@ -31,7 +31,7 @@ describe('bodies between the SQLite engine and its thread', () => {
         const writer = new BodyWriter();
         const offsets = written.map(({ length, fill, isWhole }) => writer.add(bodyOf(length, fill, isWhole)));
         const bytes = writer.byteLength;
-        const received = crossed(writer, isOwned);
+        const received = transferred(writer, isOwned);
         assert.equal(byteLengthOf(received), bytes);
         for (const [index, { length, fill }] of written.entries()) {
           const body = bodyAt(received, offsets[index] ?? 0, length);
@@ -58,7 +58,7 @@ describe('bodies between the SQLite engine and its thread', () => {
     const body = new Uint8Array(20_000).fill(7);
     const writer = new BodyWriter();
     writer.add(body);
-    crossed(writer, false);
+    transferred(writer, false);
     assert.equal(body.byteLength, 20_000);
   });
 });

@@ -108,11 +108,11 @@ describe('the counts of a stream in the SQLite engine', () => {
   };
   /** Counts, then sweeps until all elements are read. Returns the maximum of elements that one step read. */
   const countInSteps = (): number => {
-    let [most, sweeps] = [0, 0];
+    let [maxRead, sweeps] = [0, 0];
     const step = <T>(run: () => T): T => {
       [rowsRead, singlesRead] = [0, 0];
       const result = run();
-      most = Math.max(most, rowsRead + singlesRead);
+      maxRead = Math.max(maxRead, rowsRead + singlesRead);
       return result;
     };
     step(count);
@@ -120,7 +120,7 @@ describe('the counts of a stream in the SQLite engine', () => {
       sweeps += 1;
       assert.ok(sweeps < 20, 'all are read in the end');
     }
-    return most;
+    return maxRead;
   };
 
   /** The result of {@link countAll} after all elements were read. */
