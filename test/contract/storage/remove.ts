@@ -99,13 +99,5 @@ export function removeContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(bodyTexts(await on.pop(other)), ['other']);
       assert.ok((await on.storage.queues('plain')).includes(queue.name));
     });
-
-    it('purges thousands of elements', async () => {
-      const queue = on.queue();
-      const many = Array.from({ length: 2500 }, () => newElement({ body: '' }));
-      await on.storage.insert(queue, many);
-      assert.equal(await purge(on.storage, queue, ['ready']), 2500);
-      assert.deepEqual(await on.pop(queue), []);
-    });
   });
 }
