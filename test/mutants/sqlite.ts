@@ -13,7 +13,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a count of a stream reads all of its elements each time',
     suite: 'sqlite shared counts',
-    edits: [inWorker('rows.ts', 'const after = shared?.readTo ?? ', 'const after = ')],
+    edits: [inWorker('shared-counter.ts', 'const after = shared?.readTo ?? ', 'const after = ')],
   },
   {
     name: 'elements of several one-element calls are stored in the queue of the first',
@@ -39,7 +39,13 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a count of a stream reads all elements that became due since the previous one',
     suite: 'sqlite shared counts',
-    edits: [inWorker('rows.ts', 'left -= due.length / DELIVERIES_PER_READ;', 'left = ELEMENTS_PER_COUNT;')],
+    edits: [
+      inWorker(
+        'shared-counter.ts',
+        'left -= due.length / DELIVERIES_PER_READ;',
+        'left = ELEMENTS_PER_COUNT;',
+      ),
+    ],
   },
   {
     name: 'elements past their retention that one sweep leaves over are never removed',
@@ -82,14 +88,14 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a count of a stream misses elements that became due since the previous one',
     suite: 'sqlite shared counts',
-    edits: [inWorker('rows.ts', '    this.#noteDue(queue, now);\n', '')],
+    edits: [inWorker('shared-counter.ts', '    this.#noteDue(queue, now);\n', '')],
   },
   {
     name: 'a count of a stream marks an element as changed only after the change',
     suite: 'sqlite shared counts',
     edits: [
       inWorker(
-        'rows.ts',
+        'shared-counter.ts',
         'this.#statesOf(element, shared.countedAt), -1)',
         'this.#statesOf(element, Date.now()), -1)',
       ),

@@ -350,7 +350,11 @@ function countsOf({ rows, now }: Store, subscription: Subscription): Counts {
  * Counts each element of a queue once. The sum over the groups counts an element of several groups several times, so
  * the excess is subtracted. A queue without such elements, such as every plain one, needs no scan.
  */
-function elementCounts({ rows, now }: Store, queue: WorkerQueue, groups: readonly GroupCounts[]): Counts {
+function elementCounts(
+  { sharedCounter, now }: Store,
+  queue: WorkerQueue,
+  groups: readonly GroupCounts[],
+): Counts {
   const total: Counts = { ...NO_COUNTS };
   for (const { ready, scheduled, reserved, nextMatureAt } of groups) {
     total.ready += ready;
@@ -361,7 +365,7 @@ function elementCounts({ rows, now }: Store, queue: WorkerQueue, groups: readonl
     }
   }
   if (groups.length < 2) return total;
-  const { ready, scheduled, reserved } = rows.countShared(queue, now);
+  const { ready, scheduled, reserved } = sharedCounter.count(queue, now);
   total.ready -= ready;
   total.scheduled -= scheduled;
   total.reserved -= reserved;

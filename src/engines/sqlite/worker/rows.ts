@@ -1,11 +1,12 @@
 import type { DatabaseSync } from 'node:sqlite';
-import { crc32 } from 'node:zlib';
 import type { ScanPlace } from '../../../engine/scan-cursor.ts';
 import type { PurgeStep } from '../../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import type { QueueName } from '../protocol.ts';
-import type { Queues, StateCounts, Subscription, WorkerQueue } from './queues.ts';
-import { prepareAll, type Statements } from './schema.ts';
+import { deliveryChecksum, elementChecksum } from './checksums.ts';
+import type { Queues, Subscription, WorkerQueue } from './queues.ts';
+import { BOUND, prepareAll, type Statements } from './schema.ts';
+import type { SharedCounter } from './shared-counter.ts';
 
 /** An element's content as stored: the content type, the rarer fields as JSON (see `toMore`), and the body. */
 interface StoredContent {
@@ -88,28 +89,11 @@ const SCANNED_WITHOUT_BODY = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, NULL AS b
 // `d.element` is null if the content is in the row, and then no element is looked up.
 const FROM_DELIVERIES = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
 
-/**
- * A bound limit. With a bare `?`, SQLite plans by its value and compiles the statement again at each binding: 18 µs a
- * call, not 3 µs.
- */
-const BOUND = '? + 0';
-
 const WAITING = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NULL';
 const RESERVED = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NOT NULL';
 // A delivery whose subscription a fault of the disk destroyed is skipped: it would be found again by each sweep.
 const EXPIRING =
   'FROM delivery d WHERE d.expires_at IS NOT NULL AND d.lease_until IS NULL AND EXISTS (SELECT 1 FROM subscription s WHERE s.id = d.subscription)';
-
-/**
- * Elements of several groups that one count reads, at most: 70 ms. There may be millions after a start, and as many may
- * become due at the same moment.
- */
-const ELEMENTS_PER_COUNT = 20_000;
-/** Deliveries that count as one element of {@link ELEMENTS_PER_COUNT}: an element of more groups counts as several. */
-const DELIVERIES_PER_READ = 3;
-
-const STATES = `SELECT sum(d.lease_until IS NULL AND d.due_at <= :now) AS ready,
-       sum(d.lease_until IS NULL AND d.due_at > :now) AS scheduled, sum(d.lease_until IS NOT NULL) AS reserved`;
 
 const ADD =
   'INSERT INTO delivery (seq, subscription, due_at, tries, crc, expires_at, reason, element, inserted_at, type, more, content_crc, body) VALUES ';
@@ -175,11 +159,6 @@ const SQL = {
   firstDueAfter: `SELECT d.due_at AS at ${WAITING} AND d.due_at > ? ORDER BY d.due_at LIMIT 1`,
   endedLeases: `SELECT ${DELIVERY_COLUMNS} ${RESERVED} AND d.lease_until <= ? ORDER BY d.lease_until, d.seq LIMIT ${BOUND}`,
   firstLeaseEnd: `SELECT d.lease_until AS at ${RESERVED} ORDER BY d.lease_until LIMIT 1`,
-  sharedStates: `${STATES}, e.seq FROM element e INDEXED BY element_shared CROSS JOIN delivery d ON d.element = e.seq
-       WHERE e.queue = :queue AND e.groups > 1 AND e.seq > :after GROUP BY e.seq ORDER BY e.seq`,
-  statesOf: `${STATES} FROM element e CROSS JOIN delivery d ON d.element = e.seq
-       WHERE e.seq = :element AND e.groups > 1 GROUP BY e.seq`,
-  becameDue: `SELECT d.element ${WAITING} AND d.due_at > ? AND d.due_at <= ? LIMIT ${BOUND}`,
   // Bodies of expired elements are not read: a thousand of them may be a gigabyte.
   ready: `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
             ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc),
@@ -244,9 +223,6 @@ const MAX_PURGED_PAGES = 32_768;
 /** Deliveries that a purge removes between two queries of the number of free pages, which take 16 µs each. */
 const PURGED_PER_PAGE_CHECK = 128;
 
-/** Elements of several groups that may change between two counts of their queue; with more, all are read again. */
-const MAX_CHANGED = 250_000;
-
 /** Expired leases that one call ends, at most. The next call, which follows immediately, ends the others. */
 const MAX_LEASES_PER_CALL = 1000;
 
@@ -257,6 +233,7 @@ const MAX_LEASES_PER_CALL = 1000;
 export class Rows {
   readonly #db: DatabaseSync;
   readonly #queues: Queues;
+  readonly #sharedCounter: SharedCounter;
   /** Lower bound of the lease ends of all queues. */
   #leasesEndFrom = Number.POSITIVE_INFINITY;
 
@@ -265,9 +242,10 @@ export class Rows {
   readonly #pagesWithoutBodies: Statements<Record<DeliveryState, string>>;
   readonly #inState: Statements<Record<DeliveryState, string>>;
 
-  constructor(db: DatabaseSync, queues: Queues) {
+  constructor(db: DatabaseSync, queues: Queues, sharedCounter: SharedCounter) {
     this.#db = db;
     this.#queues = queues;
+    this.#sharedCounter = sharedCounter;
     this.#sql = prepareAll(db, SQL);
     this.#sql.ready.setReturnArrays(true);
     this.#pages = prepareAll(db, pagesOf(SCANNED_COLUMNS));
@@ -317,7 +295,7 @@ export class Rows {
   addShared(subscription: Subscription, seq: number, element: number, facts: NewDelivery, now: number): void {
     const { dueAt, tries, expiresAt, reason } = facts;
     const { id } = subscription;
-    this.#beforeElementChange(subscription, element);
+    this.#sharedCounter.beforeChange(subscription, element);
     const crc = deliveryChecksum(seq, element, id, dueAt, tries, expiresAt);
     const delivery = [seq, id, dueAt, tries, crc, expiresAt, reason, element];
     this.#sql.add.run(...delivery, null, null, null, null, null);
@@ -499,7 +477,7 @@ export class Rows {
     subscription: Subscription,
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt' | 'leaseUntil'>[],
   ): void {
-    for (const { element } of rows) this.#beforeElementChange(subscription, element);
+    for (const { element } of rows) this.#sharedCounter.beforeChange(subscription, element);
     const numbers: number[] = [];
     for (let from = 0; from < rows.length; ) {
       const { first, last } = consecutiveFrom(rows, from);
@@ -545,7 +523,7 @@ export class Rows {
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt'>[],
     { until, owner, at, token, holders }: Reservations,
   ): void {
-    for (const { element } of rows) this.#beforeElementChange(subscription, element);
+    for (const { element } of rows) this.#sharedCounter.beforeChange(subscription, element);
     let values: (string | number)[] = [];
     for (let from = 0; from < rows.length; ) {
       const { first, last } = consecutiveFrom(rows, from);
@@ -577,7 +555,7 @@ export class Rows {
     now: number,
   ): void {
     const { seq, element, expiresAt, leaseUntil } = row;
-    this.#beforeElementChange(subscription, element);
+    this.#sharedCounter.beforeChange(subscription, element);
     const crc = deliveryChecksum(seq, element, subscription.id, dueAt, tries, expiresAt);
     this.#sql.setWaiting.run(dueAt, tries, crc, token, reason, seq);
     if (leaseUntil === null) this.#waitingRemoved(subscription, row.dueAt);
@@ -622,79 +600,6 @@ export class Rows {
   /** The earliest maturity of waiting deliveries, due or not; null if there are none. */
   firstDueAt({ id }: Subscription): number | null {
     return momentOf(this.#sql.firstDue.get(id));
-  }
-
-  /** Updates {@link SharedCounts}. Must be called after all subscriptions of the queue were counted at `now`. */
-  countShared(queue: WorkerQueue, now: number): StateCounts {
-    this.#noteDue(queue, now);
-    const excess: StateCounts = queue.shared?.excess ?? { ready: 0, scheduled: 0, reserved: 0 };
-    const changed = queue.shared?.changed ?? new Set();
-    let left = ELEMENTS_PER_COUNT;
-    for (const element of changed) {
-      if (left <= 0) break;
-      changed.delete(element);
-      left -= addExcess(excess, this.#statesOf(element, now), 1);
-    }
-    const readTo = this.#readShared(queue, now, excess, left);
-    let holdsUntil = Number.POSITIVE_INFINITY;
-    for (const { scheduledFrom } of queue.subscriptions.values()) {
-      holdsUntil = Math.min(holdsUntil, scheduledFrom);
-    }
-    const isPart = changed.size > 0 || readTo < Number.POSITIVE_INFINITY;
-    queue.shared = { excess: excess, readTo, countedAt: now, validUntil: holdsUntil, changed, isPart };
-    return excess;
-  }
-
-  /** Counts up to `most` further elements. Returns the last element that is counted, as {@link SharedCounts.readTo}. */
-  #readShared({ id, shared }: WorkerQueue, now: number, excess: StateCounts, maxReads: number): number {
-    const after = shared?.readTo ?? Number.MIN_SAFE_INTEGER;
-    let left = maxReads;
-    if (after === Number.POSITIVE_INFINITY || left <= 0) return after;
-    for (const row of this.#sql.sharedStates.iterate({ now, queue: id, after })) {
-      left -= addExcess(excess, row as unknown as StateCounts, 1);
-      if (left <= 0) return Number(row.seq);
-    }
-    return Number.POSITIVE_INFINITY;
-  }
-
-  /**
-   * Deliveries that became due since the last count change the states of their elements. If they are more than one
-   * count may read, or the clock was set back, all elements are counted again, a part at a time.
-   */
-  #noteDue(queue: WorkerQueue, now: number): void {
-    const { shared } = queue;
-    if (shared === null || (now >= shared.countedAt && now < shared.validUntil)) return;
-    let left = now < shared.countedAt ? 0 : ELEMENTS_PER_COUNT;
-    for (const subscription of queue.subscriptions.values()) {
-      if (left <= 0) break;
-      const most = Math.ceil(left * DELIVERIES_PER_READ);
-      const due = this.#sql.becameDue.all(subscription.id, shared.countedAt, now, most);
-      left -= due.length / DELIVERIES_PER_READ;
-      for (const { element } of due) {
-        if (left <= 0) break;
-        left -= this.#beforeElementChange(subscription, element as number | null);
-      }
-    }
-    if (left <= 0) queue.shared = null;
-  }
-
-  /**
-   * Must be called before a delivery of the element changes, is added or is removed; null: its content is in its own
-   * row. Returns how much of {@link ELEMENTS_PER_COUNT} it used.
-   */
-  #beforeElementChange({ queue }: Subscription, element: number | null): number {
-    const { shared } = queue;
-    if (shared === null || element === null || element > shared.readTo || shared.changed.has(element))
-      return 0;
-    const read = addExcess(shared.excess, this.#statesOf(element, shared.countedAt), -1);
-    shared.changed.add(element);
-    // Reading this many one by one costs as much as reading all.
-    if (shared.changed.size >= MAX_CHANGED) queue.shared = null;
-    return read;
-  }
-
-  #statesOf(element: number, now: number): StateCounts | undefined {
-    return this.#sql.statesOf.get({ now, element }) as unknown as StateCounts | undefined;
   }
 
   /** Counts the rows of the table, which is slow: for when the counts in memory may no longer match it. */
@@ -792,17 +697,6 @@ function consecutiveFrom(
   return { first, last: first + length - 1 };
 }
 
-/**
- * Adds or subtracts the difference between the deliveries of an element and the element itself. Returns how much of
- * {@link ELEMENTS_PER_COUNT} reading them used.
- */
-function addExcess(excess: StateCounts, states: StateCounts | undefined, sign: 1 | -1): number {
-  if (states === undefined) return 1;
-  for (const state of DELIVERY_STATES) excess[state] += sign * states[state];
-  excess[states.ready > 0 ? 'ready' : states.scheduled > 0 ? 'scheduled' : 'reserved'] -= sign;
-  return Math.max(1, (states.ready + states.scheduled + states.reserved) / DELIVERIES_PER_READ);
-}
-
 /** The number of a delivery's element. */
 export function elementOf({ seq, element }: Pick<DeliveryRow, 'seq' | 'element'>): number {
   return element ?? seq;
@@ -833,50 +727,4 @@ export function isIntactContent(
 ): boolean {
   const { type, more, contentCrc, body } = content;
   return body !== null && elementChecksum(elementOf(row), type, more, body) === contentCrc;
-}
-
-/**
- * CRC-32 of an element's content type, further fields and body. It starts with the element's number, so a body that a
- * fault moved to another row fails the check, too.
- */
-function elementChecksum(seq: number, type: string | null, more: string | null, body: Uint8Array): number {
-  let crc = seq >>> 0;
-  if (type !== null) crc = crc32(type, crc);
-  if (more !== null) crc = crc32(more, crc);
-  return crc32(body, crc);
-}
-
-/**
- * Checksum of a delivery's number, element, subscription, maturity, tries and expiry. A change of one of them always
- * changes it, a change of several with a probability of 1 - 2^-32. Mixed by multiplication, which takes 20 ns; a CRC
- * would need the numbers as bytes. A reservation changes none of these fields, so it need not compute it again.
- */
-function deliveryChecksum(
-  seq: number,
-  element: number | null,
-  subscription: number,
-  dueAt: number,
-  tries: number,
-  expiresAt: number | null,
-): number {
-  let sum = mixLong(0, seq);
-  sum = mix(sum, subscription);
-  sum = mixLong(sum, dueAt);
-  sum = mix(sum, tries);
-  if (element !== null) sum = mixLong(sum, element);
-  if (expiresAt !== null) sum = mixLong(~sum, expiresAt);
-  return sum >>> 0;
-}
-
-const WORD = 2 ** 32;
-/** Odd, so that each step maps different sums, and different words, to different sums. */
-const FACTOR = 0x9e3779b1;
-
-function mixLong(sum: number, value: number): number {
-  return mix(mix(sum, value), value / WORD);
-}
-
-function mix(sum: number, word: number): number {
-  const product = Math.imul(sum ^ (word | 0), FACTOR);
-  return product ^ (product >>> 15);
 }

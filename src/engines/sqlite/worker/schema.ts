@@ -143,6 +143,12 @@ export function createSchema(db: DatabaseSync): void {
   db.exec(`BEGIN IMMEDIATE; ${SCHEMA}; PRAGMA user_version = ${SCHEMA_VERSION}; COMMIT`);
 }
 
+/**
+ * A bound limit. With a bare `?`, SQLite plans by its value and compiles the statement again at each binding: 18 µs a
+ * call, not 3 µs.
+ */
+export const BOUND = '? + 0';
+
 export type Statements<T> = { readonly [K in keyof T]: StatementSync };
 
 /** Prepares the statements of a table of SQL strings, by name. */

@@ -10,6 +10,7 @@ import { Ids, nextEpoch } from './ids.ts';
 import { Queues, type WorkerQueue } from './queues.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
+import { SharedCounter } from './shared-counter.ts';
 import type { Space } from './space.ts';
 import { Sweeper } from './sweep.ts';
 
@@ -41,6 +42,7 @@ export class Store {
   readonly ids: Ids;
   readonly tokens = new LeaseTokens();
   readonly queues: Queues;
+  readonly sharedCounter: SharedCounter;
   readonly rows: Rows;
   readonly records: Records;
   readonly sweeper: Sweeper;
@@ -95,7 +97,8 @@ export class Store {
     db.exec('PRAGMA synchronous = NORMAL');
     this.#log = options.file === MEMORY ? null : openSync(`${options.file}-wal`, 'r+');
     this.queues = new Queues(db, options.policies);
-    this.rows = new Rows(db, this.queues);
+    this.sharedCounter = new SharedCounter(db);
+    this.rows = new Rows(db, this.queues, this.sharedCounter);
     this.records = new Records(db, this.queues, options.dedupWindowMs);
     this.sweeper = new Sweeper(db, this.queues);
     this.#begin = db.prepare('BEGIN IMMEDIATE');

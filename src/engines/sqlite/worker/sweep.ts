@@ -82,11 +82,11 @@ export class Sweeper {
   }
 
   /** Continues an incomplete count of a stream. Returns whether there was one. */
-  #continueCounts({ rows, queues, now }: Store): boolean {
+  #continueCounts({ rows, sharedCounter, queues, now }: Store): boolean {
     for (const queue of queues.all()) {
       if (queue.shared?.isPart !== true) continue;
       for (const subscription of queue.subscriptions.values()) rows.count(subscription, now);
-      rows.countShared(queue, now);
+      sharedCounter.count(queue, now);
       return true;
     }
     return false;
