@@ -6,7 +6,7 @@ import type { Clock } from '../util/clock.ts';
 
 /**
  * Tracks which queues of a namespace changed since they were last read, by an operation of this node or a signal from
- * another one, and keeps the readings of the last hour. `QueueWatch` takes the readings.
+ * another one, and keeps what was read in the last hour. `QueueWatch` reads.
  */
 export class Activity {
   readonly #clock: Pick<Clock, 'monotonic'>;
@@ -239,7 +239,7 @@ interface Rings {
 }
 
 /**
- * The readings of one queue in the last hour. An unchanged queue keeps only its last reading. A changing queue has a
+ * The samples of one queue in the last hour. An unchanged queue keeps only its last reading. A changing queue has a
  * ring of samples, for rates, and a ring of minutes, for charts. All times are monotonic.
  */
 export class QueueSeries {

@@ -7,7 +7,7 @@ import { toLocal } from './engine-time.ts';
 import type { Namespace } from './namespace.ts';
 import { readQueue } from './queue.ts';
 
-/** Receives the readings of all queues of this node as they change. What it throws is logged; the poller continues. */
+/** Receives the counts of all queues of this node as they change. What it throws is logged; the poller continues. */
 export interface QueueFollower {
   /** A queue was read: at first all of them, then those that changed. */
   onQueue(namespace: Namespace, name: string, reading: QueueReading): void;

@@ -351,7 +351,7 @@ describe('A PostgreSQL plan that was made after a vacuum of empty tables', () =>
   });
 });
 
-/** A vacuum that starts meanwhile would be counted as well: for a million rows, it reads 59,000 pages. */
+/** A concurrent vacuum would be counted as well: for a million rows, it reads 59,000 pages. */
 async function stopAutovacuum(server: PostgresServer, schema: string): Promise<void> {
   await runSql(
     server,

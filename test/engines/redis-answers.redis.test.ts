@@ -257,13 +257,13 @@ describe('A call of Redis whose reply was lost', () => {
     assert.deepEqual(await commit(far.storage, QUEUE, refs), ['done']);
   });
 
-  it('delivers no element that was removed meanwhile, if it was a reserve', async () => {
+  it('delivers no element that was removed before the retry, if it was a reserve', async () => {
     await far.storage.insert(QUEUE, newElements('a', 'b'));
     const { deliveries } = await reserveAgainAfter(() => purge(near.storage, QUEUE));
     assert.deepEqual(deliveries, []);
   });
 
-  it('delivers no element that another consumer reserved meanwhile, if it was a reserve', async () => {
+  it('delivers no element that another consumer reserved before the retry, if it was a reserve', async () => {
     await far.storage.insert(QUEUE, newElements('a', 'b'));
     const { deliveries } = await reserveAgainAfter(async () => {
       const reserved = (await near.storage.scan(QUEUE, { ...PAGE, states: ['reserved'], bodies: true }))

@@ -334,7 +334,7 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     const queue = { ns: 'plain', name: 'suspended' };
     await engine.storage.insert(queue, newElements('a', 'b'));
     const { hash } = new Keys(prefix).queue(queue);
-    // Synchronous, so that no socket of this process is read meanwhile.
+    // Synchronous, so that no socket of this process is read at the same time.
     const stored = (): string => redisCli('-p', String(server.port), 'HGETALL', hash);
     const before = stored();
     server.freeze();

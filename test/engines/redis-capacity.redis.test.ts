@@ -89,7 +89,7 @@ it('The bytes of a queue, estimated from a sample, are within 10 % of what Redis
 });
 
 for (const variant of ['simple', 'list']) {
-  it(`A read of the usage of a namespace is rejected with storage-unavailable if Redis is lost meanwhile, variant ${variant}`, async () => {
+  it(`A read of the usage of a namespace is rejected with storage-unavailable if Redis is lost during it, variant ${variant}`, async () => {
     const proxy = await TcpProxy.start((await standalone()).port);
     const clock = new FakeClock();
     const url = `redis://127.0.0.1:${proxy.port}`;

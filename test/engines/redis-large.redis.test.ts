@@ -69,7 +69,7 @@ describe('Large elements in Redis', () => {
   });
 
   for (const variant of ['simple', 'list']) {
-    it(`${variant}: are returned by all takes of a batch together only as far as one take would get; the others are told to take again`, async () => {
+    it(`${variant}: are returned by all takes of a batch together only as far as one take would get; the others must take again`, async () => {
       const settings = { variant };
       const url = server.url;
       const sharing = redisEngine({

@@ -86,7 +86,7 @@ export const CONSOLE: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a long call restores the cookie of a session that ended meanwhile',
+    name: 'a long call restores the cookie of a session that ended during it',
     suite: 'console sessions',
     edits: edit(
       'http/call.ts',

@@ -21,7 +21,7 @@ export const EVENTS: readonly Mutant[] = [
     edits: edit('events/publisher.ts', 'const WRITES_PER_TURN = 50;', 'const WRITES_PER_TURN = 5_000;'),
   },
   {
-    name: 'a client that reconnects is not notified of things removed meanwhile',
+    name: 'a client that reconnects is not notified of things removed while it was disconnected',
     suite: 'event publisher',
     edits: edit(
       'events/journal.ts',

@@ -197,7 +197,7 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'a repeated release takes a lease that another consumer got meanwhile',
+    name: 'a repeated release takes a lease that another consumer got in between',
     suite: 'operations that are taken over',
     edits: edit(
       'operations/run.ts',

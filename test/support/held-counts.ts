@@ -1,6 +1,6 @@
 import type { Storage } from '../../src/engine/storage.ts';
 
-/** Delays the count that is read to know whether a queue is full, and records calls of the engine meanwhile. */
+/** Delays the count that is read to know whether a queue is full, and records the calls of the engine during it. */
 export interface HeldCounts {
   /** Calls of `insert` and `settle`, in the order in which the engine received them. */
   readonly calls: readonly string[];

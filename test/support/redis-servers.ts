@@ -95,7 +95,7 @@ export async function startCluster(...options: readonly string[]): Promise<Redis
     ),
   );
   const addresses = servers.map(({ port }) => `${HOST}:${port}`);
-  // Not `redisCli`, which is synchronous: this takes seconds, and this process must serve other things meanwhile.
+  // Not `redisCli`, which is synchronous: this takes seconds, and this process must serve other things in that time.
   await run('redis-cli', ['--cluster', 'create', ...addresses, '--cluster-replicas', '1', '--cluster-yes']);
   await Promise.all(servers.map((server) => until(() => isInCluster(server), 'the cluster to be ready')));
   await Promise.all(servers.slice(0, 3).map(streams));

@@ -175,7 +175,7 @@ export abstract class SessionNode<Server extends SessionServer> {
     const stopped = this.server.stop().finally(() => {
       isStopped = true;
     });
-    // Some clients read nothing until they are told to, and so do not notice the end.
+    // Some clients read nothing until they get a command, and so do not notice the end.
     await until(() => {
       this.clock.advance(1);
       return isStopped;

@@ -43,7 +43,7 @@ export function single<Call, Value>(
   };
 }
 
-/** What a batcher must know of a call besides its arguments. */
+/** What a batcher must know of a call in addition to its arguments. */
 interface CallOptions {
   /** Consecutive calls with the same value are executed as one. Default: the call is not joined. */
   readonly join?: string | null;
@@ -95,7 +95,7 @@ interface BatcherContext extends RedisContext {
 const MAX_DELIVERIES = 1_000;
 const MAX_BYTES = 4 * 1024 * 1024;
 const MAX_PAGE_BYTES = 16 * 1024 * 1024;
-/** If a queue has had no changes for this long, the server is told to finish its last pops. */
+/** If a queue has had no changes for this long, a call makes the server finish its last pops. */
 const IDLE_MS = 5_000;
 const SETTLE_AGAIN_MS = 500;
 /** How long a stop waits for servers. */

@@ -62,7 +62,7 @@ interface InsertCall {
   readonly request: string;
 }
 
-/** An element's fields besides its content; each may be empty. */
+/** An element's fields except its content; each may be empty. */
 interface Extras {
   readonly timing: Buffer;
   readonly groups: string;
@@ -142,7 +142,7 @@ export const INSERT: Verb<InsertCall, ElementId[]> = {
   name: 'insert',
   encode(calls) {
     const count = calls.reduce((sum, { contents }) => sum + contents.count, 0);
-    // The columns that are sent besides the contents: those with a value for any element.
+    // The columns that are sent with the contents: those with a value for any element.
     const columns = COLUMNS.filter(({ field }) =>
       calls.some(({ extras }) => extras?.some((each) => each[field].length > 0)),
     );

@@ -1,6 +1,6 @@
 import type { Clock } from '../../util/clock.ts';
 
-/** The wall clock was set if it differs from the monotonic one by more than this; less is noise of the readings. */
+/** The wall clock was set if it differs from the monotonic one by more than this; less is noise. */
 const SET_BACK_MS = 1000;
 /** How fast the lead over the wall clock shrinks, in ms per ms: one hour in a hundred. */
 const SLEW_RATE = 0.01;

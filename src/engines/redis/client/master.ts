@@ -16,7 +16,7 @@ import {
 interface MasterCommand extends Command {
   /** It changes something: if changes wait for replicas, it succeeds only if they have it. */
   readonly writes: boolean;
-  /** The slot is moving to this master, which must be told (`ASKING`) to serve it already. */
+  /** The slot is moving to this master, which serves it already only after `ASKING`. */
   readonly asking?: boolean;
   /** Sent right behind it on the same connection. Their replies are ignored. */
   readonly followers?: readonly Command[];

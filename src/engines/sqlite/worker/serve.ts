@@ -151,7 +151,7 @@ class StoreServer {
 
   /**
    * Reports once that the file can no longer be relied on, then ends the thread without another message. A batch that
-   * is already waiting in the port must not run: its callers are told that it did not.
+   * is already waiting in the port must not run: its callers get an error that says it did not.
    */
   #fail(error: unknown, batches: number): void {
     this.#hasFailed = true;
