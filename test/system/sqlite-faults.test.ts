@@ -304,7 +304,7 @@ describe('A SQLite store with injected faults', () => {
       const engine = await folder.started();
       const calls = [engine.definitions.get('queue', 'k'), engine.storage.counts(QUEUE)];
       for (const call of calls) await assert.rejects(call, { code: 'storage-unavailable' });
-      assert.match((await engine.failed).message, /an answer cannot be read/);
+      assert.match((await engine.failed).message, /a reply cannot be read/);
     });
   });
 
