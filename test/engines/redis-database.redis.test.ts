@@ -24,14 +24,20 @@ describe('A database of Redis that cannot be selected', () => {
 
   it('fails the start if its number is out of range, and database 0 is not changed', async () => {
     const engine = redisEngine({ url: `${server.url}/99`, namespaces: NAMESPACES, clock: null });
-    await assert.rejects(engine.start(), /\/99: database 99 cannot be selected \(.*out of range\); name one/);
+    await assert.rejects(
+      engine.start(),
+      /\/99: database 99 cannot be selected \(.*out of range\); choose one/,
+    );
     assert.equal(cli('DBSIZE'), '0');
   });
 
   it('fails the start with an error about the right if the user may not run SELECT', async () => {
     const url = `redis://worker:pw@127.0.0.1:${server.port}`;
     const engine = redisEngine({ url: `${url}/1`, namespaces: NAMESPACES, clock: null });
-    await assert.rejects(engine.start(), /database 1 cannot be selected \(NOPERM .*let the user run SELECT$/);
+    await assert.rejects(
+      engine.start(),
+      /database 1 cannot be selected \(NOPERM .*permit the user to run SELECT$/,
+    );
     assert.equal(cli('DBSIZE'), '0');
     const withoutOne = redisEngine({ url, namespaces: NAMESPACES, clock: null });
     await withoutOne.start();
