@@ -116,7 +116,7 @@ describe('docs/protocols/stomp.md and the code', () => {
   });
 
   it('name the same headers of SEND that are never stored', () => {
-    const sentence = /8 KiB in all[\s\S]*?are never kept/.exec(PAGE)?.[0] ?? '';
+    const sentence = /8 KiB in all[\s\S]*?are never stored/.exec(PAGE)?.[0] ?? '';
     const never = [...sentence.matchAll(/`([^`]+)`/g)].map(([, name]) => name ?? '');
     assert.deepEqual(
       sorted(
