@@ -32,7 +32,7 @@ describe('Counts of a stream on PostgreSQL', () => {
     await gate.connect();
     // While the gate is closed, statements that count a stream wait when they read the clock.
     await gate.query(`SELECT pg_advisory_lock(${GATE});
-      CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$ BEGIN
+      CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE plpgsql VOLATILE SET lock_timeout = 0 AS $$ BEGIN
         IF current_query() LIKE '%WHERE subscription = -$%' THEN PERFORM pg_advisory_xact_lock_shared(${GATE}); END IF;
         IF current_setting('application_name') LIKE 'quayside main %' THEN PERFORM pg_advisory_xact_lock_shared(${MAIN_GATE}); END IF;
         RETURN floor(extract(epoch FROM clock_timestamp()) * 1000); END $$`);
