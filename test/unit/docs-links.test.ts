@@ -57,6 +57,22 @@ describe('The navigation of the documentation site', () => {
   });
 });
 
+describe('The complaints on the page of the console', () => {
+  it('name tests of the console that exist', () => {
+    const [, section = ''] = prose('docs/console.md').split('## What people complain of elsewhere');
+    const titles = [...section.matchAll(/(?<!\*)\*([^*\n]+)\*(?!\*)/g)].map(([, title = '']) => title);
+    const tests = readdirSync(path.join(ROOT, 'test/console'))
+      .filter((name) => name.endsWith('.ts'))
+      .map((name) => readFileSync(path.join(ROOT, 'test/console', name), 'utf8'))
+      .join('\n');
+    assert.ok(titles.length > 5);
+    assert.deepEqual(
+      titles.filter((title) => !tests.includes(`it('${title}'`)),
+      [],
+    );
+  });
+});
+
 /** A page without its code blocks. */
 function prose(page: string): string {
   return readFileSync(path.join(ROOT, page), 'utf8').replaceAll(/^```.*?^```$/gms, '');
