@@ -120,7 +120,7 @@ describe('npm run audit', () => {
 
   it('reports a registry that does not support audits, and passes', async () => {
     const { code, output } = await auditAgainst((_, response) => response.writeHead(405).end());
-    assert.match(output, /^audit: nothing is known, the registry did not answer: .*405 Method Not Allowed/m);
+    assert.match(output, /^audit: no result, the registry did not respond: .*405 Method Not Allowed/m);
     assert.equal(code, 0);
   });
 });
