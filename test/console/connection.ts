@@ -149,7 +149,7 @@ export function connection(opened: () => OpenedConsole): void {
       route.fulfill({ contentType: 'text/html', body: '<p>Sign in' }),
     );
     await page.reload();
-    await page.getByRole('alert').filter({ hasText: 'no response of the server' }).waitFor();
+    await page.getByRole('alert').filter({ hasText: 'The response is not from the server' }).waitFor();
     await page.unrouteAll();
     await page.getByText('All 1 that match').waitFor();
   });
