@@ -57,7 +57,7 @@ export function queuePages(opened: () => OpenedConsole): void {
     await page.getByLabel('Dead letter of this queue').selectOption('none');
     await opened().request('PUT', '/q/jobs/shared/options', { body: JSON.stringify({ ttl: 60 }) });
     await page.getByRole('button', { name: 'Store the options of shared' }).click();
-    await page.getByRole('alert').filter({ hasText: 'another version' }).waitFor();
+    await page.getByRole('alert').filter({ hasText: 'do not have the version' }).waitFor();
     const response = await opened().request('GET', '/q/jobs/shared/options');
     assert.deepEqual(((await response.json()) as { stored: object }).stored, { ttl: 60 });
   });

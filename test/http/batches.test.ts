@@ -264,7 +264,7 @@ for (const engine of MAIN_ENGINES) {
       for (const other of others) {
         const { code, detail, line } = problem(await client.insertLines('N', queue, other, { headers }), 422);
         assert.deepEqual([code, line], ['idempotency-mismatch', undefined], JSON.stringify(other));
-        assert.match(detail, /^The request's key "k" came before/);
+        assert.match(detail, /^The request's key "k" was used before/);
       }
       const query = { delay: 60 };
       assert.equal((await client.insertLines('N', queue, lines, { headers, query })).status, 422);
@@ -503,7 +503,7 @@ describe('Insert many: request bodies', () => {
       [{ text: 'a', tries: 1_000_001 }, 'invalid-parameter', 'tries', /1000001/],
       [{ text: 'a', groups: 'G1' }, 'invalid-parameter', 'groups', /an array of 1 to 64 names/],
       [{ text: 'a', groups: [] }, 'invalid-parameter', 'groups', /an array of 1 to 64 names/],
-      [{ text: 'a', groups: ['a,b'] }, 'invalid-parameter', 'groups[0]', /not a consumer group/],
+      [{ text: 'a', groups: ['a,b'] }, 'invalid-parameter', 'groups[0]', /not a valid consumer group name/],
       // A lone surrogate has no UTF-8 form: after a restart its elements would belong to another group.
       [{ text: 'a', groups: ['\ud800'] }, 'invalid-parameter', 'groups[0]', /well-formed/],
       [{ text: 'a', groups: [1] }, 'invalid-parameter', 'groups[0]', /a string/],

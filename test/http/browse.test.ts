@@ -390,7 +390,7 @@ describe('Browsing', () => {
     assert.match(throwing.error?.message ?? '', /TypeError/);
     const slow = await find('env => { for (;;); }');
     assert.equal(slow.status, 400);
-    assert.match(jsonOf<{ detail: string }>(slow).detail, /^where: the selector uses more time/);
+    assert.match(jsonOf<{ detail: string }>(slow).detail, /^where: the selector exceeds its time/);
   });
 
   it('shows dead letters only of namespaces in which the user may browse', async () => {
