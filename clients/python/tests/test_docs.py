@@ -57,7 +57,7 @@ class Examples(unittest.TestCase):
             return {one.name: str(one.default) for one in list(inspect.signature(worker).parameters.values())[2:]}
 
         self.assertEqual(table, defaults(Worker))
-        concurrency = re.findall(r"with asyncio, as tasks, and the default is (\d+)", after)[0]
+        concurrency = re.findall(r"with asyncio they are tasks, and the default is (\d+)", after)[0]
         self.assertEqual({**table, "concurrency": concurrency}, defaults(aio.Worker))
 
     def test_the_page_names_what_a_status_and_a_browsed_element_have(self) -> None:
