@@ -124,7 +124,8 @@ describe('A server with tracing', () => {
 
   it('does not retain the headers and the query of a request until its spans are sent', async () => {
     await start({ otlp: `http://127.0.0.1:${await freePort()}` });
-    const count = 300;
+    // A busy machine measures up to 0.7 MB too much, so the padding of a run (3.6 MB) is several times that.
+    const count = 600;
     const bytes = 6_000;
     const run = async (id: string, padding: number): Promise<number> => {
       const more = padding === 0 ? '' : `-${'x'.repeat(padding)}`;
@@ -140,8 +141,8 @@ describe('A server with tracing', () => {
     await run('first', 0);
     const short = await run('short', 0);
     const long = await run('long', bytes);
-    // The padding occurs in both the query and the header. On a busy machine, the measurements differ by up to 0.7 MB.
-    assert.ok(long - short < (count * bytes) / 2, `${short} and ${long} bytes`);
+    // The padding occurs in both the query and the header.
+    assert.ok(long - short < (count * bytes) / 4, `${short} and ${long} bytes`);
   });
 
   it('links a get and a batch take with the inserts of their elements, and exports the engine call of a status', async () => {
