@@ -16,7 +16,11 @@ export const SECTIONS: readonly Section[] = [
     isOpen: true,
     pages: inDocs('get-started/install', 'get-started/first-queue', 'get-started/first-worker'),
   },
-  { title: 'Concepts', isOpen: true, pages: inDocs('concepts', 'comparison', 'glossary') },
+  {
+    title: 'Concepts',
+    isOpen: true,
+    pages: inDocs('concepts', 'comparison', 'comparison-consoles', 'glossary'),
+  },
   {
     title: 'Guides',
     isOpen: true,

@@ -3,8 +3,8 @@ import { it } from 'node:test';
 import type { OpenedConsole } from './opened.ts';
 
 /**
- * Common complaints about the consoles of other queues, as far as no other test covers them; docs/console.md lists
- * them.
+ * Common complaints about the consoles of other queues, as far as no other test covers them;
+ * docs/comparison-consoles.md lists them.
  */
 export function complaints(opened: () => OpenedConsole): void {
   it('shows elements without taking them', async () => {

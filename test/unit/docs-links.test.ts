@@ -57,9 +57,11 @@ describe('The navigation of the documentation site', () => {
   });
 });
 
-describe('The complaints on the page of the console', () => {
+describe('The complaints on the page that compares consoles', () => {
   it('name tests of the console that exist', () => {
-    const [, section = ''] = prose('docs/console.md').split('## What people complain of elsewhere');
+    const [, section = ''] = prose('docs/comparison-consoles.md').split(
+      '## What people complain of elsewhere',
+    );
     const titles = [...section.matchAll(/(?<!\*)\*([^*\n]+)\*(?!\*)/g)].map(([, title = '']) => title);
     const tests = readdirSync(path.join(ROOT, 'test/console'))
       .filter((name) => name.endsWith('.ts'))
