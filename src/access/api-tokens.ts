@@ -3,7 +3,7 @@ import type { Definition, Definitions, JsonValue } from '../engine/definitions.t
 import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
-import { compareTexts } from '../util/compare-texts.ts';
+import { compareStrings } from '../util/compare-strings.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { isRecord } from '../util/is-record.ts';
 import type { FrontEndLog } from '../util/log.ts';
@@ -477,7 +477,7 @@ function isVisible({ stored }: TokenEntry, caller: User): boolean {
 }
 
 function comparePlaces(a: TokenPlace, b: TokenPlace): number {
-  return a.createdAt - b.createdAt || compareTexts(a.id, b.id);
+  return a.createdAt - b.createdAt || compareStrings(a.id, b.id);
 }
 
 function recordOf(id: string, { stored, lastUsedAt }: TokenEntry): TokenRecord {

@@ -1,6 +1,6 @@
 import { QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { isAscii, textOfBytes } from '../util/byte-text.ts';
+import { fromByteString, isAscii } from '../util/byte-string.ts';
 import { CODE } from './core/codes.ts';
 import { ValueChecker } from './core/fields.ts';
 import { ProtocolError } from './core/protocol-error.ts';
@@ -231,7 +231,7 @@ function uuid(bytes: Buffer, from: number, to: number): string {
 /** One character per byte. A string above the limit of all headers is not checked, since it is rejected later. */
 function utf8(bytes: Buffer, from: number, to: number): string {
   const text = latin1(bytes, from, to);
-  if (text.length <= LIMITS.headerBytes && textOfBytes(text) === null)
+  if (text.length <= LIMITS.headerBytes && fromByteString(text) === null)
     throw malformedMessage('a string is not UTF-8');
   return text;
 }

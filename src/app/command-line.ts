@@ -1,5 +1,5 @@
 import { ConfigError, describeOptions } from '../config/load.ts';
-import { maskText } from '../util/mask.ts';
+import { maskUrls } from '../util/mask.ts';
 
 export const EXIT = { done: 0, failed: 1, configuration: 2 } as const;
 
@@ -11,8 +11,8 @@ export function describeExit(thrown: unknown): { readonly text: string; readonly
   const errors: unknown[] = thrown instanceof AggregateError ? thrown.errors : [thrown];
   const texts = errors.flatMap((error) => {
     if (error instanceof ConfigError) return error.message.split('\n');
-    if (error instanceof CommandFailed) return maskText(error.message);
-    return maskText(error instanceof Error ? (error.stack ?? error.message) : String(error));
+    if (error instanceof CommandFailed) return maskUrls(error.message);
+    return maskUrls(error instanceof Error ? (error.stack ?? error.message) : String(error));
   });
   const isConfiguration = errors.every((error) => error instanceof ConfigError);
   return {

@@ -17,7 +17,7 @@ import { type CounterName, type Counters, JointStats, type Stats } from '../engi
 import type { GroupName } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
-import { hasRawUserInfo, maskText, maskUrl } from '../util/mask.ts';
+import { hasRawUserInfo, maskUrl, maskUrls } from '../util/mask.ts';
 import { messageOf } from '../util/message-of.ts';
 import { type Service, withStartError } from '../util/service.ts';
 import { CommandFailed } from './command-line.ts';
@@ -243,7 +243,7 @@ function missingDriver(error: unknown): Error | null {
 
 /** Splits an engine's error message into the problem and, after the last semicolon, the hint. */
 export function problemOf(error: unknown): { readonly problem: string; readonly hint: string | undefined } {
-  const message = maskText(messageOf(error)).replace(/\.$/, '');
+  const message = maskUrls(messageOf(error)).replace(/\.$/, '');
   const [, problem = message, hint] = /^(.*); ([^;]+)$/s.exec(message) ?? [];
   return { problem, hint };
 }

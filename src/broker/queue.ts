@@ -32,7 +32,7 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { keyOfUser } from '../model/fingerprint.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { QueueKey } from '../model/names.ts';
-import { compareTexts } from '../util/compare-texts.ts';
+import { compareStrings } from '../util/compare-strings.ts';
 import { quote } from '../util/quote.ts';
 import {
   historyLengthMs,
@@ -707,7 +707,7 @@ export class Queue {
   /** The blocked calls of all nodes, in order of arrival. */
   async allConsumers(): Promise<PendingConsumer[]> {
     const all = await this.namespace.consumersOfAllNodes(this.key);
-    return [...all].sort((a, b) => compareTexts(a.since, b.since));
+    return [...all].sort((a, b) => compareStrings(a.since, b.since));
   }
 
   /**

@@ -2,7 +2,7 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { Delivery, ElementContent, NewElement } from '../model/element.ts';
 import { COPY_COUNT, EXCHANGE_ERROR, EXCHANGE_NAME, HOP_COUNT } from '../model/service-headers.ts';
 import type { SelectorVerdict } from '../sandbox/sandbox.ts';
-import { bytesOfText } from '../util/byte-text.ts';
+import { toByteString } from '../util/byte-string.ts';
 
 // How an exchange changes the elements that it forwards; used by its loops and by dry runs.
 
@@ -111,7 +111,7 @@ export function unroutable(
   const headers = isBack
     ? withHeader(given, HOP_COUNT, String(historyOf({ headers: given }).hops + 1))
     : given;
-  const named = withHeader(headers, EXCHANGE_NAME, bytesOfText(exchange));
+  const named = withHeader(headers, EXCHANGE_NAME, toByteString(exchange));
   return {
     body,
     contentType,

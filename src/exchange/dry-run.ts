@@ -7,7 +7,7 @@ import { bytesMember, memberPath, membersOf, wholeMember, wrongMember } from '..
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { DestinationLogLine, SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { fromByteString } from '../util/byte-string.ts';
 import type { Clock } from '../util/clock.ts';
 import {
   copiesBack,
@@ -145,7 +145,7 @@ function verdictRecord(
   const hdrs: Record<string, string> = Object.create(null) as Record<string, string>;
   for (let i = 0; i < headers.length; i += 2) {
     const value = headers[i + 1] ?? '';
-    hdrs[headers[i] ?? ''] = textOfBytes(value) ?? value;
+    hdrs[headers[i] ?? ''] = fromByteString(value) ?? value;
   }
   const shown = body.subarray(0, shownBytes);
   const text = decode(shown, shown.length < body.length);

@@ -7,7 +7,7 @@ import { ORIGIN_ID } from '../model/service-headers.ts';
 import type { SearchPage } from '../operations/search.ts';
 import type { ScannedDelivery } from '../operations/transfer.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { fromByteString } from '../util/byte-string.ts';
 import { headerLines } from './route.ts';
 
 // Formats elements for responses: as headers and a body, as lines of JSON, and as parts of `multipart/mixed`.
@@ -160,7 +160,7 @@ function jsonOfHeaders(headers: ElementHeaders): string {
 
 /** A stored value as JSON: a string, or null. */
 function jsonOfBytes(value: string | null): string {
-  return value === null ? 'null' : JSON.stringify(textOfBytes(value) ?? value);
+  return value === null ? 'null' : JSON.stringify(fromByteString(value) ?? value);
 }
 
 const LINE_ENDS = /[\r\n]+/g;

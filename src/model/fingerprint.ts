@@ -1,5 +1,5 @@
 import { createHash, type Hash } from 'node:crypto';
-import { compareTexts } from '../util/compare-texts.ts';
+import { compareStrings } from '../util/compare-strings.ts';
 import type { NewElement } from './element.ts';
 
 /** Headers of tracing, which are ignored: a repeat of the same insert belongs to another span. */
@@ -77,7 +77,7 @@ function hashedFields(element: GivenContent, ttlMs: number | null): unknown[] {
     const [name = '', value = ''] = [headers[i], headers[i + 1]];
     if (!TRACING_HEADERS.has(name)) pairs.push([name, value]);
   }
-  pairs.sort(([a], [b]) => compareTexts(a, b));
+  pairs.sort(([a], [b]) => compareStrings(a, b));
   return [contentType, contentEncoding, matureAt, delayMs, tries, [...new Set(groups)].sort(), pairs, ttlMs];
 }
 

@@ -1,4 +1,4 @@
-import { bytesOfText } from '../util/byte-text.ts';
+import { toByteString } from '../util/byte-string.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
@@ -56,7 +56,7 @@ export function atMember<T>(path: string, read: () => T, prefix = `${path}:`): T
  */
 export function bytesMember(path: string, text: string): string {
   if (!text.isWellFormed()) throw wrongMember(path, text, 'well-formed Unicode');
-  return bytesOfText(text);
+  return toByteString(text);
 }
 
 /** Checks a name as `checkName` does. @throws QuaysideError `invalid-parameter`, `invalid-name`, with the path */

@@ -1,4 +1,4 @@
-import { bytesOfText } from '../util/byte-text.ts';
+import { toByteString } from '../util/byte-string.ts';
 import type { ElementHeaders, ElementId } from './element.ts';
 
 // Headers that exchanges add to the elements they forward.
@@ -97,5 +97,5 @@ const SPACES_AT_ENDS = /^ +| +$/g;
  * often end with a newline, and headers are checked again when the element is inserted into another queue.
  */
 function headerValue(text: string): string {
-  return bytesOfText(text.replace(CONTROLS, ' ').replace(SPACES_AT_ENDS, ''));
+  return toByteString(text.replace(CONTROLS, ' ').replace(SPACES_AT_ENDS, ''));
 }

@@ -15,7 +15,7 @@ import { QuaysideError } from '../model/errors.ts';
 import { checkHeaders, headerOf } from '../model/headers.ts';
 import { checkName } from '../model/names.ts';
 import { FROM_QUEUE, MOVE_HEADERS, MOVED_FROM, SERVICE_HEADERS } from '../model/service-headers.ts';
-import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
+import { fromByteString, toByteString } from '../util/byte-string.ts';
 import { quote } from '../util/quote.ts';
 import type { ElementChange, OperationQueues, OperationRequest } from './request.ts';
 
@@ -194,7 +194,7 @@ export class ElementChanger {
   }
 
   #transitChanges(): Pick<MoveAction, 'tries' | 'headers'> {
-    return { tries: null, headers: [MOVED_FROM, bytesOfText(this.#options.queues.source.key.name)] };
+    return { tries: null, headers: [MOVED_FROM, toByteString(this.#options.queues.source.key.name)] };
   }
 
   #groupsIn(to: Queue): readonly GroupName[] {
@@ -213,7 +213,7 @@ export class ElementChanger {
     let found = this.#returns.get(from);
     if (found === undefined) {
       try {
-        found = namespace.queue(checkName(FROM_QUEUE, textOfBytes(from) ?? ''));
+        found = namespace.queue(checkName(FROM_QUEUE, fromByteString(from) ?? ''));
       } catch (error) {
         if (!(error instanceof QuaysideError)) throw error;
         found = error.message;

@@ -17,7 +17,7 @@ import {
 } from '../model/members.ts';
 import { checkGroup } from '../model/names.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
-import { bytesOfText } from '../util/byte-text.ts';
+import { toByteString } from '../util/byte-string.ts';
 import { quote } from '../util/quote.ts';
 
 /** What a bulk operation does to each element that matches; `migrate` moves a whole namespace to another engine. */
@@ -238,13 +238,13 @@ function parseSet(value: unknown): ElementChange {
     seen.add(name);
     if (text !== null && typeof text !== 'string')
       throw wrongMember(path, text, 'a string, or null to remove the header');
-    if (text === null) removed.push(bytesOfText(name));
+    if (text === null) removed.push(toByteString(name));
     else if (SERVICE_HEADERS.has(name)) {
       throw invalidParameter(
         path,
         `${path} is a header that the service writes. It can only be removed, with null.`,
       );
-    } else written.push(bytesOfText(name), bytesMember(path, text));
+    } else written.push(toByteString(name), bytesMember(path, text));
   }
   checkHeaders(written);
   checkHeaders(removed.flatMap((name) => [name, '']));

@@ -5,7 +5,7 @@ import type { ScannedDelivery } from '../engine/storage.ts';
 import { type DeliveryState, WAITING_STATES } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { Backoff } from '../util/backoff.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { fromByteString } from '../util/byte-string.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Pause } from '../util/pause.ts';
@@ -529,7 +529,7 @@ function sampleOf({
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const [name = '', value = ''] = headers.slice(at, at + 2);
     bytesLeft -= name.length + value.length;
-    if (bytesLeft >= 0) shown.push([name, textOfBytes(value) ?? value]);
+    if (bytesLeft >= 0) shown.push([name, fromByteString(value) ?? value]);
   }
   return {
     id,

@@ -16,7 +16,7 @@ import { DEAD_LETTER_AT, DEAD_LETTER_REASON, FROM_QUEUE } from '../model/service
 import { createCheckLimit } from '../sandbox/limits.ts';
 import type { Payer } from '../sandbox/request-queue.ts';
 import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { fromByteString } from '../util/byte-string.ts';
 import type { Clock } from '../util/clock.ts';
 import type { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
@@ -574,5 +574,5 @@ function mostFrequent(counts: ReadonlyMap<string | null, number>): DeadLetterGro
 /** A header as text; null if there is none. */
 function headerText(headers: ElementHeaders, name: string): string | null {
   const value = headerOf(headers, name);
-  return value === null ? null : (textOfBytes(value) ?? value);
+  return value === null ? null : (fromByteString(value) ?? value);
 }

@@ -1,6 +1,6 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import type { DeliveryState, ElementId } from '../model/element.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { fromByteString } from '../util/byte-string.ts';
 import type { Action, OperationRequest } from './request.ts';
 
 // An operation is stored as two definitions. `operation` holds the request and its end, and all nodes follow it.
@@ -230,7 +230,7 @@ function pairs(flat: readonly (string | null)[]): Record<string, string | null> 
   const shown: [string, string | null][] = [];
   for (let at = 0; at + 1 < flat.length; at += 2) {
     const value = flat[at + 1] ?? null;
-    shown.push([flat[at] ?? '', value === null ? null : (textOfBytes(value) ?? value)]);
+    shown.push([flat[at] ?? '', value === null ? null : (fromByteString(value) ?? value)]);
   }
   return Object.fromEntries(shown);
 }

@@ -1,6 +1,6 @@
 import type { Delivery, ElementHeaders } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { fromByteString } from '../util/byte-string.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { Dispatcher } from './dispatcher.ts';
@@ -395,7 +395,7 @@ function packElement(element: SelectorInput, onNotUtf8: (name: string, value: st
   let pairs = '';
   for (let at = 0; at + 1 < headers.length; at += 2) {
     const [name = '', value = ''] = [headers[at], headers[at + 1]];
-    const text = textOfBytes(value);
+    const text = fromByteString(value);
     if (text === null) onNotUtf8(name, value);
     pairs += `${at === 0 ? '' : ','}${JSON.stringify(name)}:${JSON.stringify(text ?? value)}`;
   }

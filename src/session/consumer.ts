@@ -3,7 +3,7 @@ import type { SessionConsumerInfo } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
-import { bytesOfText } from '../util/byte-text.ts';
+import { toByteString } from '../util/byte-string.ts';
 import type { ClientSession } from './client-session.ts';
 
 /** What a consumer reads, validated. */
@@ -48,7 +48,7 @@ export abstract class SessionConsumer<Session extends ClientSession = ClientSess
     this.session = session;
     this.namespace = namespace;
     this.queue = queue;
-    this.publicGroup = namespace.isStream ? bytesOfText(this.group) : null;
+    this.publicGroup = namespace.isStream ? toByteString(this.group) : null;
     session.counts.subscriptions += 1;
     session.consumers.add(this);
   }

@@ -1,7 +1,7 @@
 import { type PeerCertificate, TLSSocket } from 'node:tls';
 import type { Authenticator, User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { fromByteString } from '../util/byte-string.ts';
 import { quote } from '../util/quote.ts';
 
 /** User name and password, with one character per byte. */
@@ -24,7 +24,12 @@ export async function authenticate(
   message: string,
 ): Promise<User> {
   // Basic credentials end the name at the first colon; no user's name has one.
-  if (login === '' || login.includes(':') || textOfBytes(login) === null || textOfBytes(passcode) === null) {
+  if (
+    login === '' ||
+    login.includes(':') ||
+    fromByteString(login) === null ||
+    fromByteString(passcode) === null
+  ) {
     throw new QuaysideError('unauthorized', message);
   }
   const basic = `Basic ${Buffer.from(`${login}:${passcode}`, 'latin1').toString('base64')}`;

@@ -2,7 +2,7 @@ import type { GroupName } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups } from '../model/names.ts';
-import { bytesOfText, textOfBytes } from '../util/byte-text.ts';
+import { fromByteString, toByteString } from '../util/byte-string.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 
@@ -61,7 +61,7 @@ export function parseGroups(name: string, value: string | null): readonly GroupN
 
 /** Decodes a header value. @throws QuaysideError `invalid-parameter` if it is not UTF-8 */
 export function decodeText(name: string, value: string): string {
-  const text = textOfBytes(value);
+  const text = fromByteString(value);
   if (text !== null) return text;
   throw invalidParameter(name, `Invalid ${name} ${quoteBytes(value)}. Allowed: text in UTF-8.`);
 }
@@ -71,5 +71,5 @@ export function decodeText(name: string, value: string): string {
  * HTTP and are not UTF-8 are treated as ISO 8859-1.
  */
 export function encodeValue(bytes: string): string {
-  return textOfBytes(bytes) === null ? bytesOfText(bytes) : bytes;
+  return fromByteString(bytes) === null ? toByteString(bytes) : bytes;
 }

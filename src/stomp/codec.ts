@@ -5,7 +5,7 @@ import { ownBytes } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 
 /**
- * One frame. Header names and values have one character per byte (see `util/byte-text.ts`) and no escapes. They are
+ * One frame. Header names and values have one character per byte (see `util/byte-string.ts`) and no escapes. They are
  * flat pairs in the order of the frame: name, value, name, value, …
  */
 export interface StompFrame {

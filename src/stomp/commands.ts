@@ -8,7 +8,7 @@ import { LIMITS } from '../model/limits.ts';
 import type { Destination } from '../session/client-session.ts';
 import type { Outstanding } from '../session/push-consumer.ts';
 import { decodeText, parseGroups, parseInteger, parseMilliseconds, parseMoment } from '../session/values.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { fromByteString } from '../util/byte-string.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { headerOf, type StompFrame, VERSIONS, type Version } from './codec.ts';
@@ -221,7 +221,7 @@ function candidateSubscriptions(
  * A given group must be that of the subscription (spec 4.3), trimmed as in SUBSCRIBE; null matches any subscription.
  */
 function matchesGroup(group: string | null, subscription: StompSubscription): boolean {
-  return group === null || textOfBytes(group)?.trim() === subscription.group;
+  return group === null || fromByteString(group)?.trim() === subscription.group;
 }
 
 /** @param nextAt a moment of the engine's clock; null: `x-delta-t`, or the default delay, applies */

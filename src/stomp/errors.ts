@@ -1,5 +1,5 @@
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
-import { bytesOfText } from '../util/byte-text.ts';
+import { toByteString } from '../util/byte-string.ts';
 import { frameText, type HeadRules } from './codec.ts';
 
 /** An error in STOMP. Every ERROR closes the connection. */
@@ -88,14 +88,14 @@ export interface ErrorSubject {
 export function errorFrame(rules: HeadRules, error: QuaysideError, subject: ErrorSubject): string {
   const { code, details } = error;
   const { receipt = null, subscription = null, versions } = subject;
-  const body = bytesOfText(error.message);
+  const body = toByteString(error.message);
   const canRetry = STOMP_ERRORS[code].retry && !(error instanceof SessionLimitError);
   const headers = ['message', code, 'x-ks-retry', String(canRetry)];
   if (details.retryAfterMs !== undefined) {
     headers.push('x-ks-retry-after', String(Math.ceil(details.retryAfterMs)));
   }
   if (details.parameter !== undefined)
-    headers.push('x-ks-parameter', bytesOfText(details.parameter.replace(CONTROL, ' ')));
+    headers.push('x-ks-parameter', toByteString(details.parameter.replace(CONTROL, ' ')));
   if (receipt !== null) headers.push('receipt-id', receipt);
   if (subscription !== null) headers.push('subscription', subscription);
   if (versions !== undefined) headers.push('version', versions.join(','));

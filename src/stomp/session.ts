@@ -11,7 +11,7 @@ import {
   type WriteObserver,
   type WriterOptions,
 } from '../session/socket-writer.ts';
-import { textOfBytes } from '../util/byte-text.ts';
+import { fromByteString } from '../util/byte-string.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { JOINED_BYTES } from '../util/sockets.ts';
 import {
@@ -297,7 +297,7 @@ function parseDestination(bytes: string): { ns: string; name: string } {
 }
 
 function decodePart(part: string): string {
-  const text = textOfBytes(part);
+  const text = fromByteString(part);
   try {
     if (text !== null) return decodeURIComponent(text);
   } catch {

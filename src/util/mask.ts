@@ -52,7 +52,7 @@ export function hasRawUserInfo(url: string): boolean {
  * Masks every URL in a string, such as an error message. Takes time linear in the length, because clients send strings
  * that are logged.
  */
-export function maskText(text: string): string {
+export function maskUrls(text: string): string {
   return text.includes(URL_MARK) ? text.replace(/\S+/g, maskRun) : text;
 }
 
@@ -79,7 +79,7 @@ function maskRun(text: string): string {
 
 /** Copies plain data, masking the values of secret names and all URLs. Functions are left out. */
 export function maskDeep(value: unknown, depth = 0): unknown {
-  if (typeof value === 'string') return maskText(value);
+  if (typeof value === 'string') return maskUrls(value);
   // A `toJSON` would restore what is masked here.
   if (typeof value === 'function') return undefined;
   if (typeof value !== 'object' || value === null) return value;
@@ -87,7 +87,7 @@ export function maskDeep(value: unknown, depth = 0): unknown {
   if (Array.isArray(value)) return value.map((item) => maskDeep(item, depth + 1));
   return Object.fromEntries(
     Object.entries(value).map(([name, inner]) => [
-      maskText(name),
+      maskUrls(name),
       isSecretName(name) && inner !== null ? MASK : maskDeep(inner, depth + 1),
     ]),
   );

@@ -1,4 +1,4 @@
-import { textOfBytes } from './byte-text.ts';
+import { fromByteString } from './byte-string.ts';
 
 /** Characters of a value that an error message quotes, at most. */
 const MAX_QUOTED = 64;
@@ -31,7 +31,7 @@ export function quote(value: unknown): string {
 export function quoteBytes(bytes: string): string {
   // The cut may split the last character.
   const start = bytes.length <= MAX_BYTES ? bytes : bytes.slice(0, MAX_BYTES).replace(CUT, '');
-  return quote(textOfBytes(start) ?? bytes);
+  return quote(fromByteString(start) ?? bytes);
 }
 
 function escaped(character: string): string {

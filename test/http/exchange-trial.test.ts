@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { bytesOfText } from '../../src/util/byte-text.ts';
+import { toByteString } from '../../src/util/byte-string.ts';
 import { plain } from '../support/broker.ts';
 import { headerOf, jsonOf } from '../support/http-client.ts';
 import { codeOf, TestExchange } from './exchange-fixture.ts';
@@ -94,11 +94,11 @@ describe('POST /x/:id/test', () => {
     assert.equal(shown?.accepted, true);
     assert.deepEqual(shown.hdrs, { ...hdrs, price: '5 \u20ac', 'x-hop-count': '4' });
     await x.client.insert('N', x.src, '', {
-      headers: { 'x-ks-hdr-city': bytesOfText(hdrs.city), 'x-ks-hdr-x-hop-count': '3' },
+      headers: { 'x-ks-hdr-city': toByteString(hdrs.city), 'x-ks-hdr-x-hop-count': '3' },
     });
     const stored = await x.client.get('M', x.dst);
     for (const [name, value] of Object.entries(shown.hdrs)) {
-      assert.equal(headerOf(stored, `x-ks-hdr-${name}`), bytesOfText(value));
+      assert.equal(headerOf(stored, `x-ks-hdr-${name}`), toByteString(value));
     }
   });
 

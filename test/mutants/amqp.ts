@@ -154,7 +154,11 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'the full reason of a rejected outcome is retained until the engine has stored it',
     suite: 'AMQP settling',
-    edits: edit('core/connection.ts', "cutText(parts.join(': '), LIMITS.reasonBytes)", "parts.join(': ')"),
+    edits: edit(
+      'core/connection.ts',
+      "truncateUtf8(parts.join(': '), LIMITS.reasonBytes)",
+      "parts.join(': ')",
+    ),
   },
   {
     name: 'a popped element that the client never saw is lost',

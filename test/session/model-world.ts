@@ -4,7 +4,7 @@ import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import type { NewElement } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import type { SessionServer } from '../../src/session/server.ts';
-import { bytesOfText } from '../../src/util/byte-text.ts';
+import { toByteString } from '../../src/util/byte-string.ts';
 import { Model, type ModelDelivery, type ModelRef } from '../contract/model.ts';
 import { plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
@@ -118,7 +118,7 @@ export abstract class SessionWorld<Node extends SessionNode<SessionServer>> {
     const element = newElement({
       body: Buffer.from(body),
       contentType,
-      headers: Object.entries(headers).flatMap(([name, value]) => [name, bytesOfText(value)]),
+      headers: Object.entries(headers).flatMap(([name, value]) => [name, toByteString(value)]),
       tries,
       delayMs,
       groups: queue.ns === 'stream' ? groups : [''],

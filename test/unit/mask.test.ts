@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { hasRawUserInfo, MASK, maskDeep, maskText, maskUrl } from '../../src/util/mask.ts';
+import { hasRawUserInfo, MASK, maskDeep, maskUrl, maskUrls } from '../../src/util/mask.ts';
 
 describe('maskUrl', () => {
   const cases: [given: string, shown: string][] = [
@@ -54,20 +54,20 @@ describe('maskUrl', () => {
   });
 });
 
-describe('maskText', () => {
+describe('maskUrls', () => {
   it('masks each URL in a sentence and leaves the rest', () => {
     assert.equal(
-      maskText('connect to redis://:p@h failed (postgres://u:p@h/db too)'),
+      maskUrls('connect to redis://:p@h failed (postgres://u:p@h/db too)'),
       'connect to redis://***@h failed (postgres://***@h/db too)',
     );
-    assert.equal(maskText('no URL: a@b'), 'no URL: a@b');
+    assert.equal(maskUrls('no URL: a@b'), 'no URL: a@b');
   });
 
   it('masks a password with unescaped quotes, angle brackets or backticks, whether or not the URL is quoted', () => {
     for (const mark of [`'`, '"', '<', '>', '`', `"'`, `',u='`]) {
       const url = `redis://:o${mark}brien@db:6379`;
-      assert.equal(maskText(`cannot reach ${url} now`), 'cannot reach redis://***@db:6379 now');
-      assert.equal(maskText(`cannot reach "${url}"`), 'cannot reach "redis://***@db:6379"');
+      assert.equal(maskUrls(`cannot reach ${url} now`), 'cannot reach redis://***@db:6379 now');
+      assert.equal(maskUrls(`cannot reach "${url}"`), 'cannot reach "redis://***@db:6379"');
     }
   });
 
@@ -78,7 +78,7 @@ describe('maskText', () => {
     const around = fc.string({ maxLength: 6, unit: fc.constantFrom(...`'"<>\` ({,x:/@`) });
     fc.assert(
       fc.property(around, password, around, (before, secret, after) => {
-        const shown = maskText(`${before}redis://u:${secret}@h1,h2/0${after}`);
+        const shown = maskUrls(`${before}redis://u:${secret}@h1,h2/0${after}`);
         assert.ok(!shown.includes('CANARY'), shown);
       }),
     );
@@ -91,9 +91,9 @@ describe('maskText', () => {
       '<redis://h:6379/0>;b="x",<redis://h2:6379/0>',
       `a@b,'redis://h:6379/0'`,
     ]) {
-      assert.equal(maskText(text), text);
+      assert.equal(maskUrls(text), text);
     }
-    assert.equal(maskText(`{"url":"redis://h/0","mail":"a@b"} x`), `{"url":"redis://***"} x`);
+    assert.equal(maskUrls(`{"url":"redis://h/0","mail":"a@b"} x`), `{"url":"redis://***"} x`);
   });
 
   it('takes time linear in the length of the text', { timeout: 60_000 }, () => {
@@ -109,7 +109,7 @@ describe('maskText', () => {
       `a://h${'?a='.repeat(size / 3)}`,
       `://${' ://'.repeat(size / 4)}`,
     ]) {
-      assert.ok(maskText(`x://h ${hostile}`).startsWith('x://h '));
+      assert.ok(maskUrls(`x://h ${hostile}`).startsWith('x://h '));
       hasRawUserInfo(hostile);
     }
   });

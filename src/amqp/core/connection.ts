@@ -1,8 +1,8 @@
 import { LIMITS } from '../../model/limits.ts';
 import type { WriteObserver } from '../../session/socket-writer.ts';
-import { cutText } from '../../util/cut-text.ts';
 import { ownBytes } from '../../util/own-bytes.ts';
 import { quote } from '../../util/quote.ts';
+import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { CODE, DESCRIBED, descriptorNumber, PERFORMATIVE } from './codes.ts';
 import { ABSENT, FieldReader } from './fields.ts';
@@ -673,7 +673,7 @@ export class ConnectionEndpoint {
     if (condition === null) throw invalidField('An error has no condition.');
     const parts = [condition, reader.string('description')].filter((part) => part !== null && part !== '');
     // Cut once for all deliveries of the disposition: the text may have 128 KiB, and there may be 2,048 deliveries.
-    this.#state.reason = parts.length === 0 ? null : cutText(parts.join(': '), LIMITS.reasonBytes);
+    this.#state.reason = parts.length === 0 ? null : truncateUtf8(parts.join(': '), LIMITS.reasonBytes);
     reader.oneOf('info', CODE.map8, CODE.map32);
   }
 

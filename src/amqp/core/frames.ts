@@ -1,4 +1,4 @@
-import { cutText } from '../../util/cut-text.ts';
+import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 import { CODE, DESCRIBED, PERFORMATIVE } from './codes.ts';
 import type { AmqpError } from './protocol-error.ts';
 import { Writer } from './writer.ts';
@@ -45,7 +45,7 @@ export function frameWithError(
   const excess = write({ condition, description }).length - maxBytes;
   return write({
     condition,
-    description: cutText(description, Buffer.byteLength(description) - Math.max(0, excess)),
+    description: truncateUtf8(description, Buffer.byteLength(description) - Math.max(0, excess)),
   });
 }
 

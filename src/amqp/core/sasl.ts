@@ -2,7 +2,7 @@ import type { Authenticator, User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { ClientCertificate } from '../../session/login.ts';
 import { authenticate, type Credentials, loginCertified } from '../../session/login.ts';
-import { bytesOfText } from '../../util/byte-text.ts';
+import { toByteString } from '../../util/byte-string.ts';
 import { quote, quoteBytes } from '../../util/quote.ts';
 import { AMQP_ERRORS } from '../errors.ts';
 import { AMQP_LIMITS } from '../limits.ts';
@@ -173,7 +173,7 @@ export class SaslLogin {
 /** Rejects the certificate if the client wants to act as a user other than the one whom it names. */
 function checkActingAs(certificate: ClientCertificate, authorizedAs: string): ClientCertificate {
   const { name } = certificate;
-  if (name === null || authorizedAs === '' || authorizedAs === bytesOfText(name)) return certificate;
+  if (name === null || authorizedAs === '' || authorizedAs === toByteString(name)) return certificate;
   const error = `the client's certificate names ${quote(name)}, who may not act as ${quoteBytes(authorizedAs)}`;
   return { name: null, error, isSent: true };
 }

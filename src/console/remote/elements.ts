@@ -1,5 +1,5 @@
 import { get, path, read, urlOf } from '../api.ts';
-import { bytesOfText, textOfBytes } from './header-text.ts';
+import { fromByteString, toByteString } from './header-text.ts';
 import type { QueueNamed } from './live.ts';
 
 export type ElementState = 'ready' | 'scheduled' | 'reserved';
@@ -83,7 +83,7 @@ if (typeof b === "string") return has(b, q);
 if (!(b instanceof Uint8Array)) { const t = JSON.stringify(b); return ${inJson}.some((q) => has(t, q)) }
 let t = "";
 for (let i = 0; i < Math.min(b.length, ${SEARCHED_BYTES}); i += 4096) t += String.fromCharCode(...b.subarray(i, i + 4096));
-return has(t, ${JSON.stringify(bytesOfText(text).toLowerCase())}) }`;
+return has(t, ${JSON.stringify(toByteString(text).toLowerCase())}) }`;
 }
 
 export function listElements(
@@ -161,7 +161,7 @@ export function readElement(
       contentType: headers.get('content-type'),
       headers: [...headers]
         .filter(([name]) => name.startsWith(HEADER_PREFIX))
-        .map(([name, value]) => [name.slice(HEADER_PREFIX.length), textOfBytes(value)] as const),
+        .map(([name, value]) => [name.slice(HEADER_PREFIX.length), fromByteString(value)] as const),
       isUnreadable: false,
       ...body,
     };

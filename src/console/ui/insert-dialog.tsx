@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals';
 import { useRef } from 'preact/hooks';
 import { ApiError, call, path } from '../api.ts';
 import { named } from '../format.ts';
-import { bytesOfText } from '../remote/header-text.ts';
+import { toByteString } from '../remote/header-text.ts';
 import type { QueueNamed } from '../remote/live.ts';
 import { Dialog } from './dialog.tsx';
 import { Failure } from './states.tsx';
@@ -146,7 +146,7 @@ function readHeaders(text: string): Record<string, string> {
         `The name in header line "${shown}" has a character that is not allowed. Allowed: letters, digits and !#$%&'*+.^_\`|~-`,
       );
     if (headers.has(name)) throw new Error(`Header line "${shown}" repeats a name. Write each name once.`);
-    headers.set(name, bytesOfText(line.slice(colon + 1).trim()));
+    headers.set(name, toByteString(line.slice(colon + 1).trim()));
   }
   return Object.fromEntries(headers);
 }

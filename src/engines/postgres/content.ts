@@ -3,9 +3,9 @@ import type { ElementContent, ElementHeaders } from '../../model/element.ts';
 import { withChanges } from '../../model/headers.ts';
 import { type LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import { deadLetterHeaders } from '../../model/service-headers.ts';
-import { bytesOfText } from '../../util/byte-text.ts';
-import { cutText } from '../../util/cut-text.ts';
+import { toByteString } from '../../util/byte-string.ts';
 import { ownUtf8 } from '../../util/own-bytes.ts';
+import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 
 /**
  * The column `head`: an element without its body. Lines of JSON, which escapes characters that PostgreSQL's text type
@@ -65,7 +65,7 @@ function decodeFirstLine(json: string): DecodedHead {
 function applyLine(headers: ElementHeaders, line: Line, ids: Ids): ElementHeaders {
   if (line[0] === 'd') {
     const [, queue, at, tries, seq, reason] = line;
-    return deadLetterHeaders(headers, { from: bytesOfText(queue), at, tries, id: ids.format(seq), reason });
+    return deadLetterHeaders(headers, { from: toByteString(queue), at, tries, id: ids.format(seq), reason });
   }
   const [, ...changes] = line;
   return withChanges(headers, changes);
@@ -78,7 +78,7 @@ export function decodeBody(hex: string): Buffer {
 
 /** Encodes a reason for storage: JSON, so that it may contain any character, like headers. */
 export function encodeReason(reason: string | null | undefined): Buffer | null {
-  return reason == null ? null : Buffer.from(JSON.stringify(cutText(reason, MAX_REASON_BYTES)));
+  return reason == null ? null : Buffer.from(JSON.stringify(truncateUtf8(reason, MAX_REASON_BYTES)));
 }
 
 function getOrCreate<T>(cache: Map<string, T>, key: string, create: () => T): T {

@@ -1,6 +1,6 @@
 import { randomInt } from 'node:crypto';
 import { WrongStore } from '../../engine/engine.ts';
-import { cutText } from '../../util/cut-text.ts';
+import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 import { type Connection, Refused } from './connection.ts';
 import type { Settings } from './settings.ts';
 import { flag, type Statement } from './statement.ts';
@@ -203,7 +203,7 @@ export async function prepareSchema(connection: Connection, { schema }: Settings
     const [version, tag] = row;
     if (version !== VERSION || tag == null) {
       const found =
-        version == null ? 'tables without a version' : `tables of version "${cutText(version, 64)}"`;
+        version == null ? 'tables without a version' : `tables of version "${truncateUtf8(version, 64)}"`;
       throw new WrongStore(
         `schema "${schema}" has ${found}; this Quayside needs version "${VERSION}". Start the Quayside that wrote them, or name another schema`,
       );

@@ -4,7 +4,7 @@ import type { QueueOptions } from '../../engine/storage.ts';
 import type { GroupName } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { bytesOfText } from '../../util/byte-text.ts';
+import { toByteString } from '../../util/byte-string.ts';
 import { queueText } from './keys.ts';
 
 /** Encodes the policies of the namespaces for the library: see `library/session.lua`. */
@@ -42,7 +42,7 @@ export class Policies {
     const { deadLetter, retryDelay } = this.#namespaces.defaultsOf(queue);
     return JSON.stringify({
       ...this.#options(queue, { deadLetter, retentionMs: this.retentionMs(queue), retryDelay }),
-      from: bytesOfText(queue.name),
+      from: toByteString(queue.name),
       groups: this.deadLetterGroups(queue).join(','),
     });
   }

@@ -31,7 +31,7 @@ import { QuaysideError } from '../../model/errors.ts';
 import { LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { OWNER_BYTES, ownerNumber, readHolder } from '../../model/owner.ts';
-import { cutText } from '../../util/cut-text.ts';
+import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 import { single, type Undecodable, UndecodableElements, type Verb } from './batcher.ts';
 import type { Arg, EncodedArgs } from './client/connection.ts';
 import {
@@ -360,7 +360,7 @@ function writeDetails({ action }: SettleItem, { windowMs, retentionMs }: SettleC
       details.push(queueText(queue), retentionMs(queue), timing, encodeContent(element), groups, dedupKey);
     }
   } else if (action.kind === 'release' || action.kind === 'dead-letter') {
-    if (action.reason != null) details.push(cutText(action.reason, MAX_REASON_BYTES));
+    if (action.reason != null) details.push(truncateUtf8(action.reason, MAX_REASON_BYTES));
   } else if (action.kind === 'move') {
     const { to, groups, tries, headers } = action;
     details.push(queueText(to), retentionMs(to), groupsText(groups), tries ?? '', JSON.stringify(headers));

@@ -32,7 +32,7 @@ import {
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber, readHolder } from '../../model/owner.ts';
-import { cutText } from '../../util/cut-text.ts';
+import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 import type { WorkerClient } from './client.ts';
 import {
   type BodyWriter,
@@ -364,7 +364,7 @@ function joinGroups(groups: readonly GroupName[]): string {
 }
 
 function cutReason(reason: string | null | undefined): string | null {
-  return reason == null ? null : cutText(reason, MAX_REASON_BYTES);
+  return reason == null ? null : truncateUtf8(reason, MAX_REASON_BYTES);
 }
 
 /**

@@ -9,7 +9,7 @@ import {
 import type { Namespace } from '../../broker/namespace.ts';
 import { oldestReadyMs, readQueue, shownSizes } from '../../broker/queue.ts';
 import { invalidParameter } from '../../model/errors.ts';
-import { compareTexts } from '../../util/compare-texts.ts';
+import { compareStrings } from '../../util/compare-strings.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
@@ -229,7 +229,7 @@ function compareBy(sort: Sort, a: FoundQueue, b: FoundQueue): number {
 }
 
 function compareNames(a: FoundQueue, b: FoundQueue): number {
-  return compareTexts(a.queue, b.queue) || compareTexts(a.ns, b.ns);
+  return compareStrings(a.queue, b.queue) || compareStrings(a.ns, b.ns);
 }
 
 function queueRecord({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: FoundQueue): object {

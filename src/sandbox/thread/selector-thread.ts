@@ -9,7 +9,7 @@ import { QuaysideError } from '../../model/errors.ts';
 import { checkHeaders } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { SERVICE_HEADERS } from '../../model/service-headers.ts';
-import { bytesOfText, isAscii } from '../../util/byte-text.ts';
+import { isAscii, toByteString } from '../../util/byte-string.ts';
 import { messageOf } from '../../util/message-of.ts';
 import { quote } from '../../util/quote.ts';
 import type { WasmModule } from '../dispatcher.ts';
@@ -364,7 +364,7 @@ export class SelectorCall implements GuestHost {
       const [name = '', text = ''] = [flat[i], flat[i + 1]];
       if (isAscii(text)) continue;
       if (!text.isWellFormed()) return `header ${quote(name)} is not well-formed Unicode`;
-      if (this.#notUtf8.get(`${element} ${name}`) !== text) flat[i + 1] = bytesOfText(text);
+      if (this.#notUtf8.get(`${element} ${name}`) !== text) flat[i + 1] = toByteString(text);
     }
     try {
       return checkHeaders(flat, SERVICE_HEADERS);

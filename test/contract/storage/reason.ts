@@ -4,7 +4,7 @@ import { MAX_REASON_BYTES } from '../../../src/engine/storage.ts';
 import { checkHeaders } from '../../../src/model/headers.ts';
 import type { QueueKey } from '../../../src/model/names.ts';
 import { SERVICE_HEADERS } from '../../../src/model/service-headers.ts';
-import { bytesOfText } from '../../../src/util/byte-text.ts';
+import { toByteString } from '../../../src/util/byte-string.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { rollback, settle } from '../../support/settle.ts';
@@ -101,7 +101,7 @@ export function reasonContract({ open }: EngineUnderTest): void {
       });
       assert.deepEqual(outcome, ['dead-lettered']);
       assert.deepEqual(await scanReasons(dead), [reason]);
-      const expected = bytesOfText('line  next  "é" 🙂  \\');
+      const expected = toByteString('line  next  "é" 🙂  \\');
       const headers = await deadLetterHeaders();
       assert.equal(headers.get('x-dl-reason'), expected);
       // Valid as headers of a client's insert: an import of an export accepts them, and so does an exchange.

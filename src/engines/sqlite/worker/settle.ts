@@ -3,7 +3,7 @@ import { EXPIRED, LEASE_EXPIRED, type SettleOutcome } from '../../../engine/stor
 import { PLAIN_GROUP } from '../../../model/element.ts';
 import { withChanges } from '../../../model/headers.ts';
 import { deadLetterHeaders } from '../../../model/service-headers.ts';
-import { bytesOfText } from '../../../util/byte-text.ts';
+import { toByteString } from '../../../util/byte-string.ts';
 import {
   type Fields,
   fromMore,
@@ -405,7 +405,7 @@ function toDeadLetterQueue(
   if (content === null) return 'not-found';
   const { contentEncoding, headers } = fromMore(content.more);
   const deadHeaders = deadLetterHeaders(headers, {
-    from: bytesOfText(queue.key.name),
+    from: toByteString(queue.key.name),
     at: now,
     tries,
     id: store.ids.format(elementOf(row)),
