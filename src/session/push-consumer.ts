@@ -1,4 +1,5 @@
 import type { Consumer, SessionConsumerInfo, Sink } from '../broker/consumer.ts';
+import { isSettled } from '../broker/meter.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery, ElementId, GroupName } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
@@ -312,7 +313,7 @@ export abstract class PushConsumer<Session extends ClientSession = ClientSession
       await settleInSteps(this.queue, items, (_item, outcome) => {
         const delivery = expiring[settled];
         settled += 1;
-        if (delivery !== undefined && outcome === 'done') delivery.leasedAt = now;
+        if (delivery !== undefined) delivery.leasedAt = isSettled(outcome) ? now : Number.POSITIVE_INFINITY;
       });
     } catch (error) {
       this.session.warn(error, 'leases could not be extended; the next check tries again');
@@ -334,7 +335,7 @@ export class Outstanding<Key = unknown> implements WriteObserver {
   readonly token: string | null;
   /** Failed tries before this delivery. */
   readonly tries: number;
-  /** When its lease began or was last extended, on the monotonic clock. */
+  /** When its lease began or was last extended, on the monotonic clock; infinity once the lease is lost. */
   leasedAt: number;
   isSeen = false;
   isClaimed = false;

@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { afterEach, describe, it } from 'node:test';
 import type { User } from '../../src/access/user.ts';
+import { DELIVERY_STATES } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { SessionServer } from '../../src/session/server.ts';
 import { holdCounts } from '../support/held-counts.ts';
@@ -175,6 +176,40 @@ function sessionSuite(driver: SessionDriver): void {
       storage.settle = settle;
       assert.ok(Math.max(...calls) <= 1000, `${calls}`);
       assert.deepEqual(await node.sizes('a'), { ready: count - 600, scheduled: 0, reserved: 0 });
+    });
+
+    it('extends a lease as long as it holds it, and not once it has lost it', async () => {
+      await start();
+      await node.insert('a', 'x');
+      const consumer = await (await login()).consume('a', { window: 1 });
+      await consumer.next();
+      const { storage } = node.engine.engine;
+      const settle = storage.settle.bind(storage);
+      const outcomes: string[] = [];
+      storage.settle = async (items, time) => {
+        const results = await settle(items, time);
+        outcomes.push(...results.map(({ outcome }) => outcome));
+        return results;
+      };
+      const { leaseMs } = node.queue('a').settings;
+      /** Advances the clock from one lease check to the next, and waits until that check is done. */
+      const check = async (): Promise<void> => {
+        node.clock.advance(leaseMs / 4);
+        for (let i = 0; i < 20; i++) await new Promise(setImmediate);
+      };
+      for (let i = 0; i < 4; i++) await check();
+      assert.deepEqual(outcomes, ['done', 'done', 'done', 'done']);
+      const [held] = (
+        await node
+          .queue('a')
+          .scan({ group: null, states: DELIVERY_STATES, after: null, limit: 1, bodies: false })
+      ).deliveries;
+      const receipt = { id: held?.id ?? '', group: null, token: null };
+      await node.queue('a').settle(receipt, { kind: 'release', delayMs: 0, countTry: false });
+      outcomes.length = 0;
+      for (let i = 0; i < 4; i++) await check();
+      storage.settle = settle;
+      assert.deepEqual(outcomes, ['lease-lost']);
     });
 
     it('retains no memory of received elements while its client is idle', async () => {
