@@ -4,13 +4,12 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
-import { AMQP_ERRORS } from '../src/amqp/errors.ts';
+import { AMQP_CONDITIONS, outcomeOf } from '../src/amqp/errors.ts';
 import { commandTree } from '../src/cli/program.ts';
 import { HTTP_ERRORS } from '../src/http/errors.ts';
 import { HTTP_DEFAULTS } from '../src/http/options.ts';
 import { parametersOf, routeTable } from '../src/http/routes/table.ts';
-import type { ErrorCode } from '../src/model/errors.ts';
-import { STOMP_ERRORS } from '../src/stomp/errors.ts';
+import { type ErrorCode, isRetryable } from '../src/model/errors.ts';
 import { optionsTable } from './options-table.ts';
 
 const PAGES = new URL('../docs/reference/', import.meta.url);
@@ -61,9 +60,9 @@ function errorsPage(): string {
     .map((code) => [
       `\`${code}\``,
       String(HTTP_ERRORS[code].status),
-      STOMP_ERRORS[code].retry ? 'yes' : 'no',
-      `\`${AMQP_ERRORS[code].condition}\``,
-      AMQP_ERRORS[code].message,
+      isRetryable(code) ? 'yes' : 'no',
+      `\`${AMQP_CONDITIONS[code]}\``,
+      outcomeOf(code),
       meanings.get(code) ?? '',
     ]);
   return page('Errors', [

@@ -28,7 +28,7 @@ import {
   type Terminus,
 } from './core/link.ts';
 import { SentDelivery } from './core/session.ts';
-import { AMQP_ERRORS, wireError } from './errors.ts';
+import { outcomeOf, wireError } from './errors.ts';
 import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
 import { elementOf, messageOf } from './message.ts';
 import { ValueReader } from './values.ts';
@@ -129,13 +129,13 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
   /** The message was not stored, or that is unknown. */
   refuse({ deliveryId, isSettled }: PendingInsertReply, error: QuaysideError): void {
     const { session } = this.endpoint;
-    const { message } = AMQP_ERRORS[error.code];
-    if (message === 'detach' || isSettled) {
+    const outcome = outcomeOf(error.code);
+    if (outcome === 'detach' || isSettled) {
       // No outcome would be correct, or the client would not see one.
       if (!isSettled) session.forgetReceived();
       this.#connection.endLink(this, error);
     } else {
-      session.settleReceived(deliveryId, message, message === 'rejected' ? wireError(error) : null);
+      session.settleReceived(deliveryId, outcome, outcome === 'rejected' ? wireError(error) : null);
     }
     this.#replenish(1);
   }

@@ -3,8 +3,8 @@ import { quote } from '../util/quote.ts';
 /**
  * All error codes.
  *
- * A code is stable: clients may compare it. Each front end owns a map that is `satisfies Record<ErrorCode, …>`, so a
- * new code does not compile until every protocol maps it.
+ * A code is stable: clients may compare it. HTTP and AMQP map each code (`satisfies Record<ErrorCode, …>`), so a new
+ * code does not compile until both do. STOMP sends the code itself.
  * Callers may assume that nothing was changed, except for `outcome-unknown` and `internal`.
  */
 export const ERROR_CODES = [
@@ -64,6 +64,30 @@ export const ERROR_CODES = [
 ] as const;
 
 export type ErrorCode = (typeof ERROR_CODES)[number];
+
+const RETRYABLE: ReadonlySet<ErrorCode> = new Set([
+  'request-timeout',
+  'too-many-attempts',
+  'definition-conflict',
+  'pop-timeout',
+  'too-many-consumers',
+  'namespace-full',
+  'queue-full',
+  'too-many-subscribers',
+  'overloaded',
+  'shutting-down',
+  'storage-full',
+  'storage-unavailable',
+  'internal',
+]);
+
+/**
+ * Whether the same request may succeed later. Not after `outcome-unknown`: the request may have taken effect, and then
+ * would take effect twice.
+ */
+export function isRetryable(code: ErrorCode): boolean {
+  return RETRYABLE.has(code);
+}
 
 /** Structured details that a front end may include. Never a secret, never a body. */
 export interface ErrorDetails {

@@ -2,11 +2,12 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import rhea from 'rhea';
-import { AMQP_ERRORS } from '../../src/amqp/errors.ts';
+import { AMQP_CONDITIONS, outcomeOf } from '../../src/amqp/errors.ts';
 import { AMQP_LIMITS, REJECT_DELAY } from '../../src/amqp/limits.ts';
 import * as names from '../../src/amqp/message.ts';
 import { PROPERTY_FIELDS } from '../../src/amqp/message.ts';
 import { AMQP_DEFAULTS } from '../../src/amqp/options.ts';
+import { ERROR_CODES } from '../../src/model/errors.ts';
 import { LIBRARIES } from './foreign/driven.ts';
 import { AmqpNode } from './node.ts';
 
@@ -38,11 +39,7 @@ describe('docs/protocols/amqp.md and the code', () => {
     const listed = table('code').map(([code, condition, message]) => [bare(code), bare(condition), message]);
     const [, sentence = ''] = /never come: ([\s\S]*?)\. A consumer/.exec(PAGE) ?? [];
     const never = [...sentence.matchAll(/`([a-z-]+)`/g)].map(([, code]) => code);
-    const built = Object.entries(AMQP_ERRORS).map(([code, { condition, message }]) => [
-      code,
-      condition,
-      message,
-    ]);
+    const built = ERROR_CODES.map((code) => [code, AMQP_CONDITIONS[code], outcomeOf(code)]);
     assert.deepEqual(
       listed,
       built.filter(([code]) => !never.includes(code)),

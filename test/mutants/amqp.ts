@@ -79,8 +79,8 @@ export const AMQP: readonly Mutant[] = [
     suite: 'AMQP sending',
     edits: edit(
       'errors.ts',
-      "'outcome-unknown': { condition: 'amqp:internal-error', message: 'detach' }",
-      "'outcome-unknown': { condition: 'amqp:internal-error', message: 'released' }",
+      "if (code === 'outcome-unknown' || code === 'internal') return 'detach';",
+      "if (code === 'outcome-unknown') return 'released';",
     ),
   },
   {

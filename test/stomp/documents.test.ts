@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
+import { ERROR_CODES, isRetryable } from '../../src/model/errors.ts';
 import { COMMANDS } from '../../src/stomp/commands.ts';
-import { STOMP_ERRORS } from '../../src/stomp/errors.ts';
 import { PROTOCOL_HEADERS } from '../../src/stomp/headers.ts';
 import { STOMP_DEFAULTS, STOMP_LIMITS } from '../../src/stomp/options.ts';
 import { ACK_MODES } from '../../src/stomp/subscriptions.ts';
@@ -140,7 +140,7 @@ describe('docs/protocols/stomp.md and the code', () => {
     const listed = table('code').map(([code = '', retry]) => [code.replaceAll('`', ''), retry]);
     const [, sentence = ''] = /never come: ([\s\S]*?)\.\n/.exec(PAGE) ?? [];
     const never = [...sentence.matchAll(/`([a-z-]+)`/g)].map(([, code]) => code);
-    const built = Object.entries(STOMP_ERRORS).map(([code, { retry }]) => [code, String(retry)]);
+    const built = ERROR_CODES.map((code) => [code, String(isRetryable(code))]);
     assert.deepEqual(
       listed,
       built.filter(([code]) => !never.includes(code)),

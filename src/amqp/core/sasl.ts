@@ -4,7 +4,7 @@ import type { ClientCertificate } from '../../session/login.ts';
 import { authenticate, type Credentials, loginCertified } from '../../session/login.ts';
 import { toByteString } from '../../util/byte-string.ts';
 import { quote, quoteBytes } from '../../util/quote.ts';
-import { AMQP_ERRORS } from '../errors.ts';
+import { AMQP_CONDITIONS } from '../errors.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { CODE, descriptorNumber, SASL } from './codes.ts';
 import { FieldReader } from './fields.ts';
@@ -203,5 +203,5 @@ function codeOf(condition: string): number {
 
 function reject(error: unknown): never {
   if (!(error instanceof QuaysideError)) throw error;
-  throw new ProtocolError(AMQP_ERRORS[error.code].condition, error.message);
+  throw new ProtocolError(AMQP_CONDITIONS[error.code], error.message);
 }
