@@ -1,8 +1,8 @@
 /**
- * `node scripts/rooms.ts [--words] [--cuts]`: prints for each folder of `src` the number of lines, files and exports,
- * the share of exports that only one other file imports, the number of import cycles, and how often the retired `WORDS`
- * occur, which `docs/glossary.md` replaces. `--words` prints where each word occurs; `--cuts` prints which exports of a
- * file are imported by only one other file.
+ * `node scripts/rooms.ts [--words] [--cuts]`: prints for each folder of `src` the number of lines, files and exports of
+ * its TypeScript (`.ts`, `.tsx`) and Lua, the share of exports that only one other file imports, the number of import
+ * cycles, and how often the retired `WORDS` occur, which `docs/glossary.md` replaces. `--words` prints where each word
+ * occurs; `--cuts` prints which exports of a file are imported by only one other file.
  *
  * An export with one user may mean that one subject is split between two files, which may belong together.
  */
@@ -40,7 +40,7 @@ const { values } = parseArgs({
   options: { words: { type: 'boolean', default: false }, cuts: { type: 'boolean', default: false } },
 });
 const sources = tracked('src')
-  .filter((path) => /\.(ts|lua)$/.test(path))
+  .filter((path) => /\.(tsx?|lua)$/.test(path))
   .map(read);
 const rooms = Map.groupBy(sources, ({ path }) => roomOf(path));
 const users = countUsers();
@@ -175,7 +175,7 @@ function findWords(): { path: string; line: number; word: string }[] {
   const pattern = new RegExp(parts.join('|'), 'g');
   const thisFile = 'scripts/rooms.ts';
   return tracked(...WORDS_IN)
-    .filter((path) => path !== thisFile && /\.(ts|lua|md|sh)$/.test(path))
+    .filter((path) => path !== thisFile && /\.(tsx?|lua|md|sh)$/.test(path))
     .flatMap((path) =>
       readFileSync(join(ROOT, path), 'utf8')
         .split('\n')
