@@ -12,7 +12,7 @@ import {
   WAITING_STATES,
 } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import { checkHeaders, headerOf } from '../model/headers.ts';
+import { checkHeaders, headerOf, withChanges } from '../model/headers.ts';
 import { checkName } from '../model/names.ts';
 import { FROM_QUEUE, MOVE_HEADERS, MOVED_FROM, SERVICE_HEADERS } from '../model/service-headers.ts';
 import { fromByteString, toByteString } from '../util/byte-string.ts';
@@ -178,7 +178,7 @@ export class ElementChanger {
     if (change === null) return 'This action has nothing to set.';
     const { source } = this.#options.queues;
     try {
-      const changed = checkHeaders(changedHeaders(headers, change), SERVICE_HEADERS);
+      const changed = checkHeaders(withChanges(headers, change.headers), SERVICE_HEADERS);
       const isSame = (change.tries === null || change.tries === tries) && isSamePairs(changed, headers);
       if (isSame) return null;
     } catch (error) {
@@ -326,7 +326,7 @@ export class ElementChanger {
       body,
       contentType,
       contentEncoding,
-      headers: this.transit === null ? headers : changedHeaders(headers, { headers: WITHOUT_TRANSIT_HEADER }),
+      headers: this.transit === null ? headers : withChanges(headers, WITHOUT_TRANSIT_HEADER),
       matureAt: isNow ? null : asGiven(matureAt, namespace),
       delayMs: 0,
       tries,
@@ -467,19 +467,6 @@ function unsupportedReason({ id, state, expiresAt }: ScannedDelivery, { namespac
     `Element ${id} has ${what}, which queues of namespace ${quote(namespace.name)} do not support.`;
   if (state === 'scheduled' && !namespace.capabilities.sched) return lacks('a maturity in the future');
   return expiresAt !== null && !namespace.hasExpiry ? lacks('a time to live') : null;
-}
-
-function changedHeaders(own: ElementHeaders, { headers }: Pick<ElementChange, 'headers'>): string[] {
-  const changed: string[] = [];
-  const names = new Set(headers.filter((_, at) => at % 2 === 0));
-  for (let at = 0; at + 1 < own.length; at += 2) {
-    if (!names.has(own[at] ?? '')) changed.push(own[at] ?? '', own[at + 1] ?? '');
-  }
-  for (let at = 0; at + 1 < headers.length; at += 2) {
-    const [name, value] = [headers[at], headers[at + 1]];
-    if (typeof name === 'string' && typeof value === 'string') changed.push(name, value);
-  }
-  return changed;
 }
 
 /** Whether two lists contain the same headers, in any order. */

@@ -77,7 +77,7 @@ export interface OperationEnd extends OperationError {
   readonly samples: readonly ElementSample[];
 }
 
-/** Where the next page starts: the index of the search (one per state, see `Pages`), and its cursor. */
+/** Where the next page starts: the index of the search (one per state, see `OperationPages`), and its cursor. */
 export interface PageCursor {
   readonly part: number;
   readonly after: string | null;

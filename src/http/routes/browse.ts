@@ -5,9 +5,9 @@ import { LIMITS } from '../../model/limits.ts';
 import {
   type DeadLetterGroup,
   type DeadLetterSummary,
-  type SearchPage,
   summarizeDeadLetters,
-} from '../../operations/search.ts';
+} from '../../operations/dead-letters.ts';
+import type { SearchPage } from '../../operations/search.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import { checkOpaque, group, limitedString, nameOf, oneOf, opaque, wholeNumber } from '../parameters.ts';

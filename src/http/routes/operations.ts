@@ -1,7 +1,7 @@
 import { checkRight, type User } from '../../access/user.ts';
 import { DELIVERY_STATES, WAITING_STATES } from '../../model/element.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { deleteQueue, purgeQueue } from '../../operations/operations.ts';
+import { deleteQueue, purgeQueue } from '../../operations/removal.ts';
 import {
   ACTIONS,
   MAX_IDS,
