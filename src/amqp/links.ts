@@ -30,7 +30,8 @@ import {
 import { SentDelivery } from './core/session.ts';
 import { outcomeOf, wireError } from './errors.ts';
 import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
-import { elementOf, messageOf } from './message.ts';
+import { elementOf } from './received-message.ts';
+import { messageOf } from './sent-message.ts';
 import { ValueReader } from './values.ts';
 
 /** A link of a connection, on which the client sends, receives or browses. */
