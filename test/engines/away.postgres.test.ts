@@ -188,39 +188,6 @@ describe('A PostgreSQL server on which another session locks a table', () => {
   });
 });
 
-describe('A PostgreSQL server that freezes while a queue is being dropped', () => {
-  it('has the drop, which takes several calls, answered within 5 s', async (t) => {
-    const server = await PostgresServer.start({ settings: { fsync: 'off' } });
-    const clock = new FakeClock();
-    const schema = freshSchema();
-    const engine = await openNode(server, { schema, clock });
-    const queue = { ns: 'plain', name: 'q' };
-    await engine.storage.declare([queue]);
-    const holder = new pg.Client({ connectionString: server.url() });
-    await holder.connect();
-    t.after(async () => {
-      server.signalAll('SIGCONT');
-      await holder.end();
-      await passWhile(clock, engine.stop());
-      server.dispose();
-    });
-    await holder.query(`BEGIN; LOCK TABLE ${schema}.subscription IN ROW EXCLUSIVE MODE`);
-    const drop = codeOf(engine.storage.drop(queue));
-    await until(async () => {
-      const { rows } = await runSql(
-        server,
-        `SELECT 1 FROM ${schema}.subscription WHERE idle_from IS NOT NULL`,
-      );
-      return rows.length === 1;
-    });
-    // The drop waits for that transaction, and checks repeatedly whether it still runs.
-    clock.advance(2_000);
-    await turns();
-    server.signalAll('SIGSTOP');
-    assert.deepEqual(await inTime(clock, [drop], ANSWERED_MS - 2_000), []);
-  });
-});
-
 /** One call of every kind that is sent to the server. */
 function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
   const { storage, definitions, stats } = engine;

@@ -2,39 +2,17 @@ import assert from 'node:assert/strict';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { CancelTimer } from '../../src/util/clock.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { rollback } from '../support/settle.ts';
 import { until } from '../support/until.ts';
-import { CountingClock, clockAt, freshSchema, sharedServer } from './postgres.ts';
+import { clockAt, freshSchema, sharedServer } from './postgres.ts';
 import { NODE_NAMESPACES, openNode } from './postgres-node.ts';
 
 const QUEUE = { ns: 'plain', name: 'q' };
 const POP = { group: '', count: 9, leaseMs: null };
 const MINUTE_MS = 60_000;
 const HOUR_MS = 60 * MINUTE_MS;
-/** How long a drop waits between its checks, ms. */
-const DROP_EVERY_MS = 20;
-
-/** The system's clock, on which the wait of a drop ends as soon as the test lets it. */
-class DropClock extends CountingClock {
-  onWait: () => Promise<void> = async () => {};
-  waits = 0;
-
-  override monotonic(): number {
-    return super.monotonic() + this.waits * DROP_EVERY_MS;
-  }
-
-  override after(delayMs: number, run: () => void): CancelTimer {
-    if (delayMs !== DROP_EVERY_MS) return super.after(delayMs, run);
-    return super.after(0, () => {
-      this.waits += 1;
-      void this.onWait().then(run);
-    });
-  }
-}
-
 describe('An unused queue on PostgreSQL with several nodes', () => {
   let server: PostgresServer;
   /** Sets the clock hundreds of times; opening a session for each would cost more than the code under test. */
@@ -201,17 +179,13 @@ describe('An unused queue on PostgreSQL with several nodes', () => {
     assert.deepEqual(await a.storage.queues('plain'), ['q']);
   });
 
-  describe('when it is dropped while an older transaction runs', () => {
+  describe('when it is dropped while another transaction may be storing an element in it', () => {
     let older: pg.Client;
-    let clock: DropClock;
-    let node: Engine;
 
     beforeEach(async () => {
-      clock = new DropClock();
-      node = await openNode(server, { schema, clock });
-      nodes.push(node);
-      await insert(node, 'first');
-      await pop(node);
+      const [a] = nodes;
+      await insert(a, 'first');
+      await pop(a);
       older = new pg.Client({ connectionString: server.url() });
       await older.connect();
       // Acts as a statement that has just started to store something: it has the locks and the snapshot that it keeps
@@ -223,123 +197,62 @@ describe('An unused queue on PostgreSQL with several nodes', () => {
     });
     afterEach(() => older.end());
 
-    it('is gone once the transaction ends', async () => {
-      let isOver = false;
-      clock.onWait = async () => {
-        if (!isOver) await older.query('COMMIT');
-        isOver = true;
-      };
-      assert.equal(await node.storage.drop(QUEUE), true);
-      assert.ok(isOver);
-      assert.deepEqual(await registered(), []);
-    });
-
-    it('is kept if the transaction stores an element in it, even after the queue was marked', async () => {
-      clock.onWait = async () => {
-        clock.onWait = async () => {};
-        await storeUnregistered(older);
-        await older.query('COMMIT');
-      };
-      assert.equal(await node.storage.drop(QUEUE), false);
-      assert.equal((await registered()).length, 1);
-      assert.equal((await node.storage.counts(QUEUE)).ready, 1);
-    });
-
-    it('is kept, after several checks, if the transaction does not end', async () => {
-      await assert.rejects(node.storage.drop(QUEUE), {
-        code: 'storage-unavailable',
-        message: /^Queue "q" cannot be dropped while long transactions run/,
-      });
-      assert.ok(clock.waits > 1);
-      assert.deepEqual(await rows(`SELECT idle_from FROM ${schema}.subscription WHERE name = 'q'`), [
-        { idle_from: null },
-      ]);
-    });
-
-    it('is forgotten no earlier after a drop that failed', async () => {
-      await assert.rejects(node.storage.drop(QUEUE), { code: 'storage-unavailable' });
-      await older.query('COMMIT');
-      await passHours(2);
-      assert.deepEqual(await node.storage.queues('plain'), ['q']);
-      await passHours(26);
-      assert.deepEqual(await registered(), []);
-    });
-
-    it('is forgotten no earlier after a drop that found an element which was purged later', async () => {
-      clock.onWait = async () => {
-        clock.onWait = async () => {};
-        await storeUnregistered(older);
-        await older.query('COMMIT');
-      };
-      assert.equal(await node.storage.drop(QUEUE), false);
-      await node.storage.purge(QUEUE);
-      await passHours(2);
-      assert.deepEqual(await node.storage.queues('plain'), ['q']);
-    });
-
-    it('is gone even if it was declared while the drop waited', async () => {
-      const [a] = nodes;
-      clock.onWait = async () => {
-        clock.onWait = async () => {};
-        await a.storage.declare([QUEUE]);
-        await older.query('COMMIT');
-      };
-      assert.equal(await node.storage.drop(QUEUE), true);
-      assert.deepEqual(await registered(), []);
-    });
-
-    it('is kept if an element is stored between two drops that both wait', async () => {
-      const [a] = nodes;
-      const other = new pg.Client({ connectionString: server.url() });
-      await other.connect();
-      let second: Promise<boolean> | null = null;
-      clock.onWait = async () => {
-        clock.onWait = async () => {};
-        // This removes the mark of the first drop; statements that start now see no mark.
-        await a.storage.declare([QUEUE]);
-        await other.query(`BEGIN; LOCK TABLE ${schema}.subscription IN ROW EXCLUSIVE MODE`);
-        await storeUnregistered(other);
-        second = a.storage.drop(QUEUE);
-        await until(
-          async () =>
-            (await rows(`SELECT 1 FROM ${schema}.subscription WHERE idle_from IS NOT NULL`)).length > 0,
+    /** Resolves when this many statements wait for a lock of the registry. */
+    const waiting = (statements: number) =>
+      until(async () => {
+        const waits = await rows(
+          `SELECT 1 FROM pg_locks WHERE relation = '${schema}.subscription'::regclass AND NOT granted`,
         );
-        await older.query('COMMIT');
-        void second.catch(() => {});
-        clock.onWait = async () => {
-          clock.onWait = async () => {};
-          await other.query('COMMIT');
-        };
-      };
-      try {
-        assert.equal(await node.storage.drop(QUEUE), false);
-        assert.equal(await second, false);
-        assert.equal((await registered()).length, 1);
-      } finally {
-        await other.end();
-      }
-    });
+        return waits.length === statements;
+      });
 
-    it('is forgotten a day after a drop whose node failed', async () => {
-      await control.query(`UPDATE ${schema}.subscription SET idle_from = -${now * 1000} WHERE name = 'q'`);
+    it('is gone once the transaction ends', async () => {
+      const dropped = nodes[0].storage.drop(QUEUE);
+      await waiting(1);
       await older.query('COMMIT');
-      await passHours(20);
-      assert.equal((await registered()).length, 1);
-      await passHours(10);
+      assert.equal(await dropped, true);
       assert.deepEqual(await registered(), []);
+      assert.deepEqual(await rows(`SELECT 1 FROM ${schema}.counter`), []);
     });
 
-    it('is kept if the node stops, which rejects the drop', async () => {
-      const waits = Promise.withResolvers<void>();
-      clock.onWait = () => {
-        waits.resolve();
-        return new Promise(() => {});
-      };
-      const dropped = assert.rejects(node.storage.drop(QUEUE), { code: 'storage-unavailable' });
-      await Promise.race([waits.promise, dropped]);
-      await node.stop();
-      await dropped;
+    it('is kept if the transaction stores an element in it', async () => {
+      const [a] = nodes;
+      const dropped = a.storage.drop(QUEUE);
+      await waiting(1);
+      await storeUnregistered(older);
+      await older.query('COMMIT');
+      assert.equal(await dropped, false);
       assert.equal((await registered()).length, 1);
+      assert.equal((await a.storage.counts(QUEUE)).ready, 1);
+    });
+
+    it('is kept if the transaction does not end in time, and can be dropped later', async () => {
+      const [a] = nodes;
+      await assert.rejects(a.storage.drop(QUEUE), { code: 'storage-unavailable' });
+      assert.equal((await registered()).length, 1);
+      await older.query('COMMIT');
+      assert.equal(await a.storage.drop(QUEUE), true);
+    });
+
+    it('is created again by an insert that waits for the drop', async () => {
+      const [a, b] = nodes;
+      const dropped = a.storage.drop(QUEUE);
+      await waiting(1);
+      const inserted = insert(b, 'second');
+      await waiting(2);
+      await older.query('COMMIT');
+      assert.equal(await dropped, true);
+      await inserted;
+      assert.equal((await registered()).length, 1);
+      assert.deepEqual(await pop(a), ['second']);
+    });
+
+    it('is gone if two nodes drop it at the same time', async () => {
+      const drops = nodes.map((node) => node.storage.drop(QUEUE));
+      await waiting(2);
+      await older.query('COMMIT');
+      assert.deepEqual(await Promise.all(drops), [true, true]);
+      assert.deepEqual(await registered(), []);
     });
   });
 

@@ -100,37 +100,14 @@ export const POSTGRES: readonly Mutant[] = [
     ],
   },
   {
-    name: 'a queue is dropped while an insert from before its mark runs',
+    name: 'a queue is dropped while an insert that has not seen the drop runs',
     suite: 'postgres unused queues',
-    edits: [inPostgres('unused-queues.ts', 'older = row[0] ?? null;', 'older = null;')],
+    edits: [inPostgres('queues.ts', '  lock: LOCK_REGISTRY,\n', '')],
   },
   {
-    name: 'a failed drop leaves its mark',
+    name: 'a drop deletes a queue that holds an element',
     suite: 'postgres unused queues',
-    edits: [inPostgres('unused-queues.ts', 'if (!isDropped) await', 'if (isDropped) await')],
-  },
-  {
-    name: 'the mark of a drop whose node failed counts as old',
-    suite: 'postgres unused queues',
-    edits: [
-      inPostgres('unused-queues.ts', ' OR c.idle_from < 0))`', '))`'),
-      inPostgres(
-        'unused-queues.ts',
-        'AND c.idle_from >= 0 RETURNING',
-        'AND c.idle_from IS NOT NULL RETURNING',
-      ),
-    ],
-  },
-  {
-    name: 'a drop mistakes the mark of another drop for its own',
-    suite: 'postgres unused queues',
-    edits: [
-      inPostgres(
-        'unused-queues.ts',
-        'AND q.idle_from = $2::bigint AND NOT',
-        'AND $2::bigint < 0 AND q.idle_from < 0 AND NOT',
-      ),
-    ],
+    edits: [inPostgres('queues.ts', 'q.id = $1::bigint AND NOT (', 'q.id = $1::bigint OR NOT (')],
   },
   {
     name: 'a queue is forgotten while a transaction from before its mark runs',

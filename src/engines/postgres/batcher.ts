@@ -1,7 +1,6 @@
 import {
   DeadlineQueue,
   Expiring,
-  inTime,
   isUnknownOutcome,
   NOT_REACHABLE,
   PendingLimit,
@@ -192,7 +191,11 @@ class Batch {
         deadlineAt - now,
       );
     });
-    this.#lock = lockStreams(this.#groups.map(({ streams }) => streams).filter(({ size }) => size > 0));
+    const lock = this.#groups[0]?.operation.lock;
+    this.#lock =
+      lock === undefined
+        ? lockStreams(this.#groups.map(({ streams }) => streams).filter(({ size }) => size > 0))
+        : { statement: lock, values: [] };
   }
 
   /** The statements to send, in order. */
@@ -331,11 +334,6 @@ export class Batcher {
     if (items.length === 0) return Promise.resolve([]);
     const options = { size, deadlineAt: this.#deadlines.deadline(leftMs), isSingle: false };
     return this.#enqueue(items as readonly Item<unknown, unknown>[], options) as Promise<R[]>;
-  }
-
-  /** Gives several calls the timeout of one, see `engine/calls.ts`. @throws QuaysideError `outcome-unknown` */
-  inTime<T>(value: Promise<T>): Promise<T> {
-    return inTime(this.#options.clock, value, () => unknownOutcome(NO_REPLY));
   }
 
   /** Called when the connection is available again. */

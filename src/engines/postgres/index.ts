@@ -59,7 +59,6 @@ class PostgresEngine implements Engine {
   readonly #listenerLink: Link;
   readonly #auxiliary: AuxiliaryConnection;
   readonly #batcher: Batcher;
-  readonly #unusedQueues: UnusedQueues;
   readonly #context: Context;
   readonly #affected = new Map<string, QueueKey>();
   #stopped: Promise<void> | null = null;
@@ -98,7 +97,7 @@ class PostgresEngine implements Engine {
     const databaseClock = new DatabaseClock(clock);
     const registry = new Registry(namespaces, databaseClock);
     const counterSums = new CounterSums(auxiliary, clock, registry.counterWatermark);
-    this.#unusedQueues = new UnusedQueues(auxiliary, namespaces, { clock, databaseClock });
+    const unusedQueues = new UnusedQueues(auxiliary, namespaces, databaseClock);
     const context = {
       ids: new Ids(),
       tokens: new LeaseTokens(),
@@ -126,10 +125,10 @@ class PostgresEngine implements Engine {
       housekeeping: new Housekeeping(auxiliary, namespaces, {
         dedupWindowMs,
         counterSums,
-        unusedQueues: this.#unusedQueues,
+        unusedQueues,
         log,
       }),
-      unusedQueues: this.#unusedQueues,
+      unusedQueues,
       auxiliary,
       clock,
       takeAffected: () => this.#takeAffected(),
@@ -174,7 +173,6 @@ class PostgresEngine implements Engine {
   }
 
   async #stopOnce(): Promise<void> {
-    this.#unusedQueues.stop();
     await this.#batcher.stop();
     await this.signaller.stop();
     await this.stats.stop(this.#auxiliaryLink.connection !== null);

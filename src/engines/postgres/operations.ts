@@ -23,6 +23,8 @@ export interface Operation<I, R> {
   readonly stores?: boolean;
   /** Whether its statement locks elements of streams, since it may finish one, or restore a delivery of one. */
   readonly locksElements?: boolean;
+  /** For an operation whose calls run in their own batch: a statement that locks something before it. */
+  readonly lock?: Statement;
   /** Items with a common key share no statement, since it can change a row only once, unless they are alike. */
   keysOf?(item: I): readonly string[];
   isAlike?(item: I, other: I): boolean;

@@ -15,6 +15,7 @@ import {
   clampTries,
   DELETED_ANY,
   finishStreamElements,
+  HOLDS_DELIVERIES,
   limitBytes,
   MAX_STATEMENT_BYTES,
   NOW,
@@ -22,9 +23,18 @@ import {
   STEP_BITS,
   withList,
 } from './sql.ts';
-import { Columns, number, numberOrNull, type Row, rowIndex, type Statement, text } from './statement.ts';
+import {
+  Columns,
+  flag,
+  number,
+  numberOrNull,
+  type Row,
+  rowIndex,
+  type Statement,
+  text,
+} from './statement.ts';
 
-// Operations on whole queues: declarations, names, usage, purges, counts.
+// Operations on whole queues: declarations, names, usage, drops, purges, counts.
 
 export function queueOperations(context: Context) {
   return {
@@ -33,6 +43,7 @@ export function queueOperations(context: Context) {
     queues: QUEUES_OPERATION,
     usage: usageOperation(context),
     ping: PING_OPERATION,
+    drop: DROP_OPERATION,
     purge: purgeOperations(),
     counts: countsOperation(context),
     streamCounts: streamCountsOperation(context),
@@ -148,6 +159,40 @@ const PING_OPERATION: Operation<null, number> = {
   prepare: (items) => ({
     values: [],
     read: ([row = []]) => items.map(() => number(row, 0)),
+  }),
+};
+
+/**
+ * Each statement that stores something has locked the registry for writing before it takes its snapshot, and keeps the
+ * lock until its transaction ends. So with this lock, a drop sees everything that was stored, and what is stored later
+ * creates the queue again. Other transactions that store something wait for it as well. Drops exclude each other: with
+ * a lock that they share, two would deadlock when they delete.
+ */
+const LOCK_REGISTRY: Statement = {
+  name: 'lock registry',
+  text: 'LOCK TABLE subscription IN SHARE ROW EXCLUSIVE MODE',
+};
+
+/** Deletes a queue that holds nothing. Returns whether the queue does not exist any more. */
+const DROP: Statement = {
+  name: 'drop',
+  text: `${withList(
+    `c AS MATERIALIZED (SELECT q.id, q.ns, q.name FROM subscription q WHERE q.id = $1::bigint AND NOT (${HOLDS_DELIVERIES}))`,
+    'g AS (DELETE FROM subscription q USING c WHERE q.queue = c.id RETURNING q.id)',
+    'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
+    'gk AS (DELETE FROM dedup d USING c WHERE d.queue = c.id)',
+    'gs AS (DELETE FROM stats s USING c WHERE s.ns = c.ns AND s.queue = c.name)',
+  )} SELECT EXISTS (SELECT FROM c) OR NOT EXISTS (SELECT FROM subscription WHERE id = $1::bigint)`,
+};
+
+const DROP_OPERATION: Operation<RegisteredQueue, boolean> = {
+  statement: DROP,
+  lock: LOCK_REGISTRY,
+  changes: true,
+  isSingle: true,
+  prepare: ([queue]) => ({
+    values: [queue?.idText ?? null],
+    read: ([row = []]) => [flag(row, 0)],
   }),
 };
 

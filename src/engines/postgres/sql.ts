@@ -212,6 +212,10 @@ export function copyMoved(): string[] {
   ];
 }
 
+/** Whether a queue `q` holds deliveries, by its counter deltas. */
+export const HOLDS_DELIVERIES = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s JOIN counter y ON y.subscription = s.id
+  WHERE s.queue = q.id), 0) <> 0`;
+
 /** A `WITH` list of the parts that are not false. */
 export function withList(...parts: readonly (string | false)[]): string {
   return `WITH ${parts.filter((part) => part !== false).join(',\n')}`;

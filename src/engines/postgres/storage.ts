@@ -48,7 +48,7 @@ import type { UnusedQueues } from './unused-queues.ts';
 const ROW_BYTES = 100;
 /** Assumed upper bound of a body whose size is not known yet. */
 const BODY_BYTES = 1024 * 1024;
-/** For a statement that may change many rows: no other call should share its batch. */
+/** For a statement that may change many rows, or locks a table: no other call should share its batch. */
 const OWN_BATCH: CallSize = { bytes: 0, rows: 1, isAlone: true };
 
 function operationsOf(context: Context) {
@@ -239,17 +239,9 @@ export class PostgresStorage implements Storage {
     };
   }
 
-  /** Runs after all calls made earlier. */
   drop(key: QueueKey): Promise<boolean> {
-    return this.#batcher.inTime(this.#drop(key));
-  }
-
-  async #drop(key: QueueKey): Promise<boolean> {
-    const { ready, scheduled, reserved } = await this.counts(key);
-    return (
-      ready + scheduled + reserved === 0 &&
-      this.#unusedQueues.drop(key, this.#context.registry.queue(key).idText)
-    );
+    const queue = this.#context.registry.queue(key);
+    return this.#batcher.submit(this.#operations.drop, queue, queue, OWN_BATCH);
   }
 
   async counts(key: QueueKey, group?: GroupName): Promise<QueueCounts> {
