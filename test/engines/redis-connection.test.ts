@@ -17,6 +17,7 @@ import { readSettings, type Settings } from '../../src/engines/redis/settings.ts
 import { FakeClock, SuspendedClock } from '../support/clock.ts';
 import { until } from '../support/until.ts';
 import { passGently, turns } from './fake-time.ts';
+import { redisEngine } from './redis.ts';
 
 const LOGIN = { username: null, password: null, db: 0, tls: null };
 
@@ -482,6 +483,47 @@ describe('Redis servers that accept connections and never reply', TIMEOUT, () =>
         await master.ready;
       });
       assert.ok(seconds > from && seconds < to, `${seconds} s`);
+    });
+  }
+});
+
+describe('A start of the Redis engine', TIMEOUT, () => {
+  for (const [when, replies] of [
+    ['while it looks for the server', 0],
+    ['while it sets up its connections', 1],
+  ] as const) {
+    it(`fails if the engine is stopped ${when}`, async (t) => {
+      let left: number = replies;
+      const silent = Promise.withResolvers<void>();
+      const sockets = new Set<Socket>();
+      const server = createServer({ noDelay: true }, (socket) => {
+        sockets.add(socket.on('error', () => {}));
+        socket.on('data', (data) => {
+          for (const name of namesIn(data)) {
+            if (name === 'client') socket.write('+OK\r\n');
+            else if (left-- > 0) socket.write(infoOf(null));
+            else silent.resolve();
+          }
+        });
+      });
+      server.listen(0, '127.0.0.1');
+      await once(server, 'listening');
+      const clock = new FakeClock();
+      const engine = redisEngine({
+        url: `redis://127.0.0.1:${(server.address() as AddressInfo).port}`,
+        clock: null,
+        ownClock: clock,
+        namespaces: [],
+      });
+      t.after(() => {
+        for (const socket of sockets) socket.destroy();
+        server.close();
+      });
+      const starting = assert.rejects(engine.start(), { message: 'The engine was stopped while it started.' });
+      await silent.promise;
+      await engine.stop();
+      await starting;
+      assert.equal(clock.pending, 0);
     });
   }
 });

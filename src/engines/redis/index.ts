@@ -161,11 +161,18 @@ class RedisEngine implements Engine {
   async #start(): Promise<void> {
     try {
       await this.#context.topology.start();
+      // Otherwise, channels would open connections that nothing closes.
+      this.#throwIfStopped();
       await this.#channels.start();
     } catch (error) {
+      this.#throwIfStopped();
       await this.stop();
       throw this.#startError(error);
     }
+  }
+
+  #throwIfStopped(): void {
+    if (this.#stopping !== null) throw new Error('The engine was stopped while it started.');
   }
 
   #startError(error: unknown): Error {

@@ -87,7 +87,7 @@ const CUT_OFF = /ECONNRESET|EPIPE/;
  * a connection closes (`retryStrategy: null`), and the next one is opened here, on the injected clock.
  */
 export class RedisConnection {
-  /** Resolves when the first connect has succeeded. @throws Error why it failed */
+  /** Resolves when the first connect has succeeded. @throws Error why it failed, also if it was closed before */
   readonly ready: Promise<void>;
   /** How many replicas must have a write on this connection. Set by `setUp`. */
   wait = 0;
@@ -206,6 +206,7 @@ export class RedisConnection {
     this.#isReady = false;
     this.#cancelTick();
     this.#cancelRetry();
+    this.#first.reject(new CommandLost(false));
     this.#redis.stream?.destroy();
   }
 
@@ -312,35 +313,6 @@ export class RedisConnection {
       this.reconnect(new Error(this.#withHint(SILENT)));
     else if (this.#isReady && this.#ticks % TICKS_PER_HEARTBEAT === 0) heartbeat?.(this);
     this.#tick();
-  }
-}
-
-/**
- * Sends one command to a server, on a connection of its own.
- * @throws Error why there was no reply, without credentials
- */
-export async function query(
-  address: Address,
-  login: Login,
-  clock: Clock,
-  { name, args }: Command,
-  firstConnectMs: number,
-): Promise<Reply> {
-  let reply: Reply = null;
-  const connection = new RedisConnection({
-    clock,
-    login,
-    firstConnectMs,
-    locate: async () => address,
-    setUp: async () => {
-      reply = await connection.send(name, args);
-    },
-  });
-  try {
-    await connection.ready;
-    return reply;
-  } finally {
-    connection.close();
   }
 }
 

@@ -1,7 +1,7 @@
 import type { CancelTimer, Clock } from '../../../util/clock.ts';
 import type { Library } from '../library.ts';
 import type { Address, Login, Settings } from '../settings.ts';
-import { asString, type Command, query, type Reply, START_CONNECT_MS } from './connection.ts';
+import { asString, type Command, RedisConnection, type Reply, START_CONNECT_MS } from './connection.ts';
 import { Master, type ServerFacts } from './master.ts';
 
 interface TopologyOptions {
@@ -34,6 +34,8 @@ export class Topology {
   readonly #masters = new Map<string, Master>();
   /** By slot. Without a cluster, only the first is used. */
   #slots: (Master | undefined)[] = [];
+  /** Connections for single commands to servers that need not be masters. */
+  readonly #queries = new Set<RedisConnection>();
   #isStarted = false;
   #isStopped = false;
   #isRefreshDue = false;
@@ -61,7 +63,7 @@ export class Topology {
       this.#refreshAfter(REFRESH_EVERY_MS);
       const missing = SLOTS - this.#slots.filter((master) => master !== undefined).length;
       if (missing > 0) throw new Error(`no server has ${missing} of the cluster's slots; assign them first`);
-    } else if (!this.#isStopped) {
+    } else {
       this.#slots = [this.#open(maskedUrl, () => this.#locate())];
     }
     await Promise.all(this.masters().map(({ ready }) => ready));
@@ -71,6 +73,7 @@ export class Topology {
   stop(): void {
     this.#isStopped = true;
     this.#cancelRefresh();
+    for (const connection of this.#queries) connection.close();
     for (const master of this.#masters.values()) master.stop();
   }
 
@@ -204,7 +207,6 @@ export class Topology {
     const servers = [...[...this.#masters.keys()].map(parseAddress), ...settings.addresses];
     const command = { name: 'CLUSTER', args: ['SLOTS'] };
     const addresses = await this.#queryFirst(servers, settings.login, command, readSlots);
-    if (this.#isStopped) return;
     const current = new Set(addresses);
     // Open new masters first: they inherit the estimate of the time from the others.
     this.#slots = addresses.map((address) => (address === undefined ? undefined : this.#masterAt(address)));
@@ -216,31 +218,59 @@ export class Topology {
     this.#changed();
   }
 
-  /** Queries one server after the other until one replies. @throws Error why the last one did not */
+  /**
+   * Queries one server after the other until one replies.
+   * @throws Error why the last one did not, or if the topology was stopped
+   */
   async #queryFirst<T>(
     addresses: readonly Address[],
     login: Login,
     command: Command,
     read: (reply: Reply, address: Address) => T,
   ): Promise<T> {
-    let lastError: unknown;
+    let lastError: unknown = new Error('the engine is stopped');
     for (const [i, address] of addresses.entries()) {
+      if (this.#isStopped) break;
       const isLastAtStart = !this.#isStarted && i === addresses.length - 1;
       try {
-        const reply = await query(
-          address,
-          login,
-          this.#options.clock,
-          command,
-          isLastAtStart ? START_CONNECT_MS : QUERY_MS,
-        );
-        return read(reply, address);
+        const firstConnectMs = isLastAtStart ? START_CONNECT_MS : QUERY_MS;
+        return read(await this.#query(address, login, command, firstConnectMs), address);
       } catch (error) {
         const prefix = addresses.length > 1 ? `${address.host}:${address.port}: ` : '';
         lastError = new Error(`${prefix}${(error as Error).message}`);
       }
     }
     throw lastError;
+  }
+
+  /**
+   * Sends one command to a server, on a connection of its own.
+   * @throws Error why there was no reply, without credentials
+   */
+  async #query(
+    address: Address,
+    login: Login,
+    { name, args }: Command,
+    firstConnectMs: number,
+  ): Promise<Reply> {
+    let reply: Reply = null;
+    const connection = new RedisConnection({
+      clock: this.#options.clock,
+      login,
+      firstConnectMs,
+      locate: async () => address,
+      setUp: async () => {
+        reply = await connection.send(name, args);
+      },
+    });
+    this.#queries.add(connection);
+    try {
+      await connection.ready;
+      return reply;
+    } finally {
+      this.#queries.delete(connection);
+      connection.close();
+    }
   }
 }
 
