@@ -23,12 +23,20 @@ export function runTimer(lateMs: number, run: () => void): void {
 }
 
 /**
- * Gives an operation of several sequential calls the timeout of a single call.
+ * Gives an operation a timeout: by default, one of several sequential calls that of a single call.
  * @param timeoutError creates the error with which it rejects on a timeout
  */
-export function inTime<T>(clock: Clock, value: Promise<T>, timeoutError: () => Error): Promise<T> {
+export function inTime<T>(
+  clock: Clock,
+  value: Promise<T>,
+  timeoutError: () => Error,
+  timeoutMs = CALL_TIMEOUT_MS,
+): Promise<T> {
   const timeout = Promise.withResolvers<never>();
-  const cancelTimer = clock.after(CALL_TIMEOUT_MS, () => timeout.reject(timeoutError()));
+  const dueAt = clock.monotonic() + timeoutMs;
+  const cancelTimer = clock.after(timeoutMs, () =>
+    runTimer(clock.monotonic() - dueAt, () => timeout.reject(timeoutError())),
+  );
   return Promise.race([value, timeout.promise]).finally(cancelTimer);
 }
 

@@ -519,7 +519,9 @@ describe('A start of the Redis engine', TIMEOUT, () => {
         for (const socket of sockets) socket.destroy();
         server.close();
       });
-      const starting = assert.rejects(engine.start(), { message: 'The engine was stopped while it started.' });
+      const starting = assert.rejects(engine.start(), {
+        message: 'The engine was stopped while it started.',
+      });
       await silent.promise;
       await engine.stop();
       await starting;

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import { query } from '../../src/engines/redis/client/connection.ts';
+import { RedisConnection } from '../../src/engines/redis/client/connection.ts';
 import { readSettings } from '../../src/engines/redis/settings.ts';
 import { type Clock, systemClock } from '../../src/util/clock.ts';
 import { plain } from '../support/broker.ts';
@@ -116,7 +116,13 @@ describe('Redis over TLS, with a certificate for localhost', () => {
         settings: { ca },
         log: { info: () => {}, warn: () => {} },
       });
-      await query({ host, port }, login, systemClock, { name: 'PING', args: [] }, 5_000);
+      const connection = new RedisConnection({
+        clock: systemClock,
+        login,
+        locate: async () => ({ host, port }),
+        setUp: async () => void (await connection.send('PING', [])),
+      });
+      await connection.ready.finally(() => connection.close());
     };
     const at = `localhost:${port}`;
     await reach(`rediss://other.test,${at}`, 'localhost');

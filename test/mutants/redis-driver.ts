@@ -84,7 +84,13 @@ export const REDIS_DRIVER: readonly Mutant[] = [
   {
     name: 'the functions are not loaded on a server that has lost them',
     suite: 'redis bad network',
-    edits: [inClient('executor.ts', 'return execution.inTime(loading);', 'throw execution.failure();')],
+    edits: [
+      inClient(
+        'executor.ts',
+        'return master.loadLibrary().then(',
+        'throw execution.failure();\n      return master.loadLibrary().then(',
+      ),
+    ],
   },
   {
     name: 'a redirection without a host leads to this machine',

@@ -1,4 +1,4 @@
-import { CALL_TIMEOUT_MS, PendingLimit, runTimer } from '../../../engine/calls.ts';
+import { CALL_TIMEOUT_MS, inTime, PendingLimit } from '../../../engine/calls.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import type { Clock } from '../../../util/clock.ts';
 import type { RedisContext } from '../context.ts';
@@ -17,7 +17,7 @@ export interface RedisRequest {
   readonly repeatable: boolean;
   /** Sent right behind the command, at each attempt. */
   readonly followers?: readonly Command[];
-  /** By the monotonic clock. */
+  /** There are no attempts after it, by the monotonic clock. One that is in flight then still waits for its reply. */
   readonly deadlineAt: number;
 }
 
@@ -104,7 +104,7 @@ export class Executor {
     return this.#command(keys[0], 'FCALL', call, { writes: true, repeatable, deadlineAt });
   }
 
-  /** Starts to execute a request, which settles by its deadline. */
+  /** Starts to execute a request. It may settle after its deadline: until then, its `failure` is the outcome. */
   execute(request: RedisRequest): Execution {
     const { clock, settings } = this.#context;
     return new Execution(request, clock, settings.maskedUrl, (execution) => this.#attempt(execution));
@@ -125,7 +125,9 @@ export class Executor {
     const slot = slotOf(key);
     const rejection = this.rejection(slot);
     if (rejection !== null) throw rejection;
-    const { reply } = await this.execute({ slot, name, args: () => args, ...options }).done;
+    const execution = this.execute({ slot, name, args: () => args, ...options });
+    const failure = (): Error => execution.failure();
+    const { reply } = await inTime(this.#context.clock, execution.done, failure, execution.leftMs);
     return reply;
   }
 
@@ -144,8 +146,10 @@ export class Executor {
       }
       const command = { name, args: args(master, mayBeDone), writes, asking: redirect !== null, followers };
       try {
-        return { reply: await execution.send(master.execute(command)), master };
+        execution.isWriteInFlight = writes;
+        return { reply: await master.execute(command), master };
       } catch (error) {
+        execution.isWriteInFlight = false;
         if (!(await this.#handleFailure(execution, master, error))) await this.#pause(execution);
       }
     }
@@ -218,14 +222,13 @@ export class Executor {
         throw execution.failure();
     }
     if (message.startsWith('ERR Function not found')) {
-      const loading = master.loadLibrary().then(
+      return master.loadLibrary().then(
         () => true,
         (error: Error) => {
           execution.reason = error.message;
           return false;
         },
       );
-      return execution.inTime(loading);
     }
     // `STALE` does not occur here: the library returns it for calls that were given up, which are not attempted again.
     log.warn({ engine: maskedUrl, reply: message }, 'Redis replied with an unexpected error');
@@ -258,7 +261,7 @@ interface FunctionOptions {
 
 /** One request, and the state of its attempts. */
 export class Execution {
-  /** @throws ExecutionError at the deadline, or before */
+  /** @throws ExecutionError */
   readonly done: Promise<Executed>;
   readonly request: RedisRequest;
   /** An attempt may have been executed, although there was no reply. */
@@ -266,11 +269,10 @@ export class Execution {
   /** Where the next attempt goes instead of the master that has the slot. */
   redirect: Master | null = null;
   reason = 'there is no connection';
+  /** A write was sent and has no outcome yet. */
+  isWriteInFlight = false;
   readonly #clock: Clock;
   readonly #maskedUrl: string;
-  readonly #expired = Promise.withResolvers<never>();
-  /** A write was sent and has no outcome yet. */
-  #isWriteInFlight = false;
   #pauseMs = FIRST_PAUSE_MS;
   #redirects = 0;
 
@@ -283,29 +285,11 @@ export class Execution {
     this.request = request;
     this.#clock = clock;
     this.#maskedUrl = maskedUrl;
-    this.#expired.promise.catch(() => {});
-    const expire = (): void => this.#expired.reject(this.failure());
-    const cancelTimer = clock.after(this.leftMs, () => runTimer(-this.leftMs, expire));
-    this.done = attempt(this).finally(cancelTimer);
+    this.done = attempt(this);
   }
 
   get leftMs(): number {
-    return this.request.deadlineAt - this.#clock.monotonic();
-  }
-
-  /** @throws ExecutionError at the deadline */
-  inTime<T>(promise: Promise<T>): Promise<T> {
-    return Promise.race([promise, this.#expired.promise]);
-  }
-
-  /** @throws ExecutionError at the deadline */
-  async send(reply: Promise<Reply>): Promise<Reply> {
-    this.#isWriteInFlight = this.request.writes;
-    try {
-      return await this.inTime(reply);
-    } finally {
-      this.#isWriteInFlight = false;
-    }
+    return Math.max(0, this.request.deadlineAt - this.#clock.monotonic());
   }
 
   nextPauseMs(): number {
@@ -321,7 +305,7 @@ export class Execution {
 
   /** The error of a request that is given up now. */
   failure(): ExecutionError {
-    if (!this.mayBeDone && !this.#isWriteInFlight) {
+    if (!this.mayBeDone && !this.isWriteInFlight) {
       return new ExecutionError(
         'storage-unavailable',
         `${this.#maskedUrl} cannot be used now: ${this.reason}.`,
