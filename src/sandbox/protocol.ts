@@ -1,6 +1,6 @@
 import type { Snapshot } from 'quickjs-wasi';
-import type { WasmModule } from './dispatcher.ts';
 import type { SandboxLimits, SourceProblem } from './limits.ts';
+import type { WasmModule } from './worker-handle.ts';
 
 /**
  * The messages between the main thread and the selector worker. They contain strings and packed buffers instead of

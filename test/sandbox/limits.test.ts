@@ -68,6 +68,15 @@ describe('a selector that takes too long', () => {
     );
   });
 
+  it('does not affect the elements of calls that were sent before its answer came', async (context) => {
+    const program = makeOne(context, { watchdogMs: FOREVER, batch: 2 }).open([LOOPS]);
+    await warm(program);
+    assert.equal(
+      ends(await program.select([good, good, good, evil, good, good, evil, good])),
+      'true true true deadline true true deadline true',
+    );
+  });
+
   it('leaves the rest of its batch unevaluated after three overruns in a row', async (context) => {
     const program = makeOne(context, { watchdogMs: FOREVER }).open([LOOPS]);
     assert.equal(

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { loadWasm } from '../../src/sandbox/dispatcher.ts';
 import { DEFAULT_LIMITS } from '../../src/sandbox/limits.ts';
 import { callSize, packElements } from '../../src/sandbox/sandbox.ts';
 import {
@@ -12,6 +11,7 @@ import {
   VmCache,
 } from '../../src/sandbox/thread/selector-thread.ts';
 import { readSelector } from '../../src/sandbox/thread/source.ts';
+import { loadWasm } from '../../src/sandbox/worker-handle.ts';
 import { element, json } from './elements.ts';
 
 const wasm = await loadWasm();

@@ -12,7 +12,6 @@ import { SERVICE_HEADERS } from '../../model/service-headers.ts';
 import { isAscii, toByteString } from '../../util/byte-string.ts';
 import { messageOf } from '../../util/message-of.ts';
 import { quote } from '../../util/quote.ts';
-import type { WasmModule } from '../dispatcher.ts';
 import { CALLBACKS, type GuestHost, guestScript } from '../guest.ts';
 import { bodyAllowanceMs, QUICK_TEXT, type SandboxLimits, type SourceProblem } from '../limits.ts';
 import {
@@ -31,6 +30,7 @@ import {
   type WorkerRequest,
   type WorkerSetup,
 } from '../protocol.ts';
+import type { WasmModule } from '../worker-handle.ts';
 import { inSelector, readSelector, SelectorError, type SelectorScript } from './source.ts';
 
 type CallRequest = Extract<WorkerRequest, { kind: 'call' }>;
