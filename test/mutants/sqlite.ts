@@ -633,7 +633,9 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a delivery with a wrong checksum is delivered',
     suite: 'sqlite damage',
-    edits: [inWorker('take.ts', 'if (body === null || !isIntactDelivery(row) || ', 'if (body === null || ')],
+    edits: [
+      inWorker('take.ts', 'if (content === null || !isIntactDelivery(row) || ', 'if (content === null || '),
+    ],
   },
   {
     name: 'a rollback writes a valid checksum over damaged tries',

@@ -203,7 +203,7 @@ describe('a batch of calls in the SQLite engine', () => {
     assert.deepEqual([copied(), copied(), copied(), copied()], [5, 10, 14, 16]);
   });
 
-  it('reads at most one body more than a reply may hold, and none of expired elements', (t) => {
+  it('reads at most one body more than a reply may hold, also by ids, and none of expired elements', (t) => {
     const { store, run } = openStore();
     const { queues, rows, ids } = store;
     const facts = { type: null, more: null, dueAt: 1, tries: 0, expiresAt: null, reason: null };
@@ -261,7 +261,9 @@ describe('a batch of calls in the SQLite engine', () => {
     };
     assert.equal(bytesRead(['scan', QUEUE, '', ['ready'], texts, null, 40, false]), 0);
     const page = bytesRead(['scan', QUEUE, '', ['ready'], null, null, 40, true]);
-    assert.equal(page, SCAN_BYTES + element.body.byteLength);
+    assert.equal(page, SCAN_BYTES);
+    const reserved = bytesRead(['take', QUEUE, '', 40, texts, 0, 0, '']);
+    assert.equal(reserved, LIMITS.takeBytes);
     const taken = bytesRead(['take', QUEUE, '', 40, null, null, 0, '']);
     assert.equal(taken, LIMITS.takeBytes + element.body.byteLength);
     assert.equal(bytesRead(['take', expired, '', 1, null, null, 0, '']), 0);

@@ -52,17 +52,17 @@ type WholeRow = DeliveryRow & {
   readonly [K in keyof ElementRow]: ElementRow[K] | null;
 };
 
-/** A delivery as returned by a scan. */
-export type ScannedRow = WholeRow & {
-  /** Bytes of the body, even if the body was not read. */
+/** A delivery for a scan, or for a take by id. Its body is not read: see {@link Rows.contentOf}. */
+export type ScannedRow = Omit<WholeRow, 'body'> & {
   readonly bytes: number | null;
   /** When the last reservation was made; null if there was none. */
   readonly reservedAt: number | null;
   readonly holder: string | null;
 };
 
-/** The fields of a delivery that a take needs. */
-export type ReadyRow = Omit<WholeRow, 'token' | 'owner' | 'insertedAt'>;
+/** The fields of a delivery that a take needs, without the body if it was found by its id. */
+export type ReadyRow = Omit<WholeRow, 'token' | 'owner' | 'insertedAt' | 'body'> &
+  Partial<Pick<WholeRow, 'body'>>;
 
 /** Reservations made by one call. */
 interface Reservations {
@@ -80,12 +80,9 @@ const DELIVERY_COLUMNS =
   'd.seq, d.element, d.subscription, d.due_at AS dueAt, d.tries, d.crc, d.expires_at AS expiresAt, d.reason, d.token, d.lease_until AS leaseUntil, d.owner';
 const CONTENT_COLUMNS =
   'ifnull(d.type, e.type) AS type, ifnull(d.more, e.more) AS more, ifnull(d.content_crc, e.crc) AS contentCrc, ifnull(d.inserted_at, e.inserted_at) AS insertedAt';
-const BODY_COLUMN = 'ifnull(d.body, e.body) AS body';
-const RESERVATION_COLUMNS = 'd.reserved_at AS reservedAt, d.holder';
-const ALL_COLUMNS = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, ${BODY_COLUMN}`;
-const SCANNED_COLUMNS = `${ALL_COLUMNS}, ${RESERVATION_COLUMNS}, length(ifnull(d.body, e.body)) AS bytes`;
+const WHOLE_COLUMNS = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, ifnull(d.body, e.body) AS body`;
 // SQLite computes the length of a body without reading it only if `length` is applied to the column itself.
-const SCANNED_WITHOUT_BODY = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, NULL AS body, ${RESERVATION_COLUMNS}, ifnull(length(d.body), length(e.body)) AS bytes`;
+const SCANNED_COLUMNS = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, d.reserved_at AS reservedAt, d.holder, ifnull(length(d.body), length(e.body)) AS bytes`;
 // `d.element` is null if the content is in the row, and then no element is looked up.
 const FROM_DELIVERIES = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
 
@@ -118,10 +115,10 @@ const SQL = {
   // The number of a named group's delivery differs from its element's: see `schema.ts`.
   findPlain: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ? AND d.subscription = ?`,
   findShared: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = ? AND d.subscription = ?`,
-  wholePlain: `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.seq = ? AND d.subscription = ?`,
-  wholeShared: `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.element = ? AND d.subscription = ?`,
-  namedPlain: `SELECT ${SCANNED_WITHOUT_BODY} ${FROM_DELIVERIES} WHERE d.seq = ? AND d.subscription = ?`,
-  namedShared: `SELECT ${SCANNED_WITHOUT_BODY} ${FROM_DELIVERIES} WHERE d.element = ? AND d.subscription = ?`,
+  wholePlain: `SELECT ${WHOLE_COLUMNS} ${FROM_DELIVERIES} WHERE d.seq = ? AND d.subscription = ?`,
+  wholeShared: `SELECT ${WHOLE_COLUMNS} ${FROM_DELIVERIES} WHERE d.element = ? AND d.subscription = ?`,
+  scannedPlain: `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.seq = ? AND d.subscription = ?`,
+  scannedShared: `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.element = ? AND d.subscription = ?`,
   ofElement: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = :element AND (d.element IS NULL OR d.element = :element)
        UNION ALL SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = :element AND d.seq <> :element`,
   remove: 'DELETE FROM delivery WHERE seq = ?',
@@ -181,14 +178,12 @@ const IN_STATE = ofStates(
     `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.subscription = :subscription AND ${BY_STATE[state]} LIMIT :limit`,
 );
 
-/** Statements that read the deliveries after a moment and a number, by state. */
-function pagesOf(columns: string): Record<DeliveryState, string> {
-  return ofStates((state) => {
-    const key = state === 'reserved' ? 'd.lease_until' : 'd.due_at';
-    return `SELECT ${columns} ${FROM_DELIVERIES} WHERE d.subscription = :subscription AND ${BY_STATE[state]}
-            AND (${key}, d.seq) > (:moment, :seq) ORDER BY ${key}, d.seq LIMIT :limit`;
-  });
-}
+/** The deliveries after a moment and a number. */
+const PAGES = ofStates((state) => {
+  const key = state === 'reserved' ? 'd.lease_until' : 'd.due_at';
+  return `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.subscription = :subscription AND ${BY_STATE[state]}
+          AND (${key}, d.seq) > (:moment, :seq) ORDER BY ${key}, d.seq LIMIT :limit`;
+});
 
 function ofStates(sql: (state: DeliveryState) => string): Record<DeliveryState, string> {
   return { ready: sql('ready'), scheduled: sql('scheduled'), reserved: sql('reserved') };
@@ -239,7 +234,6 @@ export class Rows {
 
   readonly #sql: Statements<typeof SQL>;
   readonly #pages: Statements<Record<DeliveryState, string>>;
-  readonly #pagesWithoutBodies: Statements<Record<DeliveryState, string>>;
   readonly #inState: Statements<Record<DeliveryState, string>>;
 
   constructor(db: DatabaseSync, queues: Queues, sharedCounter: SharedCounter) {
@@ -248,8 +242,7 @@ export class Rows {
     this.#sharedCounter = sharedCounter;
     this.#sql = prepareAll(db, SQL);
     this.#sql.ready.setReturnArrays(true);
-    this.#pages = prepareAll(db, pagesOf(SCANNED_COLUMNS));
-    this.#pagesWithoutBodies = prepareAll(db, pagesOf(SCANNED_WITHOUT_BODY));
+    this.#pages = prepareAll(db, PAGES);
     this.#inState = prepareAll(db, IN_STATE);
     this.findNextLeaseEnd();
   }
@@ -303,7 +296,7 @@ export class Rows {
   }
 
   /** The content of a delivery, from `row` if it was read with it; null if a fault of the disk destroyed it. */
-  contentOf(row: DeliveryRow | WholeRow): ElementRow | null {
+  contentOf(row: DeliveryRow | ReadyRow): ElementRow | null {
     const { seq, element } = row;
     const statement = element === null ? this.#sql.content : this.#sql.sharedContent;
     const found = 'body' in row ? row : statement.get(element ?? seq);
@@ -346,15 +339,10 @@ export class Rows {
     return (statement.get(element, id) as unknown as DeliveryRow | undefined) ?? null;
   }
 
-  /**
-   * Like `find`, including the content and, if `hasBody`, the body, in one statement: two take a fifth more processor
-   * time of a bulk move.
-   */
-  findWhole({ id, group }: Subscription, element: number, hasBody = true): ScannedRow | null {
-    const { wholePlain, wholeShared, namedPlain, namedShared } = this.#sql;
-    const [plain, shared] = hasBody ? [wholePlain, wholeShared] : [namedPlain, namedShared];
-    const statement = group === PLAIN_GROUP ? plain : shared;
-    return (statement.get(element, id) as unknown as ScannedRow | undefined) ?? null;
+  /** Like `find`, including the content, in one statement: two take a fifth more processor time of a bulk move. */
+  findWhole({ id, group }: Subscription, element: number): WholeRow | null {
+    const statement = group === PLAIN_GROUP ? this.#sql.wholePlain : this.#sql.wholeShared;
+    return (statement.get(element, id) as unknown as WholeRow | undefined) ?? null;
   }
 
   /**
@@ -362,16 +350,17 @@ export class Rows {
    * Null stands for an unknown element.
    */
   named(
-    subscription: Subscription,
+    { id, group }: Subscription,
     elements: readonly (number | null)[],
     now: number,
     states: readonly string[],
-    bodies: boolean,
   ): (ScannedRow & { readonly state: DeliveryState })[] {
+    const statement = group === PLAIN_GROUP ? this.#sql.scannedPlain : this.#sql.scannedShared;
     const found = new Map<number, ScannedRow & { readonly state: DeliveryState }>();
     for (const element of elements) {
-      const row = element === null ? null : this.findWhole(subscription, element, bodies);
-      if (row === null) continue;
+      const row =
+        element === null ? undefined : (statement.get(element, id) as unknown as ScannedRow | undefined);
+      if (row === undefined) continue;
       const state = row.leaseUntil !== null ? 'reserved' : row.dueAt <= now ? 'ready' : 'scheduled';
       if (states.includes(state)) found.set(row.seq, { ...row, state });
     }
@@ -423,21 +412,14 @@ export class Rows {
     );
   }
 
-  /**
-   * Deliveries in a state after a place, by their moment (maturity, or lease end) and number. Bodies are read row by
-   * row, which takes 0.8 µs more per row, since a page may end after a few large ones: reading a hundred bodies of 1
-   * MiB to return sixteen would block the thread.
-   */
+  /** Deliveries in a state after a place, by their moment (maturity, or lease end) and number. */
   page(
     { id: subscription }: Subscription,
     { state, moment, seq }: ScanPlace,
     now: number,
     limit: number,
-    bodies: boolean,
-  ): Iterable<ScannedRow> {
-    const range = { subscription, now, moment, seq, limit };
-    const rows = bodies ? this.#pages[state].iterate(range) : this.#pagesWithoutBodies[state].all(range);
-    return rows as unknown as Iterable<ScannedRow>;
+  ): ScannedRow[] {
+    return this.#pages[state].all({ subscription, now, moment, seq, limit }) as unknown as ScannedRow[];
   }
 
   /**
@@ -723,8 +705,7 @@ export function isIntactDelivery(
 /** Whether the checksum of a delivery's content matches. */
 export function isIntactContent(
   row: Pick<DeliveryRow, 'seq' | 'element'>,
-  content: Omit<WholeRow, keyof DeliveryRow | 'insertedAt'>,
+  { type, more, contentCrc, body }: Omit<ElementRow, 'insertedAt'>,
 ): boolean {
-  const { type, more, contentCrc, body } = content;
-  return body !== null && elementChecksum(elementOf(row), type, more, body) === contentCrc;
+  return elementChecksum(elementOf(row), type, more, body) === contentCrc;
 }

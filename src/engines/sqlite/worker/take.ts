@@ -11,6 +11,7 @@ import {
   type TakenFields,
   type UndoneDelivery,
 } from '../protocol.ts';
+import type { Ids } from './ids.ts';
 import { elementOf, isIntactContent, isIntactDelivery, type ReadyRow, type ScannedRow } from './rows.ts';
 import { expire, setAsideDamaged } from './settle.ts';
 import type { Store } from './store.ts';
@@ -57,16 +58,16 @@ export function take(
   const copiedBefore = store.copiedBytes;
   for (let isLast = false; left > 0 && !isLast; ) {
     const limit = Math.min(left, pageSize(reply.byteLength - bytesBefore, count - left));
-    const page =
+    const page: readonly ReadyRow[] =
       elements === null
         ? rows.ready(subscription, now, limit)
-        : rows.named(subscription, elements, now, ['ready'], true);
+        : rows.named(subscription, elements, now, ['ready']);
     isLast = page.length < limit || ids !== null;
     const taken: ReadyRow[] = [];
     const takenBefore = count - left;
     for (const row of page) {
       if (left === 0) break;
-      const { seq, dueAt, tries, expiresAt, reason, type, more, body } = row;
+      const { seq, dueAt, tries, expiresAt, reason } = row;
       const isStepOver = expired === MAX_EXPIRED || !store.mayCopyMore(copiedBefore);
       if (isStepOver || reply.byteLength - bytesBefore >= MAX_REPLY_BYTES) {
         isLast = isLeft = true;
@@ -78,10 +79,12 @@ export function take(
         expired++;
         continue;
       }
-      if (body === null || !isIntactDelivery(row) || !isIntactContent(row, row)) {
+      const content = rows.contentOf(row);
+      if (content === null || !isIntactDelivery(row) || !isIntactContent(row, content)) {
         setAsideDamaged(store, seq);
         continue;
       }
+      const { type, more, body } = content;
       if (maxBytes !== null && left < count && reply.byteLength - bytesBefore + body.byteLength > maxBytes) {
         isLast = isCut = true;
         break;
@@ -176,13 +179,17 @@ export function scan(
   const subscription = store.queues.find(name)?.subscriptions.get(group);
   const fields: Fields = [];
   if (subscription === undefined) return [null, fields];
+  // Bodies are read one by one, since a page may end after a few large ones.
   const addIfIntact = (row: ScannedRow, state: DeliveryState): void => {
-    const isSound = bodies ? isIntactContent(row, row) : row.contentCrc !== null;
-    if (isIntactDelivery(row) && isSound) fields.push(...fieldsOf(store, row, state, bodies));
+    const content = bodies ? rows.contentOf(row) : null;
+    const isSound = content === null ? !bodies && row.contentCrc !== null : isIntactContent(row, content);
+    if (isIntactDelivery(row) && isSound) {
+      fields.push(...fieldsOf(store.ids, row, state, content && reply.add(content.body)));
+    }
   };
   if (ids !== null) {
     const elements = ids.map((id) => store.ids.parse(id));
-    for (const row of rows.named(subscription, elements, now, states, bodies)) addIfIntact(row, row.state);
+    for (const row of rows.named(subscription, elements, now, states)) addIfIntact(row, row.state);
     return [null, fields];
   }
   const maxBytes = reply.byteLength + SCAN_BYTES;
@@ -190,7 +197,7 @@ export function scan(
   for (const start of scanStarts(states, after, (id) => store.ids.parse(id))) {
     const { state } = start;
     let { moment, seq } = start;
-    for (const row of rows.page(subscription, start, now, left + 1, bodies)) {
+    for (const row of rows.page(subscription, start, now, left + 1)) {
       if (left === 0 || reply.byteLength >= maxBytes) {
         return [scanCursor(state, moment, seq === 0 ? '' : store.ids.format(seq)), fields];
       }
@@ -203,16 +210,11 @@ export function scan(
   return [null, fields];
 }
 
-function fieldsOf(
-  { ids, reply }: Store,
-  row: ScannedRow,
-  state: DeliveryState,
-  bodies: boolean,
-): ScannedFields {
+/** @param offset of the body in the reply; null: it is not returned */
+function fieldsOf(ids: Ids, row: ScannedRow, state: DeliveryState, offset: number | null): ScannedFields {
   const { seq, element, tries, dueAt, leaseUntil, insertedAt, expiresAt, reason } = row;
-  const { type, more, body, bytes, reservedAt, holder } = row;
+  const { type, more, bytes, reservedAt, holder } = row;
   const deliveryId = element === null || element === seq ? null : ids.format(seq);
-  const offset = bodies && body !== null ? reply.add(body) : null;
   return [
     ids.format(elementOf(row)),
     state,
