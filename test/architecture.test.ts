@@ -12,6 +12,8 @@ const ROOT = fileURLToPath(new URL('..', import.meta.url));
  */
 interface Rule {
   readonly parts: readonly string[];
+  /** Parts from which only types are imported. */
+  readonly types?: readonly string[];
   readonly packages: readonly string[];
 }
 
@@ -60,13 +62,14 @@ const RULES: Readonly<Record<string, Rule>> = {
     packages: ['node:*', '@prometheus-io/client'],
   },
   config: { parts: BASE, packages: ['node:*', 'yaml'] },
-  // Runs in a browser and uses only the HTTP interface.
+  // Runs in a browser and uses only the HTTP interface, whose records are types of the model.
   console: {
     parts: [],
+    types: ['model'],
     packages: ['@codemirror', '@dagrejs', '@lezer', '@preact/signals', 'preact'],
   },
   // Needs nothing but `fetch`.
-  client: { parts: ['model'], packages: [] },
+  client: { parts: [], types: ['model'], packages: [] },
   cli: { parts: ['client', 'util'], packages: ['node:*', 'commander'] },
   // The composition root and the process boundary: only this part knows the configuration and the concrete engines.
   app: {
@@ -260,6 +263,11 @@ describe('The architecture test', () => {
       'src/model/x.ts may not import src/broker/y.ts',
       'src/model/x.ts may not import node:fs',
     ]);
+    const page = parse(
+      'src/console/x.ts',
+      "import type { X } from '../model/x.ts'; import { Y } from '../model/y.ts';",
+    );
+    assert.deepEqual(forbiddenImports(page), ['src/console/x.ts may not import src/model/y.ts']);
     assert.deepEqual(cycles([model, broker]), ['src/model/x.ts -> src/broker/y.ts -> src/model/x.ts']);
   });
 });
@@ -286,12 +294,13 @@ const TYPE_DECLARATION =
 function forbiddenImports({ path, imports }: SourceFile): string[] {
   const part = partOf(path);
   const rule = RULES[part] ?? { parts: [], packages: [] };
-  return imports.flatMap(({ specifier }) => {
+  return imports.flatMap(({ specifier, isTypeOnly }) => {
     if (!specifier.startsWith('.'))
       return mayUse(rule, specifier) ? [] : [`${path} may not import ${specifier}`];
     const target = targetOf(path, specifier);
     const to = partOf(target);
-    return to === part || rule.parts.includes(to) ? [] : [`${path} may not import ${target}`];
+    const isAllowed = to === part || rule.parts.includes(to) || (isTypeOnly && rule.types?.includes(to));
+    return isAllowed ? [] : [`${path} may not import ${target}`];
   });
 }
 

@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { OperationRecord } from '../../src/operations/stored.ts';
+import type { OperationRecord } from '../../src/model/records.ts';
 import { jsonOf, QueueClient } from '../../test/support/http-client.ts';
 import { ordinaryLoad } from '../load/ordinary.ts';
 import { createServer, fillStopped, NAMESPACE } from '../quayside.ts';

@@ -1,8 +1,9 @@
 import { isDeepStrictEqual } from 'node:util';
+import { RIGHTS, type Right } from '../model/rights.ts';
 import { isRecord } from '../util/is-record.ts';
 import { messageOf } from '../util/message-of.ts';
 import { CONTROL, PASSWORD_BYTES, readStoredPassword, type StoredPassword } from './password.ts';
-import { RIGHTS, type Right, type User } from './user.ts';
+import type { User } from './user.ts';
 
 /** A user as configured. */
 export interface UserDefinition {

@@ -2,6 +2,7 @@ import { hash, randomBytes } from 'node:crypto';
 import type { Definition, Definitions, JsonValue } from '../engine/definitions.ts';
 import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { Right } from '../model/rights.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { compareStrings } from '../util/compare-strings.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
@@ -11,7 +12,7 @@ import { quote } from '../util/quote.ts';
 import { MAX_CHANGES, Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
 import { isRightsByNamespace, limitedUser } from './account.ts';
-import { loginLost, type Right, type User } from './user.ts';
+import { loginLost, type User } from './user.ts';
 
 /** Rights by namespace, as for a user; null: all rights of the owner. */
 export type TokenRights = Readonly<Record<string, readonly Right[]>> | null;

@@ -1,15 +1,5 @@
 import { missingRight, namespaceNotFound, QuaysideError } from '../model/errors.ts';
-
-/**
- * What a user may do in a namespace (docs/operate/security.md, "Users and rights").
- * - `read`: get, reserve, commit, rollback, extend, status
- * - `write`: insert
- * - `manage`: pause, resume, remove, consumers, cancel
- * - `browse`: view elements without taking them; implied by `read`
- * - `exchange`: create and control exchanges that read from the namespace; separate because a selector is code
- */
-export const RIGHTS = ['read', 'write', 'manage', 'browse', 'exchange'] as const;
-export type Right = (typeof RIGHTS)[number];
+import type { Right } from '../model/rights.ts';
 
 /** An authenticated user. A configuration has one object per user; a reload replaces it. */
 export interface User {

@@ -5,7 +5,7 @@ import type { Config } from '../config/options.ts';
 import { StoreInUse } from '../engine/engine.ts';
 import { fileOf, MEMORY } from '../engines/sqlite/settings.ts';
 import { restore } from '../engines/sqlite/worker/backup.ts';
-import type { BackupReport } from '../http/options.ts';
+import type { BackupReport } from '../model/records.ts';
 import { systemClock } from '../util/clock.ts';
 import { copyPrivateFile, makeFolder } from '../util/files.ts';
 import { messageOf } from '../util/message-of.ts';

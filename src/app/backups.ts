@@ -1,8 +1,8 @@
 import { existsSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import type { Config } from '../config/options.ts';
-import type { BackupReport } from '../http/options.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import type { BackupReport } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 import { makeFolder, PRIVATE_MODE, syncFolder } from '../util/files.ts';
 import { maskUrl } from '../util/mask.ts';

@@ -1,5 +1,6 @@
 import type { Engine } from '../engine/engine.ts';
-import { type EngineReport, NODE_CHECK, type ReadyReport } from '../http/options.ts';
+import { NODE_CHECK, type ReadyReport } from '../http/options.ts';
+import type { EngineReport } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 
 /** Time limit for a ping. Below one second, the usual time limit of readiness probes. */

@@ -2,6 +2,7 @@ import { COUNTER_NAMES, type Counters, type Stats, zeroCounters } from '../engin
 import { type GroupCounts, NO_COUNTS } from '../engine/storage.ts';
 import type { GroupName } from '../model/element.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { QueueHistory, Rates, RecentRates } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 
 /**
@@ -102,14 +103,14 @@ export class Activity {
   }
 
   /** The last hour of a queue. */
-  history(name: string): QueueHistory {
+  history(name: string): HistoryColumns {
     const now = this.#clock.monotonic();
     // A queue that was never read has a history of nulls.
     return (this.#series.get(name) ?? new QueueSeries(this.#limit, now, false)).history(now);
   }
 
   /** The last hour of all queues together. */
-  sumHistory(): SumHistory {
+  sumHistory(): SumColumns {
     return this.#sum.history(this.#clock.monotonic());
   }
 
@@ -160,30 +161,8 @@ export interface QueueReading {
   readonly oldestReadyMs: number | null;
 }
 
-/** Per second. A take is a get or a reserve, a settlement a commit or a rollback. */
-export interface Rates {
-  readonly insert: number;
-  readonly take: number;
-  readonly settle: number;
-}
-
-/** The rates over the last minute and the last five. */
-export interface RecentRates {
-  readonly '1m': Rates;
-  readonly '5m': Rates;
-}
-
-/** The last hour of a queue in columns: one value per interval, oldest first; null: unknown. */
-export interface QueueHistory {
-  readonly size: readonly (number | null)[];
-  readonly schedSize: readonly (number | null)[];
-  readonly resvSize: readonly (number | null)[];
-  /** Seconds; null also if no element was ready. */
-  readonly oldestReadyAge: readonly (number | null)[];
-  readonly insert: readonly (number | null)[];
-  readonly take: readonly (number | null)[];
-  readonly settle: readonly (number | null)[];
-}
+/** The columns of a history. */
+type HistoryColumns = Omit<QueueHistory, 'from' | 'intervalMs'>;
 
 /** The length of a history interval, and the number of intervals. */
 export const INTERVAL_MS = 60_000;
@@ -299,7 +278,7 @@ export class QueueSeries {
   }
 
   /** The last {@link INTERVALS} minutes of the monotonic clock; the last one contains `at` and is incomplete. */
-  history(at: number): QueueHistory {
+  history(at: number): HistoryColumns {
     const now = minuteOf(toUnits(at));
     const rows = Array.from({ length: INTERVALS + 1 }, (_, i) => this.#rowOf(now - INTERVALS + i, at));
     const shown = rows.slice(1);
@@ -493,7 +472,7 @@ function isEqual(a: QueueReading, b: QueueReading): boolean {
 }
 
 /** The last hour of several queues together. Ages cannot be added. */
-type SumHistory = Omit<QueueHistory, 'oldestReadyAge'>;
+type SumColumns = Omit<HistoryColumns, 'oldestReadyAge'>;
 
 const COLUMNS = ['size', 'schedSize', 'resvSize', 'insert', 'take', 'settle'] as const;
 
@@ -536,18 +515,18 @@ class SumSeries {
     this.#series.note(at, { counts, totals: this.#totals, oldestReadyMs: null }, null);
   }
 
-  history(at: number): SumHistory {
+  history(at: number): SumColumns {
     const { oldestReadyAge: _, ...columns } = this.#series.history(at);
     return columns;
   }
 }
 
 /** Adds several histories of the same hour; a value is null if it is null in all of them. */
-export function sumOfHistories(histories: readonly SumHistory[]): SumHistory {
-  const sum = (name: keyof SumHistory): (number | null)[] =>
+export function sumOfHistories(histories: readonly SumColumns[]): SumColumns {
+  const sum = (name: keyof SumColumns): (number | null)[] =>
     Array.from({ length: INTERVALS }, (_, i) => {
       const known = histories.map((history) => history[name][i] ?? null).filter((value) => value !== null);
       return known.length === 0 ? null : known.reduce((total, value) => total + value, 0);
     });
-  return Object.fromEntries(COLUMNS.map((name) => [name, sum(name)])) as unknown as SumHistory;
+  return Object.fromEntries(COLUMNS.map((name) => [name, sum(name)])) as unknown as SumColumns;
 }

@@ -1,12 +1,12 @@
 import type { Storage } from '../engine/storage.ts';
 import { namespaceNotFound, QuaysideError, shuttingDown } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { PendingConsumer } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';
 import { SeriesLimit } from './activity.ts';
 import { type Difference, type NodeInfo, nodeText } from './cluster.ts';
-import type { PendingConsumer } from './consumer.ts';
 import { EngineTurns } from './engine-turns.ts';
 import { checkMigration, Migration, MigrationTargetMissing } from './migration.ts';
 import { Namespace, type Shared } from './namespace.ts';

@@ -9,31 +9,6 @@ export interface ConsumerOrigin {
   readonly address: string;
 }
 
-/** A client session of STOMP or AMQP, as listings show it. */
-export interface SessionInfo {
-  /** As in the log. */
-  readonly id: string;
-  readonly protocol: ConsumerOrigin['protocol'];
-  readonly user: string;
-  readonly address: string;
-  /** When it logged in, ISO 8601. */
-  readonly since: string;
-  readonly consumers: readonly SessionConsumerInfo[];
-}
-
-/** A consumer of a session. */
-export interface SessionConsumerInfo {
-  readonly ns: string;
-  readonly queue: string;
-  /** Null on a plain queue. */
-  readonly group: GroupName | null;
-  readonly kind: 'take' | 'browse';
-  /** How many unsettled elements the client may hold; null if it browses. */
-  readonly window: number | null;
-  /** Reserved elements that were sent and are not settled. */
-  readonly unacknowledged: number;
-}
-
 /** A get or reserve. The front end has validated every field. */
 export interface GetRequest {
   /** The group to read as; null: the namespace's default. */
@@ -140,19 +115,4 @@ export function popTimeout(timeoutMs: number | null, tid: string | null, since: 
   return new QuaysideError('pop-timeout', `No element became eligible within ${timeoutMs} ms.`, {
     extra: { timeout: true, tid, since: new Date(since).toISOString() },
   });
-}
-
-/** The record of a waiting consumer (spec 2.3). */
-export interface PendingConsumer {
-  readonly tid: string;
-  readonly since: string;
-  readonly callback: 'set' | 'unset';
-  readonly cleanup_timeout: 'set' | 'unset';
-  readonly wakeup_timeout: 'set' | 'unset';
-  /** Null: an exchange. */
-  readonly user: string | null;
-  readonly protocol: ConsumerOrigin['protocol'] | 'exchange';
-  readonly address: string | null;
-  /** The group that it reads as; null on a plain queue. */
-  readonly group: GroupName | null;
 }

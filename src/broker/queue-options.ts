@@ -7,6 +7,8 @@ import { textFingerprint } from '../model/fingerprint.ts';
 import { LIMITS } from '../model/limits.ts';
 import { atMember, membersOf, nameMember, wholeMember, wrongMember } from '../model/members.ts';
 import type { QueueKey } from '../model/names.ts';
+import type { OptionName, OptionsRecord, ShownOptions } from '../model/records.ts';
+import { MAX_FACTOR, RETRY_DEFAULTS } from '../model/records.ts';
 import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
@@ -36,44 +38,8 @@ export interface QueueSettings {
   readonly maxElements: number | null;
 }
 
-/** The origin of an effective option. */
-type OptionSource = 'stored' | 'pattern' | 'namespace';
-
-/** The options of a queue as clients see them; lengths are in seconds, as in the configuration file. */
-export interface OptionsRecord {
-  /** The options stored by `PUT`. */
-  readonly stored: ShownOptions;
-  /** The configured name pattern that applies to the queue; null: none. */
-  readonly pattern: string | null;
-  readonly effective: Required<ShownOptions>;
-  readonly sources: Readonly<Record<OptionName, OptionSource>>;
-  /** Changes with the stored options; see `versionOfOptions`. */
-  readonly version: string;
-}
-
 /** The names of the options, in the configuration file as well as in JSON. */
-const NAMES = ['lease', 'deadLetter', 'retryDelay', 'retention', 'ttl', 'maxElements'] as const;
-type OptionName = (typeof NAMES)[number];
-
-interface ShownOptions {
-  readonly lease?: number;
-  readonly deadLetter?: { readonly maxTries: number; readonly queue: string } | null;
-  readonly retryDelay?: ShownRetryDelay | null;
-  readonly retention?: number | null;
-  readonly ttl?: number | null;
-  readonly maxElements?: number | null;
-}
-
-interface ShownRetryDelay {
-  readonly first: number;
-  readonly factor: number;
-  readonly max: number;
-  readonly jitter: number;
-}
-
-/** Defaults of the members of a retry delay; `first` is required. */
-export const RETRY_DEFAULTS = { factor: 2, max: 3600, jitter: 0 } as const;
-export const MAX_FACTOR = 100;
+const NAMES: readonly OptionName[] = ['lease', 'deadLetter', 'retryDelay', 'retention', 'ttl', 'maxElements'];
 const MAX_SECONDS = LIMITS.delayMs / 1000;
 
 /**
@@ -129,12 +95,12 @@ export class QueueOptionsTable {
     const stored = showOptions(this.#stored.get(name) ?? {});
     const rule = ruleFor(this.#rules, name);
     const ruleOptions = showOptions(rule?.options ?? {});
-    const sourceOf = (option: OptionName): OptionSource =>
+    const sourceOf = (option: OptionName): OptionsRecord['sources'][OptionName] =>
       stored[option] !== undefined ? 'stored' : ruleOptions[option] !== undefined ? 'pattern' : 'namespace';
     return {
       stored,
       pattern: rule?.pattern ?? null,
-      effective: showOptions(this.settingsOf(name)) as Required<ShownOptions>,
+      effective: showOptions(this.settingsOf(name)) as OptionsRecord['effective'],
       sources: Object.fromEntries(
         NAMES.map((option) => [option, sourceOf(option)]),
       ) as OptionsRecord['sources'],
@@ -264,7 +230,12 @@ export function otherOptions({ name }: QueueKey): QuaysideError {
   );
 }
 
-function showRetryDelay({ firstMs, factor, maxMs, jitter }: RetryDelay): ShownRetryDelay & JsonValue {
+function showRetryDelay({
+  firstMs,
+  factor,
+  maxMs,
+  jitter,
+}: RetryDelay): JsonValue & NonNullable<ShownOptions['retryDelay']> {
   return { first: firstMs / 1000, factor, max: maxMs / 1000, jitter };
 }
 

@@ -32,22 +32,23 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { keyOfUser } from '../model/fingerprint.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { QueueKey } from '../model/names.ts';
+import type {
+  OptionsRecord,
+  PendingConsumer,
+  QueueHistory,
+  QueueRecord,
+  QueueSizes,
+} from '../model/records.ts';
 import { compareStrings } from '../util/compare-strings.ts';
 import { quote } from '../util/quote.ts';
-import {
-  historyLengthMs,
-  INTERVAL_MS,
-  type QueueHistory,
-  type QueueReading,
-  type RecentRates,
-} from './activity.ts';
+import { historyLengthMs, INTERVAL_MS, type QueueReading } from './activity.ts';
 import { isFullError } from './capacity.ts';
-import type { Consumer, GetRequest, PendingConsumer, Sink } from './consumer.ts';
+import type { Consumer, GetRequest, Sink } from './consumer.ts';
 import { momentIn, untilGiven } from './engine-time.ts';
 import { FREE_BYTES } from './engine-turns.ts';
 import { isSettled, rejectionOf, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
-import { checkOptions, type OptionsRecord, type OwnOptions, type QueueSettings } from './queue-options.ts';
+import { checkOptions, type OwnOptions, type QueueSettings } from './queue-options.ts';
 import { areAllSeen } from './seen-keys.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
 
@@ -70,13 +71,6 @@ export interface Receipt {
   readonly token: string | null;
   /** The user who settles; omitted for the service itself. */
   readonly owner?: string | null;
-}
-
-/** The last hour of a queue. */
-interface QueueHistoryRecord extends QueueHistory {
-  /** Start of the first interval, ISO 8601. */
-  readonly from: string;
-  readonly intervalMs: number;
 }
 
 export interface QueueInsertOptions {
@@ -668,7 +662,7 @@ export class Queue {
   }
 
   /** The last hour, minute by minute, as far as this node has read it. The last minute is incomplete. */
-  history(): QueueHistoryRecord {
+  history(): QueueHistory {
     const { activity, clock } = this.namespace;
     return {
       from: new Date(clock.now() - historyLengthMs(clock.monotonic())).toISOString(),
@@ -854,44 +848,6 @@ export interface Capabilities extends Omit<StorageCapabilities, 'expiry'> {
   readonly tape: boolean;
 }
 
-/** Counts under the names of the spec. */
-interface ShownSizes {
-  readonly next_mature_t: string | null;
-  readonly totalSize: number;
-  readonly size: number;
-  readonly schedSize: number;
-  readonly resvSize: number;
-}
-
-/** The queue information record of spec 2.2, field for field. The fields after `groups` are additions. */
-export interface QueueRecord extends ShownSizes {
-  readonly type: string;
-  readonly capabilities: Capabilities;
-  readonly factory: {
-    readonly name: string;
-    readonly type: string;
-    readonly opts: { readonly name: string; readonly url: string };
-    readonly signaller: {
-      readonly type: string;
-      readonly opts: {
-        readonly url: string;
-        /** Always empty; the spec names the field. */
-        readonly mongo_opts: Readonly<Record<string, never>>;
-        readonly channel: string;
-      };
-    };
-    readonly stats: { readonly type: string; readonly opts: { readonly url: string; readonly coll: string } };
-  };
-  readonly stats: Counters & { readonly groups?: Readonly<Record<GroupName, Counters>> };
-  readonly paused: boolean;
-  /** Streams only. */
-  readonly groups?: Readonly<Record<GroupName, ShownSizes>>;
-  /** How many seconds the oldest ready element has been ready; null if no element is ready. */
-  readonly oldestReadyAge: number | null;
-  /** Rates of the whole queue; left out if one group was requested, null if this node has just started. */
-  readonly rates?: RecentRates | null;
-}
-
 /** @param group the group that was counted; null: all */
 function queueRecord(
   queue: Queue,
@@ -972,7 +928,7 @@ function statsRecord(counters: ReadonlyMap<GroupName, Counters>, isStream: boole
 }
 
 /** The counts under the names of the spec. */
-export function shownSizes({ ready, scheduled, reserved, nextMatureAt }: GroupCounts): ShownSizes {
+export function shownSizes({ ready, scheduled, reserved, nextMatureAt }: GroupCounts): QueueSizes {
   return {
     next_mature_t: nextMatureAt === null ? null : new Date(nextMatureAt).toISOString(),
     totalSize: ready + scheduled + reserved,

@@ -1,26 +1,13 @@
 import { batch, effect, signal } from '@preact/signals';
+import type { ConsoleSessionRecord } from '../model/records.ts';
+import type { Right } from '../model/rights.ts';
 import { ApiError, call, forbidden, get, messageOf, onStaleToken, rejected, setCsrfToken } from './api.ts';
 import { after } from './timers.ts';
-
-export type AccessRight = 'read' | 'write' | 'manage' | 'browse' | 'exchange';
-
-/** A session, as the server returns it. */
-export interface SessionRecord {
-  readonly user: string;
-  readonly isAdministrator: boolean;
-  /** By namespace; namespaces that the user may not see are left out. */
-  readonly rights: Readonly<Record<string, readonly AccessRight[]>>;
-  /** Namespaces in which the user may browse, but not see bodies. */
-  readonly maskedBodies: readonly string[];
-  readonly csrfToken: string;
-  readonly expiresAt: string;
-  readonly server: { readonly version: string; readonly node: string };
-}
 
 const WHERE = 'console/session';
 
 /** Undefined: not known yet; null: not signed in. */
-export const session = signal<SessionRecord | null | undefined>(undefined);
+export const session = signal<ConsoleSessionRecord | null | undefined>(undefined);
 /** Whether the session has ended while its page is open. The page stays behind the form, as behind a lock screen. */
 export const hasEnded = signal(false);
 /** Why the sign-in form is shown again. */
@@ -39,7 +26,7 @@ export async function resume(): Promise<void> {
   cancelRetry();
   const before = changes;
   try {
-    const record = await get<SessionRecord>(WHERE);
+    const record = await get<ConsoleSessionRecord>(WHERE);
     if (before === changes) setSession(record);
   } catch (error) {
     const isRejected = error instanceof ApiError && error.status === 401;
@@ -66,7 +53,7 @@ onStaleToken(async () => {
 /** @throws ApiError */
 export async function signIn(user: string, password: string): Promise<void> {
   notice.value = null;
-  const record = await get<SessionRecord>(WHERE, { method: 'POST', json: { user, password } });
+  const record = await get<ConsoleSessionRecord>(WHERE, { method: 'POST', json: { user, password } });
   changes += 1;
   setSession(record);
 }
@@ -94,7 +81,7 @@ export function onUserChange(forget: () => void): void {
   userChangeListeners.push(forget);
 }
 
-function setSession(record: SessionRecord | null): void {
+function setSession(record: ConsoleSessionRecord | null): void {
   batch(() => {
     if (session.peek()?.user !== record?.user) for (const forget of userChangeListeners) forget();
     setCsrfToken(record?.csrfToken ?? null);
@@ -121,7 +108,7 @@ document.addEventListener('visibilitychange', () => {
 });
 
 /** Whether the user has a right in a namespace. Actions that would be rejected are not shown. */
-export function may(right: AccessRight, ns: string): boolean {
+export function may(right: Right, ns: string): boolean {
   const record = session.value;
   return record?.rights[ns]?.includes(right) === true;
 }

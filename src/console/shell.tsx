@@ -1,5 +1,6 @@
 import type { ComponentChildren } from 'preact';
 import { useRef } from 'preact/hooks';
+import type { ConsoleSessionRecord } from '../model/records.ts';
 import { DESTINATIONS } from './destinations.ts';
 import { several, shortCount } from './format.ts';
 import icon from './icon.svg';
@@ -7,7 +8,7 @@ import { isHelpOpen } from './keys.tsx';
 import { refresh, theme, zone } from './preferences.ts';
 import { alarms, connection, operations, queues, type StreamState, version } from './remote/live.ts';
 import { address, go, href } from './route.ts';
-import { type SessionRecord, signOut } from './session.ts';
+import { signOut } from './session.ts';
 import { Icon, type IconName } from './ui/icon.tsx';
 import { Choices, Menu } from './ui/menu.tsx';
 import { showError } from './ui/toasts.tsx';
@@ -24,7 +25,7 @@ export function Shell({
   record,
   children,
 }: {
-  readonly record: SessionRecord;
+  readonly record: ConsoleSessionRecord;
   readonly children: ComponentChildren;
 }) {
   const sidebar = useRef<HTMLElement>(null);

@@ -7,8 +7,15 @@ import type { DiskUsage } from '../engine/engine.ts';
 import { idsOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
+import type {
+  AlarmPicture,
+  ExchangePicture,
+  NodeRecord,
+  OperationPicture,
+  OperationRecord,
+  QueuePicture,
+} from '../model/records.ts';
 import type { BulkOperations, OperationCaller, OperationView } from '../operations/operations.ts';
-import type { OperationRecord } from '../operations/stored.ts';
 import type { Clock } from '../util/clock.ts';
 
 /** What events are about. */
@@ -79,12 +86,13 @@ export function isWanted({ kind, places }: Picture, { kinds, ns, queue }: EventF
 export function queuePicture(namespace: Namespace, name: string, { counts, totals }: QueueReading): Picture {
   const ns = namespace.name;
   const named = { ns, queue: name };
-  const json = JSON.stringify({
+  const picture: QueuePicture = {
     ...named,
     ...shownSizes(counts),
     paused: namespace.pausedNames.has(name),
     stats: totals,
-  });
+  };
+  const json = JSON.stringify(picture);
   return {
     kind: 'queues',
     key: JSON.stringify([ns, name]),
@@ -102,7 +110,7 @@ type KnownNode = ReturnType<Broker['nodes']>[number];
 export function nodeRecord(
   { startedAt, namespaces, conflicts, ...node }: KnownNode,
   viewer: Pick<EventViewer, 'maySee'>,
-): object {
+): NodeRecord {
   return {
     ...node,
     startedAt: new Date(startedAt).toISOString(),
@@ -175,7 +183,7 @@ function operationPicture(recordFor: OperationView): Picture {
 }
 
 function operationJson({ samples: _, where: __, set: ___, ...shown }: OperationRecord): string {
-  return JSON.stringify(shown);
+  return JSON.stringify(shown satisfies OperationPicture);
 }
 
 /**
@@ -242,7 +250,7 @@ function partialPicture(exchange: ExchangeOverview, ids: VisibleIds): Picture {
 function exchangePicture(
   exchange: ExchangeOverview,
   ids: VisibleIds,
-  shown: object,
+  shown: Omit<ExchangePicture, 'id' | 'dst'>,
 ): Omit<Picture, 'key' | 'isFor'> {
   const { src, dst } = exchange.declaration;
   return {
@@ -254,12 +262,18 @@ function exchangePicture(
   };
 }
 
-function commonMembers({ declaration: { src }, stopped, lastError }: ExchangeOverview): object {
+function commonMembers({
+  declaration: { src },
+  stopped,
+  lastError,
+}: ExchangeOverview): Pick<ExchangePicture, 'src' | 'stopped' | 'lastError'> {
   return { src: { q: src.queue, ns: src.ns }, stopped, lastError };
 }
 
 /** Counters of elements that were forwarded to no destination. */
-function totalMembers({ counters: { totals: counts } }: ExchangeOverview): object {
+function totalMembers({
+  counters: { totals: counts },
+}: ExchangeOverview): Omit<ExchangePicture['stats'], 'dst'> {
   return { no_route: counts.noRoute, too_many_hops: counts.tooManyHops, put_back: counts.requeued };
 }
 
@@ -346,7 +360,7 @@ export class Alarms implements PictureSource {
   }
 
   /** An alarm about an engine, for viewers who may see a namespace that uses it. */
-  #ofEngine(alarm: string, engine: string, more: object): Alarm {
+  #ofEngine(alarm: string, engine: string, more: Alarm['details']): Alarm {
     const namespaces = this.#parts.namespaces
       .filter(({ engineUrls }) => engineUrls.includes(engine))
       .map(({ name }) => name);
@@ -385,8 +399,8 @@ function deadLettersGrew({ name: ns, activity }: Namespace, queue: string): Alar
 interface Alarm extends Pick<Picture, 'key' | 'places' | 'isFor'> {
   readonly alarm: string;
   /** The members that identify what it is about. */
-  readonly identity: object;
-  readonly details: object;
+  readonly identity: Pick<AlarmPicture, 'engine' | 'ns' | 'queue'>;
+  readonly details: Pick<AlarmPicture, 'detail' | 'totalSize'>;
   /** The namespaces that an engine serves; null: it is about a queue. */
   readonly namespaces: readonly string[] | null;
 }
@@ -395,7 +409,7 @@ function alarmPicture(
   { alarm, identity: named, details: more, namespaces, ...rest }: Alarm,
   since: number,
 ): Picture {
-  const shown = { alarm, ...named, since: new Date(since).toISOString(), ...more };
+  const shown: AlarmPicture = { alarm, ...named, since: new Date(since).toISOString(), ...more };
   return {
     ...rest,
     kind: 'alarms',

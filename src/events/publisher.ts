@@ -1,9 +1,10 @@
-import { type RenewUser, RIGHTS, type User } from '../access/user.ts';
+import type { RenewUser, User } from '../access/user.ts';
 import type { QueueReading } from '../broker/activity.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { QueueFollower, QueueWatch } from '../broker/queue-watch.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
+import { RIGHTS } from '../model/rights.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';

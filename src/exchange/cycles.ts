@@ -1,3 +1,4 @@
+import { MAX_LOOP_LENGTH, MAX_LOOPS } from '../model/records.ts';
 import { NO_ROUTE, type Returning } from './copies.ts';
 import type { Caller, Declaration, DeclaredQueue } from './declaration.ts';
 
@@ -13,10 +14,6 @@ export interface Edge {
 /** Loops through an exchange, each as a list of exchange ids, for users. */
 export type LoopIds = readonly (readonly string[])[];
 
-/** Bound on the loops that are listed for one exchange. */
-export const MAX_LOOPS = 10;
-/** Bound on the exchanges of a listed loop, which is cut there. */
-export const MAX_LOOP_LENGTH = 16;
 /** Bound on the steps of one search for loops: listing a thousand exchanges takes as many searches. */
 const MAX_STEPS = 4_000;
 

@@ -4,6 +4,7 @@ import { invalidParameter } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { bytesMember, memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
+import type { ExchangeTrial, TriedDestination } from '../model/records.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { DestinationLogLine, SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
@@ -26,49 +27,6 @@ export type Sample = Pick<
   'id' | 'tries' | 'matureAt' | 'headers' | 'body' | 'contentType' | 'contentEncoding'
 >;
 
-/** What an exchange would do with the sample. */
-export interface DryRun {
-  /** The type of `env.msg.payload`, and the headers of the element that determined it. */
-  readonly saw: {
-    readonly payload: 'json' | 'text' | 'bytes';
-    readonly content_type: string;
-    readonly content_encoding: string | null;
-  };
-  /** Per destination; empty if no selector ran. */
-  readonly dst: readonly TriedDestination[];
-  /** `__no_route__` or `__too_many_hops__` if the element would go there, else null. */
-  readonly strays_to: string | null;
-  /** Why the selectors could not finish: they exceeded their time or memory. Else null. */
-  readonly overrun: string | null;
-  /** If they could not finish: the console lines that they had written until then, of all destinations. */
-  readonly logs: readonly string[];
-  readonly selector_ms: number;
-}
-
-interface TriedDestination {
-  readonly q: string;
-  readonly ns: string;
-  readonly accepted: boolean;
-  readonly error: string | null;
-  /** The position of the error in the selector, from 1; null if it has none. */
-  readonly line: number | null;
-  readonly column: number | null;
-  /** Console lines of the selector. */
-  readonly logs: readonly string[];
-  /** The timing and tries that the selector set on the copy; null if it set none. */
-  readonly mature: string | null;
-  readonly delay: number | null;
-  readonly tries: number | null;
-  /** The copy for this destination, even if it is not `accepted`. */
-  readonly hdrs: Readonly<Record<string, string>>;
-  /** Cut if it is longer than `SHOWN_BYTES` divided by the number of destinations. */
-  readonly payload: string;
-  /** Whether `payload` is text or, for other bytes, base64. */
-  readonly payload_encoding: 'text' | 'base64';
-  /** The length of the uncut payload. */
-  readonly payload_bytes: number;
-}
-
 /** Bound on the payload bytes in a result, of all destinations together: each selector may write a mebibyte. */
 const SHOWN_BYTES = 4 * 1_048_576;
 
@@ -87,7 +45,7 @@ export async function dryRun(
   { broker, sandbox, clock, maxHops, maxCopies }: DryRunContext,
   { name }: Caller,
   returning: Returning,
-): Promise<DryRun> {
+): Promise<ExchangeTrial> {
   const { contentType, contentEncoding } = sample;
   const saw = {
     payload: payloadName(contentType, contentEncoding),

@@ -9,6 +9,7 @@ import {
   unlessChanged,
 } from '../engine/definitions.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import type { ExchangeRecord, ExchangeTrial } from '../model/records.ts';
 import { createCheckLimit, MAX_WAITING_DRY_RUNS } from '../sandbox/limits.ts';
 import { quote } from '../util/quote.ts';
 import { Retries } from '../util/retries.ts';
@@ -26,9 +27,9 @@ import {
   scopedKey,
   versionOf,
 } from './declaration.ts';
-import { type DryRun, dryRun, type Sample } from './dry-run.ts';
+import { dryRun, type Sample } from './dry-run.ts';
 import type { Exchange, ExchangeContext } from './exchange.ts';
-import { type ExchangeOverview, type ExchangeRecord, type ExchangeState, exchangeRecord } from './record.ts';
+import { type ExchangeOverview, type ExchangeState, exchangeRecord } from './record.ts';
 import { ExchangeRegistry } from './registry.ts';
 import { type FindOwner, lostOwner, type StoredExchange, toStored, toValue } from './stored.ts';
 
@@ -309,9 +310,9 @@ export class Exchanges implements Service {
     sample: Sample,
     given: Declaration | null,
     request: CheckRequest = {},
-  ): Promise<DryRun> {
+  ): Promise<ExchangeTrial> {
     const { caller = NODE, mayTry = () => {} } = request;
-    const run = async (): Promise<DryRun> => {
+    const run = async (): Promise<ExchangeTrial> => {
       const tried = given ?? this.#registry.mustGet(key).exchange.declaration;
       if (given === null) {
         mayTry(tried);

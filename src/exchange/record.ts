@@ -1,46 +1,11 @@
 import type { Delivery } from '../model/element.ts';
+import type { DestinationError, ExchangeRecord, Sighting } from '../model/records.ts';
 import type { SourcePosition } from '../sandbox/protocol.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LoopIds } from './cycles.ts';
 import type { Caller, Declaration } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
-
-/** The exchange record (spec 2.4). The fields after `stopped` are additions. */
-export interface ExchangeRecord {
-  readonly src: { readonly q: string; readonly ns: string };
-  /** `hidden`: the reader may not see the namespace. Names and counters are then empty, and the rest is left out. */
-  readonly dst: readonly {
-    readonly q: string;
-    readonly ns: string;
-    readonly selector?: string;
-    readonly hidden?: true;
-  }[];
-  readonly opts: Declaration['consumer'];
-  readonly cid: string;
-  readonly pending_acks: Readonly<Record<string, { readonly t: string; readonly id: string }>>;
-  readonly pending_tids: Readonly<Record<string, string>>;
-  readonly wsize: number;
-  readonly stopped: boolean | null;
-  /**
-   * To be sent as `If-Match` when the declaration is changed. Left out if a destination is hidden: it is a hash of the
-   * whole declaration, and would confirm guesses.
-   */
-  readonly version?: string;
-  readonly stats: {
-    readonly no_route: number;
-    readonly too_many_hops: number;
-    readonly put_back: number;
-    readonly selector_ms: number;
-    readonly dst: readonly { readonly matched: number; readonly skipped: number; readonly failed: number }[];
-  };
-  readonly errors: readonly DestinationError[];
-  readonly lastError: string | null;
-  /** How selectors saw the latest elements. */
-  readonly saw: LastSeen;
-  /** Loops of the declared graph that pass through this exchange, as far as the caller may see them. */
-  readonly loops: LoopIds;
-}
 
 /** A summary of an exchange of this node. */
 export interface ExchangeOverview {
@@ -174,17 +139,6 @@ function zeroDestination(): DestinationCounters {
   return { matched: 0, skipped: 0, failed: 0 };
 }
 
-/** A failure of a selector, or of storing its copy. The latest ones are kept, newest first, each message once. */
-interface DestinationError {
-  readonly destination: number;
-  readonly message: string;
-  /** The position in the selector, from 1; null if it has none. */
-  readonly line: number | null;
-  readonly column: number | null;
-  readonly at: string;
-  count: number;
-}
-
 const MAX_ERRORS = 10;
 const HIDDEN_MESSAGE = 'The selector threw an error. Its message may quote the body, which you may not see.';
 
@@ -210,21 +164,6 @@ export class DestinationErrors {
       isThrown && !showsBodies ? { ...error, message: HIDDEN_MESSAGE } : error,
     );
   }
-}
-
-/** How selectors saw one element. */
-interface Sighting {
-  readonly id: string;
-  readonly at: string;
-  readonly payload: 'json' | 'text' | 'bytes';
-  readonly content_type: string;
-  readonly content_encoding: string | null;
-}
-
-/** The last element that selectors ran for, and the last one that none of them accepted. */
-interface LastSeen {
-  readonly last: Sighting | null;
-  readonly last_no_route: Sighting | null;
 }
 
 type SightedElement = Pick<Delivery, 'id' | 'contentType' | 'contentEncoding'> & { readonly at: number };
@@ -255,7 +194,7 @@ export class Sightings {
     }
   }
 
-  last(): LastSeen {
+  last(): ExchangeRecord['saw'] {
     return {
       last: this.#last === null ? null : sightingOf(this.#last),
       last_no_route: this.#lastNoRoute === null ? null : sightingOf(this.#lastNoRoute),

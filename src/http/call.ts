@@ -1,10 +1,11 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import type { ConsoleSession } from '../access/console-sessions.ts';
-import { checkRight, loginLost, type Right, type User } from '../access/user.ts';
+import { checkRight, loginLost, type User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery } from '../model/element.ts';
 import { namespaceNotFound, QuaysideError } from '../model/errors.ts';
+import type { Right } from '../model/rights.ts';
 import type { Span } from '../tracing/tracer.ts';
 import { quote } from '../util/quote.ts';
 import { JOINED_BYTES } from '../util/sockets.ts';

@@ -1,11 +1,18 @@
 import type { SeenSession } from '../access/console-sessions.ts';
 import type { User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
-import type { PendingConsumer, SessionInfo } from '../broker/consumer.ts';
 import type { Ask } from '../broker/questions.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type {
+  AuditLine,
+  EngineReport,
+  EngineRow,
+  NodesList,
+  SessionInfo,
+  WaitingConsumer,
+} from '../model/records.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
-import type { EngineReport, HttpParts } from './options.ts';
+import type { HttpParts } from './options.ts';
 
 /** Maximum number of rows of a list. */
 export const MAX_ROWS = 1_000;
@@ -43,26 +50,15 @@ interface ListQuestion {
 }
 
 /** A list that was merged from the replies of all nodes. */
-interface MergedList<Row extends object> {
-  /** Id of the node that answers. */
-  readonly node: string;
-  /** Ids of the nodes that did not reply. */
-  readonly missing: readonly string[];
-  /** Number of all visible rows, including those beyond the limit. */
-  readonly total: number;
+interface MergedList<Row extends object> extends NodesList {
   readonly rows: readonly (Row & { readonly node: string })[];
 }
 
 /** A consumer that waits, with its queue. */
-interface QueuedConsumer extends PendingConsumer {
-  readonly ns: string;
-  readonly queue: string;
-}
+type QueuedConsumer = Omit<WaitingConsumer, 'node'>;
 
 /** An engine with the namespaces that it serves. */
-interface NamedEngine extends EngineReport {
-  readonly namespaces: readonly string[];
-}
+type NamedEngine = Omit<EngineRow, 'node'>;
 
 interface NodeListParts<Row extends object> {
   readonly name: string;
@@ -317,20 +313,6 @@ function withNamespaces(broker: Broker, engines: readonly EngineReport[]): Named
 
 function bySince(a: { readonly since: string }, b: { readonly since: string }): number {
   return Date.parse(a.since) - Date.parse(b.since);
-}
-
-/** One use of an audited operation that succeeded. */
-interface AuditLine {
-  /** ISO 8601. */
-  readonly at: string;
-  readonly user: string;
-  /** The id of the operation, such as `pause`. */
-  readonly action: string;
-  readonly address: string;
-  readonly namespace: string | null;
-  readonly queue: string | null;
-  /** The other parameters of the path, such as the id of an exchange, and the result of the operation. */
-  readonly details: Readonly<Record<string, unknown>>;
 }
 
 /** Maximum number of lines in memory; the log has all of them. */

@@ -4,9 +4,9 @@ import type { ConsoleSessions } from '../access/console-sessions.ts';
 import { Networks } from '../access/networks.ts';
 import type { Authenticator, RenewUser, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
-import type { SessionInfo } from '../broker/consumer.ts';
 import type { EventPublisher } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
+import type { BackupReport, EngineReport, SessionInfo } from '../model/records.ts';
 import type { BulkOperations } from '../operations/operations.ts';
 import type { Searches } from '../operations/search.ts';
 import type { Tracer } from '../tracing/tracer.ts';
@@ -89,43 +89,6 @@ export interface ReadyReport {
    * namespaces that they may see.
    */
   readonly checks: Readonly<Record<string, string>>;
-}
-
-/** An engine as this node sees it now. */
-export interface EngineReport {
-  /** Its masked URL. */
-  readonly engine: string;
-  readonly type: string;
-  readonly state: 'healthy' | 'slow' | 'unavailable';
-  /** How long a ping of it took; null if it failed. */
-  readonly pingMs: number | null;
-  /**
-   * Size of its files, and of the free space on their disk; null if it has no files on this machine, or they cannot be
-   * read now.
-   */
-  readonly disk: {
-    readonly fileBytes: number;
-    readonly freeBytes: number;
-    readonly minFreeBytes: number;
-  } | null;
-}
-
-/** The content of a backup, as in its manifest. */
-export interface BackupReport {
-  readonly name: string;
-  readonly folder: string;
-  /** ISO 8601. */
-  readonly takenAt: string;
-  /** Version of the program. */
-  readonly version: string;
-  readonly files: readonly {
-    readonly file: string;
-    readonly url: string;
-    readonly namespaces: readonly string[];
-    readonly bytes: number;
-  }[];
-  /** Engines that are backed up by other means, or are in memory. */
-  readonly skipped: readonly { readonly url: string; readonly namespaces: readonly string[] }[];
 }
 
 /** The dependencies of the front end. */

@@ -1,6 +1,6 @@
-import { RIGHTS, type Right } from '../access/user.ts';
 import type { ErrorCode } from '../model/errors.ts';
-import { type Properties, type Schema, Type } from '../util/schema.ts';
+import { RIGHTS, type Right } from '../model/rights.ts';
+import type { Schema } from '../util/schema.ts';
 import type { HttpCall } from './call.ts';
 import { type Parameters, QueryReader } from './parameters.ts';
 
@@ -168,20 +168,6 @@ export interface RouteMatch {
 // The schemas of JSON responses are declared with their routes, for `/openapi.json`. They document the responses and do
 // not validate them; the types of the code do. These are the shared ones.
 
-/** Names a schema in `/openapi.json`, so that generated clients have a type for it. */
-export function named<T extends Schema>($id: string, schema: T): T {
-  return Object.assign(schema, { $id });
-}
-
-/** The schema of an object that is named in `/openapi.json`. */
-export function namedObject(
-  id: string,
-  members: Properties,
-  keywords?: Readonly<Record<string, unknown>>,
-): Schema {
-  return named(id, Type.Object(members, keywords));
-}
-
 /** A response with a JSON body, 200 if no other status is given. */
 export function json(
   description: string,
@@ -189,32 +175,4 @@ export function json(
   { status = 200, headers }: { readonly status?: number; readonly headers?: readonly HeaderNote[] } = {},
 ): ResponseNote {
   return { status, description, contentType: 'application/json', schema, ...(headers && { headers }) };
-}
-
-export const Count = Type.Integer({ minimum: 0 });
-export const Moment = Type.String({ format: 'date-time' });
-
-/** What a schema describes, or null. */
-export function orNull<T>(schema: Schema<T>): Schema<T | null> {
-  return Type.Union([schema, Type.Null()]);
-}
-
-/** Id of the node that a row of a list of all nodes is about. */
-export const NodeOfRow = Type.String({ description: 'Id of the node, as in `/nodes`.' });
-
-/** The schema of a list that is merged from all nodes. @param member the one with the rows */
-export function listOfNodes(id: string, member: string, row: Schema): Schema {
-  return named(
-    id,
-    Type.Object({
-      node: Type.String({ description: 'Id of the node that answered, as in `/nodes`.' }),
-      missing: Type.Array(Type.String(), {
-        description: 'Ids of the nodes that did not reply within a second, whose rows are missing.',
-      }),
-      total: Type.Integer({
-        description: 'Number of all rows that the user may see, including those beyond `limit`.',
-      }),
-      [member]: Type.Array(row),
-    }),
-  );
 }

@@ -1,10 +1,5 @@
 import type { Broker } from '../broker/broker.ts';
-import {
-  checkDeadLetterQueue,
-  type OptionsRecord,
-  parseOptions,
-  showOptions,
-} from '../broker/queue-options.ts';
+import { checkDeadLetterQueue, parseOptions, showOptions } from '../broker/queue-options.ts';
 import {
   type Caller,
   canonical,
@@ -19,6 +14,7 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
 import { atMember, booleanMember, memberPath, membersOf } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
+import type { OptionsRecord } from '../model/records.ts';
 
 /** An exchange of the document. */
 export interface DocumentExchange extends Declaration {

@@ -9,6 +9,7 @@ import type { Storage } from '../engine/storage.ts';
 import { idOf } from '../exchange/declaration.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
 import { missingRight, QuaysideError } from '../model/errors.ts';
+import type { Action, OperationRecord, OperationState } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
@@ -17,7 +18,6 @@ import type { Service } from '../util/service.ts';
 import { TRANSIT_QUEUE } from './changer.ts';
 import { MigrationRun } from './migration-run.ts';
 import {
-  type Action,
   type OperationQueues,
   type OperationRequest,
   type OperatorRights,
@@ -30,8 +30,6 @@ import {
   BOUND_MS,
   type OperationEnd,
   type OperationProgress,
-  type OperationRecord,
-  type OperationState,
   operationRecord,
   operationValue,
   type RecordViewer,

@@ -16,23 +16,10 @@ import {
   wrongMember,
 } from '../model/members.ts';
 import { checkGroup } from '../model/names.ts';
+import { ACTIONS, type Action, MAX_IDS, MAX_RATE } from '../model/records.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import { toByteString } from '../util/byte-string.ts';
 import { quote } from '../util/quote.ts';
-
-/** What a bulk operation does to each element that matches; `migrate` moves a whole namespace to another engine. */
-export const ACTIONS = [
-  'count',
-  'delete',
-  'move',
-  'copy',
-  'redrive',
-  'release',
-  'delay',
-  'set',
-  'migrate',
-] as const;
-export type Action = (typeof ACTIONS)[number];
 
 /** The states that `where.state` may name. */
 export const STATES = [...DELIVERY_STATES, 'all'] as const;
@@ -116,9 +103,6 @@ export interface ElementChange {
   readonly tries: number | null;
 }
 
-/** Maximum ids of one operation: as many as one engine call can look up. */
-export const MAX_IDS = 1000;
-export const MAX_RATE = 1_000_000;
 const MAX_LIMIT = 1_000_000_000;
 
 const MEMBERS = ['action', 'source', 'where', 'to', 'delay', 'set', 'limit', 'rate', 'dryRun'] as const;

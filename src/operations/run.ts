@@ -3,6 +3,7 @@ import type { BrokerLog } from '../broker/ports.ts';
 import { type Definitions, isDefinitionConflict } from '../engine/definitions.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { ElementSample } from '../model/records.ts';
 import { Backoff } from '../util/backoff.ts';
 import { fromByteString } from '../util/byte-string.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
@@ -15,7 +16,6 @@ import { type OperationQueues, type OperatorRights, rightsFor } from './request.
 import type { Searches } from './search.ts';
 import {
   BOUND_MS,
-  type ElementSample,
   type OperationEnd,
   type OperationProgress,
   type PageCursor,

@@ -10,6 +10,7 @@ import {
   NO_BODY,
 } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
+import type { SelectorFailure } from '../model/records.ts';
 import { createCheckLimit } from '../sandbox/limits.ts';
 import type { Payer } from '../sandbox/request-queue.ts';
 import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
@@ -56,14 +57,6 @@ export interface SearchPage {
   readonly error: SelectorFailure | null;
   /** The cursor of the next page; null: this was the last page. */
   readonly next: string | null;
-}
-
-/** An error that a selector threw. Line and column count from 1; null if unknown. */
-interface SelectorFailure {
-  readonly id: ElementId;
-  readonly message: string;
-  readonly line: number | null;
-  readonly column: number | null;
 }
 
 interface SearchContext {

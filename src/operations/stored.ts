@@ -1,13 +1,17 @@
 import type { JsonValue } from '../engine/definitions.ts';
-import type { DeliveryState, ElementId } from '../model/element.ts';
+import type { ElementId } from '../model/element.ts';
+import type {
+  ElementSample,
+  OperationPlace,
+  OperationRecord,
+  OperationState,
+  OperationWhere,
+} from '../model/records.ts';
 import { fromByteString } from '../util/byte-string.ts';
-import type { Action, OperationRequest } from './request.ts';
+import type { OperationRequest } from './request.ts';
 
 // An operation is stored as two definitions. `operation` holds the request and its end, and all nodes follow it.
 // `operation-progress` is written with each page, by the node that runs the operation only, and is deleted at the end.
-
-export const OPERATION_STATES = ['running', 'done', 'cancelled', 'failed'] as const;
-export type OperationState = (typeof OPERATION_STATES)[number];
 
 /**
  * An operation changes elements that were inserted until this long after its start, because a node knows the engine's
@@ -15,33 +19,10 @@ export type OperationState = (typeof OPERATION_STATES)[number];
  */
 export const BOUND_MS = 20;
 
-/** Counters of an operation. */
-interface OperationCounters {
-  /** Elements that were examined. */
-  readonly seen: number;
-  /** Elements that match. */
-  readonly matched: number;
-  readonly changed: number;
-  /** Elements that match but cannot be changed. */
-  readonly failed: number;
-}
+/** Counters of an operation; see `OperationRecord`. */
+type OperationCounters = Pick<OperationRecord, 'seen' | 'matched' | 'changed' | 'failed'>;
 
 export const ZERO: OperationCounters = { seen: 0, matched: 0, changed: 0, failed: 0 };
-
-/** A matching element, without its body. */
-export interface ElementSample {
-  readonly id: ElementId;
-  readonly state: DeliveryState;
-  /** ISO 8601, like `insertedAt`. */
-  readonly mature: string;
-  readonly insertedAt: string;
-  readonly tries: number;
-  readonly reason: string | null;
-  readonly bytes: number;
-  readonly contentType: string | null;
-  /** The headers that fit into 1 KiB. */
-  readonly headers: Readonly<Record<string, string>>;
-}
 
 /** An operation as stored in its definition. */
 export interface StoredOperation {
@@ -115,40 +96,6 @@ export function toProgress(value: JsonValue): OperationProgress {
   return value as unknown as OperationProgress;
 }
 
-/** An operation as users see it: the request, the progress and the end. Moments are ISO 8601. */
-export interface OperationRecord extends OperationCounters {
-  readonly id: string;
-  readonly action: Action;
-  readonly source: ShownPlace;
-  readonly where: ShownWhere;
-  /** Not given if the action has no target; null if the user may not see its namespace. */
-  readonly to?: ShownPlace | null;
-  /** ms. */
-  readonly delay?: number;
-  readonly set?: { readonly headers: Readonly<Record<string, string | null>>; readonly tries: number | null };
-  readonly limit: number | null;
-  readonly rate: number | null;
-  readonly dryRun: boolean;
-  readonly state: OperationState;
-  readonly estimate: number;
-  readonly samples: readonly ElementSample[];
-  readonly by: string;
-  readonly startedAt: string;
-  readonly endedAt: string | null;
-  readonly error: string | null;
-}
-
-/** A queue; for `migrate` a namespace, without `queue`. */
-interface ShownPlace {
-  readonly ns: string;
-  readonly queue?: string;
-}
-
-type ShownWhere = Readonly<Partial<Record<'state' | 'group' | 'selector', string>>> & {
-  readonly ids?: readonly string[];
-  readonly olderThan?: number;
-};
-
 /** The reader of a record. What they may not see is left out. */
 export interface RecordViewer {
   maySee(namespace: string): boolean;
@@ -210,11 +157,11 @@ export function operationRecord(
   };
 }
 
-function shownPlace({ ns, queue }: OperationRequest['source']): ShownPlace {
+function shownPlace({ ns, queue }: OperationRequest['source']): OperationPlace {
   return queue === '' ? { ns } : { ns, queue };
 }
 
-function shownWhere({ where }: OperationRequest): ShownWhere {
+function shownWhere({ where }: OperationRequest): OperationWhere {
   const { state, group, ids, selector, olderThanMs } = where;
   return {
     ...(state !== null && { state }),

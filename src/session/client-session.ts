@@ -1,9 +1,10 @@
-import { checkRight, loginLost, type RenewUser, type Right, type User } from '../access/user.ts';
+import { checkRight, loginLost, type RenewUser, type User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
-import type { ConsumerOrigin, SessionInfo } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { SessionInfo } from '../model/records.ts';
+import type { Right } from '../model/rights.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { InsertBatcher, SettleBatcher } from './batchers.ts';
@@ -79,7 +80,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /** Names the connection in the log. */
   readonly id: string;
   readonly counts: SessionCounts;
-  readonly origin: ConsumerOrigin;
+  readonly origin: Pick<SessionInfo, 'protocol' | 'address'>;
   protected readonly lineLimits: NewConnection['lineLimits'];
   readonly #logins: NewConnection['logins'];
   readonly work = new PendingWork(() => this.#workChanged());
@@ -125,7 +126,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
 
   /** @param parse parses the protocol's destinations (STOMP) or addresses (AMQP) */
   constructor(
-    protocol: ConsumerOrigin['protocol'],
+    protocol: SessionInfo['protocol'],
     parts: SessionParts,
     socket: ClientSocket,
     { id, address, counts, logins, lineLimits }: NewConnection,

@@ -1,8 +1,8 @@
-import type { Right } from '../access/user.ts';
-import type { SessionConsumerInfo } from '../broker/consumer.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
 import { type GroupName, PLAIN_GROUP } from '../model/element.ts';
+import type { SessionConsumerInfo } from '../model/records.ts';
+import type { Right } from '../model/rights.ts';
 import { toByteString } from '../util/byte-string.ts';
 import type { ClientSession } from './client-session.ts';
 

@@ -1,8 +1,9 @@
-import type { Consumer, SessionConsumerInfo, Sink } from '../broker/consumer.ts';
+import type { Consumer, Sink } from '../broker/consumer.ts';
 import { isSettled } from '../broker/meter.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery, ElementId, GroupName } from '../model/element.ts';
 import { type ErrorCode, QuaysideError } from '../model/errors.ts';
+import type { SessionConsumerInfo } from '../model/records.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import type { ClientSession } from './client-session.ts';
 import { type ConsumerOptions, MAX_TAKE, SessionConsumer } from './consumer.ts';

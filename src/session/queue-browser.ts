@@ -1,6 +1,6 @@
-import type { SessionConsumerInfo } from '../broker/consumer.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { Delivery, DeliveryState } from '../model/element.ts';
+import type { SessionConsumerInfo } from '../model/records.ts';
 import type { ClientSession } from './client-session.ts';
 import { MAX_TAKE, SessionConsumer } from './consumer.ts';
 

@@ -72,13 +72,13 @@ export const Type = {
     enum: values,
     ...keywords,
   }),
-  Array: <T>(items: Schema<T>, keywords: Keywords = {}): Schema<T[]> => ({
+  Array: <T>(items: Schema<T>, keywords: Keywords = {}): Schema<readonly T[]> => ({
     type: 'array',
     items,
     ...keywords,
   }),
   /** A map with keys of any name. */
-  Record: <T>(values: Schema<T>, keywords: Keywords = {}): Schema<Record<string, T>> => ({
+  Record: <T>(values: Schema<T>, keywords: Keywords = {}): Schema<Readonly<Record<string, T>>> => ({
     type: 'object',
     patternProperties: { [EVERY_KEY]: values },
     ...keywords,
@@ -100,6 +100,28 @@ export const Type = {
     ...keywords,
   }),
 } as const;
+
+/** Names a schema in `/openapi.json`, so that generated clients have a type for it. */
+export function named<S extends Schema>($id: string, schema: S): S {
+  return Object.assign(schema, { $id });
+}
+
+/** The schema of an object that is named in `/openapi.json`. */
+export function namedObject<P extends Properties>(
+  id: string,
+  members: P,
+  keywords?: Keywords,
+): Schema<ObjectOf<P>> {
+  return named(id, Type.Object(members, keywords));
+}
+
+/** What a schema describes, or null. */
+export function orNull<T>(schema: Schema<T>, keywords?: Keywords): Schema<T | null> {
+  return Type.Union([schema, Type.Null()], keywords);
+}
+
+export const Count = Type.Integer({ minimum: 0 });
+export const Moment = Type.String({ format: 'date-time' });
 
 /** A violation of the schema. The path of `missing` and `unknown` includes the key in question. */
 export interface SchemaError {

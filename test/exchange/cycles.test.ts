@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { type Edge, ExchangeGraph, MAX_LOOP_LENGTH, MAX_LOOPS } from '../../src/exchange/cycles.ts';
+import { type Edge, ExchangeGraph } from '../../src/exchange/cycles.ts';
+import { MAX_LOOP_LENGTH, MAX_LOOPS } from '../../src/model/records.ts';
 import { declare } from './node.ts';
 
 const ALL = { name: 'all', maySee: () => true, maySeeBodies: () => true };

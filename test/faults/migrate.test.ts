@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, it } from 'node:test';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { OperationRecord } from '../../src/operations/stored.ts';
+import type { OperationRecord } from '../../src/model/records.ts';
 import { freshSchema } from '../engines/postgres.ts';
 import { type Answer, jsonOf, QueueClient } from '../support/http-client.ts';
 import { PostgresServer } from '../support/postgres-server.ts';

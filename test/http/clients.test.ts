@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { UserDefinition } from '../../src/access/account.ts';
-import type { SessionInfo } from '../../src/broker/consumer.ts';
+import type { SessionInfo } from '../../src/model/records.ts';
 import { jsonOf, type QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 import { Harness, sharedHarness } from './harness.ts';

@@ -6,7 +6,6 @@ import { ConsoleSessions } from '../../src/access/console-sessions.ts';
 import { EndedSessions } from '../../src/access/ended-sessions.ts';
 import type { Authenticator, RenewUser, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
-import type { SessionInfo } from '../../src/broker/consumer.ts';
 import { QueueWatch } from '../../src/broker/queue-watch.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import {
@@ -17,15 +16,11 @@ import {
 } from '../../src/events/pictures.ts';
 import { EventPublisher } from '../../src/events/publisher.ts';
 import { Exchanges } from '../../src/exchange/exchanges.ts';
-import {
-  type EngineReport,
-  HTTP_DEFAULTS,
-  type HttpOptions,
-  type ReadyReport,
-} from '../../src/http/options.ts';
+import { HTTP_DEFAULTS, type HttpOptions, type ReadyReport } from '../../src/http/options.ts';
 import { HttpServer } from '../../src/http/server.ts';
 import { Metrics } from '../../src/metrics/metrics.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
+import type { EngineReport, SessionInfo } from '../../src/model/records.ts';
 import { BulkOperations } from '../../src/operations/operations.ts';
 import { Searches } from '../../src/operations/search.ts';
 import type { SandboxLimits } from '../../src/sandbox/limits.ts';

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { UserDefinition } from '../../src/access/account.ts';
 import { OperationPictures } from '../../src/events/pictures.ts';
-import type { OperationRecord } from '../../src/operations/stored.ts';
+import type { OperationRecord } from '../../src/model/records.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 import { type Harness, sharedHarness } from './harness.ts';

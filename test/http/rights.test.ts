@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import type { Right, User } from '../../src/access/user.ts';
+import type { User } from '../../src/access/user.ts';
 import { HTTP_DEFAULTS } from '../../src/http/options.ts';
 import { routeTable } from '../../src/http/routes/table.ts';
+import type { Right } from '../../src/model/rights.ts';
 import { type Answer, headerOf, jsonOf, queuePath } from '../support/http-client.ts';
 import { sharedHarness } from './harness.ts';
 import { AUTHORIZATION, RawConnection, rawRequest } from './raw.ts';

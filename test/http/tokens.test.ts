@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { readAccounts } from '../../src/access/account.ts';
 import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
-import type { SessionInfo } from '../../src/broker/consumer.ts';
+import type { SessionInfo } from '../../src/model/records.ts';
 import { type Answer, jsonOf, type QueueClient } from '../support/http-client.ts';
 import { NAMESPACES, sharedHarness } from './harness.ts';
 

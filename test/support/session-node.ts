@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict';
-import type { Authenticator, Right, User } from '../../src/access/user.ts';
+import type { Authenticator, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
 import type { HttpServer } from '../../src/http/server.ts';
 import type { Delivery, NewElement } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
+import type { Right } from '../../src/model/rights.ts';
 import type { SessionServer } from '../../src/session/server.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';

@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { OperationRecord } from '../../src/operations/stored.ts';
+import type { OperationRecord } from '../../src/model/records.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { type Random, seededRandom } from '../support/random.ts';
 import { ServerProcess } from '../support/server-process.ts';

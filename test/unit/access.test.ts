@@ -5,7 +5,8 @@ import { readAccounts, type UserDefinition, UserDefinitionError } from '../../sr
 import { addressBlock } from '../../src/access/networks.ts';
 import { hashPassword } from '../../src/access/password.ts';
 import { readBasic } from '../../src/access/password-authenticator.ts';
-import { RIGHTS, type User } from '../../src/access/user.ts';
+import type { User } from '../../src/access/user.ts';
+import { RIGHTS } from '../../src/model/rights.ts';
 
 const NAMESPACES = ['N', 'jobs', 'events'];
 

@@ -3,10 +3,10 @@ import { readFile } from 'node:fs/promises';
 import { before, describe, it } from 'node:test';
 import { optionsTable } from '../../scripts/options-table.ts';
 import { DEFAULT_COST } from '../../src/access/password.ts';
-import { RIGHTS } from '../../src/access/user.ts';
 import { describeOptions, loadConfig } from '../../src/config/load.ts';
 import { HTTP_ERRORS } from '../../src/http/errors.ts';
 import { LIMITS } from '../../src/model/limits.ts';
+import { RIGHTS } from '../../src/model/rights.ts';
 
 describe('docs/reference/configuration.md', () => {
   let text: string;

@@ -1,12 +1,7 @@
+import type { SessionRow, Sessions, WaitingConsumer, WaitingConsumers } from '../../model/records.ts';
 import { call, path } from '../api.ts';
 import { count } from '../format.ts';
-import {
-  type Consumers,
-  clients,
-  type NamedConsumer,
-  type SessionOfClient,
-  type Sessions,
-} from '../remote/clients.ts';
+import { clients } from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
 import { may, namespaces } from '../session.ts';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
@@ -30,9 +25,15 @@ export function Clients() {
   );
 }
 
-function WaitingNow({ waiting, reload }: { readonly waiting: Consumers; readonly reload: () => void }) {
+function WaitingNow({
+  waiting,
+  reload,
+}: {
+  readonly waiting: WaitingConsumers;
+  readonly reload: () => void;
+}) {
   const { consumers } = waiting;
-  const cancel = ({ ns, queue, tid }: NamedConsumer): Promise<void> =>
+  const cancel = ({ ns, queue, tid }: WaitingConsumer): Promise<void> =>
     act(async () => {
       await call(path('q', ns, queue, 'consumer', tid), { method: 'DELETE' });
       reload();
@@ -58,7 +59,7 @@ function WaitingNow({ waiting, reload }: { readonly waiting: Consumers; readonly
             { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
             { title: 'Protocol', cell: ({ protocol }) => protocol },
             { title: 'From', cell: ({ address }) => address ?? '–' },
-            ...nodeColumn<NamedConsumer>(waiting),
+            ...nodeColumn<WaitingConsumer>(waiting),
             { title: 'Since', cell: ({ since }) => <When at={since} /> },
             {
               title: 'Actions',
@@ -119,7 +120,7 @@ function SessionList({ list }: { readonly list: Sessions }) {
             { title: 'Protocol', cell: ({ protocol }) => protocol },
             { title: 'User', cell: ({ user }) => user },
             { title: 'From', cell: ({ address }) => address ?? '–' },
-            ...nodeColumn<SessionOfClient>(list),
+            ...nodeColumn<SessionRow>(list),
             { title: 'Since', cell: ({ since }) => <When at={since} /> },
             {
               title: 'Consumes: unacknowledged of window',

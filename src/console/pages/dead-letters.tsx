@@ -1,9 +1,9 @@
 import { useSignal } from '@preact/signals';
+import type { DeadLetterQueue, OperationWhere } from '../../model/records.ts';
 import { count, named, several } from '../format.ts';
-import { type DeadLetterQueue, deadLetters } from '../remote/dead-letters.ts';
+import { deadLetters } from '../remote/dead-letters.ts';
 import { havingHeader } from '../remote/elements.ts';
 import { keyOf } from '../remote/live.ts';
-import type { ElementChoice } from '../remote/operations.ts';
 import { useResource } from '../remote/resource.ts';
 import { queueHref } from '../route.ts';
 import { may } from '../session.ts';
@@ -17,7 +17,7 @@ import { When } from '../ui/when.tsx';
 /** The dead letters of all namespaces, by reason and by source, and their redrive. */
 export function DeadLetters() {
   const summary = useResource('dead-letters', deadLetters, 15_000);
-  const redriven = useSignal<{ readonly of: DeadLetterQueue; readonly where: ElementChoice } | null>(null);
+  const redriven = useSignal<{ readonly of: DeadLetterQueue; readonly where: OperationWhere } | null>(null);
   const all = summary.value?.queues ?? null;
   const unavailable = summary.value?.unavailable ?? [];
   const held = all?.filter((one) => one.count > 0) ?? [];
@@ -77,7 +77,7 @@ function QueueOfDeadLetters({
   onRedrive,
 }: {
   readonly of: DeadLetterQueue;
-  readonly onRedrive: (where: ElementChoice) => void;
+  readonly onRedrive: (where: OperationWhere) => void;
 }) {
   const { ns, queue, reasons, sources, oldest, looked, complete } = of;
   const isRedriver = may('manage', ns) && may('write', ns);
@@ -143,7 +143,7 @@ function Parts({
   readonly ns: string;
   readonly queue: string;
   readonly isRedriver: boolean;
-  readonly onRedrive: (where: ElementChoice) => void;
+  readonly onRedrive: (where: OperationWhere) => void;
 }) {
   return (
     <PlainTable

@@ -1,17 +1,13 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useLayoutEffect, useMemo, useRef } from 'preact/hooks';
+import type { DeliveryState } from '../../model/element.ts';
+import type { BrowsedElement, OperationWhere, QueueRecord } from '../../model/records.ts';
 import { isTemporary } from '../api.ts';
 import { bytes, count, named, several } from '../format.ts';
-import {
-  type ElementState,
-  type ListedElement,
-  type ListFilter,
-  listElements,
-  selectorOf,
-} from '../remote/elements.ts';
+import { type ListFilter, listElements, selectorOf } from '../remote/elements.ts';
 import { connection, delayStream, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
-import { ACTION_NAMES, type BulkAction, type ElementChoice } from '../remote/operations.ts';
-import { type QueueStatus, queueStatus } from '../remote/queue-status.ts';
+import { ACTION_NAMES, type BulkAction } from '../remote/operations.ts';
+import { queueStatus } from '../remote/queue-status.ts';
 import { address, go, href, setQuery } from '../route.ts';
 import { may, mayWriteAnywhere, session } from '../session.ts';
 import { Icon, type IconName } from '../ui/icon.tsx';
@@ -21,13 +17,13 @@ import { type TableColumn, VirtualTable } from '../ui/table.tsx';
 import { When } from '../ui/when.tsx';
 
 const STATES = ['ready', 'scheduled', 'reserved'] as const;
-const TABS: readonly (ElementState | null)[] = [null, ...STATES];
-const STATE_NAMES: Readonly<Record<ElementState, string>> = {
+const TABS: readonly (DeliveryState | null)[] = [null, ...STATES];
+const STATE_NAMES: Readonly<Record<DeliveryState, string>> = {
   ready: 'Ready',
   scheduled: 'Scheduled',
   reserved: 'Reserved',
 };
-const STATE_ICONS: Readonly<Record<ElementState, IconName>> = {
+const STATE_ICONS: Readonly<Record<DeliveryState, IconName>> = {
   ready: 'ok',
   scheduled: 'clock',
   reserved: 'lock',
@@ -41,7 +37,7 @@ const ACTION_ICONS: Readonly<Record<BulkAction, IconName>> = {
   delete: 'trash',
 };
 
-export function StateBadge({ state }: { readonly state: ElementState }) {
+export function StateBadge({ state }: { readonly state: DeliveryState }) {
   const level = state === 'ready' ? 'good' : state === 'reserved' ? 'accent' : 'plain';
   return (
     <Badge level={level} icon={STATE_ICONS[state]}>
@@ -52,7 +48,7 @@ export function StateBadge({ state }: { readonly state: ElementState }) {
 
 /** The part of a list that has been loaded. */
 interface LoadedList {
-  readonly elements: readonly ListedElement[];
+  readonly elements: readonly BrowsedElement[];
   readonly next: string | null;
   readonly looked: number;
   readonly error: unknown;
@@ -81,7 +77,7 @@ export function ElementList({
   status,
 }: {
   readonly of: QueueNamed;
-  readonly status: QueueStatus | null;
+  readonly status: QueueRecord | null;
 }) {
   const { ns, queue } = of;
   const { query } = address.value;
@@ -94,7 +90,7 @@ export function ElementList({
   const hidesBodies = session.value?.maskedBodies.includes(ns) === true;
   const list = useSignal<LoadedList>(NOTHING);
   const selected = useSignal<ReadonlySet<string>>(new Set());
-  const action = useSignal<{ readonly action: BulkAction; readonly where: ElementChoice } | null>(null);
+  const action = useSignal<{ readonly action: BulkAction; readonly where: OperationWhere } | null>(null);
   const stop = useRef<AbortController | null>(null);
   const picture = useComputed(() => {
     version.value;
@@ -144,8 +140,8 @@ export function ElementList({
   }, [isLive]);
 
   const group = filter.group === null ? {} : { group: filter.group };
-  const chosen = (): ElementChoice => ({ ...group, state: filter.state ?? 'all', ids: [...selected.value] });
-  const matching = (): ElementChoice => {
+  const chosen = (): OperationWhere => ({ ...group, state: filter.state ?? 'all', ids: [...selected.value] });
+  const matching = (): OperationWhere => {
     const selector = selectorOf(filter.search, hidesBodies);
     return { ...group, state: filter.state ?? 'all', ...(selector !== null && { selector }) };
   };
@@ -227,7 +223,7 @@ export function ElementList({
           nameOf={({ id }) => id}
           columns={columns}
           {...(!isList && {
-            onOpen: ({ id }: ListedElement) => go(href(['q', ns, queue, 'e', id], { group: filter.group })),
+            onOpen: ({ id }: BrowsedElement) => go(href(['q', ns, queue, 'e', id], { group: filter.group })),
           })}
           {...(may('manage', ns) && !isList && { selection: selectionOf(selected, elements) })}
         />
@@ -263,16 +259,16 @@ export function ElementList({
 
 /** Removes elements that are listed already: one that was rolled back between two pages is returned again. */
 function withoutListed(
-  listed: readonly ListedElement[],
-  more: readonly ListedElement[],
-): readonly ListedElement[] {
+  listed: readonly BrowsedElement[],
+  more: readonly BrowsedElement[],
+): readonly BrowsedElement[] {
   const known = new Set(listed.map(({ id }) => id));
   return more.filter(({ id }) => !known.has(id));
 }
 
 function selectionOf(
   selected: { value: ReadonlySet<string> },
-  elements: readonly ListedElement[],
+  elements: readonly BrowsedElement[],
 ): { keys: ReadonlySet<string>; toggle: (key: string) => void; toggleAll: () => void } {
   return {
     keys: selected.value,
@@ -293,7 +289,7 @@ function CountOf({
   state,
 }: {
   readonly picture: { size: number; schedSize: number; resvSize: number; totalSize: number } | null;
-  readonly state: ElementState | null;
+  readonly state: DeliveryState | null;
 }) {
   if (picture === null) return null;
   const value = { ready: picture.size, scheduled: picture.schedSize, reserved: picture.resvSize };
@@ -376,7 +372,7 @@ function ActionBar({
   /** A list of Redis, whose elements cannot be found by id. */
   readonly isList: boolean;
   readonly isMore: boolean;
-  readonly state: ElementState | null;
+  readonly state: DeliveryState | null;
   readonly isDeadLetters: boolean;
   readonly onAction: (action: BulkAction) => void;
   readonly onNone: () => void;
@@ -442,7 +438,7 @@ function NoElements({
   looked,
 }: {
   readonly search: string;
-  readonly state: ElementState | null;
+  readonly state: DeliveryState | null;
   readonly looked: number;
 }) {
   if (search !== '') {
@@ -473,7 +469,7 @@ function columnsOf(
   { ns, queue }: QueueNamed,
   group: string | null,
   isList: boolean,
-): readonly TableColumn<ListedElement>[] {
+): readonly TableColumn<BrowsedElement>[] {
   return [
     {
       id: 'id',
@@ -536,7 +532,7 @@ function LastFailure({ reason = '–' }: { readonly reason: string | undefined }
 }
 
 /** The most relevant time in a state. */
-function Due({ element: { state, mature, insertedAt, holder } }: { readonly element: ListedElement }) {
+function Due({ element: { state, mature, insertedAt, holder } }: { readonly element: BrowsedElement }) {
   if (state === 'scheduled') return <When at={mature} />;
   if (state === 'reserved' && holder !== null) {
     return (

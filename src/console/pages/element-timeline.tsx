@@ -1,6 +1,7 @@
 import type { ComponentChildren } from 'preact';
+import type { BrowsedElement } from '../../model/records.ts';
 import { exact, several } from '../format.ts';
-import type { ListedElement, WholeElement } from '../remote/elements.ts';
+import type { WholeElement } from '../remote/elements.ts';
 import { clock } from '../remote/live.ts';
 import { QueueLink } from '../ui/queue-link.tsx';
 import { When } from '../ui/when.tsx';
@@ -19,7 +20,7 @@ export function ElementTimeline({
 }: {
   readonly ns: string;
   readonly whole: WholeElement | null;
-  readonly listed: ListedElement | null;
+  readonly listed: BrowsedElement | null;
   readonly headers: readonly (readonly [string, string])[];
 }) {
   const header = (name: string): string | undefined => headers.find(([one]) => one === name)?.[1];

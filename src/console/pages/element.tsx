@@ -1,17 +1,17 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
+import type { AlarmPicture, BrowsedElement } from '../../model/records.ts';
 import { ApiError } from '../api.ts';
 import { bytes, exact, named, relative, several } from '../format.ts';
 import {
   downloadUrl,
   havingHeader,
-  type ListedElement,
   listedElement,
   readElement,
   type WholeElement,
 } from '../remote/elements.ts';
 import { groupsWith } from '../remote/groups.ts';
-import { type AlarmPicture, alarms, clock, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import { alarms, clock, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import type { BulkAction } from '../remote/operations.ts';
 import { queueConsumers } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
@@ -34,7 +34,7 @@ import { ElementTimeline } from './element-timeline.tsx';
  */
 interface KnownElement {
   readonly whole: WholeElement | null;
-  readonly listed: ListedElement | null;
+  readonly listed: BrowsedElement | null;
   readonly waiting: number | null;
 }
 

@@ -1,14 +1,13 @@
+import type { ExchangeDeclaration, ExchangeTrial } from '../../model/records.ts';
 import { count, several } from '../format.ts';
 import {
   type ComparedElement,
   compareOn,
-  type DryRunResult,
   differenceOf,
   mistakeIn,
   placesOf,
   samplesOf,
 } from '../remote/dry-runs.ts';
-import type { ExchangeDeclared } from '../remote/exchanges.ts';
 import { useResource } from '../remote/resource.ts';
 import { Dialog } from '../ui/dialog.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
@@ -27,8 +26,8 @@ export function ExchangeChange({
   onClose,
 }: {
   readonly id: string;
-  readonly present: ExchangeDeclared;
-  readonly changed: ExchangeDeclared;
+  readonly present: ExchangeDeclaration;
+  readonly changed: ExchangeDeclaration;
   readonly onSave: () => void;
   /** Called if a selector has a mistake, so that the change cannot be compared or saved. */
   readonly onMistake: (error: unknown) => void;
@@ -104,7 +103,7 @@ function Differences({ compared }: { readonly compared: readonly ComparedElement
   );
 }
 
-function Places({ result }: { readonly result: DryRunResult }) {
+function Places({ result }: { readonly result: ExchangeTrial }) {
   return (
     <>
       {placesOf(result).map((place, i) => (

@@ -1,5 +1,6 @@
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
+import type { ExchangeDeclaration } from '../../model/records.ts';
 import { ApiError, messageOf } from '../api.ts';
 import {
   mistakeIn,
@@ -10,7 +11,7 @@ import {
   type TriedElement,
   tryOn,
 } from '../remote/dry-runs.ts';
-import { type ExchangeDeclared, saveExchange } from '../remote/exchanges.ts';
+import { saveExchange } from '../remote/exchanges.ts';
 import { go, href } from '../route.ts';
 import { may, namespaces } from '../session.ts';
 import { after } from '../timers.ts';
@@ -50,7 +51,7 @@ export function ExchangeEditor({
   version,
 }: {
   readonly id: string;
-  readonly declared: ExchangeDeclared;
+  readonly declared: ExchangeDeclaration;
   readonly version: string | null;
 }) {
   const name = useSignal(id);
@@ -62,7 +63,7 @@ export function ExchangeEditor({
   const isReviewing = useSignal(false);
   const isBusy = useSignal(false);
   const { src, dst, consumer } = edited.value;
-  const setDestination = (at: number, change: Partial<ExchangeDeclared['dst'][number]>): void => {
+  const setDestination = (at: number, change: Partial<ExchangeDeclaration['dst'][number]>): void => {
     const { dst: present } = edited.peek();
     edited.value = {
       ...edited.peek(),
@@ -281,7 +282,7 @@ function QueueFields({
 }
 
 /** Removes empty selectors. */
-function clean({ src, dst, consumer }: ExchangeDeclared): ExchangeDeclared {
+function clean({ src, dst, consumer }: ExchangeDeclaration): ExchangeDeclaration {
   return {
     src,
     dst: dst.map(({ ns, queue, selector = '' }) => ({

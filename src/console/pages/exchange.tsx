@@ -1,11 +1,7 @@
 import { useSignal } from '@preact/signals';
+import type { ExchangeDeclaration, ExchangeRecord } from '../../model/records.ts';
 import { count, named, several } from '../format.ts';
-import {
-  changeExchange,
-  type ExchangeDeclared,
-  type ExchangeDetails,
-  exchangeDetails,
-} from '../remote/exchanges.ts';
+import { changeExchange, exchangeDetails } from '../remote/exchanges.ts';
 import { useResource } from '../remote/resource.ts';
 import { go, href } from '../route.ts';
 import { may } from '../session.ts';
@@ -57,7 +53,7 @@ export function Exchange({ rest }: PageProps) {
   );
 }
 
-function declaredOf({ src, dst, opts }: ExchangeDetails): ExchangeDeclared {
+function declaredOf({ src, dst, opts }: ExchangeRecord): ExchangeDeclaration {
   return {
     src: { ns: src.ns, queue: src.q },
     dst: dst.map(({ ns, q, selector }) => ({ ns, queue: q, ...(selector !== undefined && { selector }) })),
@@ -66,7 +62,7 @@ function declaredOf({ src, dst, opts }: ExchangeDetails): ExchangeDeclared {
 }
 
 /** Whether the user has the rights that the server requires for a change. */
-function mayChange({ src, dst }: ExchangeDetails): boolean {
+function mayChange({ src, dst }: ExchangeRecord): boolean {
   const isVisible = dst.every(({ ns, hidden }) => hidden !== true && may('write', ns));
   return isVisible && may('exchange', src.ns) && may('read', src.ns);
 }
@@ -77,7 +73,7 @@ function ExchangeActions({
   onDone,
 }: {
   readonly id: string;
-  readonly record: ExchangeDetails;
+  readonly record: ExchangeRecord;
   readonly onDone: () => void;
 }) {
   const isAsking = useSignal(false);
@@ -138,7 +134,7 @@ function ExchangeActions({
 function Destinations({
   record: { src, dst, stats, loops, opts, wsize, pending_acks },
 }: {
-  readonly record: ExchangeDetails;
+  readonly record: ExchangeRecord;
 }) {
   return (
     <section class="card">
@@ -191,7 +187,7 @@ function Destinations({
   );
 }
 
-function ExchangeErrors({ record: { errors, dst } }: { readonly record: ExchangeDetails }) {
+function ExchangeErrors({ record: { errors, dst } }: { readonly record: ExchangeRecord }) {
   return (
     <section class="card">
       <header>

@@ -1,8 +1,9 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
+import type { ExchangePicture } from '../../model/records.ts';
 import { count, several, shortCount } from '../format.ts';
 import { type Cycle, cyclesOf, placesOfExchange } from '../remote/cycles.ts';
-import { type ExchangePicture, exchanges, isComplete, queues, version } from '../remote/live.ts';
+import { exchanges, isComplete, queues, version } from '../remote/live.ts';
 import { href, queueHref } from '../route.ts';
 import { may, namespaces } from '../session.ts';
 import type { GraphDrawing, GraphEdge, GraphPlace } from '../ui/graph.ts';

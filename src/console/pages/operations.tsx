@@ -1,13 +1,8 @@
 import { useComputed, useSignal } from '@preact/signals';
+import type { OperationPicture, OperationPlace } from '../../model/records.ts';
 import { call, path } from '../api.ts';
 import { count, named, several } from '../format.ts';
-import {
-  isComplete,
-  type OperationPicture,
-  type OperationPlace,
-  operations,
-  version,
-} from '../remote/live.ts';
+import { isComplete, operations, version } from '../remote/live.ts';
 import { ACTION_RESULTS } from '../remote/operations.ts';
 import { may } from '../session.ts';
 import { OperationState, progressOf } from '../ui/operation-dialog.tsx';

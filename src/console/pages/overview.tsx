@@ -1,19 +1,24 @@
 import { type ReadonlySignal, useComputed } from '@preact/signals';
+import type {
+  AlarmPicture,
+  DeadLetterQueue,
+  DeadLetters,
+  EngineRow,
+  NodeRecord,
+  QueuePicture,
+} from '../../model/records.ts';
 import { messageOf } from '../api.ts';
 import { bytes, count, duration, named, rate, several, shortCount } from '../format.ts';
 import { type Concern, concerns, RULE, reasonOf } from '../remote/attention.ts';
-import { type DeadLetterQueue, type DeadLetterQueues, deadLetters } from '../remote/dead-letters.ts';
-import { type EngineInfo, readEngines } from '../remote/engines.ts';
+import { deadLetters } from '../remote/dead-letters.ts';
+import { readEngines } from '../remote/engines.ts';
 import {
-  type AlarmPicture,
   alarms,
   clock,
   followedSince,
   isComplete,
   keyOf,
-  type NodePicture,
   nodes,
-  type QueuePicture,
   queues,
   readySince,
   samples,
@@ -197,7 +202,7 @@ function Figures({
   deadError,
 }: {
   readonly totals: ReadonlySignal<TotalsByNamespace>;
-  readonly dead: DeadLetterQueues | null;
+  readonly dead: DeadLetters | null;
   readonly deadError: unknown;
 }) {
   const { ready, scheduled, reserved, in: inserted, out, oldest, paused } = sumOf(totals.value.values());
@@ -339,7 +344,7 @@ function Namespaces({
 }: {
   readonly totals: ReadonlySignal<TotalsByNamespace>;
   /** Null: not read yet. */
-  readonly engines: readonly EngineInfo[] | null;
+  readonly engines: readonly EngineRow[] | null;
   readonly missing: readonly string[];
 }) {
   const rows = namespaces().map((name) => ({ name, ...(totals.value.get(name) ?? NONE) }));
@@ -384,7 +389,7 @@ function EngineState({
   engines,
 }: {
   readonly alarm: AlarmPicture | undefined;
-  readonly engines: readonly EngineInfo[];
+  readonly engines: readonly EngineRow[];
 }) {
   if (alarm === undefined && engines.length === 0) return <span class="muted">–</span>;
   const [level, text] = healthOf(alarm, engines);
@@ -402,7 +407,7 @@ function EngineState({
 /** Health of a namespace's engines, as seen by all nodes. Alarms arrive immediately, engines are read every 15 s. */
 function healthOf(
   alarm: AlarmPicture | undefined,
-  engines: readonly EngineInfo[],
+  engines: readonly EngineRow[],
 ): readonly ['good' | 'warn' | 'bad', string] {
   if (alarm?.alarm === 'disk-nearly-full') return ['warn', 'Disk nearly full'];
   if (alarm !== undefined) return ['bad', 'Unavailable'];
@@ -413,7 +418,7 @@ function healthOf(
   return engines.some(({ state }) => state === 'slow') ? ['warn', 'Slow'] : ['good', 'Healthy'];
 }
 
-function engineText({ engine, node, pingMs }: EngineInfo): string {
+function engineText({ engine, node, pingMs }: EngineRow): string {
   const answer = pingMs === null ? 'does not answer' : `answers in ${pingMs} ms`;
   return nodes.size < 2 ? `${engine} ${answer}` : `${engine} ${answer}, according to ${nodeName(node)}`;
 }
@@ -449,7 +454,7 @@ function Nodes() {
   );
 }
 
-function Agreement({ conflicts }: Pick<NodePicture, 'conflicts'>) {
+function Agreement({ conflicts }: Pick<NodeRecord, 'conflicts'>) {
   if (conflicts.length === 0) return <Badge level="good">No conflicts</Badge>;
   return (
     <Badge

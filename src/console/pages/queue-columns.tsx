@@ -1,6 +1,6 @@
+import type { FoundQueue } from '../../model/records.ts';
 import { duration, rate, shortCount } from '../format.ts';
 import { queueColumns } from '../preferences.ts';
-import type { QueueOfPage } from '../remote/found-queues.ts';
 import { clock, keyOf, readyForMs, samples } from '../remote/live.ts';
 import { queueHref } from '../route.ts';
 import { Icon } from '../ui/icon.tsx';
@@ -13,7 +13,7 @@ import type { TableColumn } from '../ui/table.tsx';
 const NUMBER = { isNumber: true, isSortable: true, width: 'minmax(4.5rem, 0.6fr)' } as const;
 
 /** The columns of the list of queues. The ids of sortable columns are the server's `sort` values. */
-const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
+const COLUMNS: readonly TableColumn<FoundQueue>[] = [
   {
     id: 'name',
     title: 'Queue',
@@ -86,19 +86,19 @@ const COLUMNS: readonly TableColumn<QueueOfPage>[] = [
 
 const ALWAYS: ReadonlySet<string> = new Set(['name', 'ns']);
 
-function Age({ queue }: { readonly queue: QueueOfPage }) {
+function Age({ queue }: { readonly queue: FoundQueue }) {
   const age = readyForMs(queue, clock.value);
   return <>{age === null ? '–' : duration(age)}</>;
 }
 
 /** A separate component, so that the clock does not render the whole row each second. */
-function Trend({ queue }: { readonly queue: QueueOfPage }) {
+function Trend({ queue }: { readonly queue: FoundQueue }) {
   const queueSamples = samples.get(keyOf(queue));
   return <Spark samples={queueSamples} now={queueSamples === undefined ? 0 : clock.value} />;
 }
 
 /** The columns that the user has chosen. */
-export function chosenColumns(): readonly TableColumn<QueueOfPage>[] {
+export function chosenColumns(): readonly TableColumn<FoundQueue>[] {
   return COLUMNS.filter(({ id }) => ALWAYS.has(id) || queueColumns.value.includes(id));
 }
 

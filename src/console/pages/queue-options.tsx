@@ -1,13 +1,8 @@
 import { useSignal } from '@preact/signals';
+import type { OptionName, OptionsRecord, ShownOptions } from '../../model/records.ts';
 import { count, duration, named, several } from '../format.ts';
 import { keyOf, type QueueNamed } from '../remote/live.ts';
-import {
-  type OptionKey,
-  type OptionsOfQueue,
-  type OptionsReading,
-  readOptions,
-  storeOptions,
-} from '../remote/queue-options.ts';
+import { readOptions, storeOptions } from '../remote/queue-options.ts';
 import { useResource } from '../remote/resource.ts';
 import { may } from '../session.ts';
 import { Icon } from '../ui/icon.tsx';
@@ -24,7 +19,7 @@ interface OptionField {
 }
 
 interface OptionForm {
-  readonly name: OptionKey;
+  readonly name: OptionName;
   readonly title: string;
   readonly meaning: string;
   readonly fields: readonly OptionField[];
@@ -124,7 +119,7 @@ export function QueueOptionsTab({ of }: { readonly of: QueueNamed }) {
   );
 }
 
-function OptionsTable({ record: { effective, sources, pattern } }: { readonly record: OptionsReading }) {
+function OptionsTable({ record: { effective, sources, pattern } }: { readonly record: OptionsRecord }) {
   const origins = {
     stored: 'stored with the queue',
     pattern: `pattern ${pattern} of the configuration`,
@@ -153,7 +148,7 @@ function exactDuration(seconds: number): string {
   return seconds % unit === 0 ? about : `${about} (${count(seconds)} s)`;
 }
 
-function valueText(name: OptionKey, value: OptionsOfQueue[OptionKey]): string {
+function valueText(name: OptionName, value: ShownOptions[OptionName]): string {
   if (value === null || value === undefined) return 'none';
   if (typeof value === 'number') return name === 'maxElements' ? count(value) : exactDuration(value);
   if ('maxTries' in value) {
@@ -172,7 +167,7 @@ function valueText(name: OptionKey, value: OptionsOfQueue[OptionKey]): string {
 
 type OptionMode = 'configured' | 'own' | 'none';
 
-function modeOf({ stored }: OptionsReading, name: OptionKey): OptionMode {
+function modeOf({ stored }: OptionsRecord, name: OptionName): OptionMode {
   if (!Object.hasOwn(stored, name)) return 'configured';
   return stored[name] === null ? 'none' : 'own';
 }
@@ -183,12 +178,12 @@ function OptionsForm({
   onDone,
 }: {
   readonly of: QueueNamed;
-  readonly record: OptionsReading;
+  readonly record: OptionsRecord;
   readonly onDone: () => void;
 }) {
   const modes = useSignal(
     Object.fromEntries(FORMS.map(({ name }) => [name, modeOf(record, name)])) as Record<
-      OptionKey,
+      OptionName,
       OptionMode
     >,
   );
@@ -202,7 +197,7 @@ function OptionsForm({
       return [[form.name, mode === 'none' ? null : readFields(form, data)]];
     });
     try {
-      await storeOptions(of, Object.fromEntries(stored) as OptionsOfQueue, record.version);
+      await storeOptions(of, Object.fromEntries(stored) as ShownOptions, record.version);
       say(`The options of ${named(of.queue)} are stored`);
       onDone();
     } catch (reason) {
@@ -255,7 +250,7 @@ function OptionInput({
 }: {
   readonly form: OptionForm;
   readonly field: OptionField;
-  readonly record: OptionsReading;
+  readonly record: OptionsRecord;
 }) {
   const name = `${form.name}.${field.name}`;
   const text = fieldText(form, field, record);
@@ -277,7 +272,7 @@ function OptionInput({
 }
 
 /** The initial value of a field: the effective one. */
-function fieldText({ name }: OptionForm, field: OptionField, { effective }: OptionsReading): string {
+function fieldText({ name }: OptionForm, field: OptionField, { effective }: OptionsRecord): string {
   const value = effective[name];
   if (value === null) return '';
   if (typeof value === 'number') return String(value);

@@ -1,8 +1,9 @@
 import { useComputed, useSignal } from '@preact/signals';
+import type { QueueRecord } from '../../model/records.ts';
 import { ApiError, call, path } from '../api.ts';
 import { count, named, several } from '../format.ts';
 import { connection, keyOf, notePaused, type QueueNamed, queues, version } from '../remote/live.ts';
-import { type QueueStatus, queueHistory, queueStatus } from '../remote/queue-status.ts';
+import { queueHistory, queueStatus } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { exportUrl } from '../remote/transfer.ts';
 import { address, go, href } from '../route.ts';
@@ -267,7 +268,7 @@ function QueueElements({ of }: { readonly of: QueueNamed }) {
   );
 }
 
-function QueueFigures({ of, status }: { readonly of: QueueNamed; readonly status: QueueStatus | null }) {
+function QueueFigures({ of, status }: { readonly of: QueueNamed; readonly status: QueueRecord | null }) {
   version.value;
   const picture = queues.get(keyOf(of));
   const counters = (picture?.stats ?? status?.stats) as Readonly<Record<string, number>> | undefined;

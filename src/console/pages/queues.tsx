@@ -1,16 +1,9 @@
 import { type Signal, useSignal } from '@preact/signals';
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
+import type { FoundQueue, FoundQueues } from '../../model/records.ts';
 import { BASE, call, messageOf, path } from '../api.ts';
 import { count, several } from '../format.ts';
-import {
-  type FoundQueues,
-  findQueues,
-  PAGE_SIZE,
-  QUALIFIERS,
-  type QueueOfPage,
-  searchOf,
-  withLatest,
-} from '../remote/found-queues.ts';
+import { findQueues, PAGE_SIZE, QUALIFIERS, searchOf, withLatest } from '../remote/found-queues.ts';
 import { connection, keyOf, type QueueNamed, version } from '../remote/live.ts';
 import { useResource } from '../remote/resource.ts';
 import { address, go, href, queueHref, setQuery } from '../route.ts';
@@ -148,10 +141,10 @@ function addedIn(latest: ListedPage, shown: ListedPage): number {
 }
 
 function selectionOf(
-  rows: readonly QueueOfPage[],
+  rows: readonly FoundQueue[],
   selected: Signal<ReadonlyMap<string, QueueNamed>>,
 ): Selection {
-  const change = (isSelected: boolean, some: readonly QueueOfPage[]): void => {
+  const change = (isSelected: boolean, some: readonly FoundQueue[]): void => {
     const next = new Map(selected.peek());
     for (const one of some) {
       if (isSelected) next.set(keyOf(one), one);

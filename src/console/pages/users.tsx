@@ -1,14 +1,9 @@
 import { useSignal } from '@preact/signals';
-import {
-  type ChangeLine,
-  changes,
-  consoleSessions,
-  endAllSessions,
-  endSession,
-  type ListedSession,
-} from '../remote/clients.ts';
+import type { AuditRow, ConsoleSessionRow } from '../../model/records.ts';
+import type { Right } from '../../model/rights.ts';
+import { changes, consoleSessions, endAllSessions, endSession } from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
-import { type AccessRight, namespaces, session, signOut } from '../session.ts';
+import { namespaces, session, signOut } from '../session.ts';
 import { Dialog } from '../ui/dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
@@ -17,7 +12,7 @@ import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
-const RIGHTS: readonly (readonly [AccessRight, string])[] = [
+const RIGHTS: readonly (readonly [Right, string])[] = [
   ['read', 'Read'],
   ['write', 'Write'],
   ['manage', 'Manage'],
@@ -172,7 +167,7 @@ function Sessions() {
               ),
             },
             { title: 'Browser', className: 'long', cell: ({ browser }) => <bdi>{browser ?? '–'}</bdi> },
-            ...nodeColumn<ListedSession>(list),
+            ...nodeColumn<ConsoleSessionRow>(list),
             { title: 'Signed in', cell: ({ startedAt }) => <When at={startedAt} /> },
             { title: 'Last used', cell: ({ usedAt }) => <When at={usedAt} /> },
             { title: 'Expires', cell: ({ expiresAt }) => <When at={expiresAt} /> },
@@ -212,7 +207,7 @@ function Sessions() {
   );
 }
 
-function detailsText(details: ChangeLine['details']): string {
+function detailsText(details: AuditRow['details']): string {
   const all = Object.entries(details).map(
     ([name, value]) => `${name}: ${typeof value === 'string' ? value : JSON.stringify(value)}`,
   );
@@ -249,7 +244,7 @@ function Changes() {
             { title: 'Queue', cell: ({ queue }) => <bdi>{queue ?? '–'}</bdi> },
             { title: 'Details', className: 'long', cell: ({ details }) => <bdi>{detailsText(details)}</bdi> },
             { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
-            ...nodeColumn<ChangeLine>(value),
+            ...nodeColumn<AuditRow>(value),
           ]}
         />
       )}

@@ -1,12 +1,6 @@
+import type { AlarmPicture, QueuePicture } from '../../model/records.ts';
 import { count, duration, several } from '../format.ts';
-import {
-  type AlarmPicture,
-  followedSince,
-  keyOf,
-  type QueuePicture,
-  readyForMs,
-  readySince,
-} from './live.ts';
+import { followedSince, keyOf, readyForMs, readySince } from './live.ts';
 import { type DepthSample, ratesAt } from './series.ts';
 
 /** A queue that needs attention, and why. A lower rank is more urgent. */

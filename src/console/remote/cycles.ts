@@ -1,4 +1,4 @@
-import type { ExchangePicture } from './live.ts';
+import type { ExchangePicture } from '../../model/records.ts';
 
 /** Queues and exchanges that lead to each other, so that an element may return to its queue. */
 export interface Cycle {

@@ -1,37 +1,19 @@
+import type { BrowsedElement, ExchangeDeclaration, ExchangeTrial } from '../../model/records.ts';
 import { ApiError, get, path } from '../api.ts';
-import { type ListedElement, listElements } from './elements.ts';
-import type { ExchangeDeclared } from './exchanges.ts';
+import { listElements } from './elements.ts';
 import type { QueueNamed } from './live.ts';
-
-/** What an exchange would do with one element. */
-export interface DryRunResult {
-  readonly dst: readonly {
-    readonly q: string;
-    readonly ns: string;
-    readonly accepted: boolean;
-    readonly error: string | null;
-    readonly line: number | null;
-    readonly column: number | null;
-    readonly delay: number | null;
-    readonly tries: number | null;
-    readonly hdrs: Readonly<Record<string, string>>;
-    readonly payload: string;
-  }[];
-  readonly strays_to: string | null;
-  readonly overrun: string | null;
-}
 
 /** An element of the source, and the result of a dry run. */
 export interface TriedElement {
   readonly id: string;
-  readonly result: DryRunResult;
+  readonly result: ExchangeTrial;
 }
 
 /** The results for one element, with the stored and with the edited declaration. */
 export interface ComparedElement {
   readonly id: string;
-  readonly before: DryRunResult;
-  readonly after: DryRunResult;
+  readonly before: ExchangeTrial;
+  readonly after: ExchangeTrial;
 }
 
 export interface SelectorMistake {
@@ -42,7 +24,7 @@ export interface SelectorMistake {
 }
 
 /** Reads the first elements of a source that have a text body that the user may see. */
-export async function samplesOf(src: QueueNamed, max: number): Promise<readonly ListedElement[]> {
+export async function samplesOf(src: QueueNamed, max: number): Promise<readonly BrowsedElement[]> {
   const { elements } = await listElements(
     src,
     { state: null, group: null, search: '' },
@@ -54,8 +36,8 @@ export async function samplesOf(src: QueueNamed, max: number): Promise<readonly 
 /** Tests a declaration with elements; null: the stored one. One at a time: a user may run only two tests at once. */
 export async function tryOn(
   id: string,
-  declaration: ExchangeDeclared | null,
-  samples: readonly ListedElement[],
+  declaration: ExchangeDeclaration | null,
+  samples: readonly BrowsedElement[],
 ): Promise<readonly TriedElement[]> {
   const tried: TriedElement[] = [];
   for (const sample of samples) tried.push({ id: sample.id, result: await dryRun(id, declaration, sample) });
@@ -65,8 +47,8 @@ export async function tryOn(
 /** Compares the stored and a changed declaration with elements of the source. */
 export async function compareOn(
   id: string,
-  changed: ExchangeDeclared,
-  samples: readonly ListedElement[],
+  changed: ExchangeDeclaration,
+  samples: readonly BrowsedElement[],
 ): Promise<readonly ComparedElement[]> {
   const before = await tryOn(id, null, samples);
   const after = await tryOn(id, changed, samples);
@@ -77,7 +59,7 @@ export async function compareOn(
 }
 
 /** Returns the destinations of an element, or the queue for unroutable elements. */
-export function placesOf({ dst, strays_to, overrun }: DryRunResult): readonly string[] {
+export function placesOf({ dst, strays_to, overrun }: ExchangeTrial): readonly string[] {
   if (overrun !== null) return [`nowhere: ${overrun}`];
   const accepting = dst.filter(({ accepted }) => accepted).map(({ ns, q }) => `${q} of ${ns}`);
   return accepting.length === 0 && strays_to !== null ? [strays_to] : accepting;
@@ -85,12 +67,12 @@ export function placesOf({ dst, strays_to, overrun }: DryRunResult): readonly st
 
 /** Whether a change sends an element elsewhere, changes the copies in the same destinations, or has no effect. */
 export function differenceOf({ before, after }: ComparedElement): 'elsewhere' | 'changed' | 'same' {
-  const sorted = (result: DryRunResult): string => JSON.stringify([...placesOf(result)].sort());
+  const sorted = (result: ExchangeTrial): string => JSON.stringify([...placesOf(result)].sort());
   if (sorted(before) !== sorted(after)) return 'elsewhere';
   return copiesOf(before) === copiesOf(after) ? 'same' : 'changed';
 }
 
-function copiesOf({ dst }: DryRunResult): string {
+function copiesOf({ dst }: ExchangeTrial): string {
   return JSON.stringify(
     dst
       .filter(({ accepted }) => accepted)
@@ -102,7 +84,7 @@ function copiesOf({ dst }: DryRunResult): string {
 
 /** Lets the server check a selector. Other mistakes are ignored: the rest of the form may be unfinished. */
 export async function selectorMistake(
-  { src, dst }: ExchangeDeclared,
+  { src, dst }: ExchangeDeclaration,
   destination: number,
   signal: AbortSignal,
 ): Promise<SelectorMistake | null> {
@@ -151,10 +133,10 @@ export function mistakesIn(tried: readonly TriedElement[]): readonly SelectorMis
 
 function dryRun(
   id: string,
-  declaration: ExchangeDeclared | null,
-  { id: of, text = '', contentType, headers, tries }: ListedElement,
-): Promise<DryRunResult> {
-  return get<DryRunResult>(path('x', id, 'test'), {
+  declaration: ExchangeDeclaration | null,
+  { id: of, text = '', contentType, headers, tries }: BrowsedElement,
+): Promise<ExchangeTrial> {
+  return get<ExchangeTrial>(path('x', id, 'test'), {
     method: 'POST',
     json: {
       ...(declaration !== null && { declaration }),

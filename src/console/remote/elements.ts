@@ -1,43 +1,12 @@
+import type { DeliveryState } from '../../model/element.ts';
+import type { BrowsedElement, BrowsePage } from '../../model/records.ts';
 import { get, path, read, urlOf } from '../api.ts';
 import { fromByteString, toByteString } from './header-text.ts';
 import type { QueueNamed } from './live.ts';
 
-export type ElementState = 'ready' | 'scheduled' | 'reserved';
-
-/** An element in a list. */
-export interface ListedElement {
-  readonly id: string;
-  readonly state: ElementState;
-  readonly mature: string;
-  readonly insertedAt: string;
-  readonly expiresAt: string | null;
-  readonly tries: number;
-  readonly reason: string | null;
-  readonly bytes: number;
-  readonly contentType: string | null;
-  readonly headers: Readonly<Record<string, string>>;
-  readonly holder: {
-    readonly tid: string | null;
-    readonly user: string | null;
-    readonly since: string;
-    readonly until: string;
-  } | null;
-  readonly text?: string;
-  readonly base64?: string;
-  readonly truncated: boolean;
-}
-
-export interface ElementPage {
-  readonly elements: readonly ListedElement[];
-  readonly next: string | null;
-  readonly looked: number;
-  readonly failed: number;
-  readonly error: { readonly id: string; readonly message: string } | null;
-}
-
 /** The filter of a list of elements. */
 export interface ListFilter {
-  readonly state: ElementState | null;
+  readonly state: DeliveryState | null;
   readonly group: string | null;
   /** The user's input: text to search for, or a selector. */
   readonly search: string;
@@ -90,9 +59,9 @@ export function listElements(
   { ns, queue }: QueueNamed,
   { state, group, search }: ListFilter,
   options: { readonly after: string | null; readonly hidesBodies: boolean; readonly signal: AbortSignal },
-): Promise<ElementPage> {
+): Promise<BrowsePage> {
   const { after, hidesBodies, signal } = options;
-  return get<ElementPage>(path('q', ns, queue, 'elements'), {
+  return get<BrowsePage>(path('q', ns, queue, 'elements'), {
     query: { state, group, after, limit: PAGE, where: selectorOf(search, hidesBodies) },
     signal,
   });
@@ -104,15 +73,15 @@ export async function listedElement(
   id: string,
   group: string | null,
   signal: AbortSignal,
-): Promise<ListedElement | null> {
+): Promise<BrowsedElement | null> {
   const query = { id, group, body: 'none' };
-  const { elements } = await get<ElementPage>(path('q', ns, queue, 'elements'), { query, signal });
+  const { elements } = await get<BrowsePage>(path('q', ns, queue, 'elements'), { query, signal });
   return elements[0] ?? null;
 }
 
 /** An element with its body, or the first part of it. */
 export interface WholeElement {
-  readonly state: ElementState;
+  readonly state: DeliveryState;
   readonly mature: string | null;
   readonly insertedAt: string | null;
   readonly leaseUntil: string | null;
@@ -153,7 +122,7 @@ export function readElement(
       return { body: new Uint8Array(), isCut: false, isUnreadable: true };
     });
     return {
-      state: (headers.get('x-ks-state') ?? 'ready') as ElementState,
+      state: (headers.get('x-ks-state') ?? 'ready') as DeliveryState,
       mature: headers.get('x-ks-mature'),
       insertedAt: headers.get('x-ks-inserted'),
       leaseUntil: headers.get('x-ks-lease-until'),

@@ -1,23 +1,6 @@
+import type { FoundQueue, FoundQueues, QueuePicture } from '../../model/records.ts';
 import { get } from '../api.ts';
-import { connection, keyOf, type QueueNamed, type QueuePicture, queues } from './live.ts';
-
-/** A queue that the server found: sizes as in {@link QueuePicture}, rates over the last minute. */
-export interface QueueOfPage extends QueueNamed, Omit<QueuePicture, 'stats'> {
-  readonly insert: number;
-  readonly take: number;
-}
-
-/** One page of found queues. */
-export interface FoundQueues {
-  readonly queues: readonly QueueOfPage[];
-  /** Number of matches on all pages. */
-  readonly matched: number;
-  /** Number of queues without the filter. */
-  readonly total: number;
-  readonly sums: Readonly<Record<'size' | 'schedSize' | 'resvSize' | 'totalSize', number>>;
-  /** Namespaces whose queues are missing, because their engine is unavailable. */
-  readonly unavailable: readonly string[];
-}
+import { connection, keyOf, queues } from './live.ts';
 
 /** Filter and order of a list of queues. `sort` with a leading `-` is descending. */
 export interface QueueSearch {
@@ -72,22 +55,22 @@ export function findQueues({ filter, sort, page }: QueueSearch, signal: AbortSig
 
 /** A row, and the data that it was built from. */
 interface CachedRow {
-  readonly read: QueueOfPage | undefined;
+  readonly read: FoundQueue | undefined;
   readonly picture: QueuePicture | undefined;
-  readonly row: QueueOfPage;
+  readonly row: FoundQueue;
 }
 
 /** Cached rows by listed queue: an unchanged row must stay the same object, so that it is not rendered again. */
-const rowCache = new WeakMap<QueueOfPage, CachedRow>();
+const rowCache = new WeakMap<FoundQueue, CachedRow>();
 
 /**
  * Returns the rows of a list in their order, with the latest data of each queue: from the stream if it is live,
  * otherwise from the last read. Deleted queues are left out; a new queue that the stream has not sent yet stays.
  */
 export function withLatest(
-  listed: readonly QueueOfPage[],
-  latest: readonly QueueOfPage[],
-): readonly QueueOfPage[] {
+  listed: readonly FoundQueue[],
+  latest: readonly FoundQueue[],
+): readonly FoundQueue[] {
   const isLive = connection.value === 'live';
   const read = new Map(latest.map((one) => [keyOf(one), one]));
   return listed.flatMap((one) => {
@@ -99,10 +82,10 @@ export function withLatest(
 }
 
 function rowOf(
-  listed: QueueOfPage,
-  read: QueueOfPage | undefined,
+  listed: FoundQueue,
+  read: FoundQueue | undefined,
   picture: QueuePicture | undefined,
-): QueueOfPage {
+): FoundQueue {
   const before = rowCache.get(listed);
   if (before !== undefined && before.read === read && before.picture === picture) return before.row;
   const row = { ...listed, ...read, ...picture };

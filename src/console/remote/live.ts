@@ -1,4 +1,11 @@
 import { computed, effect, signal } from '@preact/signals';
+import type {
+  AlarmPicture,
+  ExchangePicture,
+  NodeRecord,
+  OperationPicture,
+  QueuePicture,
+} from '../../model/records.ts';
 import { BASE } from '../api.ts';
 import { refresh } from '../preferences.ts';
 import { hasEnded, onUserChange, resume, session } from '../session.ts';
@@ -10,88 +17,13 @@ export interface QueueNamed {
   readonly queue: string;
 }
 
-export interface QueuePicture extends QueueNamed {
-  readonly size: number;
-  readonly schedSize: number;
-  readonly resvSize: number;
-  readonly totalSize: number;
-  readonly next_mature_t: string | null;
-  readonly paused: boolean;
-  readonly stats: Readonly<Record<'put' | 'get' | 'reserve' | 'commit' | 'rollback' | 'deadletter', number>>;
-}
-
-export interface ExchangePicture {
-  readonly id: string;
-  readonly src: { readonly q: string; readonly ns: string };
-  readonly dst: readonly { readonly q: string; readonly ns: string; readonly hidden?: true }[];
-  readonly stopped: boolean | null;
-  readonly lastError: string | null;
-  readonly stats: {
-    readonly no_route: number;
-    readonly too_many_hops: number;
-    readonly put_back: number;
-    readonly dst?: readonly { readonly matched: number; readonly skipped: number; readonly failed: number }[];
-  };
-}
-
-export interface NodePicture {
-  readonly id: string;
-  readonly host: string;
-  readonly pid: number;
-  readonly version: string;
-  readonly startedAt: string;
-  readonly isSelf: boolean;
-  readonly namespaces: readonly string[];
-  readonly conflicts: readonly {
-    readonly namespace: string;
-    readonly option: string;
-    readonly here: string;
-    readonly there: string;
-  }[];
-}
-
-/** A queue; for `migrate` a namespace, without `queue`. */
-export interface OperationPlace {
-  readonly ns: string;
-  readonly queue?: string;
-}
-
-export interface OperationPicture {
-  readonly id: string;
-  readonly action: string;
-  readonly source: OperationPlace;
-  readonly to?: OperationPlace | null;
-  readonly dryRun: boolean;
-  readonly state: 'running' | 'done' | 'cancelled' | 'failed';
-  readonly seen: number;
-  readonly matched: number;
-  readonly changed: number;
-  readonly failed: number;
-  readonly estimate: number;
-  readonly by: string;
-  readonly startedAt: string;
-  readonly endedAt: string | null;
-  readonly error: string | null;
-}
-
-export interface AlarmPicture {
-  readonly alarm: string;
-  readonly since: string;
-  readonly engine?: string;
-  readonly namespaces?: readonly string[];
-  readonly detail?: string;
-  readonly ns?: string;
-  readonly queue?: string;
-  readonly totalSize?: number;
-}
-
 /** `paused`: by the user; `resting`: the tab is hidden; `lost`: the connection is lost and will be retried. */
 export type StreamState = 'connecting' | 'live' | 'lost' | 'paused' | 'resting';
 
 /** The latest state, by name. The maps are changed in place: components that show them must read `version`, too. */
 export const queues = new Map<string, QueuePicture>();
 export const exchanges = new Map<string, ExchangePicture>();
-export const nodes = new Map<string, NodePicture>();
+export const nodes = new Map<string, NodeRecord>();
 export const operations = new Map<string, OperationPicture>();
 export const alarms = new Map<string, AlarmPicture>();
 /** Depth samples of queues that have changed since the stream started, by queue. */

@@ -1,6 +1,7 @@
+import type { OperationRecord, OperationWhere } from '../../model/records.ts';
 import { call, get, isTemporary, path } from '../api.ts';
 import { after } from '../timers.ts';
-import type { OperationPicture, QueueNamed } from './live.ts';
+import type { QueueNamed } from './live.ts';
 
 export const ACTION_NAMES = {
   redrive: 'Redrive',
@@ -25,48 +26,28 @@ export const ACTION_RESULTS: Readonly<Record<string, string>> = {
   set: 'changed',
 };
 
-export interface ElementChoice {
-  readonly state?: string;
-  readonly group?: string;
-  readonly ids?: readonly string[];
-  readonly selector?: string;
-}
-
 export interface BulkRequest {
   readonly action: BulkAction;
   readonly source: QueueNamed;
-  readonly where: ElementChoice;
+  readonly where: OperationWhere;
   readonly to?: QueueNamed;
   readonly delay?: number;
   readonly limit?: number | undefined;
   readonly dryRun?: boolean;
 }
 
-export interface OperationDetails extends OperationPicture {
-  readonly where: ElementChoice;
-  readonly samples: readonly {
-    readonly id: string;
-    readonly state: string;
-    readonly mature: string;
-    readonly insertedAt: string;
-    readonly tries: number;
-    readonly reason: string | null;
-    readonly bytes: number;
-  }[];
-}
-
 const POLL_MS = 250;
 const RETRY_MS = 2_000;
 
 export interface OperationWatcher {
-  readonly onProgress: (operation: OperationDetails) => void;
+  readonly onProgress: (operation: OperationRecord) => void;
   /** Called when the operation cannot be read for the moment. */
   readonly onTrouble: (error: unknown) => void;
 }
 
 /** Starts an operation. Takes no signal: an abort could not tell whether the operation has started. */
-export function startOperation(request: BulkRequest): Promise<OperationDetails> {
-  return get<OperationDetails>('operations', {
+export function startOperation(request: BulkRequest): Promise<OperationRecord> {
+  return get<OperationRecord>('operations', {
     method: 'POST',
     // `source` may have more members, which the server would reject.
     json: { ...request, source: { ns: request.source.ns, queue: request.source.queue } },
@@ -102,7 +83,7 @@ export async function watchOperation(
   signal: AbortSignal,
 ): Promise<void> {
   while (!signal.aborted) {
-    const operation = await get<OperationDetails>(path('operations', id), { signal }).catch(
+    const operation = await get<OperationRecord>(path('operations', id), { signal }).catch(
       (error: unknown) => {
         if (!isTemporary(error)) throw error;
         onTrouble(error);

@@ -1,4 +1,4 @@
-import type { QueuePicture } from './live.ts';
+import type { QueuePicture } from '../../model/records.ts';
 
 /** Depth and counters of a queue at a moment. */
 export interface DepthSample {

@@ -1,11 +1,6 @@
+import type { Imported } from '../../model/records.ts';
 import { ApiError, apiError, commonHeaders, dotSegmentIn, path, urlOf, withFreshToken } from '../api.ts';
 import type { QueueNamed } from './live.ts';
-
-/** The result of an import. `repeated` elements were skipped because they are in the queue, or were imported before. */
-export interface ImportResult {
-  readonly imported: number;
-  readonly repeated: number;
-}
 
 /** Returns the URL of a queue's export as NDJSON; null if browsers cannot request the queue's name. */
 export function exportUrl({ ns, queue }: QueueNamed): string | null {
@@ -22,16 +17,12 @@ interface ImportOptions {
  * Imports the file of an export.
  * @throws ApiError with details of how much was stored before an invalid line
  */
-export function importFile(into: QueueNamed, file: Blob, options: ImportOptions): Promise<ImportResult> {
+export function importFile(into: QueueNamed, file: Blob, options: ImportOptions): Promise<Imported> {
   return withFreshToken(() => sendFile(into, file, options));
 }
 
 /** Uses `XMLHttpRequest`, because `fetch` does not report upload progress. */
-async function sendFile(
-  { ns, queue }: QueueNamed,
-  file: Blob,
-  options: ImportOptions,
-): Promise<ImportResult> {
+async function sendFile({ ns, queue }: QueueNamed, file: Blob, options: ImportOptions): Promise<Imported> {
   const { promise, resolve, reject } = Promise.withResolvers<string>();
   const request = new XMLHttpRequest();
   request.open('POST', urlOf(path('q', ns, queue, 'import')));
@@ -52,5 +43,5 @@ async function sendFile(
   options.signal.addEventListener('abort', () => request.abort(), { once: true });
   request.send(file);
   // Parse here, not in the listener, so that an error rejects: a proxy may answer 200 with another page.
-  return JSON.parse(await promise) as ImportResult;
+  return JSON.parse(await promise) as Imported;
 }

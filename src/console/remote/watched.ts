@@ -1,5 +1,5 @@
+import type { BrowsedElement, BrowsePage } from '../../model/records.ts';
 import { get, path } from '../api.ts';
-import type { ElementPage, ListedElement } from './elements.ts';
 import { groupsOf } from './groups.ts';
 import type { QueueNamed } from './live.ts';
 
@@ -17,7 +17,7 @@ export interface RedrivenElement {
 export type ElementLocation =
   | {
       readonly kind: 'source' | 'dead letter';
-      readonly element: ListedElement;
+      readonly element: BrowsedElement;
       readonly group: string | null;
     }
   /** Not found among the first `looked` elements; the queue has more elements or groups. */
@@ -50,7 +50,7 @@ export async function locate(redriven: RedrivenElement, signal: AbortSignal): Pr
 }
 
 interface SearchResult {
-  readonly element: ListedElement | null;
+  readonly element: BrowsedElement | null;
   readonly looked: number;
   readonly isWhole: boolean;
 }
@@ -65,7 +65,7 @@ async function search(
   let after: string | null = null;
   let looked = 0;
   for (let pages = 0; pages < MAX_PAGES; pages += 1) {
-    const page: ElementPage = await get<ElementPage>(path('q', ns, queue, 'elements'), {
+    const page: BrowsePage = await get<BrowsePage>(path('q', ns, queue, 'elements'), {
       query: { where, group, body: 'none', limit: 1, after },
       signal,
     });

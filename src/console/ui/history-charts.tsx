@@ -1,6 +1,6 @@
+import type { QueueHistory, SumHistory } from '../../model/records.ts';
 import { duration, rate, shortCount } from '../format.ts';
 import { type ChartMinutes, chartMinutes } from '../preferences.ts';
-import type { HistoryRecord } from '../remote/queue-status.ts';
 import { Chart } from './chart.tsx';
 
 /** Distances between the marks of the age axis, in seconds. */
@@ -33,10 +33,10 @@ export function RangeChoice() {
 }
 
 /** Charts of the chosen time range. The data come from the server, so that a page that was just opened is not empty. */
-export function HistoryCharts({ history }: { readonly history: HistoryRecord | null }) {
+export function HistoryCharts({ history }: { readonly history: QueueHistory | SumHistory | null }) {
   const label = RANGES[chartMinutes.value];
   if (history === null) return <section class="card charts waiting" aria-label={label} />;
-  const { from, intervalMs, size, schedSize, resvSize, oldestReadyAge, insert, take } = history;
+  const { from, intervalMs, size, schedSize, resvSize, insert, take } = history;
   const shown = Math.round((Number(chartMinutes.value) * 60_000) / intervalMs);
   const latest = <T,>(values: readonly T[]): readonly T[] => values.slice(-shown);
   const times = latest(size.map((_, i) => Date.parse(from) + i * intervalMs));
@@ -64,14 +64,14 @@ export function HistoryCharts({ history }: { readonly history: HistoryRecord | n
           { name: 'Reserved', colour: '--reserved', values: latest(resvSize) },
         ]}
       />
-      {oldestReadyAge !== undefined && (
+      {'oldestReadyAge' in history && (
         <Chart
           title="Oldest ready"
           unit="age"
           times={times}
           format={(seconds) => duration(seconds * 1000)}
           steps={AGE_STEPS}
-          lines={[{ name: 'Age', colour: '--in', values: latest(oldestReadyAge) }]}
+          lines={[{ name: 'Age', colour: '--in', values: latest(history.oldestReadyAge) }]}
         />
       )}
     </section>

@@ -1,9 +1,10 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
+import type { Imported } from '../../model/records.ts';
 import { ApiError } from '../api.ts';
 import { bytes, named, several } from '../format.ts';
 import type { QueueNamed } from '../remote/live.ts';
-import { type ImportResult, importFile } from '../remote/transfer.ts';
+import { importFile } from '../remote/transfer.ts';
 import { Dialog } from './dialog.tsx';
 import { Failure } from './states.tsx';
 
@@ -11,7 +12,7 @@ import { Failure } from './states.tsx';
 export function ImportDialog({ into, onClose }: { readonly into: QueueNamed; readonly onClose: () => void }) {
   const file = useSignal<File | null>(null);
   const sentBytes = useSignal<number | null>(null);
-  const result = useSignal<ImportResult | null>(null);
+  const result = useSignal<Imported | null>(null);
   const error = useSignal<unknown>(null);
   const abort = useRef(new AbortController());
   useEffect(() => () => abort.current.abort(), []);
@@ -94,7 +95,7 @@ function Progress({ sent, total }: { readonly sent: number; readonly total: numb
   );
 }
 
-function Result({ result: { imported, repeated } }: { readonly result: ImportResult }) {
+function Result({ result: { imported, repeated } }: { readonly result: Imported }) {
   return (
     <p>
       <b>{several(imported, 'element')} imported</b>

@@ -1,6 +1,6 @@
+import type { NodesList } from '../../model/records.ts';
 import { count, several } from '../format.ts';
 import { nodes, version } from '../remote/live.ts';
-import type { LimitedList, OfNodes } from '../remote/node-lists.ts';
 import type { PlainColumn } from './plain-table.tsx';
 import { Badge } from './states.tsx';
 
@@ -15,7 +15,7 @@ export function nodeName(id: string): string {
 /** The column with the node of each row; none if there is only one node. */
 export function nodeColumn<Row extends { readonly node: string }>({
   node: self,
-}: OfNodes): PlainColumn<Row>[] {
+}: NodesList): PlainColumn<Row>[] {
   version.value;
   if (nodes.size < 2) return [];
   return [
@@ -36,7 +36,7 @@ export function Length({
   shown,
   one,
 }: {
-  readonly of: LimitedList;
+  readonly of: NodesList;
   readonly shown: number;
   readonly one: string;
 }) {
@@ -48,7 +48,7 @@ export function Length({
 }
 
 /** Names the nodes that did not answer. */
-export function MissingNodes({ missing }: Pick<OfNodes, 'missing'>) {
+export function MissingNodes({ missing }: Pick<NodesList, 'missing'>) {
   version.value;
   if (missing.length === 0) return null;
   return (

@@ -1,5 +1,6 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
+import type { OperationRecord, OperationWhere } from '../../model/records.ts';
 import { call, mayHaveChanged, path } from '../api.ts';
 import { bytes, count, named, several, startOfDay } from '../format.ts';
 import { isComplete, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
@@ -9,8 +10,6 @@ import {
   type BulkAction,
   type BulkRequest,
   countMatching,
-  type ElementChoice,
-  type OperationDetails,
   type OperationWatcher,
   startOperation,
   watchOperation,
@@ -40,7 +39,7 @@ const SINCE = { any: 'At any time', today: 'Today', hour: 'In the last hour' } a
 type Since = keyof typeof SINCE;
 
 /** Restricts `where` to dead letters of a time range. @param where with a selector that is a function, or none */
-function deadSince(where: ElementChoice, since: Since): ElementChoice {
+function deadSince(where: OperationWhere, since: Since): OperationWhere {
   if (since === 'any') return where;
   const from = new Date(since === 'today' ? startOfDay(now()) : now() - HOUR_MS).toISOString();
   const isInTime = `env.msg.hdrs["x-dl-at"] >= "${from}"`;
@@ -71,13 +70,13 @@ export function OperationDialog({
 }: {
   readonly action: BulkAction;
   readonly source: QueueNamed;
-  readonly where: ElementChoice;
+  readonly where: OperationWhere;
   /** Whether to offer time ranges of dead letters. */
   readonly hasTimes?: boolean;
   readonly onClose: (outcome: OperationOutcome) => void;
 }) {
-  const preview = useSignal<OperationDetails | null>(null);
-  const running = useSignal<OperationDetails | null>(null);
+  const preview = useSignal<OperationRecord | null>(null);
+  const running = useSignal<OperationRecord | null>(null);
   const error = useSignal<unknown>(null);
   const target = useSignal<QueueNamed>({ ns: targetNamespaces(source.ns)[0] ?? '', queue: '' });
   const delay = useSignal('0');
@@ -97,7 +96,7 @@ export function OperationDialog({
       ...(action === 'delay' && { delay: Math.round(Number(delay.value) * 1000) }),
     }),
   );
-  const showIn = (shown: { value: OperationDetails | null }): OperationWatcher => ({
+  const showIn = (shown: { value: OperationRecord | null }): OperationWatcher => ({
     onProgress: (operation) => {
       shown.value = operation;
       error.value = null;
@@ -239,7 +238,7 @@ export function OperationDialog({
   );
 }
 
-function Preview({ operation }: { readonly operation: OperationDetails | null }) {
+function Preview({ operation }: { readonly operation: OperationRecord | null }) {
   if (operation === null) return <Loading what="Counting" />;
   const { state, matched, seen, samples, error } = operation;
   if (state === 'failed') return <Failure error={error ?? 'The count failed.'} />;
@@ -336,7 +335,7 @@ function Target({
 
 const STATE_LEVELS = { running: 'accent', done: 'good', cancelled: 'warn', failed: 'bad' } as const;
 
-export function OperationState({ state }: { readonly state: OperationDetails['state'] }) {
+export function OperationState({ state }: { readonly state: OperationRecord['state'] }) {
   return <Badge level={STATE_LEVELS[state]}>{state}</Badge>;
 }
 
@@ -345,7 +344,7 @@ export function progressOf({
   state,
   seen,
   estimate,
-}: Pick<OperationDetails, 'state' | 'seen' | 'estimate'>): number {
+}: Pick<OperationRecord, 'state' | 'seen' | 'estimate'>): number {
   if (state === 'done') return 1;
   return estimate === 0 ? 0 : Math.min(1, seen / estimate);
 }
@@ -355,7 +354,7 @@ function Progress({
   error: trouble,
   onClose,
 }: {
-  readonly operation: OperationDetails;
+  readonly operation: OperationRecord;
   /** Why the operation could not be read. */
   readonly error: unknown;
   readonly onClose: () => void;

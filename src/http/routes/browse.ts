@@ -2,16 +2,12 @@ import type { Queue } from '../../broker/queue.ts';
 import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
-import {
-  type DeadLetterGroup,
-  type DeadLetterSummary,
-  summarizeDeadLetters,
-} from '../../operations/dead-letters.ts';
+import { BrowsePage, type DeadLetterQueue, DeadLetters } from '../../model/records.ts';
+import { type DeadLetterSummary, summarizeDeadLetters } from '../../operations/dead-letters.ts';
 import type { SearchPage } from '../../operations/search.ts';
 import { quote } from '../../util/quote.ts';
-import { Type } from '../../util/schema.ts';
 import { checkOpaque, group, limitedString, nameOf, oneOf, opaque, wholeNumber } from '../parameters.ts';
-import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { json, type Route, route } from '../route.ts';
 import {
   browsedElement,
   ELEMENT_HEADER_NOTES,
@@ -29,65 +25,6 @@ const MAX_DEAD_LETTER_QUEUES = 1_000;
 
 const STATES = [...DELIVERY_STATES, 'all'] as const;
 const BODIES = ['none', 'preview', 'full'] as const satisfies readonly ShownBody[];
-
-const BrowsedElement = namedObject('BrowsedElement', {
-  id: Type.String(),
-  state: Type.Enum([...DELIVERY_STATES]),
-  mature: Moment,
-  insertedAt: Moment,
-  expiresAt: orNull(Moment),
-  tries: Count,
-  reason: orNull(Type.String({ description: 'The reason of the last failed try.' })),
-  bytes: Type.Integer({ minimum: 0, description: 'The length of the body.' }),
-  contentType: orNull(Type.String()),
-  contentEncoding: orNull(Type.String()),
-  headers: Type.Record(Type.String()),
-  holder: orNull(
-    Type.Object({
-      tid: orNull(Type.String()),
-      user: orNull(Type.String({ description: 'Null: an exchange.' })),
-      since: Moment,
-      until: Moment,
-    }),
-  ),
-  text: Type.Optional(Type.String({ description: 'The body, if its bytes are UTF-8.' })),
-  base64: Type.Optional(Type.String({ description: 'The body, if they are not.' })),
-  truncated: Type.Boolean({ description: 'Whether only the first part of the body is shown.' }),
-});
-
-const BrowsePage = namedObject('BrowsePage', {
-  elements: Type.Array(BrowsedElement),
-  next: orNull(Type.String({ description: 'Pass it as `after`; null: there are no more elements.' })),
-  looked: Type.Integer({ minimum: 0, description: 'How many elements were examined.' }),
-  failed: Type.Integer({ minimum: 0, description: 'For how many of them the selector threw an error.' }),
-  error: orNull(
-    Type.Object({
-      id: Type.String(),
-      message: Type.String(),
-      line: orNull(Count),
-      column: orNull(Count),
-    }),
-  ),
-});
-
-const Groups = (name: string) => Type.Array(Type.Object({ [name]: orNull(Type.String()), count: Count }));
-
-const DeadLetters = namedObject('DeadLetters', {
-  queues: Type.Array(
-    Type.Object({
-      ns: Type.String(),
-      queue: Type.String(),
-      count: Count,
-      oldest: orNull(Moment),
-      reasons: Groups('reason'),
-      sources: Groups('queue'),
-      looked: Count,
-      complete: Type.Boolean({ description: 'Whether all of its elements were examined.' }),
-    }),
-  ),
-  complete: Type.Boolean({ description: 'Whether all queues are listed.' }),
-  unavailable: Type.Array(Type.String(), { description: 'Namespaces whose engine is unavailable.' }),
-});
 
 export const browseRoutes: readonly Route[] = [
   route({
@@ -204,7 +141,7 @@ export const browseRoutes: readonly Route[] = [
         const summarized = queues.slice(0, MAX_DEAD_LETTER_QUEUES);
         const { summaries, unavailable } = await summarizeDeadLetters(summarized, call.front.parts.clock);
         const complete = summaries.length === queues.length;
-        call.sendJson({ queues: summaries.map(summaryRecord), complete, unavailable });
+        call.sendJson({ queues: summaries.map(summaryRecord), complete, unavailable } satisfies DeadLetters);
       }),
   }),
 ];
@@ -215,17 +152,15 @@ function asParameterError(error: unknown): unknown {
   return error.with({ code: 'invalid-parameter' });
 }
 
-function summaryRecord(summary: DeadLetterSummary): object {
+function summaryRecord(summary: DeadLetterSummary): DeadLetterQueue {
   const { ns, queue, count, oldestAt, reasons, sources, looked, isComplete } = summary;
-  const named = (groups: readonly DeadLetterGroup[], name: string): object[] =>
-    groups.map((one) => ({ [name]: one.value, count: one.count }));
   return {
     ns,
     queue,
     count,
     oldest: oldestAt === null ? null : isoTime(oldestAt),
-    reasons: named(reasons, 'reason'),
-    sources: named(sources, 'queue'),
+    reasons: reasons.map(({ value, count }) => ({ reason: value, count })),
+    sources: sources.map(({ value, count }) => ({ queue: value, count })),
     looked,
     complete: isComplete,
   };

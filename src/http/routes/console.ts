@@ -4,17 +4,19 @@ import { extname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import type { ConsoleSession, ConsoleSessions } from '../../access/console-sessions.ts';
-import { RIGHTS, type User } from '../../access/user.ts';
+import type { User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { membersOf, wrongMember } from '../../model/members.ts';
-import { Type } from '../../util/schema.ts';
+import { ConsoleSessionRecord, OwnConsoleSessions } from '../../model/records.ts';
+import { RIGHTS, type Right } from '../../model/rights.ts';
+import { namedObject, Type } from '../../util/schema.ts';
 import { originOf, SESSION_PATH, sessionToken } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import { routeNotFound, unauthorized } from '../errors.ts';
 import { rareHeader } from '../head.ts';
 import { nameOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { json, listOfNodes, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { json, type Route, route } from '../route.ts';
 import { isoTime } from '../written-elements.ts';
 import { checkNoToken } from './tokens.ts';
 
@@ -64,41 +66,6 @@ const NOT_BUILT =
 
 const CREDENTIALS_BYTES = 4_096;
 const SESSIONS_PATH = '/console/sessions';
-
-const OwnSessions = listOfNodes(
-  'OwnConsoleSessions',
-  'sessions',
-  namedObject('OwnConsoleSession', {
-    node: Type.String({ description: 'Id of the node that served it last, as in `/nodes`.' }),
-    id: Type.String({ description: 'Identifies the session; it is no credential.' }),
-    startedAt: Moment,
-    usedAt: Moment,
-    expiresAt: Moment,
-    address: Type.String(),
-    browser: orNull(Type.String({ description: 'The `User-Agent` of the browser.' })),
-    isThis: Type.Boolean({ description: 'Whether the request was sent with the cookie of this session.' }),
-  }),
-);
-
-const Session = namedObject('ConsoleSession', {
-  user: Type.String(),
-  isAdministrator: Type.Boolean({
-    description: 'Whether the user has all rights because none are listed.',
-  }),
-  rights: Type.Record(Type.Array(Type.Enum(RIGHTS)), {
-    description: 'Rights of the user by namespace; namespaces without any are left out.',
-  }),
-  maskedBodies: Type.Array(Type.String(), {
-    description: 'Namespaces in which the user may browse elements, but not see bodies.',
-  }),
-  csrfToken: Type.String({ description: 'For the header `X-CSRF-Token`.' }),
-  expiresAt: Type.String({ format: 'date-time', description: 'When it ends if no further request is sent.' }),
-  server: Type.Object({
-    version: Type.String(),
-    node: Type.String({ description: 'Id of the node that answered, as in `/nodes`.' }),
-    now: Moment,
-  }),
-});
 
 const SESSION_ID = /^[\w-]{43}$/;
 const ENDING_PROBLEMS = ['forbidden', 'invalid-name', 'storage-unavailable', 'outcome-unknown'] as const;
@@ -182,7 +149,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
         { additionalProperties: false },
       ),
       responses: [
-        json('The session, with its cookie.', Session, {
+        json('The session, with its cookie.', ConsoleSessionRecord, {
           headers: [
             {
               name: 'set-cookie',
@@ -206,7 +173,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       path: SESSION_PATH,
       summary: 'The console session that the cookie identifies',
       access: 'open',
-      responses: [json('The session.', Session)],
+      responses: [json('The session.', ConsoleSessionRecord)],
       problems: ['unauthorized'],
       handle(call) {
         if (call.session === null) throw unauthorized(call);
@@ -236,7 +203,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       summary: 'List the console sessions of a user on all nodes, the last used first',
       access: 'user',
       query: { user: userParameter },
-      responses: [json('The sessions.', OwnSessions)],
+      responses: [json('The sessions.', OwnConsoleSessions)],
       problems: ['forbidden', 'invalid-name'],
       async handle(call, query) {
         checkNoToken(call);
@@ -252,7 +219,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
           browser,
           isThis: id === call.session?.id,
         }));
-        call.sendJson({ ...list, sessions });
+        call.sendJson({ ...list, sessions } satisfies OwnConsoleSessions);
       },
     }),
     route({
@@ -410,7 +377,7 @@ async function respondToEnd(call: HttpCall, of: string, end: Promise<void>): Pro
   }
 }
 
-function sessionRecord(call: HttpCall, { user, csrfToken, expiresAt }: ConsoleSession): object {
+function sessionRecord(call: HttpCall, { user, csrfToken, expiresAt }: ConsoleSession): ConsoleSessionRecord {
   const { broker, clock, version } = call.front.parts;
   const visible = broker.namespaces().filter(({ name }) => user.maySee(name));
   return {
@@ -430,7 +397,7 @@ function sessionRecord(call: HttpCall, { user, csrfToken, expiresAt }: ConsoleSe
   };
 }
 
-function rightsIn(user: User, namespace: string): string[] {
+function rightsIn(user: User, namespace: string): Right[] {
   return RIGHTS.filter((right) => user.may(right, namespace));
 }
 

@@ -1,4 +1,5 @@
 import { QuaysideError } from '../../model/errors.ts';
+import { ExchangeDeclaration, ShownOptions } from '../../model/records.ts';
 import {
   applyChanges,
   definitionChanges,
@@ -6,13 +7,11 @@ import {
   presentDefinitions,
   versionOfDefinitions,
 } from '../../operations/definitions-document.ts';
-import { Type } from '../../util/schema.ts';
+import { namedObject, orNull, Type } from '../../util/schema.ts';
 import { entityTag, readVersions } from '../head.ts';
 import { flag } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { json, namedObject, orNull, type Route, route } from '../route.ts';
-import { ExchangeDeclaration } from './exchanges.ts';
-import { QueueOptionsSchema } from './queues.ts';
+import { json, type Route, route } from '../route.ts';
 
 /** Enough for a thousand exchanges with selectors. */
 const MAX_DOCUMENT_BYTES = 4_194_304;
@@ -24,7 +23,7 @@ const DocumentExchange = Type.Intersect([
 
 const DocumentQueue = Type.Object({
   paused: Type.Optional(Type.Boolean({ description: 'Defaults to false.' })),
-  options: Type.Optional(orNull(QueueOptionsSchema)),
+  options: Type.Optional(orNull(ShownOptions)),
 });
 
 const Definitions = namedObject('Definitions', {

@@ -19,7 +19,7 @@ import { LIMITS } from '../../model/limits.ts';
 import { type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
 import { isGroup } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
-import { type Properties, type Schema, Type } from '../../util/schema.ts';
+import { Moment, namedObject, orNull, type Properties, type Schema, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead } from '../head.ts';
 import {
@@ -35,7 +35,7 @@ import {
   wholeNumber,
 } from '../parameters.ts';
 import { parseJson, readBody } from '../request.ts';
-import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { json, type Route, route } from '../route.ts';
 import { elementsReader, errorIn, type GivenElement, readAt, type SentElements } from '../sent-elements.ts';
 import { MULTIPART, NDJSON } from '../written-elements.ts';
 

@@ -1,6 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { refusal, type User } from '../../access/user.ts';
-import { type LoopIds, MAX_LOOP_LENGTH, MAX_LOOPS } from '../../exchange/cycles.ts';
+import type { LoopIds } from '../../exchange/cycles.ts';
 import {
   type Declaration,
   noNamespace,
@@ -9,87 +9,22 @@ import {
   versionOf,
 } from '../../exchange/declaration.ts';
 import { parseSample } from '../../exchange/dry-run.ts';
-import type { ExchangeRecord } from '../../exchange/record.ts';
 import { notFound } from '../../exchange/registry.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { checkName } from '../../model/names.ts';
-import { Type } from '../../util/schema.ts';
+import { ExchangeDeclaration, ExchangeRecord, ExchangeTrial, exchangeMembers } from '../../model/records.ts';
+import { Count, named, namedObject, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { entityTag, readVersions } from '../head.ts';
 import { itemsAfter, jsonPieces, listingForm, NEXT_LINK, pageOf, paging, treePieces } from '../listing.ts';
 import { flag } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { Count, json, Moment, named, namedObject, orNull, type Route, route } from '../route.ts';
+import { json, type Route, route } from '../route.ts';
 
-const Payload = {
-  payload: Type.Enum(['json', 'text', 'bytes']),
-  content_type: Type.String(),
-  content_encoding: orNull(Type.String()),
-};
-const Place = orNull(Type.Integer({ minimum: 1 }));
-const Queue = { q: Type.String(), ns: Type.String() };
-
-/** An element that the exchange has seen. */
-const SeenElement = Type.Object({
-  id: Type.String(),
-  at: Moment,
-  ...Payload,
-});
-
-const record = {
-  src: Type.Object(Queue),
-  dst: Type.Array(
-    Type.Object({
-      ...Queue,
-      selector: Type.Optional(Type.String()),
-      hidden: Type.Optional(Type.Literal(true)),
-    }),
-  ),
-  opts: Type.Object({
-    parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16 })),
-    wsize: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_536 })),
-    reserve: Type.Optional(Type.Boolean()),
-  }),
-  cid: Type.String(),
-  pending_acks: Type.Record(Type.Object({ t: Moment, id: Type.String() })),
-  pending_tids: Type.Record(Moment),
-  wsize: Type.Integer(),
-  stopped: orNull(Type.Boolean()),
-  version: Type.Optional(Type.String()),
-  stats: Type.Object({
-    no_route: Count,
-    too_many_hops: Count,
-    put_back: Count,
-    selector_ms: Count,
-    dst: Type.Array(Type.Object({ matched: Count, skipped: Count, failed: Count })),
-  }),
-  errors: Type.Array(
-    Type.Object({
-      destination: Count,
-      message: Type.String(),
-      line: Place,
-      column: Place,
-      at: Moment,
-      count: Count,
-    }),
-  ),
-  lastError: orNull(Type.String()),
-  saw: Type.Object({
-    last: orNull(SeenElement),
-    last_no_route: orNull(SeenElement),
-  }),
-  loops: Type.Array(Type.Array(Type.String(), { minItems: 1, maxItems: MAX_LOOP_LENGTH + 1 }), {
-    maxItems: MAX_LOOPS,
-  }),
-};
-
-/** Spec 2.4, with additional members. */
-const ExchangeInformation = namedObject('ExchangeInformation', record);
-
-const ExchangesById = named('ExchangesById', Type.Record(ExchangeInformation));
+const ExchangesById = named('ExchangesById', Type.Record(ExchangeRecord));
 
 const ExchangeArray = namedObject('ExchangeArray', {
-  data: Type.Array(Type.Object({ ...record, id: Type.String() })),
+  data: Type.Array(Type.Object({ ...exchangeMembers, id: Type.String() })),
 });
 
 const ExchangeTree = Type.Array(
@@ -98,70 +33,13 @@ const ExchangeTree = Type.Array(
     key: Type.String(),
     folder: Type.Literal(true),
     expanded: Type.Literal(true),
-    children: Type.Array(Type.Object({ title: Type.String(), key: Type.String(), ...record })),
+    children: Type.Array(Type.Object({ title: Type.String(), key: Type.String(), ...exchangeMembers })),
   }),
 );
 
-const ExchangeTrial = namedObject('ExchangeTrial', {
-  saw: Type.Object(Payload),
-  dst: Type.Array(
-    Type.Object({
-      ...Queue,
-      accepted: Type.Boolean(),
-      error: orNull(Type.String()),
-      line: Place,
-      column: Place,
-      logs: Type.Array(Type.String()),
-      mature: orNull(Moment),
-      delay: orNull(Type.Number()),
-      tries: orNull(Count),
-      hdrs: Type.Record(Type.String()),
-      payload: Type.String(),
-      payload_encoding: Type.Union([Type.Literal('text'), Type.Literal('base64')]),
-      payload_bytes: Count,
-    }),
-  ),
-  strays_to: orNull(Type.String()),
-  overrun: orNull(Type.String()),
-  logs: Type.Array(Type.String()),
-  selector_ms: Type.Number(),
-});
-
 // Request bodies. These schemas document them and do not validate them: the parsers check more than a schema could.
-// They have no `default`, because generators would make such a member required in the type.
 
-const Name = Type.String({ minLength: 1, description: '1 to 255 bytes of UTF-8 without control characters' });
-const QueueName = { ns: Name, queue: Name };
 const STRICT = { additionalProperties: false };
-
-/** Spec 4.2, Create payload. */
-export const ExchangeDeclaration = namedObject(
-  'ExchangeDeclaration',
-  {
-    src: Type.Object(QueueName, STRICT),
-    dst: Type.Array(
-      Type.Object(
-        {
-          ...QueueName,
-          selector: Type.Optional(
-            Type.String({ description: 'A function of the element, such as `env => env.msg.tries < 3`.' }),
-          ),
-        },
-        STRICT,
-      ),
-      { minItems: 1, maxItems: 256 },
-    ),
-    consumer: Type.Object(
-      {
-        parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16, description: 'Defaults to 1.' })),
-        wsize: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_536, description: 'Defaults to 1000.' })),
-        reserve: Type.Optional(Type.Boolean({ description: 'Defaults to false.' })),
-      },
-      STRICT,
-    ),
-  },
-  STRICT,
-);
 
 const ExchangeTrialRequest = namedObject(
   'ExchangeTrialRequest',
@@ -241,7 +119,7 @@ export const exchangeRoutes: readonly Route[] = [
     path: '/x/:id',
     summary: 'One exchange record',
     access: 'user',
-    responses: [json('The record.', ExchangeInformation)],
+    responses: [json('The record.', ExchangeRecord)],
     problems: idProblems,
     async handle(call) {
       const { exchanges } = call.front.parts;

@@ -1,11 +1,12 @@
 import { checkRight } from '../../access/user.ts';
 import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import { Imported } from '../../model/records.ts';
 import { exportPages, QueueImport } from '../../operations/transfer.ts';
-import { Type } from '../../util/schema.ts';
+import { Count, Moment, namedObject, orNull, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { group } from '../parameters.ts';
-import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { json, type Route, route } from '../route.ts';
 import { errorIn, importedElements } from '../sent-elements.ts';
 import { exportedLine, NDJSON } from '../written-elements.ts';
 
@@ -57,18 +58,7 @@ export const exportRoutes: readonly Route[] = [
     body: 'elements',
     request: ExportedElement,
     isAudited: true,
-    responses: [
-      json(
-        'All lines were read.',
-        namedObject('Imported', {
-          imported: Count,
-          repeated: Type.Integer({
-            minimum: 0,
-            description: 'Skipped: the queue has them, or they were imported before.',
-          }),
-        }),
-      ),
-    ],
+    responses: [json('All lines were read.', Imported)],
     problems: [
       'invalid-body',
       'invalid-parameter',
@@ -127,6 +117,6 @@ async function importLines(call: HttpCall): Promise<void> {
   }
 }
 
-function progressOf({ imported, repeated }: QueueImport): object {
+function progressOf({ imported, repeated }: QueueImport): Imported {
   return { imported, repeated };
 }

@@ -3,60 +3,24 @@ import {
   INTERVAL_MS,
   NO_RATES,
   type QueueReading,
-  type Rates,
   sumOfHistories,
 } from '../../broker/activity.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import { oldestReadyMs, readQueue, shownSizes } from '../../broker/queue.ts';
 import { invalidParameter } from '../../model/errors.ts';
+import { type FoundQueue, FoundQueues, type Rates, SumHistory } from '../../model/records.ts';
 import { compareStrings } from '../../util/compare-strings.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
 import { readEach, readInBatches } from '../listing.ts';
 import { nameOf, oneOf, type QueryParameter, wholeNumber } from '../parameters.ts';
-import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { json, type Route, route } from '../route.ts';
 
 /** The measures of a queue that a filter may compare. Ages are in seconds, rates per second. */
 const MEASURES = ['ready', 'scheduled', 'reserved', 'depth', 'age', 'in', 'out'] as const;
 
 type QueueMeasure = (typeof MEASURES)[number];
-
-const Rate = Type.Number({ minimum: 0, description: 'Per second, over the last minute.' });
-const SIZES = { size: Count, schedSize: Count, resvSize: Count, totalSize: Count };
-
-const FoundQueues = namedObject('FoundQueues', {
-  queues: Type.Array(
-    namedObject('FoundQueue', {
-      ns: Type.String(),
-      queue: Type.String(),
-      ...SIZES,
-      next_mature_t: orNull(Moment),
-      oldestReadyAge: orNull(Type.Number({ description: 'Seconds; null: no element is ready.' })),
-      paused: Type.Boolean(),
-      insert: Rate,
-      take: Rate,
-      settle: Rate,
-    }),
-  ),
-  matched: Type.Integer({ description: 'How many queues match the filter, on all pages.' }),
-  total: Type.Integer({ description: 'How many queues the user may read.' }),
-  sums: Type.Object(SIZES, { description: 'Of all queues that match the filter.' }),
-  unavailable: Type.Array(Type.String(), { description: 'Namespaces whose engine is unavailable.' }),
-});
-
-const Column = Type.Array(orNull(Type.Number()));
-
-const SumHistory = namedObject('SumHistory', {
-  from: Moment,
-  intervalMs: Type.Integer(),
-  size: Column,
-  schedSize: Column,
-  resvSize: Column,
-  insert: Column,
-  take: Column,
-  settle: Column,
-});
 
 const SORTS = ['name', ...MEASURES] as const;
 type Sort = (typeof SORTS)[number];
@@ -118,7 +82,7 @@ export const findQueuesRoutes: readonly Route[] = [
           total: found.length,
           sums: sumsOf(matched),
           unavailable,
-        });
+        } satisfies FoundQueues);
       }),
   }),
   route({
@@ -138,13 +102,13 @@ export const findQueuesRoutes: readonly Route[] = [
         from: new Date(clock.now() - historyLengthMs(clock.monotonic())).toISOString(),
         intervalMs: INTERVAL_MS,
         ...sumOfHistories(histories),
-      });
+      } satisfies SumHistory);
     },
   }),
 ];
 
 /** A queue with its last reading. Computes rates only if they are used: most queues are only counted. */
-class FoundQueue {
+class ReadQueue {
   readonly queue: string;
   readonly reading: QueueReading;
   readonly oldestReadyMs: number | null;
@@ -201,7 +165,7 @@ class FoundQueue {
  */
 async function readRows(
   namespaces: readonly Namespace[],
-): Promise<{ found: FoundQueue[]; unavailable: readonly string[] }> {
+): Promise<{ found: ReadQueue[]; unavailable: readonly string[] }> {
   const rows = await readEach(namespaces, rowsOf);
   return {
     found: rows.flatMap((found) => found ?? []),
@@ -209,7 +173,7 @@ async function readRows(
   };
 }
 
-async function rowsOf(namespace: Namespace): Promise<FoundQueue[]> {
+async function rowsOf(namespace: Namespace): Promise<ReadQueue[]> {
   const { activity } = namespace;
   const names = [...namespace.knownNames];
   const changed = activity.changed(MAX_CHANGED);
@@ -220,19 +184,19 @@ async function rowsOf(namespace: Namespace): Promise<FoundQueue[]> {
   });
   return names.flatMap((name) => {
     const reading = activity.last(name);
-    return reading === null ? [] : [new FoundQueue(namespace, name, reading)];
+    return reading === null ? [] : [new ReadQueue(namespace, name, reading)];
   });
 }
 
-function compareBy(sort: Sort, a: FoundQueue, b: FoundQueue): number {
+function compareBy(sort: Sort, a: ReadQueue, b: ReadQueue): number {
   return sort === 'name' ? compareNames(a, b) : a.measure(sort) - b.measure(sort);
 }
 
-function compareNames(a: FoundQueue, b: FoundQueue): number {
+function compareNames(a: ReadQueue, b: ReadQueue): number {
   return compareStrings(a.queue, b.queue) || compareStrings(a.ns, b.ns);
 }
 
-function queueRecord({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: FoundQueue): object {
+function queueRecord({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }: ReadQueue): FoundQueue {
   return {
     ns,
     queue,
@@ -243,7 +207,7 @@ function queueRecord({ ns, queue, paused, reading, rates, oldestReadyMs: ageMs }
   };
 }
 
-function sumsOf(rows: readonly FoundQueue[]): object {
+function sumsOf(rows: readonly ReadQueue[]): FoundQueues['sums'] {
   const sums = { size: 0, schedSize: 0, resvSize: 0, totalSize: 0 };
   for (const row of rows) {
     sums.size += row.measure('ready');
@@ -254,7 +218,7 @@ function sumsOf(rows: readonly FoundQueue[]): object {
   return sums;
 }
 
-type QueueFilter = (queue: FoundQueue) => boolean;
+type QueueFilter = (queue: ReadQueue) => boolean;
 
 /** Maximum number of words of a filter: each of them is tested on each queue. */
 const MAX_WORDS = 16;

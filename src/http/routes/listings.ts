@@ -1,8 +1,8 @@
 import type { Namespace } from '../../broker/namespace.ts';
-import type { QueueRecord } from '../../broker/queue.ts';
 import { invalidParameter, type QuaysideError } from '../../model/errors.ts';
+import { QueueRecord } from '../../model/records.ts';
 import { quote } from '../../util/quote.ts';
-import { Type } from '../../util/schema.ts';
+import { Count, Moment, named, namedObject, orNull, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import {
   type Folder,
@@ -20,15 +20,14 @@ import {
   treePieces,
 } from '../listing.ts';
 import { flag } from '../parameters.ts';
-import { Count, json, Moment, named, namedObject, orNull, type Route, route } from '../route.ts';
-import { QueueInformation } from './queues.ts';
+import { json, type Route, route } from '../route.ts';
 
 const NamespaceNames = Type.Array(Type.String());
 
-const QueuesByName = named('QueuesByName', Type.Record(QueueInformation));
+const QueuesByName = named('QueuesByName', Type.Record(QueueRecord));
 
 const QueueArray = namedObject('QueueArray', {
-  data: Type.Array(Type.Intersect([QueueInformation, Type.Object({ id: Type.String() })])),
+  data: Type.Array(Type.Intersect([QueueRecord, Type.Object({ id: Type.String() })])),
   unavailable: Type.Optional(
     Type.Array(Type.String(), {
       description: 'Namespaces whose engine is unavailable, so that their queues are missing here.',

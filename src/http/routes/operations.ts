@@ -1,118 +1,20 @@
 import { checkRight, type User } from '../../access/user.ts';
 import { DELIVERY_STATES, WAITING_STATES } from '../../model/element.ts';
-import { LIMITS } from '../../model/limits.ts';
-import { deleteQueue, purgeQueue } from '../../operations/removal.ts';
 import {
-  ACTIONS,
-  MAX_IDS,
-  MAX_RATE,
-  type OperationRequest,
-  parseRequest,
-  rightsFor,
-  STATES,
-} from '../../operations/request.ts';
-import { OPERATION_STATES, type OperationState } from '../../operations/stored.ts';
-import { Type } from '../../util/schema.ts';
+  OPERATION_STATES,
+  OperationDeclaration,
+  OperationRecord,
+  type OperationState,
+} from '../../model/records.ts';
+import { deleteQueue, purgeQueue } from '../../operations/removal.ts';
+import { type OperationRequest, parseRequest, rightsFor, STATES } from '../../operations/request.ts';
+import { Count, Type } from '../../util/schema.ts';
 import { checkOpaque, flag, nameOf, oneOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
-import { Count, json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { json, type Route, route } from '../route.ts';
 
 /** Maximum body size: a request may name a thousand ids. */
 const MAX_JSON_BYTES = 131_072;
-
-const STRICT = { additionalProperties: false };
-const Name = Type.String({ minLength: 1, description: '1 to 255 bytes of UTF-8 without control characters' });
-const QueueName = Type.Object(
-  {
-    ns: Name,
-    queue: Type.Optional(
-      Type.String({
-        minLength: 1,
-        description: 'Required, except with `migrate`, which applies to a namespace and takes none.',
-      }),
-    ),
-  },
-  STRICT,
-);
-const State = Type.Enum([...STATES]);
-const Headers = Type.Record(orNull(Type.String()));
-
-const Where = Type.Object(
-  {
-    state: Type.Optional(State),
-    group: Type.Optional(Type.String({ minLength: 1, maxLength: LIMITS.groupLength })),
-    ids: Type.Optional(Type.Array(Type.String(), { minItems: 1, maxItems: MAX_IDS })),
-    selector: Type.Optional(
-      Type.String({ description: 'A function of the element, such as `env => env.msg.tries > 3`.' }),
-    ),
-    olderThan: Type.Optional(Type.Integer({ minimum: 0, description: 'Seconds since the insert.' })),
-  },
-  STRICT,
-);
-
-const members = {
-  action: Type.Enum([...ACTIONS]),
-  source: QueueName,
-  limit: Type.Integer({ minimum: 1, description: 'Maximum number of elements to change.' }),
-  rate: Type.Integer({ minimum: 1, maximum: MAX_RATE, description: 'Elements per second.' }),
-};
-
-const OperationDeclaration = namedObject(
-  'OperationRequest',
-  {
-    action: members.action,
-    source: members.source,
-    where: Type.Optional(Where),
-    to: Type.Optional(QueueName),
-    delay: Type.Optional(Type.Integer({ minimum: 0, description: 'Of `delay`: ms from now.' })),
-    set: Type.Optional(
-      Type.Object(
-        { headers: Type.Optional(Headers), tries: Type.Optional(Count) },
-        { ...STRICT, description: 'Of `set`; the value null removes a header.' },
-      ),
-    ),
-    limit: Type.Optional(members.limit),
-    rate: Type.Optional(members.rate),
-    dryRun: Type.Optional(Type.Boolean({ description: 'Changes nothing: returns a count and samples.' })),
-  },
-  STRICT,
-);
-
-const Operation = namedObject('Operation', {
-  id: Type.String(),
-  action: members.action,
-  source: members.source,
-  where: Where,
-  to: Type.Optional(orNull(QueueName)),
-  delay: Type.Optional(Count),
-  set: Type.Optional(Type.Object({ headers: Headers, tries: orNull(Count) })),
-  limit: orNull(members.limit),
-  rate: orNull(members.rate),
-  dryRun: Type.Boolean(),
-  state: Type.Enum([...OPERATION_STATES]),
-  seen: Count,
-  matched: Count,
-  changed: Count,
-  failed: Count,
-  estimate: Count,
-  samples: Type.Array(
-    Type.Object({
-      id: Type.String(),
-      state: Type.Enum([...DELIVERY_STATES]),
-      mature: Moment,
-      insertedAt: Moment,
-      tries: Count,
-      reason: orNull(Type.String()),
-      bytes: Count,
-      contentType: orNull(Type.String()),
-      headers: Type.Record(Type.String()),
-    }),
-  ),
-  by: Type.String(),
-  startedAt: Moment,
-  endedAt: orNull(Moment),
-  error: orNull(Type.String()),
-});
 
 const filter = {
   ns: nameOf('namespace', 'Only those whose source is in this namespace.'),
@@ -134,7 +36,7 @@ export const operationRoutes: readonly Route[] = [
     body: 'json',
     request: OperationDeclaration,
     responses: [
-      json('It has started.', Operation, {
+      json('It has started.', OperationRecord, {
         status: 202,
         headers: [{ name: 'location', description: 'Path of its progress.' }],
       }),
@@ -176,7 +78,7 @@ export const operationRoutes: readonly Route[] = [
     responses: [
       json(
         'Those whose source is in a namespace for which the user has the right `manage`.',
-        Type.Array(Operation),
+        Type.Array(OperationRecord),
       ),
     ],
     problems: ['invalid-name', 'storage-unavailable', 'outcome-unknown'],
@@ -189,7 +91,7 @@ export const operationRoutes: readonly Route[] = [
     path: '/operations/:id',
     summary: 'The progress of a bulk operation, or its outcome',
     access: 'user',
-    responses: [json('The operation.', Operation)],
+    responses: [json('The operation.', OperationRecord)],
     problems: [...idProblems, 'invalid-parameter'],
     async handle(call) {
       call.sendJson(await call.front.parts.operations.get(checkOpaque('id', call.param('id')), call.user));

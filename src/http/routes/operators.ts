@@ -1,85 +1,27 @@
 import { nodeRecord } from '../../events/pictures.ts';
-import { Type } from '../../util/schema.ts';
+import {
+  AuditLines,
+  BackupReport,
+  Engines,
+  NodeRecord,
+  Sessions,
+  WaitingConsumers,
+} from '../../model/records.ts';
+import { namedObject, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { MAX_ROWS } from '../node-lists.ts';
 import { NODE_CHECK, type ReadyReport } from '../options.ts';
 import { flag, nameOf, type QueryParameter, wholeNumber } from '../parameters.ts';
-import {
-  Count,
-  json,
-  listOfNodes,
-  Moment,
-  NodeOfRow,
-  namedObject,
-  orNull,
-  type Route,
-  route,
-} from '../route.ts';
-import { PendingConsumerShape } from './queues.ts';
+import { json, type Route, route } from '../route.ts';
 
 const Live = namedObject('Live', { status: Type.Literal('live') });
 
-const Nodes = Type.Array(
-  namedObject('Node', {
-    id: Type.String(),
-    host: Type.String(),
-    pid: Type.Integer(),
-    version: Type.String(),
-    startedAt: Moment,
-    isSelf: Type.Boolean(),
-    namespaces: Type.Array(Type.String()),
-    conflicts: Type.Array(
-      Type.Object({
-        namespace: Type.String(),
-        option: Type.String(),
-        here: Type.String(),
-        there: Type.String(),
-      }),
-    ),
-  }),
-);
-
-const Engines = listOfNodes(
-  'Engines',
-  'engines',
-  namedObject('Engine', {
-    node: NodeOfRow,
-    engine: Type.String({ description: 'Its URL, without secrets.' }),
-    type: Type.String({ description: 'The first half of the type of its queues, as in `sqlite:simple`.' }),
-    namespaces: Type.Array(Type.String()),
-    state: Type.Union([Type.Literal('healthy'), Type.Literal('slow'), Type.Literal('unavailable')]),
-    pingMs: orNull(Type.Integer({ minimum: 0 })),
-    disk: orNull(Type.Object({ fileBytes: Count, freeBytes: Count, minFreeBytes: Count })),
-  }),
-);
+const Nodes = Type.Array(NodeRecord);
 
 const Readiness = namedObject('Readiness', {
   status: Type.Union([Type.Literal('ready'), Type.Literal('not ready')]),
   checks: Type.Optional(Type.Record(Type.String())),
   nodes: Type.Optional(Nodes),
-});
-
-const Backup = Type.Object({
-  name: Type.String(),
-  folder: Type.String({ description: 'Its path on the server.' }),
-  takenAt: Moment,
-  version: Type.String({ description: 'Of the server.' }),
-  files: Type.Array(
-    Type.Object({
-      file: Type.String(),
-      url: Type.String(),
-      namespaces: Type.Array(Type.String()),
-      bytes: Type.Integer(),
-    }),
-  ),
-  skipped: Type.Array(
-    Type.Object(
-      { url: Type.String(), namespaces: Type.Array(Type.String()) },
-      {
-        description: 'Engines that are not included: they are backed up by other means, or in memory.',
-      },
-    ),
-  ),
 });
 
 /** The viewer of metrics that need no login. */
@@ -112,7 +54,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       access: 'administrator',
       isAudited: true,
       query: { name: backupName },
-      responses: [json('It is complete and on disk.', Backup, { status: 201 })],
+      responses: [json('It is complete and on disk.', BackupReport, { status: 201 })],
       problems: ['backup-conflict', 'storage-full', 'storage-unavailable', 'shutting-down'],
       async handle(call, query) {
         call.sendText(201, JSON.stringify(await call.front.parts.backUp(query.name)));
@@ -169,7 +111,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('Those that serve a namespace which the user may see.', Engines)],
       async handle(call) {
         const { rows, ...list } = await call.front.nodeLists.engines.read(call.user);
-        call.sendJson({ ...list, engines: rows });
+        call.sendJson({ ...list, engines: rows } satisfies Engines);
       },
     }),
     route({
@@ -196,7 +138,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       problems: ['invalid-name'],
       async handle(call, { ns, limit }) {
         const { rows, ...list } = await call.front.nodeLists.consumers.read(call.user, limit, ns);
-        call.sendJson({ ...list, consumers: rows });
+        call.sendJson({ ...list, consumers: rows } satisfies WaitingConsumers);
       },
     }),
     route({
@@ -208,7 +150,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('The sessions.', Sessions)],
       async handle(call, { limit }) {
         const { rows, ...list } = await call.front.nodeLists.sessions.read(call.user, limit);
-        call.sendJson({ ...list, sessions: rows });
+        call.sendJson({ ...list, sessions: rows } satisfies Sessions);
       },
     }),
     route({
@@ -221,7 +163,7 @@ export function operatorRoutes(metricsWithoutLogin: boolean): readonly Route[] {
       responses: [json('Those that the user may see.', AuditLines)],
       async handle(call, { limit }) {
         const { rows, ...list } = await call.front.nodeLists.audit.read(call.user, limit);
-        call.sendJson({ ...list, lines: rows });
+        call.sendJson({ ...list, lines: rows } satisfies AuditLines);
       },
     }),
   ];
@@ -239,55 +181,8 @@ function visibleChecks({ user, front }: HttpCall, checks: ReadyReport['checks'])
 }
 
 /** The nodes, each with those of its namespaces that the user may see. */
-function visibleNodes(call: HttpCall): object[] {
+function visibleNodes(call: HttpCall): NodeRecord[] {
   return call.front.parts.broker.nodes().map((node) => nodeRecord(node, call.user));
 }
 
-const QueueNames = { ns: Type.String(), queue: Type.String() };
-
-const WaitingConsumers = listOfNodes(
-  'WaitingConsumers',
-  'consumers',
-  Type.Intersect([Type.Object({ node: NodeOfRow, ...QueueNames }), PendingConsumerShape]),
-);
-
-const Sessions = listOfNodes(
-  'Sessions',
-  'sessions',
-  namedObject('Session', {
-    node: NodeOfRow,
-    id: Type.String({ description: 'As in the log; the tids of its consumers start with it.' }),
-    protocol: Type.Enum(['stomp', 'amqp']),
-    user: Type.String(),
-    address: Type.String(),
-    since: Moment,
-    consumers: Type.Array(
-      Type.Object({
-        ...QueueNames,
-        group: orNull(Type.String()),
-        kind: Type.Enum(['take', 'browse']),
-        window: orNull(
-          Type.Integer({ description: 'Elements that the client may hold; null for `browse`.' }),
-        ),
-        unacknowledged: Count,
-      }),
-    ),
-  }),
-);
-
 const limit = wholeNumber('Maximum number of rows.', { from: 1, to: MAX_ROWS, unit: 'a count' }, MAX_ROWS);
-
-const AuditLines = listOfNodes(
-  'AuditLines',
-  'lines',
-  namedObject('AuditLine', {
-    node: NodeOfRow,
-    at: Moment,
-    user: Type.String(),
-    action: Type.String({ description: 'The operation, such as `pause`.' }),
-    address: Type.String(),
-    namespace: orNull(Type.String()),
-    queue: orNull(Type.String()),
-    details: Type.Record(Type.Unknown()),
-  }),
-);

@@ -1,11 +1,11 @@
 import type { ErrorCode } from '../../model/errors.ts';
-import { Type } from '../../util/schema.ts';
+import { namedObject, Type } from '../../util/schema.ts';
 import { SESSION_COOKIE } from '../browser.ts';
 import { httpError, PROBLEM_JSON } from '../errors.ts';
 import { STATUS_CODES } from '../node-http.ts';
 import type { HttpParts } from '../options.ts';
 import type { QueryParameter } from '../parameters.ts';
-import { type BodyUse, namedObject, type ResponseNote, type Route, route } from '../route.ts';
+import { type BodyUse, type ResponseNote, type Route, route } from '../route.ts';
 import { MULTIPART, NDJSON } from '../written-elements.ts';
 import { browseRoutes } from './browse.ts';
 import { consoleRoutes } from './console.ts';

@@ -11,7 +11,7 @@ import { LIMITS } from '../../model/limits.ts';
 import { atMember, type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
 import { checkGroup, checkName } from '../../model/names.ts';
 import { quote } from '../../util/quote.ts';
-import { type Properties, type Schema, Type } from '../../util/schema.ts';
+import { Count, Moment, namedObject, orNull, type Properties, type Schema, Type } from '../../util/schema.ts';
 import { onSessionEnd } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
@@ -25,7 +25,7 @@ import {
   wholeNumber,
 } from '../parameters.ts';
 import { hasInputEnded, inputEnded, onInputEnd, onPause, parseJson, readBody } from '../request.ts';
-import { Count, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
 import { ELEMENT_HEADER_NOTES, type ManyFormat, MULTIPART, NDJSON, writeMany } from '../written-elements.ts';
 

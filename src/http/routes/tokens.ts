@@ -1,13 +1,14 @@
 import type { NewToken, TokenPlace, TokenRecord, TokenRights } from '../../access/api-tokens.ts';
-import { checkRight, RIGHTS, type Right } from '../../access/user.ts';
+import { checkRight } from '../../access/user.ts';
 import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
 import { atMember, memberPath, membersOf, wrongMember } from '../../model/members.ts';
+import { RIGHTS, type Right } from '../../model/rights.ts';
 import { quote } from '../../util/quote.ts';
-import { Type } from '../../util/schema.ts';
+import { Moment, namedObject, orNull, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { jsonPieces, NEXT_LINK, pageOf, paging } from '../listing.ts';
 import { readJson } from '../request.ts';
-import { json, Moment, namedObject, orNull, type Route, route } from '../route.ts';
+import { json, type Route, route } from '../route.ts';
 import { isoTime } from '../written-elements.ts';
 
 const MAX_BYTES = 65_536;
