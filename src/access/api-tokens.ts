@@ -3,9 +3,10 @@ import type { Definition, Definitions, JsonValue } from '../engine/definitions.t
 import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Right } from '../model/rights.ts';
-import type { CancelTimer, Clock } from '../util/clock.ts';
+import type { Clock } from '../util/clock.ts';
 import { compareStrings } from '../util/compare-strings.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import { EarliestTimer } from '../util/earliest-timer.ts';
 import { isRecord } from '../util/is-record.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import { quote } from '../util/quote.ts';
@@ -98,8 +99,8 @@ export function bearerToken(authorization: string): string | null {
 export class ApiTokens implements Service {
   readonly #options: ApiTokensOptions;
   readonly #caches: DefinitionsCaches;
-  readonly #byId = new Map<string, TokenEntry>();
-  readonly #byDigest = new Map<string, TokenEntry>();
+  readonly #byId = new Map<string, TokenUser>();
+  readonly #byDigest = new Map<string, TokenUser>();
   readonly #revocations: Retries;
   /** Creates one token per user at a time: concurrent calls would all see a count below the limit. */
   readonly #creations = new ConcurrencyLimit({
@@ -111,16 +112,16 @@ export class ApiTokens implements Service {
   #onEnded: (users: ReadonlySet<User>) => void = () => {};
   /** Tokens revoked in this turn of the event loop, reported together so that sessions are checked only once. */
   #revoked = new Set<User>();
-  /** The running read of all tokens, and the one queued behind it. */
-  #runningRead: Promise<void> | null = null;
-  #queuedRead: Promise<void> | null = null;
-  #expiryTimer: CancelTimer | null = null;
-  /** When the next token expires, ms since 1970; Infinity if no timer is set. */
-  #nextExpiryAt = Number.POSITIVE_INFINITY;
+  /** The last read of all tokens that was requested. */
+  #lastRead: Promise<void> = Promise.resolve();
+  /** The same, if it has not begun yet. */
+  #nextRead: Promise<void> | null = null;
+  readonly #expiry: EarliestTimer;
   #isStopped = false;
 
   constructor(options: ApiTokensOptions) {
     this.#options = options;
+    this.#expiry = new EarliestTimer(options.clock, () => this.#reportExpired());
     this.#revocations = new Retries({
       clock: options.clock,
       delayMs: REVOKE_RETRY_MS,
@@ -151,7 +152,7 @@ export class ApiTokens implements Service {
 
   async stop(): Promise<void> {
     this.#isStopped = true;
-    this.#expiryTimer?.();
+    this.#expiry.cancel();
     this.#revocations.stop();
     this.#caches.stop();
     await this.#caches.idle();
@@ -208,7 +209,7 @@ export class ApiTokens implements Service {
       await this.revokeOf([owner.name]);
       throw loginLost();
     }
-    return { record: recordOf(id, this.#byId.get(id) as TokenEntry), secret };
+    return { record: recordOf(id, this.#byId.get(id) as TokenUser), secret };
   }
 
   /**
@@ -234,7 +235,7 @@ export class ApiTokens implements Service {
     await this.#delete(id, token);
   }
 
-  async #delete(id: string, { definitions }: TokenEntry): Promise<void> {
+  async #delete(id: string, { definitions }: TokenUser): Promise<void> {
     await definitions.delete('token', id, 'any');
     this.#caches.of(definitions).note(id, null);
     this.#removeEntry(id);
@@ -266,15 +267,14 @@ export class ApiTokens implements Service {
     const token = this.#byDigest.get(digestOf(secret));
     if (token === undefined || !token.hasOwner) return null;
     if (name !== null && name !== ANY_OWNER && name !== token.stored.owner) return null;
-    const { clock } = this.#options;
     if (token.isExpired) {
       throw new QuaysideError(
         'token-expired',
         `Token ${quote(token.stored.name)} expired at ${new Date(token.stored.expiresAt ?? 0).toISOString()}. Use another one.`,
       );
     }
-    token.lastUsedAt = clock.now();
-    return token.user;
+    token.lastUsedAt = this.#options.clock.now();
+    return token;
   }
 
   /** As `login` without a name, but returns null for an expired token. */
@@ -294,23 +294,13 @@ export class ApiTokens implements Service {
    */
   async refresh(secret: string): Promise<boolean> {
     if (!SECRET_PATTERN.test(secret)) return false;
-    if (this.#runningRead === null) {
-      await this.#read();
-    } else {
-      this.#queuedRead ??= this.#runningRead.then(() => this.#read());
-      await this.#queuedRead;
-    }
+    this.#nextRead ??= this.#lastRead.then(() => {
+      this.#nextRead = null;
+      return this.#caches.reload().catch(() => {});
+    });
+    this.#lastRead = this.#nextRead;
+    await this.#lastRead;
     return true;
-  }
-
-  #read(): Promise<void> {
-    this.#queuedRead = null;
-    const settled = (): void => {
-      this.#runningRead = null;
-    };
-    const read = this.#caches.reload().then(settled, settled);
-    this.#runningRead = read;
-    return read;
   }
 
   /** Whether the user logged in with a token. */
@@ -320,19 +310,16 @@ export class ApiTokens implements Service {
 
   /** Whether the user's token is neither revoked nor expired, and its owner still exists. */
   isLive(user: User): boolean {
-    return user instanceof TokenUser && user.isLive;
+    return user instanceof TokenUser && user.owner !== null;
   }
 
   #addEntry(id: string, definitions: Definitions, stored: StoredToken): void {
     // Tokens are immutable, and sessions hold a reference to the known entry.
     if (this.#byId.has(id)) return;
-    const { clock, ownerNamed } = this.#options;
-    const token = new TokenEntry(stored, definitions, clock, () => ownerNamed(stored.owner));
+    const token = new TokenUser(stored, definitions, this.#options);
     this.#byId.set(id, token);
     this.#byDigest.set(stored.digest, token);
-    const endsAt = stored.expiresAt ?? Number.POSITIVE_INFINITY;
-    // Restart the timer only for an earlier expiry: at startup this runs once per token.
-    if (endsAt > clock.now() && endsAt < this.#nextExpiryAt) this.#watchExpiry();
+    this.#watchExpiry(token);
   }
 
   #removeEntry(id: string): void {
@@ -342,7 +329,7 @@ export class ApiTokens implements Service {
     this.#byId.delete(id);
     this.#byDigest.delete(token.stored.digest);
     if (token.lastUsedAt === null) return;
-    this.#revoked.add(token.user);
+    this.#revoked.add(token);
     // Runs before any request that a client sends after it learned of the revocation.
     if (this.#revoked.size === 1) setImmediate(() => this.#reportRevoked());
   }
@@ -353,32 +340,21 @@ export class ApiTokens implements Service {
     this.#onEnded(users);
   }
 
+  /** Reports the tokens that have expired since the last call, and sets the timer for the next one. */
   #reportExpired(): void {
     const users = new Set<User>();
-    for (const { isExpired, lastUsedAt, user } of this.#byId.values())
-      if (isExpired && lastUsedAt !== null) users.add(user);
+    for (const token of this.#byId.values()) {
+      const { isExpired, wasExpired } = token;
+      token.wasExpired = isExpired;
+      if (!isExpired) this.#watchExpiry(token);
+      else if (!wasExpired && token.lastUsedAt !== null) users.add(token);
+    }
     if (users.size > 0) this.#onEnded(users);
   }
 
-  /** Sets the timer for the next token that expires. */
-  #watchExpiry(): void {
-    this.#expiryTimer?.();
-    this.#expiryTimer = null;
-    this.#nextExpiryAt = Number.POSITIVE_INFINITY;
-    if (this.#isStopped) return;
-    const now = this.#options.clock.now();
-    for (const { stored } of this.#byId.values()) {
-      const { expiresAt } = stored;
-      if (expiresAt !== null && expiresAt > now) this.#nextExpiryAt = Math.min(this.#nextExpiryAt, expiresAt);
-    }
-    if (this.#nextExpiryAt === Number.POSITIVE_INFINITY) return;
-    const { clock } = this.#options;
-    const expiryAt = this.#nextExpiryAt;
-    this.#expiryTimer = clock.after(Math.min(expiryAt - now, MAX_EXPIRY_WAIT_MS), () => {
-      // Set the next timer first: it covers tokens that expire while sessions are being checked.
-      this.#watchExpiry();
-      if (expiryAt <= clock.now()) this.#reportExpired();
-    });
+  #watchExpiry({ stored: { expiresAt } }: TokenUser): void {
+    if (expiresAt === null || this.#isStopped) return;
+    this.#expiry.within(Math.min(expiresAt - this.#options.clock.now(), MAX_EXPIRY_WAIT_MS));
   }
 
   /** Store of the first namespace in the token's rights, so that the nodes that serve it know the token. */
@@ -392,67 +368,51 @@ export class ApiTokens implements Service {
   }
 }
 
-/** A token known to this node. */
-class TokenEntry {
+/**
+ * A token known to this node, and the user who logs in with it. The rights are the intersection of the owner's and the
+ * token's at each call, so that changes apply to open sessions.
+ */
+class TokenUser implements User {
+  readonly name: string;
   readonly stored: StoredToken;
   readonly definitions: Definitions;
-  readonly user: TokenUser;
   isRevoked = false;
+  /** Whether the token had expired when this was last checked. */
+  wasExpired = false;
   lastUsedAt: number | null = null;
-  readonly #clock: Clock;
-  readonly #owner: () => User | null;
+  readonly #options: Pick<ApiTokensOptions, 'clock' | 'ownerNamed'>;
+  /** The token's rights; null: no restriction. */
+  readonly #restriction: User | null;
 
-  constructor(stored: StoredToken, definitions: Definitions, clock: Clock, owner: () => User | null) {
+  constructor(stored: StoredToken, definitions: Definitions, options: ApiTokensOptions) {
+    const { owner, rights } = stored;
+    this.name = owner;
     this.stored = stored;
     this.definitions = definitions;
-    this.#clock = clock;
-    this.#owner = owner;
-    this.user = new TokenUser(this);
+    this.#options = options;
+    this.#restriction = rights === null ? null : limitedUser(owner, rights, false);
   }
 
   get isExpired(): boolean {
     const { expiresAt } = this.stored;
-    return expiresAt !== null && expiresAt <= this.#clock.now();
+    return expiresAt !== null && expiresAt <= this.#options.clock.now();
   }
 
   get hasOwner(): boolean {
-    return this.#owner() !== null;
+    return this.#options.ownerNamed(this.name) !== null;
   }
 
   /** The currently configured owner; null if the token was revoked or has expired. */
   get owner(): User | null {
-    return this.isRevoked || this.isExpired ? null : this.#owner();
-  }
-}
-
-/** Intersects the owner's and the token's rights at each call, so that changes apply to open sessions. */
-class TokenUser implements User {
-  readonly name: string;
-  readonly #token: TokenEntry;
-  /** The token's rights; null: no restriction. */
-  readonly #restriction: User | null;
-
-  constructor(token: TokenEntry) {
-    const { owner, rights } = token.stored;
-    this.name = owner;
-    this.#token = token;
-    this.#restriction = rights === null ? null : limitedUser(owner, rights, false);
-  }
-
-  get isLive(): boolean {
-    return this.#token.owner !== null;
+    return this.isRevoked || this.isExpired ? null : this.#options.ownerNamed(this.name);
   }
 
   get token(): NonNullable<User['token']> {
-    return {
-      name: this.#token.stored.name,
-      owner: this.#token.owner,
-      isLimited: this.#restriction !== null,
-    };
+    return { name: this.stored.name, owner: this.owner, isLimited: this.#restriction !== null };
   }
 
   get isAdministrator(): boolean {
-    return this.#restriction === null && this.#token.owner?.isAdministrator === true;
+    return this.#restriction === null && this.owner?.isAdministrator === true;
   }
 
   may(right: Right, namespace: string): boolean {
@@ -468,12 +428,12 @@ class TokenUser implements User {
   }
 
   #allows(check: (user: User) => boolean): boolean {
-    const { owner } = this.#token;
+    const { owner } = this;
     return owner !== null && check(owner) && (this.#restriction === null || check(this.#restriction));
   }
 }
 
-function isVisible({ stored }: TokenEntry, caller: User): boolean {
+function isVisible({ stored }: TokenUser, caller: User): boolean {
   return caller.isAdministrator || stored.owner === caller.name;
 }
 
@@ -481,7 +441,7 @@ function comparePlaces(a: TokenPlace, b: TokenPlace): number {
   return a.createdAt - b.createdAt || compareStrings(a.id, b.id);
 }
 
-function recordOf(id: string, { stored, lastUsedAt }: TokenEntry): TokenRecord {
+function recordOf(id: string, { stored, lastUsedAt }: TokenUser): TokenRecord {
   const { digest: _, ...visible } = stored;
   return { id, ...visible, lastUsedAt };
 }

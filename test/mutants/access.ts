@@ -150,8 +150,8 @@ export const ACCESS: readonly Mutant[] = [
     suite: 'API tokens',
     edits: edit(
       'api-tokens.ts',
-      ' && endsAt < this.#nextExpiryAt) this.#watchExpiry();',
-      ' && this.#expiryTimer === null) this.#watchExpiry();',
+      '    this.#expiry.within(',
+      '    this.#expiry.cancel();\n    this.#expiry.within(',
     ),
   },
   {
@@ -176,38 +176,17 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'sessions are not checked when a token expires',
     suite: 'API tokens that expire',
-    edits: edit(
-      'api-tokens.ts',
-      '      if (expiryAt <= clock.now()) this.#reportExpired();\n    });',
-      '    });',
-    ),
+    edits: edit('api-tokens.ts', 'if (users.size > 0) this.#onEnded(users);', ''),
   },
   {
     name: 'of several tokens that expire, only the first ends its sessions',
     suite: 'API tokens that expire',
-    edits: edit(
-      'api-tokens.ts',
-      '      this.#watchExpiry();\n      if (expiryAt <= clock.now()) this.#reportExpired();',
-      '      if (expiryAt <= clock.now()) this.#reportExpired();',
-    ),
+    edits: edit('api-tokens.ts', 'if (!isExpired) this.#watchExpiry(token);', 'if (!isExpired) continue;'),
   },
   {
-    name: 'a token that expires while sessions are being checked for another one does not end its own',
+    name: 'each token that expires ends the sessions of all tokens that expired before',
     suite: 'API tokens that expire',
-    edits: edit(
-      'api-tokens.ts',
-      '      this.#watchExpiry();\n      if (expiryAt <= clock.now()) this.#reportExpired();',
-      '      if (expiryAt <= clock.now()) this.#reportExpired();\n      this.#watchExpiry();',
-    ),
-  },
-  {
-    name: 'a token whose timer is late does not end its sessions if another one is created',
-    suite: 'API tokens that expire',
-    edits: edit(
-      'api-tokens.ts',
-      ' && endsAt < this.#nextExpiryAt) this.#watchExpiry();',
-      ') this.#watchExpiry();',
-    ),
+    edits: edit('api-tokens.ts', 'else if (!wasExpired && token', 'else if (token'),
   },
   {
     name: 'the expiry of an unused token checks all sessions and long calls',
