@@ -66,12 +66,12 @@ interface SessionUse {
   usedAt: number;
 }
 
-/** Callbacks of `onEnd` for one session. */
-interface EndCallbacks {
+/** A caller of `onEnd` who waits for the end of a session. */
+interface EndWatcher {
+  readonly name: string;
   /** Whether the session has ended. */
   readonly isOver: () => boolean;
-  readonly name: string;
-  readonly callbacks: Set<() => void>;
+  readonly onEnd: () => void;
 }
 
 /** The signed content of a session token. */
@@ -95,14 +95,15 @@ export class ConsoleSessions {
   readonly #keys = new WeakMap<Account, Buffer>();
   /** By the digest of the session's id. */
   readonly #seen = new Map<string, SessionUse>();
-  /** By the digest of the session's id. */
-  readonly #endCallbacks = new Map<string, EndCallbacks>();
+  readonly #endWatchers = new Set<EndWatcher>();
 
   constructor(options: ConsoleSessionOptions) {
     this.#options = options;
     this.#secret = options.secret ?? randomBytes(32);
     this.#renewMs = Math.min(MAX_RENEW_MS, options.idleMs / 10);
-    options.ended.onEnded((user) => this.#runEndCallbacks(user));
+    options.ended.onEnded((user) => {
+      for (const { name, isOver, onEnd } of [...this.#endWatchers]) if (name === user && isOver()) onEnd();
+    });
   }
 
   /**
@@ -157,7 +158,7 @@ export class ConsoleSessions {
 
   /** Signs out all sessions of a user. @throws QuaysideError as `EndedSessions.end` */
   async endAll(name: string): Promise<void> {
-    await this.#options.ended.endAll(name);
+    await this.#options.ended.end(name, 'all');
   }
 
   /**
@@ -168,10 +169,9 @@ export class ConsoleSessions {
    */
   async endPassword(account: Account): Promise<void> {
     const { ended, secret } = this.#options;
-    const mark = passwordIdOf(this.#keyOf(account));
+    const password = passwordIdOf(this.#keyOf(account));
     // Without a shared secret, no other node accepts these sessions.
-    if (secret === null) ended.endPasswordHere(account.user.name, mark);
-    else await ended.endPassword(account.user.name, mark);
+    await ended.end(account.user.name, { password }, secret === null);
   }
 
   /** The user's active sessions that this node has served, most recently used first. */
@@ -194,18 +194,12 @@ export class ConsoleSessions {
     const { ended, secret } = this.#options;
     // Without a shared secret, a session that this node has served is valid only here. The same holds for every session
     // if the node shares no engine.
-    if (secret === null && (this.#seen.has(id) || !ended.isShared)) ended.endHere(name, id, startedAt);
-    else await ended.end(name, id, startedAt);
+    const isLocal = secret === null && (this.#seen.has(id) || !ended.isShared);
+    await ended.end(name, { id, startedAt }, isLocal);
   }
 
   #hasEnded(name: string, id: string, { startedAt, key }: Pick<SessionUse, 'startedAt' | 'key'>): boolean {
     return this.#options.ended.has(name, { id, startedAt, password: passwordIdOf(key) });
-  }
-
-  #runEndCallbacks(user: string): void {
-    for (const { name, isOver, callbacks } of [...this.#endCallbacks.values()]) {
-      if (name === user && isOver()) for (const run of [...callbacks]) run();
-    }
   }
 
   #recordUse(account: Account, { id, name, startedAt }: Claims, origin: () => SessionOrigin): void {
@@ -235,21 +229,17 @@ export class ConsoleSessions {
     const { name, startedAt } = read.claims;
     const id = digest(read.claims.id);
     const use = { startedAt, key: this.#keyOf(read.account) };
-    const isOver = (): boolean => this.#hasEnded(name, id, use);
-    const endCallbacks = this.#endCallbacks.get(id) ?? { name, isOver, callbacks: new Set() };
-    this.#endCallbacks.set(id, endCallbacks);
-    const unsubscribe = (): void => {
-      cancelTimer();
-      endCallbacks.callbacks.delete(end);
-      if (endCallbacks.callbacks.size === 0 && this.#endCallbacks.get(id) === endCallbacks)
-        this.#endCallbacks.delete(id);
-    };
-    const end = (): void => {
+    const onEnd = (): void => {
       unsubscribe();
       run();
     };
-    const cancelTimer = clock.after(startedAt + MAX_SESSION_MS - clock.now(), end);
-    endCallbacks.callbacks.add(end);
+    const watcher = { name, isOver: () => this.#hasEnded(name, id, use), onEnd };
+    const cancelTimer = clock.after(startedAt + MAX_SESSION_MS - clock.now(), onEnd);
+    const unsubscribe = (): void => {
+      cancelTimer();
+      this.#endWatchers.delete(watcher);
+    };
+    this.#endWatchers.add(watcher);
     return unsubscribe;
   }
 

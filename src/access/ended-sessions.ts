@@ -28,6 +28,11 @@ interface SessionIdentity {
   readonly password: string;
 }
 
+/** One session, the sessions that started with a password, or all of a user. */
+type SessionsToEnd =
+  /** `startedAt` is null if unknown. */
+  { readonly id: string; readonly startedAt: number | null } | { readonly password: string } | 'all';
+
 /** By session id or by password mark: matching sessions that started before this moment have ended. ms since 1970. */
 type Ends = Map<string, number>;
 
@@ -127,37 +132,22 @@ export class EndedSessions implements Service {
     return Math.max(before, this.#options.clock.now());
   }
 
-  /** Ends a session that only this node accepts. @param startedAt null if unknown */
-  endHere(user: string, id: string, startedAt: number | null): void {
-    const before = startedAt === null ? this.#now() : startedAt + 1;
-    this.#merge(user, { sessions: [[id, before]], passwords: [], before: 0 });
-  }
-
   /**
-   * Ends a session on all nodes, on this node immediately. Resolves when the end is stored.
-   * @param startedAt null if unknown
+   * Ends sessions of a user on all nodes, on this node immediately. Resolves when the end is stored.
+   * @param isLocal whether only this node accepts the sessions, so that nothing needs to be stored
    * @throws QuaysideError as `Definitions.put`; storing is then retried in the background
    */
-  end(user: string, id: string, startedAt: number | null): Promise<void> {
-    this.endHere(user, id, startedAt);
-    return this.#store(user);
+  async end(user: string, which: SessionsToEnd, isLocal = false): Promise<void> {
+    this.#merge(user, this.#endsOf(which));
+    if (!isLocal) await this.#store(user);
   }
 
-  /** As `end`, for all sessions of a user. */
-  endAll(user: string): Promise<void> {
-    this.#merge(user, { sessions: [], passwords: [], before: this.#now() });
-    return this.#store(user);
-  }
-
-  /** As `endHere`, for all sessions of a user that started with a password. */
-  endPasswordHere(user: string, password: string): void {
-    this.#merge(user, { sessions: [], passwords: [[password, this.#now()]], before: 0 });
-  }
-
-  /** As `end`, for all sessions of a user that started with a password. */
-  endPassword(user: string, password: string): Promise<void> {
-    this.endPasswordHere(user, password);
-    return this.#store(user);
+  #endsOf(which: SessionsToEnd): StoredEnds {
+    const ends = { sessions: [], passwords: [], before: 0 };
+    if (which === 'all') return { ...ends, before: this.#now() };
+    if ('password' in which) return { ...ends, passwords: [[which.password, this.#now()]] };
+    const { id, startedAt } = which;
+    return { ...ends, sessions: [[id, startedAt === null ? this.#now() : startedAt + 1]] };
   }
 
   /** An upper bound for the start of all existing sessions, by the clock of any node. */
@@ -198,20 +188,13 @@ export class EndedSessions implements Service {
    * @throws QuaysideError the first failure
    */
   async #store(user: string): Promise<void> {
-    const errors: unknown[] = [];
-    const storing = [...this.#caches].map(([definitions, cache], at) => {
-      const store = async (): Promise<void> => {
-        try {
-          await this.#storeIn(definitions, cache, user);
-        } catch (error) {
-          errors.push(error);
-          throw error;
-        }
-      };
-      return this.#retries.do(JSON.stringify([at, user]), store, String(at));
-    });
-    await Promise.all(storing);
-    if (errors.length > 0) throw errors[0];
+    const errors = await Promise.all(
+      [...this.#caches].map(([definitions, cache], at) => {
+        const store = (): Promise<void> => this.#storeIn(definitions, cache, user);
+        return this.#retries.do(JSON.stringify([at, user]), store, String(at));
+      }),
+    );
+    for (const error of errors) if (error !== null) throw error;
   }
 
   /** Merges what other nodes have stored. */

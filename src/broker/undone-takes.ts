@@ -31,7 +31,7 @@ export class UndoneTakes {
   #count = 0;
   #lastId = 0;
   /** First tries without an outcome. */
-  readonly #firstTries = new Set<Promise<void>>();
+  readonly #firstTries = new Set<Promise<unknown>>();
 
   constructor(host: UndoneTakesHost) {
     this.#host = host;

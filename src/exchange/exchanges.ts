@@ -253,7 +253,7 @@ export class Exchanges implements Service {
     await Promise.all(unowned.map((key) => this.#stopUnowned(key)));
   }
 
-  #stopUnowned(key: string): Promise<void> {
+  #stopUnowned(key: string): Promise<unknown> {
     return this.#unownedStops.do(key, () => this.#stopIfUnowned(key));
   }
 

@@ -34,17 +34,19 @@ export class Retries {
   }
 
   /**
-   * Attempts the work now, and schedules a retry if it fails. Resolves after this attempt, and never rejects.
+   * Attempts the work now, and schedules a retry if it fails. Resolves after this attempt with its error, null if it
+   * succeeded, and never rejects.
    * @param name replaces a pending retry with the same name
    * @param engine the engine that the work changes, if there are several: each has its own limit
    */
-  async do(name: string, work: () => Promise<void>, engine = ''): Promise<void> {
+  async do(name: string, work: () => Promise<void>, engine = ''): Promise<unknown> {
     this.#cancel(name);
     try {
       await this.#running.run(engine, work);
       this.#failing.delete(name);
+      return null;
     } catch (error) {
-      if (this.#stopped) return;
+      if (this.#stopped) return error;
       if (!this.#failing.has(name)) this.#options.failed(name, error);
       this.#failing.add(name);
       this.#cancel(name);
@@ -52,6 +54,7 @@ export class Retries {
         name,
         this.#options.clock.after(this.#options.delayMs, () => void this.do(name, work, engine)),
       );
+      return error;
     }
   }
 

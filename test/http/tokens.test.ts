@@ -216,7 +216,8 @@ describe('API tokens', () => {
     harness().tokens.onEnded(() => ended.push(clock.now() - start));
     for (const seconds of [120, 60, 180]) {
       const expiresAt = new Date(start + seconds * 1000).toISOString();
-      await created('ann', { name: 'short', expiresAt });
+      const { token } = await created('ann', { name: 'short', expiresAt });
+      assert.equal((await withToken(token, 'GET', '/q')).status, 200);
     }
     for (let i = 0; i < 3; i++) await harness().passTime(60_000);
     assert.deepEqual(ended, [60_000, 120_000, 180_000]);

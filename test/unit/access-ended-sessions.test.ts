@@ -70,7 +70,7 @@ describe('Ended sessions of the console', () => {
   it('of many users who are removed together count on this node immediately, and are stored at most 32 at a time', async () => {
     const users = Array.from({ length: 1_000 }, (_, i) => `user ${i}`);
     const startedAt = clock.now();
-    const stored = Promise.all(users.map((user) => here.endPassword(user, 'p')));
+    const stored = Promise.all(users.map((user) => here.end(user, { password: 'p' })));
     assert.ok(users.every((user) => here.has(user, sessionMarks('s', startedAt))));
     await stored;
     assert.ok(maxWriting > 1 && maxWriting <= 32, `${maxWriting} at once`);
@@ -78,7 +78,7 @@ describe('Ended sessions of the console', () => {
   });
 
   it('are known to every node, even one that starts later, and affect no other session or user', async () => {
-    await here.end('ann', 's1', clock.now());
+    await here.end('ann', { id: 's1', startedAt: clock.now() });
     assert.ok(here.has('ann', sessionMarks('s1')));
     await untilKnown(there, 's1');
     assert.ok(!there.has('ann', sessionMarks('s2')));
@@ -92,7 +92,7 @@ describe('Ended sessions of the console', () => {
   it('are all stored if two nodes end sessions concurrently', async () => {
     const startedAt = clock.now();
     const ids = Array.from({ length: 20 }, (_, i) => `s${i}`);
-    await Promise.all(ids.map((id, i) => (i % 2 === 0 ? here : there).end('ann', id, startedAt)));
+    await Promise.all(ids.map((id, i) => (i % 2 === 0 ? here : there).end('ann', { id, startedAt })));
     for (const by of [here, there]) for (const id of ids) await untilKnown(by, id);
     const late = node(engine.definitions);
     await late.start();
@@ -106,7 +106,7 @@ describe('Ended sessions of the console', () => {
     for (let i = 0; i < 150; i += 1) {
       clock.advance(1000);
       startTimes.push(clock.now());
-      await here.end('ann', `s${i}`, clock.now());
+      await here.end('ann', { id: `s${i}`, startedAt: clock.now() });
     }
     const stored = (await engine.definitions.get('ended-sessions', 'ann'))?.value;
     assert.ok(JSON.stringify(stored).length < 10_000, 'the stored value is bounded');
@@ -121,7 +121,9 @@ describe('Ended sessions of the console', () => {
 
   it('count on this node immediately if the engine is unavailable, and are stored once it is available', async () => {
     isUnavailable = true;
-    await assert.rejects(here.end('ann', 's1', clock.now()), { code: 'storage-unavailable' });
+    await assert.rejects(here.end('ann', { id: 's1', startedAt: clock.now() }), {
+      code: 'storage-unavailable',
+    });
     assert.ok(here.has('ann', sessionMarks('s1')));
     clock.advance(1000);
     await turn();
@@ -136,7 +138,7 @@ describe('Ended sessions of the console', () => {
 
   it('are all sessions of a user after endAll, even on a node whose clock is ahead, but not later ones', async () => {
     const ahead = clock.now() + 30_000;
-    await here.endAll('ann');
+    await here.end('ann', 'all');
     await untilKnown(there, 'any');
     assert.ok(there.has('ann', sessionMarks('other', ahead)));
     const startedAt = there.startOf('ann', 'p');
@@ -145,7 +147,7 @@ describe('Ended sessions of the console', () => {
   });
 
   it('are only those with the password that is ended', async () => {
-    await here.endPassword('ann', 'p');
+    await here.end('ann', { password: 'p' });
     await untilKnown(there, 'any');
     assert.ok(!there.has('ann', sessionMarks('any', clock.now(), 'another')));
   });
@@ -155,7 +157,7 @@ describe('Ended sessions of the console', () => {
     const [startedAt, next] = [clock.now(), { sessions: [['s0', clock.now() + 1, 'logout']], before: 0 }];
     await definitions.put('ended-sessions', 'ann', next, null);
     await untilKnown(here, 's0').catch(() => {});
-    await assert.rejects(here.end('ann', 's1', startedAt), { code: 'storage-unavailable' });
+    await assert.rejects(here.end('ann', { id: 's1', startedAt }), { code: 'storage-unavailable' });
     assert.ok(here.has('ann', sessionMarks('s1')), 'it counts on this node');
     const late = node(definitions);
     await late.start();
@@ -172,7 +174,7 @@ describe('Ended sessions of the console', () => {
 
   it('are forgotten once they would have expired anyway, and their definition is deleted at the next start', async () => {
     const startedAt = clock.now();
-    await here.end('ann', 's1', startedAt);
+    await here.end('ann', { id: 's1', startedAt });
     clock.advance(13 * HOUR);
     const late = node(engine.definitions);
     await late.start();
