@@ -13,7 +13,7 @@ import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 import { clockAt, freshSchema, runSql } from './postgres.ts';
 import { endSessions, openNode, sessionsOf } from './postgres-node.ts';
-import { Traffic, type Verdict } from './postgres-traffic.ts';
+import { Traffic, type Verdict } from './traffic.ts';
 
 /** Number of restarts under load; `npm run test:faults` sets it to five. */
 const ROUNDS = Number(process.env.FAULT_ROUNDS ?? 1);
@@ -24,7 +24,7 @@ const pop = (engine: Engine, queue: { ns: string; name: string }, count = 9) =>
   engine.storage.take(queue, { group: '', count, leaseMs: null });
 
 function assertNothingLost(verdict: Verdict): void {
-  assert.ok(verdict.lost <= verdict.unknownPops, `${verdict.lost} lost`);
+  assert.ok(verdict.lost.length <= verdict.unknownPops, `${verdict.lost} lost`);
   assert.deepEqual(verdict.twice, []);
   assert.deepEqual(verdict.changed, []);
 }
@@ -48,7 +48,7 @@ describe('A PostgreSQL engine whose server fails', () => {
 
   it(`loses no acknowledged element if the server crashes under load, ${ROUNDS} times`, async () => {
     const other = await openNode(server, { schema });
-    const traffic = new Traffic([engine.storage, other.storage], queue());
+    const traffic = new Traffic([engine.storage, other.storage], [queue()]);
     for (let round = 0; round < ROUNDS; round++) {
       await traffic.acknowledged(300);
       await server.stop('immediate');
@@ -60,7 +60,7 @@ describe('A PostgreSQL engine whose server fails', () => {
   });
 
   it('loses no acknowledged element if an administrator ends its sessions under load', async () => {
-    const traffic = new Traffic([engine.storage], queue());
+    const traffic = new Traffic([engine.storage], [queue()]);
     for (let round = 0; round < ROUNDS; round++) {
       await traffic.acknowledged(200);
       await endSessions(server, 'main');
@@ -72,7 +72,7 @@ describe('A PostgreSQL engine whose server fails', () => {
   it('loses no acknowledged element if its connections stop transmitting under load', async () => {
     const proxy = await TcpProxy.start(server.port);
     const far = await openNode(server, { schema, port: proxy.port });
-    const traffic = new Traffic([engine.storage, far.storage], queue());
+    const traffic = new Traffic([engine.storage, far.storage], [queue()]);
     // First transactions that started and were never committed, then those whose commit was never replied to.
     for (const state of ['deaf', 'mute'] as const) {
       await traffic.acknowledged(200);
@@ -88,7 +88,7 @@ describe('A PostgreSQL engine whose server fails', () => {
   });
 
   it('settles every call while the server is frozen, and continues when it resumes', async () => {
-    const traffic = new Traffic([engine.storage], queue());
+    const traffic = new Traffic([engine.storage], [queue()]);
     await traffic.acknowledged(200);
     server.signalAll('SIGSTOP');
     assert.notEqual(await codeOf(engine.storage.insert(queue(), newElements('into ice'))), 'done');
@@ -487,7 +487,7 @@ describe('PostgreSQL with a synchronous standby', () => {
     const [a, b] = nodes;
     const traffic = new Traffic(
       nodes.map(({ storage }) => storage),
-      { ns: 'plain', name: 'q' },
+      [{ ns: 'plain', name: 'q' }],
     );
     await a.definitions.put('queue', 'before', 1, null);
     await traffic.acknowledged(200);

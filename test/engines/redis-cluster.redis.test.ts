@@ -13,11 +13,21 @@ import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../
 import { commit, rollback, transfer } from '../support/settle.ts';
 import { until } from '../support/until.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
-import { Traffic } from './redis-traffic.ts';
+import { Traffic } from './traffic.ts';
 
 const NAMESPACES = [plain('plain'), plain('jobs', { deadLetter: { maxTries: 1, queue: 'dead' } })];
 const POP = { group: '', count: 10, leaseMs: null };
 const RESERVE = { group: '', count: 10, leaseMs: 60_000 };
+
+const trafficQueue = (index: number): QueueKey => ({ ns: 'plain', name: `traffic ${index}` });
+const TRAFFIC = Array.from({ length: 6 }, (_, index) => trafficQueue(index));
+
+const slotOfQueue = (queue: QueueKey): number => slotOf(new Keys('any').queue(queue).hash);
+
+async function assertNothingLost(traffic: Traffic): Promise<void> {
+  const { lost, twice, changed } = await traffic.end();
+  assert.deepEqual({ lost, twice, changed }, { lost: [], twice: [], changed: [] });
+}
 
 describe('The Redis engine on a cluster', () => {
   let cluster: RedisCluster;
@@ -83,22 +93,22 @@ describe('The Redis engine on a cluster', () => {
 
   it('loses no element and delivers none twice when a master is killed, with WAIT 1', async () => {
     const engine = await open(freshPrefix(), null, systemClock, {});
-    const traffic = new Traffic(engine.storage, 6);
+    const traffic = new Traffic([engine.storage], TRAFFIC);
     await traffic.acknowledged(200);
-    const victim = ownerOf(traffic.slots[0] ?? 0);
+    const victim = ownerOf(slotOfQueue(trafficQueue(0)));
     await victim.kill();
     await traffic.acknowledged(400);
     await victim.restart();
     await traffic.acknowledged(200);
-    assert.deepEqual(await traffic.end(), { lost: [], twice: [], changed: [] });
+    await assertNothingLost(traffic);
     await engine.stop();
   });
 
   it('loses no element and delivers none twice when a master freezes and resumes after a failover, with WAIT 1', async () => {
     const engine = await open(freshPrefix(), null, systemClock, {});
-    const traffic = new Traffic(engine.storage, 6);
+    const traffic = new Traffic([engine.storage], TRAFFIC);
     await traffic.acknowledged(200);
-    const victim = ownerOf(traffic.slots[0] ?? 0);
+    const victim = ownerOf(slotOfQueue(trafficQueue(0)));
     const witness = cluster.servers.find((server) => server !== victim);
     victim.freeze();
     const isDeposed = (): boolean =>
@@ -109,20 +119,20 @@ describe('The Redis engine on a cluster', () => {
     await traffic.acknowledged(400);
     victim.thaw();
     await traffic.acknowledged(400);
-    assert.deepEqual(await traffic.end(), { lost: [], twice: [], changed: [] });
+    await assertNothingLost(traffic);
     await engine.stop();
   });
 
   it('loses no element while slots and their keys move', async () => {
     const prefix = freshPrefix();
     const engine = await open(prefix, null, systemClock, {});
-    const traffic = new Traffic(engine.storage, 2);
+    const traffic = new Traffic([engine.storage], TRAFFIC.slice(0, 2));
     await traffic.acknowledged(100);
-    for (const slot of traffic.slots) {
+    for (const slot of TRAFFIC.slice(0, 2).map(slotOfQueue)) {
       await moveSlot(slot, () => traffic.acknowledged(50));
       await traffic.acknowledged(50);
     }
-    assert.deepEqual(await traffic.end(), { lost: [], twice: [], changed: [] });
+    await assertNothingLost(traffic);
     await engine.stop();
   });
 
