@@ -13,6 +13,8 @@ export const MAX_GROUPS = 10;
 
 /** A retry delay of a minute, whatever the tries. */
 export const CONSTANT_DELAY = { firstMs: 60_000, factor: 1, maxMs: 60_000, jitter: 0 };
+/** The same, up to half of it shorter. */
+export const JITTERED_DELAY = { ...CONSTANT_DELAY, jitter: 0.5 };
 
 /** One namespace for each kind of policy. */
 export const NAMESPACES: readonly NamespacePolicy[] = [
@@ -40,7 +42,7 @@ export const NAMESPACES: readonly NamespacePolicy[] = [
     retentionMs: null,
     retryDelay: { firstMs: 1000, factor: 2, maxMs: 3000, jitter: 0 },
     queues: [
-      { pattern: 'own *', options: { deadLetter: null, retryDelay: { ...CONSTANT_DELAY, jitter: 0.5 } } },
+      { pattern: 'own *', options: { deadLetter: null, retryDelay: JITTERED_DELAY } },
       { pattern: 'own 100% a_b', options: { retryDelay: null } },
       { pattern: '*: few tries', options: { deadLetter: { maxTries: 1, queue: 'few' } } },
     ],

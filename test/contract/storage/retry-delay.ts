@@ -5,10 +5,18 @@ import type { QueueKey } from '../../../src/model/names.ts';
 import type { EngineUnderTest } from '../../engines.ts';
 import { bodyTexts, newElement, newElements } from '../../support/elements.ts';
 import { commit, rollback, settle } from '../../support/settle.ts';
-import { byId, byToken, CONSTANT_DELAY, DEAD_LETTERS, Fixture } from '../fixture.ts';
+import { byId, byToken, CONSTANT_DELAY, DEAD_LETTERS, Fixture, JITTERED_DELAY } from '../fixture.ts';
 
 /** A rollback without a delay from the client. */
 const FAILURE = { delayMs: 0, isDefaultDelay: true, countTry: true };
+
+let byFirstDelay: Map<number, number[]> | null = null;
+
+/** The numbers of elements, up to multiples of 65,536, by the delay of {@link JITTERED_DELAY} after their first try. */
+function elementsByFirstDelay(): ReadonlyMap<number, readonly number[]> {
+  byFirstDelay ??= Map.groupBy(Array(65_536).keys(), (element) => retryDelayMs(JITTERED_DELAY, 1, element));
+  return byFirstDelay;
+}
 
 export function retryDelayContract(open: EngineUnderTest['open']): void {
   describe('retry delay', () => {
@@ -91,12 +99,12 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
       assert.equal(await delayOf(queue, on.opened.now()), 1000);
     });
 
-    it('is shortened by a jitter that differs between elements and tries', async () => {
+    it('is shortened by a jitter that differs between elements and tries, and is the same on every engine', async () => {
       const queue = { ns: 'patient', name: 'own jitter' };
       const bodies = Array.from({ length: 20 }, (_, i) => `${i}`);
       await on.storage.insert(queue, newElements(...bodies));
-      const delays: number[] = [];
-      for (let tries = 0; tries < 2; tries++) {
+      const delaysOf = new Map<string, number[]>();
+      for (let tries = 1; tries <= 3; tries++) {
         const reserved = await on.reserve(queue, 20);
         await rollback(
           on.storage,
@@ -112,11 +120,19 @@ export function retryDelayContract(open: EngineUnderTest['open']): void {
           limit: 100,
           bodies: false,
         });
-        for (const { matureAt } of deliveries) delays.push(matureAt - now);
+        for (const { id, matureAt } of deliveries)
+          delaysOf.set(id, [...(delaysOf.get(id) ?? []), matureAt - now]);
       }
-      assert.equal(delays.length, 40);
-      for (const delay of delays) assert.ok(delay > 30_000 && delay <= 60_000, `${delay}`);
-      assert.ok(new Set(delays).size >= 20, 'the delays differ');
+      assert.equal(delaysOf.size, 20);
+      for (const delays of delaysOf.values()) {
+        assert.equal(new Set(delays).size, 3, `${delays}: the tries differ`);
+        const [first = 0, ...further] = delays;
+        const couldBe = (element: number): boolean =>
+          further.every((delay, i) => retryDelayMs(JITTERED_DELAY, i + 2, element) === delay);
+        // Only two or three of 65,536 classes of numbers have a given first delay.
+        assert.ok(elementsByFirstDelay().get(first)?.some(couldBe), `${delays} are those of no element`);
+      }
+      assert.equal(new Set([...delaysOf.values()].map(([first]) => first)).size, 20, 'the elements differ');
     });
 
     it('comes from the most specific pattern that matches the queue name, whatever characters it has', async () => {
