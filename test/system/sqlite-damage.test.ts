@@ -342,25 +342,27 @@ describe('A changed delivery in a SQLite file', () => {
         'sqlite_autoindex_subscription_1',
       ]);
       const sound = readFileSync(folder.file);
-      let refused = 0;
-      for (let flip = 0; flip < FLIPS * 2; flip++) {
+      const deliveriesAfterFlip = (at: number, bit: number): Promise<readonly Delivery[] | null> => {
         const bytes = Buffer.from(sound);
-        const at = (random.pick(pages) - 1) * 4096 + random.between(0, 4095);
-        bytes[at] = (bytes[at] ?? 0) ^ (1 << random.between(0, 7));
+        bytes[at] = (bytes[at] ?? 0) ^ (1 << bit);
         writeFileSync(folder.file, bytes);
-        const { warnings } = folder;
-        warnings.length = 0;
-        const out = await deliveriesOf(folder);
-        if (out === null) {
-          refused++;
-          continue;
-        }
+        folder.warnings.length = 0;
+        return deliveriesOf(folder);
+      };
+      for (const page of pages) {
+        const kind = (page - 1) * 4096;
+        assert.equal(await deliveriesAfterFlip(kind, 7), null, `a page of no kind: byte ${kind}`);
+      }
+      for (let flip = 0; flip < FLIPS * 2; flip++) {
+        const at = (random.pick(pages) - 1) * 4096 + random.between(0, 4095);
+        const out = await deliveriesAfterFlip(at, random.between(0, 7));
+        if (out === null) continue;
         for (const { id, tries, matureAt: due } of out) {
           assert.equal(`${tries} at ${due}`, expected.get(id), `changed by a bit of byte ${at}`);
         }
-        assert.equal(out.length + warnings.length, elements.length, `hidden by a bit of byte ${at}`);
+        const seen = out.length + folder.warnings.length;
+        assert.equal(seen, elements.length, `hidden by a bit of byte ${at}`);
       }
-      assert.ok(refused > 0);
     });
   });
 
