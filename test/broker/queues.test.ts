@@ -11,6 +11,7 @@ import type { TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
+import { until } from '../support/until.ts';
 
 const MAX_QUEUES = 5;
 const TOO_MANY = { code: 'too-many-queues' };
@@ -171,7 +172,7 @@ describe('the queues of a namespace', () => {
     };
     await definitions.put('queue', JSON.stringify(['N', 'q']), { paused: true }, null);
     for (let tries = 1; tries <= 2; tries += 1) {
-      while (reads < tries) await new Promise(setImmediate);
+      await until(() => reads >= tries);
       await new Promise(setImmediate);
       await opened.passTime(1_000);
     }

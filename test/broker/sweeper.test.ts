@@ -9,6 +9,7 @@ import type { TestEngine } from '../engines.ts';
 import { betweenProcesses, brokerOn, plain } from '../support/broker.ts';
 import { newElement } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
+import { until } from '../support/until.ts';
 
 const POLICY = plain('N');
 const LEASE_MS = 1_000;
@@ -62,7 +63,7 @@ describe('expired leases', () => {
     queue.insert(Array.from({ length: count }, (_, i) => newElement({ body: `${i}` })));
 
   async function swept(count: number): Promise<void> {
-    while (sweeps < count) await new Promise(setImmediate);
+    await until(() => sweeps >= count);
   }
 
   it('are found if a lease starts and ends during a sweep, and afterwards', async () => {

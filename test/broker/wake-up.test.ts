@@ -9,6 +9,7 @@ import type { TestEngine } from '../engines.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
+import { until } from '../support/until.ts';
 
 const POLICY = plain('N', { deadLetter: { maxTries: 2, queue: 'dead' } });
 const STREAM = plain('S', { groups: ['default'] });
@@ -191,7 +192,7 @@ describe('a blocked get of a group that was requested from within the end of ano
         });
       });
     const answer = ask(0);
-    while (queue.consumers().length === 0 || broker.waiting > 1) await new Promise(setImmediate);
+    await until(() => queue.consumers().length > 0 && broker.waiting <= 1);
     await opened.engine.ping();
     await new Promise(setImmediate);
     assert.equal(queue.consumers().length, 1);
@@ -211,7 +212,7 @@ describe('a consumer that leaves while its take is in flight', () => {
       const unexpected = (): void => assert.fail('the consumer has left');
       queue.leave(queue.get(request, { deliver: unexpected, end: unexpected }));
       const record = () => broker.namespace('N').visit('q').status(null);
-      while ((await record()).size !== 1) await new Promise(setImmediate);
+      await until(async () => (await record()).size === 1);
       const { get, reserve } = (await record()).stats;
       assert.deepEqual([get, reserve], [0, 0]);
       await close();

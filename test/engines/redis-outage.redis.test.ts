@@ -11,6 +11,7 @@ import { bodyTexts, newElements } from '../support/elements.ts';
 import { type RedisServer, startRedis } from '../support/redis-servers.ts';
 import { commit } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 
 const QUEUE: QueueKey = { ns: 'jobs', name: 'held' };
@@ -96,7 +97,7 @@ describe('A lease on Redis that expires', () => {
     await delay(OUTAGE_MS);
     server.thaw();
     assert.equal((await returned(engine)).tries, 0);
-    while ((await engine.storage.counts(QUEUE)).reserved > 0) await delay(20);
+    await until(async () => (await engine.storage.counts(QUEUE)).reserved === 0, 20);
     assert.equal(await buried(engine), 1);
   });
 

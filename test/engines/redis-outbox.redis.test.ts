@@ -84,7 +84,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
 
   /** Resolves when the outbox of the source is empty. */
   const relayed = async (): Promise<void> => {
-    while (fields(SOURCE, 'p') > 0) await turns();
+    await until(() => fields(SOURCE, 'p') === 0);
   };
 
   it('has an entry applied once, although a late request to apply it arrives after its source has deleted it', async () => {
@@ -175,7 +175,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
     await engine.start();
     clock.advance(2 * MINUTE);
     await engine.storage.sweep();
-    while ((await engine.storage.counts(TARGET)).ready === 0) await turns();
+    await until(async () => (await engine.storage.counts(TARGET)).ready !== 0);
     assert.deepEqual(bodyTexts((await engine.storage.take(TARGET, POP)).deliveries), ['left']);
   });
 

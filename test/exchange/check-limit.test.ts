@@ -37,7 +37,7 @@ class HeldSandbox implements SelectorSandbox {
   }
 
   async release(count: number): Promise<void> {
-    while (this.#held.length < count) await new Promise(setImmediate);
+    await until(() => this.#held.length >= count);
     for (const resolve of this.#held.splice(0, count)) resolve();
   }
 }

@@ -5,6 +5,7 @@ import type { Definitions } from '../../src/engine/definitions.ts';
 import { toStored, toValue } from '../../src/exchange/stored.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
+import { until } from '../support/until.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
 type Opened = Awaited<ReturnType<typeof openEngine>>;
@@ -175,7 +176,7 @@ describe('exchanges of two engines, one of which is unavailable', () => {
     await turn();
     assert.equal(node.exchanges.record(far).stopped, null);
     await here.passTime(1_000);
-    while (node.exchanges.record(far).stopped !== true) await turn();
+    await until(() => node.exchanges.record(far).stopped === true);
   });
 
   it('are not reverted by a definition that was read before a change', async () => {

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { setImmediate as turn } from 'node:timers/promises';
 import { patientSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
+import { until } from '../support/until.ts';
 import { declare, ExchangeNode, header, openEngine } from './node.ts';
 
 const MAX_QUEUES = 3;
@@ -37,11 +37,11 @@ describe('an exchange in a namespace with the maximum number of queues', () => {
     assert.throws(() => node.broker.namespace('N').queue('another'), { code: 'too-many-queues' });
     await restart();
     await node.insert('N', 'from', 'no');
-    while (node.exchanges.record('x').stats.no_route === 0) await turn();
+    await until(() => node.exchanges.record('x').stats.no_route !== 0);
     const unroutable = await node.pop('N', '__no_route__');
     assert.deepEqual([bodyText(unroutable), header(unroutable, 'x-exchange-name')], ['no', 'x']);
     await node.insert('N', 'from', 'yes');
-    while (node.exchanges.record('x').stats.dst[0]?.matched !== 1) await turn();
+    await until(() => node.exchanges.record('x').stats.dst[0]?.matched === 1);
     assert.equal(bodyText(await node.pop('N', 'to')), 'yes');
     await node.exchanges.delete('x');
   });

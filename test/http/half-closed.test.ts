@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { setImmediate as turn } from 'node:timers/promises';
 import { newElement } from '../support/elements.ts';
 import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { basic, sharedHarness } from './harness.ts';
 import { AUTHORIZATION, type RawAnswer, RawConnection, rawRequest } from './raw.ts';
 
@@ -156,7 +156,7 @@ describe('Clients that close their sending sides at once', () => {
     await harness().waiting(others.length + 1);
     const large = newElement({ body: Buffer.alloc(65_536, 'x') });
     await harness().broker.namespace('N').queue('many').insert(new Array(10).fill(large));
-    while (harness().broker.waiting > others.length) await turn();
+    await until(() => harness().broker.waiting <= others.length);
     for (const { socket } of [...others, taker]) socket.end();
     const [answer] = await taker.untilClosed();
     assert.equal(answer?.status, 200);

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { setImmediate as turn } from 'node:timers/promises';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { MAIN_ENGINES_AND_CLUSTER, type TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { engineWith } from '../support/engine-with.ts';
+import { until } from '../support/until.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
 /** How much time passes per step while an operation waits for its rate. */
@@ -66,7 +66,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
           rate: 100,
         };
         const id = await node.create(request, { ...OPERATOR, name: 'leaver' });
-        while ((await node.get(id)).changed === 0) await turn();
+        await until(async () => (await node.get(id)).changed !== 0);
         node.users.set('leaver', rights);
         const record = await node.ended(id, opened, RATE_STEP_MS);
         node.users.delete('leaver');
@@ -216,7 +216,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       await node.insertMany('N', q, 3);
       await node.reserve('N', q, 3, HOUR_MS);
       const id = await node.create({ action: 'release', source: { ns: 'N', queue: q }, rate: 1 });
-      while ((await node.get(id)).changed === 0) await turn();
+      await until(async () => (await node.get(id)).changed !== 0);
       await opened.passTime(100);
       const [held] = await node.reserve('N', q, 1, HOUR_MS);
       assert.equal((await node.ended(id, opened, RATE_STEP_MS)).changed, 3);
@@ -326,7 +326,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       await node.insertMany('N', q, 100);
       const countRemaining = async (): Promise<number> => (await node.elements('N', q)).length;
       const id = await node.create({ action: 'delete', source: { ns: 'N', queue: q }, rate: 10 });
-      while ((await node.get(id)).changed < 10) await turn();
+      await until(async () => (await node.get(id)).changed >= 10);
       // Each of these reads is a call of the engine, as is the next page, which would have been read by now.
       for (let reads = 0; reads < 20; reads += 1)
         assert.equal(await countRemaining(), 90, 'no time has passed');

@@ -8,6 +8,7 @@ import type { TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
+import { until } from '../support/until.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
 const COUNT = 300;
@@ -99,7 +100,7 @@ describe('A bulk move to another engine', () => {
     await node.insertMany('N', 'from', COUNT);
     isUnavailable = true;
     const id = await node.create(request);
-    while ((await countInTransit()) === 0) await turn();
+    await until(async () => (await countInTransit()) !== 0);
     assert.deepEqual(await node.bodies('far', 'to'), []);
     await passTime(10_000);
     assert.equal((await node.get(id)).state, 'running');
@@ -115,7 +116,7 @@ describe('A bulk move to another engine', () => {
     await node.insertMany('N', 'from', COUNT);
     isUnavailable = true;
     const id = await node.create(request);
-    while ((await countInTransit()) === 0) await turn();
+    await until(async () => (await countInTransit()) !== 0);
     const cancelling = node.operations.cancel(id, OPERATOR);
     const record = await node.ended(id, both);
     await cancelling;
@@ -129,7 +130,7 @@ describe('A bulk move to another engine', () => {
     await node.insertMany('N', 'from', COUNT);
     losesReplies = true;
     const id = await node.create(request);
-    while ((await node.bodies('far', 'to')).length === 0) await turn();
+    await until(async () => (await node.bodies('far', 'to')).length !== 0);
     const arrived = (await node.bodies('far', 'to')).length;
     losesReplies = false;
     isUnavailable = true;
@@ -155,7 +156,7 @@ describe('A bulk move to another engine', () => {
     await node.insertMany('N', 'from', COUNT);
     losesReplies = true;
     const id = await node.create(request);
-    while ((await node.bodies('far', 'to')).length === 0) await turn();
+    await until(async () => (await node.bodies('far', 'to')).length !== 0);
     losesReplies = false;
     const record = await node.ended(id, both);
     assert.equal(record.state, 'failed');
@@ -173,7 +174,7 @@ describe('A bulk move to another engine', () => {
     isUnavailable = true;
     const move = { ...request, source: { ns: 'mortal', queue: 'from/ä' } };
     const id = await node.create(move);
-    while ((await countInTransit('mortal')) === 0) await turn();
+    await until(async () => (await countInTransit('mortal')) !== 0);
     await passTime(20_000);
     while ((await node.bodies('mortal', 'dead')).length === 0) await passTime(1_000);
     isUnavailable = false;

@@ -10,6 +10,7 @@ import { patientSandbox } from '../sandbox/elements.ts';
 import { betweenProcesses, plain } from '../support/broker.ts';
 import { engineWith, engineWithoutNotifications } from '../support/engine-with.ts';
 import { rollback } from '../support/settle.ts';
+import { until } from '../support/until.ts';
 import { type Cut, DyingNode } from './dying-node.ts';
 import { OPERATOR, OperationNode } from './node.ts';
 
@@ -46,7 +47,7 @@ describe('A node that continues a bulk operation of another one', () => {
   /** Starts an operation on the node that dies, and returns its id once the node is dead. */
   async function startAndDie(request: object): Promise<string> {
     const id = await doomed.create({ source, ...request });
-    while (!mortal.isDead) await turn();
+    await until(() => mortal.isDead);
     return id;
   }
 
@@ -131,7 +132,7 @@ describe('A node that continues a bulk operation of another one', () => {
       return stored === null ? null : toProgress(stored.value).node;
     };
     const runners = new Set<string | null>();
-    while ((await runner()) === null) await turn();
+    await until(async () => (await runner()) !== null);
     for (let passed = 0; passed < SILENT_MS; passed += 250) {
       runners.add(await runner());
       await opened.passTime(250);
@@ -233,7 +234,7 @@ describe('A node that was frozen during a bulk move to another engine', () => {
   it('moves to the destination what it put in transit after another node had completed the move', async () => {
     await survivor.insertMany('N', 'from', COUNT);
     const id = await doomed.create({ action: 'move', source, to: { ns: 'far', queue: 'to' } });
-    while (!mortal.isDead) await turn();
+    await until(() => mortal.isDead);
     // The other node does not move this element, which is reserved, and returned to the source after the move has
     // ended.
     const [held] = await survivor.reserve('N', 'from', 1);
@@ -248,7 +249,7 @@ describe('A node that was frozen during a bulk move to another engine', () => {
 
     isAway = true;
     mortal.thaw();
-    while (failures === 0) await turn();
+    await until(() => failures !== 0);
     isAway = false;
     await passSilence();
     const left = [`__operation__${id}`, 'from'].map((queue) => survivor.elements('N', queue));
@@ -270,7 +271,7 @@ describe('A bulk operation whose target no node serves', () => {
     const request = { source, to: { ns: 'M', queue: 'to' }, action: 'move', rate: 1 };
     const ids = [await starter.create(request), await starter.create(request)];
     await opened.passTime(100);
-    while ((await starter.elements('M', 'to')).length < 2) await turn();
+    await until(async () => (await starter.elements('M', 'to')).length >= 2);
     await starter.stop();
     for (const [i, served] of [policy, other].entries()) {
       const id = ids[i] ?? '';

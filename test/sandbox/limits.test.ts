@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
-import { setImmediate as turn } from 'node:timers/promises';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { SandboxLimits } from '../../src/sandbox/limits.ts';
 import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import { makeSandbox } from '../../src/sandbox/sandbox.ts';
+import { until } from '../support/until.ts';
 import { element, json, verdictsOf } from './elements.ts';
 
 const FOREVER = 3_600_000;
@@ -229,7 +229,7 @@ describe('the sandbox as a service', () => {
     const before = threads();
     const sandbox = makeOne(context);
     await sandbox.start();
-    while (threads() === before) await turn();
+    await until(() => threads() !== before);
     await sandbox.stop();
     assert.equal(threads(), before);
   });

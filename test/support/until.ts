@@ -9,11 +9,14 @@ const PATIENCE_MS = 60_000;
 const TURNS = 20;
 const PAUSE_MS = 2;
 
-/** Resolves when the condition holds; is rejected with its source text if it does not for a minute. */
-export async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
+/**
+ * Resolves when the condition holds; is rejected with its source text if it does not for a minute.
+ * @param pauseMs between two checks; a longer one saves processor time if a check costs a server some
+ */
+export async function until(condition: () => boolean | Promise<boolean>, pauseMs = PAUSE_MS): Promise<void> {
   const end = performance.now() + PATIENCE_MS;
   for (let looks = 1; !(await condition()); looks += 1) {
     if (performance.now() > end) throw new Error(`Not reached within ${PATIENCE_MS} ms: ${condition}`);
-    await (looks < TURNS ? turn() : delay(PAUSE_MS));
+    await (looks < TURNS ? turn() : delay(pauseMs));
   }
 }

@@ -4,6 +4,7 @@ import { after, before, describe, it } from 'node:test';
 import rhea from 'rhea';
 import { AmqpClient, textOf } from '../amqp/client.ts';
 import { CertificateAuthority, writeCertificate } from '../support/certificate.ts';
+import { until } from '../support/until.ts';
 import { Folder, type Program } from './program.ts';
 
 const USERS = { test1: 'test1' };
@@ -166,8 +167,10 @@ interface Listed {
 }
 
 async function consumers(list: () => Promise<Response>): Promise<Listed[]> {
-  for (;;) {
-    const listed = (await (await list()).json()) as Listed[];
-    if (listed.length > 0) return listed;
-  }
+  let listed: Listed[] = [];
+  await until(async () => {
+    listed = (await (await list()).json()) as Listed[];
+    return listed.length > 0;
+  });
+  return listed;
 }

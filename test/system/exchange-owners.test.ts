@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { Folder, type Program } from './program.ts';
 
 const ALL = { password: 'p', rights: { '*': ['read', 'write', 'manage', 'exchange'] } };
@@ -49,8 +50,8 @@ describe('The exchanges of a removed user', () => {
     }
     await write({ stays: ALL, loses: { ...ALL, rights: { N: ['read', 'exchange'], M: ['read'] } } });
     program.signal('SIGHUP');
-    for (let gone = RUNNING as Shown; gone.stopped !== true; ) gone = await exchangeState(stays, 'of-goes');
-    for (let lost = RUNNING as Shown; lost.stopped !== true; ) lost = await exchangeState(stays, 'of-loses');
+    for (const id of ['of-goes', 'of-loses'])
+      await until(async () => (await exchangeState(stays, id)).stopped === true);
     assert.match((await exchangeState(stays, 'of-goes')).lastError ?? '', /"goes".* no longer a user/);
     assert.match((await exchangeState(stays, 'of-loses')).lastError ?? '', /"loses".* lost a right/);
     assert.deepEqual(await exchangeState(stays, 'of-stays'), RUNNING);

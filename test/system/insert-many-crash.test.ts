@@ -4,6 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { freshSeed, type Random, seededRandom } from '../support/random.ts';
 import { ServerProcess } from '../support/server-process.ts';
+import { until } from '../support/until.ts';
 
 /** `npm run test:crash:batches` kills the server 200 times. */
 const KILLS = Number(process.env.BATCH_KILLS ?? 5);
@@ -58,7 +59,7 @@ class InsertRun {
     const producers = Array.from({ length: PRODUCERS }, (_, i) => this.#produce(i));
     for (let kill = 1; kill <= KILLS; kill += 1) {
       const before = this.#stored;
-      while (this.#stored === before) await delay(5);
+      await until(() => this.#stored !== before, 5);
       await delay(this.#random.between(KILL_AFTER_MS.least, KILL_AFTER_MS.most));
       await this.#server.kill();
       await this.#server.start();

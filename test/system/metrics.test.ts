@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { statSync } from 'node:fs';
 import { after, before, describe, it } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 import { Folder, type Program } from './program.ts';
@@ -76,11 +75,11 @@ describe('The metrics of a server', () => {
     await client.get('N', 'q', { to: 300 });
     await client.request('GET', '/nothing/here');
     // Scrapes within one second return the same numbers.
-    let text = await metrics();
-    while (!text.includes(`${name}_count{operation="unmatched"} 1\n`)) {
-      await delay(100);
+    let text = '';
+    await until(async () => {
       text = await metrics();
-    }
+      return text.includes(`${name}_count{operation="unmatched"} 1\n`);
+    }, 100);
     for (const line of [
       `${name}_count{operation="insert"} 1`,
       `${name}_count{operation="take"} 2`,

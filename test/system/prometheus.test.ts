@@ -12,6 +12,7 @@ import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { PrometheusServer } from '../support/prometheus-server.ts';
 import { selectorsOf } from '../support/promql.ts';
 import { ServerProcess } from '../support/server-process.ts';
+import { until } from '../support/until.ts';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const RULES = path.join(ROOT, 'ops/prometheus/rules.yaml');
@@ -244,11 +245,11 @@ async function startSlowOperation(client: QueueClient): Promise<void> {
   const body = JSON.stringify({ action: 'delete', source: { ns: 'N', queue: 'q' }, rate: 1 });
   const headers = { 'content-type': 'application/json' };
   const { location = '' } = (await client.request('POST', '/operations', { body, headers })).headers;
-  for (let changed = 0; changed === 0; await delay(20)) {
+  await until(async () => {
     const record = jsonOf<{ changed: number; state: string }>(await client.request('GET', String(location)));
     assert.equal(record.state, 'running');
-    ({ changed } = record);
-  }
+    return record.changed > 0;
+  }, 20);
 }
 
 /** Replaces Grafana's interval variable; its other variables occur only in strings. */

@@ -261,7 +261,7 @@ listen quayside
     socket.destroy();
     return result;
   };
-  while (!(await isUp())) await new Promise(setImmediate);
+  await until(isUp);
   const stop = async (): Promise<void> => {
     child.kill();
     await exited;

@@ -4,6 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import { Folder, type Program } from './program.ts';
 
 const CONFIG = {
@@ -272,11 +273,11 @@ async function readToEnd(socket: Socket): Promise<string> {
   return text;
 }
 
-async function untilWaiting(client: QueueClient, count: number): Promise<void> {
-  for (;;) {
+function untilWaiting(client: QueueClient, count: number): Promise<void> {
+  return until(async () => {
     const { body } = await client.request('GET', '/metrics');
-    if (body.toString().includes(`quayside_waiting_consumers{namespace="N"} ${count}\n`)) return;
-  }
+    return body.toString().includes(`quayside_waiting_consumers{namespace="N"} ${count}\n`);
+  });
 }
 
 function preloadOptions(code: string): { nodeArgs: string[] } {

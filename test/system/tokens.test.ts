@@ -38,11 +38,6 @@ describe('The revocation of an API token', () => {
     const revoke = async ({ id }: { id: string }): Promise<void> => {
       assert.equal((await ann.request('DELETE', `/tokens/${id}`)).status, 204);
     };
-    const waits = (count: number): Promise<void> =>
-      until(async () => {
-        const { total } = jsonOf<{ total: number }>(await ann.request('GET', '/consumers'));
-        return total === count;
-      });
     const stomp = await StompClient.login(Number(new URL(server.otherUrls.stomp ?? '').port), '1.2', {
       login: 'ann',
       passcode: 'pw',
@@ -57,7 +52,7 @@ describe('The revocation of an API token', () => {
     assert.equal((await used.client.namespaces()).status, 200);
     const ended = waiting.client.get('N', 'c');
     const lasting = other.client.get('N', 'd');
-    await waits(4);
+    await untilWaiting(ann, 4);
 
     const { mock } = test.mock.method(PasswordAuthenticator.prototype, 'renew');
     await revoke(unused);
@@ -149,12 +144,6 @@ describe('API tokens in the server', () => {
     const { id, token } = await created('waiting');
     const admin = new QueueClient({ url: () => server.url, credentials: 'admin:pw' });
     const worker = new QueueClient({ url: () => server.url, credentials: `token:${token}` });
-    const waits = async (count: number): Promise<void> => {
-      for (;;) {
-        const { total } = jsonOf<{ total: number }>(await admin.request('GET', '/consumers'));
-        if (total === count) return;
-      }
-    };
     const stomp = await StompClient.login(portOf('stomp'), '1.2', { login: 'token', passcode: token });
     stomp.send('SUBSCRIBE', { id: '1', destination: '/q/N/pushed' });
     const first = worker.get('N', 'popped');
@@ -166,7 +155,7 @@ describe('API tokens in the server', () => {
         ],
       }),
     });
-    await waits(4);
+    await untilWaiting(admin, 4);
     await write({ N: ['read', 'write'] }, 'another');
     await reloaded();
     for (const queue of ['pushed', 'popped', 'other']) await admin.insert('N', queue, `into ${queue}`);
@@ -175,7 +164,7 @@ describe('API tokens in the server', () => {
     assert.equal((await both).status, 200);
 
     const last = worker.get('N', 'popped');
-    await waits(2);
+    await untilWaiting(admin, 2);
     assert.equal((await admin.request('DELETE', `/tokens/${id}`)).status, 204);
     await admin.insert('N', 'popped', 'not taken');
     assert.equal((await last).status, 401);
@@ -226,3 +215,11 @@ describe('API tokens in the server', () => {
     admin.close();
   });
 });
+
+/** Resolves when as many consumers wait, in all queues. */
+function untilWaiting(client: QueueClient, count: number): Promise<void> {
+  return until(async () => {
+    const { total } = jsonOf<{ total: number }>(await client.request('GET', '/consumers'));
+    return total === count;
+  });
+}

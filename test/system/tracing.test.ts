@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import { setTimeout as delay } from 'node:timers/promises';
 import { loadConfig, showConfig } from '../../src/config/load.ts';
 import { AmqpClient } from '../amqp/client.ts';
 import { StompClient } from '../stomp/client.ts';
@@ -9,6 +8,7 @@ import { QueueClient } from '../support/http-client.ts';
 import { memoryInUse } from '../support/memory.ts';
 import { ServerInProcess } from '../support/server-in-process.ts';
 import { type ReceivedSpan, TraceReceiver } from '../support/trace-receiver.ts';
+import { until } from '../support/until.ts';
 
 const INTERNAL = 1;
 const SERVER = 2;
@@ -60,13 +60,12 @@ describe('A server with tracing', () => {
   const portOf = (name: string): number => Number(new URL(server.otherUrls[name] ?? '').port);
 
   /** Resolves when `count` spans have had this outcome. */
-  const counted = async (outcome: string, count: number): Promise<void> => {
+  const counted = (outcome: string, count: number): Promise<void> => {
     const line = new RegExp(`^quayside_trace_spans_total\\{outcome="${outcome}"\\} (\\d+)$`, 'm');
-    for (;;) {
+    return until(async () => {
       const text = (await client.request('GET', '/metrics')).body.toString();
-      if (Number(line.exec(text)?.[1]) >= count) return;
-      await delay(100);
-    }
+      return Number(line.exec(text)?.[1]) >= count;
+    }, 100);
   };
 
   it('exports a span per request, as a child of its traceparent, and a span per engine call', async () => {
@@ -266,7 +265,7 @@ describe('A server with tracing', () => {
     await start({ otlp: `http://127.0.0.1:${port}`, maxQueue: 4 });
     for (let i = 0; i < 10; i += 1) assert.equal((await client.insert('N', 'orders', 'x')).status, 200);
     await counted('dropped', 1);
-    while (!server.output.includes('spans could not be sent')) await delay(20);
+    await until(() => server.output.includes('spans could not be sent'), 20);
     const back = await TraceReceiver.start(port);
     await back.span(({ name }) => name === 'insert N/orders');
     await counted('exported', 1);

@@ -8,6 +8,7 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import { openMemory } from '../engines/sqlite.ts';
 import { plain, SILENT_LOG } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
+import { until } from '../support/until.ts';
 
 const HOUR = 3_600_000;
 
@@ -64,7 +65,7 @@ describe('Ended sessions of the console', () => {
   const sessionMarks = (id: string, startedAt = clock.now(), password = 'p') => ({ id, startedAt, password });
   /** Resolves when a node knows of the end of a session. */
   async function untilKnown(by: EndedSessions, id: string, startedAt?: number): Promise<void> {
-    while (!by.has('ann', sessionMarks(id, startedAt))) await turn();
+    await until(() => by.has('ann', sessionMarks(id, startedAt)));
   }
 
   it('of many users who are removed together count on this node immediately, and are stored at most 32 at a time', async () => {
