@@ -155,7 +155,7 @@ export const AMQP: readonly Mutant[] = [
     name: 'the full reason of a rejected outcome is retained until the engine has stored it',
     suite: 'AMQP settling',
     edits: edit(
-      'core/connection.ts',
+      'core/performatives.ts',
       "truncateUtf8(parts.join(': '), LIMITS.reasonBytes)",
       "parts.join(': ')",
     ),

@@ -1,24 +1,18 @@
-import { LIMITS } from '../../model/limits.ts';
 import type { WriteObserver } from '../../session/socket-writer.ts';
-import { ownBytes } from '../../util/own-bytes.ts';
 import { quote } from '../../util/quote.ts';
-import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 import { AMQP_LIMITS } from '../limits.ts';
-import { CODE, DESCRIBED, descriptorNumber, PERFORMATIVE } from './codes.ts';
-import { ABSENT, FieldReader } from './fields.ts';
+import { PERFORMATIVE } from './codes.ts';
+import { ABSENT } from './fields.ts';
 import { FRAME_TYPE, frame, frameWithError, HEADER_BYTES, writeError, writer } from './frames.ts';
 import {
-  type AmqpDeliveryState,
   ATTACH_BYTES,
-  type AttachRequest,
   CAPABILITIES,
   type Endpoint,
   ReceiverEndpoint,
   type ReceiverHandler,
-  SETTLE_MODE,
   SenderEndpoint,
-  type Terminus,
 } from './link.ts';
+import { attachSize, MIN_FRAME_BYTES, PerformativeReader } from './performatives.ts';
 import {
   type AmqpError,
   decodeError,
@@ -35,22 +29,10 @@ import { SessionEndpoint } from './session.ts';
 
 /** Minimum effort of a frame. The unit is one settled delivery, which takes 20 to 500 ns. */
 const FRAME_EFFORT = 8;
-/** The smallest `max-frame-size` that AMQP allows (transport, 2.7.1). */
-const MIN_FRAME_BYTES = 512;
-const MAX_TAG_BYTES = 32;
 /** Maximum links including those whose `detach` the client has not confirmed: they stay in memory until it does. */
 const MAX_ATTACHED = 4 * AMQP_LIMITS.links;
 /** Used if the client announces no limit. */
 const MAX_PEER_FRAME_BYTES = 2 ** 31;
-
-/** The target of a link on which a client controls transactions (transactions, 4.5.1). */
-const COORDINATOR: Terminus = {
-  address: null,
-  isCoordinator: true,
-  isDynamic: false,
-  distributionMode: null,
-  filter: null,
-};
 
 /** What a protocol connection calls. */
 export interface ConnectionHost {
@@ -102,16 +84,7 @@ export class ConnectionEndpoint {
   #isPeerOpen = false;
   #isCloseSent = false;
   readonly #options: EndpointOptions;
-  readonly #fields = new FieldReader(AMQP_LIMITS);
-  /** Readers of described lists within `#fields`, and of those nested in them. */
-  readonly #inner = new FieldReader(AMQP_LIMITS);
-  readonly #innermost = new FieldReader(AMQP_LIMITS);
-  readonly #state: AmqpDeliveryState = {
-    kind: 0,
-    reason: null,
-    isFailed: false,
-    isUndeliverable: false,
-  };
+  readonly #performatives = new PerformativeReader();
   /** By the client's channel numbers. */
   readonly #sessions: (SessionEndpoint | undefined)[] = [];
   readonly #ownChannels: boolean[] = [];
@@ -159,7 +132,7 @@ export class ConnectionEndpoint {
 
   /** Releases the last frame, so that an idle connection does not retain what it read. */
   releaseFrame(): void {
-    for (const fields of [this.#fields, this.#inner, this.#innermost]) fields.leave();
+    this.#performatives.leave();
   }
 
   /**
@@ -178,71 +151,52 @@ export class ConnectionEndpoint {
     if (this.isPeerClosed) return;
     // A heart-beat.
     if (start + offset === end) return;
-    const type = descriptorNumber(this.#fields.enter(bytes, start + offset, end));
+    const type = this.#performatives.enter(bytes, start + offset, end);
     if (!this.#isPeerOpen && type !== PERFORMATIVE.open) {
       throw illegalState(`The first performative is ${hex(type)}. Allowed: open (0x10).`);
     }
     if (this.#isCloseSent && type !== PERFORMATIVE.close) return;
-    this.#performative(type, bytes.readUInt16BE(start + 6), bytes, end);
+    this.#performative(type, bytes.readUInt16BE(start + 6), bytes);
   }
 
-  #performative(type: number, channel: number, bytes: Buffer, end: number): void {
+  #performative(type: number, channel: number, bytes: Buffer): void {
     switch (type) {
       case PERFORMATIVE.transfer:
-        this.#transfer(this.#sessionOn(channel), bytes, end);
+        this.#transfer(this.#sessionOn(channel), bytes);
         break;
       case PERFORMATIVE.disposition:
-        this.#disposition(this.#sessionOn(channel), end);
+        this.#disposition(this.#sessionOn(channel));
         break;
       case PERFORMATIVE.flow:
-        this.#flow(this.#sessionOn(channel), end);
+        this.#flow(this.#sessionOn(channel));
         break;
       case PERFORMATIVE.attach:
-        this.#attach(this.#sessionOn(channel), end);
+        this.#attach(this.#sessionOn(channel));
         break;
       case PERFORMATIVE.detach:
-        this.#detach(this.#sessionOn(channel), end);
+        this.#detach(this.#sessionOn(channel));
         break;
       case PERFORMATIVE.begin:
-        this.#begin(channel, end);
+        this.#begin(channel);
         break;
       case PERFORMATIVE.end:
-        this.#end(this.#sessionOn(channel), end);
+        this.#end(this.#sessionOn(channel));
         break;
       case PERFORMATIVE.open:
-        this.#open(channel, end);
+        this.#open(channel);
         break;
       case PERFORMATIVE.close:
-        this.#close(end);
+        this.#close();
         break;
       default:
         throw decodeError(`Performative ${hex(type)} is not known.`);
     }
   }
 
-  #open(channel: number, end: number): void {
-    const fields = this.#fields;
+  #open(channel: number): void {
     if (this.#isPeerOpen) throw illegalState('The connection is open already.');
     if (channel !== 0) throw illegalState(`open was sent on channel ${channel}. Allowed: channel 0.`);
-    if (fields.oneOf('container-id', CODE.string8, CODE.string32) === CODE.null) {
-      throw invalidField('container-id is missing.');
-    }
-    fields.oneOf('hostname', CODE.string8, CODE.string32);
-    const frameBytes = fields.uint('max-frame-size');
-    if (frameBytes !== ABSENT && frameBytes < MIN_FRAME_BYTES) {
-      throw invalidField(`max-frame-size is ${frameBytes}. Allowed: ${MIN_FRAME_BYTES} or more.`);
-    }
-    const channelMax = fields.ushort('channel-max');
-    const idleMs = fields.uint('idle-time-out');
-    if (idleMs > 0 && idleMs < AMQP_LIMITS.shortestIdleMs) {
-      throw limitExceeded(
-        `idle-time-out is ${idleMs} ms. Allowed: 0, or ${AMQP_LIMITS.shortestIdleMs} and more.`,
-      );
-    }
-    fields.symbols('outgoing-locales');
-    fields.symbols('incoming-locales');
-    this.#skipExtensions();
-    this.#finish(end);
+    const { frameBytes, channelMax, idleMs } = this.#performatives.open();
     this.peerFrameBytes = frameBytes === ABSENT ? MAX_PEER_FRAME_BYTES : frameBytes;
     this.#peerChannels = (channelMax === ABSENT ? AMQP_LIMITS.channelMax : channelMax) + 1;
     this.#sendOpen();
@@ -275,30 +229,20 @@ export class ConnectionEndpoint {
     this.host.writer.add(null, open);
   }
 
-  #close(end: number): void {
-    this.#skipError();
-    this.#finish(end);
+  #close(): void {
+    this.#performatives.end();
     this.isPeerClosed = true;
     this.host.onClose();
   }
 
-  #begin(channel: number, end: number): void {
-    const fields = this.#fields;
+  #begin(channel: number): void {
     if (channel > AMQP_LIMITS.channelMax) {
       throw framingError(`Channel ${channel} is too high. Allowed: 0 to ${AMQP_LIMITS.channelMax}.`);
     }
     if (this.#sessions[channel] !== undefined) {
       throw illegalState(`Channel ${channel} has a session already. End it first.`);
     }
-    if (fields.ushort('remote-channel') !== ABSENT) {
-      throw invalidField('remote-channel is set, but this server begins no sessions.');
-    }
-    const nextIncomingId = fields.requiredUint('next-outgoing-id');
-    const remoteWindow = fields.requiredUint('incoming-window');
-    fields.requiredUint('outgoing-window');
-    const handleMax = fields.uint('handle-max');
-    this.#skipExtensions();
-    this.#finish(end);
+    const { nextOutgoingId, incomingWindow, handleMax } = this.#performatives.begin();
     const free = this.#ownChannels.indexOf(false);
     const ownChannel = free === -1 ? this.#ownChannels.length : free;
     if (ownChannel >= this.#peerChannels) {
@@ -311,15 +255,14 @@ export class ConnectionEndpoint {
       channel: ownChannel,
       peerChannel: channel,
       peerHandles: handleMax === ABSENT ? Infinity : handleMax + 1,
-      nextIncomingId,
-      remoteWindow,
+      nextIncomingId: nextOutgoingId,
+      remoteWindow: incomingWindow,
       firstId: this.#options.firstId,
     });
   }
 
-  #end(session: SessionEndpoint, end: number): void {
-    this.#skipError();
-    this.#finish(end);
+  #end(session: SessionEndpoint): void {
+    this.#performatives.end();
     for (const endpoint of session.endpoints) if (endpoint !== undefined) this.#endLink(endpoint);
     session.end();
     this.#sessions[session.peerChannel] = undefined;
@@ -332,22 +275,22 @@ export class ConnectionEndpoint {
     return session;
   }
 
-  #attach(session: SessionEndpoint, end: number): void {
-    const request = this.#readAttach(session);
-    this.#finish(end);
+  #attach(session: SessionEndpoint): void {
+    const request = this.#performatives.attach();
+    const { name, handle, isPeerSender } = request;
+    if (session.endpoints[handle] !== undefined) {
+      throw new ProtocolError(
+        'amqp:session:handle-in-use',
+        `Handle ${handle} has a link already, so ${quote(name)} cannot use it. Detach that first.`,
+      );
+    }
     if (this.#attached >= MAX_ATTACHED) {
       throw limitExceeded(`The client has not confirmed the detach of ${MAX_ATTACHED} links.`);
     }
-    const givenBytes = attachSize(request);
-    if (givenBytes > AMQP_LIMITS.attachBytes) {
+    const replyBytes = ATTACH_BYTES + attachSize(request);
+    if (replyBytes > this.peerFrameBytes) {
       throw limitExceeded(
-        `The name, addresses and filter of the link ${quote(request.name)} have ${givenBytes} bytes. Allowed: at most ${AMQP_LIMITS.attachBytes}.`,
-      );
-    }
-    const answerBytes = ATTACH_BYTES + givenBytes;
-    if (answerBytes > this.peerFrameBytes) {
-      throw limitExceeded(
-        `The reply to the attach of ${quote(request.name)} may have ${answerBytes} bytes, but the client takes ${this.peerFrameBytes} (max-frame-size).`,
+        `The reply to the attach of ${quote(name)} may have ${replyBytes} bytes, but the client takes ${this.peerFrameBytes} (max-frame-size).`,
       );
     }
     const ownHandle = session.takeHandle();
@@ -356,114 +299,20 @@ export class ConnectionEndpoint {
         `The client attaches more links than the ${session.peerHandles} that its own handle-max allows.`,
       );
     }
-    const endpoint = request.isPeerSender
+    const endpoint = isPeerSender
       ? new ReceiverEndpoint(session, request, ownHandle)
       : new SenderEndpoint(session, request, ownHandle);
     const key = linkKey(endpoint);
     // The newer link wins, and the older one ends with an error (transport, 2.6.1, "link stealing").
     this.#links.get(key)?.steal();
     this.#links.set(key, endpoint);
-    session.endpoints[request.handle] = endpoint;
+    session.endpoints[handle] = endpoint;
     this.#attached += 1;
     this.host.onAttach(endpoint);
   }
 
-  #readAttach(session: SessionEndpoint): AttachRequest {
-    const fields = this.#fields;
-    const name = fields.string('name');
-    if (name === null) throw invalidField('A link has no name.');
-    const nameBytes = Buffer.byteLength(name);
-    if (nameBytes > AMQP_LIMITS.nameBytes) {
-      throw limitExceeded(`A link's name has ${nameBytes} bytes. Allowed: at most ${AMQP_LIMITS.nameBytes}.`);
-    }
-    const handle = fields.requiredUint('handle');
-    if (handle > AMQP_LIMITS.handleMax) {
-      throw framingError(`Handle ${handle} is too high. Allowed: 0 to ${AMQP_LIMITS.handleMax}.`);
-    }
-    if (session.endpoints[handle] !== undefined) {
-      throw new ProtocolError(
-        'amqp:session:handle-in-use',
-        `Handle ${handle} has a link already, so ${quote(name)} cannot use it. Detach that first.`,
-      );
-    }
-    const role = fields.boolean('role');
-    if (role === ABSENT) throw invalidField('A link has no role.');
-    const isPeerSender = role === 0;
-    const sndSettleMode = this.#readMode('snd-settle-mode', 2);
-    const rcvSettleMode = this.#readMode('rcv-settle-mode', 1);
-    const source = this.#readTerminus(DESCRIBED.source);
-    const target = this.#readTerminus(DESCRIBED.target);
-    fields.oneOf('unsettled', CODE.map8, CODE.map32);
-    fields.boolean('incomplete-unsettled');
-    const initialDeliveryCount = fields.uint('initial-delivery-count');
-    if (initialDeliveryCount === ABSENT && isPeerSender) {
-      throw invalidField('A sender has no initial-delivery-count.');
-    }
-    const maxMessageBytes = fields.ulong('max-message-size');
-    this.#skipExtensions();
-    return {
-      name,
-      handle,
-      isPeerSender,
-      sndSettleMode: sndSettleMode === ABSENT ? SETTLE_MODE.mixed : sndSettleMode,
-      rcvSettleMode: Math.max(0, rcvSettleMode),
-      source,
-      target,
-      initialDeliveryCount,
-      // Both 0 and null mean no limit (transport, 2.7.3).
-      maxMessageBytes: maxMessageBytes > 0 ? maxMessageBytes : Number.POSITIVE_INFINITY,
-    };
-  }
-
-  #readMode(name: string, max: number): number {
-    const mode = this.#fields.ubyte(name);
-    if (mode <= max) return mode;
-    throw invalidField(`${name} is ${mode}. Allowed: ${max === 2 ? '0, 1, 2' : '0, 1'}.`);
-  }
-
-  #readTerminus(expected: number): Terminus | null {
-    if (this.#fields.isAbsent) {
-      this.#fields.skip();
-      return null;
-    }
-    const inner = this.#inner;
-    const type = descriptorNumber(inner.enterField(this.#fields));
-    const isSource = expected === DESCRIBED.source;
-    if (type === DESCRIBED.coordinator && !isSource) {
-      inner.symbols('capabilities');
-      return COORDINATOR;
-    }
-    if (type !== expected) {
-      throw decodeError(`A ${isSource ? 'source' : 'target'} has the descriptor ${hex(type)}.`);
-    }
-    const address = inner.string('address');
-    inner.uint('durable');
-    inner.oneOf('expiry-policy', CODE.symbol8, CODE.symbol32);
-    inner.uint('timeout');
-    const isDynamic = inner.boolean('dynamic') === 1;
-    inner.oneOf('dynamic-node-properties', CODE.map8, CODE.map32);
-    const distributionMode = isSource ? inner.symbol('distribution-mode') : null;
-    const filter = isSource ? inner.map('filter') : null;
-    if (isSource) {
-      inner.skip();
-      inner.symbols('outcomes');
-    }
-    inner.symbols('capabilities');
-    return {
-      address,
-      isCoordinator: false,
-      isDynamic,
-      distributionMode,
-      // A view would retain all that was read with it, for as long as the link lives.
-      filter: filter === null ? null : ownBytes(filter),
-    };
-  }
-
-  #detach(session: SessionEndpoint, end: number): void {
-    const endpoint = this.#endpointOf(session, this.#fields.requiredUint('handle'));
-    this.#fields.boolean('closed');
-    this.#skipError();
-    this.#finish(end);
+  #detach(session: SessionEndpoint): void {
+    const endpoint = this.#endpointOf(session, this.#performatives.detach());
     this.#endLink(endpoint);
     endpoint.detach(null);
     session.removeEndpoint(endpoint);
@@ -488,23 +337,12 @@ export class ConnectionEndpoint {
     throw new ProtocolError('amqp:session:unattached-handle', `No link is attached to handle ${handle}.`);
   }
 
-  #flow(session: SessionEndpoint, end: number): void {
-    const fields = this.#fields;
-    const nextIncomingId = fields.uint('next-incoming-id');
-    const incomingWindow = fields.requiredUint('incoming-window');
-    fields.requiredUint('next-outgoing-id');
-    fields.requiredUint('outgoing-window');
-    const handle = fields.uint('handle');
+  #flow(session: SessionEndpoint): void {
+    const flow = this.#performatives.flow();
+    const { nextIncomingId, incomingWindow, handle, deliveryCount, credit, isDraining, isEcho } = flow;
     const endpoint = handle === ABSENT ? null : this.#endpointOf(session, handle);
-    const deliveryCount = fields.uint('delivery-count');
-    const credit = fields.uint('link-credit');
     const isPeerReceiver = endpoint instanceof SenderEndpoint;
     if (isPeerReceiver && credit === ABSENT) throw invalidField('A flow for a link has no link-credit.');
-    fields.uint('available');
-    const isDraining = fields.boolean('drain') === 1;
-    const isEcho = fields.boolean('echo') === 1;
-    fields.oneOf('properties', CODE.map8, CODE.map32);
-    this.#finish(end);
     session.flow(nextIncomingId, incomingWindow);
     if (isPeerReceiver) endpoint.flow(deliveryCount, credit, isDraining);
     else if (deliveryCount !== ABSENT) endpoint?.advanceTo(deliveryCount);
@@ -515,37 +353,21 @@ export class ConnectionEndpoint {
     else session.writeFlow(endpoint.linkFlow());
   }
 
-  #transfer(session: SessionEndpoint, bytes: Buffer, end: number): void {
-    const fields = this.#fields;
-    const handle = fields.requiredUint('handle');
+  #transfer(session: SessionEndpoint, bytes: Buffer): void {
+    const transfer = this.#performatives.transfer(bytes);
+    const { handle, deliveryId, isSettled, hasMore, payload } = transfer;
     const endpoint = this.#endpointOf(session, handle);
     if (!(endpoint instanceof ReceiverEndpoint)) {
       throw illegalState(`A transfer was sent on link ${handle}, on which the client receives.`);
     }
     session.countTransfer();
-    const deliveryId = fields.uint('delivery-id');
-    const tagBytes = fields.binaryLength('delivery-tag');
-    if (tagBytes > MAX_TAG_BYTES) {
-      throw invalidField(`A delivery-tag has ${tagBytes} bytes. Allowed: at most ${MAX_TAG_BYTES}.`);
-    }
-    const format = fields.uint('message-format');
-    const isSettled = fields.boolean('settled') === 1;
-    const hasMore = fields.boolean('more') === 1;
-    this.#readMode('rcv-settle-mode', 1);
-    if (fields.isAbsent) fields.skip();
-    else this.#readState();
-    if (fields.boolean('resume') === 1) {
-      throw notImplemented('resume is true, but deliveries cannot be resumed.');
-    }
-    const isAborted = fields.boolean('aborted') === 1;
-    fields.boolean('batchable');
-    const payload = bytes.subarray(fields.finish(), end);
-
     const isFirst = endpoint.begunId === -1;
     if (isFirst) {
       if (deliveryId === ABSENT) throw invalidField('A delivery has no delivery-id.');
-      if (tagBytes === ABSENT) throw invalidField('A delivery has no delivery-tag.');
-      if (format > 0) throw notImplemented(`message-format ${format} is not known. Allowed: 0.`);
+      if (!transfer.hasTag) throw invalidField('A delivery has no delivery-tag.');
+      if (transfer.format > 0) {
+        throw notImplemented(`message-format ${transfer.format} is not known. Allowed: 0.`);
+      }
       // After a `detach` of this side, which the client may not have seen yet, the delivery is discarded.
       if (endpoint.credit <= 0 && !endpoint.isDetachSent) {
         throw new ProtocolError(
@@ -560,7 +382,7 @@ export class ConnectionEndpoint {
     }
     // Any transfer of a delivery may settle it (transport, 2.7.5).
     if (isSettled) endpoint.isBegunSettled = true;
-    if (isAborted) this.#abortDelivery(endpoint);
+    if (transfer.isAborted) this.#abortDelivery(endpoint);
     else if (endpoint.handler === null) this.#discardDelivery(endpoint, hasMore);
     else if (isFirst && !hasMore) this.#completeDelivery(endpoint, endpoint.handler, payload);
     else {
@@ -609,98 +431,12 @@ export class ConnectionEndpoint {
     return endpoint.endDelivery();
   }
 
-  #disposition(session: SessionEndpoint, end: number): void {
-    const fields = this.#fields;
-    const role = fields.boolean('role');
-    if (role === ABSENT) throw invalidField('A disposition has no role.');
-    const first = fields.requiredUint('first');
-    const lastGiven = fields.uint('last');
-    const last = lastGiven === ABSENT ? first : lastGiven;
-    const isPeerReceiver = role === 1;
+  #disposition(session: SessionEndpoint): void {
+    const { isPeerReceiver, first, last, isSettled, state } = this.#performatives.disposition();
     session.checkRange(isPeerReceiver, first, last);
-    const isSettled = fields.boolean('settled') === 1;
-    this.#state.kind = 0;
-    if (fields.isAbsent) fields.skip();
-    else this.#readState();
-    fields.boolean('batchable');
-    this.#finish(end);
     // Dispositions about what the client sent have no effect: this side settles a delivery with its outcome.
-    if (isPeerReceiver) this.effort += session.disposition(first, last, this.#state, isSettled);
+    if (isPeerReceiver) this.effort += session.disposition(first, last, state, isSettled);
   }
-
-  /** Reads a delivery state (messaging, 3.4) into `#state`. */
-  #readState(): void {
-    const inner = this.#inner;
-    const state = this.#state;
-    state.kind = descriptorNumber(inner.enterField(this.#fields));
-    state.reason = null;
-    state.isFailed = false;
-    state.isUndeliverable = false;
-    switch (state.kind) {
-      case DESCRIBED.received:
-        inner.requiredUint('section-number');
-        inner.oneOf('section-offset', CODE.ulong, CODE.smallUlong, CODE.ulong0);
-        break;
-      case DESCRIBED.accepted:
-      case DESCRIBED.released:
-        break;
-      case DESCRIBED.rejected:
-        if (inner.isAbsent) break;
-        this.#readError(inner, this.#innermost);
-        break;
-      case DESCRIBED.modified:
-        state.isFailed = inner.boolean('delivery-failed') === 1;
-        state.isUndeliverable = inner.boolean('undeliverable-here') === 1;
-        inner.oneOf('message-annotations', CODE.map8, CODE.map32);
-        break;
-      case DESCRIBED.transactionalState:
-        throw notImplemented(
-          'Transactions are not supported, so no delivery may have a transactional-state.',
-        );
-      default:
-        throw decodeError(
-          `Delivery state ${hex(state.kind)} is not known. Allowed: received, accepted, rejected, released, modified.`,
-        );
-    }
-  }
-
-  /** Reads the error at the position of `outer` into `#state`. @param reader one that is not in use */
-  #readError(outer: FieldReader, reader: FieldReader): void {
-    if (descriptorNumber(reader.enterField(outer)) !== DESCRIBED.error) {
-      throw decodeError('A field that must be an error has another type.');
-    }
-    const condition = reader.symbol('condition');
-    if (condition === null) throw invalidField('An error has no condition.');
-    const parts = [condition, reader.string('description')].filter((part) => part !== null && part !== '');
-    // Cut once for all deliveries of the disposition: the text may have 128 KiB, and there may be 2,048 deliveries.
-    this.#state.reason = parts.length === 0 ? null : truncateUtf8(parts.join(': '), LIMITS.reasonBytes);
-    reader.oneOf('info', CODE.map8, CODE.map32);
-  }
-
-  /** Skips a field of the performative that is an error or absent. */
-  #skipError(): void {
-    if (this.#fields.isAbsent) this.#fields.skip();
-    else this.#readError(this.#fields, this.#inner);
-  }
-
-  /** Skips the last fields of `open`, `begin` and `attach`. */
-  #skipExtensions(): void {
-    const fields = this.#fields;
-    fields.symbols('offered-capabilities');
-    fields.symbols('desired-capabilities');
-    fields.oneOf('properties', CODE.map8, CODE.map32);
-  }
-
-  /** Reads the rest of a performative that has no payload. */
-  #finish(end: number): void {
-    if (this.#fields.finish() !== end) throw decodeError('A frame that is not a transfer has a payload.');
-  }
-}
-
-/** Size of the parts of an `attach` that its reply repeats. */
-function attachSize({ name, source, target }: AttachRequest): number {
-  const filterBytes = source?.filter?.length ?? 0;
-  return Buffer.byteLength(`${name}${source?.address ?? ''}${target?.address ?? ''}`) + filterBytes;
 }
 
 function linkKey({ request: { isPeerSender, name } }: Endpoint): string {

@@ -34,15 +34,15 @@ export interface AttachRequest {
 /** Values of `snd-settle-mode` (transport, 2.8.2). */
 export const SETTLE_MODE = { unsettled: 0, settled: 1, mixed: 2 } as const;
 
-/** The outcome or state in a client's disposition. The object is reused, so it is valid only during the call. */
+/** The outcome or state in a client's disposition. */
 export interface AmqpDeliveryState {
   /** Its numeric descriptor; 0: the client sent no state. */
-  kind: number;
+  readonly kind: number;
   /** Condition and description of the error of `rejected`, cut to `LIMITS.reasonBytes`. */
-  reason: string | null;
+  readonly reason: string | null;
   /** `delivery-failed` and `undeliverable-here` of `modified`. */
-  isFailed: boolean;
-  isUndeliverable: boolean;
+  readonly isFailed: boolean;
+  readonly isUndeliverable: boolean;
 }
 
 interface EndpointHandler {
