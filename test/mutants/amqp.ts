@@ -93,11 +93,7 @@ export const AMQP: readonly Mutant[] = [
     suite: 'AMQP deliveries',
     // Either check alone prevents it.
     edits: [
-      ...edit(
-        'core/session.ts',
-        'if ((id - this.#oldestId) >>> 0 >= (this.#nextDeliveryId - this.#oldestId) >>> 0) return undefined;',
-        '',
-      ),
+      ...edit('core/unsettled.ts', 'if ((id - this.oldestId) >>> 0 >= this.span) return undefined;', ''),
       ...edit(
         'core/session.ts',
         'const from = serialDifference(oldest, first) > 0 ? oldest : first;',
@@ -109,15 +105,15 @@ export const AMQP: readonly Mutant[] = [
     name: 'a disposition of a delivery that was sent settled settles an older one',
     suite: 'AMQP deliveries',
     edits: edit(
-      'core/session.ts',
-      'while ((id - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();',
-      'while (!delivery.isSettled && (id - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();',
+      'core/unsettled.ts',
+      '    while (this.span > this.#ring.length) this.#grow();\n    this.#ring[id & (this.#ring.length - 1)] = delivery;',
+      '    while (delivery !== undefined && this.span > this.#ring.length) this.#grow();\n    if (delivery !== undefined) this.#ring[id & (this.#ring.length - 1)] = delivery;',
     ),
   },
   {
     name: 'ids of the session are not serial numbers',
     suite: 'AMQP deliveries',
-    edits: edit('core/session.ts', '  return (a - b) | 0;', '  return a - b;'),
+    edits: edit('core/serial.ts', '  return (a - b) | 0;', '  return a - b;'),
   },
   {
     name: 'a flow that reports used credit overtakes a transfer',
@@ -131,7 +127,7 @@ export const AMQP: readonly Mutant[] = [
   {
     name: 'credit that a drain has used up is granted again by a wrong delivery-count',
     suite: 'AMQP deliveries',
-    edits: edit('core/link.ts', 'Math.max(queued, (this', 'Math.max(0, (this'),
+    edits: edit('core/link.ts', 'Math.max(queued, serial', 'Math.max(0, serial'),
   },
   {
     name: 'every echo that a client requests is queued',

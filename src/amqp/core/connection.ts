@@ -3,7 +3,7 @@ import { quote } from '../../util/quote.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { PERFORMATIVE } from './codes.ts';
 import { ABSENT } from './fields.ts';
-import { FRAME_TYPE, frame, frameWithError, HEADER_BYTES, writeError, writer } from './frames.ts';
+import { bodyStart, FRAME_TYPE, frame, frameWithError, writeError, writer } from './frames.ts';
 import {
   ATTACH_BYTES,
   CAPABILITIES,
@@ -141,17 +141,11 @@ export class ConnectionEndpoint {
    */
   receive(bytes: Buffer, start: number, end: number): void {
     this.effort += FRAME_EFFORT;
-    const offset = 4 * (bytes[start + 4] ?? 0);
-    if (offset < HEADER_BYTES || start + offset > end) {
-      throw framingError(`The data offset ${offset} is outside the frame of ${end - start} bytes.`);
-    }
-    if (bytes[start + 5] !== FRAME_TYPE.amqp) {
-      throw framingError(`Frame type ${bytes[start + 5]} is not known. Allowed after the login: 0.`);
-    }
+    const body = bodyStart(bytes, start, end, FRAME_TYPE.amqp);
     if (this.isPeerClosed) return;
     // A heart-beat.
-    if (start + offset === end) return;
-    const type = this.#performatives.enter(bytes, start + offset, end);
+    if (body === end) return;
+    const type = this.#performatives.enter(bytes, body, end);
     if (!this.#isPeerOpen && type !== PERFORMATIVE.open) {
       throw illegalState(`The first performative is ${hex(type)}. Allowed: open (0x10).`);
     }

@@ -1,10 +1,27 @@
 import { truncateUtf8 } from '../../util/truncate-utf8.ts';
 import { CODE, DESCRIBED, PERFORMATIVE } from './codes.ts';
-import type { AmqpError } from './protocol-error.ts';
+import { type AmqpError, framingError } from './protocol-error.ts';
 import { Writer } from './writer.ts';
 
 export const FRAME_TYPE = { amqp: 0, sasl: 1 } as const;
 export const HEADER_BYTES = 8;
+
+/**
+ * Where the body of a received frame starts.
+ * @param type the type that frames must have now
+ * @throws ProtocolError `amqp:connection:framing-error`
+ */
+export function bodyStart(bytes: Buffer, start: number, end: number, type: number): number {
+  const at = start + 4 * (bytes[start + 4] ?? 0);
+  if (at < start + HEADER_BYTES || at > end) {
+    throw framingError(`The data offset ${at - start} is outside the frame of ${end - start} bytes.`);
+  }
+  if (bytes[start + 5] !== type) {
+    const allowed = type === FRAME_TYPE.sasl ? '1 (SASL) before the login' : '0 (AMQP) after it';
+    throw framingError(`Frame type ${bytes[start + 5]} is not allowed here. Allowed: ${allowed}.`);
+  }
+  return at;
+}
 
 /** In units of 4 bytes: no extended header. */
 const DATA_OFFSET = 2;

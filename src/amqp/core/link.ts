@@ -3,6 +3,7 @@ import { DESCRIBED, PERFORMATIVE } from './codes.ts';
 import { NOTHING } from './fields.ts';
 import { FRAME_TYPE, frame, frameWithError, writeError, writer } from './frames.ts';
 import type { AmqpError } from './protocol-error.ts';
+import { serialAfter, serialDifference } from './serial.ts';
 import type { LinkFlow, QueuedFrame, SentDelivery, SessionEndpoint } from './session.ts';
 
 /** The source or target of a client's `attach`. */
@@ -238,14 +239,14 @@ export class ReceiverEndpoint extends LinkEndpoint<ReceiverHandler> {
   /** A delivery has started and used its credit. */
   begin(deliveryId: number, isSettled: boolean): void {
     this.credit -= 1;
-    this.#deliveryCount = (this.#deliveryCount + 1) >>> 0;
+    this.#deliveryCount = serialAfter(this.#deliveryCount);
     this.begunId = deliveryId;
     this.isBegunSettled = isSettled;
   }
 
   /** The client used up credit without sending (transport, 2.6.7). */
   advanceTo(deliveryCount: number): void {
-    const lost = (deliveryCount - this.#deliveryCount) | 0;
+    const lost = serialDifference(deliveryCount, this.#deliveryCount);
     if (lost <= 0 || lost > this.credit) return;
     this.#deliveryCount = deliveryCount;
     this.credit -= lost;
@@ -346,7 +347,7 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
     const seen = Math.max(0, deliveryCount);
     // Whatever delivery-count the client claims, it has not seen messages that are queued here. So `credit` plus
     // `queued` never exceeds the credit that it granted.
-    const unseen = Math.max(queued, (this.deliveryCount + queued - seen) | 0);
+    const unseen = Math.max(queued, serialDifference(this.deliveryCount + queued, seen));
     this.credit = Math.max(0, credit - unseen);
     this.isDraining = isDraining;
     this.handler?.onFlow();

@@ -1,15 +1,19 @@
 import type { Authenticator, User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import type { ClientCertificate } from '../../session/login.ts';
-import { authenticate, type Credentials, loginCertified } from '../../session/login.ts';
+import {
+  authenticate,
+  type ClientCertificate,
+  type Credentials,
+  loginCertified,
+} from '../../session/login.ts';
 import { toByteString } from '../../util/byte-string.ts';
 import { quote, quoteBytes } from '../../util/quote.ts';
 import { AMQP_CONDITIONS } from '../errors.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { CODE, descriptorNumber, SASL } from './codes.ts';
 import { FieldReader } from './fields.ts';
-import { FRAME_TYPE, frame, writer } from './frames.ts';
-import { decodeError, framingError, hex, ProtocolError, unauthorized } from './protocol-error.ts';
+import { bodyStart, FRAME_TYPE, frame, writer } from './frames.ts';
+import { decodeError, hex, ProtocolError, unauthorized } from './protocol-error.ts';
 
 /** Codes of `sasl-outcome` (security, 5.3.3.6). */
 const SASL_CODE = {
@@ -141,15 +145,8 @@ export class SaslLogin {
 
   /** Reads a `sasl-init`, or a `sasl-response` after a challenge. A missing response is null. */
   #read(bytes: Buffer, start: number, end: number): { mechanism: string; response: Buffer | null } {
-    const offset = start + 4 * (bytes[start + 4] ?? 0);
-    if (offset < start + 8 || offset > end) {
-      throw framingError('The data offset of a SASL frame is outside the frame.');
-    }
-    if (bytes[start + 5] !== FRAME_TYPE.sasl) {
-      throw framingError(`Frame type ${bytes[start + 5]} was sent before the login. Allowed: 1 (SASL).`);
-    }
     const fields = new FieldReader(AMQP_LIMITS);
-    const type = descriptorNumber(fields.enter(bytes, offset, end));
+    const type = descriptorNumber(fields.enter(bytes, bodyStart(bytes, start, end, FRAME_TYPE.sasl), end));
     const isChallenged = this.#challengedMechanism !== null;
     if (type !== (isChallenged ? SASL.response : SASL.init)) {
       throw decodeError(

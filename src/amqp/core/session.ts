@@ -15,6 +15,8 @@ import {
 } from './frames.ts';
 import type { AmqpDeliveryState, Endpoint, SenderEndpoint } from './link.ts';
 import { type AmqpError, invalidField, ProtocolError } from './protocol-error.ts';
+import { serialAfter, serialDifference } from './serial.ts';
+import { UnsettledDeliveries } from './unsettled.ts';
 
 /** The fields of a flow that describe a link. */
 export interface LinkFlow {
@@ -76,25 +78,14 @@ interface PendingSettlement {
   readonly outcome: ReplyOutcome | null;
 }
 
-/** `a` - `b` in serial number arithmetic (RFC 1982; transport, 2.8.10). */
-function serialDifference(a: number, b: number): number {
-  return (a - b) | 0;
-}
-
-function nextId(id: number): number {
-  return (id + 1) >>> 0;
-}
-
 const WINDOW = AMQP_LIMITS.unsettled;
-const INITIAL_RING = 16;
 
 /**
  * This server's end of a session (transport, 2.5). All ids are serial numbers of 32 bits, which wrap.
  *
- * Unsettled sent deliveries are in a ring buffer, indexed by id, which grows to `AMQP_LIMITS.unsettled`. A message can
- * be sent only if there is a place for the next id, that is, once the oldest delivery is settled. Messages that exceed
- * the client's window wait in one queue with the flows that report used credit, so that a drained link's flow never
- * overtakes a transfer.
+ * A message can be sent only if there is a place for the next id, that is, once the oldest delivery is settled. Messages
+ * that exceed the client's window wait in one queue with the flows that report used credit, so that a drained link's
+ * flow never overtakes a transfer.
  */
 export class SessionEndpoint {
   /** This server's channel number, and the client's. */
@@ -121,12 +112,8 @@ export class SessionEndpoint {
   readonly #firstOutgoingId: number;
   #nextOutgoingId: number;
   #remoteWindow: number;
-  #nextDeliveryId: number;
-  /** All deliveries before this id are settled. */
-  #oldestId: number;
   #hasSent = false;
-  /** Unsettled deliveries, by id modulo the ring's length. */
-  #ring: (SentDelivery | undefined)[] = Array<undefined>(INITIAL_RING).fill(undefined);
+  readonly #sent: UnsettledDeliveries<SentDelivery>;
   /** Deliveries in the queue that have no id yet. */
   #unnumbered = 0;
   readonly #queue = new Fifo<QueuedFrame>();
@@ -152,8 +139,7 @@ export class SessionEndpoint {
     this.#remoteWindow = fields.remoteWindow;
     this.#firstOutgoingId = fields.firstId;
     this.#nextOutgoingId = fields.firstId;
-    this.#nextDeliveryId = fields.firstId;
-    this.#oldestId = fields.firstId;
+    this.#sent = new UnsettledDeliveries(fields.firstId);
     const begin = frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.begin, () => {
       writer.ushort(this.peerChannel);
       writer.uint(this.#nextOutgoingId);
@@ -167,7 +153,7 @@ export class SessionEndpoint {
 
   /** How many more deliveries may be sent before the oldest one is settled. */
   get available(): number {
-    return WINDOW - this.#unnumbered - ((this.#nextDeliveryId - this.#oldestId) >>> 0);
+    return WINDOW - this.#unnumbered - this.#sent.span;
   }
 
   /** How many deliveries can be sent now without waiting for the client's window. */
@@ -261,7 +247,7 @@ export class SessionEndpoint {
       );
     }
     this.#incomingLeft -= 1;
-    this.#nextIncomingId = nextId(this.#nextIncomingId);
+    this.#nextIncomingId = serialAfter(this.#nextIncomingId);
     if (this.#incomingLeft < (WINDOW - this.#unsettledIn) / 2) this.#connection.host.planFlush();
   }
 
@@ -270,7 +256,7 @@ export class SessionEndpoint {
     if (this.#nextPeerDeliveryId !== -1 && deliveryId !== this.#nextPeerDeliveryId) {
       throw invalidField(`delivery-id is ${deliveryId}. Expected: ${this.#nextPeerDeliveryId}.`);
     }
-    this.#nextPeerDeliveryId = nextId(deliveryId);
+    this.#nextPeerDeliveryId = serialAfter(deliveryId);
     this.#unsettledIn += 1;
   }
 
@@ -330,8 +316,7 @@ export class SessionEndpoint {
    * @param isPeerReceiver whether it is about deliveries that were sent to the client
    */
   checkRange(isPeerReceiver: boolean, first: number, last: number): void {
-    const newest =
-      ((isPeerReceiver ? this.#nextDeliveryId : Math.max(0, this.#nextPeerDeliveryId)) - 1) >>> 0;
+    const newest = ((isPeerReceiver ? this.#sent.nextId : Math.max(0, this.#nextPeerDeliveryId)) - 1) >>> 0;
     if (serialDifference(last, first) < 0) {
       throw invalidField(`A disposition is from ${first} to ${last}. last must not be lower than first.`);
     }
@@ -347,11 +332,11 @@ export class SessionEndpoint {
    * @returns how many deliveries after the first it covers
    */
   disposition(first: number, last: number, state: AmqpDeliveryState, isSettled: boolean): number {
-    const oldest = this.#oldestId;
+    const oldest = this.#sent.oldestId;
     if (serialDifference(last, oldest) < 0) return 0;
     const from = serialDifference(oldest, first) > 0 ? oldest : first;
-    for (let id = from; ; id = nextId(id)) {
-      const delivery = this.#unsettled(id);
+    for (let id = from; ; id = serialAfter(id)) {
+      const delivery = this.#sent.get(id);
       if (delivery !== undefined) {
         if (isSettled) this.#forget(delivery);
         delivery.endpoint.handler?.onDisposition(delivery, state, isSettled);
@@ -364,7 +349,7 @@ export class SessionEndpoint {
 
   /** Settles a delivery and sends the disposition, unless the client has settled it. */
   settleSent(delivery: SentDelivery): void {
-    if (this.isOver || this.#unsettled(delivery.id) !== delivery) return;
+    if (this.isOver || this.#sent.get(delivery.id) !== delivery) return;
     this.#forget(delivery);
     this.#settle(false, delivery.id, null);
     this.#connection.host.onSessionCapacity(this);
@@ -372,8 +357,8 @@ export class SessionEndpoint {
 
   /** Drops the queued frames and the unsettled deliveries of a link that has ended. */
   forgetSent(endpoint: SenderEndpoint): void {
-    for (let id = this.#oldestId; endpoint.unsettledCount > 0; id = nextId(id)) {
-      const delivery = this.#unsettled(id);
+    for (let id = this.#sent.oldestId; endpoint.unsettledCount > 0; id = serialAfter(id)) {
+      const delivery = this.#sent.get(id);
       if (delivery?.endpoint === endpoint) this.#forget(delivery);
     }
     if (this.#queue.length > 0) {
@@ -413,7 +398,7 @@ export class SessionEndpoint {
 
   #writeLinkFlow({ endpoint, isDrained, advance }: QueuedFlow): void {
     endpoint.queued -= advance;
-    endpoint.deliveryCount = (endpoint.deliveryCount + advance) >>> 0;
+    endpoint.deliveryCount = serialAfter(endpoint.deliveryCount, advance);
     this.writeFlow({ ...endpoint.linkFlow(), drain: isDrained || endpoint.isDraining });
   }
 
@@ -433,7 +418,7 @@ export class SessionEndpoint {
       const isFirst = delivery.id === -1;
       if (isFirst) {
         endpoint.queued -= 1;
-        endpoint.deliveryCount = nextId(endpoint.deliveryCount);
+        endpoint.deliveryCount = serialAfter(endpoint.deliveryCount);
         this.#assignId(delivery);
         this.#flushSettlements();
       }
@@ -447,7 +432,7 @@ export class SessionEndpoint {
       const frameEnd = TRANSFER_HEAD_BYTES + end - at;
       writeTransferHead(frame, frameEnd, head, isSettled, hasMore);
       this.#remoteWindow -= 1;
-      this.#nextOutgoingId = nextId(this.#nextOutgoingId);
+      this.#nextOutgoingId = serialAfter(this.#nextOutgoingId);
       const sent = frame.length === frameEnd ? frame : frame.subarray(0, frameEnd);
       this.#connection.send(sent, hasMore ? UNOBSERVED : observer);
       if (hasMore) continue;
@@ -458,53 +443,18 @@ export class SessionEndpoint {
     return false;
   }
 
-  // Ring of unsettled deliveries.
-
   /** Assigns the next id to a delivery. */
   #assignId(delivery: SentDelivery): void {
-    const id = this.#nextDeliveryId;
-    delivery.id = id;
+    const { endpoint, isSettled } = delivery;
+    delivery.id = this.#sent.add(isSettled ? undefined : delivery);
     this.#unnumbered -= 1;
     this.#hasSent = true;
-    this.#nextDeliveryId = nextId(id);
-    // A delivery that is sent settled takes a place, too: a disposition of its id must not find an older delivery
-    // there.
-    while ((id - this.#oldestId) >>> 0 >= this.#ring.length) this.#growRing();
-    if (delivery.isSettled) this.#advanceOldest();
-    else {
-      this.#ring[id & (this.#ring.length - 1)] = delivery;
-      delivery.endpoint.unsettledCount += 1;
-    }
-  }
-
-  #unsettled(id: number): SentDelivery | undefined {
-    if ((id - this.#oldestId) >>> 0 >= (this.#nextDeliveryId - this.#oldestId) >>> 0) return undefined;
-    return this.#ring[id & (this.#ring.length - 1)];
-  }
-
-  #growRing(): void {
-    const { length } = this.#ring;
-    const ring = Array<SentDelivery | undefined>(2 * length).fill(undefined);
-    for (let i = 0; i < length; i++) {
-      const id = this.#oldestId + i;
-      ring[id & (ring.length - 1)] = this.#ring[id & (length - 1)];
-    }
-    this.#ring = ring;
+    if (!isSettled) endpoint.unsettledCount += 1;
   }
 
   #forget({ id, endpoint }: SentDelivery): void {
     endpoint.unsettledCount -= 1;
-    this.#ring[id & (this.#ring.length - 1)] = undefined;
-    this.#advanceOldest();
-  }
-
-  #advanceOldest(): void {
-    while (
-      this.#oldestId !== this.#nextDeliveryId &&
-      this.#ring[this.#oldestId & (this.#ring.length - 1)] === undefined
-    ) {
-      this.#oldestId = nextId(this.#oldestId);
-    }
+    this.#sent.delete(id);
   }
 
   // Settlements, of which several may share a disposition.
@@ -515,7 +465,7 @@ export class SessionEndpoint {
       pending !== null &&
       pending.isReceiver === isReceiver &&
       pending.outcome === outcome &&
-      id === nextId(pending.last)
+      id === serialAfter(pending.last)
     ) {
       pending.last = id;
       return;
