@@ -1,7 +1,7 @@
 import { addressBlock } from '../access/networks.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { ClientSession } from '../session/client-session.ts';
-import { type NewConnection, SessionServer } from '../session/server.ts';
+import { type NewConnection, type SessionDependencies, SessionServer } from '../session/server.ts';
 import { type ClientSocket, SocketWriter } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/quote.ts';
 import { ConnectionEndpoint, type ConnectionHost } from './core/connection.ts';
@@ -21,7 +21,7 @@ import {
   parseAddress,
   type SessionLink,
 } from './links.ts';
-import type { AmqpParts } from './options.ts';
+import type { AmqpOptions } from './options.ts';
 
 /**
  * Effort after which other clients are served: 2,000 frames, or the settlement of 16,000 deliveries. A few hundred
@@ -40,9 +40,17 @@ const TLS_HANDSHAKE = 0x16;
 type Phase = 'sasl-header' | 'sasl' | 'amqp-header' | 'frames';
 
 /** The AMQP 1.0 front end. When the server stops, its connections get a `close` with `amqp:connection:forced`. */
-export class AmqpServer extends SessionServer {
-  constructor(parts: AmqpParts) {
-    super('AMQP', parts, (socket, arrival) => new AmqpConnection(parts, socket, arrival));
+export class AmqpServer extends SessionServer<AmqpOptions> {
+  /** The first id of transfers and deliveries, which wrap at 2^32. */
+  readonly firstId: number;
+
+  constructor(dependencies: SessionDependencies<AmqpOptions>, firstId = 0) {
+    super('AMQP', dependencies);
+    this.firstId = firstId;
+  }
+
+  protected override openSession(socket: ClientSocket, connection: NewConnection): AmqpConnection {
+    return new AmqpConnection(this, socket, connection);
   }
 }
 
@@ -57,7 +65,7 @@ export class AmqpConnection
   /** Maximum size of a message's body, and of an encoded message. */
   readonly bodyLimit: number;
   readonly messageBytes: number;
-  readonly #parts: AmqpParts;
+  readonly #server: AmqpServer;
   readonly #saslLogin: SaslLogin;
   readonly #endpoint: ConnectionEndpoint;
   /** Sessions whose links may send more deliveries. */
@@ -67,14 +75,14 @@ export class AmqpConnection
   #phase: Phase = 'sasl-header';
   #isTurnPlanned = false;
 
-  constructor(parts: AmqpParts, socket: ClientSocket, arrival: NewConnection) {
-    super('amqp', parts, socket, arrival, parseAddress);
-    const { authenticator, version, options } = parts;
-    this.#parts = parts;
+  constructor(server: AmqpServer, socket: ClientSocket, connection: NewConnection) {
+    super('amqp', server, socket, connection, parseAddress);
+    const { authenticator, version, options, firstId } = server;
+    this.#server = server;
     this.bodyLimit = options.bodyLimit;
     this.messageBytes = options.bodyLimit + AMQP_LIMITS.sectionBytes;
     this.writer = new SocketWriter(socket, this.writerOptions);
-    this.#saslLogin = new SaslLogin(authenticator, options.anonymousUser, arrival, (frame) =>
+    this.#saslLogin = new SaslLogin(authenticator, options.anonymousUser, connection, (frame) =>
       this.writer.add(null, frame),
     );
     this.#endpoint = new ConnectionEndpoint(this, {
@@ -82,7 +90,7 @@ export class AmqpConnection
       idleTimeoutMs: options.idleTimeoutMs,
       version,
       messageBytes: this.messageBytes,
-      firstId: parts.firstId ?? 0,
+      firstId,
     });
     this.#expectOpen();
   }
@@ -96,8 +104,9 @@ export class AmqpConnection
     if (this.isEnding) return;
     const { condition, description } = thrown;
     const fields = { connection: this.id, address: this.origin.address, condition, description };
-    const isLogged = this.isOpen || this.lineLimits.beforeLogin.admit(addressBlock(this.origin.address));
-    this.#parts.log[isLogged ? 'info' : 'debug'](fields, 'an AMQP connection was ended');
+    const isLogged =
+      this.isOpen || this.#server.lineLimits.beforeLogin.admit(addressBlock(this.origin.address));
+    this.#server.log[isLogged ? 'info' : 'debug'](fields, 'an AMQP connection was ended');
     this.counts.errors += 1;
     this.finish(() => this.#writeClose(thrown), true);
   }
@@ -173,7 +182,7 @@ export class AmqpConnection
 
   onOpen(idleTimeoutMs: number): void {
     this.stopExpecting();
-    this.startHeartBeat(idleTimeoutMs, this.#parts.options.idleTimeoutMs, () => {
+    this.startHeartBeat(idleTimeoutMs, this.#server.options.idleTimeoutMs, () => {
       if (this.writer.bytes === 0) this.writer.add(null, HEART_BEAT);
     });
   }
@@ -233,7 +242,7 @@ export class AmqpConnection
   }
 
   #expectOpen(): void {
-    const { loginTimeoutMs } = this.#parts.options;
+    const { loginTimeoutMs } = this.#server.options;
     this.expectWithin(
       loginTimeoutMs,
       `The client has not logged in and opened the connection within ${loginTimeoutMs} ms.`,

@@ -1,4 +1,4 @@
-import { SESSION_DEFAULTS, type SessionOptions, type SessionParts } from '../session/server.ts';
+import { SESSION_DEFAULTS, type SessionOptions } from '../session/server.ts';
 
 /** Options of the AMQP front end, validated by `config`. Durations are in ms. */
 export interface AmqpOptions extends SessionOptions {
@@ -18,9 +18,3 @@ export const AMQP_DEFAULTS: AmqpOptions = {
 
 /** AMQP over WebSocket (OASIS, "AMQP WebSocket Binding", 1.0). */
 export const AMQP_WEB_SOCKET = { subprotocols: ['amqp'], usesText: false };
-
-/** Dependencies of the AMQP front end. */
-export interface AmqpParts extends SessionParts<AmqpOptions> {
-  /** The first id of transfers and deliveries, which wrap at 2^32; 0 by default. */
-  readonly firstId?: number;
-}

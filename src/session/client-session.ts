@@ -1,16 +1,14 @@
-import { checkRight, loginLost, type RenewUser, type User } from '../access/user.ts';
-import type { Broker } from '../broker/broker.ts';
-import type { Namespace } from '../broker/namespace.ts';
-import type { Queue } from '../broker/queue.ts';
+import { loginLost, type RenewUser, type User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
-import type { Right } from '../model/rights.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
-import { ownString } from '../util/own-bytes.ts';
 import { InsertBatcher, SettleBatcher } from './batchers.ts';
 import type { RightHolder, SessionConsumer } from './consumer.ts';
+import { Destinations, type ParseDestination } from './destinations.ts';
+import { HeartBeat, MAX_SILENT_INTERVALS } from './heart-beat.ts';
+import { PendingWork } from './pending-work.ts';
 import { PageTurns } from './queue-browser.ts';
-import type { NewConnection, SessionCounts, SessionParts } from './server.ts';
+import type { NewConnection, SessionCounts, SessionServer } from './server.ts';
 import type { ClientSocket, SocketWriter, WriterOptions } from './socket-writer.ts';
 
 /** Reasons not to read from a client. Each is one bit. */
@@ -34,13 +32,6 @@ export const LOGIN_BYTES = 4096;
  * exceed it, whatever the number of consumers.
  */
 const MAX_OUTPUT_BYTES = 1024 * 1024;
-/**
- * A session pauses reading while this many items, or bytes, of its client are pending in the engine. An item is an
- * element being inserted or settled, a page of a browser, or a reply that waits for other items. One frame may add
- * many: a cumulative ACK settles up to 65,536 elements.
- */
-const MAX_PENDING_ITEMS = 4096;
-const MAX_PENDING_BYTES = 4 * 1024 * 1024;
 /** Frames executed before other clients are served. A single WebSocket message may contain 40,000. */
 const MAX_TURN_FRAMES = 4096;
 /** How long an ending session waits for its pending engine calls. */
@@ -81,8 +72,6 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   readonly id: string;
   readonly counts: SessionCounts;
   readonly origin: Pick<SessionInfo, 'protocol' | 'address'>;
-  protected readonly lineLimits: NewConnection['lineLimits'];
-  readonly #logins: NewConnection['logins'];
   readonly work = new PendingWork(() => this.#workChanged());
   /** The order in which the session's browsers read their pages. */
   readonly pageTurns = new PageTurns();
@@ -94,14 +83,14 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /** Receives the client's bytes. Errors that it throws are passed to `fail`. */
   abstract readonly input: { push(bytes: Buffer): void };
   protected readonly socket: ClientSocket;
-  readonly #parts: SessionParts;
+  readonly #server: SessionServer;
   readonly #parse: ParseDestination;
   readonly #closed = Promise.withResolvers<void>();
   /** Consumers to fill at the end of this turn. */
   readonly #toFill = new Set<SessionConsumer>();
   #state: State = 'new';
   #user: User | null = null;
-  /** The name under which `#logins` counts this connection; null before the login. */
+  /** The name under which the server's `logins` counts this connection; null before the login. */
   #loginName: string | null = null;
   /** Wall-clock time of the login. */
   #openedAt = 0;
@@ -127,19 +116,17 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /** @param parse parses the protocol's destinations (STOMP) or addresses (AMQP) */
   constructor(
     protocol: SessionInfo['protocol'],
-    parts: SessionParts,
+    server: SessionServer,
     socket: ClientSocket,
-    { id, address, counts, logins, lineLimits }: NewConnection,
+    { id, address }: NewConnection,
     parse: ParseDestination,
   ) {
     this.done = this.#closed.promise;
     this.id = id;
-    this.counts = counts;
+    this.counts = server.counts;
     this.origin = { protocol, address };
-    this.lineLimits = lineLimits;
-    this.#logins = logins;
     this.socket = socket;
-    this.#parts = parts;
+    this.#server = server;
     this.#parse = parse;
     socket.on('data', (bytes: Buffer) => this.#read(bytes));
     // A WebSocket emits whole messages only, but the bytes of an incomplete one already show that the client is alive.
@@ -168,7 +155,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   abstract notSettled(replies: readonly (SettleReply | null)[], error: unknown): void;
 
   get clock(): Clock {
-    return this.#parts.clock;
+    return this.#server.clock;
   }
 
   /** The user's name; '' before the login. */
@@ -258,17 +245,17 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       return;
     }
     this.#user = user;
-    this.#destinations = new Destinations(this.#parts.broker, user, this.#parse);
+    this.#destinations = new Destinations(this.#server.broker, user, this.#parse);
     this.guard(() => this.#checkRights());
   }
 
   warn(error: unknown, message: string): void {
-    this.#parts.log.warn({ err: error, connection: this.id }, message);
+    this.#server.log.warn({ err: error, connection: this.id }, message);
   }
 
   /** Turns anything thrown into an error that the client may see. Logs failures of the server and missing rights. */
   publicError(thrown: unknown): QuaysideError {
-    const { log } = this.#parts;
+    const { log, lineLimits } = this.#server;
     if (!(thrown instanceof QuaysideError) || thrown.code === 'internal') {
       log.error({ err: thrown, connection: this.id }, 'a session failed');
       return new QuaysideError(
@@ -278,7 +265,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     }
     if (thrown.code === 'forbidden') {
       const fields = { event: 'forbidden', user: this.owner, connection: this.id, detail: thrown.message };
-      const level = this.lineLimits.forbidden.admit(`${this.owner}: ${thrown.message}`) ? 'warn' : 'debug';
+      const level = lineLimits.forbidden.admit(`${this.owner}: ${thrown.message}`) ? 'warn' : 'debug';
       log[level](fields, 'a frame without the right was rejected');
     }
     return thrown;
@@ -299,7 +286,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     return {
       clock: this.clock,
       counts: this.counts,
-      stallTimeoutMs: this.#parts.options.stallTimeoutMs,
+      stallTimeoutMs: this.#server.options.stallTimeoutMs,
       onCapacity: () => this.#onCapacity(),
       onStall: () => this.socket.destroy(),
     };
@@ -325,13 +312,13 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     check
       .then((user) => {
         if (this.#state !== 'new') return;
-        this.#logins.enter(user.name);
+        this.#server.logins.enter(user.name);
         this.#loginName = user.name;
         this.socket.onLogin?.(user.name);
         this.#state = 'open';
         this.#user = user;
         this.#openedAt = this.clock.now();
-        this.#destinations = new Destinations(this.#parts.broker, user, this.#parse);
+        this.#destinations = new Destinations(this.#server.broker, user, this.#parse);
         this.counts.sessions += 1;
         opened();
       })
@@ -543,194 +530,9 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.#heartBeat?.stop();
     this.guard(() => this.writer.close());
     if (this.#user !== null) this.counts.sessions -= 1;
-    this.#logins.exit(this.#loginName);
+    this.#server.logins.exit(this.#loginName);
     this.guard(() => this.endTurn());
     this.guard(() => this.releaseHeld(true));
     this.work.whenIdle(() => this.#closed.resolve());
-  }
-}
-
-/** The queue that a destination names. */
-export interface Destination {
-  readonly namespace: Namespace;
-  readonly queue: Queue;
-}
-
-/** Parses a destination. @throws QuaysideError `invalid-name` */
-type ParseDestination = (text: string) => { readonly ns: string; readonly name: string };
-
-/** The cache is cleared when it holds this many destinations. */
-const MAX_CACHED = 100;
-
-/** Looks up queues by destination, with a cache, and checks the user's right each time. */
-class Destinations {
-  readonly #broker: Broker;
-  readonly #user: User;
-  readonly #parse: ParseDestination;
-  readonly #cache = new Map<string, Destination>();
-
-  constructor(broker: Broker, user: User, parse: ParseDestination) {
-    this.#broker = broker;
-    this.#user = user;
-    this.#parse = parse;
-  }
-
-  /** @throws QuaysideError `invalid-name`, `namespace-not-found`, `forbidden`, `too-many-queues` */
-  find(destination: string, right: Right): Destination {
-    const cached = this.#cache.get(destination);
-    if (cached !== undefined) {
-      const { namespace, queue } = cached;
-      this.check(right, namespace.name);
-      // If the queue was dropped since, it counts against the limit of queues again.
-      if (right !== 'browse' && !namespace.knownNames.has(queue.key.name)) namespace.queue(queue.key.name);
-      return cached;
-    }
-    const { ns, name } = this.#parse(destination);
-    const namespace = this.#broker.namespace(ns);
-    this.check(right, ns);
-    // Browsing creates no queue, so the limit of queues does not apply.
-    if (right === 'browse') return { namespace, queue: namespace.visit(name) };
-    const found = { namespace, queue: namespace.queue(name) };
-    if (this.#cache.size >= MAX_CACHED) this.#cache.clear();
-    this.#cache.set(ownString(destination), found);
-    return found;
-  }
-
-  /** Whether the user may see bodies when browsing the namespace; see `User.maySeeBodies`. */
-  maySeeBodies(ns: string): boolean {
-    return this.#user.maySeeBodies(ns);
-  }
-
-  /** @throws QuaysideError `namespace-not-found`, `forbidden` */
-  check(right: Right, ns: string): void {
-    checkRight(this.#user, right, ns);
-  }
-}
-
-/**
- * A heart-beat is sent after this fraction of the agreed interval, so that a delayed one is still in time. With 0.75,
- * 1,000 idle STOMP sessions take 2.1 % of a processor, and AMQP connections 1.5 %; with 0.5 they took 2.6 to 3.1 %, and
- * 3.3 %.
- */
-const SEND_FRACTION = 0.75;
-
-/** A connection is considered dead after this many intervals of silence. */
-const MAX_SILENT_INTERVALS = 2;
-
-interface HeartBeatOptions {
-  readonly clock: Clock;
-  /** Something must be sent at least this often, ms; 0: nothing need be sent. */
-  readonly sendMs: number;
-  /** The client has promised to send something at least this often, ms; 0: it has not. */
-  readonly receiveMs: number;
-  /** Sends a heart-beat, unless other bytes wait to be written. */
-  send(): void;
-  /** Nothing was received for twice `receiveMs`. */
-  onSilence(): void;
-}
-
-/** The heart-beats of one connection, in both directions. Any bytes count as one. */
-class HeartBeat {
-  readonly #options: HeartBeatOptions;
-  #receivedAt: number;
-  #isPaused = false;
-  #cancelSend: CancelTimer | null = null;
-  #cancelReceive: CancelTimer | null = null;
-
-  constructor(options: HeartBeatOptions) {
-    this.#options = options;
-    this.#receivedAt = options.clock.monotonic();
-    if (options.sendMs > 0) this.#planSend();
-    if (options.receiveMs > 0) this.#planReceive(options.receiveMs * MAX_SILENT_INTERVALS);
-  }
-
-  /** Call when bytes arrive. */
-  received(): void {
-    this.#receivedAt = this.#options.clock.monotonic();
-  }
-
-  /** While the server does not read, silence proves nothing. Afterwards, the client's full time starts again. */
-  pause(isPaused: boolean): void {
-    this.#isPaused = isPaused;
-    this.received();
-  }
-
-  stop(): void {
-    this.#cancelSend?.();
-    this.#cancelReceive?.();
-  }
-
-  #planSend(): void {
-    const { clock, sendMs, send } = this.#options;
-    this.#cancelSend = clock.after(sendMs * SEND_FRACTION, () => {
-      this.#planSend();
-      send();
-    });
-  }
-
-  #planReceive(inMs: number): void {
-    this.#cancelReceive = this.#options.clock.after(inMs, () => {
-      if (!this.#isLate()) return;
-      // If the whole process was stalled, timers run before the bytes that arrived in that time are read: check again
-      // after reading.
-      const recheck = setImmediate(() => {
-        if (this.#isLate()) this.#options.onSilence();
-      });
-      this.#cancelReceive = () => clearImmediate(recheck);
-    });
-  }
-
-  /** Whether the client has been silent for too long. If not, plans the next check. */
-  #isLate(): boolean {
-    const { clock, receiveMs } = this.#options;
-    const graceMs = receiveMs * MAX_SILENT_INTERVALS;
-    const leftMs = this.#isPaused ? graceMs : this.#receivedAt + graceMs - clock.monotonic();
-    if (leftMs > 0) this.#planReceive(leftMs);
-    return leftMs <= 0;
-  }
-}
-
-/** Counts a session's engine calls that have no result yet. */
-class PendingWork {
-  readonly #onChange: () => void;
-  #items = 0;
-  #bytes = 0;
-  #onIdle: (() => void)[] = [];
-
-  /** @param onChange called after each `end`: a session that paused because of `isFull` may resume */
-  constructor(onChange: () => void) {
-    this.#onChange = onChange;
-  }
-
-  get isFull(): boolean {
-    return this.#items >= MAX_PENDING_ITEMS || this.#bytes >= MAX_PENDING_BYTES;
-  }
-
-  get isIdle(): boolean {
-    return this.#items === 0;
-  }
-
-  /** Call when the engine is called. @param items see {@link MAX_PENDING_ITEMS} */
-  begin(items: number, bytes: number): void {
-    this.#items += items;
-    this.#bytes += bytes;
-  }
-
-  /** Call when the result is known, with the arguments of `begin`. */
-  end(items: number, bytes: number): void {
-    this.#items -= items;
-    this.#bytes -= bytes;
-    if (this.isIdle) {
-      const waiting = this.#onIdle;
-      this.#onIdle = [];
-      for (const then of waiting) then();
-    }
-    this.#onChange();
-  }
-
-  /** Calls `then` as soon as nothing is pending. */
-  whenIdle(then: () => void): void {
-    if (this.isIdle) then();
-    else this.#onIdle.push(then);
   }
 }

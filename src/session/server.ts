@@ -69,8 +69,8 @@ export const SESSION_DEFAULTS: Omit<SessionOptions, 'port'> = {
   logsAccess: false,
 };
 
-/** Dependencies of a front end with sessions. */
-export interface SessionParts<Options extends SessionOptions = SessionOptions> {
+/** What a front end with sessions needs. */
+export interface SessionDependencies<Options extends SessionOptions = SessionOptions> {
   readonly broker: Broker;
   readonly authenticator: Authenticator;
   readonly options: Options;
@@ -87,10 +87,6 @@ export interface NewConnection {
   /** Address of the client, even if it connects through a trusted proxy. */
   readonly address: string;
   readonly certificate: ClientCertificate;
-  readonly counts: SessionCounts;
-  /** Limits the logged-in connections of each user. */
-  readonly logins: UserLimit;
-  readonly lineLimits: LineLimits;
 }
 
 /** Limits on log lines, which clients could cause with frames of a few bytes. */
@@ -101,15 +97,20 @@ interface LineLimits {
   readonly beforeLogin: LineLimit;
 }
 
-/** Creates the session of a connection. */
-type OpenSession = (socket: ClientSocket, arrival: NewConnection) => ClientSession;
-
 /** A front end with sessions: one listener, plain or TLS, and its connections. */
-export class SessionServer implements Service {
+export abstract class SessionServer<Options extends SessionOptions = SessionOptions> implements Service {
+  readonly broker: Broker;
+  readonly authenticator: Authenticator;
+  readonly options: Options;
+  readonly log: FrontEndLog;
+  readonly clock: Clock;
+  /** Version of the program. */
+  readonly version: string;
   readonly counts: SessionCounts = zeroCounts();
+  /** Limits the logged-in connections of each user. */
+  readonly logins: UserLimit;
+  readonly lineLimits: LineLimits;
   readonly #protocol: string;
-  readonly #parts: SessionParts;
-  readonly #openSession: OpenSession;
   readonly #server: Server;
   /** Does the TLS handshakes of connections that `#server` accepts, and does not listen itself; null without TLS. */
   readonly #tls: TlsServer | null;
@@ -119,30 +120,33 @@ export class SessionServer implements Service {
   readonly #proxiedAddresses = new Map<string, string>();
   readonly #sessions = new Set<ClientSession>();
   readonly #startedAt: string;
-  readonly #lineLimits: LineLimits;
   readonly #excess: ExcessConnections;
-  readonly #logins: UserLimit;
   #stopping: Promise<void> | null = null;
 
   /** @param protocol display name */
-  constructor(protocol: string, parts: SessionParts, openSession: OpenSession) {
+  constructor(protocol: string, dependencies: SessionDependencies<Options>) {
+    const { clock, log, options } = dependencies;
+    this.broker = dependencies.broker;
+    this.authenticator = dependencies.authenticator;
+    this.options = options;
+    this.log = log;
+    this.clock = clock;
+    this.version = dependencies.version;
     this.#protocol = protocol;
-    this.#parts = parts;
-    this.#openSession = openSession;
-    this.#startedAt = parts.clock.now().toString(36);
-    this.#lineLimits = {
-      forbidden: new LineLimit(parts.clock, (detail, leftOut) => {
+    this.#startedAt = clock.now().toString(36);
+    this.lineLimits = {
+      forbidden: new LineLimit(clock, (detail, leftOut) => {
         const fields = { event: 'forbidden', protocol, detail, leftOut };
-        parts.log.warn(fields, 'further frames without the right were rejected; their lines were left out');
+        log.warn(fields, 'further frames without the right were rejected; their lines were left out');
       }),
-      beforeLogin: new LineLimit(parts.clock, (network, leftOut) => {
+      beforeLogin: new LineLimit(clock, (network, leftOut) => {
         const fields = { protocol, network, leftOut };
-        parts.log.info(fields, 'further connections ended before their login; their lines were left out');
+        log.info(fields, 'further connections ended before their login; their lines were left out');
       }),
     };
-    const { tls, maxSockets } = parts.options;
-    this.#excess = new ExcessConnections(protocol, maxSockets, parts);
-    this.#logins = connectionLimit(protocol, maxSockets);
+    const { tls, maxSockets } = options;
+    this.#excess = new ExcessConnections(protocol, maxSockets, dependencies);
+    this.logins = connectionLimit(protocol, maxSockets);
     // `#admit` allows half-open connections. With TLS not before: if a client closed its side during the handshake, the
     // socket would stay open until the handshake times out.
     this.#server = createServer({ allowHalfOpen: tls === null });
@@ -162,6 +166,9 @@ export class SessionServer implements Service {
           );
   }
 
+  /** Creates the session of a connection. */
+  protected abstract openSession(socket: ClientSocket, connection: NewConnection): ClientSession;
+
   /** The address that it listens on. @throws Error before `start` has resolved */
   get address(): AddressInfo {
     return addressOf(this.#server, this.#protocol);
@@ -169,9 +176,8 @@ export class SessionServer implements Service {
 
   /** Resolves when the server listens; rejects if it cannot bind the address. */
   start(): Promise<void> {
-    const { options, log } = this.#parts;
-    const { host, port } = options;
-    return listen(this.#server, { host, port }, this.#protocol, log);
+    const { host, port } = this.options;
+    return listen(this.#server, { host, port }, this.#protocol, this.log);
   }
 
   /**
@@ -209,7 +215,7 @@ export class SessionServer implements Service {
     // The client is sent this error, so it is not logged as an excess connection is.
     throw new QuaysideError(
       'overloaded',
-      `${this.#protocol} has ${this.#parts.options.maxSockets} connections, the maximum (maxSockets).`,
+      `${this.#protocol} has ${this.options.maxSockets} connections, the maximum (maxSockets).`,
     );
   }
 
@@ -222,12 +228,12 @@ export class SessionServer implements Service {
 
   /** Not the listener's own limit, which does not count connections that `accept` added. */
   get #hasMaxSockets(): boolean {
-    return this.#sockets.size >= this.#parts.options.maxSockets;
+    return this.#sockets.size >= this.options.maxSockets;
   }
 
   #contextOptions({ cert, key, clientCa }: TlsMaterial): SecureContextOptions {
     const options = { cert, key, ...TLS_VERSION };
-    if (this.#parts.options.tls?.clientCa === undefined) return options;
+    if (this.options.tls?.clientCa === undefined) return options;
     // Without `ca`, Node would trust the public authorities. Without tickets, no TLS session is resumed, so the
     // certificate of each connection is checked against the current authorities.
     return { ...options, ca: clientCa ?? [], secureOptions: constants.SSL_OP_NO_TICKET };
@@ -246,7 +252,7 @@ export class SessionServer implements Service {
       this.#proxiedAddresses.delete(peer);
     });
     const { remoteAddress: proxy = '' } = socket;
-    const { options, clock, log } = this.#parts;
+    const { options, clock, log } = this;
     if (!options.trustedProxies.has(proxy)) {
       this.#handshake(socket);
       return;
@@ -288,16 +294,10 @@ export class SessionServer implements Service {
   #startSession(socket: ClientSocket, address: string): void {
     this.counts.connections += 1;
     const id = `${this.#startedAt}-${this.counts.connections.toString(36)}`;
-    const session = this.#openSession(socket, {
-      id,
-      address,
-      certificate: readClientCertificate(socket),
-      counts: this.counts,
-      logins: this.#logins,
-      lineLimits: this.#lineLimits,
-    });
+    const certificate = readClientCertificate(socket);
+    const session = this.openSession(socket, { id, address, certificate });
     this.#sessions.add(session);
-    const { clock, log, options } = this.#parts;
+    const { clock, log, options } = this;
     const openedAt = clock.monotonic();
     void session.done.then(() => {
       this.#sessions.delete(session);
@@ -308,7 +308,7 @@ export class SessionServer implements Service {
   }
 
   async #stop(): Promise<void> {
-    const { clock, options, log } = this.#parts;
+    const { clock, options, log } = this;
     const timedOut = Promise.withResolvers<void>();
     const cancelDeadline = clock.after(options.drainMs, () => {
       log.warn(
@@ -328,8 +328,8 @@ export class SessionServer implements Service {
     for (const socket of this.#sockets) socket.destroy();
     await closed;
     cancelDeadline();
-    this.#lineLimits.forbidden.flush();
-    this.#lineLimits.beforeLogin.flush();
+    this.lineLimits.forbidden.flush();
+    this.lineLimits.beforeLogin.flush();
     this.#excess.flush();
   }
 }

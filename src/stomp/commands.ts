@@ -5,7 +5,7 @@ import { type NewElement, NO_HEADERS } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import type { Destination } from '../session/client-session.ts';
+import type { Destination } from '../session/destinations.ts';
 import type { Outstanding } from '../session/push-consumer.ts';
 import { decodeText, parseGroups, parseInteger, parseMilliseconds, parseMoment } from '../session/values.ts';
 import { fromByteString } from '../util/byte-string.ts';

@@ -1,5 +1,5 @@
 import { LOGIN_BYTES } from '../session/client-session.ts';
-import { SESSION_DEFAULTS, type SessionOptions, type SessionParts } from '../session/server.ts';
+import { SESSION_DEFAULTS, type SessionOptions } from '../session/server.ts';
 
 /** Options of the STOMP front end, validated by `config`. Durations are in ms. */
 export interface StompOptions extends SessionOptions {
@@ -22,9 +22,6 @@ export const STOMP_DEFAULTS: StompOptions = {
 
 /** STOMP over WebSocket. The version in a subprotocol's name has no effect: CONNECT negotiates the version. */
 export const STOMP_WEB_SOCKET = { subprotocols: ['v12.stomp', 'v11.stomp', 'v10.stomp'], usesText: true };
-
-/** Dependencies of the STOMP front end. */
-export type StompParts = SessionParts<StompOptions>;
 
 /**
  * Limits on what this server stores for one client, so that no client exhausts its memory. `docs/protocols/stomp.md`

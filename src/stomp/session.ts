@@ -4,7 +4,7 @@ import { checkName } from '../model/names.ts';
 import { ClientSession, FINISH_MS, PAUSE } from '../session/client-session.ts';
 import { authenticate, type ClientCertificate, type Credentials, loginCertified } from '../session/login.ts';
 import { returnOutstanding } from '../session/push-consumer.ts';
-import { type NewConnection, SessionServer } from '../session/server.ts';
+import { type NewConnection, type SessionDependencies, SessionServer } from '../session/server.ts';
 import {
   type ClientSocket,
   SocketWriter,
@@ -27,7 +27,7 @@ import {
 } from './codec.ts';
 import { COMMANDS_OF } from './commands.ts';
 import { type ErrorSubject, errorFrame } from './errors.ts';
-import { STOMP_LIMITS, type StompParts } from './options.ts';
+import { STOMP_LIMITS, type StompOptions } from './options.ts';
 import { Subscriptions } from './subscriptions.ts';
 import { type Transaction, Transactions } from './transactions.ts';
 
@@ -38,9 +38,13 @@ const NO_OUTCOME = new QuaysideError(
 );
 
 /** The STOMP front end. When the server stops, its sessions are closed without an ERROR. */
-export class StompServer extends SessionServer {
-  constructor(parts: StompParts) {
-    super('STOMP', parts, (socket, arrival) => new StompSession(parts, socket, arrival));
+export class StompServer extends SessionServer<StompOptions> {
+  constructor(dependencies: SessionDependencies<StompOptions>) {
+    super('STOMP', dependencies);
+  }
+
+  protected override openSession(socket: ClientSocket, connection: NewConnection): StompSession {
+    return new StompSession(this, socket, connection);
   }
 }
 
@@ -53,17 +57,17 @@ export class StompSession extends ClientSession<string, string> {
   readonly writer: StompWriter;
   readonly subscriptions: Subscriptions;
   readonly transactions: Transactions;
-  readonly #parts: StompParts;
+  readonly #server: StompServer;
   readonly #certificate: ClientCertificate;
   /** Null before the login. */
   #version: Version | null = null;
 
-  constructor(parts: StompParts, socket: ClientSocket, arrival: NewConnection) {
-    super('stomp', parts, socket, arrival, parseDestination);
-    const { bodyLimit, trailingNewline, loginTimeoutMs } = parts.options;
+  constructor(server: StompServer, socket: ClientSocket, connection: NewConnection) {
+    super('stomp', server, socket, connection, parseDestination);
+    const { bodyLimit, trailingNewline, loginTimeoutMs } = server.options;
     const { headBytes, headers } = STOMP_LIMITS;
-    this.#parts = parts;
-    this.#certificate = arrival.certificate;
+    this.#server = server;
+    this.#certificate = connection.certificate;
     this.input = new FrameParser({ headBytes, headers, bodyBytes: bodyLimit });
     this.writer = new StompWriter(socket, this.writerOptions, trailingNewline);
     this.subscriptions = new Subscriptions(this);
@@ -198,7 +202,7 @@ export class StompSession extends ClientSession<string, string> {
 
   /** @throws QuaysideError */
   async #authenticate(request: ConnectRequest): Promise<User> {
-    const { authenticator } = this.#parts;
+    const { authenticator } = this.#server;
     const { address } = this.origin;
     const hasNoCredentials = request.login === '' && request.passcode === '';
     const hasCertificate = this.#certificate.name !== null || this.#certificate.isSent;
@@ -208,7 +212,7 @@ export class StompSession extends ClientSession<string, string> {
   }
 
   #open(version: Version, { canSendMs, wantsMs }: ConnectRequest): void {
-    const { sendBeatMs, wantBeatMs } = this.#parts.options;
+    const { sendBeatMs, wantBeatMs } = this.#server.options;
     this.writer.addFrame(
       frameText(this.input.rules, 'CONNECTED', [
         'version',
@@ -216,7 +220,7 @@ export class StompSession extends ClientSession<string, string> {
         'session',
         this.id,
         'server',
-        `Quayside/${this.#parts.version}`,
+        `Quayside/${this.#server.version}`,
         'heart-beat',
         `${sendBeatMs},${wantBeatMs}`,
       ]),

@@ -28,8 +28,7 @@ export class AmqpNode extends SessionNode<AmqpServer> {
     const node = new AmqpNode(
       await openFor(given),
       given,
-      (parts) =>
-        new AmqpServer({ ...parts, options, ...(given.firstId !== undefined && { firstId: given.firstId }) }),
+      (parts) => new AmqpServer({ ...parts, options }, given.firstId),
     );
     await node.start();
     return node;

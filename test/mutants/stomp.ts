@@ -162,7 +162,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'a session that does not read misses heart-beats',
     suite: 'heart-beats',
-    edits: shared('client-session.ts', 'this.#isPaused ? graceMs : this', 'this'),
+    edits: shared('heart-beat.ts', 'this.#isPaused ? graceMs : this', 'this'),
   },
   {
     name: 'a receipt is sent before the element is stored',

@@ -83,9 +83,9 @@ const WINDOW = AMQP_LIMITS.unsettled;
 /**
  * This server's end of a session (transport, 2.5). All ids are serial numbers of 32 bits, which wrap.
  *
- * A message can be sent only if there is a place for the next id, that is, once the oldest delivery is settled. Messages
- * that exceed the client's window wait in one queue with the flows that report used credit, so that a drained link's
- * flow never overtakes a transfer.
+ * A message can be sent only if there is a place for the next id, that is, once the oldest delivery is settled.
+ * Messages that exceed the client's window wait in one queue with the flows that report used credit, so that a drained
+ * link's flow never overtakes a transfer.
  */
 export class SessionEndpoint {
   /** This server's channel number, and the client's. */

@@ -1,0 +1,63 @@
+import { checkRight, type User } from '../access/user.ts';
+import type { Broker } from '../broker/broker.ts';
+import type { Namespace } from '../broker/namespace.ts';
+import type { Queue } from '../broker/queue.ts';
+import type { Right } from '../model/rights.ts';
+import { ownString } from '../util/own-bytes.ts';
+
+/** The queue that a destination names. */
+export interface Destination {
+  readonly namespace: Namespace;
+  readonly queue: Queue;
+}
+
+/** Parses a destination. @throws QuaysideError `invalid-name` */
+export type ParseDestination = (text: string) => { readonly ns: string; readonly name: string };
+
+/** The cache is cleared when it holds this many destinations. */
+const MAX_CACHED = 100;
+
+/** Looks up queues by destination, with a cache, and checks the user's right each time. */
+export class Destinations {
+  readonly #broker: Broker;
+  readonly #user: User;
+  readonly #parse: ParseDestination;
+  readonly #cache = new Map<string, Destination>();
+
+  constructor(broker: Broker, user: User, parse: ParseDestination) {
+    this.#broker = broker;
+    this.#user = user;
+    this.#parse = parse;
+  }
+
+  /** @throws QuaysideError `invalid-name`, `namespace-not-found`, `forbidden`, `too-many-queues` */
+  find(destination: string, right: Right): Destination {
+    const cached = this.#cache.get(destination);
+    if (cached !== undefined) {
+      const { namespace, queue } = cached;
+      this.check(right, namespace.name);
+      // If the queue was dropped since, it counts against the limit of queues again.
+      if (right !== 'browse' && !namespace.knownNames.has(queue.key.name)) namespace.queue(queue.key.name);
+      return cached;
+    }
+    const { ns, name } = this.#parse(destination);
+    const namespace = this.#broker.namespace(ns);
+    this.check(right, ns);
+    // Browsing creates no queue, so the limit of queues does not apply.
+    if (right === 'browse') return { namespace, queue: namespace.visit(name) };
+    const found = { namespace, queue: namespace.queue(name) };
+    if (this.#cache.size >= MAX_CACHED) this.#cache.clear();
+    this.#cache.set(ownString(destination), found);
+    return found;
+  }
+
+  /** Whether the user may see bodies when browsing the namespace; see `User.maySeeBodies`. */
+  maySeeBodies(ns: string): boolean {
+    return this.#user.maySeeBodies(ns);
+  }
+
+  /** @throws QuaysideError `namespace-not-found`, `forbidden` */
+  check(right: Right, ns: string): void {
+    checkRight(this.#user, right, ns);
+  }
+}
