@@ -1,6 +1,7 @@
 import { unexpectedResponse } from '../client/errors.ts';
 import { ConnectionError, type Name, QuaysideError } from '../client/index.ts';
 import { pathOf } from '../client/quayside.ts';
+import type { Imported } from '../model/records.ts';
 import { type CommandContext, CommandUsageError, printableJson } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -39,6 +40,8 @@ async function writePrintable(context: CommandContext, chunks: AsyncIterable<Uin
   const decoder = new TextDecoder();
   for await (const chunk of chunks)
     await context.write(printableJson(decoder.decode(chunk, { stream: true })));
+  // If the last character is incomplete, this writes a replacement character.
+  await context.write(printableJson(decoder.decode()));
 }
 
 /**
@@ -46,11 +49,11 @@ async function writePrintable(context: CommandContext, chunks: AsyncIterable<Uin
  * repeated from its start.
  */
 export async function importQueue(context: CommandContext, name: Name): Promise<number> {
-  const sum = { imported: 0, repeated: 0 };
+  const sum: Imported = { imported: 0, repeated: 0 };
   let [lines, size, before]: [string[], number, number] = [[], 0, 0];
   const send = async (): Promise<void> => {
     try {
-      const { imported, repeated } = await context.json<typeof sum>('POST', `${pathOf(name)}/import`, {
+      const { imported, repeated } = await context.json<Imported>('POST', `${pathOf(name)}/import`, {
         body: lines.join('\n'),
         contentType: NDJSON,
         isRepeatable: true,

@@ -349,6 +349,18 @@ describe('The command line', () => {
     assert.deepEqual([element?.contentType, element?.data], ['application/json', { a: 1 }]);
   });
 
+  it('shows on a terminal that an export ends within a character', async () => {
+    const broken = createHttpServer((_, response) => {
+      response.writeHead(200, { 'content-type': 'application/x-ndjson' });
+      response.end(Buffer.from('{"id": "1"}\n€').subarray(0, -1));
+    });
+    await once(broken.listen(0, '127.0.0.1'), 'listening');
+    const url = `http://127.0.0.1:${(broken.address() as AddressInfo).port}`;
+    const { stdout } = await quayside(['export', 'N/x', '--url', url], '', env, true);
+    broken.close();
+    assert.equal(stdout, '{"id": "1"}\n\ufffd');
+  });
+
   it('reports an incomplete export if the connection breaks', async () => {
     const breaking = createHttpServer((_, response) => {
       response.writeHead(200, { 'content-type': 'application/x-ndjson' });
