@@ -70,7 +70,7 @@ const RULES: Readonly<Record<string, Rule>> = {
   },
   // Needs nothing but `fetch`.
   client: { parts: [], types: ['model'], packages: [] },
-  cli: { parts: ['client', 'util'], packages: ['node:*', 'commander'] },
+  cli: { parts: ['client', 'util'], types: ['model'], packages: ['node:*', 'commander'] },
   // The composition root and the process boundary: only this part knows the configuration and the concrete engines.
   app: {
     parts: [

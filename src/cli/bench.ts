@@ -1,4 +1,5 @@
 import type { Name } from '../client/index.ts';
+import { monotonic } from '../client/time.ts';
 import type { CommandContext } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -39,23 +40,19 @@ interface BenchResult {
 async function measure(count: number, callers: number, call: () => Promise<void>): Promise<BenchResult> {
   const times: number[] = [];
   let remaining = count;
-  const from = process.hrtime.bigint();
+  const from = monotonic();
   const caller = async (): Promise<void> => {
     while (remaining > 0) {
       remaining -= 1;
-      const startedAt = process.hrtime.bigint();
+      const startedAt = monotonic();
       await call();
-      times.push(msSince(startedAt));
+      times.push(monotonic() - startedAt);
     }
   };
   await Promise.all(Array.from({ length: callers }, caller));
-  const seconds = msSince(from) / 1000;
+  const seconds = (monotonic() - from) / 1000;
   times.sort((a, b) => a - b);
   const at = (quantile: number): number =>
     Number((times[Math.floor((times.length - 1) * quantile)] ?? 0).toFixed(2));
   return { count, perSecond: Math.round(count / seconds), p50Ms: at(0.5), p99Ms: at(0.99) };
-}
-
-function msSince(from: bigint): number {
-  return Number(process.hrtime.bigint() - from) / 1e6;
 }

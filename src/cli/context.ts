@@ -102,6 +102,15 @@ export class CommandContext {
     else await this.write(rows.length === 0 ? `${empty}\n` : tableOf(rows));
   }
 
+  /** Prints a table of some facts about each record for people, otherwise one line of JSON per record. */
+  async printRecords<R extends Readonly<Record<string, unknown>>>(
+    records: readonly R[],
+    rowOf: (record: R) => Readonly<Record<string, unknown>>,
+    empty: string,
+  ): Promise<void> {
+    await this.printRows(this.isHuman ? records.map(rowOf) : records, empty);
+  }
+
   /** Resolves when the chunk is written. */
   write(chunk: string | Uint8Array): Promise<void> {
     return write(this.io.stdout, chunk);
@@ -185,6 +194,21 @@ function parsedFile(path: string, text: string): unknown {
     // The parser's message quotes a part of the text, which may contain the password.
     throw new CommandUsageError(`${path} is not JSON.`);
   }
+}
+
+const END_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+
+/** Calls `run` instead of ending the process when a signal asks for that. Returns a function that undoes it. */
+export function onEndSignal(run: () => void): () => void {
+  for (const name of END_SIGNALS) process.on(name, run);
+  return () => {
+    for (const name of END_SIGNALS) process.off(name, run);
+  };
+}
+
+/** The members of a record that are columns of its table. */
+export function pick<R, K extends keyof R>(record: R, ...names: readonly K[]): Pick<R, K> {
+  return Object.fromEntries(names.map((name) => [name, record[name]])) as Pick<R, K>;
 }
 
 /** Formats a table whose columns are as wide as their longest value. */

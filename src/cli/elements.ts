@@ -8,6 +8,7 @@ import {
   type SelectorFailure,
 } from '../client/index.ts';
 import { pathOf } from '../client/quayside.ts';
+import { quote } from '../util/quote.ts';
 import { type CommandContext, CommandUsageError, printable, tableOf } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -103,7 +104,7 @@ function typeOf(body: string | Uint8Array): string {
 function readHeader(text: string): [string, string] {
   const at = text.indexOf('=');
   if (at > 0) return [text.slice(0, at), text.slice(at + 1)];
-  throw new CommandUsageError(`--header ${JSON.stringify(text)} is not NAME=VALUE.`);
+  throw new CommandUsageError(`--header ${quote(text)} is not NAME=VALUE.`);
 }
 
 export interface TakeFlags {
@@ -205,7 +206,7 @@ export async function browse(
 export function placeOf(name: string): { ns: string; queue: string } {
   const at = name.indexOf('/');
   if (at > 0 && at < name.length - 1) return { ns: name.slice(0, at), queue: name.slice(at + 1) };
-  throw new CommandUsageError(`${JSON.stringify(name)} does not name a queue. Allowed: namespace/queue.`);
+  throw new CommandUsageError(`${quote(name)} does not name a queue. Allowed: namespace/queue.`);
 }
 
 /** An element as JSON, with `data` if the body is JSON or text, otherwise `base64`. */

@@ -1,3 +1,5 @@
+import type { ExchangeRecord } from '../model/records.ts';
+import { quote } from '../util/quote.ts';
 import { type CommandContext, CommandUsageError } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
@@ -8,15 +10,15 @@ export async function exchange(
   id: string | undefined,
 ): Promise<number> {
   if (verb === 'list') {
-    const all = Object.entries(await context.json<Record<string, ExchangeRow>>('GET', '/x'));
-    const rows = all.map(([key, { src, dst, stopped }]) => ({
-      id: key,
-      from: `${src.ns}/${src.q}`,
-      to: dst.map(({ ns, q }) => `${ns}/${q}`).join(', '),
-      stopped,
-    }));
-    await context.printRows(
-      context.isHuman ? rows : all.map(([key, record]) => ({ id: key, ...record })),
+    const all = Object.entries(await context.json<Record<string, ExchangeRecord>>('GET', '/x'));
+    await context.printRecords(
+      all.map(([key, record]) => ({ id: key, ...record })),
+      ({ id: key, src, dst, stopped }) => ({
+        id: key,
+        from: `${src.ns}/${src.q}`,
+        to: dst.map(({ ns, q }) => `${ns}/${q}`).join(', '),
+        stopped,
+      }),
       'no exchanges',
     );
     return EXIT_CODES.done;
@@ -24,14 +26,14 @@ export async function exchange(
   if (id === undefined) throw new CommandUsageError(`exchange ${verb} needs the id of an exchange.`);
   const path = `/x/${encodeURIComponent(id)}`;
   if (verb === 'show') {
-    const record = await context.json<ExchangeRow>('GET', path);
+    const record = await context.json<ExchangeRecord>('GET', path);
     await context.print(record, () => JSON.stringify(record, null, 2));
     return EXIT_CODES.done;
   }
   const call = CALLS.get(verb);
   if (call === undefined) {
     throw new CommandUsageError(
-      `exchange ${JSON.stringify(verb)} is not known. Allowed: list, show, ${[...CALLS.keys()].join(', ')}.`,
+      `exchange ${quote(verb)} is not known. Allowed: list, show, ${[...CALLS.keys()].join(', ')}.`,
     );
   }
   const body = verb === 'create' ? { body: await context.input() } : {};
@@ -46,9 +48,3 @@ const CALLS: ReadonlyMap<string, { method: 'PUT' | 'DELETE'; path: string; done:
   ['stop', { method: 'PUT', path: '/stop', done: 'stopped' }],
   ['delete', { method: 'DELETE', path: '', done: 'deleted' }],
 ]);
-
-interface ExchangeRow extends Readonly<Record<string, unknown>> {
-  readonly src: { readonly ns: string; readonly q: string };
-  readonly dst: readonly { readonly ns: string; readonly q: string }[];
-  readonly stopped: boolean | null;
-}

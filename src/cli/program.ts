@@ -1,5 +1,6 @@
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
 import type { Name } from '../client/index.ts';
+import { quote } from '../util/quote.ts';
 import { describeArguments } from './argument-help.ts';
 import type { CommandContext, CommandIo, ConnectionFlags } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
@@ -267,9 +268,7 @@ function addClientCommands(
       const { completionScript } = await import('./completion.ts');
       const script = completionScript(shell, program);
       if (script === null) {
-        program.error(
-          `error: There is no completion for ${JSON.stringify(shell)}. Allowed: bash, zsh, fish.`,
-        );
+        program.error(`error: There is no completion for ${quote(shell)}. Allowed: bash, zsh, fish.`);
       }
       await print(script);
     });

@@ -1,15 +1,19 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ElementState, Name } from '../client/index.ts';
 import { pathOf } from '../client/quayside.ts';
-import { type CommandContext, CommandUsageError } from './context.ts';
+import type {
+  DeadLetterQueue,
+  DeadLetters,
+  NodeRecord,
+  OperationRecord,
+  QueueRecord,
+} from '../model/records.ts';
+import { type CommandContext, CommandUsageError, onEndSignal, pick } from './context.ts';
 import { placeOf } from './elements.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
 /** Interval between reads of an operation's progress. */
 const PROGRESS_MS = 250;
-
-/** Signals that end the wait for an operation, which continues on the server. */
-const END_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 
 /** Prints the status of a queue, or of the queues of a namespace; without a name, lists the namespaces. */
 export async function status(context: CommandContext, name: string | undefined): Promise<number> {
@@ -30,7 +34,7 @@ export async function status(context: CommandContext, name: string | undefined):
     );
     return EXIT_CODES.done;
   }
-  const queues = await context.json<Record<string, QueueRow>>('GET', `/q/${encodeURIComponent(name)}`);
+  const queues = await context.json<Record<string, QueueRecord>>('GET', `/q/${encodeURIComponent(name)}`);
   const rows = Object.entries(queues).map(([queue, record]) => ({
     queue,
     ready: record.size,
@@ -42,41 +46,18 @@ export async function status(context: CommandContext, name: string | undefined):
   return EXIT_CODES.done;
 }
 
-interface QueueRow {
-  readonly size: number;
-  readonly schedSize: number;
-  readonly resvSize: number;
-  readonly paused: boolean;
-}
-
 /** Prints the dead letters by queue. */
 export async function dead(context: CommandContext, namespace: string | undefined): Promise<number> {
   const query = namespace === undefined ? '' : `?ns=${encodeURIComponent(namespace)}`;
-  const { queues, unavailable } = await context.json<{ queues: DeadLetterRow[]; unavailable: string[] }>(
-    'GET',
-    `/dead-letters${query}`,
-  );
+  const { queues, unavailable } = await context.json<DeadLetters>('GET', `/dead-letters${query}`);
   if (unavailable.length > 0) {
     context.warn(`Dead letters of ${unavailable.join(', ')} are not listed: the engine is unavailable.`);
   }
-  if (!context.isHuman) {
-    await context.printRows(queues, '');
-    return EXIT_CODES.done;
-  }
-  const rows = queues.map(({ ns, queue, count, oldest, reasons }) => {
-    const [first] = reasons;
+  const rowOf = ({ ns, queue, count, oldest, reasons: [first] }: DeadLetterQueue) => {
     return { queue: `${ns}/${queue}`, count, oldest, 'most frequent reason': first?.reason ?? null };
-  });
-  await context.printRows(rows, 'no dead-letter queues');
+  };
+  await context.printRecords(queues, rowOf, 'no dead-letter queues');
   return EXIT_CODES.done;
-}
-
-interface DeadLetterRow extends Readonly<Record<string, unknown>> {
-  readonly ns: string;
-  readonly queue: string;
-  readonly count: number;
-  readonly oldest: string | null;
-  readonly reasons: readonly { readonly reason: string | null }[];
 }
 
 export interface BulkFlags {
@@ -105,7 +86,7 @@ export async function bulk(
     ...(limit !== undefined && { limit }),
     ...(dryRun && { dryRun }),
   };
-  const started = await context.json<OperationRow>('POST', '/operations', { body: JSON.stringify(body) });
+  const started = await context.json<OperationRecord>('POST', '/operations', { body: JSON.stringify(body) });
   context.hasChanged = true;
   const record = background ? started : await waitForEnd(context, started);
   if (record === null) return EXIT_CODES.outcomeUnknown;
@@ -117,11 +98,13 @@ export async function bulk(
  * Shows the progress of an operation until it ends. Returns null if a signal ends the wait. In this case, and if the
  * progress cannot be read, prints that the operation continues on the server.
  */
-async function waitForEnd(context: CommandContext, started: OperationRow): Promise<OperationRow | null> {
+async function waitForEnd(
+  context: CommandContext,
+  started: OperationRecord,
+): Promise<OperationRecord | null> {
   const interrupted = new AbortController();
   const { signal } = interrupted;
-  const interrupt = (): void => interrupted.abort();
-  for (const name of END_SIGNALS) process.on(name, interrupt);
+  const stopListening = onEndSignal(() => interrupted.abort());
   let record = started;
   try {
     while (record.state === 'running' && !signal.aborted) {
@@ -139,33 +122,21 @@ async function waitForEnd(context: CommandContext, started: OperationRow): Promi
     if (signal.aborted) return null;
     throw error;
   } finally {
-    for (const name of END_SIGNALS) process.off(name, interrupt);
+    stopListening();
   }
 }
 
-function warnStillRunning(context: CommandContext, { id }: OperationRow): void {
+function warnStillRunning(context: CommandContext, { id }: OperationRecord): void {
   const how = `see it with: quayside operations ${id} (--cancel ends it)`;
   context.warn(`operation ${id} continues on the server; ${how}`);
 }
 
-interface OperationRow extends Readonly<Record<string, unknown>> {
-  readonly id: string;
-  readonly action: string;
-  readonly state: string;
-  readonly matched: number;
-  readonly changed: number;
-  readonly failed: number;
-  readonly estimate: number;
-  readonly error: string | null;
-  readonly startedAt: string;
-}
-
-function operationText({ id, action, state, matched, changed, failed, error }: OperationRow): string {
+function operationText({ id, action, state, matched, changed, failed, error }: OperationRecord): string {
   const counts = `${matched} matched, ${changed} changed, ${failed} failed`;
   return `${action} ${id}: ${state}; ${counts}${error === null ? '' : `; ${error}`}`;
 }
 
-const operationOf = (context: CommandContext, id: string, signal?: AbortSignal): Promise<OperationRow> =>
+const operationOf = (context: CommandContext, id: string, signal?: AbortSignal): Promise<OperationRecord> =>
   context.json('GET', `/operations/${encodeURIComponent(id)}`, { signal });
 
 /** Lists all operations, or shows or cancels one. */
@@ -176,17 +147,12 @@ export async function operations(
 ): Promise<number> {
   if (id === undefined) {
     if (cancel) throw new CommandUsageError('--cancel needs the id of an operation.');
-    const all = await context.json<OperationRow[]>('GET', '/operations');
-    const rows = all.map(({ id: each, action, state, matched, changed, failed, startedAt }) => ({
-      id: each,
-      action,
-      state,
-      matched,
-      changed,
-      failed,
-      startedAt,
-    }));
-    await context.printRows(context.isHuman ? rows : all, 'no operations');
+    const all = await context.json<OperationRecord[]>('GET', '/operations');
+    await context.printRecords(
+      all,
+      (one) => pick(one, 'id', 'action', 'state', 'matched', 'changed', 'failed', 'startedAt'),
+      'no operations',
+    );
     return EXIT_CODES.done;
   }
   if (cancel) await context.call('DELETE', `/operations/${encodeURIComponent(id)}`, { isRepeatable: true });
@@ -224,16 +190,12 @@ export async function purge(
 
 /** Lists the nodes that share namespaces with the server. */
 export async function nodes(context: CommandContext): Promise<number> {
-  const all = await context.json<Record<string, unknown>[]>('GET', '/nodes');
-  const rows = all.map(({ id, host, pid, version, startedAt, isSelf }) => ({
-    id,
-    host,
-    pid,
-    version,
-    startedAt,
-    isSelf,
-  }));
-  await context.printRows(context.isHuman ? rows : all, 'no nodes');
+  const all = await context.json<NodeRecord[]>('GET', '/nodes');
+  await context.printRecords(
+    all,
+    (one) => pick(one, 'id', 'host', 'pid', 'version', 'startedAt', 'isSelf'),
+    'no nodes',
+  );
   return EXIT_CODES.done;
 }
 

@@ -26,15 +26,18 @@ export async function addToken(context: CommandContext, name: string, flags: Tok
 
 export async function listTokens(context: CommandContext): Promise<number> {
   const tokens = await context.json<TokenRow[]>('GET', '/tokens');
-  const rows = tokens.map(({ id, name, owner, rights, expiresAt, lastUsedAt }) => ({
-    id,
-    name,
-    owner,
-    rights: rights === null ? 'all of the owner' : rightsText(rights),
-    expires: expiresAt,
-    'last used': lastUsedAt,
-  }));
-  await context.printRows(context.isHuman ? rows : tokens, 'no tokens');
+  await context.printRecords(
+    tokens,
+    ({ id, name, owner, rights, expiresAt, lastUsedAt }) => ({
+      id,
+      name,
+      owner,
+      rights: rights === null ? 'all of the owner' : rightsText(rights),
+      expires: expiresAt,
+      'last used': lastUsedAt,
+    }),
+    'no tokens',
+  );
   return EXIT_CODES.done;
 }
 

@@ -1,5 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { type CommandContext, CommandUsageError, printable, tableOf } from './context.ts';
+import type { FoundQueues } from '../model/records.ts';
+import { quote } from '../util/quote.ts';
+import { type CommandContext, CommandUsageError, onEndSignal, printable, tableOf } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 
 /** The sort fields of the server, in the order in which the key `s` cycles through them. */
@@ -24,34 +26,12 @@ const ERASE = ['\u007f', '\b'];
 const ENTER = ['\r', '\n'];
 
 const KEYS = 'q quit   s sort   r reverse   / filter';
-const END_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 
 export interface TopFlags {
   readonly sort: string;
   readonly filter?: string;
   readonly limit: number;
   readonly interval: number;
-}
-
-/** The response of `GET /queues`. */
-interface QueuePage {
-  readonly queues: readonly TopRow[];
-  readonly matched: number;
-  readonly total: number;
-  readonly sums: { readonly size: number; readonly schedSize: number; readonly resvSize: number };
-  readonly unavailable: readonly string[];
-}
-
-interface TopRow {
-  readonly ns: string;
-  readonly queue: string;
-  readonly size: number;
-  readonly schedSize: number;
-  readonly resvSize: number;
-  readonly oldestReadyAge: number | null;
-  readonly insert: number;
-  readonly take: number;
-  readonly paused: boolean;
 }
 
 /** Selects and orders the queues to show. */
@@ -87,13 +67,13 @@ class LiveTable {
   /** Aborted to refresh before the interval is over. */
   #wake = new AbortController();
   #query: TopQuery;
-  #page: QueuePage;
+  #page: FoundQueues;
   /** The error of the last refresh; '' if it succeeded. */
   #problem = '';
   /** The filter being typed; null: keys are commands. */
   #typed: string | null = null;
 
-  constructor(context: CommandContext, query: TopQuery, intervalSeconds: number, page: QueuePage) {
+  constructor(context: CommandContext, query: TopQuery, intervalSeconds: number, page: FoundQueues) {
     this.#context = context;
     this.#query = query;
     this.#intervalMs = intervalSeconds * 1000;
@@ -114,7 +94,7 @@ class LiveTable {
       stdout.write(LEAVE_SCREEN);
     };
     process.once('exit', restore);
-    for (const signal of END_SIGNALS) process.on(signal, end);
+    const stopListening = onEndSignal(end);
     stdin.setEncoding('utf8');
     stdin.on('data', onData).on('end', end);
     stdout.on('resize', onResize);
@@ -131,7 +111,7 @@ class LiveTable {
     } finally {
       stdin.off('data', onData).off('end', end).pause();
       stdout.off('resize', onResize);
-      for (const signal of END_SIGNALS) process.off(signal, end);
+      stopListening();
       process.off('exit', restore);
       restore();
     }
@@ -229,7 +209,7 @@ async function readPage(
   context: CommandContext,
   { sort, filter, limit, ...query }: TopQuery,
   signal?: AbortSignal,
-): Promise<QueuePage> {
+): Promise<FoundQueues> {
   const order = isDescending({ sort, ...query }) ? 'desc' : 'asc';
   const parameters = new URLSearchParams({ sort, order, limit: String(limit), ...(filter && { filter }) });
   return context.json('GET', `/queues?${parameters}`, { signal });
@@ -244,12 +224,12 @@ function fittingLimit(limit: number, lines: number | undefined): number {
   return Math.min(limit, Math.max(1, (lines || DEFAULT_LINES) - OTHER_LINES));
 }
 
-function sumsText({ sums: { size, schedSize, resvSize }, unavailable }: QueuePage): string {
+function sumsText({ sums: { size, schedSize, resvSize }, unavailable }: FoundQueues): string {
   const unavailableText = unavailable.length === 0 ? '' : `; unavailable: ${unavailable.join(', ')}`;
   return `${size} ready, ${schedSize} scheduled, ${resvSize} reserved${unavailableText}`;
 }
 
-function pageText({ queues }: QueuePage): string {
+function pageText({ queues }: FoundQueues): string {
   if (queues.length === 0) return 'no queues\n';
   return tableOf(
     queues.map(({ ns, queue, size, schedSize, resvSize, oldestReadyAge, insert, take, paused }) => ({
@@ -272,7 +252,5 @@ function rounded(perSecond: number): number {
 function sortOf(word: string): QueueSort {
   const found = SORTS.find((sort) => sort === word);
   if (found !== undefined) return found;
-  throw new CommandUsageError(
-    `--sort ${JSON.stringify(word.slice(0, 64))} is unknown. Allowed: ${SORTS.join(', ')}.`,
-  );
+  throw new CommandUsageError(`--sort ${quote(word)} is unknown. Allowed: ${SORTS.join(', ')}.`);
 }
