@@ -1,3 +1,4 @@
+import type { BrowsedElement as BrowsedRecord, BrowsePage } from '../model/records.ts';
 import type { DataCodec } from './codec.ts';
 import { type Decoded, decodedBy, type Element, ReceivedBase } from './element.ts';
 import { jsonIn, QuaysideError } from './errors.ts';
@@ -42,28 +43,6 @@ export interface BrowsedHolder {
   readonly until: Date;
 }
 
-interface BrowsedRecord {
-  readonly id: string;
-  readonly state: ElementState;
-  readonly mature: string;
-  readonly insertedAt: string;
-  readonly tries: number;
-  readonly reason: string | null;
-  readonly contentType: string | null;
-  readonly contentEncoding: string | null;
-  readonly headers: Readonly<Record<string, string>>;
-  readonly holder: { tid: string | null; user: string | null; since: string; until: string } | null;
-  readonly text?: string;
-  readonly base64?: string;
-}
-
-interface BrowsedPage {
-  readonly elements: readonly BrowsedRecord[];
-  readonly next: string | null;
-  readonly failed: number;
-  readonly error: SelectorFailure['error'] | null;
-}
-
 class ReceivedBrowsed<T> extends ReceivedBase<T> implements BrowsedElement<T> {
   declare readonly state: ElementState;
   declare readonly insertedAt: Date;
@@ -96,7 +75,7 @@ export async function* browsePages<T>(
     if (value !== undefined) query.set(name, value);
   for (;;) {
     const { text } = await wire.get(`/elements?${query}`, options);
-    const page = jsonIn<BrowsedPage>(text, 'elements');
+    const page = jsonIn<BrowsePage>(text, 'elements');
     if (page.error) onSelectorError?.({ failed: page.failed, error: page.error });
     for (const record of page.elements)
       yield new ReceivedBrowsed<T>(record, await decodedRecord(codec, record));

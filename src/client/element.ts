@@ -18,7 +18,8 @@ export interface Element<T> {
   readonly mature: Date;
 }
 
-interface ReceivedElement {
+/** The members that elements have in all responses. */
+export interface ReceivedElement {
   readonly id: string;
   readonly tries: number;
   readonly mature: string;

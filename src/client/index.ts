@@ -41,5 +41,11 @@ export type { Queue } from './queue.ts';
 export type { Reservation } from './reservation.ts';
 export type { QueueStatus } from './status.ts';
 export type { TracingApi } from './tracing.ts';
-export { Worker, type WorkerEvents, type WorkerOptions, type WorkerResult } from './worker.ts';
-export { Bury, RetryLater } from './worker-errors.ts';
+export {
+  Bury,
+  RetryLater,
+  Worker,
+  type WorkerEvents,
+  type WorkerOptions,
+  type WorkerResult,
+} from './worker.ts';

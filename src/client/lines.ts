@@ -1,17 +1,10 @@
 import type { EncodedBody } from './codec.ts';
+import type { ReceivedElement } from './element.ts';
 import { checkedMs, invalid, jsonIn } from './errors.ts';
 import type { InsertOptions } from './options.ts';
 
 /** A line of the response to a take. */
-export interface TakenLine {
-  readonly id: string;
-  readonly tries: number;
-  readonly mature: string;
-  readonly contentType: string | null;
-  readonly contentEncoding: string | null;
-  readonly headers: Readonly<Record<string, string>>;
-  readonly text?: string;
-  readonly base64?: string;
+export interface TakenLine extends ReceivedElement {
   readonly lease: string | null;
   readonly leaseUntil: string | null;
 }

@@ -1,3 +1,4 @@
+import type { QueueRecord } from '../model/records.ts';
 import { jsonIn } from './errors.ts';
 
 /** Size and counters of a queue. */
@@ -18,20 +19,8 @@ export interface QueueStatus {
   readonly stats: Readonly<Record<string, number>>;
 }
 
-interface StatusRecord {
-  readonly type: string;
-  readonly paused: boolean;
-  readonly totalSize: number;
-  readonly size: number;
-  readonly schedSize: number;
-  readonly resvSize: number;
-  readonly next_mature_t: string | null;
-  readonly oldestReadyAge: number | null;
-  readonly stats: Readonly<Record<string, unknown>>;
-}
-
 export function readStatus(text: string): QueueStatus {
-  const record = jsonIn<StatusRecord>(text, 'stats');
+  const record = jsonIn<QueueRecord>(text, 'stats');
   const { type, next_mature_t: next, oldestReadyAge: age } = record;
   const counters = Object.entries(record.stats).filter(([, value]) => typeof value === 'number');
   return {

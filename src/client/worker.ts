@@ -12,7 +12,6 @@ import { CONSOLE, type Logger } from './logger.ts';
 import { Queue, type QueueContext, reserveHeld } from './queue.ts';
 import type { HeldReservation, Reservation } from './reservation.ts';
 import { after, type CancelTimer, monotonic, random, randomName, sleep } from './time.ts';
-import { Bury, RetryLater } from './worker-errors.ts';
 
 export interface WorkerOptions {
   /** How many handlers run concurrently. Default: 1. */
@@ -58,6 +57,25 @@ export interface WorkerResult {
   readonly finished: number;
   /** Elements released because their handlers had not started, or rolled back at the end of the grace period. */
   readonly returned: number;
+}
+
+/** Thrown by a handler to roll back the element, and have it delivered again after `delayMs`. */
+export class RetryLater extends Error {
+  readonly delayMs: number;
+
+  constructor(delayMs: number, options?: ErrorOptions) {
+    super(`retry after ${delayMs} ms`, options);
+    this.name = 'RetryLater';
+    this.delayMs = delayMs;
+  }
+}
+
+/** Thrown by a handler to move the element to the dead-letter queue, whatever its tries. */
+export class Bury extends Error {
+  constructor(reason: string, options?: ErrorOptions) {
+    super(reason, options);
+    this.name = 'Bury';
+  }
 }
 
 const LEASE_MS = 30_000;

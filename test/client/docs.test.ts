@@ -106,7 +106,7 @@ describe('The examples of the pages about the TypeScript SDK', () => {
 
 /** A program that is checked strictly, by a compiler that does not know `using`. */
 const STRICT_PROGRAM = `
-import { type Codec, Quayside, type Queue, type TokenCredentials, Worker } from './declared/index.js';
+import { type Codec, Quayside, type Queue, type TokenCredentials, Worker } from './declared/client/index.js';
 
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : never;
 const auth: TokenCredentials = { token: 'qs_x' };
@@ -136,7 +136,14 @@ describe('The source of the client', () => {
     };
     const emit = ['--noEmit', 'false', '--declaration', '--emitDeclarationOnly', '--rootDir'];
     const declared = path.join(folder, 'declared');
-    await compile('-p', path.join(PROJECT, 'test/client/web'), ...emit, CLIENT, '--outDir', declared);
+    await compile(
+      '-p',
+      path.join(PROJECT, 'test/client/web'),
+      ...emit,
+      path.dirname(CLIENT),
+      '--outDir',
+      declared,
+    );
     await writeFile(path.join(folder, 'program.ts'), STRICT_PROGRAM);
     await writeFile(path.join(folder, 'package.json'), '{"type": "module"}');
     for (const [module, resolution] of [
