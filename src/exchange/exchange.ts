@@ -61,7 +61,7 @@ export interface ExchangeSetup {
 /** The functions of the registry that an exchange calls. */
 interface ExchangeHooks {
   readonly returning: () => Returning;
-  /** Requests a stop of the exchange, since its selectors repeatedly overran their limits. */
+  /** Requests a stop of the exchange, since `MAX_OVERRUNS_IN_A_ROW` elements overran the sandbox's limits. */
   readonly onRepeatedOverruns: (error: string) => void;
 }
 
@@ -83,7 +83,12 @@ export class Exchange {
   readonly sightings: Sightings;
   /** Why the exchange cannot run on this node, whatever the definition says; null: it can. */
   readonly hindrance: string | null;
-  readonly #program: SelectorProgram;
+  readonly route: ExchangeRoute;
+  /** Whether elements are reserved; otherwise they are popped, and so are already finished. */
+  readonly reserves: boolean;
+  readonly program: SelectorProgram;
+  readonly context: NodeContext;
+  readonly hooks: ExchangeHooks;
   readonly #forwarder: Forwarder;
   readonly #loops: Loop[];
   #version: string | null = null;
@@ -97,8 +102,10 @@ export class Exchange {
     context: NodeContext,
     hooks: ExchangeHooks,
   ) {
-    const { inFlightLimit, lineLimit, clock, random, log } = context;
+    const { clock, random, log } = context;
     this.key = key;
+    this.context = context;
+    this.hooks = hooks;
     this.declaration = declaration;
     this.owner = owner;
     // First wait until the replaced exchange has stored what it took, so that a loop keeps the order of its source.
@@ -111,42 +118,19 @@ export class Exchange {
     this.counters =
       before === null ? zeroExchangeCounters(declaration.dst.length) : continued(before, declaration);
     this.sightings = new Sightings(clock);
-    const route = routeOf(key, declaration, context);
-    const reserves = mustReserve(declaration, context.broker.namespace(declaration.src.ns), route);
+    this.route = routeOf(declaration, context);
+    this.reserves = mustReserve(declaration, context.broker.namespace(declaration.src.ns), this.route);
     const selectors = declaration.dst.map(({ selector }) => selector ?? null);
     // Start the selector thread now, so that the first element does not wait for it.
     const runsSelectors = this.hindrance === null && selectors.some((selector) => selector !== null);
     if (runsSelectors) void context.sandbox.start();
-    this.#program = context.sandbox.open(selectors, { payer: owner });
-    this.#forwarder = new Forwarder({
-      route,
-      owner,
-      reserves,
-      program: this.#program,
-      counters: this.counters,
-      errors: this.errors,
-      clock,
-      log,
-      lineLimit,
-      sightings: this.sightings,
-      ...hooks,
-    });
-    const { parallel, wsize } = { ...CONSUMER_DEFAULTS, ...declaration.consumer };
+    this.program = context.sandbox.open(selectors, { payer: owner });
+    this.#forwarder = new Forwarder(this);
+    const { parallel } = { ...CONSUMER_DEFAULTS, ...declaration.consumer };
+    const window = Math.max(1, Math.floor(this.wsize / parallel));
     this.#loops = Array.from(
       { length: parallel },
-      (_, i) =>
-        new Loop({
-          source: route.source,
-          forwarder: this.#forwarder,
-          clock,
-          random,
-          tid: `${this.cid}-${i}`,
-          reserves,
-          window: Math.max(1, Math.floor(wsize / parallel)),
-          copies: Math.max(1, declaration.dst.length),
-          inFlightLimit,
-          owner,
-        }),
+      (_, i) => new Loop(this, this.#forwarder, { tid: `${this.cid}-${i}`, window }),
     );
   }
 
@@ -173,7 +157,7 @@ export class Exchange {
   stop(): Promise<void> {
     this.#changes = this.#changes.then(async () => {
       await Promise.all(this.#loops.map((loop) => loop.stop()));
-      this.#program.close();
+      this.program.close();
     });
     return this.#changes;
   }
@@ -241,15 +225,9 @@ function mustReserve({ consumer }: Declaration, source: Namespace, route: Exchan
  * (`checkQueueLimits`), and must not fail a restart when the namespace is full. Those for unroutable elements belong to
  * the service, as dead-letter queues do.
  */
-function routeOf(
-  key: string,
-  { src, dst }: Declaration,
-  { broker, maxHops, maxCopies }: ExchangeContext,
-): ExchangeRoute {
+function routeOf({ src, dst }: Declaration, { broker, maxHops, maxCopies }: ExchangeContext): ExchangeRoute {
   const source = broker.namespace(src.ns);
   return {
-    key,
-    id: idOf(key),
     source: source.visit(src.queue),
     destinations: dst.map(({ ns, queue }, i) => {
       const namespace = broker.namespace(ns);

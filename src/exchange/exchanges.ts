@@ -11,6 +11,7 @@ import {
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import type { ExchangeRecord, ExchangeTrial } from '../model/records.ts';
 import { createCheckLimit, MAX_WAITING_DRY_RUNS } from '../sandbox/limits.ts';
+import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { quote } from '../util/quote.ts';
 import { Retries } from '../util/retries.ts';
 import type { Service } from '../util/service.ts';
@@ -80,7 +81,8 @@ const NEVER_CHANGED: ExchangeState = { stopped: null, lastError: null };
 export class Exchanges implements Service {
   readonly #options: ExchangesOptions;
   readonly #registry: ExchangeRegistry;
-  readonly #changes = new KeyMutex();
+  /** Changes of one exchange run one after the other, in the order of the calls. */
+  readonly #changes = new ConcurrencyLimit({ perKey: 1 });
   readonly #checks = createCheckLimit();
   /** Stops of exchanges that lost their owner. They are retried, as there is no client to repeat a failed one. */
   readonly #unownedStops: Retries;
@@ -506,27 +508,6 @@ function cannotMove({ src }: Declaration): QuaysideError {
     `src.ns: namespace ${quote(src.ns)} has another engine than the present source. Delete the exchange, and create it again.`,
   );
 }
-
-/** Runs changes of the same key one after the other, in the order of the calls. */
-class KeyMutex {
-  readonly #last = new Map<string, Promise<void>>();
-
-  run<T>(key: string, change: () => Promise<T>): Promise<T> {
-    const result = (this.#last.get(key) ?? Promise.resolve()).then(change);
-    const ended = result.then(noop, noop).then(() => {
-      if (this.#last.get(key) === ended) this.#last.delete(key);
-    });
-    this.#last.set(key, ended);
-    return result;
-  }
-
-  /** Resolves when no change is running or waiting. */
-  async idle(): Promise<void> {
-    while (this.#last.size > 0) await Promise.all(this.#last.values());
-  }
-}
-
-function noop(): void {}
 
 /**
  * Stops stored exchanges whose owners may not run them any more, with the reason as `lastError`. Called before any

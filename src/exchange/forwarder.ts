@@ -1,17 +1,9 @@
 import { isFullError } from '../broker/capacity.ts';
 import type { Namespace } from '../broker/namespace.ts';
-import type { BrokerLog } from '../broker/ports.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
 import type { Delivery, ElementId, NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
-import {
-  type SelectorAnswer,
-  type SelectorProgram,
-  type SelectorVerdict,
-  writtenBytes,
-} from '../sandbox/sandbox.ts';
-import type { Clock } from '../util/clock.ts';
-import type { LineLimit } from '../util/line-limit.ts';
+import { type SelectorAnswer, type SelectorVerdict, writtenBytes } from '../sandbox/sandbox.ts';
 import { putLast } from '../util/put-last.ts';
 import {
   copiesBack,
@@ -22,12 +14,11 @@ import {
   storableVerdict,
   unroutable,
 } from './copies.ts';
-import type { DestinationErrors, ExchangeCounters, Sightings } from './record.ts';
+import { idOf } from './declaration.ts';
+import type { Exchange } from './exchange.ts';
 
 /** The queues of an exchange, resolved once. */
 export interface ExchangeRoute {
-  readonly key: string;
-  readonly id: string;
   readonly source: Queue;
   readonly destinations: readonly {
     readonly namespace: Namespace;
@@ -39,24 +30,6 @@ export interface ExchangeRoute {
   readonly tooManyHops: Queue;
   readonly maxHops: number;
   readonly maxCopies: number;
-}
-
-interface ForwarderOptions {
-  readonly lineLimit: LineLimit;
-  readonly route: ExchangeRoute;
-  /** The user in whose turn copies are stored. */
-  readonly owner: string;
-  /** Whether elements are reserved; otherwise they were popped, and so are already finished. */
-  readonly reserves: boolean;
-  readonly program: SelectorProgram;
-  readonly counters: ExchangeCounters;
-  readonly errors: DestinationErrors;
-  readonly clock: Clock;
-  readonly log: BrokerLog;
-  readonly sightings: Sightings;
-  readonly returning: () => Returning;
-  /** Called when `MAX_OVERRUNS_IN_A_ROW` elements in a row overran the sandbox's limits, and not due to payloads. */
-  readonly onRepeatedOverruns: (error: string) => void;
 }
 
 /** A copy and its target. `destination` is its index in the declaration; null for an unroutable element. */
@@ -106,11 +79,11 @@ const REQUEUE_MS = 5_000;
  * destination is in another engine and the exchange was declared without `reserve`.
  */
 export class Forwarder {
-  readonly #options: ForwarderOptions;
+  readonly #exchange: Exchange;
   readonly #overruns = new Overruns();
 
-  constructor(options: ForwarderOptions) {
-    this.#options = options;
+  constructor(exchange: Exchange) {
+    this.#exchange = exchange;
   }
 
   /** Forgets earlier overruns, since the exchange was restarted. */
@@ -123,7 +96,8 @@ export class Forwarder {
    * in the meantime, so that the results must not be counted.
    */
   async decide(batch: readonly Delivery[], isReturned: () => boolean): Promise<Decision | null> {
-    const { route, program, counters, clock } = this.#options;
+    const { route, program, counters, context, hooks } = this.#exchange;
+    const { clock } = context;
     const plans: Plan[] = [];
     const toEvaluate: Delivery[] = [];
     const histories: History[] = [];
@@ -141,7 +115,7 @@ export class Forwarder {
     counters.totals.selectorMs += clock.monotonic() - startedAt;
     const requeued: Delivery[] = [];
     const notEvaluated: Delivery[] = [];
-    const returning = this.#options.returning();
+    const returning = hooks.returning();
     const undecided = toEvaluate.slice(answers.length);
     let written = 0;
     for (const [i, answer] of answers.entries()) {
@@ -156,7 +130,7 @@ export class Forwarder {
         else requeued.push(delivery);
       } else notEvaluated.push(delivery);
     }
-    this.#options.sightings.add(plans, batch.length - toEvaluate.length);
+    this.#exchange.sightings.add(plans, batch.length - toEvaluate.length);
     const store = async (): Promise<boolean> => {
       if (notEvaluated.length > 0) route.source.returnAllUndelivered(notEvaluated);
       return this.#execute(plans, requeued);
@@ -167,7 +141,7 @@ export class Forwarder {
   /** Counts an overrun. Returns whether it was the element's last try. */
   #isLastTry({ id }: Delivery, { error, inPayload }: OverrunAnswer): boolean {
     const { isLast, mustStop } = this.#overruns.failed(id, inPayload);
-    if (mustStop) this.#options.onRepeatedOverruns(error);
+    if (mustStop) this.#exchange.hooks.onRepeatedOverruns(error);
     return isLast;
   }
 
@@ -177,13 +151,13 @@ export class Forwarder {
     verdicts: readonly SelectorVerdict[],
     returning: Returning,
   ): Plan {
-    const { route, clock } = this.#options;
+    const { route, context } = this.#exchange;
     const accepted: { readonly destination: number; readonly verdict: SelectorVerdict }[] = [];
     for (const [destination, given] of verdicts.entries()) {
       const target = route.destinations[destination];
       if (target === undefined) continue;
       const isTimed = given.matureAt !== null || given.delayMs !== null;
-      const verdict = isTimed ? storableVerdict(given, target.namespace, clock.now()) : given;
+      const verdict = isTimed ? storableVerdict(given, target.namespace, context.clock.now()) : given;
       if (verdict.accepted) accepted.push({ destination, verdict });
       else this.#noteRejection(destination, verdict);
     }
@@ -202,7 +176,8 @@ export class Forwarder {
   }
 
   #noteRejection(destination: number, { error, place }: SelectorVerdict): void {
-    const { route, counters, errors, clock, log } = this.#options;
+    const { key, counters, errors, context } = this.#exchange;
+    const { clock, log } = context;
     const counter = counters.destinations[destination];
     if (counter === undefined) return;
     if (error === null) counter.skipped += 1;
@@ -210,23 +185,23 @@ export class Forwarder {
       counter.failed += 1;
       errors.add(destination, error, clock.now(), place);
       if (!this.#isLogged(`selector of destination ${destination}`)) return;
-      log.warn({ exchange: route.key, destination, error }, 'a selector failed');
+      log.warn({ exchange: key, destination, error }, 'a selector failed');
     }
   }
 
   /** Whether to log a failure: one line a minute per cause, since any user who may insert can make selectors fail. */
   #isLogged(cause: string): boolean {
-    const { route, lineLimit } = this.#options;
-    return lineLimit.admit(`${route.key}: ${cause}`);
+    const { key, context } = this.#exchange;
+    return context.lineLimit.admit(`${key}: ${cause}`);
   }
 
   #unroutable(delivery: Delivery, why: Unroutable, error: string | null = null): Plan {
-    const { route } = this.#options;
+    const { key, route } = this.#exchange;
     const queue = why === 'no-route' ? route.noRoute : route.tooManyHops;
     const isBack = queue.key.name === route.source.key.name;
     const element = unroutable(
       delivery,
-      { exchange: route.id, error, isBack },
+      { exchange: idOf(key), error, isBack },
       queue.namespace.defaultGroups,
     );
     return { delivery, copies: [{ queue, element, destination: null }], unroutable: why };
@@ -247,7 +222,7 @@ export class Forwarder {
    * no finish to combine them with. Evaluated per batch, as a migration to another engine may start at any time.
    */
   #remoteDestinations(): IsRemote | null {
-    const { route, reserves } = this.#options;
+    const { route, reserves } = this.#exchange;
     if (!reserves) return () => true;
     const remote = new Set<Queue>();
     for (const { queue } of route.destinations) {
@@ -283,7 +258,7 @@ export class Forwarder {
         else group.push({ ...copy, plan, element });
       }
     }
-    const { route, log, owner } = this.#options;
+    const { key, owner, context } = this.#exchange;
     const failed = new Set<Plan>();
     await Promise.all(
       [...byQueue].map(async ([queue, copies]) => {
@@ -295,8 +270,8 @@ export class Forwarder {
         );
         if (items.length === 0) return;
         if (this.#isLogged(`copies for queue ${queue.key.name} of ${queue.key.ns}`)) {
-          log.warn(
-            { err: error, exchange: route.key, queue: queue.key },
+          context.log.warn(
+            { err: error, exchange: key, queue: queue.key },
             'a destination did not store copies',
           );
         }
@@ -313,7 +288,7 @@ export class Forwarder {
    * and the loop should slow down.
    */
   async #finish(plans: readonly Plan[], isRemote: IsRemote | null): Promise<boolean> {
-    const { route, log, reserves } = this.#options;
+    const { key, reserves, context } = this.#exchange;
     if (!reserves || plans.length === 0) {
       for (const plan of plans) this.#count(plan);
       return true;
@@ -337,7 +312,10 @@ export class Forwarder {
       for (const { items, error: cause } of failures) {
         if (items.length === 0) continue;
         if (this.#isLogged('step of its source')) {
-          log.warn({ err: cause, exchange: route.key }, 'elements could not be forwarded; they are requeued');
+          context.log.warn(
+            { err: cause, exchange: key },
+            'elements could not be forwarded; they are requeued',
+          );
         }
         this.#countFailed(items.flatMap(inserts), cause);
       }
@@ -355,14 +333,14 @@ export class Forwarder {
       const { id, group, lease } = plan.delivery;
       return { finish: { id, group, token: lease?.token ?? null }, inserts: inserts(plan) };
     });
-    const { route, owner } = this.#options;
+    const { route, owner } = this.#exchange;
     const results = await route.source.transfer(moves, owner);
     for (const [i, plan] of plans.entries()) if (results[i]?.outcome === 'done') this.#count(plan);
   }
 
   /** Counts each copy that was not stored, and notes the error once per destination. */
   #countFailed(copies: readonly Copy[], error: unknown): void {
-    const { errors, clock, counters } = this.#options;
+    const { errors, counters, context } = this.#exchange;
     const known = error instanceof QuaysideError ? error : null;
     const message = known === null ? 'internal' : `${known.code}: ${known.message}`;
     for (const { destination } of copies) {
@@ -370,15 +348,15 @@ export class Forwarder {
       if (counter !== undefined) counter.failed += 1;
     }
     for (const destination of new Set(copies.map((copy) => copy.destination))) {
-      if (destination !== null) errors.add(destination, message, clock.now());
+      if (destination !== null) errors.add(destination, message, context.clock.now());
     }
   }
 
   /** The key of a copy. It lacks the destination's index, since the declaration may have changed since the last try. */
   #dedupKey({ delivery }: Plan, { destination }: Copy): string {
-    const { route } = this.#options;
+    const { key, route } = this.#exchange;
     const place = destination === null ? -1 : (route.destinations[destination]?.place ?? 0);
-    return JSON.stringify(['exchange', route.key, place, route.source.key.ns, delivery.id]);
+    return JSON.stringify(['exchange', key, place, route.source.key.ns, delivery.id]);
   }
 
   /**
@@ -386,12 +364,13 @@ export class Forwarder {
    * be in the dead-letter queue after `maxTries` times 5 s.
    */
   async #requeue(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
-    this.#options.counters.totals.requeued += deliveries.length;
-    await this.#options.route.source.requeue(deliveries, REQUEUE_MS, countTry);
+    const { counters, route } = this.#exchange;
+    counters.totals.requeued += deliveries.length;
+    await route.source.requeue(deliveries, REQUEUE_MS, countTry);
   }
 
   #count({ copies, unroutable }: Plan): void {
-    const { counters } = this.#options;
+    const { counters } = this.#exchange;
     if (unroutable === 'no-route') counters.totals.noRoute += 1;
     if (unroutable === 'too-many-hops') counters.totals.tooManyHops += 1;
     for (const { destination } of copies) {

@@ -1,28 +1,17 @@
 import type { Consumer } from '../broker/consumer.ts';
-import type { Queue } from '../broker/queue.ts';
 import { contentBytes, type Delivery, type ElementId } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { Backoff } from '../util/backoff.ts';
 import type { Clock } from '../util/clock.ts';
 import { Pause } from '../util/pause.ts';
+import type { Exchange } from './exchange.ts';
 import type { Decision, Forwarder, StoreBatch } from './forwarder.ts';
-import type { BatchInFlight, InFlightLimit } from './in-flight-limit.ts';
+import type { BatchInFlight } from './in-flight-limit.ts';
 
 interface LoopOptions {
-  readonly source: Queue;
-  readonly forwarder: Forwarder;
-  readonly clock: Clock;
-  readonly random: () => number;
   readonly tid: string;
-  /** Whether elements are reserved; otherwise they are popped. */
-  readonly reserves: boolean;
   /** Maximum number of elements in flight. */
   readonly window: number;
-  /** Maximum number of copies per element. */
-  readonly copies: number;
-  /** Bounds the bytes in flight of the node's exchanges, by owner. */
-  readonly inFlightLimit: InFlightLimit;
-  readonly owner: string;
 }
 
 /** Elements per round trip. Larger batches gained less than 3 %, and their leases run longer. */
@@ -44,7 +33,13 @@ const OWN_BYTES = 256;
  * and not yet sent to be stored are returned undelivered, the others finish).
  */
 export class Loop {
-  readonly #options: LoopOptions;
+  readonly tid: string;
+  readonly #exchange: Exchange;
+  readonly #forwarder: Forwarder;
+  readonly #clock: Clock;
+  readonly #window: number;
+  /** Maximum number of copies per element. */
+  readonly #maxCopies: number;
   #state: 'idle' | 'running' | 'stopping' = 'idle';
   #consumer: Consumer | null = null;
   #waitingSince: number | null = null;
@@ -70,14 +65,16 @@ export class Loop {
   #onCapacity: (() => void) | null = null;
   #run: Promise<void> = Promise.resolve();
 
-  constructor(options: LoopOptions) {
-    this.#options = options;
-    this.#backoff = new Backoff(options.random);
-    this.#pause = new Pause(options.clock);
-  }
-
-  get tid(): string {
-    return this.#options.tid;
+  constructor(exchange: Exchange, forwarder: Forwarder, { tid, window }: LoopOptions) {
+    const { clock, random } = exchange.context;
+    this.tid = tid;
+    this.#exchange = exchange;
+    this.#forwarder = forwarder;
+    this.#clock = clock;
+    this.#window = window;
+    this.#maxCopies = Math.max(1, exchange.declaration.dst.length);
+    this.#backoff = new Backoff(random);
+    this.#pause = new Pause(clock);
   }
 
   /** When the loop began to wait for an element, ms; null while it is not waiting. */
@@ -99,7 +96,7 @@ export class Loop {
   async stop(): Promise<void> {
     if (this.#state === 'running') {
       this.#state = 'stopping';
-      if (this.#consumer !== null) this.#options.source.leave(this.#consumer);
+      if (this.#consumer !== null) this.#exchange.route.source.leave(this.#consumer);
       this.#endWait?.([]);
       this.#pause.end();
       this.#onCapacity?.();
@@ -117,7 +114,7 @@ export class Loop {
       if (this.#state !== 'running') break;
       const batch = await this.#take();
       if (batch.length === 0) continue;
-      const now = this.#options.clock.now();
+      const now = this.#clock.now();
       for (const { id } of batch) this.#inFlight.set(id, now);
       // One batch at a time: the bytes written for it must be counted before the selectors run for the next.
       await this.#decided;
@@ -134,7 +131,7 @@ export class Loop {
     let [bytes, ownBytes, count] = [0, 0, 0];
     for (const delivery of batch) {
       const size = OWN_BYTES + contentBytes(delivery);
-      const more = size * this.#options.copies + this.#meanWritten;
+      const more = size * this.#maxCopies + this.#meanWritten;
       if (count > 0 && bytes + more > BATCH_BYTES) break;
       bytes += more;
       ownBytes += size;
@@ -148,14 +145,16 @@ export class Loop {
   #batchSize(): number {
     // After a failure, one element is enough to test whether the destination is available again.
     if (this.#backoff.isActive) return 1;
-    const { window, copies } = this.#options;
-    const byBytes = Math.max(1, Math.floor(BATCH_BYTES / (this.#meanBytes * copies + this.#meanWritten)));
-    return Math.min(MAX_BATCH, window - this.#inFlight.size, byBytes);
+    const bytes = this.#meanBytes * this.#maxCopies + this.#meanWritten;
+    const byBytes = Math.max(1, Math.floor(BATCH_BYTES / bytes));
+    return Math.min(MAX_BATCH, this.#window - this.#inFlight.size, byBytes);
   }
 
   /** Waits for a batch. If it is empty, the loop must check whether it should continue. */
   #take(): Promise<Delivery[]> {
-    const { source, clock, tid, reserves } = this.#options;
+    const { reserves, route } = this.#exchange;
+    const { source } = route;
+    const { tid } = this;
     const leaseMs = reserves ? source.settings.leaseMs : null;
     const { promise, resolve } = Promise.withResolvers<Delivery[]>();
     const end = (batch: Delivery[]): void => {
@@ -165,7 +164,7 @@ export class Loop {
       resolve(batch);
     };
     this.#endWait = end;
-    this.#waitingSince = clock.now();
+    this.#waitingSince = this.#clock.now();
     const count = this.#batchSize();
     try {
       this.#consumer = source.get(
@@ -188,10 +187,10 @@ export class Loop {
 
   /** Runs the selectors for a batch and starts to store it, in parts if it or their output is large. Never rejects. */
   async #decide(batch: readonly Delivery[]): Promise<void> {
-    const { inFlightLimit, owner } = this.#options;
+    const { owner, context } = this.#exchange;
     for (let rest = batch; rest.length > 0; ) {
       const { part, bytes } = this.#firstPart(rest);
-      const inFlight = await inFlightLimit.enter(owner, bytes);
+      const inFlight = await context.inFlightLimit.enter(owner, bytes);
       const undecided = await this.#decidePart(part, inFlight);
       rest = [...undecided, ...rest.slice(part.length)];
     }
@@ -226,7 +225,7 @@ export class Loop {
       resolve(null);
     };
     try {
-      return await Promise.race([this.#options.forwarder.decide(batch, () => isReturned), stopped]);
+      return await Promise.race([this.#forwarder.decide(batch, () => isReturned), stopped]);
     } catch {
       // An unexpected error: the loop continues after a delay.
       this.#backoff.noteFailure();
@@ -256,7 +255,7 @@ export class Loop {
     try {
       await before;
       if (store === null || this.#state === 'stopping') {
-        this.#options.source.returnAllUndelivered(batch);
+        this.#exchange.route.source.returnAllUndelivered(batch);
         return;
       }
       const stored = store();
@@ -265,7 +264,7 @@ export class Loop {
       else this.#backoff.noteFailure();
     } catch {
       // An unexpected error: return all elements, and continue after a delay.
-      this.#options.source.returnAllUndelivered(batch);
+      this.#exchange.route.source.returnAllUndelivered(batch);
       this.#backoff.noteFailure();
     } finally {
       markSent();
@@ -294,8 +293,8 @@ export class Loop {
    * element when the window is nearly full.
    */
   #hasCapacity(): boolean {
-    const free = this.#options.window - this.#inFlight.size;
-    return free >= Math.min(MAX_BATCH, Math.max(1, Math.floor(this.#options.window / 2)));
+    const free = this.#window - this.#inFlight.size;
+    return free >= Math.min(MAX_BATCH, Math.max(1, Math.floor(this.#window / 2)));
   }
 
   async #pauseAfterFailure(): Promise<void> {

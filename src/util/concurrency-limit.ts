@@ -8,12 +8,12 @@ export interface ConcurrencyLimitOptions {
   readonly total?: number;
   /** Work of one key that may run even if other keys have reached `total`; defaults to 0. */
   readonly guaranteed?: number;
-  /** Maximum number of waiting tasks of one key; further ones are rejected. */
-  readonly maxWaiting: number;
+  /** Maximum number of waiting tasks of one key; further ones are rejected. Unlimited by default. */
+  readonly maxWaiting?: number;
   /** How long a task waits before it is rejected; unlimited by default. */
   readonly timeout?: { readonly clock: Pick<Clock, 'after'>; readonly ms: number };
-  /** Creates the error of a rejected task. */
-  readonly rejection: () => Error;
+  /** Creates the error of a rejected task; needed if a task may be rejected. */
+  readonly rejection?: () => Error;
 }
 
 interface WorkOptions {
@@ -49,14 +49,21 @@ class KeyState {
  * many tasks of other keys wait; among equals, keys take turns.
  */
 export class ConcurrencyLimit {
-  readonly #options: ConcurrencyLimitOptions;
+  readonly #options: ConcurrencyLimitOptions &
+    Required<Pick<ConcurrencyLimitOptions, 'maxWaiting' | 'rejection'>>;
   readonly #keys = new Map<string, KeyState>();
   /** Keys with waiting tasks, in the order of their turns. */
   readonly #waiting = new Map<string, KeyState>();
   #total = 0;
+  /** Resolved when no task is left; null: nobody waits for that. */
+  #idle: PromiseWithResolvers<void> | null = null;
 
   constructor(options: ConcurrencyLimitOptions) {
-    this.#options = options;
+    this.#options = {
+      maxWaiting: Number.POSITIVE_INFINITY,
+      rejection: () => new Error('too many tasks wait'),
+      ...options,
+    };
   }
 
   /**
@@ -83,6 +90,21 @@ export class ConcurrencyLimit {
   /** Like `enter`, but returns null instead of waiting if the task cannot start now. */
   tryEnter(key: string, { size = 1 }: Pick<WorkOptions, 'size'> = {}): (() => void) | null {
     return this.#startNow(key, size) ? this.#onceEnd(key, size) : null;
+  }
+
+  /** Counts work that is running already. Returns a function that ends it. */
+  add(key: string, size: number): () => void {
+    const state = this.#keys.get(key) ?? new KeyState();
+    this.#keys.set(key, state);
+    this.#start(state, size);
+    return this.#onceEnd(key, size);
+  }
+
+  /** Resolves when no task is running or waiting. */
+  async idle(): Promise<void> {
+    if (this.#keys.size === 0) return;
+    this.#idle ??= Promise.withResolvers();
+    await this.#idle.promise;
   }
 
   #onceEnd(key: string, size: number): () => void {
@@ -181,7 +203,11 @@ export class ConcurrencyLimit {
     while (state.waiting.first?.hasExpired) state.waiting.shift();
     if (state.waiting.length > 0) return;
     this.#waiting.delete(key);
-    if (state.tasks === 0) this.#keys.delete(key);
+    if (state.tasks > 0) return;
+    this.#keys.delete(key);
+    if (this.#keys.size > 0) return;
+    this.#idle?.resolve();
+    this.#idle = null;
   }
 
   /** Among the keys with the least running work, the first in turn; null if no task may start. */

@@ -28,8 +28,6 @@ export class Retries {
     this.#options = options;
     this.#running = new ConcurrencyLimit({
       perKey: options.maxAtOnce ?? Number.POSITIVE_INFINITY,
-      maxWaiting: Number.POSITIVE_INFINITY,
-      rejection: () => new Error('any amount of work may wait'),
     });
   }
 

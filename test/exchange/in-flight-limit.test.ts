@@ -46,11 +46,13 @@ describe('The limit on bytes that exchanges have in flight', () => {
     enter('honest', 'honest', 25);
     await turn();
     enter('third', 'third', 25);
+    enter('fourth', 'fourth', 25);
     await turn();
-    assert.deepEqual(entered, ['evil', 'evil', 'honest', 'third']);
+    const first = ['evil', 'evil', 'honest', 'third', 'fourth'];
+    assert.deepEqual(entered, first);
     enter('honest', 'second', 25);
     await leave('honest');
-    assert.deepEqual(entered, ['evil', 'evil', 'honest', 'third', 'second']);
+    assert.deepEqual(entered, [...first, 'second']);
   });
 
   it('admits one batch at a time that exceeds a quarter of it, in addition to others', async () => {
@@ -73,11 +75,12 @@ describe('The limit on bytes that exchanges have in flight', () => {
     grow('a', 60);
     enter('user', 'b', 1);
     enter('other', 'c', 20);
+    enter('third', 'd', 20);
     await turn();
-    enter('other', 'd', 1);
+    enter('other', 'e', 1);
     await turn();
-    assert.deepEqual(entered, ['a', 'c']);
+    assert.deepEqual(entered, ['a', 'c', 'd']);
     await leave('a');
-    assert.deepEqual(entered, ['a', 'c', 'b', 'd']);
+    assert.deepEqual(entered, ['a', 'c', 'd', 'b', 'e']);
   });
 });
