@@ -7,9 +7,9 @@ import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';
 import { SeriesLimit } from './activity.ts';
 import { type Difference, type NodeInfo, nodeText } from './cluster.ts';
-import { EngineTurns } from './engine-turns.ts';
+import { EnginePermits } from './engine-permits.ts';
 import { checkMigration, Migration, MigrationTargetMissing } from './migration.ts';
-import { Namespace, type Shared } from './namespace.ts';
+import { type EngineParts, Namespace, type Shared } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Questions } from './questions.ts';
 import { LeaseSweeper } from './sweeper.ts';
@@ -54,7 +54,7 @@ export class Broker implements Service {
   readonly questions: Questions;
   readonly #waitingLimit: UserLimit;
   readonly #namespaces = new Map<string, Namespace>();
-  readonly #sweepers = new Map<Storage, LeaseSweeper>();
+  readonly #engines = new Map<Storage, EngineParts>();
   readonly #shared: Shared;
   readonly #self: NodeInfo;
   #tids = 0;
@@ -71,7 +71,7 @@ export class Broker implements Service {
       log: options.log,
       channels: () => this.namespaces().map(({ cluster }) => cluster),
     });
-    const shared: Shared = {
+    this.#shared = {
       questions: this.questions,
       askWhoWaits: this.questions.register<QueueKey, PendingConsumer>({
         name: 'queue-consumers',
@@ -85,7 +85,6 @@ export class Broker implements Service {
       random: options.random,
       log: options.log,
       waitingLimit: this.#waitingLimit,
-      engineTurns: new EngineTurns(options.clock),
       seriesLimit: new SeriesLimit(),
       self: this.#self,
       noteNode: (node) => this.#noteNode(node, options.log),
@@ -94,10 +93,9 @@ export class Broker implements Service {
         return `${id}-${this.#tids.toString(36)}`;
       },
     };
-    this.#shared = shared;
     for (const setup of options.namespaces) {
-      const sweeper = this.#sweeperFor(setup.storage, shared);
-      this.#namespaces.set(setup.policy.name, new Namespace(setup, shared, sweeper));
+      const namespace = new Namespace(setup, this.#shared, this.#engineOf(setup.storage));
+      this.#namespaces.set(namespace.name, namespace);
     }
   }
 
@@ -106,7 +104,7 @@ export class Broker implements Service {
     // Resume migrations before anything is stored: inserts must not go to an engine that their namespace is leaving.
     await Promise.all(this.namespaces().map((namespace) => this.#resumeMigration(namespace)));
     await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.start()));
-    await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.sweep()));
+    await Promise.all([...this.#engines.values()].map(({ sweeper }) => sweeper.sweep()));
   }
 
   /** Rejects new waiting calls, and ends present ones, with `shutting-down`. Clients can still settle elements. */
@@ -124,7 +122,7 @@ export class Broker implements Service {
     this.drain();
     this.questions.stop();
     await Promise.all([...this.#namespaces.values()].map((namespace) => namespace.stop()));
-    await Promise.all([...this.#sweepers.values()].map((sweeper) => sweeper.stop()));
+    await Promise.all([...this.#engines.values()].map(({ sweeper }) => sweeper.stop()));
   }
 
   /** Id of this node, as in `nodes`. */
@@ -210,7 +208,7 @@ export class Broker implements Service {
 
   #join(namespace: Namespace, target: Namespace): Migration {
     const migration = new Migration(namespace, target);
-    namespace.join(migration, this.#sweeperFor(migration.storage, this.#shared));
+    namespace.join(migration, this.#engineOf(migration.storage));
     return migration;
   }
 
@@ -229,13 +227,14 @@ export class Broker implements Service {
     );
   }
 
-  #sweeperFor(storage: Storage, shared: Shared): LeaseSweeper {
-    let sweeper = this.#sweepers.get(storage);
-    if (sweeper === undefined) {
-      sweeper = new LeaseSweeper(storage, shared, (queues) => this.#wake(queues));
-      this.#sweepers.set(storage, sweeper);
+  #engineOf(storage: Storage): EngineParts {
+    let engine = this.#engines.get(storage);
+    if (engine === undefined) {
+      const sweeper = new LeaseSweeper(storage, this.#shared, (queues) => this.#wake(queues));
+      engine = { sweeper, permits: new EnginePermits(this.#shared.clock) };
+      this.#engines.set(storage, engine);
     }
-    return sweeper;
+    return engine;
   }
 
   #wake(queues: readonly QueueKey[]): void {

@@ -1,10 +1,9 @@
-import { type Definitions, type JsonValue, retryConflicts } from '../engine/definitions.ts';
-import type { ReadySignal, Signaller } from '../engine/signaller.ts';
-import type { CancelTimer, Clock } from '../util/clock.ts';
+import { type JsonValue, retryConflicts } from '../engine/definitions.ts';
+import type { ReadySignal } from '../engine/signaller.ts';
+import type { CancelTimer } from '../util/clock.ts';
 import { isRecord } from '../util/is-record.ts';
 import { Pause } from '../util/pause.ts';
 import type { Namespace } from './namespace.ts';
-import type { BrokerLog } from './ports.ts';
 import type { MessagePart } from './questions.ts';
 import { MANY } from './wait-queue.ts';
 
@@ -59,20 +58,6 @@ type Content =
   | { readonly kind: 'gone' }
   | { readonly kind: 'message'; readonly to: readonly string[]; readonly part: MessagePart };
 
-interface ClusterOptions {
-  readonly namespace: string;
-  readonly signaller: Signaller;
-  readonly topic: string;
-  readonly self: NodeInfo;
-  /** This node's configuration of the namespace. */
-  readonly configured: Configured;
-  readonly definitions: Definitions;
-  readonly clock: Clock;
-  readonly log: BrokerLog;
-  /** Receives the signals of other nodes. */
-  readonly listener: Namespace;
-}
-
 /** How often a node publishes its presence. */
 const PRESENCE_MS = 2_000;
 /** A node that missed three periods is considered gone. */
@@ -87,7 +72,8 @@ const MAX_RECEIVERS = 100;
  * consumers early, and the list of nodes says whom to ask and whom to wait for.
  */
 export class Cluster {
-  readonly #options: ClusterOptions;
+  readonly #namespace: Namespace;
+  readonly #self: NodeInfo;
   readonly #peers = new Map<string, Peer & { readonly seenAt: number }>();
   /** How many elements became eligible on this node in this turn, by queue: one signal per queue, not per element. */
   readonly #ready = new Map<string, number>();
@@ -100,19 +86,27 @@ export class Cluster {
   #onPeer: (() => void) | null = null;
   #unsubscribe: (() => void) | null = null;
 
-  constructor(options: ClusterOptions) {
-    this.#options = options;
+  /** @param self this node, as it describes itself to others */
+  constructor(namespace: Namespace, self: NodeInfo) {
+    this.#namespace = namespace;
+    this.#self = self;
     this.isAlone = this.#isLocal;
   }
 
   /** Whether signals stay within this process, so that there is no other node. */
   get #isLocal(): boolean {
-    return this.#options.signaller.type === 'local';
+    return !this.#namespace.isShared;
+  }
+
+  get #topic(): string {
+    return this.#namespace.setup.shown.signaller.channel;
   }
 
   start(): void {
-    const { signaller, topic, clock } = this.#options;
-    this.#unsubscribe = signaller.subscribe(topic, (message) => this.#receive(message as unknown as Signal));
+    const { setup, clock } = this.#namespace;
+    this.#unsubscribe = setup.signaller.subscribe(this.#topic, (message) =>
+      this.#receive(message as unknown as Signal),
+    );
     if (this.#isLocal) return;
     this.#startedAt = clock.monotonic();
     this.#publishPresence(true);
@@ -150,7 +144,7 @@ export class Cluster {
   /** The same signal for one queue, which the engine publishes together with an insert. */
   readySignal(queue: string): ReadySignal {
     return {
-      topic: this.#options.topic,
+      topic: this.#topic,
       messageFor: (count) => this.#signal(this.#readyContent(queue, count)),
     };
   }
@@ -174,7 +168,7 @@ export class Cluster {
 
   /** Logs each option in which a new or reconfigured node differs from this one. */
   #logDifferences(peer: Peer): void {
-    const { namespace: ns, log } = this.#options;
+    const { name: ns, log } = this.#namespace;
     const { id, host, pid } = peer.info;
     for (const { option, here, there } of this.#differencesWith(peer)) {
       log.warn(
@@ -190,27 +184,27 @@ export class Cluster {
    * @throws VariantConflict
    */
   async claimVariant(): Promise<void> {
-    const { namespace, configured, definitions, log } = this.#options;
-    const variant = configured[VARIANT];
+    const { name, setup, definitions, log } = this.#namespace;
+    const variant = setup.configured[VARIANT];
     if (variant === undefined) return;
     // If another node stores its variant at the same moment, this one is checked against it.
     await retryConflicts(async () => {
-      const stored = await definitions.get('namespace', namespace);
+      const stored = await definitions.get('namespace', name);
       const before = stored === null ? null : variantIn(stored.value);
       if (before === variant) return;
       if (before !== null) await this.#checkLiveNodes();
-      await definitions.put('namespace', namespace, { variant }, stored?.version ?? null);
+      await definitions.put('namespace', name, { variant }, stored?.version ?? null);
       if (before === null) return;
       log.warn(
-        { event: 'variant-changed', ns: namespace, before, variant },
-        `the variant of namespace ${namespace} was ${before} and is ${variant}: elements that were stored before are not delivered`,
+        { event: 'variant-changed', ns: name, before, variant },
+        `the variant of namespace ${name} was ${before} and is ${variant}: elements that were stored before are not delivered`,
       );
     });
   }
 
   /** Waits until every live node has been seen. @throws VariantConflict if one of them serves another variant */
   async #checkLiveNodes(): Promise<void> {
-    const pause = new Pause(this.#options.clock);
+    const pause = new Pause(this.#namespace.clock);
     const waited = pause.wait(ALL_SEEN_MS);
     this.#onPeer = () => {
       if (this.#findConflict() !== null) pause.end();
@@ -225,21 +219,20 @@ export class Cluster {
   #findConflict(): VariantConflict | null {
     for (const peer of this.peers()) {
       const difference = this.#differencesWith(peer).find(({ option }) => option === VARIANT);
-      if (difference !== undefined)
-        return new VariantConflict(this.#options.namespace, difference, peer.info);
+      if (difference !== undefined) return new VariantConflict(this.#namespace.name, difference, peer.info);
     }
     return null;
   }
 
   #differencesWith({ configured: theirs }: Peer): Difference[] {
-    return Object.entries(this.#options.configured).flatMap(([option, here]) => {
+    return Object.entries(this.#namespace.setup.configured).flatMap(([option, here]) => {
       const there = theirs[option];
       return there === undefined || there === here ? [] : [{ option, here, there }];
     });
   }
 
   #repeatPresence(): void {
-    this.#timer = this.#options.clock.after(PRESENCE_MS, () => {
+    this.#timer = this.#namespace.clock.after(PRESENCE_MS, () => {
       this.#publishPresence(false);
       this.#forgetSilent();
       this.#repeatPresence();
@@ -247,8 +240,8 @@ export class Cluster {
   }
 
   #publishPresence(first: boolean): void {
-    const { self: node, configured } = this.#options;
-    this.#publish({ kind: 'node', node, configured, first });
+    const { configured } = this.#namespace.setup;
+    this.#publish({ kind: 'node', node: this.#self, configured, first });
   }
 
   #readyContent(queue: string, count: number): Content {
@@ -257,18 +250,16 @@ export class Cluster {
   }
 
   #publish(content: Content): void {
-    const { signaller, topic } = this.#options;
-    signaller.publish(topic, this.#signal(content));
+    this.#namespace.setup.signaller.publish(this.#topic, this.#signal(content));
   }
 
   #signal(content: Content): JsonValue {
-    const { namespace, self } = this.#options;
-    return { ...content, ns: namespace, from: self.id } as unknown as JsonValue;
+    return { ...content, ns: this.#namespace.name, from: this.#self.id } as unknown as JsonValue;
   }
 
   #receive(signal: Signal): void {
-    const { namespace, self, listener } = this.#options;
-    if (signal.from === self.id || signal.ns !== namespace) return;
+    const listener = this.#namespace;
+    if (signal.from === this.#self.id || signal.ns !== listener.name) return;
     switch (signal.kind) {
       case 'ready':
         listener.onReady(signal.queue, signal.count ?? MANY);
@@ -286,7 +277,7 @@ export class Cluster {
         listener.onGone(signal.from);
         break;
       case 'message':
-        if (signal.to.includes(self.id)) listener.onMessage(signal.from, signal.part);
+        if (signal.to.includes(this.#self.id)) listener.onMessage(signal.from, signal.part);
         break;
     }
   }
@@ -294,18 +285,18 @@ export class Cluster {
   #notePeer(peer: Peer): void {
     const { id } = peer.info;
     const known = this.#peers.get(id);
-    this.#peers.set(id, { ...peer, seenAt: this.#options.clock.monotonic() });
+    this.#peers.set(id, { ...peer, seenAt: this.#namespace.clock.monotonic() });
     this.isAlone = false;
     const isSame =
       known !== undefined && JSON.stringify(known.configured) === JSON.stringify(peer.configured);
     if (isSame) return;
     this.#logDifferences(peer);
     this.#onPeer?.();
-    this.#options.listener.onPeer(peer.info);
+    this.#namespace.onPeer(peer.info);
   }
 
   #forgetSilent(): void {
-    const now = this.#options.clock.monotonic();
+    const now = this.#namespace.clock.monotonic();
     for (const [id, { seenAt }] of this.#peers) if (seenAt < now - SILENT_MS) this.#peers.delete(id);
     this.isAlone = this.#isLocal || (this.#peers.size === 0 && now - this.#startedAt >= ALL_SEEN_MS);
   }

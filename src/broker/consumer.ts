@@ -87,12 +87,13 @@ export class Consumer {
   wakeAt = 0;
   /** Whether `maxBytes` ended the take that served it. */
   isCut = false;
-  timedOut = false;
   /** Whether the limit of blocked calls counts this consumer; otherwise it counts the joint take. */
   readonly isCounted: boolean;
   cancelTimeout: CancelTimer | null = null;
   /** Generated when it is first needed if the request has none. */
   tid: string | null;
+  /** Whether it waits until its user may take large elements; see `ParkedConsumers`. */
+  isParked = false;
   // The wait queue's links; only ConsumerList touches them.
   previous: Consumer | null = null;
   next: Consumer | null = null;

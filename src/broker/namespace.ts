@@ -25,7 +25,7 @@ import { Activity, type SeriesLimit } from './activity.ts';
 import { type Capacity, namespaceCapacity, queueCapacity } from './capacity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
 import type { Consumer } from './consumer.ts';
-import type { EngineTurns, WeighedContent } from './engine-turns.ts';
+import type { EnginePermits } from './engine-permits.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
@@ -50,7 +50,6 @@ export interface Shared {
   readonly random: () => number;
   readonly log: BrokerLog;
   readonly waitingLimit: UserLimit;
-  readonly engineTurns: EngineTurns;
   readonly seriesLimit: SeriesLimit;
   /** How this node describes itself to others. */
   readonly self: NodeInfo;
@@ -59,6 +58,13 @@ export interface Shared {
   /** Called when another node serves one of the namespaces. */
   readonly noteNode: (node: NodeInfo) => void;
   readonly makeTid: () => string;
+}
+
+/** What the namespaces on one engine share. */
+export interface EngineParts {
+  /** Ends the leases of its queues. */
+  readonly sweeper: LeaseSweeper;
+  readonly permits: EnginePermits;
 }
 
 /** If an element is larger than this, the next ones are expected to be large, until takes return smaller ones. */
@@ -112,8 +118,8 @@ export class Namespace {
   readonly cluster: Cluster;
   /** The names of the queues that are paused. */
   readonly pausedNames: ReadonlySet<string>;
-  /** Ends the leases of its queues. */
   sweeper: LeaseSweeper;
+  permits: EnginePermits;
   /** Handles of known queues. */
   readonly #queues = new Map<string, Queue>();
   /** Wait queues of this node, by queue and group. */
@@ -134,12 +140,13 @@ export class Namespace {
   #isDeclared = false;
   #stopRereads: (() => void) | null = null;
 
-  constructor(setup: NamespaceSetup, shared: Shared, sweeper: LeaseSweeper) {
+  constructor(setup: NamespaceSetup, shared: Shared, { sweeper, permits }: EngineParts) {
     const { policy, storage, signaller } = setup;
     this.setup = setup;
     this.pausedNames = this.#paused;
     this.#shared = shared;
     this.sweeper = sweeper;
+    this.permits = permits;
     this.name = policy.name;
     this.isStream = policy.groups !== null;
     this.defaultGroups = policy.groups ?? [PLAIN_GROUP];
@@ -170,17 +177,7 @@ export class Namespace {
       maxElements: null,
     };
     this.options = new QueueOptionsTable(defaults, setup.queues ?? []);
-    this.cluster = new Cluster({
-      namespace: this.name,
-      signaller,
-      topic: setup.shown.signaller.channel,
-      self: shared.self,
-      configured: setup.configured,
-      definitions: setup.definitions,
-      clock: shared.clock,
-      log: shared.log,
-      listener: this,
-    });
+    this.cluster = new Cluster(this, shared.self);
     this.#pauseFlags = this.#definitionsOf('queue', 'a pause flag', (name, definition) =>
       this.#setPaused(name, definition !== null && isPaused(definition.value)),
     );
@@ -207,11 +204,12 @@ export class Namespace {
   }
 
   /** Starts a migration: from now on, elements may be in two engines, and inserts go to the new one. */
-  join(migration: Migration, sweeper: LeaseSweeper): void {
+  join(migration: Migration, { sweeper, permits }: EngineParts): void {
     this.migration = migration;
     this.storage = migration.storage;
     this.stats = this.activity.watched(migration.stats);
     this.sweeper = sweeper;
+    this.permits = permits;
   }
 
   /** Reads names, pause flags and options, and follows their changes. Called once, before the first request. */
@@ -411,29 +409,6 @@ export class Namespace {
     this.#elementBytes.set(name, 0);
     this.activity.noteNew(name);
     for (const added of this.#reloads) added.add(name);
-  }
-
-  /**
-   * Calls `store` in the user's turn (see `EngineTurns`), or immediately if `user` is null. Not async: this is on the
-   * path of every insert.
-   */
-  inTurn<T>(user: string | null, elements: readonly WeighedContent[], store: () => Promise<T>): Promise<T> {
-    if (user !== null) return this.#shared.engineTurns.insert(this.storage, user, elements, store);
-    try {
-      return store();
-    } catch (error) {
-      return Promise.reject(error);
-    }
-  }
-
-  /** See `EngineTurns.tryRead`. */
-  tryRead(user: string, bytes: number): (() => void) | null {
-    return this.#shared.engineTurns.tryRead(this.storage, user, bytes);
-  }
-
-  /** See `EngineTurns.read`. */
-  read(user: string, bytes: number): Promise<() => void> {
-    return this.#shared.engineTurns.read(this.storage, user, bytes);
   }
 
   /** The expected size of the next element that a take returns, in bytes. */

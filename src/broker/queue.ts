@@ -44,8 +44,8 @@ import { quote } from '../util/quote.ts';
 import { historyLengthMs, INTERVAL_MS, type QueueReading } from './activity.ts';
 import { isFullError } from './capacity.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
+import { FREE_BYTES } from './engine-permits.ts';
 import { momentIn, untilGiven } from './engine-time.ts';
-import { FREE_BYTES } from './engine-turns.ts';
 import { isSettled, rejectionOf, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkOptions, type OwnOptions, type QueueSettings } from './queue-options.ts';
@@ -74,7 +74,7 @@ export interface Receipt {
 }
 
 export interface QueueInsertOptions {
-  /** The user in whose turn the elements are stored (see `EngineTurns`); null: immediately. */
+  /** The user who needs a permit for it (see `EnginePermits`); null: it needs none. */
   readonly user?: string | null;
   /** Called for each element whose dedup key was seen before with the same content; see `NewElement.dedupKey`. */
   readonly onRepeat?: ((index: number) => void) | null;
@@ -87,7 +87,7 @@ export interface QueueInsertOptions {
 export interface QueueScanOptions extends Omit<ScanOptions, 'group' | 'leftMs'> {
   /** On a stream, the group to read as; null: the namespace's default. */
   readonly group: GroupName | null;
-  /** The user in whose turn large bodies are read (see `EngineTurns`); omitted: immediately. */
+  /** The user who needs a permit to read large bodies (see `EnginePermits`); omitted: it needs none. */
   readonly user?: string | null;
 }
 
@@ -163,7 +163,7 @@ export class Queue {
     const repeats = hasKeys ? new Repeats() : null;
     if (!isAlone && this.#signal === undefined) this.#signal = namespace.readySignal(this.key);
     const signal = isAlone ? null : (this.#signal ?? null);
-    // One deadline for the wait for a turn, the reads of usage and the engine.
+    // One deadline for the wait for a permit, the reads of usage and the engine.
     const leftMs = this.#timeLeft();
     let isSent = false;
     const insert = (): Promise<ElementId[]> => {
@@ -189,11 +189,11 @@ export class Queue {
     const begin = mayRepeat
       ? () => unlessRepeated(admit, () => this.#areRepeats(elements, request, leftMs), insert)
       : admit;
-    const stored = namespace.inTurn(user, elements, begin);
+    const stored = namespace.permits.insert(user, elements, begin);
     namespace.noteStoring(this.key, stored);
     namespace.noteSizes(this.key, elements);
     if (isSent) this.#wakeFor(elements);
-    // It is sent in a later turn, after a wait.
+    // It is sent later, when it has a permit.
     else this.#wakeAfter(elements, stored);
     return meter.observe('insert', stored, (ids) => {
       if (repeats !== null && repeats.mismatched !== null) {
@@ -243,7 +243,7 @@ export class Queue {
    * Finishes reserved elements and stores others in queues of the same engine, each move atomically. Returns the
    * outcome of settling per move; only a move with the outcome `done` stored its inserts. A move without inserts is a
    * commit.
-   * @param user in whose turn the elements are stored; null: immediately
+   * @param user who needs a permit to store the elements; null: it needs none
    */
   async transfer(given: readonly QueueMove[], user: string | null = null): Promise<SettleResult[]> {
     const { namespace } = this;
@@ -270,7 +270,7 @@ export class Queue {
       return storage.settle(items, { leftMs: leftMs() });
     };
     const inserted = moves.flatMap(({ inserts }) => inserts.map(({ element }) => element));
-    const transferring = namespace.inTurn(user, inserted, () =>
+    const transferring = namespace.permits.insert(user, inserted, () =>
       isBounded ? this.#admitMoves(moves, settle) : settle(),
     );
     for (const [queue, elements] of targets) {
@@ -318,7 +318,7 @@ export class Queue {
     return call();
   }
 
-  /** As `#wakeFor`, for elements that are sent in a later turn: a take that is sent now would not find them. */
+  /** As `#wakeFor`, for elements that are sent later: a take that is sent now would not find them. */
   #wakeAfter(elements: readonly NewElement[], storing: Promise<unknown>): void {
     const wake = (): void => this.#wakeFor(elements);
     storing.then(wake, wake);
@@ -625,7 +625,7 @@ export class Queue {
 
   /**
    * A page of deliveries; see `Storage.scan`. Creates no queue.
-   * @throws QuaysideError `overloaded` if the user's turn does not come in time
+   * @throws QuaysideError `overloaded` if the user gets no permit in time
    */
   async scan({ user = null, ...given }: QueueScanOptions): Promise<ScanPage> {
     const { namespace, key } = this;
@@ -638,7 +638,7 @@ export class Queue {
     );
     if (user === null || bytes <= FREE_BYTES) return namespace.storage.scan(key, options);
     const leftMs = this.#timeLeft();
-    const end = await namespace.read(user, bytes);
+    const end = await namespace.permits.read(user, bytes);
     try {
       return await namespace.storage.scan(key, { ...options, leftMs: leftMs() });
     } finally {

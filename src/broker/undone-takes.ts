@@ -1,21 +1,11 @@
-import type { Storage } from '../engine/storage.ts';
 import type { Delivery } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { QueueKey } from '../model/names.ts';
-import type { Clock } from '../util/clock.ts';
 import { Retries } from '../util/retries.ts';
 import type { Namespace } from './namespace.ts';
-import type { BrokerLog } from './ports.ts';
-
-interface UndoneTakesHost {
-  readonly storage: Storage;
-  readonly clock: Clock;
-  readonly log: BrokerLog;
-  readonly inTurn: Namespace['inTurn'];
-}
 
 const RETRY_MS = 1_000;
-/** The user in whose turn undone pops are stored. No real user has this name. */
+/** The user whose permits undone pops use. No real user has this name. */
 const UNDONE = '';
 /** Bytes of bodies that a namespace keeps while its engine is unavailable. Pops beyond this are tried only once. */
 const MAX_BYTES = 64 * 1_048_576;
@@ -25,7 +15,7 @@ const MAX_BYTES = 64 * 1_048_576;
  * retries until the elements are stored, or the node stops.
  */
 export class UndoneTakes {
-  readonly #host: UndoneTakesHost;
+  readonly #ns: Namespace;
   readonly #retries: Retries;
   #bytes = 0;
   #count = 0;
@@ -33,13 +23,13 @@ export class UndoneTakes {
   /** First tries without an outcome. */
   readonly #firstTries = new Set<Promise<unknown>>();
 
-  constructor(host: UndoneTakesHost) {
-    this.#host = host;
+  constructor(namespace: Namespace) {
+    this.#ns = namespace;
     this.#retries = new Retries({
-      clock: host.clock,
+      clock: namespace.clock,
       delayMs: RETRY_MS,
       failed: (_name, error) =>
-        host.log.warn(
+        namespace.log.warn(
           { err: error },
           'popped elements could not be returned to their queue yet; the node retries until they are',
         ),
@@ -47,9 +37,9 @@ export class UndoneTakes {
   }
 
   /**
-   * Calls the engine in this turn, so that following takes share the batch, unless 4 MiB are already in flight. Never
+   * Calls the engine in this turn of the event loop, so that following takes share the batch, unless 4 MiB are already in flight. Never
    * throws.
-   * @param done called when they are stored; `isLate`: not by a call in this turn
+   * @param done called when they are stored; `isLate`: not by a call in this turn of the event loop
    */
   begin(queue: QueueKey, popped: readonly Delivery[], done: (isLate: boolean) => void): void {
     const bytes = popped.reduce((sum, { body }) => sum + body.byteLength, 0);
@@ -77,17 +67,17 @@ export class UndoneTakes {
   }
 
   /**
-   * Stores the elements in turn with users' inserts: when thousands of clients disconnect together, their pops are
-   * returned in steps. If the turn does not come in time, they are stored without one, since this node has the only
+   * Stores the elements with a permit, like the inserts of users: when thousands of clients disconnect together, their
+   * pops are returned in steps. If there is none in time, they are stored without one, since this node has the only
    * copy. Returns whether the engine was called synchronously.
    */
   async #store(queue: QueueKey, popped: readonly Delivery[]): Promise<boolean> {
     let isSent = false;
     const store = (): Promise<void> => {
       isSent = true;
-      return this.#host.storage.undoTake(queue, popped);
+      return this.#ns.storage.undoTake(queue, popped);
     };
-    const storing = this.#host.inTurn(UNDONE, popped, store);
+    const storing = this.#ns.permits.insert(UNDONE, popped, store);
     const isNow = isSent;
     try {
       await storing;
@@ -103,12 +93,12 @@ export class UndoneTakes {
     await Promise.all(this.#firstTries);
     this.#retries.stop();
     if (this.#count === 0) return;
-    this.#host.log.warn({ count: this.#count }, 'popped elements may be lost: their engine is unavailable');
+    this.#ns.log.warn({ count: this.#count }, 'popped elements may be lost: their engine is unavailable');
   }
 
   #lost(error: unknown, queue: QueueKey, popped: readonly Delivery[]): void {
     const ids = popped.map(({ id }) => id);
-    this.#host.log.warn({ err: error, queue, ids }, 'elements could not be returned to their queue');
+    this.#ns.log.warn({ err: error, queue, ids }, 'elements could not be returned to their queue');
   }
 }
 

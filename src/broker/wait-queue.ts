@@ -7,12 +7,13 @@ import { Backoff } from '../util/backoff.ts';
 import type { CancelTimer } from '../util/clock.ts';
 import { earlier } from '../util/earlier.ts';
 import { type Claim, Consumer, type GetRequest, popTimeout, type Sink } from './consumer.ts';
+import { ConsumerList } from './consumer-list.ts';
+import { FREE_BYTES, readRejection } from './engine-permits.ts';
 import { toLocal } from './engine-time.ts';
-import { FREE_BYTES, readRejection } from './engine-turns.ts';
 import { takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
+import { ParkedConsumers, type TakePermit } from './parked-consumers.ts';
 import type { Queue } from './queue.ts';
-import { type TakeTurn, TakeTurns } from './take-turns.ts';
 
 /** Bound on the elements that one match requests. It limits the work of one turn, not the throughput. */
 const MAX_PER_MATCH = 1000;
@@ -46,10 +47,10 @@ interface SharedTake {
   readonly consumers: Consumer[];
   /** The bound of its only consumer; null if it may have several consumers. */
   readonly maxBytes: number | null;
-  /** The user in whose turn it reads; undefined: it needs no turn, and may serve several users. */
+  /** The user whose permit it uses; undefined: it needs none, and may serve several users. */
   readonly user: string | null | undefined;
-  /** Ended when the take has ended; null: it needs no turn. */
-  readonly turn: TakeTurn | null;
+  /** Given back when the take has ended; null: it needs none. */
+  readonly permit: TakePermit | null;
   /** How many elements its consumers request together. */
   count: number;
 }
@@ -82,7 +83,10 @@ export class WaitQueue {
   readonly group: GroupName;
   readonly #queue: Queue;
   readonly #ns: Namespace;
+  /** Those that waited for no permit, in the order of arrival. */
   readonly #waiting = new ConsumerList();
+  /** Those that had to wait for one; null until there is one. */
+  #parked: ParkedConsumers | null = null;
   /** Consumers that only watch; null until there is one. */
   #watchers: Watchers | null = null;
   #inFlight: Match | null = null;
@@ -94,11 +98,9 @@ export class WaitQueue {
   #timer: CancelTimer | null = null;
   /** The delay between takes after an engine error. */
   readonly #backoff: Backoff;
-  /** How many consumers timed out during a take for them. They end when it certainly has no element for them. */
-  #timedOut = 0;
+  /** Consumers that timed out during a take for them. They end when it certainly has no element for them. */
+  readonly #timedOut = new Set<Consumer>();
   #ofUsers = 0;
-  /** Null until a user needs one. */
-  #turns: TakeTurns | null = null;
 
   constructor(queue: Queue, group: GroupName) {
     this.#queue = queue;
@@ -112,7 +114,11 @@ export class WaitQueue {
   }
 
   get #hasConsumers(): boolean {
-    return this.#waiting.size > 0 || (this.#watchers !== null && this.#watchers.size > 0);
+    return this.#waitingCount > 0 || (this.#watchers !== null && this.#watchers.size > 0);
+  }
+
+  get #waitingCount(): number {
+    return this.#waiting.size + (this.#parked?.size ?? 0);
   }
 
   /** How many consumers wait on behalf of users, that is, all but those of exchanges. */
@@ -125,10 +131,10 @@ export class WaitQueue {
     return this.#timer !== null && this.#dueAt !== null;
   }
 
-  /** In order of arrival. */
+  /** In no particular order. */
   consumers(): Consumer[] {
     const taking = this.#inFlight?.consumers.filter(({ state }) => state === 'taking') ?? [];
-    return [...taking, ...this.#waiting, ...(this.#watchers?.consumers() ?? [])];
+    return [...taking, ...this.#waiting, ...(this.#parked ?? []), ...(this.#watchers?.consumers() ?? [])];
   }
 
   /** Adds a consumer at the end, and takes an element for it if there is one. */
@@ -138,13 +144,14 @@ export class WaitQueue {
     if (request.owner !== null) this.#ofUsers += 1;
     this.#waiting.append(consumer);
     const { timeoutMs } = request;
-    if (timeoutMs === 0) this.#noteTimeout(consumer);
+    // If a take for the consumer is in flight, it ends only if that take has no element for it.
+    if (timeoutMs === 0) this.#timedOut.add(consumer);
     else if (timeoutMs !== null) {
       consumer.cancelTimeout = clock.after(timeoutMs, () => {
-        this.#noteTimeout(consumer);
+        this.#timedOut.add(consumer);
         if (consumer.state !== 'waiting') return;
-        // If the user still waits for a turn, there may be an element, so this is not an ordinary timeout.
-        const isLate = this.#turns?.isAwaitedBy(request.owner) === true;
+        // If the user still waits for a permit, there may be an element, so this is not an ordinary timeout.
+        const isLate = this.#parked?.isAwaitedBy(request.owner) === true;
         this.end(consumer, isLate ? readRejection() : timeoutError(consumer));
       });
     }
@@ -200,7 +207,7 @@ export class WaitQueue {
   /** The client disconnected. Elements that still arrive for it go to another consumer, or are returned. */
   leave(consumer: Consumer): void {
     if (consumer.state === 'gone') return;
-    if (consumer.state === 'waiting') this.#waiting.remove(consumer);
+    if (consumer.state === 'waiting') this.#removeWaiting(consumer);
     else if (consumer.state === 'watching') this.#watchers?.remove(consumer);
     this.#release(consumer);
     this.#restIfEmpty();
@@ -239,11 +246,11 @@ export class WaitQueue {
       return;
     }
     if (!this.#hasConsumers || this.#queue.paused) {
-      this.#turns?.release();
+      this.#parked?.releasePermits();
       return;
     }
     const { takes, consumers, requested } = this.#startTakes(Math.min(count, MAX_PER_MATCH));
-    this.#turns?.release();
+    this.#parked?.releasePermits();
     if (takes.length === 0) {
       if (this.#timer === null) this.#sleep();
       return;
@@ -259,7 +266,7 @@ export class WaitQueue {
       storedDueAt: null,
     };
     const results = takes.map((take) => {
-      const { turn } = take;
+      const { permit } = take;
       const taking = storage.take(this.#queue.key, {
         group: this.group,
         count: take.count,
@@ -267,9 +274,9 @@ export class WaitQueue {
         owner: take.owner,
         tids: take.tids,
         ...(take.maxBytes !== null && { maxBytes: take.maxBytes }),
-        ...(turn !== null && { leftMs: CALL_TIMEOUT_MS - turn.waitedMs }),
+        ...(permit !== null && { leftMs: CALL_TIMEOUT_MS - permit.waitedMs }),
       });
-      if (turn !== null) taking.then(turn.end, turn.end);
+      if (permit !== null) taking.then(permit.end, permit.end);
       return taking;
     });
     // `allSettled`, since a failed take must not discard the elements that another one returned.
@@ -307,21 +314,25 @@ export class WaitQueue {
     let requested = 0;
     let take: SharedTake | undefined;
     const eachBytes = this.#ns.expectedBytes(this.#queue.key);
-    for (const consumer of this.#waiting) {
+    for (const consumer of this.#parked?.withResumed(this.#waiting) ?? this.#waiting) {
       if (requested >= count) break;
       if (requested > 0 && requested + consumer.count > MAX_PER_MATCH) break;
       const isShared = take !== undefined && take.maxBytes === null && isCompatible(consumer, take);
       if (!isShared && takes.length === MAX_TAKES) break;
       const { leaseMs, owner } = consumer.request;
-      let turn: TakeTurn | null = null;
+      let permit: TakePermit | null = null;
       const bytes = isShared ? 0 : this.#bytesOf(consumer, eachBytes, count - requested);
       if (owner !== null && bytes > FREE_BYTES) {
-        this.#turns ??= this.#takeTurns();
-        turn = this.#turns.begin(owner, bytes);
-        if (turn === null) continue;
+        this.#parked ??= this.#createParked();
+        permit = this.#parked.permitFor(owner, bytes);
+        if (permit === null) {
+          // If it is parked already, its whole list is out of this match now.
+          if (!consumer.isParked) this.#park(owner, consumer);
+          continue;
+        }
       }
       if (consumer.claim?.acquire(consumer) === false) {
-        if (owner !== null && turn !== null) this.#turns?.keep(owner, turn);
+        if (owner !== null && permit !== null) this.#parked?.keep(owner, permit);
         continue;
       }
       if (take === undefined || !isShared) {
@@ -329,11 +340,11 @@ export class WaitQueue {
         const tids = leaseMs === null ? null : consumer.request.tid;
         const takeOwner = leaseMs === null ? null : owner;
         const user = bytes > FREE_BYTES ? owner : undefined;
-        take = { leaseMs, owner: takeOwner, tids, consumers: [], count: 0, maxBytes, user, turn };
+        take = { leaseMs, owner: takeOwner, tids, consumers: [], count: 0, maxBytes, user, permit };
         takes.push(take);
       }
       if (take.leaseMs !== null) noteTid(take, consumer);
-      this.#waiting.remove(consumer);
+      this.#removeWaiting(consumer);
       consumer.state = 'taking';
       take.consumers.push(consumer);
       take.count += consumer.count;
@@ -346,21 +357,29 @@ export class WaitQueue {
   /** The expected bytes of a take with this first consumer, which other consumers may join, up to `count` elements. */
   #bytesOf({ count: requested, maxBytes }: Consumer, eachBytes: number, count: number): number {
     const elements =
-      maxBytes === null ? Math.min(Math.max(requested, count), requested * this.#waiting.size) : requested;
+      maxBytes === null ? Math.min(Math.max(requested, count), requested * this.#waitingCount) : requested;
     return Math.min(elements * eachBytes, maxBytes ?? LIMITS.takeBytes);
   }
 
-  #takeTurns(): TakeTurns {
-    return new TakeTurns(this.#ns, {
-      onTurn: () => this.#match(MANY),
-      onLate: (user, error) => {
-        for (const consumer of this.#waiting) {
-          if (consumer.timedOut && consumer.request.owner === user) this.end(consumer, error);
-        }
-        // The user's remaining consumers wait for the next turn.
+  #createParked(): ParkedConsumers {
+    return new ParkedConsumers(this.#ns, {
+      onPermit: () => this.#match(MANY),
+      onRejected: (consumers, error) => {
+        for (const consumer of consumers) if (this.#timedOut.has(consumer)) this.end(consumer, error);
+        // The user's remaining consumers wait for the next permit.
         this.#match(MANY);
       },
     });
+  }
+
+  #park(user: string, consumer: Consumer): void {
+    this.#waiting.remove(consumer);
+    this.#parked?.park(user, consumer);
+  }
+
+  #removeWaiting(consumer: Consumer): void {
+    if (consumer.isParked) this.#parked?.remove(consumer);
+    else this.#waiting.remove(consumer);
   }
 
   #endMatch(outcomes: readonly PromiseSettledResult<TakeResult>[]): void {
@@ -409,7 +428,7 @@ export class WaitQueue {
     this.#matchAgain = 0;
     if (failure === null) this.#continue(more, isShort);
     else this.#backOff(failure);
-    if (this.#inFlight === null) this.#turns?.release();
+    if (this.#inFlight === null) this.#parked?.releasePermits();
     this.#restIfEmpty();
     // Last, since a claim may now match other wait queues, or end its call.
     for (const consumer of match.consumers) {
@@ -493,10 +512,10 @@ export class WaitQueue {
     if (this.#queue.paused) this.#endTimedOut();
     else if (more > 0) this.#match(more);
     else if (isShort) {
-      if (this.#timedOut > 0) this.#endTimedOut();
+      this.#endTimedOut();
     }
     // Earlier consumers got the elements of the match; those that timed out are entitled to a look of their own.
-    else if (this.#timedOut > 0) this.#match(this.#waiting.size);
+    else if (this.#timedOut.size > 0) this.#match(this.#waitingCount);
     if (this.#inFlight === null) this.#sleep();
   }
 
@@ -547,16 +566,9 @@ export class WaitQueue {
     return at > matchedAt ? at : this.#ns.clock.now() + CLOCK_SKEW_RETRY_MS;
   }
 
-  /** If a take for the consumer is in flight, it ends only if that take has no element for it. */
-  #noteTimeout(consumer: Consumer): void {
-    consumer.timedOut = true;
-    this.#timedOut += 1;
-  }
-
   #endTimedOut(failure?: QuaysideError): void {
-    if (this.#timedOut === 0) return;
-    for (const consumer of this.#waiting) {
-      if (consumer.timedOut) this.end(consumer, failure ?? timeoutError(consumer));
+    for (const consumer of this.#timedOut) {
+      if (consumer.state === 'waiting') this.end(consumer, failure ?? timeoutError(consumer));
     }
   }
 
@@ -564,64 +576,10 @@ export class WaitQueue {
     consumer.state = 'gone';
     consumer.cancelTimeout?.();
     consumer.cancelTimeout = null;
-    if (consumer.timedOut) this.#timedOut -= 1;
+    this.#timedOut.delete(consumer);
     const { owner } = consumer.request;
     if (owner !== null) this.#ofUsers -= 1;
     if (consumer.isCounted) this.#ns.waitingLimit.exit(owner);
-  }
-}
-
-/** A doubly linked list: append, prepend, and remove from anywhere, in constant time. */
-class ConsumerList {
-  #first: Consumer | null = null;
-  #last: Consumer | null = null;
-  #size = 0;
-
-  get first(): Consumer | null {
-    return this.#first;
-  }
-
-  get size(): number {
-    return this.#size;
-  }
-
-  append(consumer: Consumer): void {
-    consumer.previous = this.#last;
-    consumer.next = null;
-    if (this.#last === null) this.#first = consumer;
-    else this.#last.next = consumer;
-    this.#last = consumer;
-    this.#size += 1;
-  }
-
-  prepend(consumer: Consumer): void {
-    consumer.next = this.#first;
-    consumer.previous = null;
-    if (this.#first === null) this.#last = consumer;
-    else this.#first.previous = consumer;
-    this.#first = consumer;
-    this.#size += 1;
-  }
-
-  /** The consumer must be in this list. */
-  remove(consumer: Consumer): void {
-    if (consumer.previous === null) this.#first = consumer.next;
-    else consumer.previous.next = consumer.next;
-    if (consumer.next === null) this.#last = consumer.previous;
-    else consumer.next.previous = consumer.previous;
-    consumer.previous = null;
-    consumer.next = null;
-    this.#size -= 1;
-  }
-
-  *[Symbol.iterator](): Iterator<Consumer> {
-    let consumer = this.#first;
-    while (consumer !== null) {
-      // The caller may remove the consumer during the `yield`.
-      const { next } = consumer;
-      yield consumer;
-      consumer = next;
-    }
   }
 }
 

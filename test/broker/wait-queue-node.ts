@@ -90,8 +90,8 @@ export class WaitQueueNode {
   }
 
   /** Returns the id before the engine has confirmed the insert. */
-  insert(delayMs = 0): string {
-    void this.queue.insert([newElement({ delayMs })]);
+  insert(delayMs = 0, bytes = 0): string {
+    void this.queue.insert([newElement({ delayMs, body: new Uint8Array(bytes) })]);
     return `e${this.#inserted}`;
   }
 

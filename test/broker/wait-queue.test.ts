@@ -37,6 +37,49 @@ describe('a wait queue', () => {
     assert.equal(node.queue.consumers().length, 4999);
   });
 
+  it('does not visit the consumers of a user who waits for a permit to take large elements', async () => {
+    const node = new WaitQueueNode();
+    const { permits } = node.queue.namespace;
+    const endReads = await permits.read('flood', 5 * 1_048_576);
+    node.insert(0, 100_000);
+    let visits = 0;
+    const outcomes: string[] = [];
+    const get = (owner: () => string, name: string): void => {
+      const request = {
+        group: null,
+        leaseMs: null,
+        timeoutMs: null,
+        tid: null,
+        get owner() {
+          return owner();
+        },
+      };
+      node.queue.get(request, { deliver: ({ id }) => outcomes.push(`${name} ${id}`), end: () => {} });
+    };
+    const flood = (): string => {
+      visits += 1;
+      return 'flood';
+    };
+    for (let i = 0; i < 3_000; i += 1) get(flood, 'flood');
+    visits = 0;
+    get(() => 'honest', 'honest');
+    await node.settle();
+    assert.deepEqual(outcomes, ['honest e1'], 'the other user is served first');
+    for (let i = 0; i < 10; i += 1) node.insert(0, 100_000);
+    await node.settle();
+    assert.ok(visits < 100, `${visits} visits`);
+    endReads();
+    await node.settle();
+    assert.equal(outcomes.length, 11);
+    assert.equal(node.queue.consumers().length, 2_990);
+    visits = 0;
+    node.insert(0, 100_000);
+    await node.settle();
+    assert.equal(outcomes.length, 12);
+    assert.ok(visits < 100, `${visits} visits of consumers that were parked before`);
+    assert.notEqual(permits.tryRead('flood', 1), null, 'all permits are back');
+  });
+
   it('takes in the event-loop turn of the insert, so that both share a round trip', async () => {
     const node = new WaitQueueNode();
     node.join();

@@ -14,12 +14,16 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'all concurrent inserts of one user are passed to the engine together',
     suite: 'insert turns',
-    edits: edit('broker/engine-turns.ts', 'perKey: MAX_BYTES,\n      total: MAX_BYTES,', 'perKey: Infinity,'),
+    edits: edit(
+      'broker/engine-permits.ts',
+      'perKey: MAX_BYTES,\n        total: MAX_BYTES,',
+      'perKey: Infinity,',
+    ),
   },
   {
     name: 'inserts wait for their turn without a limit',
     suite: 'insert turns',
-    edits: edit('broker/engine-turns.ts', 'timeout: { clock: this.#clock, ms: TIMEOUT_MS },', ''),
+    edits: edit('broker/engine-permits.ts', 'timeout: { clock, ms: TIMEOUT_MS },', ''),
   },
   {
     name: 'the deadline of an insert starts again when its turn comes',
@@ -34,17 +38,21 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'a consumer whose user waits for a turn to take delays those behind it',
     suite: 'take turns',
-    edits: edit('broker/wait-queue.ts', 'if (turn === null) continue;', 'if (turn === null) break;'),
+    edits: edit('broker/wait-queue.ts', 'this.#park(owner, consumer);\n          continue;', 'break;'),
   },
   {
     name: 'a turn to take is kept after its consumer has left',
     suite: 'take turns',
-    edits: edit('broker/take-turns.ts', 'for (const turn of this.#begun.values()) turn.end();', ''),
+    edits: edit(
+      'broker/parked-consumers.ts',
+      'for (const permit of this.#permits.values()) permit.end();',
+      '',
+    ),
   },
   {
     name: 'the deadline of a take starts again when its turn comes',
     suite: 'take turns',
-    edits: edit('broker/wait-queue.ts', 'CALL_TIMEOUT_MS - turn.waitedMs', 'CALL_TIMEOUT_MS'),
+    edits: edit('broker/wait-queue.ts', 'CALL_TIMEOUT_MS - permit.waitedMs', 'CALL_TIMEOUT_MS'),
   },
   {
     name: 'one user can use all HTTP connections',
