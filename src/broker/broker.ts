@@ -9,7 +9,7 @@ import { SeriesLimit } from './activity.ts';
 import { type Difference, type NodeInfo, nodeText } from './cluster.ts';
 import { EnginePermits } from './engine-permits.ts';
 import { checkMigration, Migration, MigrationTargetMissing } from './migration.ts';
-import { type EngineParts, Namespace, type Shared } from './namespace.ts';
+import { Namespace, type Shared, type SharedOfEngine } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Questions } from './questions.ts';
 import { LeaseSweeper } from './sweeper.ts';
@@ -54,7 +54,7 @@ export class Broker implements Service {
   readonly questions: Questions;
   readonly #waitingLimit: UserLimit;
   readonly #namespaces = new Map<string, Namespace>();
-  readonly #engines = new Map<Storage, EngineParts>();
+  readonly #engines = new Map<Storage, SharedOfEngine>();
   readonly #shared: Shared;
   readonly #self: NodeInfo;
   #tids = 0;
@@ -227,7 +227,7 @@ export class Broker implements Service {
     );
   }
 
-  #engineOf(storage: Storage): EngineParts {
+  #engineOf(storage: Storage): SharedOfEngine {
     let engine = this.#engines.get(storage);
     if (engine === undefined) {
       const sweeper = new LeaseSweeper(storage, this.#shared, (queues) => this.#wake(queues));

@@ -61,7 +61,7 @@ export interface Shared {
 }
 
 /** What the namespaces on one engine share. */
-export interface EngineParts {
+export interface SharedOfEngine {
   /** Ends the leases of its queues. */
   readonly sweeper: LeaseSweeper;
   readonly permits: EnginePermits;
@@ -140,7 +140,7 @@ export class Namespace {
   #isDeclared = false;
   #stopRereads: (() => void) | null = null;
 
-  constructor(setup: NamespaceSetup, shared: Shared, { sweeper, permits }: EngineParts) {
+  constructor(setup: NamespaceSetup, shared: Shared, { sweeper, permits }: SharedOfEngine) {
     const { policy, storage, signaller } = setup;
     this.setup = setup;
     this.pausedNames = this.#paused;
@@ -204,7 +204,7 @@ export class Namespace {
   }
 
   /** Starts a migration: from now on, elements may be in two engines, and inserts go to the new one. */
-  join(migration: Migration, { sweeper, permits }: EngineParts): void {
+  join(migration: Migration, { sweeper, permits }: SharedOfEngine): void {
     this.migration = migration;
     this.storage = migration.storage;
     this.stats = this.activity.watched(migration.stats);

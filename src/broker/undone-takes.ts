@@ -37,8 +37,8 @@ export class UndoneTakes {
   }
 
   /**
-   * Calls the engine in this turn of the event loop, so that following takes share the batch, unless 4 MiB are already in flight. Never
-   * throws.
+   * Calls the engine in this turn of the event loop, so that following takes share the batch, unless 4 MiB are already
+   * in flight. Never throws.
    * @param done called when they are stored; `isLate`: not by a call in this turn of the event loop
    */
   begin(queue: QueueKey, popped: readonly Delivery[], done: (isLate: boolean) => void): void {

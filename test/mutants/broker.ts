@@ -166,8 +166,8 @@ export const BROKER: readonly Mutant[] = [
     suite: 'wait queue',
     edits: edit(
       'broker/wait-queue.ts',
-      '    if (!this.#hasConsumers || this.#queue.paused) {\n      this.#turns?.release();',
-      '    if (!this.#hasConsumers) {\n      this.#turns?.release();',
+      '    if (!this.#hasConsumers || this.#queue.paused) {\n      this.#parked?.releasePermits();',
+      '    if (!this.#hasConsumers) {\n      this.#parked?.releasePermits();',
     ),
   },
   {

@@ -69,7 +69,11 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'a log line is written for every element for which a selector fails',
     suite: 'full destinations',
-    edits: edit('exchange/forwarder.ts', 'return lineLimit.admit(', 'return true || lineLimit.admit('),
+    edits: edit(
+      'exchange/forwarder.ts',
+      'return context.lineLimit.admit(',
+      'return true || context.lineLimit.admit(',
+    ),
   },
   {
     name: 'copies of an element in a loop are not bounded',
