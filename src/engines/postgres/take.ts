@@ -53,8 +53,8 @@ interface Request {
   /** The token from which those of its reservations are counted; null for pops. */
   readonly token: Token | null;
   readonly owner: number;
-  /** The stored holder (`holderStrings`) of all reservations; null if each reservation has its own. */
-  readonly holder: Buffer | null;
+  /** The stored holder (`holderStrings`) of each reservation, in the order of delivery; empty for pops. */
+  readonly holders: Buffer[];
   /** How many holders of other requests precede those of this one. */
   holderOffset: number;
   count: number;
@@ -74,21 +74,7 @@ const RESERVES = popColumns()
   .bigint('token', ({ token }) => token?.number ?? null)
   .bytea('secret', ({ token }) => token?.secret ?? null)
   .bigint('owner', ({ owner }) => owner)
-  .text('holder', ({ holder }) => holder)
   .int('holders_from', ({ holderOffset }) => holderOffset);
-
-/** The number of a delivery within its request, from 1. */
-const NTH = 'row_number() OVER (PARTITION BY p.ord ORDER BY p.due_at, p.seq)';
-
-interface TakeKind {
-  readonly reserves: boolean;
-  /** Whether reservations of one request have different holders. */
-  readonly isNamed: boolean;
-  readonly shared: boolean;
-  readonly byIds: boolean;
-  /** Whether the item has its own bound on returned bytes: then it does not share a statement. */
-  readonly bounded: boolean;
-}
 
 /**
  * Row locks ensure that no two takers get the same delivery; `SKIP LOCKED`, that no taker waits for another node's.
@@ -96,19 +82,16 @@ interface TakeKind {
  * Expired elements are locked but not taken, and are expired before the next batch; while that fails, they are skipped.
  *
  * A request that gets too few because of the bound on bytes, or of expired elements, has the result `isLeft`.
+ *
+ * The bodies of an item with its own bound (`max_bytes`) do not exceed it, except a single one. Takes without a bound
+ * share {@link MAX_RETURNED_BYTES}, which the last one exceeds.
  */
-function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind): Statement {
+function takeStatement(reserves: boolean, shared: boolean, byIds: boolean): Statement {
   const columns = reserves ? RESERVES : POPS;
-  const types = [
-    'bigint',
-    'bool',
-    ...(bounded ? ['bigint'] : []),
-    ...(byIds ? ['bigint[]'] : []),
-    ...(isNamed ? ['text[]'] : []),
-  ];
+  const types = ['bigint', 'bool', 'bigint', ...(reserves ? ['text[]'] : []), ...(byIds ? ['bigint[]'] : [])];
   const parameters = types.map((type, index) => `$${columns.count + 1 + index}::${type}`);
-  const [until, skipsExpired] = parameters;
-  const [maxBytes, ids] = [parameters[2], parameters[bounded ? 3 : 2]];
+  const [until, skipsExpired, maxBytes, holders] = parameters;
+  const ids = parameters.at(-1);
   const requests = columns.from('r');
   const waiting = 'subscription = r.subscription AND lease_until IS NULL';
   const where = `${waiting} AND due_at <= t.now AND (NOT ${skipsExpired} OR expires_at IS NULL OR expires_at > t.now)`;
@@ -121,12 +104,13 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
       WHERE d.is_expired IS NOT TRUE ORDER BY d.due_at, d.seq LIMIT r.n`
     : `SELECT ${found} FROM delivery WHERE ${where} AND ${from}
       ORDER BY due_at, seq LIMIT r.n FOR UPDATE SKIP LOCKED`;
-  const fits = bounded
-    ? `(k.before = 0 OR k.before + k.bytes <= ${maxBytes})`
-    : `k.before < ${MAX_RETURNED_BYTES}`;
+  const fits = `(k.before = 0
+    OR CASE WHEN ${maxBytes} IS NULL THEN k.before < ${MAX_RETURNED_BYTES} ELSE k.before + k.bytes <= ${maxBytes} END)`;
   const chosen = `d.ctid = k.tid AND ${fits}`;
   const taken = `k.ord, d.seq, d.subscription, d.due_at, d.tries, d.lease_until, d.token, d.expires_at, d.reason, d.head, d.body`;
   const content = shared ? 'coalesce(g.head, e.head), coalesce(g.body, e.body)' : 'g.head, g.body';
+  // The number of a delivery within its request, from 1.
+  const nth = reserves ? 'row_number() OVER (PARTITION BY p.ord ORDER BY p.due_at, p.seq) AS nth, ' : '';
   // A due delivery that was not picked is locked by another node, which may leave it there. One that was picked but not
   // taken has changed since the snapshot: another node took and returned it.
   const nextDueSql = `CASE WHEN (SELECT count(*) FROM g WHERE g.ord = r.ord) < r.n THEN
@@ -134,16 +118,16 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
       WHERE ${waiting} AND ${from} AND (ctid IN (SELECT p.tid FROM picked p)) IS NOT TRUE
       ORDER BY delivery.due_at, seq LIMIT 1) END`;
   return {
-    name: `${reserves ? 'reserve' : 'pop'}${isNamed ? ' named' : ''}${shared ? ' shared' : ''}${byIds ? ' by ids' : ''}${bounded ? ' bounded' : ''}`,
+    name: `${reserves ? 'reserve' : 'pop'}${shared ? ' shared' : ''}${byIds ? ' by ids' : ''}`,
     text: `${withList(
       NOW,
-      `picked AS MATERIALIZED (SELECT r.ord${reserves ? ', t.now + r.lease AS until, r.token, r.secret, r.owner, t.now, r.holder, r.holders_from' : ''}, d.*
+      `picked AS MATERIALIZED (SELECT r.ord${reserves ? ', t.now + r.lease AS until, r.token, r.secret, r.owner, t.now, r.holders_from' : ''}, d.*
         FROM t CROSS JOIN ${requests} CROSS JOIN LATERAL (${eligible}) d WHERE t.now <= ${until})`,
-      `k AS MATERIALIZED (SELECT p.*, ${isNamed ? `${NTH} AS nth, ` : ''}row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
+      `k AS MATERIALIZED (SELECT p.*, ${nth}row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
         FROM picked p WHERE p.is_expired IS NOT TRUE WINDOW w AS (ORDER BY p.ord, p.due_at, p.seq))`,
       reserves
         ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token + k.place, secret = k.secret, owner = k.owner,
-              reserved_at = k.now, holder = ${isNamed ? `(${parameters.at(-1)})[k.holders_from + k.nth]` : 'k.holder'}
+              reserved_at = k.now, holder = (${holders})[k.holders_from + k.nth]
             FROM k WHERE ${chosen} RETURNING ${taken})`
         : `g AS (DELETE FROM delivery d USING k WHERE ${chosen} RETURNING ${taken}, ${CONTENT_BYTES})`,
       shared && !reserves && finishStreamElements('g'),
@@ -156,7 +140,7 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
     SELECT g.ord, g.due_at, g.seq, g.tries, g.lease_until, g.token, g.expires_at, ${content}, ${reserves ? 'NULL' : 'g.reason'}
     FROM g ${shared ? contentOf('g') : ''}
     UNION ALL
-    SELECT r.ord, ${byIds ? 'NULL' : nextDueSql}, NULL, NULL, t.now, (SELECT max(k.before${bounded ? ' + k.bytes) FILTER (WHERE k.before > 0' : ''}) FROM k)::bigint,
+    SELECT r.ord, ${byIds ? 'NULL' : nextDueSql}, NULL, NULL, t.now, EXISTS (SELECT FROM k WHERE NOT ${fits})::int,
       (SELECT min(p.expires_at) FROM picked p WHERE p.is_expired), NULL, NULL, NULL
     FROM t CROSS JOIN ${requests} ORDER BY 1, 2, 3`,
   };
@@ -164,77 +148,66 @@ function takeStatement({ reserves, isNamed, shared, byIds, bounded }: TakeKind):
 
 type TakeOperation = Operation<TakeItem, TakeResult>;
 
-/** Returns the operation for a take: pop or reserve, of a stream or not, by ids or not. */
+/** Returns the operation for a take: pop or reserve, of a stream or not, by ids or not, with its own bound or not. */
 export function takeOperations(context: Context): (item: TakeItem) => TakeOperation {
-  const operation = (kind: TakeKind): TakeOperation => {
-    const statement = takeStatement(kind);
-    return {
-      statement,
+  const statementFor = variantsByFlags(takeStatement);
+  const operationFor = variantsByFlags(
+    (reserves: boolean, shared: boolean, byIds: boolean, isBounded: boolean): TakeOperation => ({
+      statement: statementFor(reserves, shared, byIds),
       changes: true,
-      locksElements: kind.shared && !kind.reserves,
-      isSingle: kind.byIds || kind.bounded,
+      locksElements: shared && !reserves,
+      isSingle: byIds || isBounded,
       keysOf: ({ subscription }) => [subscription.idText],
       isAlike: (a, b) => a.leaseMs === b.leaseMs && ownerNumber(a.owner) === ownerNumber(b.owner),
-      prepare: (items, leftMs) => prepareTake(context, kind, items, leftMs),
-    };
-  };
-  const operations = variantsByFlags(
-    (reserves: boolean, isNamed: boolean, shared: boolean, byIds: boolean, bounded: boolean) =>
-      operation({ reserves, isNamed, shared, byIds, bounded }),
+      prepare: (items, leftMs) => prepareTake(context, reserves, items, leftMs),
+    }),
   );
-  return ({ subscription: { queue }, seqs, leaseMs, maxBytes, tids = null }) => {
-    const reserves = leaseMs !== null;
-    return operations(
-      reserves,
-      reserves && tids !== null,
-      queue.isStream,
-      seqs !== null,
-      maxBytes !== undefined,
-    );
-  };
+  return ({ subscription: { queue }, seqs, leaseMs, maxBytes }) =>
+    operationFor(leaseMs !== null, queue.isStream, seqs !== null, maxBytes !== undefined);
 }
 
 function prepareTake(
   context: Context,
-  { reserves, isNamed }: TakeKind,
+  reserves: boolean,
   items: readonly TakeItem[],
   leftMs: number,
 ): Prepared<TakeResult> {
   const requests: Request[] = [];
   const bySubscription = new Map<Subscription, number>();
-  const holders: Buffer[][] = [];
   /** For each item its request, and the range of deliveries that it gets of it. */
   const shares = items.map(({ subscription, count: wanted, leaseMs, owner, tids }) => {
     let at = bySubscription.get(subscription);
     if (at === undefined) {
       const token = reserves ? drawToken(context.tokens) : null;
-      const holder = isNamed ? null : holderBytes(owner);
-      const base = { subscription, leaseMs: leaseMs ?? 0, token, owner: ownerNumber(owner), holder };
-      at = requests.push({ ...base, holderOffset: 0, count: 0 }) - 1;
-      holders.push([]);
+      const base = { subscription, leaseMs: leaseMs ?? 0, token, owner: ownerNumber(owner) };
+      at = requests.push({ ...base, holders: [], holderOffset: 0, count: 0 }) - 1;
       bySubscription.set(subscription, at);
     }
-    if (isNamed) holders[at]?.push(...holdersOf(owner, tids, wanted));
     const request = requests[at] as Request;
+    if (reserves) request.holders.push(...holdersOf(owner, tids, wanted));
     const from = request.count;
     request.count += wanted;
     return { at, from, to: request.count };
   });
-  if (isNamed) setHolderOffsets(requests);
+  setHolderOffsets(requests);
   // A server that was frozen or slow may execute a take when its caller has timed out. So the statement returns nothing
   // once the first of its calls has timed out by the database's clock.
   const { now } = context.clock;
   const until = Number.isFinite(now) ? Math.ceil(now + leftMs) : Number.MAX_SAFE_INTEGER;
-  const { seqs = null, maxBytes } = items[0] ?? {};
+  const { seqs = null, maxBytes = null } = items[0] ?? {};
   const columns = reserves ? RESERVES : POPS;
-  const values = [...columns.values(requests), String(until), String(context.expirer.isPaused)];
-  if (maxBytes !== undefined) values.push(String(maxBytes));
-  if (seqs !== null) values.push(int8Array(seqs));
-  if (isNamed) values.push(textArray(holders.flat()));
+  const values = [
+    ...columns.values(requests),
+    String(until),
+    String(context.expirer.isPaused),
+    maxBytes === null ? null : String(maxBytes),
+    ...(reserves ? [textArray(requests.flatMap(({ holders }) => holders))] : []),
+    ...(seqs === null ? [] : [int8Array(seqs)]),
+  ];
   return {
     values,
     read: (rows) => {
-      const limits = { until, byIds: seqs !== null, maxBytes: maxBytes ?? null };
+      const limits = { until, byIds: seqs !== null, isBounded: maxBytes !== null };
       const taken = readTaken(context, requests, limits, rows);
       return shares.map(({ at, from, to }) => {
         const result = taken[at] as TakeResult;
@@ -246,16 +219,6 @@ function prepareTake(
       });
     },
   };
-}
-
-/** Cached, since consecutive takes are often by the same user. */
-let lastHolder: { readonly owner: string | null; readonly bytes: Buffer } | null = null;
-
-/** The stored form of a holder without a tid. */
-function holderBytes(owner: string | null = null): Buffer {
-  if (lastHolder?.owner !== owner)
-    lastHolder = { owner, bytes: encodeHolder(String(holderStrings(owner, null))) };
-  return lastHolder.bytes;
 }
 
 /** The stored forms of the holders, one for each delivery wanted. */
@@ -282,7 +245,7 @@ function setHolderOffsets(requests: readonly Request[]): void {
 function readTaken(
   { clock, ids, expirer, prober }: Context,
   requests: readonly Request[],
-  { until, byIds, maxBytes }: { until: number; byIds: boolean; maxBytes: number | null },
+  { until, byIds, isBounded }: { until: number; byIds: boolean; isBounded: boolean },
   rows: readonly Row[],
 ): TakeResult[] {
   const secrets = requests.map(({ token }) => token?.secret.toString('hex') ?? '');
@@ -324,13 +287,12 @@ function readTaken(
     const now = number(row, 4);
     clock.update(now);
     prober.onTaken(subscription, deliveries.length);
-    const [bytes, expiredAt] = [numberOrNull(row, 5) ?? 0, numberOrNull(row, 6)];
-    const hitBound = maxBytes === null ? bytes >= MAX_RETURNED_BYTES : bytes > maxBytes;
+    const [hitBound, expiredAt] = [number(row, 5) === 1, numberOrNull(row, 6)];
     if (expiredAt !== null) expirer.add(expiredAt);
     // `now > until`: if the database's clock was set forward, the limit was wrong; the next take has the right one.
     const endedEarly = hitBound || expiredAt !== null || now > until;
     const isShort = deliveries.length < wanted;
-    const isCut = hitBound && maxBytes !== null;
+    const isCut = hitBound && isBounded;
     const next = endedEarly ? now : prober.retryAt(subscription, now, numberOrNull(row, 1));
     results[place] = {
       deliveries,
