@@ -140,4 +140,25 @@ describe('Settlements of large elements in PostgreSQL', () => {
     const outcomes = await commit(engine.storage, JOBS, [...others, lost]);
     assert.deepEqual(outcomes, [...others.map(() => 'done'), 'lease-lost']);
   });
+
+  it('pages that are read at once return at most 16 MiB in one transaction', async () => {
+    await insert(JOBS);
+    // Each statement reads the clock once. A transaction that writes has a number.
+    await runSql(
+      server,
+      `CREATE TABLE ${schema}.pages (transaction bigint);
+       CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$ BEGIN
+         IF current_query() LIKE '%from_moment%' THEN INSERT INTO ${schema}.pages VALUES (txid_current()); END IF;
+         RETURN floor(extract(epoch FROM clock_timestamp()) * 1000); END $$`,
+    );
+    const page = { group: '', states: ['ready'], after: null, limit: 4, bodies: true } as const;
+    const pages = await Promise.all(Array.from({ length: 20 }, () => engine.storage.scan(JOBS, page)));
+    assert.deepEqual(new Set(pages.map(({ deliveries }) => deliveries.length)), new Set([2]));
+    const { rows } = await runSql(
+      server,
+      `SELECT count(*)::int AS pages FROM ${schema}.pages GROUP BY transaction`,
+    );
+    const perTransaction = rows.map(({ pages }) => Number(pages));
+    assert.ok(Math.max(...perTransaction) <= 8, `${perTransaction} pages of 2 MiB`);
+  });
 });

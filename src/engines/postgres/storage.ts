@@ -209,7 +209,7 @@ export class PostgresStorage implements Storage {
   scan(key: QueueKey, options: ScanOptions): Promise<ScanPage> {
     const item = this.#toItem(key, options);
     const returned = item.seqs === null ? SCAN_BYTES : MAX_RETURNED_BYTES;
-    const size = { bytes: 0, rows: options.limit, returned: options.bodies ? returned : 0 };
+    const size: CallSize = { bytes: 0, rows: options.limit, returnedBytes: options.bodies ? returned : 0 };
     const { queue } = item.subscription;
     return this.#batcher.submit(this.#operations.scan(item), item, queue, size, options.leftMs);
   }
