@@ -1,3 +1,4 @@
+import { CALL_TIMEOUT_MS, inTime, NOT_REACHABLE, unavailable } from '../../engine/calls.ts';
 import { isRequestSeen, withRequestKeys } from '../../engine/request-keys.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
 import {
@@ -31,16 +32,15 @@ import {
 import type { QueueKey } from '../../model/names.ts';
 import type { Clock } from '../../util/clock.ts';
 import type { Batcher } from './batcher.ts';
-import { Refused } from './connection.ts';
+import { ConnectionLost, Refused } from './connection.ts';
 import type { Housekeeping } from './housekeeping.ts';
 import { insertOperations, kindsOf } from './insert.ts';
 import type { AuxiliaryConnection } from './link.ts';
 import { type CallSize, type Context, MAX_RETURNED_BYTES } from './operations.ts';
 import { queueOperations } from './queues.ts';
-import type { GroupUse, Subscription } from './registry.ts';
+import type { GroupUse, RegisteredQueue, Subscription } from './registry.ts';
 import { scanOperations } from './scan.ts';
 import { settlements } from './settle.ts';
-import { StreamCounter } from './stream-counter.ts';
 import { takeOperations, undoOperations } from './take.ts';
 import type { UnusedQueues } from './unused-queues.ts';
 
@@ -74,7 +74,10 @@ export class PostgresStorage implements Storage {
   readonly #batcher: Batcher;
   readonly #housekeeping: Housekeeping;
   readonly #unusedQueues: UnusedQueues;
-  readonly #streamCounter: StreamCounter;
+  readonly #auxiliary: AuxiliaryConnection;
+  readonly #clock: Clock;
+  /** Settles when the last requested count of a stream has been read. */
+  #streamCount: Promise<unknown> = Promise.resolve();
   readonly #takeAffected: () => QueueKey[];
   readonly #operations: ReturnType<typeof operationsOf>;
 
@@ -103,7 +106,8 @@ export class PostgresStorage implements Storage {
     this.#unusedQueues = unusedQueues;
     this.#takeAffected = takeAffected;
     this.#operations = operationsOf(context);
-    this.#streamCounter = new StreamCounter(auxiliary, clock, this.#operations.streamCounts);
+    this.#auxiliary = auxiliary;
+    this.#clock = clock;
   }
 
   now(): number {
@@ -248,13 +252,33 @@ export class PostgresStorage implements Storage {
     const { registry } = this.#context;
     const queue = registry.queue(key);
     if (group === undefined && queue.isStream) {
-      return this.#streamCounter.count(queue, this.ping());
+      const deadlineAt = this.#clock.monotonic() + CALL_TIMEOUT_MS;
+      return inTime(this.#clock, this.#countStream(queue, deadlineAt), noReply);
     }
     const subscription = group === undefined ? queue.plainSubscription : registry.subscription(queue, group);
     const counts = await this.#batcher
       .submit(this.#operations.counts, subscription, queue)
       .catch((error) => this.#onReadFailed(subscription, error));
     return { ...counts, groups: new Map() };
+  }
+
+  /**
+   * Counts a stream on the auxiliary connection after all calls made earlier, one stream at a time: a count may take
+   * half a second, and neither calls about elements nor the other work of that connection should wait for more than
+   * one. Callers may list a whole namespace concurrently; a count that has waited too long is not read.
+   */
+  async #countStream(queue: RegisteredQueue, deadlineAt: number): Promise<QueueCounts> {
+    const { statement, prepare } = this.#operations.streamCounts;
+    await this.ping();
+    const counted = this.#streamCount.then(async () => {
+      const leftMs = deadlineAt - this.#clock.monotonic();
+      if (leftMs <= 0) throw noReply();
+      const { values, read } = prepare([queue], leftMs);
+      const [counts] = read(await this.#auxiliary.query({ statement, values }));
+      return counts as QueueCounts;
+    });
+    this.#streamCount = counted.catch(() => {});
+    return counted;
   }
 
   usage(ns: string): Promise<Usage> {
@@ -291,6 +315,10 @@ export class PostgresStorage implements Storage {
       seqs: seqs === undefined ? null : [...new Set(seqs)],
     };
   }
+}
+
+function noReply(): Error {
+  return unavailable(NOT_REACHABLE, new ConnectionLost('No reply in time.'));
 }
 
 function rowsOf(rows: number): CallSize {
