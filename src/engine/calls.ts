@@ -23,8 +23,8 @@ export function runTimer(lateMs: number, run: () => void): void {
 }
 
 /**
- * Gives an operation a timeout: by default, one of several sequential calls that of a single call.
- * @param timeoutError creates the error with which it rejects on a timeout
+ * Bounds how long an operation may take, by default as long as a single call.
+ * @param timeoutError called on a timeout; creates the error with which the result rejects
  */
 export function inTime<T>(
   clock: Clock,
@@ -33,11 +33,16 @@ export function inTime<T>(
   timeoutMs = CALL_TIMEOUT_MS,
 ): Promise<T> {
   const timeout = Promise.withResolvers<never>();
+  let isSettled = false;
+  const expire = (): void => {
+    if (!isSettled) timeout.reject(timeoutError());
+  };
   const dueAt = clock.monotonic() + timeoutMs;
-  const cancelTimer = clock.after(timeoutMs, () =>
-    runTimer(clock.monotonic() - dueAt, () => timeout.reject(timeoutError())),
-  );
-  return Promise.race([value, timeout.promise]).finally(cancelTimer);
+  const cancelTimer = clock.after(timeoutMs, () => runTimer(clock.monotonic() - dueAt, expire));
+  return Promise.race([value, timeout.promise]).finally(() => {
+    isSettled = true;
+    cancelTimer();
+  });
 }
 
 /** A call with a deadline. */
@@ -92,13 +97,6 @@ export class DeadlineQueue {
     if (deadlineAt < this.#timerAt) this.#arm(call);
   }
 
-  /** Calls `onExpired` after {@link CALL_TIMEOUT_MS}. Returns a function that cancels it. */
-  startTimeout(onExpired: () => void): () => void {
-    const wait = new Wait(this.deadline(), onExpired);
-    this.add(wait);
-    return () => this.remove(wait);
-  }
-
   /** The call is settled. */
   remove(call: Expiring): void {
     const { previous, next } = call;
@@ -141,17 +139,6 @@ export class DeadlineQueue {
   #expire(call: Expiring): void {
     this.remove(call);
     call.expire();
-  }
-}
-
-class Wait extends Expiring {
-  readonly deadlineAt: number;
-  readonly expire: () => void;
-
-  constructor(deadlineAt: number, expire: () => void) {
-    super();
-    this.deadlineAt = deadlineAt;
-    this.expire = expire;
   }
 }
 

@@ -6,8 +6,8 @@
 // `registry.ts` knows the queues and computes ids, `watermark.ts` decides where reads of an index begin,
 // `full-reads.ts` when they begin at its front again, `content.ts` encodes elements. `settings.ts` checks the
 // configuration, `schema.ts` has the tables. `link.ts` reconnects a connection (`connection.ts`), and has the auxiliary
-// one, which serves everything else: `housekeeping.ts` with `counter-sums.ts` and `unused-queues.ts`, counts of streams,
-// and the other ports.
+// one, which serves everything else: `housekeeping.ts` with `counter-sums.ts` and `unused-queues.ts`, counts of
+// streams, and the other ports.
 
 import { BufferedStats } from '../../engine/buffered-stats.ts';
 import type { StoredDefinitions } from '../../engine/definitions.ts';

@@ -1,6 +1,7 @@
 import { randomInt } from 'node:crypto';
 import {
-  DeadlineQueue,
+  CALL_TIMEOUT_MS,
+  inTime,
   isUnreachable,
   NOT_REACHABLE,
   runTimer,
@@ -185,8 +186,9 @@ export class Link {
     });
     this.#openingConnection = connection;
     try {
-      await this.#within(openMs, connection, connection.open());
-      await this.#within(prepareMs, connection, this.#prepare(connection));
+      await this.#within(openMs, connection.open());
+      const prepared = this.#prepare(connection);
+      await (prepareMs === null ? prepared : this.#within(prepareMs, prepared));
       if (this.#isStopped) throw STOPPED;
       if (!connection.isOpen) throw new ConnectionLost('The connection ended.');
       this.#predecessor = connection.name;
@@ -204,24 +206,9 @@ export class Link {
     await this.#events.prepare?.(connection);
   }
 
-  /** Awaits a step; if it takes too long, destroys the connection and rejects. */
-  async #within(limitMs: number | null, connection: Connection, step: Promise<void>): Promise<void> {
-    if (limitMs === null) return step;
-    const late = Promise.withResolvers<never>();
-    let isDone = false;
-    const expire = (): void => {
-      if (isDone) return;
-      late.reject(new ConnectionLost(`it did not reply within ${limitMs / 1000} s`));
-      connection.destroy();
-    };
-    const dueAt = this.#clock.monotonic() + limitMs;
-    const cancel = this.#clock.after(limitMs, () => runTimer(this.#clock.monotonic() - dueAt, expire));
-    try {
-      await Promise.race([step, late.promise]);
-    } finally {
-      isDone = true;
-      cancel();
-    }
+  #within(limitMs: number, step: Promise<void>): Promise<void> {
+    const late = (): Error => new ConnectionLost(`it did not reply within ${limitMs / 1000} s`);
+    return inTime(this.#clock, step, late, limitMs);
   }
 
   #onLost(connection: Connection, reason: Error): void {
@@ -306,7 +293,7 @@ const NO_REPLY = new ConnectionLost('No reply in time.');
  */
 export class AuxiliaryConnection {
   readonly #link: Link;
-  readonly #deadlines: DeadlineQueue;
+  readonly #clock: Clock;
   /** The number of pending calls. */
   #pendingCalls = 0;
   /** Calls made without a connection wait for this. */
@@ -315,7 +302,7 @@ export class AuxiliaryConnection {
 
   constructor(link: Link, clock: Clock) {
     this.#link = link;
-    this.#deadlines = new DeadlineQueue(clock);
+    this.#clock = clock;
   }
 
   /** Runs a query that changes nothing. @throws QuaysideError `storage-unavailable` */
@@ -341,24 +328,24 @@ export class AuxiliaryConnection {
     this.#stopped = true;
     this.#nextConnection?.reject(NO_CONNECTION);
     await this.#link.stop();
-    this.#deadlines.stop();
   }
 
   async #run({ statement, values }: Query, isChange: boolean): Promise<Row[]> {
     if (this.#stopped || isUnreachable(this.#link.downMs) || this.#pendingCalls >= MAX_PENDING_CALLS)
       throw unavailable(NOT_REACHABLE, NO_CONNECTION);
     let isSent = false;
-    const late = Promise.withResolvers<never>();
-    const endDeadline = this.#deadlines.startTimeout(() => {
-      late.reject(NO_REPLY);
+    const onLate = (): Error => {
       if (isSent) this.#link.dropIfSilent();
-    });
+      return NO_REPLY;
+    };
+    const deadlineAt = this.#clock.monotonic() + CALL_TIMEOUT_MS;
     this.#pendingCalls += 1;
     try {
       const connection =
-        this.#link.connection ?? (await Promise.race([this.#waitForConnection(), late.promise]));
+        this.#link.connection ?? (await inTime(this.#clock, this.#waitForConnection(), onLate));
       isSent = true;
-      return await Promise.race([connection.query(statement, values), late.promise]);
+      const reply = connection.query(statement, values);
+      return await inTime(this.#clock, reply, onLate, deadlineAt - this.#clock.monotonic());
     } catch (error) {
       if (error instanceof Refused) {
         if (error.isReadOnly) this.#link.drop('it became read-only');
@@ -366,7 +353,6 @@ export class AuxiliaryConnection {
       }
       throw isSent && isChange ? unknownOutcome(error as Error) : unavailable(NOT_REACHABLE, error as Error);
     } finally {
-      endDeadline();
       this.#pendingCalls -= 1;
     }
   }
