@@ -2,7 +2,7 @@
  * The table of options in `docs/reference/configuration.md`, generated from their declarations by `npm run
  * docs:reference`.
  */
-import { describeOptions, type OptionDescription } from '../src/config/load.ts';
+import { describeOptions, type OptionDescription } from '../src/config/declared.ts';
 
 const HEAD = '| option | must be | default | what it does |\n|---|---|---|---|';
 

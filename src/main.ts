@@ -4,7 +4,8 @@ import { describeExit, EXIT, optionsText } from './app/command-line.ts';
 import { printAll } from './cli/output.ts';
 import { runProgram } from './cli/program.ts';
 import type { ServerCommand } from './cli/server-commands.ts';
-import { loadConfig, showConfig } from './config/load.ts';
+import { showConfig } from './config/declared.ts';
+import { loadConfig } from './config/load.ts';
 
 /** As in `engines` of package.json, for which npm only prints a warning. */
 const OLDEST_NODE = '24.15.0';

@@ -1,7 +1,7 @@
 import { X509Certificate } from 'node:crypto';
 import { readFileSync, type Stats, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import type { ErrorAt } from '../config/load.ts';
+import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
 import type { Finding } from '../engine/engine.ts';
 import type { Clock } from '../util/clock.ts';

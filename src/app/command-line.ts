@@ -1,4 +1,5 @@
-import { ConfigError, describeOptions } from '../config/load.ts';
+import { describeOptions } from '../config/declared.ts';
+import { ConfigError } from '../config/errors.ts';
 import { maskUrls } from '../util/mask.ts';
 
 export const EXIT = { done: 0, failed: 1, configuration: 2 } as const;

@@ -1,4 +1,4 @@
-import type { ErrorAt } from '../config/load.ts';
+import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
 import { type Declaration, parseDeclaration } from '../exchange/declaration.ts';
 import { QuaysideError } from '../model/errors.ts';

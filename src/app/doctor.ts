@@ -1,7 +1,8 @@
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
 import { Broker } from '../broker/broker.ts';
-import { ConfigError, type LoadedConfig } from '../config/load.ts';
+import { ConfigError } from '../config/errors.ts';
+import type { LoadedConfig } from '../config/load.ts';
 import type { Engine, Finding } from '../engine/engine.ts';
 import { checkDeclaration, NODE } from '../exchange/declaration.ts';
 import { makeSandbox } from '../sandbox/sandbox.ts';

@@ -2,7 +2,7 @@ import { hash } from 'node:crypto';
 import type { Configured } from '../broker/cluster.ts';
 import type { NamespaceSetup } from '../broker/ports.ts';
 import { type OwnOptions, parseOptions, parseRetryDelay } from '../broker/queue-options.ts';
-import type { ConfigError, ErrorAt } from '../config/load.ts';
+import type { ConfigError, ErrorAt } from '../config/errors.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import {
   type Engine,

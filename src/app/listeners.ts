@@ -6,7 +6,7 @@ import { createSecureContext } from 'node:tls';
 import { NETWORK_HINT, NetworkError, Networks } from '../access/networks.ts';
 import type { Authenticator, RenewUser, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
-import type { ErrorAt } from '../config/load.ts';
+import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
 import type { SessionServer } from '../session/server.ts';
 import type { Clock } from '../util/clock.ts';

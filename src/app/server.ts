@@ -13,7 +13,7 @@ import { Broker } from '../broker/broker.ts';
 import { nodeText, VariantConflict } from '../broker/cluster.ts';
 import { MigrationTargetMissing } from '../broker/migration.ts';
 import { QueueWatch } from '../broker/queue-watch.ts';
-import { ConfigError, type ErrorAt, type Path, pathText } from '../config/load.ts';
+import { ConfigError, type ErrorAt, type Path, pathText } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
 import {
   Alarms,

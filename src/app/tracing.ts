@@ -1,7 +1,7 @@
 import { validateHeaderName, validateHeaderValue } from 'node:http';
 import { hostname } from 'node:os';
 import type { NamespaceSetup } from '../broker/ports.ts';
-import type { ErrorAt } from '../config/load.ts';
+import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
 import type { Storage } from '../engine/storage.ts';
 import { type CollectorAddress, SpanExporter } from '../tracing/exporter.ts';

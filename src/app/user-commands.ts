@@ -5,7 +5,8 @@ import { readAccounts, type UserDefinition, UserDefinitionError } from '../acces
 import { hashPassword, looksLikeHash } from '../access/password.ts';
 import { newAdministrator, UsersFileError } from '../access/users-file.ts';
 import { editUser, type UserMembers, UsersNotEditable, usersInFile } from '../config/edit-users.ts';
-import { ConfigError, type LoadedConfig } from '../config/load.ts';
+import { ConfigError } from '../config/errors.ts';
+import type { LoadedConfig } from '../config/load.ts';
 import { FileLocked, whileLocked } from '../util/files.ts';
 import { isRecord } from '../util/is-record.ts';
 import { messageOf } from '../util/message-of.ts';

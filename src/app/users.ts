@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { type Account, readAccounts, type UserDefinition, UserDefinitionError } from '../access/account.ts';
 import { looksLikeHash } from '../access/password.ts';
 import { type NewAdministrator, newAdministrator, UsersFile, UsersFileError } from '../access/users-file.ts';
-import { ConfigError, type ErrorAt, pathText } from '../config/load.ts';
+import { ConfigError, type ErrorAt, pathText } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
 import { DATA_FILES } from './checks.ts';
 import { LOCAL_SIGNALS } from './engines.ts';

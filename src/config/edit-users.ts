@@ -3,7 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { type Document, isMap, isScalar, parseDocument, Scalar } from 'yaml';
 import { rewriteFile } from '../util/files.ts';
 import { isRecord } from '../util/is-record.ts';
-import type { Tree } from './load.ts';
+import type { Tree } from './declared.ts';
 
 /** Members to set on a user; undefined removes a member, and an absent one remains unchanged. */
 export type UserMembers = Readonly<

@@ -3,7 +3,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before } from 'node:test';
-import { ConfigError, type ConfigProblem, type LoadedConfig, loadConfig } from '../../src/config/load.ts';
+import { ConfigError, type ConfigProblem } from '../../src/config/errors.ts';
+import { type LoadedConfig, loadConfig } from '../../src/config/load.ts';
 import type { Config } from '../../src/config/options.ts';
 
 /** The folder of the files that this test file writes; removed after its last test. */

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdir, symlink } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { after, before, describe, it } from 'node:test';
-import { describeOptions } from '../../src/config/load.ts';
+import { describeOptions } from '../../src/config/declared.ts';
 import { Folder, type Program } from './program.ts';
 
 const USERS = { test1: 'test1' };

@@ -7,7 +7,8 @@ import { PassThrough } from 'node:stream';
 import { after, before, describe, it, type TestContext } from 'node:test';
 import { serve } from '../../src/app/serve.ts';
 import { Server } from '../../src/app/server.ts';
-import { ConfigError, type LoadedConfig, loadConfig } from '../../src/config/load.ts';
+import { ConfigError } from '../../src/config/errors.ts';
+import { type LoadedConfig, loadConfig } from '../../src/config/load.ts';
 import { QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 

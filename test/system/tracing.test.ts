@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
-import { loadConfig, showConfig } from '../../src/config/load.ts';
+import { showConfig } from '../../src/config/declared.ts';
+import { loadConfig } from '../../src/config/load.ts';
 import { AmqpClient } from '../amqp/client.ts';
 import { StompClient } from '../stomp/client.ts';
 import { freePort } from '../support/free-port.ts';

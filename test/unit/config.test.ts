@@ -2,7 +2,9 @@ import assert from 'node:assert/strict';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, it } from 'node:test';
-import { ConfigError, loadConfig, showConfig } from '../../src/config/load.ts';
+import { showConfig } from '../../src/config/declared.ts';
+import { ConfigError } from '../../src/config/errors.ts';
+import { loadConfig } from '../../src/config/load.ts';
 import { LIMITS } from '../../src/model/limits.ts';
 import { configOf, folder, problemsOf } from '../support/loaded-config.ts';
 

@@ -1,0 +1,244 @@
+import { resolve } from 'node:path';
+import { QuaysideError } from '../model/errors.ts';
+import { checkGroup, checkName } from '../model/names.ts';
+import { maskUrl } from '../util/mask.ts';
+import { conflictOf } from '../util/name-pattern.ts';
+import { quote } from '../util/quote.ts';
+import type { Path, Report } from './errors.ts';
+import type { Config, NamespaceConfig, QueueConfig } from './options.ts';
+
+/** Checks the rules that involve several options or that the schema cannot express. */
+export function checkRules(config: Config, report: Report): void {
+  if (config.http.host.startsWith('/')) checkSocket(config.http, report);
+  else checkListening('http', config.http, report);
+  for (const group of ['stomp', 'amqp'] as const) {
+    if (config[group].port === undefined) {
+      if (config[group].webSocket) {
+        report([group, 'webSocket'], `is on, but ${group} is off`, `Give ${group}.port, or leave it out`);
+      }
+      continue;
+    }
+    if (config[group].host.startsWith('/')) {
+      report([group, 'host'], 'is a Unix socket, which only HTTP listens on', 'Name an address');
+    } else checkListening(group, config[group], report);
+  }
+  checkPorts(config, report);
+  const { anonymousUser } = config.amqp;
+  if (anonymousUser !== undefined && !Object.hasOwn(config.http.users, anonymousUser)) {
+    report(
+      ['amqp', 'anonymousUser'],
+      `${anonymousUser} is not a user in http.users`,
+      'Add that user, or leave it out',
+    );
+  }
+  for (const [i, origin] of config.http.allowedOrigins.entries()) checkOrigin(origin, i, report);
+  for (const [name, namespace] of Object.entries(config.namespaces)) checkNamespace(name, namespace, report);
+  checkSharedEngines(config.namespaces, report);
+  checkSharedFiles(config, report);
+}
+
+type Listening = Pick<Config['http'], 'host' | 'tls' | 'insecure'>;
+
+function checkListening(group: string, { host, tls, insecure }: Listening, report: Report): void {
+  if (tls !== undefined || insecure || isLoopback(host)) return;
+  report(
+    [group, 'host'],
+    `${host} can be reached from other machines, and without TLS passwords travel in the clear`,
+    `Give ${group}.tls a certificate, or set ${group}.insecure: true where a proxy or a private network protects it`,
+  );
+}
+
+function isWildcardAddress(host: string): boolean {
+  return host === '0.0.0.0' || host === '::';
+}
+
+/** Rejects two listeners on the same port: otherwise the second would report that another program uses it. */
+function checkPorts(config: Config, report: Report): void {
+  const listening = (['http', 'stomp', 'amqp'] as const).flatMap((group) => {
+    const { host, port = 0 } = config[group];
+    return port === 0 || host.startsWith('/') ? [] : [{ group, host, port }];
+  });
+  for (const [i, { group, host, port }] of listening.entries()) {
+    const other = listening
+      .slice(0, i)
+      .find((one) => one.port === port && (one.host === host || [one.host, host].some(isWildcardAddress)));
+    if (other === undefined) continue;
+    report([group, 'port'], `is ${port}, the port of ${other.group} as well`, 'Choose another port');
+  }
+}
+
+/** A Unix socket needs no TLS: its file mode controls access, and its traffic does not leave the machine. */
+function checkSocket({ tls }: Listening, report: Report): void {
+  if (process.platform === 'win32') {
+    report(['http', 'host'], 'is a Unix socket, which Windows does not have', 'Name an address');
+  }
+  if (tls !== undefined) {
+    report(['http', 'tls'], 'is not for a Unix socket', 'Leave it out, or name an address as http.host');
+  }
+}
+
+function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host);
+}
+
+/** Rejects origins that no browser sends in this form, such as one with the default port: they would never match. */
+function checkOrigin(origin: string, index: number, report: Report): void {
+  const sent = URL.parse(origin)?.origin;
+  if (sent === origin.toLowerCase()) return;
+  const hint = sent === undefined ? 'Write it as https://jobs.example' : `Write ${sent}`;
+  report(
+    ['http', 'allowedOrigins', String(index)],
+    `${quote(origin)} is not what a browser sends as an origin`,
+    hint,
+  );
+}
+
+function checkNamespace(name: string, namespace: NamespaceConfig, report: Report): void {
+  const path = ['namespaces', name];
+  attempt(() => checkName('namespace', name), path, 'Choose another name', report);
+  if (name.includes('/') || name === '*') {
+    report(path, 'contains a slash, or is *', 'Choose another name');
+  }
+  if (namespace.deadLetter !== undefined) {
+    const { queue } = namespace.deadLetter;
+    attempt(() => checkName('queue', queue), [...path, 'deadLetter', 'queue'], 'Choose another name', report);
+  }
+  for (const [i, group] of (namespace.groups ?? []).entries()) {
+    attempt(() => checkGroup('groups', group), [...path, 'groups', String(i)], 'Choose another name', report);
+  }
+  for (const option of ['groups', 'retention'] as const) {
+    if (namespace[option] === undefined || namespace.variant === 'stream') continue;
+    report([...path, option], 'is for streams only', 'Set variant: stream, or leave it out');
+  }
+  checkRetryDelay(namespace, path, report);
+  for (const [pattern, options] of Object.entries(namespace.queues ?? {})) {
+    checkQueueOptions(pattern, options, namespace, [...path, 'queues', pattern], report);
+  }
+  const conflict = conflictOf(Object.keys(namespace.queues ?? {}));
+  if (conflict !== null) {
+    const [first, second] = conflict;
+    report(
+      [...path, 'queues', second],
+      `is as specific as ${first}, and a name can match both`,
+      'Give one of them more characters, or merge them',
+    );
+  }
+  checkEngineOptions(namespace, path, report);
+}
+
+function checkQueueOptions(
+  pattern: string,
+  options: QueueConfig,
+  { variant }: NamespaceConfig,
+  path: Path,
+  report: Report,
+): void {
+  attempt(() => checkName('queue', pattern), path, 'Choose another pattern', report);
+  if (options.deadLetter !== undefined) {
+    const { queue } = options.deadLetter;
+    attempt(() => checkName('queue', queue), [...path, 'deadLetter', 'queue'], 'Choose another name', report);
+    if (queue === pattern) {
+      report(
+        [...path, 'deadLetter', 'queue'],
+        'is the queue itself',
+        'Name another queue, or leave deadLetter out',
+      );
+    }
+  }
+  checkRetryDelay(options, path, report);
+  if (options.retention !== undefined && variant !== 'stream') {
+    report([...path, 'retention'], 'is for streams only', 'Set variant: stream, or leave it out');
+  }
+  for (const option of ['lease', 'deadLetter', 'retryDelay', 'ttl'] as const) {
+    if (options[option] === undefined || variant !== 'list') continue;
+    report([...path, option], 'is not for lists, which have only maxElements', 'Leave it out, or use simple');
+  }
+}
+
+function checkRetryDelay(
+  { retryDelay }: Pick<NamespaceConfig, 'retryDelay'>,
+  path: Path,
+  report: Report,
+): void {
+  if (retryDelay?.max === undefined || retryDelay.max >= retryDelay.first) return;
+  report(
+    [...path, 'retryDelay', 'max'],
+    `is ${retryDelay.max}, less than first, which is ${retryDelay.first}`,
+    'Give at least first',
+  );
+}
+
+const isSqlite = (url: string): boolean => url.startsWith('sqlite:');
+const isRedis = (url: string): boolean => /^rediss?:/.test(url);
+
+/** Options of the SQLite engine, shared by all namespaces in one file. */
+const SQLITE_OPTIONS = ['durability', 'cacheBytes', 'damagedLog'] as const;
+
+/** Checks the options that only some engines have. */
+function checkEngineOptions(namespace: NamespaceConfig, path: Path, report: Report): void {
+  const { url, variant, signaller } = namespace;
+  for (const option of SQLITE_OPTIONS) {
+    if (namespace[option] === undefined || isSqlite(url)) continue;
+    report([...path, option], 'is for sqlite: only', 'Leave it out');
+  }
+  if (variant === 'list' && !isRedis(url)) {
+    report([...path, 'variant'], 'list is for redis: only', 'Use simple or stream, or a redis: URL');
+  }
+  for (const option of ['deadLetter', 'retryDelay'] as const) {
+    if (variant !== 'list' || namespace[option] === undefined) continue;
+    report([...path, option], 'is not for lists, which count no tries', 'Leave it out, or use simple');
+  }
+  if (signaller?.url !== undefined && signaller.url !== url && isSqlite(signaller.url)) {
+    report(
+      [...path, 'signaller', 'url'],
+      'is a SQLite file, which no other process can use',
+      'Name local: or a networked engine',
+    );
+  }
+}
+
+/** Namespaces with the same URL share one engine, so their engine options must be equal. */
+function checkSharedEngines(namespaces: Config['namespaces'], report: Report): void {
+  const first = new Map<string, [string, NamespaceConfig]>();
+  for (const [name, namespace] of Object.entries(namespaces)) {
+    const shared = first.get(namespace.url);
+    if (shared === undefined) {
+      first.set(namespace.url, [name, namespace]);
+      continue;
+    }
+    for (const option of SQLITE_OPTIONS) {
+      if (shared[1][option] === namespace[option]) continue;
+      report(
+        ['namespaces', name, option],
+        `is ${namespace[option] ?? 'not given'}, but ${shared[1][option] ?? 'not given'} in namespace ${shared[0]} of the same engine`,
+        'Give both the same, or give them different URLs',
+      );
+    }
+  }
+}
+
+/** Rejects two URLs of one file: otherwise the second engine would report that another process has it open. */
+function checkSharedFiles({ namespaces, dataDir }: Config, report: Report): void {
+  const first = new Map<string, { readonly name: string; readonly url: string }>();
+  for (const [name, { url }] of Object.entries(namespaces)) {
+    if (!isSqlite(url) || url === 'sqlite::memory:') continue;
+    const file = resolve(dataDir, url.slice('sqlite:'.length));
+    const other = first.get(file) ?? { name, url };
+    first.set(file, other);
+    if (url === other.url) continue;
+    report(
+      ['namespaces', name, 'url'],
+      `names the file of namespace ${other.name} by another URL`,
+      `Write ${maskUrl(other.url)}, so that both share one engine, or name another file`,
+    );
+  }
+}
+
+function attempt(check: () => void, path: Path, hint: string, report: Report): void {
+  try {
+    check();
+  } catch (error) {
+    if (!(error instanceof QuaysideError)) throw error;
+    report(path, error.message.replace(/\.$/, ''), hint);
+  }
+}
