@@ -21,31 +21,35 @@ const MAX_REPLY_BYTES = 262_144;
 /** Lists of one user in progress at once. A node that does not reply delays each list by a second. */
 const LISTS_PER_USER = 4;
 const MAX_WAITING_LISTS = 16;
+/** Audit lines in memory; the log has all of them. */
+const MAX_AUDIT_LINES = 1_000;
 
-/** The user who requests a list, reduced to what decides which rows are visible. */
+/**
+ * The user who requests a list, reduced to what decides which rows are visible, as it is sent to other nodes. Only
+ * administrators see namespaces that the requesting node does not serve.
+ */
 interface ListViewer {
   readonly name: string;
   readonly isAdministrator: boolean;
-  /** Whether this is a token with a list of rights, which does not see everything that its owner does. */
-  readonly isLimited: boolean;
-  manages(namespace: string): boolean;
-  sees(namespace: string): boolean;
-}
-
-/**
- * A viewer as it is sent to other nodes. Only administrators see namespaces that the requesting node does not serve.
- */
-interface ViewerRights {
-  readonly name: string;
-  readonly isAdministrator: boolean;
-  /** Missing from nodes of an earlier version. */
+  /**
+   * Whether this is a token with a list of rights, which does not see everything that its owner does. Missing from
+   * nodes of an earlier version.
+   */
   readonly isLimited?: boolean;
   readonly manages: readonly string[];
   readonly sees: readonly string[];
 }
 
+function manages(viewer: ListViewer, namespace: string): boolean {
+  return viewer.isAdministrator || viewer.manages.includes(namespace);
+}
+
+function sees(viewer: ListViewer, namespace: string): boolean {
+  return viewer.isAdministrator || viewer.sees.includes(namespace);
+}
+
 interface ListQuestion {
-  readonly viewer: ViewerRights;
+  readonly viewer: ListViewer;
   readonly limit: number;
 }
 
@@ -69,18 +73,6 @@ interface NodeListParts<Row extends object> {
   readonly compare: (a: Row, b: Row) => number;
 }
 
-/** The user as a viewer of lists. @param onlyNamespace rows of this namespace; null: all */
-function viewerOf(user: User, onlyNamespace: string | null): ListViewer {
-  const isListed = (namespace: string): boolean => onlyNamespace === null || namespace === onlyNamespace;
-  return {
-    name: user.name,
-    isAdministrator: onlyNamespace === null && user.isAdministrator,
-    isLimited: user.token?.isLimited === true,
-    manages: (namespace) => isListed(namespace) && user.may('manage', namespace),
-    sees: (namespace) => isListed(namespace) && user.maySee(namespace),
-  };
-}
-
 /**
  * A list of all nodes with rows of one kind. Each node filters its rows by what the viewer may see, so that it sends no
  * others and its limit counts visible rows. The requesting node filters again: it knows the user, and need not trust
@@ -101,7 +93,7 @@ class NodeList<Row extends object> {
       name: parts.name,
       maxBytes: MAX_REPLY_BYTES,
       reply: async ({ viewer, limit }, from) => {
-        const rows = await this.#rowsOf(viewerWith(viewer), from);
+        const rows = await this.#rowsOf(viewer, from);
         return { total: rows.length, rows: rows.slice(0, limit) };
       },
     });
@@ -109,7 +101,19 @@ class NodeList<Row extends object> {
 
   /** The list as a user may see it. @param onlyNamespace rows of this namespace; null: all */
   read(user: User, limit = MAX_ROWS, onlyNamespace: string | null = null): Promise<MergedList<Row>> {
-    return this.readAs(viewerOf(user, onlyNamespace), limit, user);
+    const isAdministrator = onlyNamespace === null && user.isAdministrator;
+    const listed = this.#broker
+      .namespaces()
+      .map(({ name }) => name)
+      .filter((name) => !isAdministrator && (onlyNamespace ?? name) === name);
+    const viewer = {
+      name: user.name,
+      isAdministrator,
+      ...(user.token?.isLimited === true && { isLimited: true }),
+      manages: listed.filter((name) => user.may('manage', name)),
+      sees: listed.filter((name) => user.maySee(name)),
+    };
+    return this.readAs(viewer, limit, user);
   }
 
   /** @param caller the user whose limit applies: the lists of one user do not delay another's */
@@ -119,8 +123,7 @@ class NodeList<Row extends object> {
 
   async #merge(viewer: ListViewer, limit: number): Promise<MergedList<Row>> {
     const { compare, visiblePart } = this.#parts;
-    const namespaces = this.#broker.namespaces().map(({ name }) => name);
-    const { nodes, missing } = await this.#ask({ viewer: rightsOf(viewer, namespaces), limit });
+    const { nodes, missing } = await this.#ask({ viewer, limit });
     let total = 0;
     const unreadable: string[] = [];
     const rows = nodes.flatMap((reply) => {
@@ -163,7 +166,8 @@ export class NodeLists {
   /** The engines as each node sees them, those of this node first. */
   readonly engines: NodeList<NamedEngine>;
   readonly #consoleSessions: NodeList<SeenSession>;
-  readonly #auditTrail = new AuditTrail();
+  /** The last lines of this node's audit log. */
+  readonly #auditLines: AuditLine[] = [];
 
   constructor({ broker, sessions, engines, consoleSessions }: HttpParts) {
     const concurrency = new ConcurrencyLimit({
@@ -178,7 +182,7 @@ export class NodeLists {
     this.consumers = new NodeList(broker, concurrency, {
       name: 'consumers',
       rows: (viewer, from) => waitingFor(broker, viewer, from),
-      visiblePart: (consumer, viewer) => (viewer.manages(consumer.ns) ? [consumer] : []),
+      visiblePart: (consumer, viewer) => (manages(viewer, consumer.ns) ? [consumer] : []),
       compare: bySince,
     });
     this.sessions = new NodeList(broker, concurrency, {
@@ -189,7 +193,7 @@ export class NodeLists {
     });
     this.audit = new NodeList(broker, concurrency, {
       name: 'audit',
-      rows: () => this.#auditTrail.lines(),
+      rows: () => this.#auditLines.toReversed(),
       visiblePart: visibleLine,
       compare: (a, b) => Date.parse(b.at) - Date.parse(a.at),
     });
@@ -207,9 +211,10 @@ export class NodeLists {
     });
   }
 
-  /** Adds a line to the audit trail of this node. */
+  /** Adds a line to the audit log of this node. */
   addAuditLine(line: AuditLine): void {
-    this.#auditTrail.add(line);
+    this.#auditLines.push(line);
+    if (this.#auditLines.length > MAX_AUDIT_LINES) this.#auditLines.shift();
   }
 
   /**
@@ -217,38 +222,11 @@ export class NodeLists {
    * as the last of them saw it.
    */
   async consoleSessions(caller: User, name: string): Promise<MergedList<SeenSession>> {
-    const viewer = {
-      name,
-      isAdministrator: false,
-      isLimited: false,
-      manages: () => false,
-      sees: () => false,
-    };
+    const viewer = { name, isAdministrator: false, manages: [], sees: [] };
     const list = await this.#consoleSessions.readAs(viewer, MAX_ROWS, caller);
     const rows = [...Map.groupBy(list.rows, ({ id }) => id).values()].flatMap((same) => same.slice(0, 1));
     return { ...list, total: list.total - list.rows.length + rows.length, rows };
   }
-}
-
-function rightsOf(viewer: ListViewer, namespaces: readonly string[]): ViewerRights {
-  const { name, isAdministrator, isLimited } = viewer;
-  return {
-    name,
-    isAdministrator,
-    ...(isLimited && { isLimited }),
-    manages: isAdministrator ? [] : namespaces.filter((namespace) => viewer.manages(namespace)),
-    sees: isAdministrator ? [] : namespaces.filter((namespace) => viewer.sees(namespace)),
-  };
-}
-
-function viewerWith({ name, isAdministrator, isLimited = false, manages, sees }: ViewerRights): ListViewer {
-  return {
-    name,
-    isAdministrator,
-    isLimited,
-    manages: (namespace) => isAdministrator || manages.includes(namespace),
-    sees: (namespace) => isAdministrator || sees.includes(namespace),
-  };
 }
 
 /**
@@ -258,7 +236,7 @@ function viewerWith({ name, isAdministrator, isLimited = false, manages, sees }:
 function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedConsumer[] {
   return broker
     .namespaces()
-    .filter(({ name }) => viewer.manages(name))
+    .filter(({ name }) => manages(viewer, name))
     .filter(
       (namespace) => from === broker.nodeId || namespace.cluster.peers().some(({ info }) => info.id === from),
     )
@@ -280,7 +258,7 @@ function waitingFor(broker: Broker, viewer: ListViewer, from: string): QueuedCon
 function visibleSession(session: SessionInfo, viewer: ListViewer): readonly SessionInfo[] {
   const isOwn = session.user === viewer.name;
   if (viewer.isAdministrator || (isOwn && !viewer.isLimited)) return [session];
-  const consumers = session.consumers.filter(({ ns }) => (isOwn ? viewer.sees(ns) : viewer.manages(ns)));
+  const consumers = session.consumers.filter(({ ns }) => (isOwn ? sees(viewer, ns) : manages(viewer, ns)));
   return consumers.length === 0 ? [] : [{ ...session, consumers }];
 }
 
@@ -291,13 +269,13 @@ function visibleSession(session: SessionInfo, viewer: ListViewer): readonly Sess
 function visibleLine(line: AuditLine, viewer: ListViewer): readonly AuditLine[] {
   const { user, namespace } = line;
   const isOwn = user === viewer.name && !viewer.isLimited;
-  const isShown = viewer.isAdministrator || isOwn || (namespace !== null && viewer.manages(namespace));
+  const isShown = viewer.isAdministrator || isOwn || (namespace !== null && manages(viewer, namespace));
   return isShown ? [line] : [];
 }
 
 /** An engine's URL is visible to users who may see one of its namespaces. */
 function visibleEngine(engine: NamedEngine, viewer: ListViewer): readonly NamedEngine[] {
-  const namespaces = engine.namespaces.filter((namespace) => viewer.sees(namespace));
+  const namespaces = engine.namespaces.filter((namespace) => sees(viewer, namespace));
   return namespaces.length === 0 ? [] : [{ ...engine, namespaces }];
 }
 
@@ -313,22 +291,4 @@ function withNamespaces(broker: Broker, engines: readonly EngineReport[]): Named
 
 function bySince(a: { readonly since: string }, b: { readonly since: string }): number {
   return Date.parse(a.since) - Date.parse(b.since);
-}
-
-/** Maximum number of lines in memory; the log has all of them. */
-const MAX_LINES = 1_000;
-
-/** The last lines of this node's audit log, in memory. */
-class AuditTrail {
-  readonly #lines: AuditLine[] = [];
-
-  add(line: AuditLine): void {
-    this.#lines.push(line);
-    if (this.#lines.length > MAX_LINES) this.#lines.shift();
-  }
-
-  /** The latest first. */
-  lines(): readonly AuditLine[] {
-    return this.#lines.toReversed();
-  }
 }

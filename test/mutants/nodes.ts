@@ -93,8 +93,8 @@ export const NODES: readonly Mutant[] = [
     suite: 'rights in lists of nodes',
     edits: edit(
       'http/node-lists.ts',
-      'manages: (namespace) => isAdministrator || manages.includes(namespace)',
-      'manages: (namespace) => isAdministrator || manages.length >= 0 || namespace',
+      'viewer.isAdministrator || viewer.manages.includes(namespace)',
+      "viewer.isAdministrator || viewer.manages.length >= 0 || namespace !== ''",
     ),
   },
   {
