@@ -121,19 +121,7 @@ export function* treePieces<T>(folders: readonly Folder<T>[], leaf: (item: T) =>
  * Queues read at once: enough to fill an engine's batch, few enough for a batch to take milliseconds. PostgreSQL reads
  * streams one by one.
  */
-const READ_AT_ONCE = 32;
-
-/** Calls `read` for each queue, in batches between which the engine and this thread serve other requests. */
-export async function readInBatches<T>(
-  names: readonly string[],
-  read: (name: string) => Promise<T>,
-): Promise<T[]> {
-  const results: T[] = [];
-  for (let from = 0; from < names.length; from += READ_AT_ONCE) {
-    results.push(...(await Promise.all(names.slice(from, from + READ_AT_ONCE).map(read))));
-  }
-  return results;
-}
+export const READ_AT_ONCE = 32;
 
 /**
  * Calls `read` for each namespace. Returns null for those whose engine is unavailable, so that the others are still

@@ -17,6 +17,7 @@ import type { SessionCounts } from '../session/server.ts';
 import type { SpanCounts } from '../tracing/exporter.ts';
 import type { Clock } from '../util/clock.ts';
 import { Histogram } from '../util/histogram.ts';
+import { mapInBatches } from '../util/map-in-batches.ts';
 
 export interface MetricsSources {
   readonly broker: Broker;
@@ -68,9 +69,6 @@ export class Metrics {
     const now = clock.monotonic();
     if (this.#collection === null || now - this.#collection.at >= SHARED_MS) {
       this.#collection = { at: now, families: this.#collect(), texts: new Map() };
-      this.#collection.families.catch(() => {
-        this.#collection = null;
-      });
     }
     const { families, texts } = this.#collection;
     const visible = broker.namespaces().filter(({ name }) => viewer.maySee(name));
@@ -285,12 +283,8 @@ interface QueueContents {
 async function contentsOf(namespace: Namespace, perQueue: boolean): Promise<Contents> {
   try {
     const names = await namespace.queueNames();
-    const queues: QueueContents[] = [];
     const options = { perQueue, waiting: namespace.waitingOfUsers() };
-    for (let at = 0; at < names.length; at += READ_AT_ONCE) {
-      const batch = names.slice(at, at + READ_AT_ONCE);
-      queues.push(...(await Promise.all(batch.map((name) => queueContents(namespace, name, options)))));
-    }
+    const queues = await mapInBatches(names, READ_AT_ONCE, (name) => queueContents(namespace, name, options));
     return { namespace, queues };
   } catch {
     return { namespace, queues: null };

@@ -4,6 +4,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { GetRequest, Sink } from '../../src/broker/consumer.ts';
 import { FINISH, type Queue } from '../../src/broker/queue.ts';
+import type { DiskUsage } from '../../src/engine/engine.ts';
 import type { ExchangeOverview } from '../../src/exchange/record.ts';
 import { MAX_QUEUE_SERIES, Metrics, type MetricsSources } from '../../src/metrics/metrics.ts';
 import { PLAIN_GROUP } from '../../src/model/element.ts';
@@ -487,6 +488,26 @@ describe('Metrics', () => {
     assert.equal(collected, 1);
     await engine.passTime(1);
     await metrics.text(EVERYTHING);
+    assert.equal(collected, 2);
+  });
+
+  it('are collected once for concurrent scrapes, even if an earlier collection fails in between', async () => {
+    const usage = Promise.withResolvers<DiskUsage>();
+    let failures = 1;
+    const failing = new Metrics({
+      ...sources,
+      disks: [{ engine: 'sqlite:N.db', neededBy: ['N'], usage: () => usage.promise }],
+      logins: () => {
+        if (failures-- > 0) throw new Error('not counted');
+        return {};
+      },
+    });
+    const first = failing.text(EVERYTHING);
+    await engine.passTime(1_000);
+    const second = failing.text(EVERYTHING);
+    usage.resolve({ fileBytes: 1, freeBytes: 1, minFreeBytes: 1 });
+    await assert.rejects(first, /not counted/);
+    assert.equal(await failing.text(EVERYTHING), await second);
     assert.equal(collected, 2);
   });
 

@@ -11,9 +11,10 @@ import { invalidParameter } from '../../model/errors.ts';
 import { type FoundQueue, FoundQueues, type Rates, SumHistory } from '../../model/records.ts';
 import { compareStrings } from '../../util/compare-strings.ts';
 import { didYouMean } from '../../util/did-you-mean.ts';
+import { mapInBatches } from '../../util/map-in-batches.ts';
 import { quote } from '../../util/quote.ts';
 import { Type } from '../../util/schema.ts';
-import { readEach, readInBatches } from '../listing.ts';
+import { READ_AT_ONCE, readEach } from '../listing.ts';
 import { nameOf, oneOf, type QueryParameter, wholeNumber } from '../parameters.ts';
 import { json, type Route, route } from '../route.ts';
 
@@ -179,7 +180,7 @@ async function rowsOf(namespace: Namespace): Promise<ReadQueue[]> {
   const changed = activity.changed(MAX_CHANGED);
   // Without event subscribers, a new queue would otherwise be listed as empty for up to ten seconds.
   const stale = names.filter((name) => activity.last(name) === null || changed.has(name));
-  await readInBatches(stale, async (name) => {
+  await mapInBatches(stale, READ_AT_ONCE, async (name) => {
     activity.noteReading(name, await readQueue(namespace.visit(name)), changed.get(name) ?? null);
   });
   return names.flatMap((name) => {

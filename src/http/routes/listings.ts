@@ -1,6 +1,7 @@
 import type { Namespace } from '../../broker/namespace.ts';
 import { invalidParameter, type QuaysideError } from '../../model/errors.ts';
 import { QueueRecord } from '../../model/records.ts';
+import { mapInBatches } from '../../util/map-in-batches.ts';
 import { quote } from '../../util/quote.ts';
 import { Count, Moment, named, namedObject, orNull, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
@@ -15,8 +16,8 @@ import {
   type PageQuery,
   pageOf,
   paging,
+  READ_AT_ONCE,
   readEach,
-  readInBatches,
   treePieces,
 } from '../listing.ts';
 import { flag } from '../parameters.ts';
@@ -269,8 +270,9 @@ async function readQueues(namespace: Namespace): Promise<ListedQueue[]> {
 
 /** The records of the named queues of a namespace. */
 function readRecords(namespace: Namespace, names: readonly string[]): Promise<ListedQueue[]> {
-  return readInBatches(
+  return mapInBatches(
     names,
+    READ_AT_ONCE,
     async (name) => new ListedQueue(namespace.name, name, await namespace.visit(name).status(null)),
   );
 }
