@@ -255,20 +255,27 @@ export const elementRoutes: readonly Route[] = [
       call.sendEmpty(204);
     },
   }),
-  route({
-    id: 'commit',
-    methods: ['PATCH', 'POST'],
-    path: '/q/:namespace/:queue/commit/:id',
-    summary: 'Finish a reserved element',
-    access: 'read',
-    query: receiptQuery,
-    responses: [doneResponse],
-    problems,
-    handle(call, query) {
-      needs(call.namespace, 'reserve');
-      settle(call, query, FINISH, () => call.sendText(200, '{}'));
-    },
-  }),
+  ...(
+    [
+      ['commit', 'Finish a reserved element', FINISH],
+      ['release', 'Release a reserved element unprocessed; no try is counted', RELEASE],
+    ] as const
+  ).map(([id, summary, action]) =>
+    route({
+      id,
+      methods: ['PATCH', 'POST'],
+      path: `/q/:namespace/:queue/${id}/:id`,
+      summary,
+      access: 'read',
+      query: receiptQuery,
+      responses: [doneResponse],
+      problems,
+      handle(call, query) {
+        needs(call.namespace, 'reserve');
+        settle(call, query, action, () => call.sendText(200, '{}'));
+      },
+    }),
+  ),
   route({
     id: 'rollback',
     methods: ['PATCH', 'POST'],
@@ -312,20 +319,6 @@ export const elementRoutes: readonly Route[] = [
         else
           call.sendJson({ state: outcome === 'dead-lettered' ? outcome : 'waiting' }, REPRESENTATION_APPLIED);
       });
-    },
-  }),
-  route({
-    id: 'release',
-    methods: ['PATCH', 'POST'],
-    path: '/q/:namespace/:queue/release/:id',
-    summary: 'Release a reserved element unprocessed; no try is counted',
-    access: 'read',
-    query: receiptQuery,
-    responses: [doneResponse],
-    problems,
-    handle(call, query) {
-      needs(call.namespace, 'reserve');
-      settle(call, query, RELEASE, () => call.sendText(200, '{}'));
     },
   }),
   route({

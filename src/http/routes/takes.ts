@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net';
 import { checkRight, loginLost, type RenewUser, refusal, type User } from '../../access/user.ts';
-import type { Consumer, GetRequest, Sink } from '../../broker/consumer.ts';
+import type { GetRequest, Sink } from '../../broker/consumer.ts';
 import { type JointRequest, JointTake, type Portion, type TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
@@ -412,15 +412,9 @@ class Take implements Sink {
   readonly #call: HttpCall;
   /** Null: a single element, byte for byte. */
   readonly #format: ManyFormat | null;
-  /**
-   * The queue and the consumer of a call that waits in one queue. The consumer may already be served; leaving twice is
-   * harmless.
-   */
-  #queue: Queue | null = null;
-  #consumer: Consumer | null = null;
-  #joint: JointTake | null = null;
-  /** The queues of a call that waits in several. */
-  #sources: readonly TakeSource[] = [];
+  #queues: readonly Queue[] = [];
+  /** Leaves the queues. Harmless if the call was served, or has left already. */
+  #leave = (): void => {};
   /** Elements delivered to this call that the kernel does not have yet. */
   #unsent: readonly Portion[] = [];
 
@@ -432,26 +426,27 @@ class Take implements Sink {
   /** Starts to wait. @throws QuaysideError as {@link isGone} and `Queue.get` */
   waitIn(queue: Queue, request: GetRequest): void {
     if (isGone(this.#call)) return;
-    this.#queue = queue;
-    this.#consumer = queue.get(request, this);
+    this.#queues = [queue];
+    const consumer = queue.get(request, this);
+    this.#leave = () => queue.leave(consumer);
     this.#watchClient();
   }
 
   /** Starts to wait in several queues, or for several elements at once. @throws as {@link waitIn} */
   waitInSeveral(request: JointRequest): void {
     if (isGone(this.#call)) return;
-    this.#sources = request.sources;
-    this.#joint = new JointTake(request, {
+    this.#queues = request.sources.map(({ queue }) => queue);
+    const joint = new JointTake(request, {
       deliver: (portions) => this.#respond(portions),
       end: (reason) => this.end(reason),
     });
+    this.#leave = () => joint.leave();
     this.#watchClient();
   }
 
   deliver(first: Delivery, more: readonly Delivery[]): void {
-    this.#consumer = null;
     const deliveries = more.length === 0 ? [first] : [first, ...more];
-    this.#respond([{ queue: this.#queue ?? this.#call.queue, deliveries }]);
+    this.#respond([{ queue: this.#queues[0] as Queue, deliveries }]);
   }
 
   end(reason: QuaysideError): void {
@@ -462,7 +457,7 @@ class Take implements Sink {
     const { extra } = reason.details;
     // The response names the tid. A consumer without one gets it only if it is listed, since few clients use it, so it
     // may be missing here; a joint take always has one. The path need not name a namespace, so take that of the queue.
-    const tid = extra?.tid ?? this.#queue?.namespace.makeTid();
+    const tid = extra?.tid ?? this.#queues[0]?.namespace.makeTid();
     this.#call.fail(reason.with({ extra: { ...extra, tid } }));
   }
 
@@ -487,8 +482,7 @@ class Take implements Sink {
 
   /** The error if a user may not read all queues of the call; null if they may. */
   #rejectionFor(user: User): QuaysideError | null {
-    const queues = this.#queue === null ? this.#sources.map(({ queue }) => queue) : [this.#queue];
-    for (const { namespace } of queues) {
+    for (const { namespace } of this.#queues) {
       const error = refusal(user, 'read', namespace.name);
       if (error !== null) return error;
     }
@@ -523,8 +517,7 @@ class Take implements Sink {
 
   /** Stops waiting, and returns elements that the kernel does not have yet. Harmless at any time. */
   #abandon(): void {
-    if (this.#consumer !== null) this.#queue?.leave(this.#consumer);
-    this.#joint?.leave();
+    this.#leave();
     const unsent = this.#unsent;
     this.#unsent = [];
     for (const { queue, deliveries } of unsent) queue.returnAllUndelivered(deliveries);
