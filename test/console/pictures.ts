@@ -1,10 +1,13 @@
 import { mkdir, writeFile } from 'node:fs/promises';
+import { setInterval } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
 import { OpenedConsole } from './opened.ts';
 import { fill, pagesToShow, show } from './pictured.ts';
 
 /**
  * The pictures of README and docs/console.md: `npm run console:pictures` writes them to `docs/images`, to be committed.
+ * Charts show the hour before: `-- --minutes 60` first inserts and takes elements for an hour, so that they are not empty.
  */
 
 const FOLDER = fileURLToPath(new URL('../../docs/images/', import.meta.url));
@@ -17,9 +20,18 @@ const PICTURES = [
 const SIZE = { width: 1200, height: 760 };
 const QUALITY = 72;
 const MAX_BYTES = 60 * 1024;
+/** How many elements of each queue are inserted and taken a second, on average. */
+const LOAD = [
+  ['orders', 4],
+  ['mails', 3],
+  ['thumbnails', 6],
+  ['webhooks', 2],
+] as const;
 
+const { values } = parseArgs({ options: { minutes: { type: 'string', default: '0' } } });
 const opened = await OpenedConsole.open();
 try {
+  await work(Number(values.minutes));
   await fill(opened);
   const pages = await pagesToShow(opened);
   await mkdir(FOLDER, { recursive: true });
@@ -40,4 +52,28 @@ try {
   await opened.check();
 } finally {
   await opened.close();
+}
+
+/** Producers whose rate rises and falls, and workers that take a little more than the average: queues grow and shrink. */
+async function work(minutes: number): Promise<void> {
+  const endAt = Date.now() + minutes * 60_000;
+  if (minutes === 0) return;
+  const depths = new Map<string, number>();
+  let second = 0;
+  for await (const _ of setInterval(1000)) {
+    if (Date.now() > endAt) return;
+    second += 1;
+    for (const [at, [queue, rate]] of LOAD.entries()) {
+      const wave = Math.sin(second / (150 + 60 * at)) + Math.sin(second / (40 + 15 * at)) / 2;
+      const inserted = Math.max(0, Math.round(rate * (1 + wave / 2 + Math.random() / 2)));
+      const taken = Math.min(depths.get(queue) ?? 0, Math.round(rate * 1.3));
+      depths.set(queue, (depths.get(queue) ?? 0) + inserted - taken);
+      for (let i = 0; i < inserted; i += 1)
+        await opened.insert('jobs', queue, JSON.stringify({ order: second * 10 + i }));
+      for (let i = 0; i < taken; i += 1) {
+        const response = await opened.request('GET', `/q/jobs/${queue}?to=5000`);
+        await response.arrayBuffer();
+      }
+    }
+  }
 }
