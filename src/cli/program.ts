@@ -80,10 +80,12 @@ function newProgram(io: CommandIo): Command {
     .description('Queues and exchanges over HTTP, STOMP and AMQP 1.0.')
     .exitOverride()
     .enablePositionalOptions()
+    .helpOption('-h, --help', 'prints this help')
     .configureOutput({
       writeOut: (text) => void io.stdout.write(text),
       writeErr: (text) => void io.stderr.write(text),
-      outputError: (text, write) => write(text.replace(/^error: /, 'quayside: ')),
+      outputError: (text, write) =>
+        write(text.replace(/^error: (.)/, (_, first: string) => `quayside: ${first.toUpperCase()}`)),
     });
 }
 

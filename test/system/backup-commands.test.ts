@@ -200,8 +200,8 @@ describe('npm run backup and npm run restore', () => {
     assert.equal(there.code, 1);
     assert.match(there.stderr, /data exists already; name a new folder/);
     for (const [args, message] of [
-      [['backup'], /missing required argument 'folder'/],
-      [['restore'], /missing required argument 'folder'/],
+      [['backup'], /^quayside: Missing required argument 'folder'/],
+      [['restore'], /^quayside: Missing required argument 'folder'/],
       [['backup', 'a', 'b'], /backup takes no further argument/],
     ] as const) {
       const usage = await run(args);

@@ -237,7 +237,7 @@ describe('A start that fails', { concurrency: 2 }, () => {
       [['frobnicate'], /^quayside: Unknown command "frobnicate"\. /],
       [['docotr', '--json'], /^quayside: Unknown command "docotr"\. Did you mean "doctor"\?/],
       [['--frobnicate'], /^quayside: Unknown option "--frobnicate"\. /],
-      [['--config'], /^quayside: option '--config <file>' argument missing/],
+      [['--config'], /^quayside: Option '--config <file>' argument missing/],
     ] as const) {
       const program = await folder.run(args);
       assertRefused(program);
