@@ -1,7 +1,7 @@
+import { requireCapability, requireTiming } from '../broker/capabilities.ts';
 import { momentIn } from '../broker/engine-time.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { FINISH, type ReleaseAction, type SettleAction } from '../broker/queue.ts';
-import { needs, needsFor } from '../broker/queue-options.ts';
 import type { Delivery, ElementId } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
@@ -159,7 +159,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     // The `ttl` overrides `absolute-expiry-time`, which depends on the client's clock.
     const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
     const element = { ...sent, expiresAt, groups: queue.groups(sent.groups), dedupKey: null };
-    needsFor(namespace, element);
+    requireTiming(namespace, element);
     connection.inserts.add(queue, element, reply, bytes.length);
   }
 
@@ -212,7 +212,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
   constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
     const isPop = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
     const { namespace, queue } = connection.destinations.find(source.address, 'read');
-    if (!isPop) needs(namespace, 'reserve');
+    if (!isPop) requireCapability(namespace, 'reserve');
     super(connection, { namespace, queue, group: source.group, isPop, leaseMs: source.leaseMs });
     this.endpoint = endpoint;
     endpoint.accept(this, isPop, 'move');

@@ -22,6 +22,7 @@ import { quote } from '../util/quote.ts';
 import { repeat } from '../util/repeat.ts';
 import type { UserLimit } from '../util/user-limit.ts';
 import { Activity, type SeriesLimit } from './activity.ts';
+import type { Capabilities } from './capabilities.ts';
 import { type Capacity, namespaceCapacity, queueCapacity } from './capacity.ts';
 import { Cluster, type NodeInfo } from './cluster.ts';
 import type { Consumer } from './consumer.ts';
@@ -30,7 +31,6 @@ import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import type { Ask, MessagePart, Questions } from './questions.ts';
-import type { Capabilities } from './queue.ts';
 import { Queue } from './queue.ts';
 import {
   type OwnOptions,

@@ -1,7 +1,6 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
 import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/storage.ts';
-import type { NewElement } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
 import { LIMITS } from '../model/limits.ts';
@@ -12,8 +11,8 @@ import { MAX_FACTOR, RETRY_DEFAULTS } from '../model/records.ts';
 import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
+import { EXPIRY, requireCapability, requireExpiry } from './capabilities.ts';
 import type { Namespace } from './namespace.ts';
-import type { Capabilities } from './queue.ts';
 
 /**
  * The options that a queue, or a rule for queues, sets itself. Null turns an option off, whatever less specific options
@@ -171,11 +170,11 @@ export function checkOptions(namespace: Namespace, name: string, options: OwnOpt
   const { leaseMs, deadLetter, retryDelay, retentionMs, ttlMs } = options;
   const supported = (option: (typeof NAMES)[number], check: () => void): void =>
     atMember(option, check, `${option} cannot be set.`);
-  if (leaseMs !== undefined) supported('lease', () => needs(namespace, 'reserve'));
-  if (deadLetter != null) supported('deadLetter', () => needs(namespace, 'reserve'));
-  if (retryDelay != null) supported('retryDelay', () => needs(namespace, 'reserve'));
-  if (retentionMs != null) supported('retention', () => needs(namespace, 'tape'));
-  if (ttlMs != null) supported('ttl', () => needsExpiry(namespace, EXPIRY));
+  if (leaseMs !== undefined) supported('lease', () => requireCapability(namespace, 'reserve'));
+  if (deadLetter != null) supported('deadLetter', () => requireCapability(namespace, 'reserve'));
+  if (retryDelay != null) supported('retryDelay', () => requireCapability(namespace, 'reserve'));
+  if (retentionMs != null) supported('retention', () => requireCapability(namespace, 'tape'));
+  if (ttlMs != null) supported('ttl', () => requireExpiry(namespace, EXPIRY));
 }
 
 /** @throws QuaysideError `invalid-parameter` if a queue, or a pattern without `*`, names itself as dead-letter queue */
@@ -238,37 +237,3 @@ function showRetryDelay({
 }: RetryDelay): JsonValue & NonNullable<ShownOptions['retryDelay']> {
   return { first: firstMs / 1000, factor, max: maxMs / 1000, jitter };
 }
-
-const MEANING: Readonly<Record<keyof Capabilities, string>> = {
-  sched: 'a maturity in the future',
-  reserve: 'reservations',
-  pipeline: 'moves between queues',
-  tape: 'consumer groups',
-  remove: 'remove by id',
-};
-
-/** @throws QuaysideError `not-supported` if the namespace lacks the capability */
-export function needs(namespace: Namespace, capability: keyof Capabilities): void {
-  if (!namespace.capabilities[capability]) throw notSupported(namespace, MEANING[capability]);
-}
-
-/** @throws QuaysideError `not-supported` if the namespace's engine stores neither expiries nor reasons */
-export function needsExpiry(namespace: Namespace, meaning: string): void {
-  if (!namespace.hasExpiry) throw notSupported(namespace, meaning);
-}
-
-function notSupported({ name }: Namespace, meaning: string): QuaysideError {
-  return new QuaysideError('not-supported', `Queues of namespace ${name} do not support ${meaning}.`);
-}
-
-/** @throws QuaysideError `not-supported` if an element matures later or expires, and the namespace cannot store that */
-export function needsFor(
-  namespace: Namespace,
-  { matureAt, delayMs, expiresAt = null }: Pick<NewElement, 'matureAt' | 'delayMs' | 'expiresAt'>,
-): void {
-  if (matureAt !== null || delayMs > 0) needs(namespace, 'sched');
-  if (expiresAt !== null) needsExpiry(namespace, EXPIRY);
-}
-
-/** The `meaning` of `needsExpiry` for elements that expire. */
-export const EXPIRY = 'elements that expire';

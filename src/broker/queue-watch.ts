@@ -5,7 +5,7 @@ import type { Service } from '../util/service.ts';
 import type { QueueReading } from './activity.ts';
 import { toLocal } from './engine-time.ts';
 import type { Namespace } from './namespace.ts';
-import { readQueue } from './queue.ts';
+import { readQueue } from './queue-record.ts';
 
 /** Receives the counts of all queues of this node as they change. What it throws is logged; the poller continues. */
 export interface QueueFollower {

@@ -2,10 +2,9 @@ import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
 import { retryConflicts } from '../engine/definitions.ts';
 import { SCAN_BYTES } from '../engine/scan-cursor.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
-import { COUNTER_NAMES, type Counters, countPuts, zeroCounters } from '../engine/stats.ts';
+import { countPuts } from '../engine/stats.ts';
 import {
   type DeliveryRef,
-  type GroupCounts,
   type OnRepeat,
   type QueueCounts,
   type ReleaseAction,
@@ -18,7 +17,6 @@ import {
   type SettleOutcome,
   type SettleResult,
   type Storage,
-  type StorageCapabilities,
   type TimeLeft,
 } from '../engine/storage.ts';
 import {
@@ -32,16 +30,11 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { keyOfUser } from '../model/fingerprint.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { QueueKey } from '../model/names.ts';
-import type {
-  OptionsRecord,
-  PendingConsumer,
-  QueueHistory,
-  QueueRecord,
-  QueueSizes,
-} from '../model/records.ts';
+import type { OptionsRecord, PendingConsumer, QueueHistory, QueueRecord } from '../model/records.ts';
 import { compareStrings } from '../util/compare-strings.ts';
 import { quote } from '../util/quote.ts';
-import { historyLengthMs, INTERVAL_MS, type QueueReading } from './activity.ts';
+import { historyLengthMs, INTERVAL_MS } from './activity.ts';
+import { requireCapability } from './capabilities.ts';
 import { isFullError } from './capacity.ts';
 import type { Consumer, GetRequest, Sink } from './consumer.ts';
 import { FREE_BYTES } from './engine-permits.ts';
@@ -49,6 +42,7 @@ import { momentIn, untilGiven } from './engine-time.ts';
 import { isSettled, rejectionOf, takeOperation } from './meter.ts';
 import type { Namespace } from './namespace.ts';
 import { checkOptions, type OwnOptions, type QueueSettings } from './queue-options.ts';
+import { queueRecord } from './queue-record.ts';
 import { areAllSeen } from './seen-keys.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
 
@@ -502,10 +496,7 @@ export class Queue {
 
   /** Removes a waiting element (spec 4.1). @throws `not-supported`, `element-not-found`, `element-reserved` */
   async remove(id: ElementId): Promise<void> {
-    const { capabilities, name } = this.namespace;
-    if (!capabilities.remove) {
-      throw new QuaysideError('not-supported', `Queues of ${name} do not support remove by id.`);
-    }
+    requireCapability(this.namespace, 'remove');
     const item = { queue: this.key, id, group: null, from: 'waiting', token: null, action: FINISH } as const;
     await this.#settleOne(item, null);
   }
@@ -841,107 +832,4 @@ function byTarget(moves: readonly QueueMove[]): Map<Queue, NewElement[]> {
     }
   }
   return targets;
-}
-
-/** The capabilities of a queue (spec 2.2): those of the engine, and whether several groups read the same element. */
-export interface Capabilities extends Omit<StorageCapabilities, 'expiry'> {
-  readonly tape: boolean;
-}
-
-/** @param group the group that was counted; null: all */
-function queueRecord(
-  queue: Queue,
-  group: GroupName | null,
-  counts: QueueCounts,
-  counters: ReadonlyMap<GroupName, Counters>,
-): QueueRecord {
-  const { namespace, paused } = queue;
-  const { name, type, capabilities, isStream } = namespace;
-  const oldestMs = oldestReadyMs(queue, counts);
-  const { url, signaller, stats } = namespace.setup.shown;
-  return {
-    type,
-    capabilities,
-    factory: {
-      name,
-      type,
-      opts: { name, url },
-      signaller: {
-        type: signaller.type,
-        opts: { url: signaller.url, mongo_opts: {}, channel: signaller.channel },
-      },
-      stats: { type: stats.type, opts: { url: stats.url, coll: stats.coll } },
-    },
-    stats: group === null ? statsRecord(counters, isStream) : (counters.get(group) ?? zeroCounters()),
-    paused,
-    ...shownSizes(counts),
-    ...(isStream && group === null && { groups: byGroup(counts.groups, shownSizes) }),
-    oldestReadyAge: oldestMs === null ? null : Math.round(oldestMs) / 1000,
-    ...(group === null && { rates: namespace.activity.rates(queue.key.name, sumOf(counters)) }),
-  };
-}
-
-/** Reads counts and counters of a queue, for `QueueWatch`. */
-export async function readQueue(queue: Queue): Promise<QueueReading> {
-  const { storage, stats } = queue.namespace;
-  const [counts, counters] = await Promise.all([storage.counts(queue.key), stats.read(queue.key)]);
-  const { ready, scheduled, reserved, nextMatureAt } = counts;
-  return {
-    counts: { ready, scheduled, reserved, nextMatureAt },
-    totals: sumOf(counters),
-    oldestReadyMs: oldestReadyMs(queue, counts),
-  };
-}
-
-/**
- * How long the oldest ready element of a queue has been ready, ms; null if no element is ready. The element that became
- * ready first has the earliest maturity of all waiting ones.
- */
-export function oldestReadyMs(
-  { namespace: { storage }, key }: Pick<Queue, 'namespace' | 'key'>,
-  { ready, nextMatureAt }: GroupCounts,
-): number | null {
-  if (ready === 0 || nextMatureAt === null) return null;
-  const ageMs = storage.now(key) - nextMatureAt;
-  return Number.isFinite(ageMs) ? Math.max(0, ageMs) : 0;
-}
-
-/**
- * Adds the counters of all groups. A stream's inserts are counted once for the queue, under the plain group, and once
- * per named group; the latter are left out.
- */
-function sumOf(counters: ReadonlyMap<GroupName, Counters>): Counters {
-  const sum = zeroCounters();
-  for (const [group, groupCounters] of counters) {
-    for (const name of COUNTER_NAMES) {
-      if (name !== 'put' || group === PLAIN_GROUP) sum[name] += groupCounters[name];
-    }
-  }
-  return sum;
-}
-
-function statsRecord(counters: ReadonlyMap<GroupName, Counters>, isStream: boolean): QueueRecord['stats'] {
-  const sum = sumOf(counters);
-  if (!isStream) return sum;
-  const named = new Map([...counters].filter(([group]) => group !== PLAIN_GROUP));
-  return { ...sum, groups: byGroup(named, (groupCounters) => groupCounters) };
-}
-
-/** The counts under the names of the spec. */
-export function shownSizes({ ready, scheduled, reserved, nextMatureAt }: GroupCounts): QueueSizes {
-  return {
-    next_mature_t: nextMatureAt === null ? null : new Date(nextMatureAt).toISOString(),
-    totalSize: ready + scheduled + reserved,
-    size: ready,
-    schedSize: scheduled,
-    resvSize: reserved,
-  };
-}
-
-/** Group names come from clients: `Object.fromEntries` defines, so `__proto__` is a key like any other. */
-function byGroup<From, To>(
-  groups: ReadonlyMap<GroupName, From>,
-  show: (value: From) => To,
-): Record<GroupName, To> {
-  return Object.fromEntries([...groups].map(([name, value]) => [name, show(value)]));
 }

@@ -4,7 +4,6 @@ import {
   type Definition,
   type Definitions,
   isDefinitionConflict,
-  type JsonValue,
   retryConflicts,
   unlessChanged,
 } from '../engine/definitions.ts';
@@ -285,7 +284,10 @@ export class Exchanges implements Service {
     return this.#changes.run(key, async () => {
       const [effective, ...hidden] = await this.#registry.find(key);
       check(toStored(effective.definition.value).declaration);
-      const alsoDeleted = hidden.filter(({ definition }) => passes(check, definition));
+      const alsoDeleted = hidden.filter(({ definition }) => {
+        const stored = parseOrNull(definition);
+        return stored !== null && passes(check, stored.declaration);
+      });
       // Delete the effective definition last: if an engine fails before that, the exchange can still be deleted.
       for (const { definitions } of [...alsoDeleted, effective]) {
         await definitions.delete('exchange', key, 'any');
@@ -475,9 +477,9 @@ export class Exchanges implements Service {
   }
 }
 
-function passes(check: CheckChange, { value }: Definition): boolean {
+function passes(check: CheckChange, declaration: Declaration): boolean {
   try {
-    check(toStored(value).declaration);
+    check(declaration);
     return true;
   } catch {
     return false;
@@ -518,8 +520,9 @@ async function storeStopsOfUnowned(
   { owners, log }: { readonly owners: FindOwner; readonly log: BrokerLog },
 ): Promise<void> {
   for (const definitions of stores) {
-    for (const { key, value, version } of await definitions.list('exchange')) {
-      const stored = parseOrNull(value);
+    for (const definition of await definitions.list('exchange')) {
+      const { key, version } = definition;
+      const stored = parseOrNull(definition);
       const lastError = stored === null || stored.stopped === true ? null : lostOwner(stored, owners);
       if (stored === null || lastError === null) continue;
       log.warn({ exchange: key, lastError }, 'an exchange was stopped: its owner may not run it any more');
@@ -530,7 +533,8 @@ async function storeStopsOfUnowned(
   }
 }
 
-function parseOrNull(value: JsonValue): StoredExchange | null {
+/** Null if the definition is not that of an exchange. */
+function parseOrNull({ value }: Pick<Definition, 'value'>): StoredExchange | null {
   try {
     return toStored(value);
   } catch {
@@ -539,19 +543,13 @@ function parseOrNull(value: JsonValue): StoredExchange | null {
 }
 
 /** Whether the caller may see a stored exchange; true if the definition cannot be parsed. */
-function mayKnow(caller: Caller, { value }: Pick<Definition, 'value'>): boolean {
-  try {
-    return caller.maySee(toStored(value).declaration.src.ns);
-  } catch {
-    return true;
-  }
+function mayKnow(caller: Caller, definition: Pick<Definition, 'value'>): boolean {
+  const stored = parseOrNull(definition);
+  return stored === null || caller.maySee(stored.declaration.src.ns);
 }
 
 /** Whether a definition has this declaration. */
-function declares({ value }: Pick<Definition, 'value'>, declaration: Declaration): boolean {
-  try {
-    return sameDeclaration(toStored(value).declaration, declaration);
-  } catch {
-    return false;
-  }
+function declares(definition: Pick<Definition, 'value'>, declaration: Declaration): boolean {
+  const stored = parseOrNull(definition);
+  return stored !== null && sameDeclaration(stored.declaration, declaration);
 }

@@ -3,7 +3,7 @@ import type { Gauge } from '@prometheus-io/client';
 import type { Broker } from '../broker/broker.ts';
 import { OPERATIONS, STORAGE_TIME_BUCKETS_S } from '../broker/meter.ts';
 import type { Namespace } from '../broker/namespace.ts';
-import { oldestReadyMs } from '../broker/queue.ts';
+import { oldestReadyMs } from '../broker/queue-record.ts';
 import type { DiskUsage } from '../engine/engine.ts';
 import type { Counters } from '../engine/stats.ts';
 import type { QueueCounts } from '../engine/storage.ts';

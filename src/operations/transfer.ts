@@ -1,5 +1,5 @@
+import { EXPIRY, requireCapability, requireExpiry } from '../broker/capabilities.ts';
 import type { Queue } from '../broker/queue.ts';
-import { EXPIRY, needs, needsExpiry } from '../broker/queue-options.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
 import {
   DELIVERY_STATES,
@@ -91,7 +91,7 @@ export class QueueImport {
   async add(element: ExportedElement): Promise<void> {
     const { namespace } = this.#queue;
     this.#queue.groupOf(element.group);
-    if (element.expiresAt !== null) needsExpiry(namespace, EXPIRY);
+    if (element.expiresAt !== null) requireExpiry(namespace, EXPIRY);
     this.#batch.push(element);
     this.#bytes += element.body.byteLength;
     if (this.#batch.length >= MAX_BATCH || this.#bytes >= MAX_BATCH_BYTES) await this.flush();
@@ -142,7 +142,7 @@ export class QueueImport {
     const { namespace } = this.#queue;
     // With a maturity, an element that has matured keeps its place in the queue.
     const isTimed = namespace.capabilities.sched;
-    if (!isTimed && matureAt > namespace.clock.now()) needs(namespace, 'sched');
+    if (!isTimed && matureAt > namespace.clock.now()) requireCapability(namespace, 'sched');
     return {
       body,
       contentType,

@@ -1,6 +1,6 @@
+import { requireExpiry, requireTiming } from '../broker/capabilities.ts';
 import { delayUntil, momentIn } from '../broker/engine-time.ts';
 import { FINISH, type ReleaseAction } from '../broker/queue.ts';
-import { needsExpiry, needsFor } from '../broker/queue-options.ts';
 import { type NewElement, NO_HEADERS } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
@@ -101,7 +101,7 @@ function elementOf(
   const matureAt = parseMoment('x-next-t', headerOf(headers, 'x-next-t'));
   const delayMs = parseMilliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, 0);
   const expiresAt = parseExpiry(headers, destination);
-  needsFor(namespace, { matureAt, delayMs, expiresAt });
+  requireTiming(namespace, { matureAt, delayMs, expiresAt });
   return {
     body,
     contentType: checkContentHeader('content-type', headerOf(headers, 'content-type')),
@@ -233,7 +233,7 @@ function parseRelease(
   const delayMs = parseMilliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, null);
   const reason = headerOf(headers, 'x-ks-reason');
   if (reason !== null) {
-    needsExpiry(namespace, 'reasons');
+    requireExpiry(namespace, 'reasons');
     if (reason.length === 0 || reason.length > LIMITS.reasonBytes) {
       const allowed = `Allowed: 1 to ${LIMITS.reasonBytes} bytes of UTF-8.`;
       throw invalidParameter('x-ks-reason', `x-ks-reason has ${reason.length} bytes. ${allowed}`);

@@ -1,4 +1,4 @@
-import { needs } from '../broker/queue-options.ts';
+import { requireCapability } from '../broker/capabilities.ts';
 import type { Delivery, ElementId } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
@@ -76,7 +76,7 @@ export class Subscriptions {
     const window = readWindow(get);
     const leaseMs = readLease(mode, get('x-lease'));
     const common = { id, destination, namespace, queue, group };
-    if (!browses && mode !== 'auto') needs(namespace, 'reserve');
+    if (!browses && mode !== 'auto') requireCapability(namespace, 'reserve');
     const key = this.#newKey(common);
     if (browses) {
       const subscription = new BrowsingSubscription(session, common);

@@ -29,8 +29,12 @@ export const NODES: readonly Mutant[] = [
   {
     name: 'the age of the oldest ready element includes scheduled ones',
     suite: 'metrics',
-    edits: edit('broker/queue.ts', 'Math.max(0, ageMs)', 'Math.abs(ageMs)').concat(
-      edit('broker/queue.ts', 'if (ready === 0 || nextMatureAt === null)', 'if (nextMatureAt === null)'),
+    edits: edit('broker/queue-record.ts', 'Math.max(0, ageMs)', 'Math.abs(ageMs)').concat(
+      edit(
+        'broker/queue-record.ts',
+        'if (ready === 0 || nextMatureAt === null)',
+        'if (nextMatureAt === null)',
+      ),
     ),
   },
   {

@@ -1,4 +1,5 @@
 import { setImmediate as turn } from 'node:timers/promises';
+import { EXPIRY, requireCapability, requireExpiry } from '../../broker/capabilities.ts';
 import { momentIn } from '../../broker/engine-time.ts';
 import {
   FINISH,
@@ -10,7 +11,6 @@ import {
   type SettleOutcome,
   type SettleResult,
 } from '../../broker/queue.ts';
-import { EXPIRY, needs, needsExpiry } from '../../broker/queue-options.ts';
 import type { GroupName, NewElement } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { contentFingerprint, RequestFingerprint, requestKey, userKey } from '../../model/fingerprint.ts';
@@ -212,8 +212,8 @@ export const elementRoutes: readonly Route[] = [
     handle(call, query) {
       const { head, namespace, queue } = call;
       const { mature, delay, ttl, tries } = query;
-      if (mature !== null || delay > 0) needs(namespace, 'sched');
-      if (ttl !== null) needsExpiry(namespace, EXPIRY);
+      if (mature !== null || delay > 0) requireCapability(namespace, 'sched');
+      if (ttl !== null) requireExpiry(namespace, EXPIRY);
       const groups = queue.groups(query.groups);
       const headers = checkHeaders(head.elementHeaders, undefined, ELEMENT_HEADER_PREFIX);
       const key = head.idempotencyKey === null ? null : idempotencyKeyOf(head);
@@ -250,7 +250,7 @@ export const elementRoutes: readonly Route[] = [
     responses: [{ status: 204, description: 'Removed.', contentType: null }],
     problems: ['element-not-found', 'element-reserved', 'not-supported', 'invalid-parameter'],
     async handle(call) {
-      needs(call.namespace, 'remove');
+      requireCapability(call.namespace, 'remove');
       await call.queue.remove(checkOpaque('id', call.param('id')));
       call.sendEmpty(204);
     },
@@ -271,7 +271,7 @@ export const elementRoutes: readonly Route[] = [
       responses: [doneResponse],
       problems,
       handle(call, query) {
-        needs(call.namespace, 'reserve');
+        requireCapability(call.namespace, 'reserve');
         settle(call, query, action, () => call.sendText(200, '{}'));
       },
     }),
@@ -311,9 +311,9 @@ export const elementRoutes: readonly Route[] = [
     ],
     problems,
     handle(call, { delay, reason, ...query }) {
-      needs(call.namespace, 'reserve');
-      if (delay !== null && delay > 0) needs(call.namespace, 'sched');
-      if (reason !== null) needsExpiry(call.namespace, 'reasons');
+      requireCapability(call.namespace, 'reserve');
+      if (delay !== null && delay > 0) requireCapability(call.namespace, 'sched');
+      if (reason !== null) requireExpiry(call.namespace, 'reasons');
       settle(call, query, rollbackAction(delay, reason), ({ outcome }) => {
         if (!prefersRepresentation(call.head)) call.sendText(200, '{}');
         else
@@ -342,7 +342,7 @@ export const elementRoutes: readonly Route[] = [
     ],
     problems,
     async handle(call, { lease, ...query }) {
-      needs(call.namespace, 'reserve');
+      requireCapability(call.namespace, 'reserve');
       const until = new Date(await call.queue.extend(receipt(call, query), lease)).toISOString();
       call.sendJson({ until }, ['x-ks-lease-until', until]);
     },
@@ -405,7 +405,7 @@ export const elementRoutes: readonly Route[] = [
     responses: [json('The outcome of each, in the order of the request.', SettledMany)],
     problems: ['invalid-body', 'invalid-parameter', 'body-too-large', 'not-supported'],
     handle(call) {
-      needs(call.namespace, 'reserve');
+      requireCapability(call.namespace, 'reserve');
       const { batchBytes } = call.front.parts.options;
       const maxBytes = Math.min(batchBytes, MAX_SETTLE_BYTES);
       return call.front.readLargeInTurn(call, maxBytes, (body) => settleMany(call, parseJson(body)));
@@ -566,8 +566,8 @@ function elementMaker(
     const matureAt = isTimed ? sent.matureAt : defaults.mature;
     const delayMs = (isTimed ? sent.delayMs : defaults.delay) ?? 0;
     const ttlMs = sent.ttlMs ?? defaults.ttl;
-    if (matureAt !== null || delayMs > 0) needs(namespace, 'sched');
-    if (ttlMs !== null) needsExpiry(namespace, EXPIRY);
+    if (matureAt !== null || delayMs > 0) requireCapability(namespace, 'sched');
+    if (ttlMs !== null) requireExpiry(namespace, EXPIRY);
     const content = {
       body,
       contentType,
@@ -673,10 +673,10 @@ function actionOf(action: BatchAction, members: Members, path: string, queue: Qu
   const { namespace } = queue;
   // The engine truncates long reasons: one long error message must not keep the other elements reserved.
   const reason = textMember(members, 'reason', path) || null;
-  if (reason !== null) needsExpiry(namespace, 'reasons');
+  if (reason !== null) requireExpiry(namespace, 'reasons');
   if (action === 'bury') return { kind: 'dead-letter', countTry: true, reason };
   const delayMs = milliseconds(members, 'delay', path, 0);
-  if (delayMs !== null && delayMs > 0) needs(namespace, 'sched');
+  if (delayMs !== null && delayMs > 0) requireCapability(namespace, 'sched');
   return rollbackAction(delayMs, reason);
 }
 

@@ -6,7 +6,7 @@ import {
   sumOfHistories,
 } from '../../broker/activity.ts';
 import type { Namespace } from '../../broker/namespace.ts';
-import { oldestReadyMs, readQueue, shownSizes } from '../../broker/queue.ts';
+import { oldestReadyMs, readQueue, shownSizes } from '../../broker/queue-record.ts';
 import { invalidParameter } from '../../model/errors.ts';
 import { type FoundQueue, FoundQueues, type Rates, SumHistory } from '../../model/records.ts';
 import { compareStrings } from '../../util/compare-strings.ts';

@@ -1,10 +1,10 @@
 import type { Socket } from 'node:net';
 import { checkRight, loginLost, type RenewUser, refusal, type User } from '../../access/user.ts';
+import { requireCapability } from '../../broker/capabilities.ts';
 import type { GetRequest, Sink } from '../../broker/consumer.ts';
 import { type JointRequest, JointTake, type Portion, type TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
-import { needs } from '../../broker/queue-options.ts';
 import type { Delivery } from '../../model/element.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
@@ -310,11 +310,11 @@ function leaseIn(
   { reserve, lease }: Pick<Options, 'reserve' | 'lease'>,
 ): number | null {
   if (reserve === true) {
-    needs(namespace, 'reserve');
+    requireCapability(namespace, 'reserve');
     return lease ?? settings.leaseMs;
   }
   if (lease === null) return null;
-  throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
+  throw invalidParameter('lease', `lease=${lease} requireCapability reserve=1: a pop has no lease.`);
 }
 
 function startTake(

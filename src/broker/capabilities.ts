@@ -1,0 +1,43 @@
+import type { StorageCapabilities } from '../engine/storage.ts';
+import type { NewElement } from '../model/element.ts';
+import { QuaysideError } from '../model/errors.ts';
+import type { Namespace } from './namespace.ts';
+
+/** The capabilities of a queue (spec 2.2): those of the engine, and whether several groups read the same element. */
+export interface Capabilities extends Omit<StorageCapabilities, 'expiry'> {
+  readonly tape: boolean;
+}
+
+const MEANING: Readonly<Record<keyof Capabilities, string>> = {
+  sched: 'a maturity in the future',
+  reserve: 'reservations',
+  pipeline: 'moves between queues',
+  tape: 'consumer groups',
+  remove: 'remove by id',
+};
+
+/** @throws QuaysideError `not-supported` if the namespace lacks the capability */
+export function requireCapability(namespace: Namespace, capability: keyof Capabilities): void {
+  if (!namespace.capabilities[capability]) throw notSupported(namespace, MEANING[capability]);
+}
+
+/** @throws QuaysideError `not-supported` if the namespace's engine stores neither expiries nor reasons */
+export function requireExpiry(namespace: Namespace, meaning: string): void {
+  if (!namespace.hasExpiry) throw notSupported(namespace, meaning);
+}
+
+function notSupported({ name }: Namespace, meaning: string): QuaysideError {
+  return new QuaysideError('not-supported', `Queues of namespace ${name} do not support ${meaning}.`);
+}
+
+/** @throws QuaysideError `not-supported` if an element matures later or expires, and the namespace cannot store that */
+export function requireTiming(
+  namespace: Namespace,
+  { matureAt, delayMs, expiresAt = null }: Pick<NewElement, 'matureAt' | 'delayMs' | 'expiresAt'>,
+): void {
+  if (matureAt !== null || delayMs > 0) requireCapability(namespace, 'sched');
+  if (expiresAt !== null) requireExpiry(namespace, EXPIRY);
+}
+
+/** The `meaning` of `requireExpiry` for elements that expire. */
+export const EXPIRY = 'elements that expire';
