@@ -8,27 +8,17 @@ import * as names from '../../src/amqp/message-names.ts';
 import { PROPERTY_FIELDS } from '../../src/amqp/message-names.ts';
 import { AMQP_DEFAULTS } from '../../src/amqp/options.ts';
 import { ERROR_CODES } from '../../src/model/errors.ts';
+import { pageTable } from '../support/page-table.ts';
 import { LIBRARIES } from './foreign/driven.ts';
 import { AmqpNode } from './node.ts';
 
 const ROOT = new URL('../../', import.meta.url);
 const PAGE = readFileSync(new URL('docs/protocols/amqp.md', ROOT), 'utf8');
 
-/** The cells of each row of the table whose first column has this header. */
+/** The rows of the table whose first column has this title. */
 function table(firstColumn: string): string[][] {
-  const lines = PAGE.split('\n');
-  const head = lines.findIndex((line) => line.startsWith(`| ${firstColumn} |`));
-  assert.ok(head >= 0, `docs/protocols/amqp.md has a table of ${firstColumn}`);
-  const rows: string[][] = [];
-  for (const line of lines.slice(head + 2)) {
-    if (!line.startsWith('|')) break;
-    rows.push(
-      line
-        .split('|')
-        .slice(1, -1)
-        .map((cell) => cell.trim()),
-    );
-  }
+  const rows = pageTable(PAGE, firstColumn);
+  assert.ok(rows.length > 0, `docs/protocols/amqp.md has a table of ${firstColumn}`);
   return rows;
 }
 

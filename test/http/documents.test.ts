@@ -6,6 +6,7 @@ import { HTTP_DEFAULTS } from '../../src/http/options.ts';
 import type { Route } from '../../src/http/route.ts';
 import { commonProblemsOf, parametersOf, problemsOf, routeTable } from '../../src/http/routes/table.ts';
 import { jsonOf } from '../support/http-client.ts';
+import { pageTable } from '../support/page-table.ts';
 import { sharedHarness } from './harness.ts';
 
 const PAGE = readFileSync(new URL('../../docs/protocols/http.md', import.meta.url), 'utf8');
@@ -17,24 +18,6 @@ function sections(text: string, level: string): Map<string, string> {
   return new Map(
     parts.map((part) => [part.slice(0, part.indexOf('\n')), part.slice(part.indexOf('\n') + 1)]),
   );
-}
-
-/** The cells of each row of the table whose first column is `firstColumn`. */
-function table(text: string, firstColumn: string): string[][] {
-  const lines = text.split('\n');
-  const head = lines.findIndex((line) => line.startsWith(`| ${firstColumn} |`));
-  if (head === -1) return [];
-  const rows: string[][] = [];
-  for (const line of lines.slice(head + 2)) {
-    if (!line.startsWith('|')) break;
-    rows.push(
-      line
-        .split('|')
-        .slice(1, -1)
-        .map((cell) => cell.trim()),
-    );
-  }
-  return rows;
 }
 
 function operationSection({ id }: Route): string {
@@ -50,7 +33,7 @@ function codes(text: string): Set<string> {
 
 describe('docs/protocols/http.md and the code', () => {
   it('list the same operations, methods, paths, rights and statuses', () => {
-    const documented = table(PAGE, 'operation');
+    const documented = pageTable(PAGE, 'operation');
     const built = ROUTES.map(({ id, methods, path, access, responses }) => [
       `\`${id}\``,
       methods.join(', '),
@@ -69,14 +52,17 @@ describe('docs/protocols/http.md and the code', () => {
 
   for (const route of ROUTES) {
     it(`list the same parameters of ${route.id}, with the same defaults`, () => {
-      const documented = table(operationSection(route), 'parameter').map(([name, where]) => [name, where]);
+      const documented = pageTable(operationSection(route), 'parameter').map(([name, where]) => [
+        name,
+        where,
+      ]);
       const built = [
         ...parametersOf(route).map(([name]) => [`\`${name}\``, 'query']),
         ...route.headers.map(({ name }) => [`\`${name}\``, 'header']),
       ];
       assert.deepEqual(documented, built);
       const defaults = new Map(
-        table(operationSection(route), 'parameter').map(([name, , value]) => [name, value]),
+        pageTable(operationSection(route), 'parameter').map(([name, , value]) => [name, value]),
       );
       for (const [name, { fallback }] of parametersOf(route)) {
         const value = defaults.get(`\`${name}\``) ?? '';
@@ -96,7 +82,7 @@ describe('docs/protocols/http.md and the code', () => {
       const names = route.responses.flatMap(({ headers = [] }) => headers).map(({ name }) => name);
       const section = operationSection(route).toLowerCase();
       for (const name of names) assert.ok(section.includes(`\`${name}\``), name);
-      const documented = table(operationSection(route), 'header').map(([name]) => name);
+      const documented = pageTable(operationSection(route), 'header').map(([name]) => name);
       if (documented.length > 0)
         assert.deepEqual(
           documented,
@@ -112,7 +98,7 @@ describe('docs/protocols/http.md and the code', () => {
   });
 
   it('list the same error codes with the same statuses', () => {
-    const documented = table(sections(PAGE, '##').get('Errors') ?? '', 'code').map(([code, status]) => [
+    const documented = pageTable(sections(PAGE, '##').get('Errors') ?? '', 'code').map(([code, status]) => [
       code,
       status,
     ]);

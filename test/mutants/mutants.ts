@@ -257,7 +257,7 @@ export const SUITES = {
   'STOMP slips': { files: ['test/stomp/slips.test.ts'], pattern: null },
   'PROXY headers': { files: ['test/system/proxy-header.test.ts'], pattern: 'A PROXY protocol header' },
   'STOMP conformance': {
-    files: ['test/stomp/conformance-1.2.test.ts', 'test/stomp/conformance-1.2-commands.test.ts'],
+    files: ['test/stomp/conformance-1.2.test.ts'],
     pattern: null,
   },
   'model through AMQP': { files: ['test/amqp/model.test.ts'], pattern: null },

@@ -6,6 +6,7 @@ import { COMMANDS } from '../../src/stomp/commands.ts';
 import { PROTOCOL_HEADERS } from '../../src/stomp/headers.ts';
 import { STOMP_DEFAULTS, STOMP_LIMITS } from '../../src/stomp/options.ts';
 import { ACK_MODES } from '../../src/stomp/subscriptions.ts';
+import { pageTable } from '../support/page-table.ts';
 import { type ServerFrame, StompClient, show } from './client.ts';
 import { LIBRARIES } from './foreign/libraries.ts';
 import { StompNode } from './node.ts';
@@ -13,21 +14,10 @@ import { StompNode } from './node.ts';
 const ROOT = new URL('../../', import.meta.url);
 const PAGE = readFileSync(new URL('docs/protocols/stomp.md', ROOT), 'utf8');
 
-/** The cells of each row of the table whose first column has this title. */
+/** The rows of the table whose first column has this title. */
 function table(firstColumn: string): string[][] {
-  const lines = PAGE.split('\n');
-  const head = lines.findIndex((line) => line.startsWith(`| ${firstColumn} |`));
-  assert.ok(head >= 0, `docs/protocols/stomp.md has a table of ${firstColumn}`);
-  const rows: string[][] = [];
-  for (const line of lines.slice(head + 2)) {
-    if (!line.startsWith('|')) break;
-    rows.push(
-      line
-        .split('|')
-        .slice(1, -1)
-        .map((cell) => cell.trim()),
-    );
-  }
+  const rows = pageTable(PAGE, firstColumn);
+  assert.ok(rows.length > 0, `docs/protocols/stomp.md has a table of ${firstColumn}`);
   return rows;
 }
 
