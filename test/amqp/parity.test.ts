@@ -4,11 +4,13 @@ import fc from 'fast-check';
 import rhea, { type Message } from 'rhea';
 import { AMQP_PREFIX, HEADER_FIELDS, PROPERTY_PREFIX } from '../../src/amqp/message-names.ts';
 import type { Harness } from '../http/harness.ts';
-import { addressOf, ParityNode } from '../session/parity-node.ts';
+import { addressOf } from '../session/addresses.ts';
+import { ParityNode } from '../session/parity-node.ts';
 import type { StompClient } from '../stomp/client.ts';
 import { anyCharacter } from '../support/any-character.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
+import { until } from '../support/until.ts';
 import type { AmqpClient, Outcome } from './client.ts';
 
 /** Number of random headers; `npm run test:fuzz` uses the 10,000 that F17 of the reliability plan asks for. */
@@ -183,6 +185,31 @@ describe('the content of an element over AMQP, HTTP and STOMP', () => {
     assert.equal(message.message_annotations?.['x-opt-ks-group'], 'C');
     delivery.accept();
     await receiver.close();
+  });
+
+  it('rollback: counts a failed try, with the same delays; released counts none', async () => {
+    const queue = harness.queue();
+    const sizesAre = (...expected: number[]): Promise<void> =>
+      until(async () => {
+        const { size, schedSize, resvSize } = jsonOf<Record<string, unknown>>(await http.status('N', queue));
+        return JSON.stringify([size, schedSize, resvSize]) === JSON.stringify(expected);
+      });
+    await http.insert('N', queue, 'x');
+    const client = await node.amqpClient();
+    const receiver = await client.receiver(addressOf(queue), {}, 1);
+    (await receiver.next()).delivery.release();
+    (await receiver.take()).delivery.modified({ delivery_failed: true });
+    await sizesAre(1, 0, 0);
+    const reserved = await http.reserve('N', queue, { to: 0 });
+    assert.equal(headerOf(reserved, 'x-ks-tries'), '1');
+    await http.rollback('N', queue, headerOf(reserved, 'x-ks-id'));
+    const again = await receiver.take();
+    assert.equal(again.message.delivery_count, 2);
+    again.delivery.reject();
+    await sizesAre(0, 1, 0);
+    await harness.passTime((2 * 2 * 3 + 2 * 3 + 3) * 1000);
+    assert.equal(headerOf(await http.get('N', queue, { to: 0 }), 'x-ks-tries'), '3');
+    await client.close();
   });
 
   it('refused headers: all other headers are returned unchanged over both protocols', async () => {

@@ -2,16 +2,27 @@ import { once } from 'node:events';
 import { createRequire } from 'node:module';
 import { connect, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import rhea, { type AmqpError } from 'rhea';
+import rhea from 'rhea';
 import type { SessionServer } from '../../src/session/server.ts';
-import { AmqpClient, socketOf, type TestReceiver, type TestSender, textOf } from '../amqp/client.ts';
+import {
+  AmqpClient,
+  Ended,
+  type Got,
+  socketOf,
+  type TestReceiver,
+  type TestSender,
+  textOf,
+} from '../amqp/client.ts';
 import { AmqpNode } from '../amqp/node.ts';
 import { StompClient } from '../stomp/client.ts';
 import { StompNode } from '../stomp/node.ts';
 import type { SessionNode } from '../support/session-node.ts';
+import { addressOf, destination } from './addresses.ts';
 
 /** Options of a consumer. */
 export interface Consume {
+  /** `N` by default. */
+  readonly ns?: string;
   /** Whether the consumer pops; it reserves by default. */
   readonly isPop?: boolean;
   /** Max. unsettled elements. */
@@ -20,11 +31,30 @@ export interface Consume {
   readonly leaseMs?: number;
 }
 
+/** What is sent with an element. */
+export interface SentParts {
+  /** `N` by default. */
+  readonly ns?: string;
+  /** Element headers. */
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly delayMs?: number;
+  readonly ttlMs?: number;
+  /** AMQP only: the `message-id`. */
+  readonly messageId?: string;
+}
+
 export interface Taken {
+  readonly id: string;
   readonly body: string;
   readonly tries: number;
+  /** ISO 8601. */
+  readonly mature: string;
+  /** An element header. */
+  header(name: string): string | undefined;
   /** Sends a commit without waiting for its result. */
   accept(): void;
+  /** Sends a rollback without a delay, and without waiting for its result. */
+  reject(reason?: string): void;
 }
 
 export interface SessionConsumer {
@@ -39,9 +69,14 @@ export interface SessionConsumer {
 export interface SessionClient {
   /** The underlying TCP connection. */
   readonly socket: Socket;
+  /** @throws Error whose message is the server's error code */
   consume(queue: string, options?: Consume): Promise<SessionConsumer>;
-  /** Resolves when the element is stored. @param headers element headers */
-  send(queue: string, body: string | Buffer, headers?: Readonly<Record<string, string>>): Promise<void>;
+  /** What the tids of its consumers start with. */
+  readonly name: string;
+  /** Resolves when the element is stored. @throws Error whose message is the server's error code or outcome */
+  send(queue: string, body: string | Buffer, parts?: SentParts): Promise<void>;
+  /** The id and body of each element that a browsing consumer of a queue of `N` is shown. */
+  browse(queue: string): Promise<[string, string][]>;
   /** Ends the session in the protocol's own way. */
   leave(): void;
   /** Resolves when the session ends, with the server's error code, or null if there was none. */
@@ -65,7 +100,7 @@ export interface SessionDriver {
   readonly stopCode: string | null;
   start(options?: NodeOptions): Promise<SessionNode<SessionServer>>;
   /** @param beats whether the client promises heart-beats */
-  connect(node: SessionNode<SessionServer>, user?: string, beats?: boolean): Promise<SessionClient>;
+  connect(node: { readonly port: number }, user?: string, beats?: boolean): Promise<SessionClient>;
 }
 
 interface WebSocketClient {
@@ -82,7 +117,7 @@ class StompSessionClient implements SessionClient {
   readonly socket: Socket;
   readonly ended: Promise<string | null>;
   readonly #client: StompClient;
-  readonly #receipts = new Map<string, () => void>();
+  readonly #receipts = new Map<string, PromiseWithResolvers<void>>();
   readonly #consumers = new Map<string, Inbox>();
   #made = 0;
 
@@ -92,13 +127,18 @@ class StompSessionClient implements SessionClient {
     this.ended = this.#read();
   }
 
-  async consume(queue: string, { isPop = false, window = 1000, leaseMs }: Consume = {}): Promise<Inbox> {
+  get name(): string {
+    return this.#client.session;
+  }
+
+  async consume(queue: string, options: Consume = {}): Promise<Inbox> {
+    const { ns = 'N', isPop = false, window = 1000, leaseMs } = options;
     this.#made += 1;
     const id = `${this.#made}`;
     const inbox = new Inbox(this.ended);
     this.#consumers.set(id, inbox);
     await this.#ask('SUBSCRIBE', {
-      destination: `/q/N/${queue}`,
+      destination: destination(queue, ns),
       id,
       ack: isPop ? 'auto' : 'client-individual',
       'x-wsize': `${window}`,
@@ -107,8 +147,26 @@ class StompSessionClient implements SessionClient {
     return inbox;
   }
 
-  send(queue: string, body: string | Buffer, headers: Readonly<Record<string, string>> = {}): Promise<void> {
-    return this.#ask('SEND', { destination: `/q/N/${queue}`, ...headers }, body);
+  send(queue: string, body: string | Buffer, parts: SentParts = {}): Promise<void> {
+    const { ns = 'N', headers = {}, delayMs, ttlMs } = parts;
+    const own = Object.entries(headers).map(([name, value]) => [`x-ks-hdr-${name}`, value]);
+    const times = { 'x-delta-t': delayMs?.toString() ?? null, 'x-ks-ttl': ttlMs?.toString() ?? null };
+    return this.#ask(
+      'SEND',
+      { destination: destination(queue, ns), ...times, ...Object.fromEntries(own) },
+      body,
+    );
+  }
+
+  async browse(queue: string): Promise<[string, string][]> {
+    const inbox = new Inbox(this.ended);
+    this.#consumers.set('browser', inbox);
+    this.#client.send('SUBSCRIBE', { destination: destination(queue), id: 'browser', browser: 'true' });
+    const shown: [string, string][] = [];
+    for (let taken = await inbox.next(); taken.id !== ''; taken = await inbox.next()) {
+      shown.push([taken.id, taken.body]);
+    }
+    return shown;
   }
 
   leave(): void {
@@ -118,23 +176,31 @@ class StompSessionClient implements SessionClient {
   #ask(command: string, headers: Record<string, string | null>, body: string | Buffer = ''): Promise<void> {
     this.#made += 1;
     const receipt = `${this.#made}`;
-    return new Promise((resolve) => {
-      this.#receipts.set(receipt, resolve);
-      this.#client.send(command, { ...headers, receipt }, body);
-    });
+    const answered = Promise.withResolvers<void>();
+    this.#receipts.set(receipt, answered);
+    this.#client.send(command, { ...headers, receipt }, body);
+    return answered.promise;
   }
 
   async #read(): Promise<string | null> {
     let code: string | null = null;
     for (let frame = await this.#client.nextOrEnd(); frame !== null; frame = await this.#client.nextOrEnd()) {
       const { command, headers, body } = frame;
-      if (command === 'ERROR') code = headers.get('message') ?? '';
-      else if (command === 'RECEIPT') this.#receipts.get(headers.get('receipt-id') ?? '')?.();
+      const receipt = this.#receipts.get(headers.get('receipt-id') ?? '');
+      if (command === 'ERROR') {
+        code = headers.get('message') ?? '';
+        receipt?.reject(new Error(code));
+      } else if (command === 'RECEIPT') receipt?.resolve();
       else {
         this.#consumers.get(headers.get('subscription') ?? '')?.put({
+          id: headers.get('message-id') ?? '',
           body: body.toString(),
           tries: Number(headers.get('x-tries')),
+          mature: headers.get('x-mature') ?? '',
+          header: (name) => headers.get(`x-ks-hdr-${name}`),
           accept: () => this.#client.send('ACK', { id: headers.get('ack') ?? null }),
+          reject: (reason) =>
+            this.#client.send('NACK', { id: headers.get('ack') ?? null, 'x-ks-reason': reason ?? null }),
         });
       }
     }
@@ -155,24 +221,42 @@ class AmqpSessionClient implements SessionClient {
     this.ended = client.closed.then((error) => error?.info.code ?? null);
   }
 
-  async consume(queue: string, { isPop = false, window = 1000, leaseMs }: Consume = {}): Promise<Inbox> {
-    const address = leaseMs === undefined ? `N/${queue}` : `N/${queue}?lease=${leaseMs}`;
-    const receiver = await this.#client.receiver(address, isPop ? { snd_settle_mode: 1 } : {}, window);
+  get name(): string {
+    return this.#client.connection.container_id.replace(/^quayside-/, '');
+  }
+
+  async consume(queue: string, options: Consume = {}): Promise<Inbox> {
+    const { ns = 'N', isPop = false, window = 1000, leaseMs } = options;
+    const address = leaseMs === undefined ? addressOf(queue, ns) : `${addressOf(queue, ns)}?lease=${leaseMs}`;
+    const receiver = await this.#client
+      .receiver(address, isPop ? { snd_settle_mode: 1 } : {}, window)
+      .catch(rethrow);
     const inbox = new Inbox(receiver.ended().then((error) => error?.info.code ?? null));
     void this.#pump(receiver, inbox, window);
     return inbox;
   }
 
-  async send(
-    queue: string,
-    body: string | Buffer,
-    headers?: Readonly<Record<string, string>>,
-  ): Promise<void> {
-    const sender = this.#senders.get(queue) ?? this.#client.sender(`N/${queue}`);
-    this.#senders.set(queue, sender);
-    const message = headers === undefined ? { body } : { body, application_properties: headers };
-    const { kind, error } = await (await sender).send(message);
-    if (kind !== 'accepted') throw new Error(`${kind}: ${(error as AmqpError | null)?.description}`);
+  async send(queue: string, body: string | Buffer, parts: SentParts = {}): Promise<void> {
+    const { ns = 'N', headers, delayMs, ttlMs, messageId } = parts;
+    const address = addressOf(queue, ns);
+    const sender = this.#senders.get(address) ?? this.#client.sender(address);
+    this.#senders.set(address, sender);
+    const message = {
+      body,
+      ...(headers !== undefined && { application_properties: headers }),
+      ...(delayMs !== undefined && { message_annotations: { 'x-opt-delivery-delay': delayMs } }),
+      ...(ttlMs !== undefined && { ttl: ttlMs }),
+      ...(messageId !== undefined && { message_id: messageId }),
+    };
+    const { kind, error } = await (await sender.catch(rethrow)).send(message);
+    if (kind !== 'accepted') throw new Error(error === null ? kind : new Ended(error).info.code);
+  }
+
+  async browse(queue: string): Promise<[string, string][]> {
+    const source = { address: addressOf(queue), distribution_mode: 'copy' };
+    const receiver = await this.#client.receiver(source, {}, 1000);
+    await receiver.drain();
+    return receiver.inbox.map((got) => [idOf(got), textOf(got)]);
   }
 
   leave(): void {
@@ -180,20 +264,40 @@ class AmqpSessionClient implements SessionClient {
   }
 
   async #pump(receiver: TestReceiver, inbox: Inbox, window: number): Promise<void> {
-    let accepted = 0;
+    let settled = 0;
+    const replenish = (): void => {
+      settled += 1;
+      if (settled % Math.ceil(window / 2) === 0) receiver.link.add_credit(Math.ceil(window / 2));
+    };
     for (;;) {
       const got = await receiver.next();
+      const { message, delivery } = got;
       inbox.put({
+        id: idOf(got),
         body: textOf(got),
-        tries: got.message.delivery_count ?? 0,
+        tries: message.delivery_count ?? 0,
+        mature: new Date(Number(message.message_annotations?.['x-opt-ks-mature'])).toISOString(),
+        header: (name) => message.application_properties?.[name] as string | undefined,
         accept: () => {
-          got.delivery.accept();
-          accepted += 1;
-          if (accepted % Math.ceil(window / 2) === 0) receiver.link.add_credit(Math.ceil(window / 2));
+          delivery.accept();
+          replenish();
+        },
+        reject: (reason) => {
+          delivery.reject(reason === undefined ? undefined : { condition: 'app:bad', description: reason });
+          replenish();
         },
       });
     }
   }
+}
+
+function idOf({ message }: Got): string {
+  return String(message.message_annotations?.['x-opt-ks-id']);
+}
+
+/** @throws Error with the server's error code */
+function rethrow(error: unknown): never {
+  throw error instanceof Ended ? new Error(error.info.code) : error;
 }
 
 /** Deliveries that arrived and wait to be read by a test. */

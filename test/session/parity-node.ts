@@ -59,6 +59,11 @@ export class ParityNode {
     return node;
   }
 
+  /** The port of one protocol. */
+  portOf(protocol: string): number {
+    return (protocol === 'AMQP' ? this.#amqp : this.#stomp).address.port;
+  }
+
   /** A logged-in AMQP client, disconnected when the node stops. */
   async amqpClient(user = 'test1'): Promise<AmqpClient> {
     const client = await AmqpClient.open(this.#amqp.address.port, user);
@@ -79,12 +84,4 @@ export class ParityNode {
     await this.#stomp.stop();
     await this.harness.close();
   }
-}
-
-export function addressOf(queue: string, ns = 'N'): string {
-  return `${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
-}
-
-export function destination(queue: string, ns = 'N'): string {
-  return `/q/${encodeURIComponent(ns)}/${encodeURIComponent(queue)}`;
 }

@@ -255,9 +255,9 @@ function sessionSuite(driver: SessionDriver): void {
       });
     }
 
-    for (const { what, count, body, headers } of [
-      { what: 'bodies', count: 30, body: Buffer.alloc(500_000, 'x'), headers: {} },
-      { what: 'headers', count: 2000, body: '', headers: { long: 'x'.repeat(8000) } },
+    for (const { what, count, body, parts } of [
+      { what: 'bodies', count: 30, body: Buffer.alloc(500_000, 'x'), parts: {} },
+      { what: 'headers', count: 2000, body: '', parts: { headers: { long: 'x'.repeat(8000) } } },
     ]) {
       it(`stops reading while 4 MiB of ${what} from its client are pending, and loses nothing`, async () => {
         await start();
@@ -266,7 +266,7 @@ function sessionSuite(driver: SessionDriver): void {
         const held = holdInserts(node.engine.engine.storage);
         try {
           const { receivedBytes } = node.server.counts;
-          const sent = Array.from({ length: count }, () => client.send('a', body, headers));
+          const sent = Array.from({ length: count }, () => client.send('a', body, parts));
           await until(() => node.server.counts.receivedBytes - receivedBytes > 4_000_000);
           // Once other clients have been served, everything the server was willing to read has been read.
           const other = await login();

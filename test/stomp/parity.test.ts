@@ -6,7 +6,7 @@ import { ParityNode } from '../session/parity-node.ts';
 import { anyCharacter } from '../support/any-character.ts';
 import { sampleBodies } from '../support/bodies.ts';
 import { type Answer, elementHeadersOf, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
-import type { StompClient } from './client.ts';
+import type { Headers, ServerFrame, StompClient } from './client.ts';
 
 /** How many headers are tried; `npm run test:fuzz` tries 10,000, as F17 of the reliability plan requires. */
 const HEADERS_TRIED = Number(process.env.FUZZ_HEADERS ?? 200);
@@ -104,15 +104,32 @@ describe('an element inserted and consumed over HTTP and STOMP', () => {
     assert.equal((await http.get('events', queue, { to: 0 })).status, 504);
   });
 
-  it('settled: an element held over STOMP may be settled over HTTP; its later ACK is rejected', async () => {
+  it('rollback: counts a failed try, and delays the element', async () => {
     const queue = harness.queue();
-    const client = await connect();
+    const sizes = async (): Promise<unknown[]> => {
+      const { size, schedSize, resvSize } = jsonOf<Record<string, unknown>>(await http.status('N', queue));
+      return [size, schedSize, resvSize];
+    };
+    const subscribed = async (ack: string): Promise<[StompClient, ServerFrame]> => {
+      const client = await connect();
+      await client.ask('SUBSCRIBE', { destination: to(queue), id: 's', ack, 'x-wsize': 1 });
+      return [client, await client.expect('MESSAGE')];
+    };
+    const ackOf = ({ headers }: ServerFrame): Headers => ({ id: headers.get('ack') ?? '' });
     await http.insert('N', queue, 'x');
-    await client.ask('SUBSCRIBE', { destination: to(queue), id: 's', ack: 'client' });
-    const { headers } = await client.expect('MESSAGE');
-    assert.equal((await http.commit('N', queue, headers.get('message-id') ?? '')).status, 200);
-    client.send('ACK', { id: headers.get('ack') ?? null });
-    await client.expectError('element-not-found');
+    const [client, message] = await subscribed('client-individual');
+    await client.ask('NACK', { ...ackOf(message), 'x-delta-t': 2000 });
+    assert.deepEqual(await sizes(), [0, 1, 0]);
+    await client.disconnect();
+    await node.harness.passTime(2000);
+    const reserved = await http.reserve('N', queue, { to: 0 });
+    assert.equal(headerOf(reserved, 'x-ks-tries'), '1');
+    await http.rollback('N', queue, headerOf(reserved, 'x-ks-id'));
+    const [second, again] = await subscribed('client');
+    assert.equal(again.headers.get('x-tries'), '2');
+    await second.ask('NACK', ackOf(again));
+    assert.deepEqual(await sizes(), [0, 1, 0]);
+    await second.disconnect();
   });
 
   it('consumers: of STOMP are listed and cancelled over HTTP', async () => {
