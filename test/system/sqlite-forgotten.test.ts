@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { DatabaseSync } from 'node:sqlite';
 import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { QueueKey } from '../../src/model/names.ts';
@@ -141,3 +142,39 @@ describe('Stream elements of SQLite that are past their retention', () => {
     });
   });
 });
+
+describe('A SQLite queue that is dropped', () => {
+  it('leaves its idempotency keys, which may be millions, to the sweep; a later queue does not know them', async () => {
+    await withFolder(async (folder) => {
+      const first = await folder.started();
+      const keyed = Array.from({ length: 100 }, (_, i) => newElement({ dedupKey: `k${i}` }));
+      const before = await first.storage.insert(named('dropped'), keyed);
+      await first.storage.purge(named('dropped'));
+      assert.equal(await first.storage.drop(named('dropped')), true);
+      await first.stop();
+      assert.equal(keysIn(folder), 100);
+      const second = await folder.started();
+      let repeats = 0;
+      const onRepeat = (): void => {
+        repeats += 1;
+      };
+      for (const name of ['other', 'dropped']) {
+        const ids = await second.storage.insert(named(name), keyed, { onRepeat });
+        assert.equal(new Set([...before, ...ids]).size, 200);
+      }
+      assert.equal(repeats, 0);
+      await passHours(folder, second, 26);
+      await second.stop();
+      assert.equal(keysIn(folder), 0);
+    });
+  });
+});
+
+function keysIn({ file }: SqliteFolder): unknown {
+  const db = new DatabaseSync(file, { readOnly: true });
+  try {
+    return db.prepare('SELECT count(*) AS count FROM dedup').get()?.count;
+  } finally {
+    db.close();
+  }
+}

@@ -89,11 +89,13 @@ const SQL = {
   queues: 'SELECT id, ns, name, used_at AS usedAt, options FROM queue',
   subscriptions:
     'SELECT id, queue, grp AS "group", counted_at AS countedAt, ready, scheduled, reserved FROM subscription',
-  addQueue: 'INSERT INTO queue (ns, name, used_at) VALUES (?, ?, 0) RETURNING id',
+  // An id above those of all keys, some of which may be of removed queues.
+  addQueue: `INSERT INTO queue (id, ns, name, used_at) VALUES (
+      1 + max(coalesce((SELECT max(id) FROM queue), 0), coalesce((SELECT max(queue) FROM dedup), 0)), ?, ?, 0
+    ) RETURNING id`,
   addSubscription: 'INSERT INTO subscription (queue, grp) VALUES (?, ?) RETURNING id',
   removeQueue: 'DELETE FROM queue WHERE id = ?',
   removeSubscription: 'DELETE FROM subscription WHERE id = ?',
-  removeKeys: 'DELETE FROM dedup WHERE queue = ?',
   removeStats: 'DELETE FROM stats WHERE queue = ?',
   hasDamaged: 'SELECT 1 FROM damaged WHERE queue = ? LIMIT 1',
   noteUse: 'UPDATE queue SET used_at = ? WHERE id = ?',
@@ -202,9 +204,11 @@ export class Queues {
     return this.#sql.hasDamaged.get(queue.id) !== undefined;
   }
 
-  /** Removes a queue without elements, with its idempotency keys and counters. */
+  /**
+   * Removes a queue without elements, with its counters. Its idempotency keys may be millions: they remain until the
+   * sweep forgets them as old, and mean nothing, since no later queue gets the same id.
+   */
   remove(queue: WorkerQueue): void {
-    this.#sql.removeKeys.run(queue.id);
     this.#sql.removeStats.run(queue.id);
     for (const subscription of queue.subscriptions.values()) this.#removeSubscription(subscription);
     this.#sql.removeQueue.run(queue.id);
