@@ -64,10 +64,11 @@ export function restoreCommand(
 ): string {
   const replacedAt = new Date(systemClock.now()).toISOString().replaceAll(':', '-');
   try {
-    const restored = restoreBackup(resolve(folder), config, replace ? replacedAt : null);
-    const lines = restored.flatMap(({ file, namespaces, kept }) => [
+    const planned = plan(resolve(folder), config);
+    const kept = restore(planned, replace ? replacedAt : null);
+    const lines = planned.flatMap(({ file, namespaces }, i) => [
       `${namespaces.join(', ')}: ${file}`,
-      ...kept.map((path) => `  the previous file is now ${path}`),
+      ...(kept[i] ?? []).map((path) => `  the previous file is now ${path}`),
     ]);
     return `Restored:\n${lines.map((line) => `  ${line}\n`).join('')}`;
   } catch (error) {
@@ -164,15 +165,6 @@ function hasSqliteFiles({ namespaces, dataDir }: Config): boolean {
     .some(({ url }) => existsSync(fileOf({ url, dataDir })));
 }
 
-/** A restored file. */
-interface RestoredFile {
-  /** Its path. */
-  readonly file: string;
-  readonly namespaces: readonly string[];
-  /** New paths of the files that it replaced. */
-  readonly kept: readonly string[];
-}
-
 /** A file of a backup and the path to restore it to. */
 interface PlannedFile {
   readonly backup: string;
@@ -180,17 +172,7 @@ interface PlannedFile {
   readonly namespaces: readonly string[];
 }
 
-/**
- * Restores the files of a backup to the paths that the configuration gives their namespaces.
- * @param replacedAt moment for the names of the files to be replaced; null: do not replace files
- * @throws Error if files are in the way or the backup is invalid
- */
-function restoreBackup(folder: string, config: Config, replacedAt: string | null): RestoredFile[] {
-  const planned = plan(folder, config);
-  const kept = restore(planned, replacedAt);
-  return planned.map(({ file, namespaces }, index) => ({ file, namespaces, kept: kept[index] ?? [] }));
-}
-
+/** The files of a backup, and the paths that the configuration gives their namespaces. @throws Error if it has none */
 function plan(folder: string, config: Config): PlannedFile[] {
   return readManifest(folder).map(({ file, namespaces }) => {
     const targets = new Set(namespaces.map((name) => targetOf(name, config)));

@@ -39,7 +39,10 @@ export function checkDataDir({ dataDir }: Config, errorAt: ErrorAt): void {
 
 /** Warnings about the environment, for the log at startup. */
 export function hostWarnings(config: Config): string[] {
-  const findings = [...modeFindings(config), openFilesFinding(config, null)];
+  return warningsOf([...modeFindings(config), openFilesFinding(config, null)]);
+}
+
+function warningsOf(findings: readonly Finding[]): string[] {
   return findings.flatMap(({ level, message, hint }) => (level === 'ok' ? [] : [`${message}; ${hint}`]));
 }
 
@@ -125,9 +128,7 @@ export function dateWarnings(
   clock: Clock,
 ): string[] {
   if (tls === undefined || material == null) return [];
-  return materialFindings('', tls, material, clock.now()).flatMap(({ level, message, hint }) =>
-    level === 'ok' ? [] : [`${message}; ${hint}`],
-  );
+  return warningsOf(materialFindings('', tls, material, clock.now()));
 }
 
 /** Findings about the dates of a front end's certificates. */

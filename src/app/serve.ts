@@ -5,7 +5,7 @@ import { type Clock, systemClock } from '../util/clock.ts';
 import { EXIT } from './command-line.ts';
 import { createLog, type Log, logLibraryOutput } from './log.ts';
 import { type PidFile, writePidFile } from './pid-file.ts';
-import { createServer, type Server } from './server.ts';
+import { Server } from './server.ts';
 import { hasConfiguredUsers, usersFileOf } from './users.ts';
 
 /** The process's resources for {@link serve}. */
@@ -32,7 +32,7 @@ export async function serve(io: ServeIo): Promise<number> {
   const { config, errorAt, warnings } = io.loaded;
   const log = createLog(config.log);
   for (const warning of warnings) log.logger.warn({}, warning);
-  const server = createServer(config, { log: log.logger, version: io.version, errorAt });
+  const server = new Server(config, { log: log.logger, version: io.version, errorAt });
   const { promise: ending, resolve: end } = Promise.withResolvers<number>();
   let pidFile: PidFile | null = null;
   const start = async (): Promise<void> => {

@@ -40,7 +40,7 @@ import type { UpgradeHandler } from '../util/upgrade.ts';
 import { Backups } from './backups.ts';
 import { checkDataDir, DATA_FILES, dateWarnings, hostWarnings } from './checks.ts';
 import { checkExchanges, parseExchanges } from './configured-exchanges.ts';
-import { type EngineSet, loadEngines, namespaceSetups } from './engines.ts';
+import { type EngineParts, type EngineSet, loadEngines, namespaceSetups } from './engines.ts';
 import {
   FRONT_ENDS,
   FrontEnd,
@@ -58,11 +58,8 @@ import { type LoadedUsers, loadUsers, saveUsers, sharedUsersWarnings } from './u
 interface ServerParts {
   readonly log: LeveledLog;
   readonly version: string;
-  readonly clock?: Clock;
-  /** 0 (inclusive) to 1. */
-  readonly random?: () => number;
   /** Creates the errors for invalid values of the configuration. */
-  readonly errorAt?: ErrorAt;
+  readonly errorAt: ErrorAt;
 }
 
 /**
@@ -70,17 +67,6 @@ interface ServerParts {
  * has a thread, and starting hundreds of them takes longer than a stop may.
  */
 const ENGINE_START_GROUP = 16;
-
-/** Creates a server. It opens, binds and reads nothing before `start`. */
-export function createServer(config: Config, parts: ServerParts): Server {
-  return new Server(config, {
-    clock: systemClock,
-    random: Math.random,
-    errorAt: (path, problem, hint) =>
-      new ConfigError([{ source: null, path: pathText(path), problem, hint }]),
-    ...parts,
-  });
-}
 
 /** The parts that are called after startup. */
 interface Running {
@@ -106,13 +92,13 @@ interface EventParts {
 
 /**
  * The composition root: creates engines, broker, exchanges and front ends from a configuration, starts them in this
- * order, and stops them in reverse order.
+ * order, and stops them in reverse order. It opens, binds and reads nothing before `start`.
  */
 export class Server implements Service {
   /** Resolves when an engine has failed permanently; the caller must then stop the server and report the error. */
   readonly failed: Promise<Error>;
   readonly #config: Config;
-  readonly #parts: Required<ServerParts>;
+  readonly #parts: ServerParts & { readonly clock: Clock; readonly random: () => number };
   readonly #stack = new ServiceStack();
   readonly #readiness: Readiness;
   readonly #fail: (error: Error) => void;
@@ -121,10 +107,10 @@ export class Server implements Service {
   #starting: Promise<void> | null = null;
   #stopping: Promise<void> | null = null;
 
-  constructor(config: Config, parts: Required<ServerParts>) {
+  constructor(config: Config, parts: ServerParts) {
     this.#config = config;
-    this.#parts = parts;
-    this.#readiness = new Readiness(parts.clock);
+    this.#parts = { ...parts, clock: systemClock, random: Math.random };
+    this.#readiness = new Readiness(systemClock);
     const { promise, resolve } = Promise.withResolvers<Error>();
     this.failed = promise;
     this.#fail = resolve;
@@ -520,7 +506,7 @@ export class Server implements Service {
  * Makes the checks of a startup that open nothing, so that a reload reports errors that would make a restart fail.
  * @throws ConfigError
  */
-async function checkUnopened(config: Config, parts: Required<ServerParts>): Promise<void> {
+async function checkUnopened(config: Config, parts: EngineParts): Promise<void> {
   const { errorAt } = parts;
   for (const name of FRONT_ENDS) if (config[name].port !== undefined) readProxies(config, name, errorAt);
   parseExchanges(config, errorAt);

@@ -120,10 +120,9 @@ function addClientCommands(
     .option('--header <name=value>', 'element header; may be repeated', collect)
     .option('--key <key>', 'idempotency key: if it is repeated, nothing more is stored')
     .option('--lines', 'inserts each line of standard input as an element')
-    .action(async (queue: Name, data: string[], flags) => {
-      const { put } = await import('./elements.ts');
-      await runWith(flags, (context) => put(context, queue, data, flags));
-    });
+    .action((queue: Name, data: string[], flags) =>
+      runWith(flags, async (context) => (await import('./elements.ts')).put(context, queue, data, flags)),
+    );
   const takeCommand = (usage: string, description: string): Command =>
     command(usage, description)
       .option(
@@ -132,56 +131,45 @@ function addClientCommands(
         seconds,
       )
       .option('--group <group>', "on a stream: the group to read as; defaults to the namespace's first");
-  takeCommand('get <queue>', 'takes the next element and removes it').action(async (queue: Name, flags) => {
-    const { get } = await import('./elements.ts');
-    await runWith(flags, (context) => get(context, queue, flags));
-  });
+  takeCommand('get <queue>', 'takes the next element and removes it').action((queue: Name, flags) =>
+    runWith(flags, async (context) => (await import('./elements.ts')).get(context, queue, flags)),
+  );
   takeCommand('reserve <queue>', 'takes the next element under a lease')
     .option('--lease <seconds>', 'length of the lease; defaults to that of the queue', seconds)
-    .action(async (queue: Name, flags) => {
-      const { reserve } = await import('./elements.ts');
-      await runWith(flags, (context) => reserve(context, queue, flags));
-    });
+    .action((queue: Name, flags) =>
+      runWith(flags, async (context) => (await import('./elements.ts')).reserve(context, queue, flags)),
+    );
   command('commit <queue> <id>', 'finishes a reserved element')
     .option(
       '--token <token>',
       'the token that the reserve printed; needed if another user reserved the element',
     )
     .option('--group <group>', 'on a stream: the group of the reserve')
-    .action(async (queue: Name, id: string, flags) => {
-      const { commit } = await import('./elements.ts');
-      await runWith(flags, (context) => commit(context, queue, id, flags));
-    });
+    .action((queue: Name, id: string, flags) =>
+      runWith(flags, async (context) => (await import('./elements.ts')).commit(context, queue, id, flags)),
+    );
   command('browse <queue>', 'shows elements without taking them')
     .option('--state <state>', 'ready, scheduled or reserved; defaults to all')
     .option('--where <selector>', 'only elements that the selector accepts, such as "env.msg.tries > 3"')
     .option('--group <group>', 'on a stream: the group of the deliveries')
     .option('--limit <count>', 'maximum number of elements', count, 50)
-    .action(async (queue: Name, flags) => {
-      const { browse } = await import('./elements.ts');
-      await runWith(flags, (context) => browse(context, queue, flags));
-    });
+    .action((queue: Name, flags) =>
+      runWith(flags, async (context) => (await import('./elements.ts')).browse(context, queue, flags)),
+    );
   command(
     'status [name]',
     'shows the status of a queue, of the queues of a namespace, or of the namespaces',
-  ).action(async (name: string | undefined, flags) => {
-    const { status } = await import('./queues.ts');
-    await runWith(flags, (context) => status(context, name));
-  });
+  ).action((name: string | undefined, flags) =>
+    runWith(flags, async (context) => (await import('./queues.ts')).status(context, name)),
+  );
   command('top', 'shows a live table of the queues of all namespaces; keys sort and filter it')
     .option('--sort <field>', 'depth, ready, scheduled, reserved, age, in, out or name', 'depth')
     .option('--filter <words>', 'filter as in the console: part of a name, ns:N, "depth:>1000"')
     .option('--limit <count>', 'maximum number of queues', count, 100)
     .option('--interval <seconds>', 'time between updates of the table', interval, 2)
-    .action(async (flags) => {
-      const { top } = await import('./top.ts');
-      await runWith(flags, (context) => top(context, flags));
-    });
-  command('dead [namespace]', 'summarizes dead letters').action(
-    async (namespace: string | undefined, flags) => {
-      const { dead } = await import('./queues.ts');
-      await runWith(flags, (context) => dead(context, namespace));
-    },
+    .action((flags) => runWith(flags, async (context) => (await import('./top.ts')).top(context, flags)));
+  command('dead [namespace]', 'summarizes dead letters').action((namespace: string | undefined, flags) =>
+    runWith(flags, async (context) => (await import('./queues.ts')).dead(context, namespace)),
   );
   const bulkCommand = (usage: string, description: string): Command =>
     command(usage, description)
@@ -191,78 +179,64 @@ function addClientCommands(
       .option('--dry-run', 'counts the elements, and changes nothing')
       .option('--background', 'returns at once; see "operations"');
   bulkCommand('redrive <queue>', 'moves dead letters back to the queues that they left').action(
-    async (queue: string, flags) => {
-      const { bulk } = await import('./queues.ts');
-      await runWith(flags, (context) => bulk(context, 'redrive', queue, null, flags));
-    },
+    (queue: string, flags) =>
+      runWith(flags, async (context) =>
+        (await import('./queues.ts')).bulk(context, 'redrive', queue, null, flags),
+      ),
   );
   bulkCommand('move <from> <to>', 'moves elements to another queue')
     .option('--state <state>', 'ready or scheduled; defaults to both')
-    .action(async (from: string, to: string, flags) => {
-      const { bulk } = await import('./queues.ts');
-      await runWith(flags, (context) => bulk(context, 'move', from, to, flags));
-    });
+    .action((from: string, to: string, flags) =>
+      runWith(flags, async (context) => (await import('./queues.ts')).bulk(context, 'move', from, to, flags)),
+    );
   command('purge <queue>', 'removes the elements of a queue permanently')
     .option('--state <state>', 'ready, scheduled, reserved or all; defaults to ready and scheduled')
     .option('--yes', 'needed: without it the command only says how many elements there are')
-    .action(async (queue: Name, flags) => {
-      const { purge } = await import('./queues.ts');
-      await runWith(flags, (context) => purge(context, queue, flags));
-    });
+    .action((queue: Name, flags) =>
+      runWith(flags, async (context) => (await import('./queues.ts')).purge(context, queue, flags)),
+    );
   command('export <queue>', 'writes all elements with their state to standard output')
     .option('--group <group>', 'on a stream: only the deliveries of this group')
-    .action(async (queue: Name, flags) => {
-      const { exportQueue } = await import('./transfer.ts');
-      await runWith(flags, (context) => exportQueue(context, queue, flags));
-    });
+    .action((queue: Name, flags) =>
+      runWith(flags, async (context) => (await import('./transfer.ts')).exportQueue(context, queue, flags)),
+    );
   command('import <queue>', 'stores the lines of an export from standard input').action(
-    async (queue: Name, flags) => {
-      const { importQueue } = await import('./transfer.ts');
-      await runWith(flags, (context) => importQueue(context, queue));
-    },
+    (queue: Name, flags) =>
+      runWith(flags, async (context) => (await import('./transfer.ts')).importQueue(context, queue)),
   );
   command(
     'exchange <verb> [id]',
     'lists, shows, creates (from standard input), starts, stops or deletes exchanges',
-  ).action(async (verb: string, id: string | undefined, flags) => {
-    const { exchange } = await import('./exchanges.ts');
-    await runWith(flags, (context) => exchange(context, verb, id));
-  });
+  ).action((verb: string, id: string | undefined, flags) =>
+    runWith(flags, async (context) => (await import('./exchanges.ts')).exchange(context, verb, id)),
+  );
   command('operations [id]', 'lists bulk operations, or shows the progress of one')
     .option('--cancel', 'cancels the operation of that id')
-    .action(async (id: string | undefined, flags) => {
-      const { operations } = await import('./queues.ts');
-      await runWith(flags, (context) => operations(context, id, flags));
-    });
+    .action((id: string | undefined, flags) =>
+      runWith(flags, async (context) => (await import('./queues.ts')).operations(context, id, flags)),
+    );
   const token = program.command('token').description('creates, lists and revokes API tokens');
   command('add <name>', 'creates a token for your user; it is printed only this once', token)
     .option('--rights <namespace=rights>', `${RIGHTS_HELP}; defaults to all rights of your user`, addRights)
     .option('--expires <time>', 'when the token expires, such as 2030-01-31T00:00:00Z; defaults to never')
-    .action(async (name: string, flags) => {
-      const { addToken } = await import('./tokens.ts');
-      await runWith(flags, (context) => addToken(context, name, flags));
-    });
-  command('list', 'lists your tokens; for administrators, those of all users', token).action(
-    async (flags) => {
-      const { listTokens } = await import('./tokens.ts');
-      await runWith(flags, listTokens);
-    },
+    .action((name: string, flags) =>
+      runWith(flags, async (context) => (await import('./tokens.ts')).addToken(context, name, flags)),
+    );
+  command('list', 'lists your tokens; for administrators, those of all users', token).action((flags) =>
+    runWith(flags, async (context) => (await import('./tokens.ts')).listTokens(context)),
   );
-  command('revoke <id>', 'revokes a token', token).action(async (id: string, flags) => {
-    const { revokeToken } = await import('./tokens.ts');
-    await runWith(flags, (context) => revokeToken(context, id));
-  });
-  command('nodes', 'lists the nodes of a cluster').action(async (flags) => {
-    const { nodes } = await import('./queues.ts');
-    await runWith(flags, nodes);
-  });
+  command('revoke <id>', 'revokes a token', token).action((id: string, flags) =>
+    runWith(flags, async (context) => (await import('./tokens.ts')).revokeToken(context, id)),
+  );
+  command('nodes', 'lists the nodes of a cluster').action((flags) =>
+    runWith(flags, async (context) => (await import('./queues.ts')).nodes(context)),
+  );
   command('bench <queue>', 'measures inserts, and reserves with their commits')
     .option('--count <count>', 'number of elements', count, 10_000)
     .option('--callers <count>', 'concurrent calls', count, 64)
-    .action(async (queue: Name, flags) => {
-      const { bench } = await import('./bench.ts');
-      await runWith(flags, (context) => bench(context, queue, flags));
-    });
+    .action((queue: Name, flags) =>
+      runWith(flags, async (context) => (await import('./bench.ts')).bench(context, queue, flags)),
+    );
   program
     .command('completion <shell>')
     .description('prints a completion script for bash, zsh or fish')

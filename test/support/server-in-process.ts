@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { makeLogger } from '../../src/app/log.ts';
-import { createServer, type Server } from '../../src/app/server.ts';
+import { Server } from '../../src/app/server.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import type { ServerOptions } from './server-process.ts';
 
@@ -31,7 +31,7 @@ export class ServerInProcess {
     const lines: string[] = [];
     const log = makeLogger('info', { write: (line: string) => lines.push(line) });
     for (const warning of loaded.warnings) log.warn({}, warning);
-    const server = createServer(loaded.config, { log, version: 'test', errorAt: loaded.errorAt });
+    const server = new Server(loaded.config, { log, version: 'test', errorAt: loaded.errorAt });
     const started = new ServerInProcess(folder, server, lines);
     try {
       await server.start();

@@ -6,8 +6,8 @@ import { type AddressInfo, connect, createServer as createTcpServer } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it } from 'node:test';
-import { createServer, type Server } from '../../src/app/server.ts';
-import { ConfigError } from '../../src/config/errors.ts';
+import { Server } from '../../src/app/server.ts';
+import { ConfigError, type ErrorAt } from '../../src/config/errors.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import type { Config } from '../../src/config/options.ts';
 import { ServiceStack } from '../../src/util/service.ts';
@@ -27,6 +27,7 @@ const PARTS = { log: SILENT, version: '0.0.0' };
 describe('A server embedded in another program', () => {
   let folder: string;
   let config: Config;
+  let errorAt: ErrorAt;
   const servers: Server[] = [];
 
   before(async () => {
@@ -36,7 +37,7 @@ describe('A server embedded in another program', () => {
       QUAYSIDE_NAMESPACES:
         '{"N": {"url": "sqlite:N.db"}, "M": {"url": "sqlite:N.db"}, "O": {"url": "sqlite::memory:"}}',
     };
-    ({ config } = await loadConfig({ file: null, env, cwd: folder }));
+    ({ config, errorAt } = await loadConfig({ file: null, env, cwd: folder }));
   });
 
   afterEach(async () => {
@@ -46,7 +47,7 @@ describe('A server embedded in another program', () => {
   after(() => rm(folder, { recursive: true }));
 
   function newServer(of = config): Server {
-    const server = createServer(of, PARTS);
+    const server = new Server(of, { ...PARTS, errorAt });
     servers.push(server);
     return server;
   }
