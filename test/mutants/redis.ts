@@ -362,7 +362,7 @@ export const REDIS: readonly Mutant[] = [
     suite: 'redis upkeep',
     edits: [
       inRedis(
-        'registry.ts',
+        'sweeper.ts',
         'this.#registry.addSweep(queue, Math.max(nextAt, earliest))',
         'this.#registry.addSweep(queue, nextAt)',
       ),
@@ -382,7 +382,7 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a sweep does not return a queue whose lease it expired while it determined the next due time',
     suite: 'redis upkeep',
-    edits: [inRedis('registry.ts', 'if (result.released) this.noteAffected(queue);', '')],
+    edits: [inRedis('sweeper.ts', 'if (result.released) this.noteAffected(queue);', '')],
   },
   {
     name: 'an existing due entry is trusted although its sweep may run before the reserve',

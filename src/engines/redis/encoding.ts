@@ -15,6 +15,9 @@ import { argumentSize, EncodedArgs, writeLength, writeLineEnd } from './client/c
 const FORM = 0x50;
 const HEAD_BYTES = 7;
 
+/** Bytes before the content in a stored element: see `library/queue.lua`. */
+export const ELEMENT_HEAD = 22;
+
 const NOTHING = Buffer.alloc(0);
 
 export function encodeContent(content: ElementContent): Buffer {
@@ -149,6 +152,12 @@ export function writeId(id: ElementId, target: Buffer, at: number): void {
 }
 
 export const ID_BYTES = TAG_LENGTH + 6;
+
+export function encodeIds(ids: readonly ElementId[]): Buffer {
+  const target = Buffer.allocUnsafe(ids.length * ID_BYTES);
+  for (const [i, id] of ids.entries()) writeId(id, target, i * ID_BYTES);
+  return target;
+}
 
 /** Flags in the result of a take or pop: what ended it, see `isCut` and `isLeft` of a `TakeResult`. */
 export const CUT = 2;

@@ -1,12 +1,13 @@
 // Files:
 //   storage.ts      the Storage port: which calls of the library each operation makes
-//   verbs.ts        how these calls are encoded as arguments, and their results decoded
+//   verbs/          how these calls are encoded as arguments, and their results decoded
 //   batcher.ts      batches the calls of each queue, one batch in flight: sequence numbers, deadlines
 //   reply.ts        decodes the replies of the library
 //   client/         sends a batch to the master of its slot, and repeats it until there is a reply; ioredis
 //   library/*.lua   the code that runs inside Redis; queue.lua describes the keys, session.lua a call and its reply
 //   outbox.ts       moves elements to queues in other slots of a cluster (library/outbox.lua)
-//   registry.ts     names of queues, and when to sweep which; the sweeper, which also removes unused queues
+//   registry.ts     names of queues, and when to sweep which
+//   sweeper.ts      sweeps them, and removes unused queues
 //   list.ts         the Storage port for the `list` variant
 //   definitions, stats, channels: the other ports
 //   settings, policies, keys, encoding: options; policies for the library; key names; contents and ids as bytes
@@ -38,10 +39,11 @@ import { readLibrary } from './library.ts';
 import { ListStorage } from './list.ts';
 import { Outbox } from './outbox.ts';
 import { Policies } from './policies.ts';
-import { Registry, Sweeper } from './registry.ts';
+import { Registry } from './registry.ts';
 import { readSettings, type Settings } from './settings.ts';
 import { RedisCounters } from './stats.ts';
 import { RedisStorage } from './storage.ts';
+import { Sweeper } from './sweeper.ts';
 
 export const open: OpenEngine = (options) => new RedisEngine(options);
 

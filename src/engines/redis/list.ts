@@ -34,7 +34,8 @@ import type { Arg } from './client/connection.ts';
 import { ExecutionError } from './client/executor.ts';
 import { CUT, decodeContent, elementId, encodeContent, LEFT } from './encoding.ts';
 import { type Keys, queueText } from './keys.ts';
-import type { Registry, Sweeper } from './registry.ts';
+import type { Registry } from './registry.ts';
+import type { Sweeper } from './sweeper.ts';
 
 const NOTHING = { deliveries: [], nextDueAt: null, next: null };
 

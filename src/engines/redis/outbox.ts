@@ -3,8 +3,8 @@ import type { CancelTimer } from '../../util/clock.ts';
 import { type Batchers, single } from './batcher.ts';
 import type { RedisContext } from './context.ts';
 import { parseQueueText, queueText } from './keys.ts';
-import { noNumberLeft } from './policies.ts';
 import type { LibraryReply } from './reply.ts';
+import { noNumberLeft } from './verbs/groups.ts';
 
 /** How long a failed relay pauses: the first time, and at most. Each attempt reads the entries again. */
 const FIRST_PAUSE_MS = 1_000;

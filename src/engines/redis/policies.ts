@@ -2,7 +2,6 @@ import type { NamespacePolicy } from '../../engine/engine.ts';
 import { type GroupLimit, NamespacePolicies } from '../../engine/queue-policy.ts';
 import type { QueueOptions } from '../../engine/storage.ts';
 import type { GroupName } from '../../model/element.ts';
-import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { toByteString } from '../../util/byte-string.ts';
 import { queueText } from './keys.ts';
@@ -59,7 +58,3 @@ export class Policies {
     return { d: d === null ? 0 : d, r: retentionMs === null ? 0 : retentionMs, t: t === null ? 0 : t };
   }
 }
-
-/** The error if all group numbers of a queue are in use. */
-export const noNumberLeft = (): QuaysideError =>
-  new QuaysideError('too-many-groups', 'The queue has 65,535 consumer groups, which is the maximum.');

@@ -1,9 +1,6 @@
 import { CALL_TIMEOUT_MS } from '../../engine/calls.ts';
-import { type Definitions, queueDefinitionKey } from '../../engine/definitions.ts';
-import type { NamespacePolicy } from '../../engine/engine.ts';
-import type { SweepResult, Usage } from '../../engine/storage.ts';
+import type { Usage } from '../../engine/storage.ts';
 import type { QueueKey } from '../../model/names.ts';
-import { type Batchers, single } from './batcher.ts';
 import { asString, type Reply } from './client/connection.ts';
 import type { Executor } from './client/executor.ts';
 import type { RedisContext } from './context.ts';
@@ -17,20 +14,20 @@ export interface SweepRequest {
 }
 
 /** An entry of a sweep list: good for one sweep at or after its moment. */
-interface Entry {
+export interface SweepEntry {
   readonly member: string;
   readonly queue: QueueKey;
   /** By the server's clock. */
   readonly at: number;
 }
 
-interface UnusedName {
+export interface UnusedName {
   readonly name: string;
   readonly usedAt: number;
 }
 
 /** The sweep lists: queues in which something expires, and queues that need housekeeping. */
-type SweepList = 'due' | 'tidy';
+export type SweepList = 'due' | 'tidy';
 
 /** An entry this close to its moment may be removed by a sweep while a call that relies on it is in flight. */
 const MARGIN_MS = CALL_TIMEOUT_MS + 1_000;
@@ -310,7 +307,7 @@ export class Registry {
     to: string | number,
     limit: number,
     skipped = 0,
-  ): Promise<Entry[]> {
+  ): Promise<SweepEntry[]> {
     const key = this.#keys[list];
     const args = [key, from, to, 'BYSCORE', 'LIMIT', skipped, limit];
     const reply = await this.#executor.read(key, 'ZRANGE', args);
@@ -318,7 +315,7 @@ export class Registry {
   }
 
   /** @throws ExecutionError */
-  async remove(list: SweepList, entries: readonly Entry[]): Promise<void> {
+  async remove(list: SweepList, entries: readonly SweepEntry[]): Promise<void> {
     if (entries.length === 0) return;
     const key = this.#keys[list];
     await this.#executor.write(key, 'ZREM', [key, ...entries.map(({ member }) => member)]);
@@ -336,7 +333,7 @@ export class Registry {
   }
 }
 
-function readEntry(member: string): Entry {
+function readEntry(member: string): SweepEntry {
   const colon = member.indexOf(':');
   return { member, at: Number(member.slice(0, colon)), queue: parseQueueText(member.slice(colon + 1)) };
 }
@@ -345,241 +342,3 @@ function remember<Value>(map: Map<string, Value>, text: string, value: Value): v
   if (map.size > MAX_REMEMBERED) map.clear();
   map.set(text, value);
 }
-
-/** Entries per read. A sweep that has found as many reads no more. */
-const MAX_QUEUES = 500;
-/** Queues that are swept at a time to find the next moment. */
-const QUEUES_PER_STEP = 50;
-/** Queues whose server is unavailable are swept again after this long. */
-const RETRY_MS = 5_000;
-
-const HOUR_MS = 3_600_000;
-/** A queue that is empty, not paused and unused for this long is removed. Its last use is known to the hour. */
-const FORGOTTEN_MS = 25 * HOUR_MS;
-/** An unused queue that is still needed is checked again after this long. */
-const NEEDED_MS = HOUR_MS;
-/** Time between two checks for unused queues, and how many names of a namespace one check covers. */
-const CHECK_INTERVAL_MS = 600_000;
-const NAMES_AT_ONCE = 200;
-
-/**
- * Ends leases and does the housekeeping in all queues of the engine, by the registry's lists; removes unused queues.
- */
-export class Sweeper {
-  readonly #context: RedisContext;
-  readonly #batchers: Batchers;
-  readonly #registry: Registry;
-  readonly #definitions: Definitions;
-  readonly #namespaces: ReadonlySet<string>;
-  /** Queues that received elements outside a sweep, until a sweep reports them. */
-  readonly #affected = new Map<string, QueueKey>();
-  /** When to look for unused queues again. */
-  #forgetAt = Number.NEGATIVE_INFINITY;
-
-  constructor(context: RedisContext, batchers: Batchers, registry: Registry, definitions: Definitions) {
-    this.#context = context;
-    this.#batchers = batchers;
-    this.#registry = registry;
-    this.#definitions = definitions;
-    this.#namespaces = new Set(context.namespaces.map(({ name }) => name));
-  }
-
-  /** The next sweep reports this queue. */
-  noteAffected(queue: QueueKey): void {
-    this.#affected.set(queueText(queue), queue);
-  }
-
-  #sweepQueue(queue: QueueKey): Promise<Swept> {
-    return this.#batchers.call(queue, SWEEP, this.#context.dedupWindowMs, { isRepeatable: true });
-  }
-
-  /** See `Storage.sweep`. @throws ExecutionError */
-  async sweep(): Promise<SweepResult> {
-    const now = this.#registry.now();
-    const [due, tidy] = await Promise.all([this.#dueEntries('due', now), this.#dueEntries('tidy', now)]);
-    const { swept, silent } = await this.#sweepAll([...due, ...tidy]);
-    const isSilent = ({ queue }: Entry): boolean => silent.has(queueText(queue));
-    const dueTexts = new Set(due.map(({ queue }) => queueText(queue)));
-    for (const [text, { queue, found }] of swept) {
-      if (found.released || (found.ready && dueTexts.has(text))) this.noteAffected(queue);
-    }
-    const retryAt = now + RETRY_MS;
-    await Promise.all([
-      this.#registerNext(swept, now + 1),
-      ...due.filter(isSilent).map(({ queue }) => this.#registry.addSweep(queue, retryAt)),
-      ...tidy.filter(isSilent).map(({ queue }) => this.#registry.addTidy(queue, retryAt)),
-    ]);
-    await Promise.all([this.#registry.remove('due', due), this.#registry.remove('tidy', tidy)]);
-    await this.forgetUnused();
-    const isFull = due.length >= MAX_QUEUES || tidy.length >= MAX_QUEUES;
-    const more = isFull || [...swept.values()].some(({ found }) => found.more);
-    const nextAt = more ? now : await this.#nextAt(now, { swept, silent });
-    const affected = [...this.#affected.values()];
-    this.#affected.clear();
-    return { affected, nextAt };
-  }
-
-  /** The first entries that are due, of this engine's namespaces. */
-  async #dueEntries(list: SweepList, now: number): Promise<Entry[]> {
-    const found: Entry[] = [];
-    for (let skipped = 0; found.length < MAX_QUEUES; skipped += MAX_QUEUES) {
-      const entries = await this.#registry.entries(list, '-inf', now, MAX_QUEUES, skipped);
-      found.push(...entries.filter((entry) => this.#isOwn(entry)));
-      if (entries.length < MAX_QUEUES) break;
-    }
-    return found;
-  }
-
-  /**
-   * Engines with other namespaces may share the server and the prefix: those of a node with an older configuration, or
-   * with another URL. A sweep without the policy of a namespace would return or remove deliveries that should be dead
-   * letters.
-   */
-  #isOwn({ queue }: Entry): boolean {
-    return this.#namespaces.has(queue.ns);
-  }
-
-  /** Sweeps each queue once. An unavailable server of a cluster must not delay the others' leases. */
-  async #sweepAll(entries: readonly Entry[]): Promise<SweptQueues> {
-    const queues = new Map(entries.map(({ queue }) => [queueText(queue), queue]));
-    const swept = new Map<string, SweptQueue>();
-    const silent = new Set<string>();
-    await Promise.all(
-      Array.from(queues, async ([text, queue]) => {
-        try {
-          swept.set(text, { queue, found: await this.#sweepQueue(queue) });
-        } catch {
-          silent.add(text);
-        }
-      }),
-    );
-    return { swept, silent };
-  }
-
-  /**
-   * Adds the next entries of swept queues before their old ones are removed: a queue that must be swept is always
-   * listed.
-   * @param earliest later than all old entries, so that no new entry equals one of them: a server whose clock is behind
-   *   the registry's may report a moment that has already passed there
-   */
-  async #registerNext(swept: ReadonlyMap<string, SweptQueue>, earliest: number): Promise<void> {
-    const adding: Promise<void>[] = [];
-    for (const { queue, found } of swept.values()) {
-      const { nextTidyAt } = found;
-      const nextAt = found.more ? earliest : found.nextAt;
-      if (nextAt !== null) adding.push(this.#registry.addSweep(queue, Math.max(nextAt, earliest)));
-      if (nextTidyAt !== null) adding.push(this.#registry.addTidy(queue, Math.max(nextTidyAt, earliest)));
-    }
-    await Promise.all(adding);
-  }
-
-  /**
-   * When the next lease or element expires; null: never. Entries are only lower bounds, as a settled lease leaves its
-   * entry. So queues are swept, in the order of their entries, until no other can be due earlier.
-   */
-  async #nextAt(now: number, { swept, silent }: SweptQueues): Promise<number | null> {
-    let next = silent.size > 0 ? now + RETRY_MS : Number.POSITIVE_INFINITY;
-    for (const { found } of swept.values()) next = Math.min(next, found.nextAt ?? next);
-    const later = await this.#registry.entries('due', `(${now}`, '+inf', MAX_QUEUES);
-    const checked = new Set([...swept.keys(), ...silent]);
-    for (let from = 0; from < later.length; from += QUEUES_PER_STEP) {
-      const step = later.slice(from, from + QUEUES_PER_STEP);
-      if ((step[0]?.at ?? 0) >= next) break;
-      const others = step.filter((entry) => this.#isOwn(entry) && !checked.has(queueText(entry.queue)));
-      const found = await this.#sweepAll(others);
-      for (const text of [...found.swept.keys(), ...found.silent]) checked.add(text);
-      for (const { queue, found: result } of found.swept.values()) {
-        if (result.released) this.noteAffected(queue);
-        next = Math.min(next, result.more ? now : (result.nextAt ?? next));
-      }
-      for (const { queue, at } of step) if (found.silent.has(queueText(queue))) next = Math.min(next, at);
-    }
-    const last = later.at(-1);
-    if (later.length === MAX_QUEUES && last !== undefined) next = Math.min(next, last.at);
-    return next === Number.POSITIVE_INFINITY ? null : next;
-  }
-
-  /**
-   * Removes unused queues with their statistics, so that names do not accumulate: one step, if it is time for one.
-   * Never rejects: an unavailable server is tried again in the next step.
-   *
-   * The name and the queue may be on two servers, and other nodes insert at any moment. A node inserts only within
-   * twelve hours of registering the name, or of recording its use (`Registry.isDeclared`). So if elements arrive in a
-   * queue that was unused for a day, they either arrived before the check, and the queue is not empty; or its use was
-   * recorded since, and the name stays. Whichever step fails, no element is in a queue without a name.
-   */
-  async forgetUnused(): Promise<void> {
-    const now = this.#registry.now();
-    if (now < this.#forgetAt && now >= this.#forgetAt - CHECK_INTERVAL_MS) return;
-    this.#forgetAt = now + CHECK_INTERVAL_MS;
-    const steps = this.#context.namespaces.map((policy) => this.#forgetIn(policy).catch(() => false));
-    if ((await Promise.all(steps)).includes(true)) this.#forgetAt = now;
-  }
-
-  /** Returns whether there may be more. */
-  async #forgetIn(policy: NamespacePolicy): Promise<boolean> {
-    const names = await this.#registry.unused(policy.name, FORGOTTEN_MS, NAMES_AT_ONCE);
-    const outcomes = await Promise.allSettled(names.map((name) => this.#forget(policy, name)));
-    return names.length === NAMES_AT_ONCE && outcomes.every(({ status }) => status === 'fulfilled');
-  }
-
-  async #forget({ name: ns }: NamespacePolicy, unused: UnusedName): Promise<void> {
-    const queue = { ns, name: unused.name };
-    // Dead letters are stored in the step in which they die, so their queue's name cannot be registered before.
-    const isNeeded = this.#context.policies.isDeadLetterQueue(queue) || (await this.#isConfigured(queue));
-    // The sweep removes expired dedup keys, sessions and marks, which keep a queue from being empty.
-    if (!isNeeded) await this.#sweepQueue(queue);
-    const isForgotten = !isNeeded && (await this.#registry.forget(queue));
-    await this.#registry.unname(ns, unused, isForgotten ? null : NEEDED_MS);
-  }
-
-  /**
-   * Whether a definition requires the queue. One that pauses nothing is deleted: a node that changes it at this moment
-   * has recorded a use of the queue before.
-   */
-  async #isConfigured({ ns, name }: QueueKey): Promise<boolean> {
-    const key = queueDefinitionKey({ ns, name });
-    if ((await this.#definitions.get('queue-options', key)) !== null) return true;
-    const definition = await this.#definitions.get('queue', key);
-    if (definition === null) return false;
-    if ((definition.value as { readonly paused?: unknown }).paused === true) return true;
-    await this.#definitions.delete('queue', key, definition.version);
-    return false;
-  }
-}
-
-interface SweptQueue {
-  readonly queue: QueueKey;
-  readonly found: Swept;
-}
-
-interface SweptQueues {
-  /** By full name. */
-  readonly swept: ReadonlyMap<string, SweptQueue>;
-  /** Full names of queues whose server did not reply. */
-  readonly silent: ReadonlySet<string>;
-}
-
-/** What sweeping one queue found. Moments are by the server's clock; null: never. */
-interface Swept {
-  /** Leases have ended, and their deliveries wait again. */
-  readonly released: boolean;
-  /** A delivery can be taken now. */
-  readonly ready: boolean;
-  readonly more: boolean;
-  /** When the next lease or element expires, or retention applies. */
-  readonly nextAt: number | null;
-  readonly nextTidyAt: number | null;
-}
-
-const SWEEP = single<number, Swept>(
-  'sweep',
-  (windowMs) => [windowMs],
-  ({ text }) => ({
-    released: text.readUInt8(0) === 1,
-    ready: text.readUInt8(1) === 1,
-    more: text.readUInt8(2) === 1,
-    nextAt: text.readUIntBE(3, 6) || null,
-    nextTidyAt: text.readUIntBE(9, 6) || null,
-  }),
-);

@@ -29,27 +29,16 @@ import {
 import { QuaysideError } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
 import { holderStrings, ownerNumber } from '../../model/owner.ts';
-import type { Batchers } from './batcher.ts';
+import { type Batchers, single } from './batcher.ts';
 import { queueText } from './keys.ts';
 import type { Policies } from './policies.ts';
-import type { Registry, Sweeper, SweepRequest } from './registry.ts';
-import {
-  COUNTS,
-  CREATE_GROUPS,
-  capacityOf,
-  expiryOf,
-  type GroupCapacity,
-  groupsRejected,
-  INSERT,
-  insertCall,
-  OPTIONS,
-  PURGE,
-  SCAN,
-  SETTLE,
-  TAKE,
-  UNDO,
-  undoArgs,
-} from './verbs.ts';
+import type { Registry, SweepRequest } from './registry.ts';
+import type { Sweeper } from './sweeper.ts';
+import { CREATE_GROUPS, capacityOf, type GroupCapacity, groupsRejected } from './verbs/groups.ts';
+import { INSERT, insertCall } from './verbs/insert.ts';
+import { COUNTS, SCAN } from './verbs/read.ts';
+import { PURGE, SETTLE } from './verbs/settle.ts';
+import { expiryOf, TAKE, UNDO, undoArgs } from './verbs/take.ts';
 
 const READ = { isRead: true } as const;
 /** Items settled per call: Redis serves nobody else for the 80 ms that a thousand take if they become dead letters. */
@@ -59,10 +48,17 @@ const SCANS_AT_ONCE = 8;
 /** When to sweep the target of a move, counted from sending it: after its deadline, in case the reply is lost. */
 const MOVED_SWEEP_MS = 10_000;
 
+/** Stores the declared options of a queue. */
+const OPTIONS = single<string, undefined>(
+  'options',
+  (text) => [text],
+  () => undefined,
+);
+
 /** By the full names of queues: their limits, and the groups that they must have. */
 type GroupTargets = Map<string, { readonly capacity: GroupCapacity; readonly groups: Set<GroupName> }>;
 
-/** The Storage port on the function library, which implements the operations: see `verbs.ts` and `library/`. */
+/** The Storage port on the function library, which implements the operations: see `verbs/` and `library/`. */
 export class RedisStorage implements Storage {
   readonly capabilities = ALL_CAPABILITIES;
   readonly undoesLostTakes = true;

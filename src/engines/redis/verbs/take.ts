@@ -1,0 +1,218 @@
+import type { TakeResult } from '../../../engine/storage.ts';
+import type { Delivery, ElementId, GroupName } from '../../../model/element.ts';
+import { LeaseTokens, TOKEN_BYTES } from '../../../model/lease-token.ts';
+import { OWNER_BYTES } from '../../../model/owner.ts';
+import { type Undecodable, UndecodableElements, type Verb } from '../batcher.ts';
+import type { Arg } from '../client/connection.ts';
+import {
+  CUT,
+  decodeContent,
+  ELEMENT_HEAD,
+  elementId,
+  encodeContent,
+  encodeIds,
+  ID_BYTES,
+  LEFT,
+  writeId,
+} from '../encoding.ts';
+import type { Result } from '../reply.ts';
+import { NO_CAPACITY, noNumberLeft } from './groups.ts';
+
+/**
+ * The token of the delivery with this index in a take. The first four bytes are counted up from delivery to delivery,
+ * so a take needs only one draw of random bytes; all its reservations belong to one user.
+ */
+function tokenText(first: Buffer, index: number): string {
+  if (index === 0) return first.toString('base64url');
+  const token = Buffer.from(first);
+  token.writeUInt32BE((token.readUInt32BE(0) + index) % 2 ** 32, 0);
+  return token.toString('base64url');
+}
+
+interface TakeCall {
+  readonly group: GroupName;
+  readonly count: number;
+  readonly leaseMs: number | null;
+  readonly owner: number;
+  /** See `holderStrings`. */
+  readonly holders: string | readonly string[];
+  readonly ids: readonly ElementId[] | null;
+  readonly maxBytes: number | null;
+}
+
+const NO_REASON = Buffer.alloc(0);
+const TAKE_HEAD = 16;
+/** The members that the deliveries had: `w`, gid(2), maturity(6), seq(6), tries and touched(4). */
+const TAKE_STEP = 19;
+const RESERVED = 0x52;
+/** Pops whose result has the elements' fields instead of members: `e`, seq(6). */
+const UNTOUCHED_POPS = 0x70;
+const FIELD_BYTES = 7;
+const NEXT_KNOWN = 1;
+
+const tokens = new LeaseTokens();
+
+/** The first token(16) and the owner(6) of reservations, and their holders. */
+function holderOf(calls: readonly TakeCall[]): Buffer {
+  const [{ owner, holders } = { owner: 0, holders: '' }] = calls;
+  const isOne = typeof holders === 'string' && calls.every((call) => call.holders === holders);
+  const texts = isOne ? `1${holders}` : '2';
+  const head = TOKEN_BYTES + OWNER_BYTES;
+  const holder = Buffer.allocUnsafe(head + Buffer.byteLength(texts));
+  holder.set(tokens.bytes());
+  holder.writeUIntBE(owner, TOKEN_BYTES, OWNER_BYTES);
+  holder.write(texts, head);
+  return isOne ? holder : Buffer.concat([holder, ...calls.flatMap(encodeHolders)]);
+}
+
+/** The holders of one call, each with its length(2) before it. */
+function encodeHolders({ holders, count }: TakeCall): Buffer[] {
+  return Array.from({ length: count }, (_, place) => {
+    const text = typeof holders === 'string' ? holders : (holders[place] ?? '');
+    const bytes = Buffer.from(`\0\0${text}`);
+    bytes.writeUInt16BE(bytes.length - 2);
+    return bytes;
+  });
+}
+
+/**
+ * Calls with the same group, lease and owner are joined: the first call gets the first elements. Calls with ids or
+ * `maxBytes` are not joined.
+ */
+export const TAKE: Verb<TakeCall, TakeResult> = {
+  name: 'take',
+  encode(calls) {
+    const [first] = calls;
+    const count = calls.reduce((sum, call) => sum + call.count, 0);
+    const leaseMs = first?.leaseMs ?? 0;
+    const ids = first?.ids ?? null;
+    const holder = leaseMs === 0 ? '' : holderOf(calls);
+    return [
+      first?.group ?? '',
+      count,
+      leaseMs,
+      holder,
+      ids === null ? '' : encodeIds(ids),
+      first?.maxBytes ?? '',
+    ];
+  },
+  decode(result, calls) {
+    const { deliveries, firstMissingAt } = readTaken(result, calls[0]?.group ?? '');
+    const { text } = result;
+    const flags = text.readUInt8(9);
+    const isLeft = (flags & LEFT) !== 0;
+    const next = firstMissingAt ?? ((flags & NEXT_KNOWN) !== 0 ? text.readUIntBE(10, 6) : null);
+    if (calls.length === 1) {
+      const isEnough = deliveries.length >= (calls[0]?.count ?? 0) || calls[0]?.ids != null;
+      return [{ deliveries, nextDueAt: isEnough ? null : next, isCut: (flags & CUT) !== 0, isLeft }];
+    }
+    let from = 0;
+    return calls.map(({ count }) => {
+      const share = deliveries.slice(from, from + count);
+      from += share.length;
+      return { deliveries: share, nextDueAt: share.length < count ? next : null, isLeft };
+    });
+  },
+  numbersOf({ deliveries }) {
+    const ids = encodeIds(deliveries.map(({ id }) => id));
+    return deliveries.map((_, i) => ids.subarray((i + 1) * ID_BYTES - 6, (i + 1) * ID_BYTES));
+  },
+};
+
+interface Taken {
+  readonly deliveries: Delivery[];
+  /**
+   * The maturity of the first element that a repeated reply omits; null: none. It may wait again, and elements behind
+   * it may not have been looked up, so a caller that has too few must call again.
+   */
+  readonly firstMissingAt: number | null;
+}
+
+/** Stored data of a popped element that its delivery does not contain. */
+interface UndoData {
+  /** When it was inserted, and when it expires. */
+  readonly times: Buffer;
+  /** The reason of the last failed try. */
+  readonly reason: Buffer;
+}
+
+/** Only for popped elements with data that `undo` could not derive. */
+const undoData = new WeakMap<Delivery, UndoData>();
+
+/** See `library/take.lua`. @throws UndecodableElements */
+function readTaken({ tag, text, elements }: Result, group: GroupName): Taken {
+  const isReserved = text[0] === RESERVED;
+  const until = text.readUIntBE(3, 6);
+  const token = text.subarray(text.length - TOKEN_BYTES);
+  const deliveries: Delivery[] = [];
+  const undecodable: Undecodable[] = [];
+  let firstMissingAt: number | null = null;
+  const hasMembers = text[0] !== UNTOUCHED_POPS;
+  const [step, seqAt] = hasMembers ? [TAKE_STEP, 9] : [FIELD_BYTES, 1];
+  const count = Math.floor((text.length - TAKE_HEAD) / step);
+  let reasonAt = count;
+  for (let i = 0; i < count; i++) {
+    const value = elements[i] ?? null;
+    const at = TAKE_HEAD + step * i;
+    const isTouched = elements.length > count && ((text[at + step - 1] ?? 0) & 1) === 1;
+    const reason = (isTouched ? elements[reasonAt++] : null) ?? NO_REASON;
+    if (value === null) {
+      firstMissingAt ??= hasMembers ? text.readUIntBE(at + 3, 6) : 0;
+      continue;
+    }
+    // An untouched element has the maturity and the tries that are stored with it.
+    const [moments, momentAt] = hasMembers ? [text, at + 3] : [value, 0];
+    const id = elementId(tag, text.readUIntBE(at + seqAt, 6));
+    try {
+      const { body, contentType, contentEncoding, headers } = decodeContent(value, ELEMENT_HEAD);
+      const lease = isReserved ? { token: tokenText(token, i), until } : null;
+      const matureAt = moments.readUIntBE(momentAt, 6);
+      const tries = hasMembers ? text.readUInt32BE(at + 15) >>> 1 : value.readUInt32BE(6);
+      const delivery = { id, group, tries, matureAt, lease, body, contentType, contentEncoding, headers };
+      deliveries.push(delivery);
+      if (!isReserved && (reason.length > 0 || !hasDefaultTimes(value, moments, momentAt))) {
+        undoData.set(delivery, { times: value.subarray(10, 22), reason });
+      }
+    } catch (cause) {
+      const seq = text.subarray(at + seqAt, at + seqAt + 6);
+      undecodable.push({ id, delivery: Buffer.concat([text.subarray(1, 3), seq]), cause });
+    }
+  }
+  const [first] = undecodable;
+  if (first !== undefined) throw new UndecodableElements(first, undecodable);
+  return { deliveries, firstMissingAt };
+}
+
+/**
+ * Whether a stored element does not expire and was inserted at its maturity, which is the moment(6) at `at` in
+ * `moments`.
+ */
+function hasDefaultTimes(value: Buffer, moments: Buffer, at: number): boolean {
+  for (let i = 0; i < 6; i++) if (value[i + 10] !== moments[at + i] || value[i + 16] !== 0) return false;
+  return true;
+}
+
+/** When a popped delivery expires; null if it does not. */
+export function expiryOf(delivery: Delivery): number | null {
+  return undoData.get(delivery)?.times.readUIntBE(6, 6) || null;
+}
+
+/** The arguments for deliveries that this process popped. */
+export function undoArgs(deliveries: readonly Delivery[]): Arg[] {
+  return deliveries.flatMap((delivery) => {
+    const head = Buffer.alloc(ID_BYTES + ELEMENT_HEAD);
+    writeId(delivery.id, head, 0);
+    head.writeUIntBE(delivery.matureAt, ID_BYTES, 6);
+    head.writeUInt32BE(delivery.tries, ID_BYTES + 6);
+    head.writeUIntBE(delivery.matureAt, ID_BYTES + 10, 6);
+    const { times, reason = NO_REASON } = undoData.get(delivery) ?? {};
+    if (times !== undefined) head.set(times, ID_BYTES + 10);
+    return [delivery.group, head, encodeContent(delivery), reason];
+  });
+}
+
+export const UNDO: Verb<readonly Arg[], undefined> = {
+  name: 'undo',
+  encode: (calls) => [calls.flat().length / 4, ...calls.flat()],
+  decode: ({ text }, calls) => calls.map(() => (text[0] === NO_CAPACITY ? noNumberLeft() : undefined)),
+};
