@@ -53,12 +53,12 @@ export const REDIS: readonly Mutant[] = [
     edits: [
       inRedis(
         'batcher.ts',
-        'const isOther = !isRead && isRepeatable !== null &&',
+        'const isOther = !call.isRead && isRepeatable !== null &&',
         'const isOther = isRepeatable !== null &&',
       ),
       inRedis(
         'batcher.ts',
-        'if (!isRead) isRepeatable = call.isRepeatable;',
+        'if (!call.isRead) isRepeatable = call.isRepeatable;',
         'isRepeatable = call.isRepeatable;',
       ),
     ],
@@ -66,17 +66,13 @@ export const REDIS: readonly Mutant[] = [
   {
     name: 'a read fails because of the changes in its batch',
     suite: 'redis batches',
-    edits: [inRedis('batcher.ts', 'return options.isRead === true && !batch.isRepeatable;', 'return false;')],
+    edits: [inRedis('batcher.ts', 'return isRead && !batch.isRepeatable;', 'return false;')],
   },
   {
     name: 'a page whose reply was lost is returned from the stored reply of its batch instead of read again',
     suite: 'redis answers',
     edits: [
-      inRedis(
-        'batcher.ts',
-        'return call?.options.isRead === true && result?.text.length === 0;',
-        'return false;',
-      ),
+      inRedis('batcher.ts', 'return verb.isRead === true && result?.text.length === 0;', 'return false;'),
     ],
   },
   {

@@ -19,7 +19,7 @@ import { type LibraryReply, type Result, readReply } from './reply.ts';
  * A verb of the library (`library/*.lua`): encodes calls as arguments, and decodes its result into a value per call.
  * Consecutive calls with the same `join` are executed as one.
  */
-export interface Verb<Call, Value> {
+export interface Verb<Call, Value> extends VerbTraits {
   readonly name: string;
   /** Keys in addition to those of the queue. */
   keys?(calls: readonly Call[]): readonly string[];
@@ -30,13 +30,25 @@ export interface Verb<Call, Value> {
   numbersOf?(value: Value): readonly Buffer[];
 }
 
+/** How often the calls of a verb may be executed, and with which others. Calls of verbs without traits are numbered. */
+interface VerbTraits {
+  /** Executing it twice has the effect of executing it once. */
+  readonly isRepeatable?: boolean;
+  /** It changes nothing that its caller depends on: it is repeatable, and may share a batch with numbered calls. */
+  readonly isRead?: boolean;
+  /** Although it is repeatable, it waits for replicas, if changes do. Numbered calls always do. */
+  readonly waits?: boolean;
+}
+
 /** A verb whose calls are not joined. */
 export function single<Call, Value>(
   name: string,
   encode: (call: Call) => readonly Arg[],
   decode: (result: Result, call: Call) => Value | QuaysideError,
+  traits: VerbTraits = {},
 ): Verb<Call, Value> {
   return {
+    ...traits,
     name,
     encode: ([call]) => encode(call as Call),
     decode: (result, [call]) => [decode(result, call as Call)],
@@ -47,14 +59,8 @@ export function single<Call, Value>(
 interface CallOptions {
   /** Consecutive calls with the same value are executed as one. Default: the call is not joined. */
   readonly join?: string | null;
-  /** Executing it twice has the effect of executing it once. Other calls are numbered. */
-  readonly isRepeatable?: boolean;
-  /** It changes nothing that its caller depends on: it is repeatable, and may share a batch with numbered calls. */
-  readonly isRead?: boolean;
   /** It needs memory: a server that is out of memory rejects it. */
   readonly stores?: boolean;
-  /** Whether it waits for replicas, if changes do. Default: whether it is numbered. */
-  readonly waits?: boolean;
   /** It may create its queue. */
   readonly creates?: boolean;
   /** It moves elements to other queues, and resolves when they are there. */
@@ -483,7 +489,7 @@ class Batcher {
         const name = stores && !mayBeDone ? run : `${run}_full`;
         return [name, keys.length, ...keys, this.#head(batch, master, mayBeDone), ...args];
       },
-      writes: calls.some(({ options }) => options.waits ?? !isRepeatable),
+      writes: !isRepeatable || calls.some(({ verb }) => verb.waits === true),
       repeatable: !this.#isList || isRepeatable,
       followers: topology.isCluster ? NO_SIGNALS : batch.signals,
       deadlineAt,
@@ -622,12 +628,12 @@ class Batcher {
     const isFull = error instanceof ExecutionError && error.code === 'storage-full';
     const now = this.#context.clock.monotonic();
     const retried = batch.calls.filter((call) => {
-      const { isSettled, options, deadlineAt } = call;
+      const { isSettled, isRead, options, deadlineAt } = call;
       if (isSettled) return false;
       if (isFull) return options.stores !== true;
       if (deadlineAt <= now) return false;
       if (error instanceof NotPrepared) return !this.#needsPreparation(call);
-      return options.isRead === true && !batch.isRepeatable;
+      return isRead && !batch.isRepeatable;
     });
     for (const call of batch.calls) if (!retried.includes(call)) call.reject(error);
     if (retried.length > 0) this.#send(retried, true);
@@ -656,10 +662,9 @@ class Batcher {
         bytes += call.bytes;
         pageBytes += call.options.pageBytes ?? 0;
         const isFull = deliveries > MAX_DELIVERIES || bytes > MAX_BYTES || pageBytes > MAX_PAGE_BYTES;
-        const isRead = call.options.isRead === true;
-        const isOther = !isRead && isRepeatable !== null && call.isRepeatable !== isRepeatable;
+        const isOther = !call.isRead && isRepeatable !== null && call.isRepeatable !== isRepeatable;
         if (calls.length > 0 && (isFull || isOther)) break;
-        if (!isRead) isRepeatable = call.isRepeatable;
+        if (!call.isRead) isRepeatable = call.isRepeatable;
         calls.push(call);
       }
       removed++;
@@ -695,6 +700,7 @@ class PendingCall extends Expiring {
   readonly verb: AnyVerb;
   readonly args: unknown;
   readonly options: CallOptions;
+  readonly isRead: boolean;
   readonly isRepeatable: boolean;
   readonly items: number;
   readonly bytes: number;
@@ -720,7 +726,8 @@ class PendingCall extends Expiring {
     this.verb = verb;
     this.args = args;
     this.options = options;
-    this.isRepeatable = options.isRepeatable === true || options.isRead === true;
+    this.isRead = verb.isRead === true;
+    this.isRepeatable = this.isRead || verb.isRepeatable === true;
     this.items = options.items ?? 1;
     this.bytes = options.bytes ?? 0;
     this.#batcher = batcher;
@@ -729,7 +736,7 @@ class PendingCall extends Expiring {
   }
 
   reject(error: unknown): void {
-    if (this.#settle()) this.#reject(this.options.isRead === true ? readError(error) : error);
+    if (this.#settle()) this.#reject(this.isRead ? readError(error) : error);
   }
 
   /** Settles an executed call with its result after `others`, or at the deadline. An error rejects it immediately. */
@@ -762,8 +769,8 @@ function areRepeatable(calls: readonly PendingCall[]): boolean {
 }
 
 /** Whether this is the empty page of a repeated reply: sessions keep no pages (`library/session.lua`). */
-function isMissingPage({ calls: [call] }: Bundle, result: Result | undefined): boolean {
-  return call?.options.isRead === true && result?.text.length === 0;
+function isMissingPage({ verb }: Bundle, result: Result | undefined): boolean {
+  return verb.isRead === true && result?.text.length === 0;
 }
 
 /** The error of a read, whose outcome is never unknown: it changed nothing. */

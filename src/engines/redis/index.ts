@@ -107,7 +107,7 @@ class RedisEngine implements Engine {
       onReply: (queue, reply, awaitedUntil) => {
         if (reply.died !== null) {
           const target = parseQueueText(reply.died.to);
-          const groups = context.policies.deadLetterGroups(queue);
+          const groups = context.policies.defaultGroups(queue.ns);
           for (const [group, count] of reply.died.counts) {
             countDeadLetters(stats, { queue, group }, { queue: target, groups }, count);
           }

@@ -206,12 +206,7 @@ export class ListStorage implements Storage {
     if (!states.includes('ready') || group !== PLAIN_GROUP) return NOTHING;
     const skip = after !== null && /^\d{1,15}$/.test(after) ? Number(after) : 0;
     const deadlineAt = this.#batchers.deadline(leftMs);
-    return this.#batchers.call(
-      queue,
-      LRANGE,
-      { skip, limit, bodies },
-      { isRead: true, pageBytes: SCAN_BYTES, deadlineAt },
-    );
+    return this.#batchers.call(queue, LRANGE, { skip, limit, bodies }, { pageBytes: SCAN_BYTES, deadlineAt });
   }
 
   async purge(queue: QueueKey, states?: readonly DeliveryState[]): Promise<PurgeStep> {
@@ -225,7 +220,7 @@ export class ListStorage implements Storage {
   }
 
   async counts(queue: QueueKey, group: GroupName = PLAIN_GROUP): Promise<QueueCounts> {
-    const { count, nextMatureAt } = await this.#batchers.call(queue, LLEN, undefined, { isRead: true });
+    const { count, nextMatureAt } = await this.#batchers.call(queue, LLEN, undefined);
     const found = group === PLAIN_GROUP ? { ready: count, nextMatureAt } : { ready: 0, nextMatureAt: null };
     return { ...found, scheduled: 0, reserved: 0, groups: new Map() };
   }
@@ -373,6 +368,7 @@ const LRANGE = single<{ readonly skip: number; readonly limit: number; readonly 
     const isLast = text.toString() === '0';
     return { deliveries, next: isLast ? null : String(skip + elements.length) };
   },
+  { isRead: true },
 );
 
 const LLEN = single<undefined, { readonly count: number; readonly nextMatureAt: number | null }>(
@@ -382,6 +378,7 @@ const LLEN = single<undefined, { readonly count: number; readonly nextMatureAt: 
     count: text.readUIntBE(0, 6),
     nextMatureAt: text.length === 6 ? null : readMoment(text, 6),
   }),
+  { isRead: true },
 );
 
 /** Returns how many elements the queue had. */

@@ -27,12 +27,14 @@ const APPLY = single<ApplyCall, undefined>(
   'apply',
   ({ tag, windowMs, entries }) => [tag, windowMs, entries.length, ...entries],
   ({ text }) => (text.length === 0 ? undefined : noNumberLeft()),
+  REPEATABLE,
 );
 
 const ACKNOWLEDGE = single<{ readonly to: string; readonly mark: Buffer }, undefined>(
   'acknowledge',
   ({ to, mark }) => [to, mark],
   () => undefined,
+  REPEATABLE,
 );
 
 /**
@@ -102,7 +104,7 @@ export class Outbox {
           relay.next = null;
           pauseMs = FIRST_PAUSE_MS;
         }
-        await this.#batchers.call(relay.source, ACKNOWLEDGE, { to: relay.to, mark }, REPEATABLE);
+        await this.#batchers.call(relay.source, ACKNOWLEDGE, { to: relay.to, mark });
         if (relay.next === null) break;
       } catch (error) {
         relay.next = null;
@@ -123,7 +125,7 @@ export class Outbox {
   async #apply({ waiters, to }: Relay, { tag, prefix: { entries } }: RelayedEntries): Promise<Buffer> {
     const target = parseQueueText(to);
     const bytes = entries.reduce((sum, { length }) => sum + length, 0);
-    const options = { ...REPEATABLE, creates: true, stores: true, bytes };
+    const options = { creates: true, stores: true, bytes };
     const windowMs = this.#context.dedupWindowMs;
     await this.#batchers.call(target, APPLY, { tag, windowMs, entries }, options);
     const mark = entries.at(-1)?.subarray(0, MARK_BYTES) ?? NO_MARK;

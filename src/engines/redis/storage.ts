@@ -40,7 +40,6 @@ import { COUNTS, SCAN } from './verbs/read.ts';
 import { PURGE, SETTLE } from './verbs/settle.ts';
 import { expiryOf, TAKE, UNDO, undoArgs } from './verbs/take.ts';
 
-const READ = { isRead: true } as const;
 /** Items settled per call: Redis serves nobody else for the 80 ms that a thousand take if they become dead letters. */
 const SETTLE_STEP = 1_000;
 /** A page by ids counts as a page for each id in the size of a batch, up to this many. */
@@ -192,7 +191,7 @@ export class RedisStorage implements Storage {
     const deadlineAt = this.#batchers.deadline(options.leftMs);
     // The library limits pages to `SCAN_BYTES`, except those by ids.
     const pageBytes = SCAN_BYTES * Math.min(options.ids?.length ?? 1, SCANS_AT_ONCE);
-    return this.#batchers.call(queue, SCAN, options, { ...READ, pageBytes, deadlineAt });
+    return this.#batchers.call(queue, SCAN, options, { pageBytes, deadlineAt });
   }
 
   purge(queue: QueueKey, states: readonly DeliveryState[] = DELIVERY_STATES): Promise<PurgeStep> {
@@ -205,7 +204,7 @@ export class RedisStorage implements Storage {
   }
 
   counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
-    return this.#batchers.call(queue, COUNTS, group ?? null, READ);
+    return this.#batchers.call(queue, COUNTS, group ?? null);
   }
 
   usage(ns: string, needsBytes = true): Promise<Usage> {

@@ -51,7 +51,7 @@ export class Sweeper {
   }
 
   #sweepQueue(queue: QueueKey): Promise<Swept> {
-    return this.#batchers.call(queue, SWEEP, this.#context.dedupWindowMs, { isRepeatable: true });
+    return this.#batchers.call(queue, SWEEP, this.#context.dedupWindowMs);
   }
 
   /** See `Storage.sweep`. @throws ExecutionError */
@@ -243,4 +243,5 @@ const SWEEP = single<number, Swept>(
     nextAt: text.readUIntBE(3, 6) || null,
     nextTidyAt: text.readUIntBE(9, 6) || null,
   }),
+  { isRepeatable: true },
 );

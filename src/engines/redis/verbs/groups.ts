@@ -26,7 +26,7 @@ export function groupsRejected({ queue, limit }: GroupCapacity): QuaysideError {
 }
 
 export function capacityOf(policies: Policies, queue: QueueKey): GroupCapacity {
-  const limit = policies.groupLimit(queue);
+  const limit = policies.groupLimit(queue.ns);
   return { queue, limit, encoded: limit === null ? '' : `${limit.max},${[...limit.defaults].join(',')},` };
 }
 

@@ -40,6 +40,7 @@ export const COUNTS = single<GroupName | null, QueueCounts>(
     }
     return { ...readCounts(text, 0), groups };
   },
+  { isRead: true },
 );
 
 function readCounts(text: Buffer, at: number): GroupCounts {
@@ -85,6 +86,7 @@ export const SCAN = single<ScanOptions, ScanPage>(
     }
     return { deliveries, next: cursorEnd === 1 ? null : text.toString('base64url', 1, cursorEnd) };
   },
+  { isRead: true },
 );
 
 /** Null if the element cannot be decoded: a scan skips it, and a take logs it. */
