@@ -106,8 +106,8 @@ async function withSlowNode(run: (nodes: SlowNode) => Promise<void>): Promise<vo
   }
 }
 
-for (const step of ['forget', 'unname'] as const) {
-  it(`A node that is cut off from Redis before it ${step === 'forget' ? 'deletes a queue' : 'removes its name'} does not lose an element inserted before it reconnects`, async () => {
+for (const step of ['drop', 'unname'] as const) {
+  it(`A node that is cut off from Redis before it ${step === 'drop' ? 'deletes a queue' : 'removes its name'} does not lose an element inserted before it reconnects`, async () => {
     await withSlowNode(async ({ slow, other, proxy, clock }) => {
       await other.storage.declare([named('q')]);
       clock.advance(26 * HOUR_MS);

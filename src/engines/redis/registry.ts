@@ -72,9 +72,7 @@ export class Registry {
   readonly #keys: Keys;
   readonly #settings: Settings;
   readonly #dedupWindowMs: number;
-  /** By queue: when its name was registered, or found registered. */
-  readonly #declared = new Map<string, number>();
-  /** By queue: when a use was last recorded. */
+  /** By queue with a registered name: when a use was last recorded, or began to be. */
   readonly #used = new Map<string, number>();
   /** By queue: the last moment that was registered. */
   readonly #due = new Map<string, number>();
@@ -83,7 +81,7 @@ export class Registry {
   readonly #tidy = new Map<string, number>();
   /** By queue: its last known tag. */
   readonly #tags = new Map<string, string>();
-  readonly #written = [this.#declared, this.#used, this.#due, this.#soon, this.#tidy, this.#tags];
+  readonly #written = [this.#used, this.#due, this.#soon, this.#tidy, this.#tags];
   /** The last time that `now` returned without a queue. */
   #seenAt = Number.NEGATIVE_INFINITY;
 
@@ -109,7 +107,7 @@ export class Registry {
   }
 
   isDeclared(queue: QueueKey): boolean {
-    return this.#isWithin(this.#declared.get(queueText(queue)), SURELY_KNOWN_MS);
+    return this.#isWithin(this.#used.get(queueText(queue)), SURELY_KNOWN_MS);
   }
 
   /**
@@ -144,31 +142,31 @@ export class Registry {
         return this.#use(ns, names, true, deadlineAt);
       }),
     );
-    for (const queue of queues) {
-      remember(this.#declared, queueText(queue), now);
-      remember(this.#used, queueText(queue), now);
-    }
+    for (const queue of queues) remember(this.#used, queueText(queue), now);
   }
 
-  /** Records, at most once an hour, that a queue is used, which keeps its name for a day. Runs in the background. */
+  /**
+   * Records, at most once an hour, that a declared queue is used, which keeps its name for a day. Runs in the
+   * background; a failed attempt is repeated at the next use.
+   */
   noteUse(queue: QueueKey): void {
-    if (!this.#isWithin(this.#used.get(queueText(queue)), USE_NOTED_MS)) this.isKnown(queue).catch(() => {});
+    const text = queueText(queue);
+    const before = this.#used.get(text);
+    if (before === undefined || this.#isWithin(before, USE_NOTED_MS)) return;
+    const now = this.now();
+    remember(this.#used, text, now);
+    this.isKnown(queue).catch(() => {
+      if (this.#used.get(text) === now) remember(this.#used, text, before);
+    });
   }
 
   /** Whether the queue's name is registered. If so, its use is recorded. @throws ExecutionError */
   async isKnown(queue: QueueKey, deadlineAt = this.#executor.deadline()): Promise<boolean> {
-    const text = queueText(queue);
     const now = this.now();
-    remember(this.#used, text, now);
-    try {
-      const found = await this.#use(queue.ns, [queue.name], false, deadlineAt);
-      if (found === 1) remember(this.#declared, text, now);
-      else this.#declared.delete(text);
-      return found === 1;
-    } catch (error) {
-      this.#used.delete(text);
-      throw error;
-    }
+    const isKnown = (await this.#use(queue.ns, [queue.name], false, deadlineAt)) === 1;
+    if (isKnown) remember(this.#used, queueText(queue), now);
+    else this.#used.delete(queueText(queue));
+    return isKnown;
   }
 
   /** The moments are by the server's clock: a name that is about to be used must never look unused. */
@@ -189,9 +187,12 @@ export class Registry {
     return names;
   }
 
-  /** Deletes a queue; returns false if it is not empty or has declared options. @throws ExecutionError */
+  /**
+   * Deletes a queue; returns false if anything is stored in it, or it has declared options.
+   * @throws ExecutionError
+   */
   forget(queue: QueueKey): Promise<boolean> {
-    return this.#delete(queue, 'forget', []);
+    return this.#delete(queue, true);
   }
 
   /**
@@ -205,17 +206,17 @@ export class Registry {
     const usedAt = score === null ? null : Number(asString(score));
     if (usedAt !== null) await this.unname(ns, { name, usedAt }, -DROP_MARK_MS);
     const hasDedupKeys = usedAt !== null && this.#settings.variant === 'list' && this.#dedupWindowMs > 0;
-    if (!(await this.#delete(queue, 'drop', hasDedupKeys ? [this.#keys.listDropped(queue)] : [])))
+    if (!(await this.#delete(queue, false, hasDedupKeys ? [this.#keys.listDropped(queue)] : [])))
       return false;
     this.forgetWritten(queue);
     if (usedAt !== null) await this.unname(ns, { name, usedAt: usedAt - DROP_MARK_MS }, null);
     return true;
   }
 
-  async #delete(queue: QueueKey, name: 'forget' | 'drop', extraKeys: readonly string[]): Promise<boolean> {
+  async #delete(queue: QueueKey, onlyUnused: boolean, extraKeys: readonly string[] = []): Promise<boolean> {
     const { hash, order, stats } = this.#keys.queue(queue);
     const keys = [hash, order, stats, this.#keys.list(queue), ...extraKeys] as const;
-    return (await this.#executor.call(name, keys, [this.#dedupWindowMs])) === 1;
+    return (await this.#executor.call('drop', keys, [onlyUnused ? 1 : '', this.#dedupWindowMs])) === 1;
   }
 
   /** Removes a name, or with `keepMs` adds this to its last use, unless it was used since. @throws ExecutionError */

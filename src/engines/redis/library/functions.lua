@@ -8,11 +8,11 @@
 --   names. Sets the last use of the known names; returns how many are known.
 -- unname: the same key; arguments: name, its last use as the caller read it, '' or a moment to set instead. Without a
 --   moment, the name is removed. Returns 1, or 0 if the queue was used since.
--- forget: keys: h, z, the counters and the list of a queue. Deletes an empty queue; returns 0 if it is not empty or
---   has declared options.
--- drop: the same keys. Deletes a queue without deliveries and outbox entries, and all else that it stores except the
---   sessions and outbox marks, which keep calls and entries from being applied twice. A queue of the list variant has
---   one key more, which makes its dedup keys void (list.lua); argument: how long dedup keys are kept, ms.
+-- drop: keys: h, z, the counters and the list of a queue. Deletes a queue without deliveries and outbox entries, and
+--   all else that it stores except the sessions and outbox marks, which keep calls and entries from being applied twice.
+--   A queue of the list variant has one key more, which makes its dedup keys void (list.lua). Arguments: '1' to delete
+--   the queue only if nothing at all is stored in it, or ''; how long dedup keys are kept, ms. Returns 1, or 0 if the
+--   queue was not deleted.
 
 register('_moments', function(keys, args)
   return spreadCall('ZADD', keys[1], args)
@@ -57,6 +57,8 @@ end
 -- Deliveries, stream elements and outbox entries prevent the drop. Dedup keys and the like are deleted.
 register('_drop', function(keys, args)
   if db('EXISTS', keys[4]) == 1 then return 0 end
+  -- z of a queue in which nothing is stored has only the member that keeps the key in existence.
+  if args[1] == '1' and (db('ZCARD', keys[2]) > 1 or db('HEXISTS', keys[1], 'O') == 1) then return 0 end
   for prefix in string.gmatch('wlabp', '.') do
     if #membersBetween(keys[2], '[' .. prefix, '(' .. prefix .. LAST, 1) > 0 then return 0 end
   end
@@ -66,19 +68,11 @@ register('_drop', function(keys, args)
   spreadCall('ZADD', keys[2], members)
   if keys[5] then
     local last = db('PEXPIRETIME', keys[5])
-    db('SET', keys[5], '', 'PX', args[1])
+    db('SET', keys[5], '', 'PX', args[2])
     -- Dedup keys that were stored after an earlier drop in the same millisecond expire 1 ms after that drop's key
     -- (list.lua). They are void, too, only if this key expires as late.
     if db('PEXPIRETIME', keys[5]) <= last then db('PEXPIREAT', keys[5], last + 1) end
   end
-  return 1
-end)
-
--- z of an empty queue has only the member that keeps the key in existence: no delivery, dedup key, session or outbox
--- entry. A list has no such member: it does not exist when it is empty.
-register('_forget', function(keys)
-  if db('ZCARD', keys[2]) > 1 or db('HEXISTS', keys[1], 'O') == 1 or db('EXISTS', keys[4]) == 1 then return 0 end
-  db('UNLINK', unpack(keys))
   return 1
 end)
 
