@@ -5,8 +5,11 @@ import { Retries } from '../util/retries.ts';
 import type { Namespace } from './namespace.ts';
 
 const RETRY_MS = 1_000;
-/** The user whose permits undone pops use. No real user has this name. */
-const UNDONE = '';
+/**
+ * The user whose permits undone pops use: the name of no user, since it has a control character, and not '', which is
+ * the owner of exchanges from the configuration file.
+ */
+const UNDONE = '\0undone';
 /** Bytes of bodies that a namespace keeps while its engine is unavailable. Pops beyond this are tried only once. */
 const MAX_BYTES = 64 * 1_048_576;
 

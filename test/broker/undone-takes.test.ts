@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Broker } from '../../src/broker/broker.ts';
 import type { Queue } from '../../src/broker/queue.ts';
+import { NODE } from '../../src/exchange/declaration.ts';
 import type { Delivery } from '../../src/model/element.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
@@ -123,6 +124,9 @@ describe('popped elements that are returned while their engine is unavailable', 
       const waiting = get(large);
       assert.equal(undone, AT_ONCE);
       await queue.insert([newElement({ body: 'another' })], { user: 'other' });
+      await queue.insert([newElement({ body: 'from an exchange of the configuration' })], {
+        user: NODE.name,
+      });
       assert.equal(undone, AT_ONCE);
       held.resolve();
       assert.equal((await waiting).body.length, 1_000_000);
