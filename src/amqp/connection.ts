@@ -4,6 +4,7 @@ import { ClientSession } from '../session/client-session.ts';
 import { type NewConnection, type SessionDependencies, SessionServer } from '../session/server.ts';
 import { type ClientSocket, SocketWriter } from '../session/socket-writer.ts';
 import { quoteBytes } from '../util/quote.ts';
+import { parseAddress } from './address.ts';
 import { ConnectionEndpoint, type ConnectionHost } from './core/connection.ts';
 import type { Endpoint } from './core/link.ts';
 import { type AmqpError, framingError, ProtocolError } from './core/protocol-error.ts';
@@ -18,7 +19,6 @@ import {
   openLink,
   type PendingInsertReply,
   type PendingSettleReply,
-  parseAddress,
   type SessionLink,
 } from './links.ts';
 import type { AmqpOptions } from './options.ts';

@@ -39,7 +39,7 @@ export const FINISH_MS = 2_000;
 /** How long a client has to read the last frame and close, before the connection is cut. */
 const LINGER_MS = 2_000;
 
-type State = 'new' | 'open' | 'finishing' | 'gone';
+type State = 'new' | 'open' | 'finishing' | 'closing' | 'gone';
 
 /**
  * Writes the last frame of a session.
@@ -55,8 +55,9 @@ type WriteClose = (isDone: boolean) => void;
  * - `new`: the user is unknown. At most `LOGIN_BYTES` are read. Left by `login`, or an error.
  * - `open`: frames are executed and consumers run. Left by `endByClient`, `fail` and the end of the stream.
  * - `finishing`: consumers are stopped, and elements that the client holds return to their queues. The session waits
- *   for its pending engine calls and confirms them; then it writes the closing frame and closes the connection. If the
- *   client ended the session and one of these calls fails, the closing frame is that error. Further input is discarded.
+ *   for its pending engine calls and confirms them. If the client ended the session and one of these calls fails, the
+ *   closing frame is that error. Further input is discarded.
+ * - `closing`: the closing frame is written; all that is left is that the client reads it and closes.
  * - `gone`: the connection is lost or closed. Reached from every state, and final.
  *
  * A protocol implements: `writer`; `input` and `readFrame`, which take bytes and execute whole frames; `fail`, by
@@ -104,9 +105,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
    * Cancels the session's current deadline: for the login, for pending calls at its end, or for the client to close.
    */
   #cancelDeadline: CancelTimer = () => {};
-  /** The closing frame is written; all that is left is that the client reads it and closes. */
-  #isClosing = false;
-  /** Set while `finishing`; null if there is no closing frame. */
+  /** Set in `finishing`; null if there is no closing frame. */
   #writeClose: WriteClose | null = null;
   /**
    * The client ended the session, none of its pending calls has failed, and the closing frame is not written yet.
@@ -178,9 +177,9 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     return this.#state === 'open';
   }
 
-  /** Whether the session is finishing or gone. */
+  /** Whether the session executes no further frames. */
   get isEnding(): boolean {
-    return this.#state === 'finishing' || this.#state === 'gone';
+    return this.#state !== 'new' && this.#state !== 'open';
   }
 
   /** The session as listings show it; null before the login and once it is ending. */
@@ -229,7 +228,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   /** Ends the session with an error. If it is closing already, the client has `LINGER_MS` left to read the rest. */
   endByServer(reason: QuaysideError): void {
     if (!this.isEnding) this.fail(reason);
-    else if (this.#isClosing) this.#planCut();
+    else if (this.#state === 'closing') this.#planCut();
   }
 
   /**
@@ -414,8 +413,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     this.guard(() => this.writer.dropElements());
     const isByClient = this.#isClientEnding;
     const close = (): void => {
-      if (this.#isClosing || this.#state === 'gone') return;
-      this.#isClosing = true;
+      if (this.#state !== 'finishing') return;
+      this.#state = 'closing';
       this.#isClientEnding = false;
       this.guard(() => {
         // Writing a closing frame first flushes the replies of this turn; without one, flush them here.

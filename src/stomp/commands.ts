@@ -6,12 +6,12 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import type { Destination } from '../session/destinations.ts';
-import type { Outstanding } from '../session/push-consumer.ts';
+import type { Outstanding } from '../session/outstanding.ts';
 import { decodeText, parseGroups, parseInteger, parseMilliseconds, parseMoment } from '../session/values.ts';
 import { fromByteString } from '../util/byte-string.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';
-import { headerOf, type StompFrame, VERSIONS, type Version } from './codec.ts';
+import { headerOf, type StompFrame, type Version } from './codec.ts';
 import { HeaderSpelling, PROTOCOL_HEADERS, requireHeader } from './headers.ts';
 import { STOMP_LIMITS } from './options.ts';
 import type { StompSession } from './session.ts';
@@ -35,16 +35,6 @@ export const COMMANDS: Readonly<Record<string, { readonly since: Version; readon
     run: (session, frame) => session.disconnect(headerOf(frame.headers, 'receipt')),
   },
 };
-
-/** The commands of each version, by name. */
-export const COMMANDS_OF: ReadonlyMap<Version, ReadonlyMap<string, StompCommand>> = new Map(
-  VERSIONS.map((version) => [
-    version,
-    new Map(
-      Object.entries(COMMANDS).flatMap(([name, { since, run }]) => (since > version ? [] : [[name, run]])),
-    ),
-  ]),
-);
 
 function begin(session: StompSession, frame: StompFrame): void {
   session.transactions.begin(transactionIdOf(frame), session.owner);
@@ -183,10 +173,11 @@ function findSettled(
   command: string,
   headers: StompFrame['headers'],
 ): { subscription: StompSubscription; settled: Outstanding<string>[] } {
-  const name = session.version === '1.2' ? 'id' : 'message-id';
+  const { acksByHeader } = session;
+  const name = acksByHeader ? 'id' : 'message-id';
   const id = requireHeader(command, name, headerOf(headers, name));
-  // In 1.2, the id starts with the number of the subscription.
-  const key = session.version === '1.2' ? id.slice(id.indexOf('-') + 1) : id;
+  // The value of an `ack` header starts with the number of the subscription.
+  const key = acksByHeader ? id.slice(id.indexOf('-') + 1) : id;
   const group = headerOf(headers, 'x-ks-group');
   for (const subscription of candidateSubscriptions(session, command, headers, id)) {
     const settled = subscription.select(key);
@@ -206,14 +197,13 @@ function candidateSubscriptions(
   headers: StompFrame['headers'],
   id: string,
 ): Iterable<StompSubscription> {
-  const { version, subscriptions } = session;
+  const { version, acksByHeader, subscriptions } = session;
   const given = headerOf(headers, 'subscription');
   // In 1.0, the frame may have the message's id alone.
   if (version === '1.0' && given === null) return subscriptions.consuming();
-  const named =
-    version === '1.2'
-      ? subscriptions.findByNumber(id.slice(0, Math.max(0, id.indexOf('-'))))
-      : subscriptions.find(requireHeader(command, 'subscription', given));
+  const named = acksByHeader
+    ? subscriptions.findByNumber(id.slice(0, Math.max(0, id.indexOf('-'))))
+    : subscriptions.find(requireHeader(command, 'subscription', given));
   return named === undefined ? [] : [named];
 }
 

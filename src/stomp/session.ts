@@ -3,7 +3,7 @@ import { QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
 import { ClientSession, FINISH_MS, PAUSE } from '../session/client-session.ts';
 import { authenticate, type ClientCertificate, type Credentials, loginCertified } from '../session/login.ts';
-import { returnOutstanding } from '../session/push-consumer.ts';
+import { returnOutstanding } from '../session/outstanding.ts';
 import { type NewConnection, type SessionDependencies, SessionServer } from '../session/server.ts';
 import {
   type ClientSocket,
@@ -25,7 +25,7 @@ import {
   VERSIONS,
   type Version,
 } from './codec.ts';
-import { COMMANDS_OF } from './commands.ts';
+import { COMMANDS } from './commands.ts';
 import { type ErrorSubject, errorFrame } from './errors.ts';
 import { STOMP_LIMITS, type StompOptions } from './options.ts';
 import { Subscriptions } from './subscriptions.ts';
@@ -235,15 +235,15 @@ export class StompSession extends ClientSession<string, string> {
   }
 
   #execute(frame: StompFrame): void {
-    const commands = COMMANDS_OF.get(this.version);
-    const command = commands?.get(frame.command);
-    if (command === undefined) {
-      const known = [...(commands?.keys() ?? [])].join(', ');
+    const { version } = this;
+    const command = COMMANDS[frame.command];
+    if (command === undefined || command.since > version) {
+      const known = Object.keys(COMMANDS).filter((name) => (COMMANDS[name]?.since ?? version) <= version);
       throw malformed(
-        `STOMP ${this.version} has no command ${quoteBytes(frame.command)}. Allowed: ${known}.`,
+        `STOMP ${version} has no command ${quoteBytes(frame.command)}. Allowed: ${known.join(', ')}.`,
       );
     }
-    command(this, frame);
+    command.run(this, frame);
   }
 }
 

@@ -4,7 +4,7 @@ import type { Queue, SettleAction, SettleResult } from '../broker/queue.ts';
 import { contentBytes, type NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { InsertBatcher } from '../session/batchers.ts';
-import type { Outstanding } from '../session/push-consumer.ts';
+import type { Outstanding } from '../session/outstanding.ts';
 import { isCertain } from '../session/settle-steps.ts';
 import { ownBytes, ownString } from '../util/own-bytes.ts';
 import { quoteBytes } from '../util/quote.ts';

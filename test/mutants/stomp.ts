@@ -68,7 +68,7 @@ export const STOMP: readonly Mutant[] = [
   {
     name: 'an element that a client saw and returned counts no failed try',
     suite: 'model through STOMP',
-    edits: shared('push-consumer.ts', 'countTry: countTries && delivery.isSeen', 'countTry: false'),
+    edits: shared('outstanding.ts', 'countTry: countTries && delivery.isSeen', 'countTry: false'),
   },
   {
     name: 'an UNSUBSCRIBE forgets the outstanding deliveries of its client',
