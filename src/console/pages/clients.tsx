@@ -1,7 +1,7 @@
 import type { SessionRow, Sessions, WaitingConsumer, WaitingConsumers } from '../../model/records.ts';
-import { call, path } from '../api.ts';
 import { count } from '../format.ts';
 import { clients } from '../remote/clients.ts';
+import { cancelConsumer } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { may, namespaces } from '../session.ts';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
@@ -35,7 +35,7 @@ function WaitingNow({
   const { consumers } = waiting;
   const cancel = ({ ns, queue, tid }: WaitingConsumer): Promise<void> =>
     act(async () => {
-      await call(path('q', ns, queue, 'consumer', tid), { method: 'DELETE' });
+      await cancelConsumer({ ns, queue }, tid);
       reload();
       return `The calls of ${tid} are cancelled`;
     });

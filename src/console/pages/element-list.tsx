@@ -1,18 +1,19 @@
 import { useComputed, useSignal } from '@preact/signals';
-import { useEffect, useLayoutEffect, useMemo, useRef } from 'preact/hooks';
+import { useLayoutEffect, useMemo, useRef } from 'preact/hooks';
 import type { DeliveryState } from '../../model/element.ts';
 import type { BrowsedElement, OperationWhere, QueueRecord } from '../../model/records.ts';
 import { isTemporary } from '../api.ts';
 import { bytes, count, named, several } from '../format.ts';
 import { type ListFilter, listElements, selectorOf } from '../remote/elements.ts';
-import { connection, delayStream, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
+import { delayStream, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import { ACTION_NAMES, type BulkAction } from '../remote/operations.ts';
 import { queueStatus } from '../remote/queue-status.ts';
+import { useReconnect } from '../remote/resource.ts';
 import { address, go, href, setQuery } from '../route.ts';
 import { may, mayWriteAnywhere, session } from '../session.ts';
 import { Icon, type IconName } from '../ui/icon.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
-import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
+import { Badge, Empty, Failure, Loading, NewBar } from '../ui/states.tsx';
 import { type TableColumn, VirtualTable } from '../ui/table.tsx';
 import { When } from '../ui/when.tsx';
 
@@ -134,10 +135,9 @@ export function ElementList({
     return () => stop.current?.abort();
   }, [keyOf(of), filter.state, filter.group, filter.search, mayBrowse]);
   const retry = (): void => void load(list.peek().after);
-  const isLive = connection.value === 'live';
-  useEffect(() => {
-    if (isLive && isTemporary(list.peek().error)) retry();
-  }, [isLive]);
+  useReconnect(() => {
+    if (isTemporary(list.peek().error)) retry();
+  });
 
   const group = filter.group === null ? {} : { group: filter.group };
   const chosen = (): OperationWhere => ({ ...group, state: filter.state ?? 'all', ids: [...selected.value] });
@@ -198,13 +198,7 @@ export function ElementList({
           selected.value = new Set();
         }}
       />
-      {news > 0 && !isLoading && (
-        <div class="bar" role="status">
-          <button type="button" onClick={() => void load(null)}>
-            <Icon name="refresh" /> {count(news)} new: show
-          </button>
-        </div>
-      )}
+      <NewBar added={isLoading ? 0 : news} onShow={() => void load(null)} />
       {selectorError !== null && (
         <div class="body">
           <Failure error={`The search failed for some elements, which are left out: ${selectorError}`} />

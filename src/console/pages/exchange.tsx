@@ -5,7 +5,7 @@ import { changeExchange, exchangeDetails } from '../remote/exchanges.ts';
 import { useResource } from '../remote/resource.ts';
 import { go, href } from '../route.ts';
 import { may } from '../session.ts';
-import { Dialog } from '../ui/dialog.tsx';
+import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
@@ -106,26 +106,17 @@ function ExchangeActions({
         <Icon name="trash" /> Delete …
       </button>
       {isAsking.value && (
-        <Dialog title={`Delete ${named(id)}`} onClose={() => (isAsking.value = false)}>
-          <div class="body">
-            <p>
-              The exchange {named(id)} stops forwarding from {named(record.src.q)} and is deleted. Its queues
-              and their elements stay.
-            </p>
-            <div class="foot">
-              <button type="button" onClick={() => (isAsking.value = false)}>
-                Cancel
-              </button>
-              <button
-                type="button"
-                class="primary danger"
-                onClick={() => void change('delete', `${named(id)} is deleted`)}
-              >
-                Delete the exchange {named(id)}
-              </button>
-            </div>
-          </div>
-        </Dialog>
+        <ConfirmDialog
+          title={`Delete ${named(id)}`}
+          action={`Delete the exchange ${named(id)}`}
+          onConfirm={() => void change('delete', `${named(id)} is deleted`)}
+          onClose={() => (isAsking.value = false)}
+        >
+          <p>
+            The exchange {named(id)} stops forwarding from {named(record.src.q)} and is deleted. Its queues
+            and their elements stay.
+          </p>
+        </ConfirmDialog>
       )}
     </div>
   );

@@ -1,14 +1,13 @@
 import { useComputed, useSignal } from '@preact/signals';
 import type { OperationPicture, OperationPlace } from '../../model/records.ts';
-import { call, path } from '../api.ts';
 import { count, named, several } from '../format.ts';
 import { isComplete, operations, version } from '../remote/live.ts';
-import { ACTION_RESULTS } from '../remote/operations.ts';
+import { ACTION_RESULTS, cancelOperation } from '../remote/operations.ts';
 import { may } from '../session.ts';
 import { OperationState, progressOf } from '../ui/operation-dialog.tsx';
 import { type PlainColumn, PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
-import { Empty, Loading } from '../ui/states.tsx';
+import { Empty, Loading, Meter } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
@@ -92,22 +91,10 @@ function Place({ place: { ns, queue } }: { readonly place: OperationPlace }) {
 }
 
 function Progress({ of }: { readonly of: OperationPicture }) {
-  const part = Math.round(progressOf(of) * 100);
   return (
     <>
       <OperationState state={of.state} />
-      {of.state === 'running' && (
-        <div
-          class="meter thin"
-          role="progressbar"
-          aria-label="Progress"
-          aria-valuemin={0}
-          aria-valuemax={100}
-          aria-valuenow={part}
-        >
-          <i style={{ width: `${part}%` }} />
-        </div>
-      )}
+      {of.state === 'running' && <Meter part={progressOf(of)} isThin />}
     </>
   );
 }
@@ -117,7 +104,7 @@ function CancelOperation({ operation }: { readonly operation: OperationPicture }
   if (state !== 'running' || action === 'migrate' || !may('manage', source.ns)) return null;
   const cancel = (): Promise<void> =>
     act(async () => {
-      await call(path('operations', id), { method: 'DELETE' });
+      await cancelOperation(id);
       return `The operation on ${named(source.queue ?? source.ns)} is cancelled; ${count(changed)} were ${ACTION_RESULTS[action] ?? 'changed'}`;
     });
   return (

@@ -1,7 +1,6 @@
-import { call, path } from '../api.ts';
 import { several } from '../format.ts';
 import { keyOf, type QueueNamed } from '../remote/live.ts';
-import { queueConsumers } from '../remote/queue-status.ts';
+import { cancelConsumer, queueConsumers } from '../remote/queue-status.ts';
 import { useResource } from '../remote/resource.ts';
 import { may } from '../session.ts';
 import { PlainTable } from '../ui/plain-table.tsx';
@@ -11,7 +10,7 @@ import { When } from '../ui/when.tsx';
 
 /** The waiting consumers of a queue, in order of arrival. */
 export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
-  const { ns, queue } = of;
+  const { ns } = of;
   const isAllowed = may('manage', ns);
   const waiting = useResource(
     keyOf(of),
@@ -29,7 +28,7 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
   if (waiting.value === null) return <Loading />;
   const cancel = (tid: string): Promise<void> =>
     act(async () => {
-      await call(path('q', ns, queue, 'consumer', tid), { method: 'DELETE' });
+      await cancelConsumer(of, tid);
       waiting.reload();
       return `The calls of ${tid} are cancelled`;
     });

@@ -8,8 +8,8 @@ import { useResource } from '../remote/resource.ts';
 import { exportUrl } from '../remote/transfer.ts';
 import { address, go, href } from '../route.ts';
 import { may, session } from '../session.ts';
+import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
-import { Dialog } from '../ui/dialog.tsx';
 import { HistoryCharts, RangeChoice } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { ImportDialog } from '../ui/import-dialog.tsx';
@@ -211,38 +211,31 @@ function RemovalDialog({
     }
   };
   return (
-    <Dialog title={isPurge ? `Purge ${named(queue)}` : `Delete ${named(queue)}`} onClose={onClose}>
-      <div class="body">
-        <p>
-          {isPurge
-            ? `The ready and scheduled elements of ${named(queue)} of ${ns} are removed for good; reserved ones stay. `
-            : `The queue ${named(queue)} of ${ns} is deleted with its options and statistics, and all its elements for good. `}
-          {size !== null && (
-            <>
-              There {size === 1 ? 'is' : 'are'} <b>{several(size, 'element')}</b> now.
-            </>
-          )}
-        </p>
-        {size === null && status.error !== null && <Failure error={status.error} retry={status.reload} />}
-        {error.value !== null && <Failure error={error.value} />}
-        {isInUse && <p>If you delete it anyway, its waiting calls end, and its elements are removed.</p>}
-        <div class="foot">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button
-            type="button"
-            class="primary danger"
-            disabled={isBusy.value || (mayRead && size === null)}
-            onClick={() => void remove()}
-          >
-            {isPurge
-              ? `Remove ${elements} of ${named(queue)}`
-              : `Delete ${named(queue)} and ${elements}${isInUse ? ' anyway' : ''}`}
-          </button>
-        </div>
-      </div>
-    </Dialog>
+    <ConfirmDialog
+      title={isPurge ? `Purge ${named(queue)}` : `Delete ${named(queue)}`}
+      action={
+        isPurge
+          ? `Remove ${elements} of ${named(queue)}`
+          : `Delete ${named(queue)} and ${elements}${isInUse ? ' anyway' : ''}`
+      }
+      isDisabled={isBusy.value || (mayRead && size === null)}
+      onConfirm={() => void remove()}
+      onClose={onClose}
+    >
+      <p>
+        {isPurge
+          ? `The ready and scheduled elements of ${named(queue)} of ${ns} are removed for good; reserved ones stay. `
+          : `The queue ${named(queue)} of ${ns} is deleted with its options and statistics, and all its elements for good. `}
+        {size !== null && (
+          <>
+            There {size === 1 ? 'is' : 'are'} <b>{several(size, 'element')}</b> now.
+          </>
+        )}
+      </p>
+      {size === null && status.error !== null && <Failure error={status.error} retry={status.reload} />}
+      {error.value !== null && <Failure error={error.value} />}
+      {isInUse && <p>If you delete it anyway, its waiting calls end, and its elements are removed.</p>}
+    </ConfirmDialog>
   );
 }
 

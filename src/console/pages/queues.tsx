@@ -10,7 +10,7 @@ import { address, go, href, queueHref, setQuery } from '../route.ts';
 import { may, namespaces, session } from '../session.ts';
 import { after } from '../timers.ts';
 import { Icon } from '../ui/icon.tsx';
-import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { Empty, Failure, Loading, NewBar } from '../ui/states.tsx';
 import { type Selection, VirtualTable } from '../ui/table.tsx';
 import { act } from '../ui/toasts.tsx';
 import { ColumnChoice, chosenColumns } from './queue-columns.tsx';
@@ -205,17 +205,6 @@ function Found({ page, isFiltered }: { readonly page: ListedPage; readonly isFil
       {isFiltered ? `${count(matched)} of ${several(total, 'queue')}` : several(total, 'queue')},{' '}
       {several(sums.totalSize, 'element')}
     </>
-  );
-}
-
-function NewBar({ added, onShow }: { readonly added: number; readonly onShow: () => void }) {
-  if (added === 0) return null;
-  return (
-    <div class="bar" role="status">
-      <button type="button" onClick={onShow}>
-        <Icon name="refresh" /> {count(added)} new: show
-      </button>
-    </div>
   );
 }
 

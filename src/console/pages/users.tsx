@@ -4,7 +4,7 @@ import type { Right } from '../../model/rights.ts';
 import { changes, consoleSessions, endAllSessions, endSession } from '../remote/clients.ts';
 import { useResource } from '../remote/resource.ts';
 import { namespaces, session, signOut } from '../session.ts';
-import { Dialog } from '../ui/dialog.tsx';
+import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
@@ -186,22 +186,17 @@ function Sessions() {
         />
       )}
       {isAsking.value && (
-        <Dialog title={`Sign out all sessions of ${user.value}`} onClose={() => (isAsking.value = false)}>
-          <div class="body">
-            <p>
-              Every console session of <bdi>{user.value}</bdi> ends on all nodes
-              {isOwn && ', this one too'}. Passwords and API tokens stay valid.
-            </p>
-            <div class="foot">
-              <button type="button" onClick={() => (isAsking.value = false)}>
-                Cancel
-              </button>
-              <button type="button" class="primary danger" onClick={() => void endAll()}>
-                Sign out all sessions of {user.value}
-              </button>
-            </div>
-          </div>
-        </Dialog>
+        <ConfirmDialog
+          title={`Sign out all sessions of ${user.value}`}
+          action={`Sign out all sessions of ${user.value}`}
+          onConfirm={() => void endAll()}
+          onClose={() => (isAsking.value = false)}
+        >
+          <p>
+            Every console session of <bdi>{user.value}</bdi> ends on all nodes
+            {isOwn && ', this one too'}. Passwords and API tokens stay valid.
+          </p>
+        </ConfirmDialog>
       )}
     </section>
   );

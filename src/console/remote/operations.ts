@@ -1,4 +1,4 @@
-import type { OperationRecord, OperationWhere } from '../../model/records.ts';
+import type { OperationDeclaration, OperationRecord } from '../../model/records.ts';
 import { call, get, isTemporary, path } from '../api.ts';
 import { after } from '../timers.ts';
 import type { QueueNamed } from './live.ts';
@@ -26,15 +26,10 @@ export const ACTION_RESULTS: Readonly<Record<string, string>> = {
   set: 'changed',
 };
 
-export interface BulkRequest {
+export type BulkRequest = OperationDeclaration & {
   readonly action: BulkAction;
   readonly source: QueueNamed;
-  readonly where: OperationWhere;
-  readonly to?: QueueNamed;
-  readonly delay?: number;
-  readonly limit?: number | undefined;
-  readonly dryRun?: boolean;
-}
+};
 
 const POLL_MS = 250;
 const RETRY_MS = 2_000;
@@ -54,6 +49,10 @@ export function startOperation(request: BulkRequest): Promise<OperationRecord> {
   });
 }
 
+export async function cancelOperation(id: string): Promise<void> {
+  await call(path('operations', id), { method: 'DELETE' });
+}
+
 /**
  * Counts what an operation would change. If `signal` is aborted, the count is cancelled on the server, too: otherwise
  * it would read the whole queue for nothing, and count toward the limit of operations.
@@ -65,7 +64,7 @@ export async function countMatching(
 ): Promise<void> {
   const { id } = await startOperation({ ...request, dryRun: true });
   const cancel = (): void => {
-    call(path('operations', id), { method: 'DELETE' }).catch(() => {});
+    cancelOperation(id).catch(() => {});
   };
   if (signal.aborted) return cancel();
   signal.addEventListener('abort', cancel);

@@ -1,5 +1,5 @@
 import type { PendingConsumer, QueueHistory, QueueRecord, SumHistory } from '../../model/records.ts';
-import { get, path } from '../api.ts';
+import { call, get, path } from '../api.ts';
 import type { QueueNamed } from './live.ts';
 
 export function queueStatus({ ns, queue }: QueueNamed, signal: AbortSignal): Promise<QueueRecord> {
@@ -15,6 +15,11 @@ export function queueConsumers(
   signal: AbortSignal,
 ): Promise<readonly PendingConsumer[]> {
   return get<readonly PendingConsumer[]>(path('q', ns, queue, 'consumers'), { signal });
+}
+
+/** Cancels the calls of a queue that wait under a tid. */
+export async function cancelConsumer({ ns, queue }: QueueNamed, tid: string): Promise<void> {
+  await call(path('q', ns, queue, 'consumer', tid), { method: 'DELETE' });
 }
 
 /** Reads the summed history of all queues that the user may read. */

@@ -14,10 +14,14 @@ export interface Resource<T> {
   readonly reload: () => void;
 }
 
-interface ResourceState<T> {
-  readonly value: T | null;
-  readonly error: unknown;
-  readonly isLoading: boolean;
+type ResourceState<T> = Omit<Resource<T>, 'reload'>;
+
+/** Calls `run` when the stream of events is connected, and each time it is again after an outage. */
+export function useReconnect(run: () => void): void {
+  const isLive = connection.value === 'live';
+  useEffect(() => {
+    if (isLive) run();
+  }, [isLive]);
 }
 
 /**
@@ -51,11 +55,10 @@ export function useResource<T>(
     delayStream(reading);
     return () => abort.abort();
   }, [key, turn.value]);
-  const isLive = connection.value === 'live';
-  useEffect(() => {
-    // Read again after an outage: a resource without an interval would keep showing its error.
-    if (isLive && isTemporary(state.peek().error)) turn.value += 1;
-  }, [isLive]);
+  // Read again after an outage: a resource without an interval would keep showing its error.
+  useReconnect(() => {
+    if (isTemporary(state.peek().error)) turn.value += 1;
+  });
   // A layout effect, so that a chosen interval applies as soon as the page shows it.
   useLayoutEffect(() => {
     if (everyMs === 0 || chosen === 'paused') return undefined;

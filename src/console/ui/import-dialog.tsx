@@ -6,7 +6,7 @@ import { bytes, named, several } from '../format.ts';
 import type { QueueNamed } from '../remote/live.ts';
 import { importFile } from '../remote/transfer.ts';
 import { Dialog } from './dialog.tsx';
-import { Failure } from './states.tsx';
+import { Failure, Meter } from './states.tsx';
 
 /** Imports an exported file, and shows progress and result. Closing the dialog cancels the import. */
 export function ImportDialog({ into, onClose }: { readonly into: QueueNamed; readonly onClose: () => void }) {
@@ -75,22 +75,12 @@ export function ImportDialog({ into, onClose }: { readonly into: QueueNamed; rea
 }
 
 function Progress({ sent, total }: { readonly sent: number; readonly total: number }) {
-  const percent = total === 0 ? 100 : Math.min(100, Math.round((sent / total) * 100));
   return (
     <>
       <p>
         {bytes(sent)} of {bytes(total)} sent
       </p>
-      <div
-        class="meter"
-        role="progressbar"
-        aria-label="Progress"
-        aria-valuemin={0}
-        aria-valuemax={100}
-        aria-valuenow={percent}
-      >
-        <i style={{ width: `${percent}%` }} />
-      </div>
+      <Meter part={total === 0 ? 1 : sent / total} />
     </>
   );
 }

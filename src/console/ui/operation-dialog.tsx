@@ -1,7 +1,7 @@
 import { useComputed, useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import type { OperationRecord, OperationWhere } from '../../model/records.ts';
-import { call, mayHaveChanged, path } from '../api.ts';
+import { mayHaveChanged } from '../api.ts';
 import { bytes, count, named, several, startOfDay } from '../format.ts';
 import { isComplete, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import {
@@ -9,6 +9,7 @@ import {
   ACTION_RESULTS,
   type BulkAction,
   type BulkRequest,
+  cancelOperation,
   countMatching,
   type OperationWatcher,
   startOperation,
@@ -18,7 +19,7 @@ import { href } from '../route.ts';
 import { may, namespaces } from '../session.ts';
 import { now } from '../timers.ts';
 import { Dialog } from './dialog.tsx';
-import { Badge, Failure, Loading } from './states.tsx';
+import { Badge, Failure, Loading, Meter } from './states.tsx';
 import { When } from './when.tsx';
 
 /** The effect of each action on the elements, in a sentence. */
@@ -126,7 +127,9 @@ export function OperationDialog({
     error.value = null;
     try {
       // Limit the operation to the confirmed number: more elements may have arrived since the count.
-      running.value = await startOperation({ ...request.peek(), limit: preview.peek()?.matched });
+      const counted = preview.peek();
+      const limit = counted === null ? {} : { limit: counted.matched };
+      running.value = await startOperation({ ...request.peek(), ...limit });
       isStarting.value = false;
       await watchOperation(running.value.id, showIn(running), signal);
     } catch (reason) {
@@ -362,14 +365,13 @@ function Progress({
   const cancelError = useSignal<unknown>(null);
   const cancel = (): void => {
     cancelError.value = null;
-    call(path('operations', operation.id), { method: 'DELETE' }).catch((reason: unknown) => {
+    cancelOperation(operation.id).catch((reason: unknown) => {
       cancelError.value = reason;
     });
   };
   const shownError = cancelError.value ?? trouble;
   const { action, source, to, state, matched, changed, failed, error } = operation;
   const result = ACTION_RESULTS[action] ?? 'changed';
-  const part = progressOf(operation);
   return (
     <div class="body" aria-live="polite">
       <p class="row">
@@ -380,16 +382,7 @@ function Progress({
         </b>
         {matched > changed && <span class="muted">of {count(matched)} that matched</span>}
       </p>
-      <div
-        class="meter"
-        role="progressbar"
-        aria-label="Progress"
-        aria-valuemin={0}
-        aria-valuemax={100}
-        aria-valuenow={Math.round(part * 100)}
-      >
-        <i style={{ width: `${part * 100}%` }} />
-      </div>
+      <Meter part={progressOf(operation)} />
       {failed > 0 && <p>{several(failed, 'element')} could not be changed and stayed where they were.</p>}
       {error !== null && <Failure error={error} />}
       {shownError !== null && <Failure error={shownError} />}

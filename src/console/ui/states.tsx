@@ -1,5 +1,6 @@
 import type { ComponentChildren } from 'preact';
 import { ApiError, messageOf } from '../api.ts';
+import { count } from '../format.ts';
 import { Icon, type IconName } from './icon.tsx';
 
 export type Level = 'good' | 'warn' | 'bad' | 'plain' | 'accent';
@@ -92,5 +93,34 @@ export function Loading({ what = 'Loading' }: { readonly what?: string }) {
     <p class="loading muted" role="status">
       {what} …
     </p>
+  );
+}
+
+/** A bar that shows progress, from 0 to 1. */
+export function Meter({ part, isThin = false }: { readonly part: number; readonly isThin?: boolean }) {
+  const percent = Math.min(100, Math.round(part * 100));
+  return (
+    <div
+      class={isThin ? 'meter thin' : 'meter'}
+      role="progressbar"
+      aria-label="Progress"
+      aria-valuemin={0}
+      aria-valuemax={100}
+      aria-valuenow={percent}
+    >
+      <i style={{ width: `${percent}%` }} />
+    </div>
+  );
+}
+
+/** Offers to show what was added to a list since it was read. */
+export function NewBar({ added, onShow }: { readonly added: number; readonly onShow: () => void }) {
+  if (added === 0) return null;
+  return (
+    <div class="bar" role="status">
+      <button type="button" onClick={onShow}>
+        <Icon name="refresh" /> {count(added)} new: show
+      </button>
+    </div>
   );
 }

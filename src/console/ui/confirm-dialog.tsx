@@ -1,0 +1,37 @@
+import type { ComponentChildren } from 'preact';
+import { Dialog } from './dialog.tsx';
+
+/** Asks before an action that cannot be undone. */
+export function ConfirmDialog({
+  title,
+  action,
+  isDisabled = false,
+  onConfirm,
+  onClose,
+  children,
+}: {
+  readonly title: string;
+  /** The text of the button. */
+  readonly action: string;
+  readonly isDisabled?: boolean;
+  readonly onConfirm: () => void;
+  readonly onClose: () => void;
+  /** What the action does. */
+  readonly children: ComponentChildren;
+}) {
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <div class="body">
+        {children}
+        <div class="foot">
+          <button type="button" onClick={onClose}>
+            Cancel
+          </button>
+          <button type="button" class="primary danger" disabled={isDisabled} onClick={onConfirm}>
+            {action}
+          </button>
+        </div>
+      </div>
+    </Dialog>
+  );
+}
