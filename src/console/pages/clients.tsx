@@ -1,7 +1,7 @@
 import type { SessionRow, Sessions, WaitingConsumer, WaitingConsumers } from '../../model/records.ts';
 import { count } from '../format.ts';
-import { clients } from '../remote/clients.ts';
-import { cancelConsumer } from '../remote/queue-status.ts';
+import { clients } from '../remote/node-lists.ts';
+import { cancelConsumer } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { may, namespaces } from '../session.ts';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';

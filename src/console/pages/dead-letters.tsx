@@ -1,9 +1,9 @@
 import { useSignal } from '@preact/signals';
 import type { DeadLetterQueue, OperationWhere } from '../../model/records.ts';
 import { count, named, several } from '../format.ts';
-import { deadLetters } from '../remote/dead-letters.ts';
 import { havingHeader } from '../remote/elements.ts';
 import { keyOf } from '../remote/live.ts';
+import { deadLetters } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { queueHref } from '../route.ts';
 import { may } from '../session.ts';

@@ -7,7 +7,7 @@ import { bytes, count, named, several } from '../format.ts';
 import { type ListFilter, listElements, selectorOf } from '../remote/elements.ts';
 import { delayStream, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import { ACTION_NAMES, type BulkAction } from '../remote/operations.ts';
-import { queueStatus } from '../remote/queue-status.ts';
+import { queueStatus } from '../remote/queues.ts';
 import { useReconnect } from '../remote/resource.ts';
 import { address, go, href, setQuery } from '../route.ts';
 import { may, mayWriteAnywhere, session } from '../session.ts';

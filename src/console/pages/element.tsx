@@ -13,7 +13,7 @@ import {
 import { groupsWith } from '../remote/groups.ts';
 import { alarms, clock, keyOf, type QueueNamed, queues, version } from '../remote/live.ts';
 import type { BulkAction } from '../remote/operations.ts';
-import { queueConsumers } from '../remote/queue-status.ts';
+import { queueConsumers } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { firstIdOf } from '../remote/watched.ts';
 import { elementHref, go, href, queueHref } from '../route.ts';

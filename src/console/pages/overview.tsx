@@ -10,8 +10,6 @@ import type {
 import { messageOf } from '../api.ts';
 import { bytes, count, duration, named, rate, several, shortCount } from '../format.ts';
 import { type Concern, concerns, RULE, reasonOf } from '../remote/attention.ts';
-import { deadLetters } from '../remote/dead-letters.ts';
-import { readEngines } from '../remote/engines.ts';
 import {
   alarms,
   clock,
@@ -24,7 +22,8 @@ import {
   samples,
   version,
 } from '../remote/live.ts';
-import { sumHistory } from '../remote/queue-status.ts';
+import { readEngines } from '../remote/node-lists.ts';
+import { deadLetters, sumHistory } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { ratesAt } from '../remote/series.ts';
 import { href, namespaceHref, queueHref } from '../route.ts';

@@ -1,6 +1,6 @@
 import { several } from '../format.ts';
 import { keyOf, type QueueNamed } from '../remote/live.ts';
-import { cancelConsumer, queueConsumers } from '../remote/queue-status.ts';
+import { cancelConsumer, queueConsumers } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { may } from '../session.ts';
 import { PlainTable } from '../ui/plain-table.tsx';

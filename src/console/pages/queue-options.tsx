@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals';
 import type { OptionName, OptionsRecord, ShownOptions } from '../../model/records.ts';
 import { count, duration, named, several } from '../format.ts';
 import { keyOf, type QueueNamed } from '../remote/live.ts';
-import { readOptions, storeOptions } from '../remote/queue-options.ts';
+import { readOptions, storeOptions } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { may } from '../session.ts';
 import { Icon } from '../ui/icon.tsx';

@@ -3,7 +3,7 @@ import type { QueueRecord } from '../../model/records.ts';
 import { ApiError, call, path } from '../api.ts';
 import { count, named, several } from '../format.ts';
 import { connection, keyOf, notePaused, type QueueNamed, queues, version } from '../remote/live.ts';
-import { queueHistory, queueStatus } from '../remote/queue-status.ts';
+import { queueHistory, queueStatus } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { exportUrl } from '../remote/transfer.ts';
 import { address, go, href } from '../route.ts';

@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals';
 import type { AuditRow, ConsoleSessionRow } from '../../model/records.ts';
 import type { Right } from '../../model/rights.ts';
-import { changes, consoleSessions, endAllSessions, endSession } from '../remote/clients.ts';
+import { changes, consoleSessions, endAllSessions, endSession } from '../remote/node-lists.ts';
 import { useResource } from '../remote/resource.ts';
 import { namespaces, session, signOut } from '../session.ts';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';

@@ -1,7 +1,7 @@
 import { may } from '../session.ts';
 import { listedElement } from './elements.ts';
 import type { QueueNamed } from './live.ts';
-import { queueStatus } from './queue-status.ts';
+import { queueStatus } from './queues.ts';
 
 /** Groups of a stream that are searched at the same time. */
 const MAX_GROUPS = 10;

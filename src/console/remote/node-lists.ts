@@ -1,4 +1,10 @@
-import type { AuditLines, OwnConsoleSessions, Sessions, WaitingConsumers } from '../../model/records.ts';
+import type {
+  AuditLines,
+  Engines,
+  OwnConsoleSessions,
+  Sessions,
+  WaitingConsumers,
+} from '../../model/records.ts';
 import { call, get, path } from '../api.ts';
 
 interface Clients {
@@ -34,4 +40,9 @@ export async function endSession(user: string, id: string): Promise<void> {
 
 export async function endAllSessions(user: string): Promise<void> {
   await call(path('console', 'sessions'), { method: 'DELETE', query: { user } });
+}
+
+/** Reads the engines of the namespaces that the user may see, as seen by each node. */
+export function readEngines(signal: AbortSignal): Promise<Engines> {
+  return get<Engines>('engines', { signal });
 }
