@@ -93,14 +93,14 @@ export const ACCESS: readonly Mutant[] = [
   {
     name: 'a client can choose its address with the first entry of X-Forwarded-For',
     suite: 'client addresses',
-    edits: [{ file: 'src/http/head.ts', search: 'of nodes.toReversed()', replace: 'of nodes' }],
+    edits: [{ file: 'src/http/forwarded.ts', search: 'of nodes.toReversed()', replace: 'of nodes' }],
   },
   {
     name: 'the forwarded address of a peer that is not a trusted proxy is used',
     suite: 'client addresses',
     edits: [
       {
-        file: 'src/http/head.ts',
+        file: 'src/http/forwarded.ts',
         search: ' || !trusted.has(peer)) return peer;',
         replace: ') return peer;',
       },

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { Networks } from '../../src/access/networks.ts';
-import { clientAddress } from '../../src/http/head.ts';
+import { clientAddress } from '../../src/http/forwarded.ts';
 
 const TRUSTED = new Networks(['10.0.0.0/8', 'fd00::/8', 'unix:']);
 const PROXY = '10.0.0.1';
