@@ -177,7 +177,7 @@ export class HttpCall {
     contentType = 'application/json',
   ): void {
     const length = Buffer.byteLength(text);
-    if (READ_METHODS.has(this.request.method)) this.front.holdUnread(this, length);
+    if (READ_METHODS.has(this.request.method)) this.front.limits.holdUnread(this, length);
     const headers = this.#headers();
     headers.push('content-type', contentType, 'content-length', String(length));
     if (moreHeaders !== undefined) headers.push(...moreHeaders);
@@ -310,7 +310,7 @@ export class HttpCall {
     moreHeaders: readonly string[] = NO_MORE_HEADERS,
   ): void {
     const { body } = delivery;
-    this.front.holdUnread(this, body.byteLength);
+    this.front.limits.holdUnread(this, body.byteLength);
     if (this.span !== null) linkInsert(this.span, delivery);
     const headers = this.#headers(delivery.headers);
     pushElementHeaders(headers, delivery);

@@ -23,7 +23,7 @@ interface SpecResponse {
 const HTML = 'text/html; charset=utf-8';
 
 /** How HTTP reports each error code; docs/protocols/http.md lists the same. */
-export const HTTP_ERRORS = {
+export const HTTP_ERRORS: Readonly<Record<ErrorCode, HttpError>> = {
   'malformed-request': { status: 400 },
   'headers-too-large': { status: 431 },
   'request-timeout': { status: 408 },
@@ -89,11 +89,7 @@ export const HTTP_ERRORS = {
   'storage-unavailable': { status: 503, retryAfterMs: 1000 },
   'outcome-unknown': { status: 503 },
   internal: { status: 500 },
-} as const satisfies Record<ErrorCode, HttpError>;
-
-export function httpError(code: ErrorCode): HttpError {
-  return HTTP_ERRORS[code];
-}
+};
 
 /** The error of a request that is not authenticated. */
 export function unauthorized(call: HttpCall): QuaysideError {
@@ -125,7 +121,7 @@ interface ErrorResponse {
  * them.
  */
 export function errorResponse(error: QuaysideError, accept: string | null): ErrorResponse {
-  const { status, reason, specResponse } = httpError(error.code);
+  const { status, reason, specResponse } = HTTP_ERRORS[error.code];
   const standard = STATUS_CODES[status] ?? 'Error';
   const statusLine = { status, reason: reason ?? standard };
   if (specResponse !== undefined && !accept?.toLowerCase().includes(PROBLEM_JSON)) {
@@ -170,7 +166,7 @@ export function errorHeaders(error: QuaysideError, call: HttpCall): string[] {
   const headers: string[] = [];
   if (error.code === 'unauthorized')
     headers.push('www-authenticate', isFromConsole(call) ? CONSOLE_CHALLENGE : CHALLENGE);
-  const { status, retryAfterMs: defaultMs } = httpError(error.code);
+  const { status, retryAfterMs: defaultMs } = HTTP_ERRORS[error.code];
   const retryAfterMs = error.details.retryAfterMs ?? defaultMs;
   if (retryAfterMs !== undefined) {
     headers.push('retry-after', String(Math.max(1, Math.ceil(retryAfterMs / 1000))));

@@ -4,60 +4,27 @@ import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
 import type { RenewUser, User } from '../access/user.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
-import { LIMITS } from '../model/limits.ts';
 import { checkName } from '../model/names.ts';
-import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import { Histogram } from '../util/histogram.ts';
 import { LineLimit } from '../util/line-limit.ts';
 import { type LiveItem, LiveList } from '../util/live-list.ts';
 import { ownString } from '../util/own-bytes.ts';
 import { quote } from '../util/quote.ts';
-import { UserLimit } from '../util/user-limit.ts';
+import type { UserLimit } from '../util/user-limit.ts';
 import { checkCsrfToken, checkPage, exposedHeaders, respondToPreflight, useSession } from './browser.ts';
 import { checkAccess, HttpCall, READ_METHODS, UNMATCHED } from './call.ts';
 import { routeNotFound, unauthorized } from './errors.ts';
 import { rareHeader, readHead } from './head.ts';
+import { RequestLimits } from './limits.ts';
 import { NodeLists } from './node-lists.ts';
 import type { HttpParts } from './options.ts';
-import { type HttpRequest, rejectIfLonger, wholeBody } from './request.ts';
+import type { HttpRequest } from './request.ts';
 import { HttpResponse } from './response.ts';
 import { headerLines, INERT_HEADERS, type Route, type RouteMatch } from './route.ts';
 import { Router } from './router.ts';
 import { traceRequest, withinSpan } from './traced-request.ts';
 
 const HSTS = headerLines(['strict-transport-security', 'max-age=31536000']);
-
-/** Listings of one user that may wait for an earlier one; further ones are rejected. */
-const MAX_WAITING_LISTINGS = 16;
-
-/**
- * Bodies larger than `bodyLimit` in memory at once: of one user, and of all. A user who has none never waits for other
- * users, whose clients may take a minute to send a body.
- */
-const LARGE_BODIES_PER_USER = 2;
-const LARGE_BODIES = 4;
-/**
- * Large bodies processed at once after they have arrived, which takes a few times their size. Clients cannot prolong
- * it, so no user needs a guarantee.
- */
-const LARGE_BODIES_PROCESSED = 4;
-/** Large bodies of one user that may wait, unread in their sockets, for earlier ones; further ones are rejected. */
-const MAX_WAITING_BODIES = 100;
-
-/**
- * Bytes of responses that clients have not read yet: of one user, and of all. The body of an element occupies twice as
- * much memory.
- */
-const UNREAD_BYTES_PER_USER = 128 * 1_048_576;
-const UNREAD_BYTES = 2 * UNREAD_BYTES_PER_USER;
-/** Unread bytes that each user may have regardless of others: the largest take of many. */
-const GUARANTEED_UNREAD_BYTES = LIMITS.takeBytes;
-/** Responses of up to this size are not counted: the kernel accepts them at once. */
-const UNCOUNTED_BYTES = 65_536;
-
-/** Exports and imports in progress. Clients may take any time for one, so a user who has none may always start one. */
-const EXPORTS_PER_USER = 2;
-const EXPORTS = 8;
 
 /** Upper bounds in seconds. The largest ones are for blocked gets. */
 const REQUEST_TIME_BUCKETS_S = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10, 60];
@@ -88,59 +55,13 @@ export class Front {
   /** Seconds from the head of a request until its response was written, by operation. */
   readonly requestTimes: ReadonlyMap<string, Histogram>;
   readonly nodeLists: NodeLists;
+  readonly limits: RequestLimits;
   /** Calls that wait for elements. */
   readonly waitingCalls = new LiveList<WaitingCall>();
   /** The constant header lines of responses without a route. */
   readonly inertLines: string;
   /** The names of response headers that pages of allowed origins may read, separated by commas. */
   readonly exposedHeaders: string;
-  readonly #listings = new ConcurrencyLimit({
-    perKey: 1,
-    maxWaiting: MAX_WAITING_LISTINGS,
-    rejection: () =>
-      new QuaysideError(
-        'overloaded',
-        `Listings run one at a time for each user, and ${MAX_WAITING_LISTINGS} are waiting; retry later, or read pages with limit.`,
-      ),
-  });
-  readonly #largeBodies = new ConcurrencyLimit({
-    perKey: LARGE_BODIES_PER_USER,
-    total: LARGE_BODIES,
-    guaranteed: 1,
-    maxWaiting: MAX_WAITING_BODIES,
-    rejection: () =>
-      new QuaysideError(
-        'overloaded',
-        `Large bodies are read ${LARGE_BODIES_PER_USER} at a time for each user, and ${MAX_WAITING_BODIES} are waiting; retry later, or send smaller ones.`,
-      ),
-  });
-  readonly #largeBodyWork = new ConcurrencyLimit({
-    perKey: LARGE_BODIES_PER_USER,
-    total: LARGE_BODIES_PROCESSED,
-    // No more bodies of one user can have arrived.
-    maxWaiting: LARGE_BODIES_PER_USER,
-    rejection: () => new QuaysideError('overloaded', 'Too many large bodies are being stored; retry later.'),
-  });
-  /** Exports and imports, which take as long as their clients do. */
-  readonly exports = new ConcurrencyLimit({
-    perKey: EXPORTS_PER_USER,
-    total: EXPORTS,
-    guaranteed: 1,
-    maxWaiting: 0,
-    rejection: () =>
-      new QuaysideError(
-        'overloaded',
-        `At most ${EXPORTS_PER_USER} exports and imports of a user run at a time, and one while ${EXPORTS} run in total; retry later.`,
-      ),
-  });
-  readonly #unread = new UserLimit(
-    { total: UNREAD_BYTES, perUser: UNREAD_BYTES_PER_USER, guaranteed: GUARANTEED_UNREAD_BYTES },
-    ({ total, perUser }) =>
-      new QuaysideError(
-        'overloaded',
-        `Too many bytes of responses have not been read: at most ${perUser} for one user, ${total} in total. Read those, then retry.`,
-      ),
-  );
   readonly #origins: ReadonlySet<string>;
   readonly #startedAt: string;
   readonly #waitingReads = new WeakMap<Socket, number>();
@@ -158,6 +79,7 @@ export class Front {
   constructor(parts: HttpParts, table: readonly Route[]) {
     this.parts = parts;
     this.nodeLists = new NodeLists(parts);
+    this.limits = new RequestLimits(parts.options.bodyLimit);
     this.#connections = connectionLimit('HTTP', parts.options.maxSockets);
     const secured = (lines: string) => (parts.options.tls === null ? lines : lines + HSTS);
     const routes = table.map((route) => ({ ...route, responseLines: secured(route.responseLines) }));
@@ -183,78 +105,6 @@ export class Front {
   /** Writes the pending counts of log lines that were left out. Call after the last request. */
   flushLog(): void {
     this.#foreignPageLines.flush();
-  }
-
-  /**
-   * Runs one listing at a time for each user, from its start until its response is sent: a listing of thousands of
-   * queues takes processor time and memory that other users' requests need. Skips it if the client disconnects while it
-   * waits.
-   * @throws QuaysideError `overloaded`, as `HttpCall.renewUser`, and what `list` throws
-   */
-  async listInTurn(call: HttpCall, list: () => Promise<void>): Promise<void> {
-    const endTurn = await this.#listings.enter(call.user.name);
-    if (call.isGone) {
-      endTurn();
-      return;
-    }
-    try {
-      // Earlier listings may have waited minutes for their clients, so reload the rights.
-      call.renewUser();
-      await list();
-    } catch (error) {
-      endTurn();
-      throw error;
-    }
-    if (call.response.closed || call.isGone) endTurn();
-    else call.response.once('close', endTurn);
-  }
-
-  /**
-   * Reads a body that may be larger than `bodyLimit`, and calls `work` with it. A larger one, or one of unknown length,
-   * first waits for its turn to be read, so that few are in memory at once, then for its turn to be processed. Does not
-   * call `work` if the client disconnects before the end of the body.
-   * @throws QuaysideError `body-too-large`, `overloaded`, and what `work` throws
-   */
-  async readLargeInTurn(
-    call: HttpCall,
-    maxBytes: number,
-    work: (body: Buffer) => Promise<void>,
-  ): Promise<void> {
-    const { contentLength } = call.head;
-    const isSmall = contentLength >= 0 && contentLength <= this.parts.options.bodyLimit;
-    rejectIfLonger(call, maxBytes);
-    const endTurn = isSmall ? null : await this.#largeBodies.enter(call.user.name);
-    try {
-      const body = await wholeBody(call, maxBytes);
-      if (body === null) return;
-      if (isSmall) await work(body);
-      else await this.#largeBodyWork.run(call.user.name, () => work(body));
-    } finally {
-      endTurn?.();
-    }
-  }
-
-  /**
-   * Counts the bytes of a response until the kernel has all of them or its connection closes. Otherwise clients that
-   * send requests but read no responses could fill the memory.
-   * @throws QuaysideError `overloaded`
-   */
-  holdUnread({ login, request: { socket }, response, isGone }: HttpCall, bytes: number): void {
-    if (bytes <= UNCOUNTED_BYTES || isGone) return;
-    const user = login?.name ?? ANONYMOUS;
-    // A single element may be larger than the limit; it then counts as all of it.
-    let held = Math.min(bytes, UNREAD_BYTES_PER_USER);
-    this.#unread.enter(user, held);
-    const release = (): void => {
-      response.off('close', release);
-      socket.off('close', release);
-      this.#unread.exit(user, held);
-      // This runs twice if the socket emits `close`, during which Node emits `close` of the response.
-      held = 0;
-    };
-    response.once('close', release);
-    // A response that waits for earlier ones has no socket yet and does not emit `close`.
-    socket.once('close', release);
   }
 
   /** Handles a request. Never throws; the response may be sent later. */
@@ -575,9 +425,6 @@ function pathOf(target: string): string {
 }
 
 const SLASH = 0x2f;
-
-/** Stands for all requests without a login. No user has this name. */
-const ANONYMOUS = '';
 
 /** The codes of a blocked get that ends without an element, which is not a rejection. */
 const ENDED_WAITS: ReadonlySet<string> = new Set(['pop-timeout', 'pop-cancelled']);

@@ -74,7 +74,7 @@ export const CONSOLE: readonly Mutant[] = [
   {
     name: 'a listing that waited is returned to a session that has ended',
     suite: 'console sessions',
-    edits: edit('http/front.ts', '      call.renewUser();\n      await list();', '      await list();'),
+    edits: edit('http/limits.ts', '      call.renewUser();\n      await list();', '      await list();'),
   },
   {
     name: 'an import continues beyond the maximum age of its session',

@@ -89,14 +89,14 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'responses to clients that take and do not read fill the memory',
     suite: 'HTTP clients that go away',
-    edits: edit('http/front.ts', '    this.#unread.enter(user, held);\n', ''),
+    edits: edit('http/limits.ts', '    this.#unread.enter(user, held);\n', ''),
   },
   {
     name: 'responses to clients that request long texts and do not read fill the memory',
     suite: 'HTTP clients that go away',
     edits: edit(
       'http/call.ts',
-      'if (READ_METHODS.has(this.request.method)) this.front.holdUnread(this, length);',
+      'if (READ_METHODS.has(this.request.method)) this.front.limits.holdUnread(this, length);',
       '',
     ),
   },
@@ -105,14 +105,14 @@ export const HTTP: readonly Mutant[] = [
     suite: 'HTTP clients that go away',
     edits: edit(
       'http/routes/elements.ts',
-      'call.front.holdUnread(call, RECORD_BYTES.id * batch.length);',
+      'call.front.limits.holdUnread(call, RECORD_BYTES.id * batch.length);',
       '',
     ),
   },
   {
     name: 'responses that were read count as unread forever',
     suite: 'HTTP clients that go away',
-    edits: edit('http/front.ts', 'this.#unread.exit(user, held);', ''),
+    edits: edit('http/limits.ts', 'this.#unread.exit(user, held);', ''),
   },
   {
     name: 'unread responses of two users prevent a third one from taking',
@@ -122,7 +122,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'listings of one user run concurrently',
     suite: 'HTTP listings under load',
-    edits: edit('http/front.ts', 'perKey: 1,', 'perKey: 100,'),
+    edits: edit('http/limits.ts', 'perKey: 1,', 'perKey: 100,'),
   },
   {
     name: 'the next page starts with the last entry of the previous one',

@@ -56,7 +56,7 @@ export const browseRoutes: readonly Route[] = [
     ],
     problems: ['forbidden', 'not-supported', 'shutting-down'],
     handle: (call, { state, group, id, after, limit, body, where }) =>
-      call.front.listInTurn(call, async () => {
+      call.front.limits.listInTurn(call, async () => {
         const { user, namespace, queue } = call;
         const hidesBodies = !user.maySeeBodies(namespace.name);
         const bodyMode = hidesBodies ? 'none' : (body ?? 'preview');
@@ -134,7 +134,7 @@ export const browseRoutes: readonly Route[] = [
     ],
     problems: ['namespace-not-found', 'forbidden', 'invalid-name', 'storage-unavailable', 'outcome-unknown'],
     handle: (call, { ns }) =>
-      call.front.listInTurn(call, async () => {
+      call.front.limits.listInTurn(call, async () => {
         const queues = call
           .namespacesWith('browse', ns)
           .flatMap((namespace) => namespace.deadLetterQueues.map((name): Queue => namespace.visit(name)));

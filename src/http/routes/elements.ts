@@ -389,7 +389,7 @@ export const elementRoutes: readonly Route[] = [
       const read = elementsReader(call.head, bodyLimit);
       const key = idempotencyKeyOf(call.head);
       call.queue.groups(defaults.groups);
-      return call.front.readLargeInTurn(call, batchBytes, (body) =>
+      return call.front.limits.readLargeInTurn(call, batchBytes, (body) =>
         insertMany(call, read(body), { defaults, key }),
       );
     },
@@ -408,7 +408,7 @@ export const elementRoutes: readonly Route[] = [
       requireCapability(call.namespace, 'reserve');
       const { batchBytes } = call.front.parts.options;
       const maxBytes = Math.min(batchBytes, MAX_SETTLE_BYTES);
-      return call.front.readLargeInTurn(call, maxBytes, (body) => settleMany(call, parseJson(body)));
+      return call.front.limits.readLargeInTurn(call, maxBytes, (body) => settleMany(call, parseJson(body)));
     },
   }),
 ];
@@ -507,7 +507,7 @@ async function insertMany(
     await turn();
   }
   if (call.isGone) return;
-  call.front.holdUnread(call, RECORD_BYTES.id * batch.length);
+  call.front.limits.holdUnread(call, RECORD_BYTES.id * batch.length);
   const repeated: number[] = [];
   let ids: readonly string[] = [];
   try {
@@ -588,7 +588,7 @@ async function settleMany(call: HttpCall, payload: unknown): Promise<void> {
   const batch = readSettleItems(payload, queue, user.name, call.front.parts.options.batchCount);
   const toSettle: SettleItem[] = [];
   for (const { settle } of batch) if (typeof settle !== 'string') toSettle.push(settle);
-  call.front.holdUnread(call, RECORD_BYTES.outcome * batch.length);
+  call.front.limits.holdUnread(call, RECORD_BYTES.outcome * batch.length);
   const results = toSettle.length === 0 ? [] : await queue.settleAll(toSettle);
   call.sendText(200, `{"results":[${resultsOf(batch, results).join(',')}]}`);
 }

@@ -99,7 +99,7 @@ export const exchangeRoutes: readonly Route[] = [
     ],
     problems: ['storage-unavailable', 'outcome-unknown'],
     handle: (call, query) =>
-      call.front.listInTurn(call, async () => {
+      call.front.limits.listInTurn(call, async () => {
         const form = listingForm(query);
         const { exchanges } = call.front.parts;
         if (query.reload) await exchanges.reload((namespace) => call.user.maySee(namespace));
@@ -264,7 +264,7 @@ export const exchangeRoutes: readonly Route[] = [
         else checkDeclaration(call.user, declaration, DECLARATION_MEMBER);
         const request = { caller: call.user, within: DECLARATION_MEMBER, mayTry };
         const trial = JSON.stringify(await exchanges.dryRun(key, sample, declaration, request));
-        call.front.holdUnread(call, Buffer.byteLength(trial));
+        call.front.limits.holdUnread(call, Buffer.byteLength(trial));
         call.sendText(200, trial);
       });
     },

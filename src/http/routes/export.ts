@@ -45,7 +45,9 @@ export const exportRoutes: readonly Route[] = [
     problems: ['not-supported', 'overloaded'],
     handle(call, { group }) {
       checkBodies(call);
-      return call.front.exports.run(call.user.name, () => call.sendStream(NDJSON, exportLines(call, group)));
+      return call.front.limits.exports.run(call.user.name, () =>
+        call.sendStream(NDJSON, exportLines(call, group)),
+      );
     },
   }),
   route({
@@ -71,7 +73,7 @@ export const exportRoutes: readonly Route[] = [
       'not-supported',
       'overloaded',
     ],
-    handle: (call) => call.front.exports.run(call.user.name, () => importLines(call)),
+    handle: (call) => call.front.limits.exports.run(call.user.name, () => importLines(call)),
   }),
 ];
 

@@ -71,7 +71,7 @@ export const findQueuesRoutes: readonly Route[] = [
     responses: [json('One page.', FoundQueues)],
     problems: ['namespace-not-found', 'invalid-name', 'forbidden', 'storage-unavailable', 'outcome-unknown'],
     handle: (call, { ns, filter, sort, order, limit, offset }) =>
-      call.front.listInTurn(call, async () => {
+      call.front.limits.listInTurn(call, async () => {
         const { found, unavailable } = await readRows(call.namespacesWith('read', ns));
         const matched = filter === null ? found : found.filter(filter);
         const sortBy = sort ?? 'name';

@@ -85,7 +85,7 @@ export const listingRoutes: readonly Route[] = [
     responses: [json('The names.', NamespaceNames, { headers: [NEXT_LINK] }), ...formSchemas],
     problems: ['storage-unavailable', 'outcome-unknown'],
     handle: (call, query) =>
-      call.front.listInTurn(call, async () => {
+      call.front.limits.listInTurn(call, async () => {
         const form = listingForm(query);
         const visible = call.front.parts.broker.namespaces().filter(({ name }) => call.user.maySee(name));
         if (form === 'plain') {
@@ -115,7 +115,7 @@ export const listingRoutes: readonly Route[] = [
       ...formSchemas,
     ],
     handle: (call, query) =>
-      call.front.listInTurn(call, async () => {
+      call.front.limits.listInTurn(call, async () => {
         const form = listingForm(query);
         const { namespace } = call;
         const after = query.after === null ? null : { namespace: namespace.name, queue: query.after };

@@ -1,7 +1,7 @@
 import type { ErrorCode } from '../../model/errors.ts';
 import { namedObject, Type } from '../../util/schema.ts';
 import { SESSION_COOKIE } from '../browser.ts';
-import { httpError, PROBLEM_JSON } from '../errors.ts';
+import { HTTP_ERRORS, PROBLEM_JSON } from '../errors.ts';
 import { STATUS_CODES } from '../node-http.ts';
 import type { HttpParts } from '../options.ts';
 import type { QueryParameter } from '../parameters.ts';
@@ -214,7 +214,7 @@ function describeResponse(notes: readonly ResponseNote[]): object {
 }
 
 function problems(route: Route): Record<string, object> {
-  const byStatus = Map.groupBy(problemsOf(route), (code) => httpError(code).status);
+  const byStatus = Map.groupBy(problemsOf(route), (code) => HTTP_ERRORS[code].status);
   const usedStatuses = new Set(route.responses.map(({ status }) => status));
   return Object.fromEntries(
     [...byStatus]
@@ -228,7 +228,7 @@ function problem(status: number, codes: readonly ErrorCode[]): object {
     description: `${STATUS_CODES[status]}: ${codes.join(', ')}`,
     content: Object.fromEntries([
       ...codes
-        .flatMap((code) => httpError(code).specResponse ?? [])
+        .flatMap((code) => HTTP_ERRORS[code].specResponse ?? [])
         .map(({ contentType }) => [contentType, {}]),
       [PROBLEM_JSON, { schema: Problem }],
     ]),

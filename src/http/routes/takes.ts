@@ -540,7 +540,7 @@ class Take implements Sink {
   /** @throws QuaysideError `overloaded` */
   #writeMany(format: ManyFormat, onWritten: (error?: Error | null) => void): void {
     const { span, front } = this.#call;
-    front.holdUnread(this.#call, bytesOf(this.#unsent));
+    front.limits.holdUnread(this.#call, bytesOf(this.#unsent));
     if (span !== null) {
       for (const { deliveries } of this.#unsent) {
         for (const delivery of deliveries) linkInsert(span, delivery);

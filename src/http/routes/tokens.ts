@@ -88,7 +88,7 @@ export const tokenRoutes: readonly Route[] = [
     handle(call, query) {
       checkNoToken(call);
       const after = query.after === null ? null : parsePlace(query.after);
-      return call.front.listInTurn(call, async () => {
+      return call.front.limits.listInTurn(call, async () => {
         const remaining = call.front.parts.tokens.list(call.user, after);
         const { items, headers } = pageOf(remaining, query, placeText);
         await call.sendPieces(

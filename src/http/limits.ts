@@ -1,0 +1,173 @@
+import { QuaysideError } from '../model/errors.ts';
+import { LIMITS } from '../model/limits.ts';
+import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
+import { UserLimit } from '../util/user-limit.ts';
+import type { HttpCall } from './call.ts';
+import { rejectIfLonger, wholeBody } from './request.ts';
+
+/** Listings of one user that may wait for an earlier one; further ones are rejected. */
+const MAX_WAITING_LISTINGS = 16;
+
+/**
+ * Bodies larger than `bodyLimit` in memory at once: of one user, and of all. A user who has none never waits for other
+ * users, whose clients may take a minute to send a body.
+ */
+const LARGE_BODIES_PER_USER = 2;
+const LARGE_BODIES = 4;
+/**
+ * Large bodies processed at once after they have arrived, which takes a few times their size. Clients cannot prolong
+ * it, so no user needs a guarantee.
+ */
+const LARGE_BODIES_PROCESSED = 4;
+/** Large bodies of one user that may wait, unread in their sockets, for earlier ones; further ones are rejected. */
+const MAX_WAITING_BODIES = 100;
+
+/**
+ * Bytes of responses that clients have not read yet: of one user, and of all. The body of an element occupies twice as
+ * much memory.
+ */
+const UNREAD_BYTES_PER_USER = 128 * 1_048_576;
+const UNREAD_BYTES = 2 * UNREAD_BYTES_PER_USER;
+/** Unread bytes that each user may have regardless of others: the largest take of many. */
+const GUARANTEED_UNREAD_BYTES = LIMITS.takeBytes;
+/** Responses of up to this size are not counted: the kernel accepts them at once. */
+const UNCOUNTED_BYTES = 65_536;
+
+/** Exports and imports in progress. Clients may take any time for one, so a user who has none may always start one. */
+const EXPORTS_PER_USER = 2;
+const EXPORTS = 8;
+
+/** Stands for all requests without a login. No user has this name. */
+const ANONYMOUS = '';
+
+/**
+ * Limits of the requests that need much memory or processor time, by user: listings, large bodies, exports and imports,
+ * and responses that clients do not read.
+ */
+export class RequestLimits {
+  readonly #listings = new ConcurrencyLimit({
+    perKey: 1,
+    maxWaiting: MAX_WAITING_LISTINGS,
+    rejection: () =>
+      new QuaysideError(
+        'overloaded',
+        `Listings run one at a time for each user, and ${MAX_WAITING_LISTINGS} are waiting; retry later, or read pages with limit.`,
+      ),
+  });
+  readonly #largeBodies = new ConcurrencyLimit({
+    perKey: LARGE_BODIES_PER_USER,
+    total: LARGE_BODIES,
+    guaranteed: 1,
+    maxWaiting: MAX_WAITING_BODIES,
+    rejection: () =>
+      new QuaysideError(
+        'overloaded',
+        `Large bodies are read ${LARGE_BODIES_PER_USER} at a time for each user, and ${MAX_WAITING_BODIES} are waiting; retry later, or send smaller ones.`,
+      ),
+  });
+  readonly #largeBodyWork = new ConcurrencyLimit({
+    perKey: LARGE_BODIES_PER_USER,
+    total: LARGE_BODIES_PROCESSED,
+    // No more bodies of one user can have arrived.
+    maxWaiting: LARGE_BODIES_PER_USER,
+    rejection: () => new QuaysideError('overloaded', 'Too many large bodies are being stored; retry later.'),
+  });
+  /** Exports and imports, which take as long as their clients do. */
+  readonly exports = new ConcurrencyLimit({
+    perKey: EXPORTS_PER_USER,
+    total: EXPORTS,
+    guaranteed: 1,
+    maxWaiting: 0,
+    rejection: () =>
+      new QuaysideError(
+        'overloaded',
+        `At most ${EXPORTS_PER_USER} exports and imports of a user run at a time, and one while ${EXPORTS} run in total; retry later.`,
+      ),
+  });
+  readonly #unread = new UserLimit(
+    { total: UNREAD_BYTES, perUser: UNREAD_BYTES_PER_USER, guaranteed: GUARANTEED_UNREAD_BYTES },
+    ({ total, perUser }) =>
+      new QuaysideError(
+        'overloaded',
+        `Too many bytes of responses have not been read: at most ${perUser} for one user, ${total} in total. Read those, then retry.`,
+      ),
+  );
+  readonly #bodyLimit: number;
+
+  /** @param bodyLimit bodies of up to this size are not limited */
+  constructor(bodyLimit: number) {
+    this.#bodyLimit = bodyLimit;
+  }
+
+  /**
+   * Runs one listing at a time for each user, from its start until its response is sent: a listing of thousands of
+   * queues takes processor time and memory that other users' requests need. Skips it if the client disconnects while it
+   * waits.
+   * @throws QuaysideError `overloaded`, as `HttpCall.renewUser`, and what `list` throws
+   */
+  async listInTurn(call: HttpCall, list: () => Promise<void>): Promise<void> {
+    const endTurn = await this.#listings.enter(call.user.name);
+    if (call.isGone) {
+      endTurn();
+      return;
+    }
+    try {
+      // Earlier listings may have waited minutes for their clients, so reload the rights.
+      call.renewUser();
+      await list();
+    } catch (error) {
+      endTurn();
+      throw error;
+    }
+    if (call.response.closed || call.isGone) endTurn();
+    else call.response.once('close', endTurn);
+  }
+
+  /**
+   * Reads a body that may be larger than `bodyLimit`, and calls `work` with it. A larger one, or one of unknown length,
+   * first waits for its turn to be read, so that few are in memory at once, then for its turn to be processed. Does not
+   * call `work` if the client disconnects before the end of the body.
+   * @throws QuaysideError `body-too-large`, `overloaded`, and what `work` throws
+   */
+  async readLargeInTurn(
+    call: HttpCall,
+    maxBytes: number,
+    work: (body: Buffer) => Promise<void>,
+  ): Promise<void> {
+    const { contentLength } = call.head;
+    const isSmall = contentLength >= 0 && contentLength <= this.#bodyLimit;
+    rejectIfLonger(call, maxBytes);
+    const endTurn = isSmall ? null : await this.#largeBodies.enter(call.user.name);
+    try {
+      const body = await wholeBody(call, maxBytes);
+      if (body === null) return;
+      if (isSmall) await work(body);
+      else await this.#largeBodyWork.run(call.user.name, () => work(body));
+    } finally {
+      endTurn?.();
+    }
+  }
+
+  /**
+   * Counts the bytes of a response until the kernel has all of them or its connection closes. Otherwise clients that
+   * send requests but read no responses could fill the memory.
+   * @throws QuaysideError `overloaded`
+   */
+  holdUnread({ login, request: { socket }, response, isGone }: HttpCall, bytes: number): void {
+    if (bytes <= UNCOUNTED_BYTES || isGone) return;
+    const user = login?.name ?? ANONYMOUS;
+    // A single element may be larger than the limit; it then counts as all of it.
+    let held = Math.min(bytes, UNREAD_BYTES_PER_USER);
+    this.#unread.enter(user, held);
+    const release = (): void => {
+      response.off('close', release);
+      socket.off('close', release);
+      this.#unread.exit(user, held);
+      // This runs twice if the socket emits `close`, during which Node emits `close` of the response.
+      held = 0;
+    };
+    response.once('close', release);
+    // A response that waits for earlier ones has no socket yet and does not emit `close`.
+    socket.once('close', release);
+  }
+}
