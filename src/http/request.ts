@@ -87,14 +87,8 @@ export function onPause(socket: Socket, run: () => void): () => void {
   return () => socket.off('pause', check);
 }
 
-/**
- * Receives a body. One of its methods is called, once; neither if the client disconnects before the end of the body.
- */
-interface BodyReader {
-  bodyEnded(body: Buffer): void;
-  /** The body exceeds the limit; its rest is discarded. */
-  bodyTooLarge(): void;
-}
+/** Receives a body; null: it exceeds the limit. Not called if the client disconnects before the end of the body. */
+type OnBody = (body: Buffer | null) => void;
 
 /**
  * A request that collects its body itself.
@@ -115,7 +109,7 @@ export class HttpRequest extends IncomingMessage {
   #limit = 0;
   #isComplete = false;
   #isPaused = false;
-  #reader: BodyReader | null = null;
+  #onBody: OnBody | null = null;
   /** Called when a chunk or the end has arrived. */
   #onChunk: (() => void) | null = null;
 
@@ -156,11 +150,11 @@ export class HttpRequest extends IncomingMessage {
     return !this.#isPaused;
   }
 
-  /** Passes the body to `reader`, which may be called before this returns. Called at most once. */
-  claim(limit: number, reader: BodyReader): void {
+  /** Passes the body to `onBody`, perhaps before this returns. Called at most once. */
+  claim(limit: number, onBody: OnBody): void {
     this.#state = 'claimed';
     this.#limit = limit;
-    this.#reader = reader;
+    this.#onBody = onBody;
     if (this.#size > limit) this.#overflow();
     else if (this.#isComplete) this.#finish();
     if (this.#isPaused) this.#resume();
@@ -207,24 +201,24 @@ export class HttpRequest extends IncomingMessage {
     this.#firstChunk = null;
     this.#allChunks = null;
     this.#size = 0;
-    this.#reader = null;
+    this.#onBody = null;
     this.#onChunk?.();
     if (this.#isPaused) this.#resume();
   }
 
   #finish(): void {
-    const reader = this.#reader;
-    this.#reader = null;
+    const onBody = this.#onBody;
+    this.#onBody = null;
     const body = this.#allChunks === null ? (this.#firstChunk ?? EMPTY) : this.#allChunks.take();
     this.#firstChunk = null;
     this.#allChunks = null;
-    reader?.bodyEnded(body);
+    onBody?.(body);
   }
 
   #overflow(): void {
-    const reader = this.#reader;
+    const onBody = this.#onBody;
     this.discard();
-    reader?.bodyTooLarge();
+    onBody?.(null);
   }
 
   #resume(): void {
@@ -267,19 +261,17 @@ const NO_HEADERS = Object.freeze({});
  * @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes
  */
 export function readBody(call: HttpCall, limit: number, onBody: (body: Buffer) => void): void {
-  const finish = (body: Buffer): void => {
+  const finish = (body: Buffer | null): void => {
     try {
+      if (body === null) throw moreThan(limit);
       call.renewUser();
       onBody(body);
     } catch (error) {
       call.fail(error);
     }
   };
-  claimBody(call, limit, {
-    // The parser calls `bodyEnded` outside of the request's span.
-    bodyEnded: call.span === null ? finish : (body) => withinSpan(call, () => finish(body)),
-    bodyTooLarge: () => call.fail(moreThan(limit)),
-  });
+  // The parser passes on the body outside of the request's span.
+  claimBody(call, limit, call.span === null ? finish : (body) => withinSpan(call, () => finish(body)));
 }
 
 /**
@@ -294,7 +286,7 @@ export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer |
   const onClose = (): void => resolve(null);
   socket.once('close', onClose);
   try {
-    claimBody(call, limit, { bodyEnded: resolve, bodyTooLarge: () => reject(moreThan(limit)) });
+    claimBody(call, limit, (body) => (body === null ? reject(moreThan(limit)) : resolve(body)));
     const body = await promise;
     if (body !== null) call.renewUser();
     return body;
@@ -304,11 +296,11 @@ export async function wholeBody(call: HttpCall, limit: number): Promise<Buffer |
 }
 
 /** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
-function claimBody(call: HttpCall, limit: number, reader: BodyReader): void {
+function claimBody(call: HttpCall, limit: number, onBody: OnBody): void {
   const { request, head, response } = call;
   rejectIfLonger(call, limit);
   if (head.expect !== null && request.httpVersionMinor > 0) response.writeContinue();
-  request.claim(limit, reader);
+  request.claim(limit, onBody);
 }
 
 /** @throws QuaysideError `body-too-large` if the request declares more than `limit` bytes */
