@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, beforeEach, describe, it } from 'node:test';
-import { MigratingStorage } from '../../src/broker/migration.ts';
+import { MigratingStorage } from '../../src/broker/migrating-storage.ts';
 import { unavailable, unknownOutcome } from '../../src/engine/calls.ts';
 import type { Storage } from '../../src/engine/storage.ts';
 import type { Delivery, ElementId } from '../../src/model/element.ts';

@@ -1,4 +1,4 @@
-import { MigratingStorage } from '../../src/broker/migration.ts';
+import { MigratingStorage } from '../../src/broker/migrating-storage.ts';
 import type { Definitions } from '../../src/engine/definitions.ts';
 import type { Engine } from '../../src/engine/engine.ts';
 import type { Storage } from '../../src/engine/storage.ts';

@@ -10,7 +10,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'new elements are stored in the old engine',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'if (!hasKeys && this.#pending === 0) return this.#to.insert(queue, elements, options);',
       'if (!hasKeys && this.#pending === 0) return this.#from.insert(queue, elements, options);',
     ),
@@ -18,13 +18,17 @@ export const MIGRATE: readonly Mutant[] = [
   {
     name: 'an insert overtakes one whose key is being looked up',
     suite: 'joined engines',
-    edits: edit('broker/migration.ts', 'if (!hasKeys && this.#pending === 0) return', 'if (!hasKeys) return'),
+    edits: edit(
+      'broker/migrating-storage.ts',
+      'if (!hasKeys && this.#pending === 0) return',
+      'if (!hasKeys) return',
+    ),
   },
   {
     name: 'dedup keys of the old engine are unknown',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'const seen = hasKeys ? this.#seenBefore(queue, elements) : NOTHING_SEEN;',
       'const seen = NOTHING_SEEN;',
     ),
@@ -33,7 +37,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'a take that the old engine served in part does not try the new one',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'if (deliveries.length === count || fromOld.isCut === true || fromOld.isLeft === true) return fromOld;',
       'if (deliveries.length > 0 || fromOld.isCut === true || fromOld.isLeft === true) return fromOld;',
     ),
@@ -42,7 +46,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'an undone pop of the new engine returns to the old one',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       `    for (const delivery of fromNew.deliveries) if (delivery.lease === null) this.#popped.add(delivery);
 `,
       '',
@@ -52,7 +56,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'elements of the old engine are lost if the take in the new one has an unknown outcome',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'if (await this.#release(this.#from, queue, deliveries)) throw error;',
       'throw error;',
     ),
@@ -61,7 +65,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'elements that exceed the bytes of a take are lost',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'const isReleased = await this.#release(this.#to, queue, fromNew.deliveries);',
       'const isReleased = true;',
     ),
@@ -70,7 +74,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'undone pops are undone again if the other engine failed',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       '    for (const delivery of deliveries) this.#returned.add(delivery);\n',
       '',
     ),
@@ -79,7 +83,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'popped elements that cannot be returned are lost',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'return popped.length === 0 || isUnknownOutcome(error);',
       'return true;',
     ),
@@ -88,7 +92,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'the copies of an element have no keys, so that a repeated transfer stores them twice',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'copiesOf(item).map((copy, i) => keyed(copy, item, i))',
       'copiesOf(item)',
     ),
@@ -97,7 +101,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'other copies of an element count as repeats, and are lost',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'id, group, index, contentFingerprint(element)]);',
       'id, group, index]);',
     ),
@@ -106,7 +110,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'an element is finished before its copies are stored',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'isCommit(item) ? { ...item, action: HOLD } : item',
       "isCommit(item) ? { ...item, action: { kind: 'finish' } } : item",
     ),
@@ -115,7 +119,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'elements without copies are finished before the copies of their call are stored',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       '(isCommit(item) ? { ...item, action: HOLD } : item)',
       '(copiesOf(item).length > 0 ? { ...item, action: HOLD } : item)',
     ),
@@ -124,7 +128,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'a queue with elements only in the old engine can be dropped',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       '      if (fromOld.ready + fromOld.scheduled + fromOld.reserved > 0) return false;\n',
       '',
     ),
@@ -133,7 +137,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'elements in the old engine are not counted',
     suite: 'migrations',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'elements: fromOld.elements + fromNew.elements,',
       'elements: fromNew.elements,',
     ),
@@ -142,7 +146,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: 'options set during a migration are not applied in the old engine',
     suite: 'migrations',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'await Promise.all([this.#to.declare(queues, options), this.#from.declare(queues, options)]);',
       'await this.#to.declare(queues, options);',
     ),
@@ -151,7 +155,7 @@ export const MIGRATE: readonly Mutant[] = [
     name: "the result of one engine's sweep is not reported if the other one failed",
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       'if (done.length === 0 && failed !== undefined) throw failed.reason;',
       'if (failed !== undefined) throw failed.reason;',
     ),

@@ -65,7 +65,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     name: 'request keys of the old engine are unknown',
     suite: 'joined engines',
     edits: edit(
-      'broker/migration.ts',
+      'broker/migrating-storage.ts',
       '? this.#from.insert(queue, elements, { ...options, signal: null })',
       '? this.#to.insert(queue, elements, options)',
     ),
