@@ -1,8 +1,8 @@
 import type { User } from '../access/user.ts';
-import type { QueueReading } from '../broker/activity.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { shownSizes } from '../broker/queue-record.ts';
+import type { QueueReading } from '../broker/queue-series.ts';
 import type { DiskUsage } from '../engine/engine.ts';
 import { idsOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
