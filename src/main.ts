@@ -41,7 +41,7 @@ async function run(command: ServerCommand, version: string): Promise<number> {
     case 'print-config':
       return print(await showConfig((await load()).config));
     case 'hash-password': {
-      const { hashPasswordCommand } = await import('./app/user-commands.ts');
+      const { hashPasswordCommand } = await import('./app/ask-password.ts');
       return hashPasswordCommand(passwords, process.stdout);
     }
     case 'reset-admin': {

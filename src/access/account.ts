@@ -1,4 +1,3 @@
-import { isDeepStrictEqual } from 'node:util';
 import { RIGHTS, type Right } from '../model/rights.ts';
 import { isRecord } from '../util/is-record.ts';
 import { messageOf } from '../util/message-of.ts';
@@ -53,20 +52,6 @@ export function readAccounts(
       { user: readUser(definition, namespaces), password: readPassword(definition) },
     ]),
   );
-}
-
-/** For the log: users that a reload added, removed, or gave another password, which ends their sessions. */
-export function accountChanges(
-  before: ReadonlyMap<string, Account>,
-  after: ReadonlyMap<string, Account>,
-): { readonly added: string[]; readonly removed: string[]; readonly changed: string[] } {
-  const hasOtherPassword = (name: string): boolean =>
-    before.has(name) && !isDeepStrictEqual(before.get(name)?.password, after.get(name)?.password);
-  return {
-    added: [...after.keys()].filter((name) => !before.has(name)),
-    removed: [...before.keys()].filter((name) => !after.has(name)),
-    changed: [...after.keys()].filter(hasOtherPassword),
-  };
 }
 
 function readPassword({ name, password }: UserDefinition): StoredPassword {

@@ -78,7 +78,6 @@ const SECRET_BYTES = 32;
 const ID_BYTES = 9;
 const SECRET_PATTERN = /^qs_[A-Za-z0-9_-]{43}$/;
 const ID_PATTERN = new RegExp(`^[0-9a-f]{${2 * ID_BYTES}}$`);
-const BEARER_PATTERN = /^bearer +(\S+)$/i;
 /** Maximum stored tokens per user. */
 const MAX_PER_OWNER = 100;
 const REVOKE_RETRY_MS = 1_000;
@@ -86,11 +85,6 @@ const REVOKE_RETRY_MS = 1_000;
 const MAX_EXPIRY_WAIT_MS = 60_000;
 /** The user name to send with a token where a protocol requires one; the owner's name is accepted as well. */
 const ANY_OWNER = 'token';
-
-/** The token of an `Authorization` header, or null if the scheme is not Bearer. */
-export function bearerToken(authorization: string): string | null {
-  return BEARER_PATTERN.exec(authorization)?.[1] ?? null;
-}
 
 /**
  * API tokens: random credentials that represent a user, with all or some of the user's rights. They are stored as

@@ -6,7 +6,7 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
 import { putLast } from '../util/put-last.ts';
 import type { Account } from './account.ts';
-import { type ApiTokens, bearerToken } from './api-tokens.ts';
+import type { ApiTokens } from './api-tokens.ts';
 import type { KnownLogins } from './known-logins.ts';
 import { LoginLimits, type Origin } from './login-limits.ts';
 import { addressBlock } from './networks.ts';
@@ -36,6 +36,15 @@ interface AuthenticatorOptions {
 
 type RecentLogins = Pick<KnownLogins, 'has' | 'add'>;
 type TokenLogins = Pick<ApiTokens, 'login' | 'refresh' | 'recall' | 'isToken' | 'isLive'>;
+
+/** What a reload of the users changed, apart from rights. */
+interface AccountChanges {
+  /** Names of new users. */
+  readonly added: readonly string[];
+  /** The former accounts of users that are gone, and of those that have another password. */
+  readonly removed: readonly Account[];
+  readonly changed: readonly Account[];
+}
 
 /** Counts since the process started, for metrics. */
 interface LoginCounts {
@@ -128,7 +137,9 @@ export class PasswordAuthenticator implements Authenticator {
    * Replaces the users. Logged-in users remain logged in, with their new rights; if they had to log in again, failed
    * logins of others could lock them out. Only a changed password or the removal of the user invalidates credentials.
    */
-  replaceAccounts(accounts: ReadonlyMap<string, Account>): void {
+  replaceAccounts(accounts: ReadonlyMap<string, Account>): AccountChanges {
+    const before = [...this.#accounts.values()];
+    const added = [...accounts.keys()].filter((name) => !this.#accounts.has(name));
     this.#accounts = accounts;
     this.#decoy = decoyFor(accounts);
     this.#checks.clear();
@@ -139,11 +150,11 @@ export class PasswordAuthenticator implements Authenticator {
       if (user === null) this.#accepted.delete(key);
       else accepted.user = user;
     }
-  }
-
-  /** The configured accounts by name. */
-  get accounts(): ReadonlyMap<string, Account> {
-    return this.#accounts;
+    return {
+      added,
+      removed: before.filter(({ user }) => !accounts.has(user.name)),
+      changed: before.filter(({ user }) => accounts.has(user.name) && this.renew(user) === null),
+    };
   }
 
   /** As {@link RenewUser}. */
@@ -421,6 +432,13 @@ function credentialsPart(authorization: string): string | null {
 }
 
 const SPACE = 0x20;
+
+const BEARER_PATTERN = /^bearer +(\S+)$/i;
+
+/** The token of an `Authorization` header, or null if the scheme is not Bearer. */
+export function bearerToken(authorization: string): string | null {
+  return BEARER_PATTERN.exec(authorization)?.[1] ?? null;
+}
 
 function decodeUtf8(bytes: Buffer): string | null {
   try {

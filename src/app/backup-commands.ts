@@ -10,11 +10,11 @@ import { systemClock } from '../util/clock.ts';
 import { copyPrivateFile, makeFolder } from '../util/files.ts';
 import { messageOf } from '../util/message-of.ts';
 import { quote } from '../util/quote.ts';
+import { type PasswordSource, readPassword } from './ask-password.ts';
 import { Backups, createWhole, MANIFEST } from './backups.ts';
 import { CommandFailed } from './command-line.ts';
 import { ConfiguredServer } from './configured-server.ts';
 import { type EngineParts, loadEngines } from './engines.ts';
-import { type PasswordSource, readPassword } from './user-commands.ts';
 
 /** The arguments of `backup`. */
 interface BackupCommand {

@@ -11,8 +11,9 @@ import { maskUrl } from '../util/mask.ts';
 import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
 import { checkExchanges, parseExchanges } from './configured-exchanges.ts';
 import { ConfiguredServer } from './configured-server.ts';
-import { loadEngines, namespaceSetups, problemOf } from './engines.ts';
+import { loadEngines, problemOf } from './engines.ts';
 import { FRONT_ENDS, readCertificate, readProxies } from './listeners.ts';
+import { namespaceSetups } from './namespaces.ts';
 import { serverProcess } from './pid-file.ts';
 import { loadUsers, sharedUsersWarnings } from './users.ts';
 

@@ -1,7 +1,7 @@
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import { accountChanges } from '../access/account.ts';
+import type { Account } from '../access/account.ts';
 import { ApiTokens } from '../access/api-tokens.ts';
 import { ConsoleSessions } from '../access/console-sessions.ts';
 import { EndedSessions } from '../access/ended-sessions.ts';
@@ -40,7 +40,7 @@ import type { UpgradeHandler } from '../util/upgrade.ts';
 import { Backups } from './backups.ts';
 import { checkDataDir, DATA_FILES, dateWarnings, hostWarnings } from './checks.ts';
 import { checkExchanges, parseExchanges } from './configured-exchanges.ts';
-import { type EngineParts, type EngineSet, loadEngines, namespaceSetups } from './engines.ts';
+import { type EngineParts, type EngineSet, loadEngines } from './engines.ts';
 import {
   FRONT_ENDS,
   FrontEnd,
@@ -50,6 +50,7 @@ import {
   readListener,
   readProxies,
 } from './listeners.ts';
+import { namespaceSetups } from './namespaces.ts';
 import { Readiness } from './readiness.ts';
 import type { Tracing } from './tracing.ts';
 import { type LoadedUsers, loadUsers, saveUsers, sharedUsersWarnings } from './users.ts';
@@ -187,23 +188,21 @@ export class Server implements Service {
     );
     for (const [i, { name }] of listeners.entries())
       messages.push(...dateWarnings(config[name].tls, certificates[i], clock));
-    const before = authenticator.accounts;
-    const changes = accountChanges(before, accounts);
-    authenticator.replaceAccounts(accounts);
+    const { added, removed, changed } = authenticator.replaceAccounts(accounts);
     this.#renewUsers(this.#running, null);
     await exchanges.stopUnowned();
     // Store the ends, so that nodes that have not reloaded their users reject these tokens and sessions as well.
-    const passwords = [...changes.removed, ...changes.changed].flatMap((name) => before.get(name) ?? []);
     await Promise.all([
-      tokens.revokeOf(changes.removed),
+      tokens.revokeOf(removed.map(nameOf)),
       // Failures are logged and retried in the background.
-      ...passwords.map((account) => consoleSessions.endPassword(account).catch(() => {})),
+      ...[...removed, ...changed].map((account) => consoleSessions.endPassword(account).catch(() => {})),
     ]);
     for (const [i, { server }] of listeners.entries()) {
       const tls = certificates[i];
       if (tls) server.reloadTls(tls);
     }
     for (const message of messages) log.warn({}, message);
+    const changes = { added, removed: removed.map(nameOf), changed: changed.map(nameOf) };
     log.info({ event: 'reload', users: accounts.size, ...changes }, 'users and certificates were reloaded');
     const options = changedOptions(this.#config, config);
     if (options.length > 0) {
@@ -500,6 +499,10 @@ export class Server implements Service {
   #checkNotStopping(): void {
     if (this.#stopping !== null) throw new Error('The server was stopped before it had started.');
   }
+}
+
+function nameOf({ user }: Account): string {
+  return user.name;
 }
 
 /**

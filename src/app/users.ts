@@ -5,7 +5,7 @@ import { type NewAdministrator, newAdministrator, UsersFile, UsersFileError } fr
 import { ConfigError, type ErrorAt, pathText } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
 import { DATA_FILES } from './checks.ts';
-import { LOCAL_SIGNALS } from './engines.ts';
+import { LOCAL_SIGNALS } from './namespaces.ts';
 
 /** The accounts from the configuration or the users file. */
 export interface LoadedUsers {

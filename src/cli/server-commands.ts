@@ -194,7 +194,7 @@ function unknownWord(program: Command, word: string): string {
 function withoutFurtherArguments(command: Command): Command {
   return command.allowExcessArguments().hook('preAction', ({ args, registeredArguments }) => {
     if (args.length > registeredArguments.length) {
-      command.error(`error: ${command.name()} takes no further argument.`);
+      command.error(`error: The command ${command.name()} takes no further argument.`);
     }
   });
 }

@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import { after, before } from 'node:test';
 import { type Account, readAccounts, type UserDefinition } from '../../src/access/account.ts';
-import { ApiTokens, bearerToken } from '../../src/access/api-tokens.ts';
+import { ApiTokens } from '../../src/access/api-tokens.ts';
 import { ConsoleSessions } from '../../src/access/console-sessions.ts';
 import { EndedSessions } from '../../src/access/ended-sessions.ts';
+import { bearerToken } from '../../src/access/password-authenticator.ts';
 import type { Authenticator, RenewUser, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import { QueueWatch } from '../../src/broker/queue-watch.ts';

@@ -293,7 +293,7 @@ export const ACCESS: readonly Mutant[] = [
     edits: [
       {
         file: 'src/app/server.ts',
-        search: '      tokens.revokeOf(changes.removed),\n',
+        search: '      tokens.revokeOf(removed.map(nameOf)),\n',
         replace: '',
       },
     ],

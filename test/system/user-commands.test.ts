@@ -73,7 +73,7 @@ describe('quayside user', () => {
   it('rejects a password on the command line, and requires the rights of a new user', async () => {
     const canary = await user(['passwd', 'test1', 'CANARY']);
     assert.equal(canary.code, 2);
-    assert.equal(canary.stderr, 'quayside: passwd takes no further argument.\n');
+    assert.equal(canary.stderr, 'quayside: The command passwd takes no further argument.\n');
     const open = await user(['add', 'bob']);
     assert.equal(open.code, 2);
     assert.equal(open.stderr, 'quayside: Give either --rights or --administrator.\n');

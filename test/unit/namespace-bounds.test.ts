@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
-import { loadEngines, namespaceSetups } from '../../src/app/engines.ts';
+import { loadEngines } from '../../src/app/engines.ts';
+import { namespaceSetups } from '../../src/app/namespaces.ts';
 import type { Config, NamespaceConfig } from '../../src/config/options.ts';
 import { systemClock } from '../../src/util/clock.ts';
 import { SILENT_LOG } from '../support/broker.ts';
