@@ -73,8 +73,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       {
         file: 'src/engines/sqlite/storage.ts',
-        search: '({ affected }) => this.#reportInNextSweep(affected)',
-        replace: '() => {}',
+        search: "() => ['sweep'],",
+        replace: "() => (affected.clear(), ['sweep']),",
       },
     ],
   },
@@ -82,7 +82,11 @@ export const SQLITE: readonly Mutant[] = [
     name: 'elements returned by a late take wake no consumer',
     suite: 'sqlite faults',
     edits: [
-      { file: 'src/engines/sqlite/storage.ts', search: 'this.#reportInNextSweep([queue]);', replace: '' },
+      {
+        file: 'src/engines/sqlite/storage.ts',
+        search: 'this.#client.affected.add(nameOf(queue));',
+        replace: '',
+      },
     ],
   },
   {

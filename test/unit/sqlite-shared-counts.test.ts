@@ -12,7 +12,7 @@ import { seededRandom } from '../support/random.ts';
 const NAME = nameOf({ ns: 'N', name: 'stream' });
 const GROUPS = ['a', 'b', 'c'];
 const ELEMENTS = 1000;
-/** How many elements of three groups one count reads, or one sweep after it. */
+/** How many elements of three groups one count reads. */
 const STEP = 20_000;
 const CONTENT = { type: null, more: null, body: new Uint8Array(1) };
 
@@ -106,20 +106,16 @@ describe('the counts of a stream in the SQLite engine', () => {
     store.queues.reload();
     queue = store.queues.use(NAME, 1);
   };
-  /** Counts, then sweeps until all elements are read. Returns the maximum of elements that one step read. */
+  /** Counts until all elements are read. Returns the maximum of elements that one step read. */
   const countInSteps = (): number => {
-    let [maxRead, sweeps] = [0, 0];
-    const step = <T>(run: () => T): T => {
+    let [maxRead, steps] = [0, 0];
+    do {
       [rowsRead, singlesRead] = [0, 0];
-      const result = run();
+      count();
       maxRead = Math.max(maxRead, rowsRead + singlesRead);
-      return result;
-    };
-    step(count);
-    while (step(() => store.sweeper.sweep(store)).nextAt === store.now) {
-      sweeps += 1;
-      assert.ok(sweeps < 20, 'all are read in the end');
-    }
+      steps += 1;
+      assert.ok(steps < 20, 'all are read in the end');
+    } while (queue.shared?.isPart);
     return maxRead;
   };
 
@@ -149,14 +145,13 @@ describe('the counts of a stream in the SQLite engine', () => {
     // Half of the elements that the test started with are counted once for each group.
     assert.equal(first.ready, many + 50 + 50 * GROUPS.length);
     finish(many, 'a');
-    assert.equal(store.sweeper.sweep(store).nextAt, store.now);
-    assert.equal(rowsRead, many + ELEMENTS);
-    assert.notEqual(store.sweeper.sweep(store).nextAt, store.now);
+    assert.equal(queue.shared?.isPart, true);
     assert.equal(count().ready, ELEMENTS / 10 + many);
+    assert.equal(queue.shared?.isPart, false);
     assert.equal(rowsRead, many + ELEMENTS);
   });
 
-  it('read one step of elements when very many become due at once, and are exact a few sweeps later', () => {
+  it('read one step of elements when very many become due at once, and are exact a few counts later', () => {
     const many = 45_000;
     addMany(many, ['a', 'b'], 5);
     countInSteps();
@@ -167,7 +162,7 @@ describe('the counts of a stream in the SQLite engine', () => {
     assert.deepEqual(count(), countAllInSteps());
   });
 
-  it('read one step of changed elements, and are exact a few sweeps later', () => {
+  it('read one step of changed elements, and are exact a few counts later', () => {
     const many = 30_000;
     addMany(many, ['a', 'b'], 1);
     countInSteps();

@@ -11,6 +11,7 @@ import {
   type Operation,
   type Operations,
   type PackedBodies,
+  type QueueName,
   READS,
   type Reply,
   type ToWorker,
@@ -136,6 +137,8 @@ class OutgoingBatch {
  * they are made. Each is settled by its deadline, so a disk that hangs blocks no caller.
  */
 export class WorkerClient {
+  /** Queues that gained eligible elements without a call whose caller knows of them; the next sweep reports them. */
+  readonly affected = new Set<QueueName>();
   readonly #startWorker: StartThread;
   readonly #time: SteadyTime;
   readonly #log: EngineLog;
@@ -352,7 +355,7 @@ export class WorkerClient {
   }
 
   #onMessage(message: FromWorker): void {
-    if (message.kind === 'replies') this.#onReplies(message.replies);
+    if (message.kind === 'replies') this.#onReplies(message);
     else if (message.kind === 'earlyReplies') this.#settle(message.replies);
     else if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
     else if (message.kind === 'failed') this.#fail(message.message, message.uncertain);
@@ -368,7 +371,8 @@ export class WorkerClient {
     return backup;
   }
 
-  #onReplies(replies: readonly Reply[]): void {
+  #onReplies({ replies, affected }: FromWorker & { readonly kind: 'replies' }): void {
+    for (const name of affected) this.affected.add(name);
     this.#settle(replies);
     for (const { bodies } of this.#inFlight.splice(0, replies.length))
       this.#inFlightBytes -= bodies.byteLength;

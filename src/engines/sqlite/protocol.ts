@@ -1,13 +1,6 @@
 import type { StoredDefinition } from '../../engine/definitions.ts';
 import type { Counters } from '../../engine/stats.ts';
-import type {
-  PurgeStep,
-  QueueCounts,
-  SettleAction,
-  SettleOutcome,
-  SweepResult,
-  Usage,
-} from '../../engine/storage.ts';
+import type { PurgeStep, QueueCounts, SettleAction, SettleOutcome, Usage } from '../../engine/storage.ts';
 import { type DeliveryState, type ElementHeaders, NO_HEADERS } from '../../model/element.ts';
 import type { ErrorCode } from '../../model/errors.ts';
 import type { QueueKey } from '../../model/names.ts';
@@ -84,7 +77,8 @@ export interface Operations {
   /** `isPart`: another call counts more of the elements of several groups, see {@link SharedCounts}. */
   counts(queue: QueueName, group: string | null): [counts: QueueCounts, isPart: boolean];
   usage(ns: string): Usage;
-  sweep(): SweepResult;
+  /** Returns when to sweep again; null: when something changes. */
+  sweep(): number | null;
   definitionGet(kind: string, key: string): StoredDefinition | null;
   definitionList(kind: string): StoredDefinition[];
   /** `expected` as in the port. Returns the new version; null if the stored version is another one. */
@@ -292,7 +286,12 @@ export type FromWorker =
   | { readonly kind: 'opened' }
   /** The file cannot be opened. `isInUse`: another connection has it open. */
   | { readonly kind: 'rejected'; readonly message: string; readonly isInUse: boolean }
-  | { readonly kind: 'replies'; readonly replies: readonly Reply[] }
+  | {
+      readonly kind: 'replies';
+      readonly replies: readonly Reply[];
+      /** Queues that gained eligible elements without a call whose caller knows of them. */
+      readonly affected: readonly QueueName[];
+    }
   /** Replies to calls that do not need the fsync of their transaction; `replies` follows, for the others. */
   | { readonly kind: 'earlyReplies'; readonly replies: readonly Reply[] }
   | { readonly kind: 'backedUp'; readonly bytes: number }

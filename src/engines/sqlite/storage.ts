@@ -42,9 +42,9 @@ import {
   type Fields,
   fromMore,
   type Inserted,
+  keyOf,
   nameOf,
   type PackedBodies,
-  type QueueName,
   SCANNED_FIELDS,
   type Scanned,
   type ScannedFields,
@@ -60,7 +60,7 @@ import {
 } from './protocol.ts';
 import type { SteadyTime } from './steady-time.ts';
 
-/** Steps of one `counts`, of 20,000 elements each: about a second together. Sweeps count the rest of larger streams. */
+/** Steps of one `counts`, of 20,000 elements each: about a second together. The next call continues in larger streams. */
 const MAX_COUNT_STEPS = 16;
 
 /** Further fields of a popped delivery, so that they are restored if the take is undone. */
@@ -77,8 +77,6 @@ export class SqliteStorage implements Storage {
   readonly insertSignaller = null;
   readonly #client: WorkerClient;
   readonly #time: SteadyTime;
-  /** Queues that the next sweep reports in addition to those of the worker, see {@link #reportInNextSweep}. */
-  readonly #lateQueues = new Map<QueueName, QueueKey>();
 
   constructor(client: WorkerClient, time: SteadyTime) {
     this.#client = client;
@@ -162,15 +160,8 @@ export class SqliteStorage implements Storage {
       return ['settle', 0, items, reserved.map(() => [0, null, 0, null, 0])];
     };
     if (reserved.length > 0) this.#client.run(write, failure);
-    this.#reportInNextSweep([queue]);
-  }
-
-  /**
-   * Makes the next sweep report queues that gained elements by a late call, or by one that corrects it. Takes may have
-   * found nothing in between; those that follow the report run after these calls.
-   */
-  #reportInNextSweep(queues: readonly QueueKey[]): void {
-    for (const queue of queues) this.#lateQueues.set(nameOf(queue), queue);
+    // Takes may have found nothing in between; those that follow the next sweep run after these calls.
+    this.#client.affected.add(nameOf(queue));
   }
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
@@ -269,7 +260,7 @@ export class SqliteStorage implements Storage {
     return this.#client.invoke('drop', nameOf(queue));
   }
 
-  /** Counts in steps, between which other calls run. Sweeps count what these steps do not reach. */
+  /** Counts in steps, between which other calls run. */
   async counts(queue: QueueKey, group?: GroupName): Promise<QueueCounts> {
     const deadlineAt = this.#client.deadline();
     const step = (): Promise<[counts: QueueCounts, isPart: boolean]> =>
@@ -286,14 +277,14 @@ export class SqliteStorage implements Storage {
   }
 
   sweep(): Promise<SweepResult> {
+    const { affected } = this.#client;
     return this.#client.call(
       () => ['sweep'],
-      ({ affected, nextAt }) => {
-        const all = [...this.#lateQueues.values(), ...affected];
-        this.#lateQueues.clear();
-        return { affected: all, nextAt };
+      (nextAt) => {
+        const queues = [...affected].map(keyOf);
+        affected.clear();
+        return { affected: queues, nextAt };
       },
-      ({ affected }) => this.#reportInNextSweep(affected),
     );
   }
 

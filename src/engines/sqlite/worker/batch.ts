@@ -215,29 +215,34 @@ function needsFsync(call: Call): boolean {
   return !READS.has(call[0]);
 }
 
+/** Indexes of the calls of a batch: those that are replied to before the transaction is synced, and the others. */
+interface PlacesBySync {
+  readonly early: number[];
+  readonly late: number[];
+}
+
 /**
  * The calls of each batch that may be replied to before the transaction is synced, because they need no fsync. Null if
  * there are none, or if one of them might deliver an element that another call of the transaction inserts, and that a
  * power loss may still undo.
  */
-export function placesBeforeSync(store: Store, batches: readonly Batch[]): (readonly number[])[] | null {
-  let count = 0;
-  const places: number[][] = [];
+export function placesBySync(store: Store, batches: readonly Batch[]): PlacesBySync[] | null {
+  const places: PlacesBySync[] = [];
   for (const { now, calls } of batches) {
     // Expired leases may create dead letters.
     if (store.rows.mayLeaseHaveEnded(now)) return null;
-    const early: number[] = [];
+    const [early, late]: [number[], number[]] = [[], []];
     for (const [place, call] of calls.entries()) {
-      if (needsFsync(call)) {
-        if (!isOf(call, 'settle') || takesSpace(call)) return null;
-      } else if (isOf(call, 'take') || isOf(call, 'settle')) early.push(place);
+      const isSynced = needsFsync(call);
+      if (isSynced && (!isOf(call, 'settle') || takesSpace(call))) return null;
       // Both messages would need bodies, but they can be transferred only once.
-      else if (isOf(call, 'scan')) return null;
+      if (isOf(call, 'scan')) return null;
+      const isEarly = !isSynced && (isOf(call, 'take') || isOf(call, 'settle'));
+      (isEarly ? early : late).push(place);
     }
-    count += early.length;
-    places.push(early);
+    places.push({ early, late });
   }
-  return count === 0 ? null : places;
+  return places.some(({ early }) => early.length > 0) ? places : null;
 }
 
 function isOf<O extends Operation>(call: Call, operation: O): call is CallOf<O> {

@@ -41,7 +41,7 @@ export interface SharedCounts {
   readonly validUntil: number;
   /** Elements that have changed and were not counted again. */
   readonly changed: Set<number>;
-  /** Whether the last count did not reach all elements; sweeps count the rest. */
+  /** Whether the last count did not reach all elements; the next one counts more. */
   readonly isPart: boolean;
 }
 

@@ -3,7 +3,7 @@ import { messageOf } from '../../../util/message-of.ts';
 import { byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { Backup } from './backup.ts';
-import { type Part, placesBeforeSync, runBatches, wholeOf } from './batch.ts';
+import { type Part, placesBySync, runBatches, wholeOf } from './batch.ts';
 import { isFull, OpenError, openError, rejectionOf } from './errors.ts';
 import { openDatabase } from './open.ts';
 import { Space } from './space.ts';
@@ -11,9 +11,6 @@ import { Store, type TransactionPoint } from './store.ts';
 
 /** Clocks of one machine may differ by less than this. */
 const OLDER_CLOCK_MS = 1000;
-
-/** Pages in the log from which a checkpoint is made: 4 MiB. */
-const CHECKPOINT_PAGES = 1000;
 
 type BatchMessage = ToWorker & { readonly kind: 'batch' };
 
@@ -119,18 +116,19 @@ class StoreServer {
       const bytes = batches.reduce((sum, { bodies }) => sum + byteLengthOf(bodies), 0);
       store.space?.check(bytes, batches[0]?.now ?? store.now);
       const parts = batches.map(wholeOf);
-      const early = placesBeforeSync(store, batches);
-      let late: readonly number[][] | null = null;
+      const places = placesBySync(store, batches);
+      let areEarlySent = false;
       runBatches(store, parts, () => {
-        if (early === null) return;
-        const replies = parts.map(({ result }, part) => replyAt(result, early[part] ?? null, transfer));
+        if (places === null) return;
+        const replies = parts.map(({ result }, part) => replyAt(result, places[part]?.early, transfer));
         this.#post({ kind: 'earlyReplies', replies }, transfer.splice(0));
-        late = batches.map(({ calls }, batch) => otherIndexes(early[batch] ?? [], calls.length));
+        areEarlySent = true;
       });
       const replies = parts.map(({ result }, part) =>
-        late === null ? replyAt(result, null, transfer) : replyAt(result, late[part] ?? null, null),
+        areEarlySent ? replyAt(result, places?.[part]?.late, null) : replyAt(result, null, transfer),
       );
-      this.#post({ kind: 'replies', replies }, transfer);
+      this.#post({ kind: 'replies', replies, affected: [...store.affected] }, transfer);
+      store.affected.clear();
       store.mayBeDurable = false;
       this.#checkpoint(bytes);
     } catch (error) {
@@ -142,7 +140,7 @@ class StoreServer {
   #checkpoint(bytes: number): void {
     const store = this.#store;
     try {
-      store.checkpoint(store.sweeper.takePagesReturned() ? 0 : CHECKPOINT_PAGES, bytes);
+      store.checkpoint(bytes);
     } catch (error) {
       if (!isFull(error)) throw error;
       store.space?.releaseBallast();
@@ -171,8 +169,9 @@ class StoreServer {
   /** Checkpoints the log before closing the file. If the disk is full, the log stays. */
   async #close(): Promise<void> {
     await this.#backup.stop();
+    this.#store.requestCheckpoint();
     try {
-      this.#store.checkpoint(0, 0);
+      this.#store.checkpoint(0);
     } catch (error) {
       this.#warn({ err: messageOf(error) }, 'the last checkpoint failed; the next start repeats it');
     }
@@ -189,7 +188,7 @@ const NO_BODIES = { small: new Uint8Array(0), large: [] };
  */
 function replyAt(
   { results, rejections, bodies }: Part['result'],
-  places: readonly number[] | null,
+  places: readonly number[] | null = null,
   transfer: ArrayBuffer[] | null,
 ): Reply {
   return {
@@ -198,17 +197,6 @@ function replyAt(
     rejections,
     bodies: transfer === null ? NO_BODIES : bodies.pack(true, transfer),
   };
-}
-
-/** The indexes below `calls` that are not in `places`, which are ascending. */
-function otherIndexes(places: readonly number[], calls: number): number[] {
-  const others: number[] = [];
-  let at = 0;
-  for (let place = 0; place < calls; place++) {
-    if (places[at] === place) at += 1;
-    else others.push(place);
-  }
-  return others;
 }
 
 function causeOf(error: unknown): unknown {

@@ -313,7 +313,7 @@ export function endLeases(store: Store): void {
     const subscription = queues.subscriptionById(row.subscription);
     // An earlier row of the loop may have set aside the element as damaged, with the deliveries of all groups.
     if (subscription === null || rows.bySeq(row.seq) === null) continue;
-    store.noteAffected(subscription.queue);
+    store.affected.add(nameOf(subscription.queue.key));
     // A try counted in damaged fields would get a valid checksum.
     if (!isIntactDelivery(row)) setAsideDamaged(store, row.seq);
     else {
@@ -411,7 +411,8 @@ function toDeadLetterQueue(
     id: store.ids.format(elementOf(row)),
     reason,
   });
-  const target = store.queues.use(nameOf({ ns: queue.key.ns, name: to }), now);
+  const targetName = nameOf({ ns: queue.key.ns, name: to });
+  const target = store.queues.use(targetName, now);
   const groups = store.queues.defaultGroups(queue);
   const more = toMore(contentEncoding, deadHeaders);
   const facts = { dueAt: now, tries: 0, expiresAt: null, reason };
@@ -421,7 +422,7 @@ function toDeadLetterQueue(
   records.countOne(queue, group, 'deadletter');
   records.countOne(target, PLAIN_GROUP, 'put');
   if (groups !== '') for (const one of groups.split(',')) records.countOne(target, one, 'put');
-  store.noteAffected(target);
+  store.affected.add(targetName);
   return 'dead-lettered';
 }
 
@@ -447,7 +448,7 @@ function move(
   store.rows.remove(subscription, [row]);
   insertAll(store, target, [{ ...content, more, ...facts, groups, extra: null }]);
   store.copiedBytes += content.body.byteLength;
-  store.noteAffected(target);
+  store.affected.add(to);
   return 'done';
 }
 

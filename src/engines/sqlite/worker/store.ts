@@ -1,13 +1,12 @@
 import { closeSync, fdatasyncSync, openSync } from 'node:fs';
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { LeaseTokens } from '../../../model/lease-token.ts';
-import type { QueueKey } from '../../../model/names.ts';
 import { messageOf } from '../../../util/message-of.ts';
-import { BodyWriter, nameOf, type PackedBodies, type QueueName } from '../protocol.ts';
+import { BodyWriter, type PackedBodies, type QueueName } from '../protocol.ts';
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { StoreLost } from './errors.ts';
 import { Ids, nextEpoch } from './ids.ts';
-import { Queues, type WorkerQueue } from './queues.ts';
+import { Queues } from './queues.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
 import { SharedCounter } from './shared-counter.ts';
@@ -17,6 +16,8 @@ import { Sweeper } from './sweep.ts';
 /** Points of a transaction, and of the steps after it, at which the disk can fail. */
 export type TransactionPoint = 'begin' | 'commit' | 'committed' | 'checkpoint';
 
+/** Pages in the log from which a checkpoint is made: 4 MiB. */
+const CHECKPOINT_PAGES = 1000;
 /** The length of the log is queried after this many transactions, or this many bytes of bodies. */
 const TRANSACTIONS_PER_LOG_QUERY = 8;
 const BYTES_PER_LOG_QUERY = 1024 * 1024;
@@ -56,10 +57,8 @@ export class Store {
   copiedBytes = 0;
   /** Whether changes without a reply may be durable, so that their outcome is unknown after a failure. */
   mayBeDurable = false;
-  /** Queues that gained eligible elements without a call since the last `sweep` returned. */
-  readonly #affected = new Map<QueueName, QueueKey>();
-  /** Queues that this transaction's `sweep` returned. */
-  #reported: [QueueName, QueueKey][] = [];
+  /** Queues that gained eligible elements without a call whose caller knows of them, since the last reply was sent. */
+  readonly affected = new Set<QueueName>();
   readonly #reach: (point: TransactionPoint) => void;
   readonly #isDurable: boolean;
   /** The write-ahead log, for {@link sync}; null for `:memory:`. SQLite does not replace the file while it is open. */
@@ -80,6 +79,7 @@ export class Store {
   #transactionsUntilQuery = TRANSACTIONS_PER_LOG_QUERY;
   #bytesUntilQuery = BYTES_PER_LOG_QUERY;
   readonly #checkpoint: StatementSync;
+  #isCheckpointRequested = false;
 
   constructor(
     db: DatabaseSync,
@@ -141,7 +141,6 @@ export class Store {
     this.#reach('commit');
     this.mayBeDurable = true;
     this.#commit.run();
-    this.#reported = [];
   }
 
   /** Whether the last transaction is acknowledged only after {@link sync}. */
@@ -173,8 +172,6 @@ export class Store {
     if (this.db.isTransaction) this.db.exec('ROLLBACK');
     this.queues.reload();
     this.rows.findNextLeaseEnd();
-    for (const [name, key] of this.#reported) this.#affected.set(name, key);
-    this.#reported = [];
   }
 
   /**
@@ -183,11 +180,6 @@ export class Store {
    */
   mayCopyMore(copiedBefore: number): boolean {
     return this.copiedBytes < MAX_COPIED_BYTES || this.copiedBytes === copiedBefore;
-  }
-
-  /** Notes that a queue gained eligible elements without a call whose caller knows of them. */
-  noteAffected({ key }: WorkerQueue): void {
-    this.#affected.set(nameOf(key), key);
   }
 
   /** Number of pages of the file. */
@@ -205,32 +197,33 @@ export class Store {
     return (this.pages() - this.freePages()) * this.#pageBytes;
   }
 
-  takeAffected(): QueueKey[] {
-    this.#reported.push(...this.#affected);
-    const keys = [...this.#affected.values()];
-    this.#affected.clear();
-    return keys;
+  /** Makes the next call of {@link checkpoint} write all pages of the log into the file. */
+  requestCheckpoint(): void {
+    this.#isCheckpointRequested = true;
   }
 
   /**
-   * Checkpoints the write-ahead log if it has more than `pages` pages that are not yet in the file; with one connection
-   * the next write then restarts the log. Explicit, because SQLite's automatic checkpoints swallow their errors: a
-   * failed fsync must end the engine (`errors.ts`), not be retried.
+   * Checkpoints the write-ahead log if that was requested, or if it has more than {@link CHECKPOINT_PAGES} pages that
+   * are not yet in the file; with one connection the next write then restarts the log. Explicit, because SQLite's
+   * automatic checkpoints swallow their errors: a failed fsync must end the engine (`errors.ts`), not be retried.
    *
    * The length of the log is not queried after each transaction: SQLite compiles a PRAGMA for each execution, which
    * takes 16 to 19 µs.
    * @param bytes of the bodies that the transaction may have stored
    * @throws the error of a failed checkpoint
    */
-  checkpoint(pages: number, bytes: number): void {
+  checkpoint(bytes: number): void {
     this.#reach('checkpoint');
     this.#transactionsUntilQuery -= 1;
     this.#bytesUntilQuery -= bytes;
-    if (pages > 0 && this.#transactionsUntilQuery > 0 && this.#bytesUntilQuery > 0) return;
+    const isRequested = this.#isCheckpointRequested;
+    if (!isRequested && this.#transactionsUntilQuery > 0 && this.#bytesUntilQuery > 0) return;
+    this.#isCheckpointRequested = false;
     this.#transactionsUntilQuery = TRANSACTIONS_PER_LOG_QUERY;
     this.#bytesUntilQuery = BYTES_PER_LOG_QUERY;
     const row = this.#logPages.get();
     // Both are -1 if the database has no log, as `:memory:`.
-    if (Number(row?.log) - Number(row?.checkpointed) > pages) this.#checkpoint.get();
+    const pages = Number(row?.log) - Number(row?.checkpointed);
+    if (pages > (isRequested ? 0 : CHECKPOINT_PAGES)) this.#checkpoint.get();
   }
 }

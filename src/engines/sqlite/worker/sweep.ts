@@ -1,6 +1,5 @@
 import type { DatabaseSync } from 'node:sqlite';
 import { queueDefinitionKey } from '../../../engine/definitions.ts';
-import type { SweepResult } from '../../../engine/storage.ts';
 import { deliveriesIn, type Queues, USE_NOTED_MS, type WorkerQueue } from './queues.ts';
 import { prepareAll, type Statements } from './schema.ts';
 import { endLeases, expire } from './settle.ts';
@@ -46,14 +45,14 @@ export class Sweeper {
   readonly #sql: Statements<typeof SQL>;
   readonly #queues: Queues;
   #nextPassAt = Number.NEGATIVE_INFINITY;
-  #arePagesReturned = false;
 
   constructor(db: DatabaseSync, queues: Queues) {
     this.#sql = prepareAll(db, SQL);
     this.#queues = queues;
   }
 
-  sweep(store: Store): SweepResult {
+  /** Returns when to sweep again; null: when something changes. */
+  sweep(store: Store): number | null {
     const { now, rows, queues, records } = store;
     endLeases(store);
     const expired = rows.expired(now, MAX_ROWS_PER_CALL);
@@ -70,26 +69,10 @@ export class Sweeper {
     this.#removeUnused(store);
     const arePagesLeft = this.#returnPages(store);
     const isMore =
-      isStepOver ||
-      expired.length === MAX_ROWS_PER_CALL ||
-      areOldLeft ||
-      areKeysLeft ||
-      arePagesLeft ||
-      this.#continueCounts(store);
+      isStepOver || expired.length === MAX_ROWS_PER_CALL || areOldLeft || areKeysLeft || arePagesLeft;
     const next = [rows.findNextLeaseEnd(), rows.nextExpiry(), this.#nextAt()].filter((at) => at !== null);
-    const nextAt = isMore ? now : next.length === 0 ? null : Math.min(...next);
-    return { nextAt, affected: store.takeAffected() };
-  }
-
-  /** Continues an incomplete count of a stream. Returns whether there was one. */
-  #continueCounts({ rows, sharedCounter, queues, now }: Store): boolean {
-    for (const queue of queues.all()) {
-      if (queue.shared?.isPart !== true) continue;
-      for (const subscription of queue.subscriptions.values()) rows.count(subscription, now);
-      sharedCounter.count(queue, now);
-      return true;
-    }
-    return false;
+    if (isMore) return now;
+    return next.length === 0 ? null : Math.min(...next);
   }
 
   /**
@@ -172,15 +155,9 @@ export class Sweeper {
   #returnPages(store: Store): boolean {
     if (!isShrinkable(store)) return false;
     this.#sql.vacuum.all();
-    this.#arePagesReturned = true;
+    // The file shrinks only at the next checkpoint.
+    store.requestCheckpoint();
     return isShrinkable(store);
-  }
-
-  /** Whether pages were returned since the last call. The file shrinks only at the next checkpoint. */
-  takePagesReturned(): boolean {
-    const areReturned = this.#arePagesReturned;
-    this.#arePagesReturned = false;
-    return areReturned;
   }
 }
 
