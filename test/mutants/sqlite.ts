@@ -129,7 +129,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'settle.ts',
-        'const subscription = group === null ? undefined : queue.subscriptions.get(group);',
+        'const subscription = queue.subscriptions.get(group);',
         'const subscription = [...queue.subscriptions.values()][0];',
       ),
     ],
@@ -178,23 +178,20 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'all reservations have the same token',
     suite: 'contract',
-    edits: [
-      inWorker('take.ts', 'TakeTokens.draw(store.tokens);', "new TakeTokens('sameAsOfEachTakeAAAAAA+');"),
-    ],
+    edits: [inWorker('take.ts', 'drawStoredToken(store.tokens);', "'sameAsOfEachTakeAAAAAA+';")],
   },
   {
     name: 'reservations of one take have the same token',
     suite: 'contract',
     edits: [
-      inWorker('tokens.ts', 'digitsOf(this.#word ^ element)', 'digitsOf(this.#word)'),
-      inWorker('tokens.ts', 'digitsOf(word ^ element)', 'digitsOf(word)'),
-      inWorker('tokens.ts', 'wordOf(token) === (this.#word ^ element)', 'wordOf(token) === this.#word'),
+      inWorker('tokens.ts', 'const combined = word ^ element;', 'const combined = word ^ (element & 0);'),
+      inWorker('tokens.ts', '((wordOf(stored) ?? 0) ^ element)', '(wordOf(stored) ?? 0)'),
     ],
   },
   {
     name: 'the tokens of commits of one take are not checked',
     suite: 'contract',
-    edits: [inWorker('settle.ts', 'if (!tokens.matches(String(items[at + 4]), element)) break;', '')],
+    edits: [inWorker('settle.ts', 'if (!isTokenOf(String(items[at + 4]), element, stored)) break;', '')],
   },
   {
     name: 'commits of one take also remove deliveries between them',
@@ -319,7 +316,13 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'the token of an earlier reservation settles the next one',
     suite: 'contract',
-    edits: [inWorker('tokens.ts', '|| stored === token);', "|| token <= (stored ?? ''));")],
+    edits: [
+      inWorker(
+        'tokens.ts',
+        'word === ((wordOf(stored) ?? 0) ^ element) && hasPrefixOf(token, stored)',
+        'hasPrefixOf(token, token + stored)',
+      ),
+    ],
   },
   {
     name: 'an extended lease still expires at its old end',
@@ -519,23 +522,19 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a reserve waits for the sync of a commit',
     suite: 'sqlite faults',
-    edits: [inWorker('serve.ts', 'if (early === null) return;', 'return;')],
+    edits: [inWorker('serve.ts', 'if (places === null) return;', 'return;')],
   },
   {
     name: 'a commit is replied to before its sync',
     suite: 'sqlite faults',
-    edits: [
-      inWorker(
-        'batch.ts',
-        "if (!isOf(call, 'settle') || takesSpace(call)) return null;",
-        "if (!isOf(call, 'settle') || takesSpace(call)) return null;\n        early.push(place);",
-      ),
-    ],
+    edits: [inWorker('batch.ts', 'const isEarly = !isSynced && ', 'const isEarly = ')],
   },
   {
     name: 'an element is delivered before it is synced',
     suite: 'sqlite faults',
-    edits: [inWorker('batch.ts', "if (!isOf(call, 'settle') || takesSpace(call)) return null;", '')],
+    edits: [
+      inWorker('batch.ts', "if (isSynced && (!isOf(call, 'settle') || takesSpace(call))) return null;", ''),
+    ],
   },
   {
     name: 'nothing is synced',

@@ -15,7 +15,7 @@ import type { Ids } from './ids.ts';
 import { elementOf, isIntactContent, isIntactDelivery, type ReadyRow, type ScannedRow } from './rows.ts';
 import { expire, setAsideDamaged } from './settle.ts';
 import type { Store } from './store.ts';
-import { TakeTokens } from './tokens.ts';
+import { drawStoredToken, tokenOf } from './tokens.ts';
 
 // Operations that read deliveries: takes, with the undo of pops, and scans.
 
@@ -51,7 +51,7 @@ export function take(
   let isCut = false;
   let isLeft = false;
   const fields: Fields = [];
-  let tokens: TakeTokens | null = null;
+  let storedToken: string | null = null;
   let lost: Fields | null = null;
   let left = count;
   let expired = 0;
@@ -91,8 +91,8 @@ export function take(
       }
       let token: string | null = null;
       if (until !== null) {
-        tokens ??= TakeTokens.draw(store.tokens);
-        token = tokens.tokenOf(elementOf(row));
+        storedToken ??= drawStoredToken(store.tokens);
+        token = tokenOf(storedToken, elementOf(row));
       } else if (expiresAt !== null || reason !== null) {
         lost ??= [];
         lost.push(count - left, expiresAt, reason);
@@ -105,13 +105,13 @@ export function take(
     }
     if (until === null) rows.remove(subscription, taken);
     // A take that finds nothing must write nothing, as waiting consumers repeat it often.
-    else if (tokens !== null && taken.length > 0) {
+    else if (storedToken !== null && taken.length > 0) {
       const pageHolders = typeof holders === 'string' ? holders : holders.slice(takenBefore);
       rows.reserve(subscription, taken, {
         until,
         owner,
         at: now,
-        token: tokens.stored,
+        token: storedToken,
         holders: pageHolders,
       });
     }

@@ -21,54 +21,39 @@ const PREFIX_LENGTH = 16;
 /** Suffix of the stored form. Files of version 0.1.0 may contain plain tokens, which lack it. */
 const STORED_SUFFIX = '+';
 
-/** The tokens of one take. */
-export class TakeTokens {
-  /** The stored form, which each reservation of the take has. */
-  readonly stored: string;
-  readonly #prefix: string;
-  readonly #word: number;
+/** Draws the secret of a take, in the form in which each of its reservations stores it. */
+export function drawStoredToken(tokens: LeaseTokens): string {
+  return tokens.text() + STORED_SUFFIX;
+}
 
-  constructor(stored: string) {
-    this.stored = stored;
-    this.#prefix = stored.slice(0, PREFIX_LENGTH);
-    this.#word = wordOf(stored) ?? 0;
-  }
-
-  static draw(tokens: LeaseTokens): TakeTokens {
-    return new TakeTokens(tokens.text() + STORED_SUFFIX);
-  }
-
-  /** The tokens of the take that issued this token for this element. */
-  static from(token: string, element: number): TakeTokens {
-    return new TakeTokens(storedToken(token, element));
-  }
-
-  /** The token of an element's reservation. */
-  tokenOf(element: number): string {
-    return this.#prefix + digitsOf(this.#word ^ element);
-  }
-
-  /** Whether a token is that of an element's reservation. */
-  matches(token: string, element: number): boolean {
-    if (token.length !== TOKEN_LENGTH || !token.startsWith(this.#prefix)) return false;
-    return wordOf(token) === (this.#word ^ element);
-  }
+/** The token of an element's reservation. */
+export function tokenOf(stored: string, element: number): string {
+  return combine(stored, wordOf(stored) ?? 0, element);
 }
 
 /** The stored form of an element's token; '' if the token is not valid. */
 export function storedToken(token: string, element: number): string {
   const word = token.length === TOKEN_LENGTH ? wordOf(token) : null;
-  return word === null ? '' : token.slice(0, PREFIX_LENGTH) + digitsOf(word ^ element) + STORED_SUFFIX;
+  return word === null ? '' : combine(token, word, element) + STORED_SUFFIX;
 }
 
 /** Whether a token is that of an element's reservation. */
 export function isTokenOf(token: string, element: number, stored: string | null): boolean {
-  return token.length === TOKEN_LENGTH && (stored === storedToken(token, element) || stored === token);
+  if (stored === null || token.length !== TOKEN_LENGTH) return false;
+  if (stored.length === TOKEN_LENGTH) return stored === token;
+  const word = wordOf(token);
+  return word !== null && word === ((wordOf(stored) ?? 0) ^ element) && hasPrefixOf(token, stored);
 }
 
-function digitsOf(word: number): string {
+function hasPrefixOf(token: string, stored: string): boolean {
+  return token.startsWith(stored.slice(0, PREFIX_LENGTH));
+}
+
+function combine(token: string, word: number, element: number): string {
+  const combined = word ^ element;
   const pair = (value: number): string => DIGIT_PAIRS[value & 0xfff] ?? '';
-  return pair(word >>> 20) + pair(word >>> 8) + pair((word & 0xff) << 4);
+  const digits = pair(combined >>> 20) + pair(combined >>> 8) + pair((combined & 0xff) << 4);
+  return token.slice(0, PREFIX_LENGTH) + digits;
 }
 
 /** The last 32 bits of a token; null if its end is not valid. */
