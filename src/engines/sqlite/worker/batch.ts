@@ -12,9 +12,8 @@ import {
   type Rejection,
   SETTLE_NEEDS,
 } from '../protocol.ts';
-import { endOfAlike, runAlike } from './alike.ts';
 import { isFatal, isFull, isUnreadable, rejectionOf, StoreLost } from './errors.ts';
-import { insert } from './insert.ts';
+import { endOfInserts, insert, insertEach } from './insert.ts';
 import { counts, deliveriesIn } from './queues.ts';
 import { endLeases, settle } from './settle.ts';
 import type { Store } from './store.ts';
@@ -166,12 +165,12 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
   if (!isNearlyFull) endLeases(store);
   for (let index = from, end = from; index < to; index = end) {
     const call = batch.calls[index];
-    end = isNearlyFull ? index + 1 : endOfAlike(batch.calls, index, to);
+    end = isNearlyFull ? index + 1 : endOfInserts(batch.calls, index, to);
     // A transaction that was rolled back may have rejected them.
     for (let place = index; place < end; place++) result.rejections?.delete(place);
     if (call === undefined) continue;
     if (end > index + 1) {
-      for (const one of runAlike(store, batch.calls.slice(index, end))) result.results[index++] = one;
+      for (const id of insertEach(store, batch.calls.slice(index, end))) result.results[index++] = id;
       continue;
     }
     if (isNearlyFull && takesSpace(call)) {
