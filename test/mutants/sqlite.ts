@@ -37,8 +37,8 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'space.ts',
-        '    this.#checkFiles();\n    this.#hasBallast = this.#isBallastComplete();',
-        '    this.#checkFiles();',
+        'const hadBallast = this.#isBallastComplete();',
+        'const hadBallast = !this.#isNearlyFull || this.#isBallastComplete();',
       ),
     ],
   },
@@ -545,7 +545,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'nothing is synced',
     suite: 'sqlite power loss',
-    edits: [inWorker('store.ts', 'if (this.#needsSync && this.#log !== null) fdatasyncSync(this.#log);', '')],
+    edits: [inWorker('store.ts', 'if (log !== null) fdatasyncSync(log);', '')],
   },
   {
     name: 'the replies of two batches are swapped',

@@ -220,7 +220,7 @@ export class WorkerClient {
    * Calls the worker. Rejects with a QuaysideError.
    * @param write returns the call, and adds its bodies to those of the batch. If it throws, the call is not made and
    * the error is thrown to the caller
-   * @param read converts the result for the caller, or returns a promise of it
+   * @param read converts the result for the caller
    * @param onLate receives the result if it arrives after the deadline
    */
   call<O extends Operation, T>(
@@ -228,7 +228,7 @@ export class WorkerClient {
     read: (result: ReturnType<Operations[O]>, bodies: PackedBodies) => T,
     onLate: ((result: T) => void) | null = null,
     deadlineAt = this.deadline(),
-  ): Promise<Awaited<T>> {
+  ): Promise<T> {
     let batch = this.#waiting.at(-1);
     if (batch === undefined || batch.isFull) {
       batch = new OutgoingBatch(this.#drop);
@@ -245,14 +245,14 @@ export class WorkerClient {
       if (deadlineAt !== NO_DEADLINE) this.#deadlines.add(pendingCall);
       this.#planFlush();
     }
-    return pendingCall.result.promise as Promise<Awaited<T>>;
+    return pendingCall.result.promise;
   }
 
   /** {@link call} for operations without bodies whose results need no conversion. */
   invoke<O extends Operation>(
     operation: O,
     ...args: Parameters<Operations[O]>
-  ): Promise<Awaited<ReturnType<Operations[O]>>> {
+  ): Promise<ReturnType<Operations[O]>> {
     return this.call<O, ReturnType<Operations[O]>>(
       () => [operation, ...args],
       (result) => result,
@@ -266,12 +266,9 @@ export class WorkerClient {
 
   /** Calls an operation without waiting for it or giving it a deadline. If it fails, `failure` is logged. */
   run<O extends Operation>(write: (bodies: BodyWriter) => CallOf<O>, failure: string): void {
-    this.#backgroundCalls += 1;
-    this.call(write, ignore, null, NO_DEADLINE)
-      .catch((error) => this.#log.warn({ err: error, file: this.#data.file }, failure))
-      .finally(() => {
-        this.#backgroundCalls -= 1;
-      });
+    this.runSteps(() => this.call(write, ignore, null, NO_DEADLINE)).catch((error) =>
+      this.#log.warn({ err: error, file: this.#data.file }, failure),
+    );
   }
 
   /** Runs an operation that consists of several calls in sequence. `close` waits until all of them are made. */

@@ -120,7 +120,7 @@ export function tuplesOf<T extends readonly unknown[]>(fields: Fields, length: T
 /** A body within its batch, as the arguments of {@link bodyAt}. */
 type BodyFields = [offset: number, length: number];
 
-/** A new element; `more` by {@link toMore}, `groups` joined by commas, `extra` an {@link Extra} as JSON. */
+/** A new element; `more` by {@link toMore}, `groups` joined by commas, `key` its idempotency key. */
 export type ElementFields = [
   type: string | null,
   more: string | null,
@@ -128,21 +128,16 @@ export type ElementFields = [
   dueAt: number,
   tries: number,
   groups: string,
-  extra: string | null,
+  expiresAt: number | null,
+  key: string | null,
+  fingerprint: string | null,
 ];
 
-export const ELEMENT_FIELDS: ElementFields['length'] = 8;
+export const ELEMENT_FIELDS: ElementFields['length'] = 10;
 
 /** A new element that a settlement inserts. */
 export type InsertedFields = [queue: QueueName, ...ElementFields];
-export const INSERTED_FIELDS: InsertedFields['length'] = 9;
-
-/** The rarer properties of a new element; absent if it has none of them. */
-export interface Extra {
-  readonly key?: string;
-  readonly fingerprint?: string | null;
-  readonly expiresAt?: number | null;
-}
+export const INSERTED_FIELDS: InsertedFields['length'] = 11;
 
 /** A popped delivery to return undelivered; `type` and `more` as in {@link ElementFields}. */
 export interface UndoneDelivery {

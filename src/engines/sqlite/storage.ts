@@ -38,7 +38,6 @@ import {
   type BodyWriter,
   bodyAt,
   type CallOf,
-  type Extra,
   type Fields,
   fromMore,
   type Inserted,
@@ -166,7 +165,7 @@ export class SqliteStorage implements Storage {
 
   settle(items: readonly SettleItem[], { leftMs }: TimeLeft = {}): Promise<SettleResult[]> {
     const deadlineAt = this.#client.deadline(leftMs);
-    return this.#settle(items, deadlineAt, (results) =>
+    return this.#settleStep(items, deadlineAt).then((results) =>
       results.length === items.length
         ? results
         : this.#client.runSteps(() => this.#settleRemaining(items, results, deadlineAt)),
@@ -181,7 +180,7 @@ export class SqliteStorage implements Storage {
   ): Promise<SettleResult[]> {
     try {
       while (results.length < items.length) {
-        results.push(...(await this.#settle(items.slice(results.length), deadlineAt, identity)));
+        results.push(...(await this.#settleStep(items.slice(results.length), deadlineAt)));
       }
       return results;
     } catch (cause) {
@@ -190,12 +189,8 @@ export class SqliteStorage implements Storage {
     }
   }
 
-  /** @param onSettled receives the results of the first items, as many as the worker settled in one step */
-  #settle(
-    items: readonly SettleItem[],
-    deadlineAt: number,
-    onSettled: (results: SettleResult[]) => SettleResult[] | Promise<SettleResult[]>,
-  ): Promise<SettleResult[]> {
+  /** Returns the results of the first items, as many as the worker settles in one step. */
+  #settleStep(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
     return this.#client.call(
       (bodies): CallOf<'settle'> => {
         let needs = 0;
@@ -218,7 +213,7 @@ export class SqliteStorage implements Storage {
         }
         return ['settle', needs, fields, details];
       },
-      (results) => onSettled(readSettled(results)),
+      (results) => readSettled(results),
       null,
       deadlineAt,
     );
@@ -320,28 +315,19 @@ export class SqliteStorage implements Storage {
 
   /** Appends the `ElementFields` of an element. */
   #writeElement(element: NewElement, now: number, bodies: BodyWriter, fields: Fields): void {
-    const { contentType, contentEncoding, headers, body, matureAt, delayMs, tries, groups, dedupKey } =
-      element;
-    const dueAt = matureAt === null ? now + delayMs : this.#time.fromWall(matureAt);
-    const expiresAt = element.expiresAt ?? null;
-    let extraJson: string | null = null;
-    if (dedupKey !== null || expiresAt !== null) {
-      const extra: Extra = {
-        ...(dedupKey !== null && { key: dedupKey, fingerprint: element.fingerprint ?? null }),
-        ...(expiresAt !== null && { expiresAt: this.#time.fromWall(expiresAt) }),
-      };
-      extraJson = JSON.stringify(extra);
-    }
-    const more = toMore(contentEncoding, headers);
+    const { contentType, contentEncoding, headers, body, matureAt, delayMs, tries } = element;
+    const { expiresAt = null, dedupKey, fingerprint = null } = element;
     fields.push(
       contentType,
-      more,
+      toMore(contentEncoding, headers),
       bodies.add(body),
       body.byteLength,
-      dueAt,
+      matureAt === null ? now + delayMs : this.#time.fromWall(matureAt),
       tries,
-      joinGroups(groups),
-      extraJson,
+      joinGroups(element.groups),
+      expiresAt === null ? null : this.#time.fromWall(expiresAt),
+      dedupKey,
+      fingerprint,
     );
   }
 }

@@ -115,7 +115,7 @@ export function wholeOf(batch: Batch): Part {
 export function runBatches(
   store: Store,
   parts: readonly Part[],
-  beforeSync: () => void = () => {},
+  beforeSync?: () => void,
   isRepeated = false,
 ): void {
   const marks = parts.map(({ result }) => result.bodies.mark());
@@ -124,8 +124,7 @@ export function runBatches(
     inTransaction(store, isSyncNeeded, () => {
       for (const part of parts) runCalls(store, part);
     });
-    if (store.isSyncDue) beforeSync();
-    store.sync();
+    store.sync(beforeSync);
   } catch (error) {
     if (isFatal(error)) throw error;
     if (isFull(error)) store.space?.releaseBallast();

@@ -6,7 +6,6 @@ import {
   type CallOf,
   ELEMENT_FIELDS,
   type ElementFields,
-  type Extra,
   type Fields,
   type Inserted,
   type PackedBodies,
@@ -20,7 +19,9 @@ import type { Store } from './store.ts';
 export interface Incoming extends NewRow {
   /** Group names joined by commas, which no name contains; '' on a plain queue. */
   readonly groups: string;
-  readonly extra: Extra | null;
+  /** Its idempotency key, and the fingerprint of its content. */
+  readonly key: string | null;
+  readonly fingerprint: string | null;
 }
 
 /** Inserts the elements of a call. See {@link Operations} for the result. @throws QuaysideError `too-many-groups` */
@@ -77,7 +78,7 @@ export function insertEach(store: Store, calls: readonly Call[]): string[] {
 function queueOfPlainInsert(call: Call | undefined): QueueName | null {
   if (call?.[0] !== 'insert') return null;
   const [, queue, fields, request] = call as CallOf<'insert'>;
-  const isPlain = fields.length === ELEMENT_FIELDS && fields[6] === '' && fields[7] === null;
+  const isPlain = fields.length === ELEMENT_FIELDS && fields[6] === '' && fields[8] === null;
   return request === null && isPlain ? queue : null;
 }
 
@@ -98,8 +99,8 @@ export function insertAll(
 }
 
 /** Whether an element has one delivery and no idempotency key, so that it can share a statement with others. */
-function isPlain({ groups, extra }: Incoming): boolean {
-  return groups === '' && extra?.key === undefined;
+function isPlain({ groups, key }: Incoming): boolean {
+  return groups === '' && key === null;
 }
 
 /**
@@ -142,9 +143,8 @@ function mismatchedOf(
   const queue = queues.find(name);
   /** The fingerprint with which each key was first seen; null: no element has a key. */
   let known: Map<string, string | null> | null = null;
-  for (const [index, { extra }] of elements.entries()) {
-    const { key, fingerprint = null } = extra ?? {};
-    if (key === undefined) continue;
+  for (const [index, { key, fingerprint }] of elements.entries()) {
+    if (key === null) continue;
     known ??= new Map();
     let first = known.get(key);
     if (first === undefined) {
@@ -159,8 +159,6 @@ function mismatchedOf(
 
 /** Reads the {@link ElementFields} at an index. Reading by index takes 2 % off an insert. */
 export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Incoming {
-  const extra = fields[at + 7] as ElementFields[7];
-  const parsed = extra === null ? null : (JSON.parse(extra) as Extra);
   return {
     type: fields[at] as ElementFields[0],
     more: fields[at + 1] as ElementFields[1],
@@ -168,8 +166,9 @@ export function elementAt(fields: Fields, at: number, bodies: PackedBodies): Inc
     dueAt: fields[at + 4] as ElementFields[4],
     tries: fields[at + 5] as ElementFields[5],
     groups: fields[at + 6] as ElementFields[6],
-    extra: parsed,
-    expiresAt: parsed?.expiresAt ?? null,
+    expiresAt: fields[at + 7] as ElementFields[7],
+    key: fields[at + 8] as ElementFields[8],
+    fingerprint: fields[at + 9] as ElementFields[9],
     reason: null,
   };
 }
@@ -181,8 +180,8 @@ function insertOne(
   element: Incoming,
   onRepeat: () => void,
 ): number {
-  const { key, fingerprint = null } = element.extra ?? {};
-  const seen = key === undefined ? null : records.seen(queue, key, now);
+  const { key, fingerprint } = element;
+  const seen = key === null ? null : records.seen(queue, key, now);
   if (seen !== null) {
     onRepeat();
     return seen.seq;
@@ -199,6 +198,6 @@ function insertOne(
     }
     sweeper.noteAdded(queue, now);
   }
-  if (key !== undefined) records.remember(queue, key, { seq, fingerprint }, now);
+  if (key !== null) records.remember(queue, key, { seq, fingerprint }, now);
   return seq;
 }

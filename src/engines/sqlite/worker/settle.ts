@@ -398,7 +398,7 @@ function toDeadLetterQueue(
   const groups = store.queues.defaultGroups(queue);
   const more = toMore(contentEncoding, deadHeaders);
   const facts = { dueAt: now, tries: 0, expiresAt: null, reason };
-  insertAll(store, target, [{ ...content, more, ...facts, groups, extra: null }]);
+  insertAll(store, target, [{ ...content, more, ...facts, groups, key: null, fingerprint: null }]);
   rows.remove(subscription, [row]);
   store.copiedBytes += content.body.byteLength;
   records.countOne(queue, group, 'deadletter');
@@ -428,7 +428,7 @@ function move(
   }
   const facts = { dueAt, tries: tries ?? row.tries, expiresAt, reason: null };
   store.rows.remove(subscription, [row]);
-  insertAll(store, target, [{ ...content, more, ...facts, groups, extra: null }]);
+  insertAll(store, target, [{ ...content, more, ...facts, groups, key: null, fingerprint: null }]);
   store.copiedBytes += content.body.byteLength;
   store.affected.add(to);
   return 'done';

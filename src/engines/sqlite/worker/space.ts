@@ -38,13 +38,11 @@ export class Space {
   #checkedAt = Number.NEGATIVE_INFINITY;
   #transactionsUntilCheck = 0;
   #bytesSinceCheck = 0;
-  #hasBallast: boolean;
 
   constructor(options: SpaceSettings, warn: Warn) {
     this.#options = options;
     this.#warn = warn;
     this.#ballast = `${options.file}.ballast`;
-    this.#hasBallast = this.#isBallastComplete();
   }
 
   /** Called once the database and its log exist: any other file at their paths is detected from now on. */
@@ -75,17 +73,17 @@ export class Space {
     if (!this.#isNearlyFull && !isMuch && !isLate && this.#transactionsUntilCheck > 0) return;
     this.#checkedAt = now;
     this.#checkFiles();
-    this.#hasBallast = this.#isBallastComplete();
     this.#transactionsUntilCheck = TRANSACTIONS_PER_CHECK;
     this.#bytesSinceCheck = bytes;
     const { minFreeBytes, ballastBytes } = this.#options;
     const free = this.#free();
-    const missingBallastBytes = this.#hasBallast ? 0 : ballastBytes;
+    const hadBallast = this.#isBallastComplete();
+    const missingBallastBytes = hadBallast ? 0 : ballastBytes;
     const requiredBytes = (this.#isNearlyFull ? minFreeBytes * 1.25 : minFreeBytes) + missingBallastBytes;
-    const hasSpace = free >= requiredBytes && (this.#hasBallast || this.#writeBallast());
+    const hasSpace = free >= requiredBytes && (hadBallast || this.#writeBallast());
     if (hasSpace !== this.#isNearlyFull) return;
     this.#isNearlyFull = !hasSpace;
-    const fields = { file: this.#options.file, freeBytes: free, ballast: this.#hasBallast };
+    const fields = { file: this.#options.file, freeBytes: free, ballast: hadBallast || hasSpace };
     if (hasSpace) this.#warn(fields, 'the disk has space again: inserts are accepted');
     else this.#warn(fields, 'the disk is nearly full: inserts are rejected, everything else continues');
   }
@@ -95,7 +93,6 @@ export class Space {
     this.#isNearlyFull = true;
     if (!existsSync(this.#ballast)) return false;
     rmSync(this.#ballast);
-    this.#hasBallast = false;
     this.#warn(
       { file: this.#options.file },
       'the disk is full: the ballast file was deleted so that elements can still be consumed',
@@ -144,7 +141,6 @@ export class Space {
       rmSync(this.#ballast, { force: true });
       return false;
     }
-    this.#hasBallast = true;
     return true;
   }
 }

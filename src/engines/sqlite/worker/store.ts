@@ -143,19 +143,17 @@ export class Store {
     this.#commit.run();
   }
 
-  /** Whether the last transaction is acknowledged only after {@link sync}. */
-  get isSyncDue(): boolean {
-    return this.#needsSync && this.#log !== null;
-  }
-
   /**
    * Must follow each commit. Makes it durable if the transaction needs that.
+   * @param before called before an fsync
    * @throws StoreLost if the fsync fails: a second one would prove nothing
    */
-  sync(): void {
+  sync(before: () => void = () => {}): void {
+    const log = this.#needsSync ? this.#log : null;
+    if (log !== null) before();
     this.#reach('committed');
     try {
-      if (this.#needsSync && this.#log !== null) fdatasyncSync(this.#log);
+      if (log !== null) fdatasyncSync(log);
     } catch (error) {
       throw new StoreLost(`its log cannot be synced: ${messageOf(error)}`);
     }
