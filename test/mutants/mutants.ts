@@ -50,7 +50,7 @@ export const SUITES = {
   },
   contract: { files: ['test/contract/engines.test.ts'], pattern: 'port: sqlite::memory: ' },
   'sqlite batch': { files: ['test/unit/sqlite-batch.test.ts'], pattern: null },
-  'sqlite shared counts': { files: ['test/unit/sqlite-shared-counts.test.ts'], pattern: null },
+  'sqlite counts': { files: ['test/unit/sqlite-counts.test.ts'], pattern: null },
   'sqlite messages': { files: ['test/unit/sqlite-message.test.ts'], pattern: null },
   'sqlite faults': { files: ['test/system/sqlite-faults.test.ts'], pattern: null },
   'sqlite reload': { files: ['test/system/sqlite-reload.test.ts'], pattern: null },

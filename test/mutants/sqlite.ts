@@ -12,8 +12,8 @@ const inWorker = (file: string, search: string, replace: string): Edit => ({
 export const SQLITE: readonly Mutant[] = [
   {
     name: 'a count of a stream reads all of its elements each time',
-    suite: 'sqlite shared counts',
-    edits: [inWorker('shared-counter.ts', 'const after = shared?.readTo ?? ', 'const after = ')],
+    suite: 'sqlite counts',
+    edits: [inWorker('counts.ts', 'const after = shared?.readTo ?? ', 'const after = ')],
   },
   {
     name: 'elements of several one-element calls are stored in the queue of the first',
@@ -44,14 +44,8 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'a count of a stream reads all elements that became due since the previous one',
-    suite: 'sqlite shared counts',
-    edits: [
-      inWorker(
-        'shared-counter.ts',
-        'left -= due.length / DELIVERIES_PER_READ;',
-        'left = ELEMENTS_PER_COUNT;',
-      ),
-    ],
+    suite: 'sqlite counts',
+    edits: [inWorker('counts.ts', 'left -= due.length / DELIVERIES_PER_READ;', 'left = ELEMENTS_PER_COUNT;')],
   },
   {
     name: 'elements past their retention that one sweep leaves over are never removed',
@@ -97,15 +91,15 @@ export const SQLITE: readonly Mutant[] = [
   },
   {
     name: 'a count of a stream misses elements that became due since the previous one',
-    suite: 'sqlite shared counts',
-    edits: [inWorker('shared-counter.ts', '    this.#noteDue(queue, now);\n', '')],
+    suite: 'sqlite counts',
+    edits: [inWorker('counts.ts', '    this.#noteDue(queue, now);\n', '')],
   },
   {
     name: 'a count of a stream marks an element as changed only after the change',
-    suite: 'sqlite shared counts',
+    suite: 'sqlite counts',
     edits: [
       inWorker(
-        'shared-counter.ts',
+        'counts.ts',
         'this.#statesOf(element, shared.countedAt), -1)',
         'this.#statesOf(element, Date.now()), -1)',
       ),
@@ -124,7 +118,7 @@ export const SQLITE: readonly Mutant[] = [
     edits: [
       inWorker(
         'rows.ts',
-        '      this.#waitingAdded(subscription, dueAt, now);\n      seq++;',
+        '      this.#counter.waitingAdded(subscription, dueAt, now);\n      seq++;',
         '      seq++;',
       ),
     ],
@@ -268,7 +262,11 @@ export const SQLITE: readonly Mutant[] = [
     name: 'a reserve does not decrement the count of ready elements',
     suite: 'storage model',
     edits: [
-      inWorker('rows.ts', 'for (const { dueAt } of rows) this.#waitingRemoved(subscription, dueAt);', ''),
+      inWorker(
+        'rows.ts',
+        'for (const { dueAt } of rows) this.#counter.waitingRemoved(subscription, dueAt);',
+        '',
+      ),
     ],
   },
   {
@@ -276,7 +274,7 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'storage model',
     edits: [
       inWorker(
-        'rows.ts',
+        'counts.ts',
         'if (isClockBehind || scheduledFrom <= now) {',
         'if (isClockBehind || scheduledFrom < -now) {',
       ),

@@ -7,9 +7,8 @@
 // runs all waiting batches in one transaction, and isolates calls that fail. Each operation is in the file of its
 // subject: `insert.ts`, `take.ts` (with undone takes and scans), `settle.ts` (with dead letters, copies and damaged
 // elements), `sweep.ts`. Tables and their state in memory: `store.ts` (transactions), `ids.ts`, `queues.ts` (names,
-// subscriptions, policies), `rows.ts` (deliveries, elements, counts, leases, purges), `checksums.ts`,
-// `shared-counter.ts` (counts of elements of several groups), `tokens.ts` (of leases), `records.ts` (idempotency keys,
-// definitions, counters). A subscription is one group of one queue.
+// subscriptions, policies), `rows.ts` (deliveries, elements, leases, purges), `counts.ts` (of deliveries and
+// elements by state), `checksums.ts`, `tokens.ts` (of leases), `records.ts` (idempotency keys, definitions, counters). A subscription is one group of one queue.
 // The file: `open.ts`, `schema.ts`, `log-check.ts` (damage), `space.ts` (full disk, deleted files), `errors.ts`, and
 // `backup.ts`, which also restores.
 import { stat, statfs } from 'node:fs/promises';

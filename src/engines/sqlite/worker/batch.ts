@@ -14,7 +14,7 @@ import {
 } from '../protocol.ts';
 import { isFatal, isFull, isUnreadable, rejectionOf, StoreLost } from './errors.ts';
 import { endOfInserts, insert, insertEach } from './insert.ts';
-import { counts, deliveriesIn } from './queues.ts';
+import { deliveriesIn } from './queues.ts';
 import { endLeases, settle } from './settle.ts';
 import type { Store } from './store.ts';
 import { scan, take, undoTake } from './take.ts';
@@ -47,10 +47,7 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   scan,
   purge: (store, name, states) => store.rows.purge(name, states, store.now, () => store.freePages()),
   drop: ({ queues }, name) => queues.drop(queues.find(name)),
-  counts: (store, name, group) => {
-    const counted = counts(store, name, group);
-    return [counted, group === null && store.queues.find(name)?.shared?.isPart === true];
-  },
+  counts: ({ counter, now }, name, group) => counter.counts(name, group, now),
   usage: (store, ns) => {
     const elements = store.queues.inNamespace(ns).reduce((sum, queue) => sum + deliveriesIn(queue), 0);
     return { elements, bytes: store.bytesInUse() };

@@ -2,12 +2,11 @@ import type { DatabaseSync } from 'node:sqlite';
 import { tooManyGroups } from '../../../engine/calls.ts';
 import type { NamespacePolicy } from '../../../engine/engine.ts';
 import { limitedCount, NamespacePolicies, type QueueDefaults } from '../../../engine/queue-policy.ts';
-import { type GroupCounts, NO_COUNTS, type QueueCounts, type QueueOptions } from '../../../engine/storage.ts';
-import { type DeliveryState, type GroupName, PLAIN_GROUP } from '../../../model/element.ts';
+import type { QueueOptions } from '../../../engine/storage.ts';
+import type { DeliveryState, GroupName } from '../../../model/element.ts';
 import type { QueueKey } from '../../../model/names.ts';
 import { keyOf, nameOf, type QueueName } from '../protocol.ts';
 import { prepareAll, type Statements } from './schema.ts';
-import type { Store } from './store.ts';
 
 /** The state of a queue in memory. */
 export interface WorkerQueue {
@@ -313,7 +312,7 @@ export class Queues {
 }
 
 /** Number of deliveries of a group, in all states. */
-function deliveriesOf({ ready, scheduled, reserved }: Subscription): number {
+export function deliveriesOf({ ready, scheduled, reserved }: Subscription): number {
   return ready + scheduled + reserved;
 }
 
@@ -322,56 +321,4 @@ export function deliveriesIn({ subscriptions }: WorkerQueue): number {
   let deliveries = 0;
   for (const subscription of subscriptions.values()) deliveries += deliveriesOf(subscription);
   return deliveries;
-}
-
-type Counts = { -readonly [K in keyof GroupCounts]: GroupCounts[K] };
-
-/** Counts of one group or, if `group` is null, of the queue and each of its groups. */
-export function counts(store: Store, name: QueueName, group: string | null): QueueCounts {
-  const queue = store.queues.find(name);
-  const groups = new Map<GroupName, GroupCounts>();
-  if (queue === null || group !== null) {
-    const subscription = queue?.subscriptions.get(group ?? PLAIN_GROUP);
-    return { ...(subscription === undefined ? NO_COUNTS : countsOf(store, subscription)), groups };
-  }
-  for (const subscription of queue.subscriptions.values()) {
-    const groupCounts = countsOf(store, subscription);
-    if (subscription.group === PLAIN_GROUP || deliveriesOf(subscription) > 0)
-      groups.set(subscription.group, groupCounts);
-  }
-  const total = elementCounts(store, queue, [...groups.values()]);
-  groups.delete(PLAIN_GROUP);
-  return { ...total, groups };
-}
-
-function countsOf({ rows, now }: Store, subscription: Subscription): Counts {
-  const { ready, scheduled, reserved } = rows.count(subscription, now);
-  const nextMatureAt = ready + scheduled === 0 ? null : rows.firstDueAt(subscription);
-  return { ready, scheduled, reserved, nextMatureAt };
-}
-
-/**
- * Counts each element of a queue once. The sum over the groups counts an element of several groups several times, so
- * the excess is subtracted. A queue without such elements, such as every plain one, needs no scan.
- */
-function elementCounts(
-  { sharedCounter, now }: Store,
-  queue: WorkerQueue,
-  groups: readonly GroupCounts[],
-): Counts {
-  const total: Counts = { ...NO_COUNTS };
-  for (const { ready, scheduled, reserved, nextMatureAt } of groups) {
-    total.ready += ready;
-    total.scheduled += scheduled;
-    total.reserved += reserved;
-    if (nextMatureAt !== null && nextMatureAt < (total.nextMatureAt ?? Number.POSITIVE_INFINITY)) {
-      total.nextMatureAt = nextMatureAt;
-    }
-  }
-  if (groups.length < 2) return total;
-  const { ready, scheduled, reserved } = sharedCounter.count(queue, now);
-  total.ready -= ready;
-  total.scheduled -= scheduled;
-  total.reserved -= reserved;
-  return total;
 }

@@ -4,9 +4,9 @@ import type { PurgeStep } from '../../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
 import type { QueueName } from '../protocol.ts';
 import { deliveryChecksum, elementChecksum } from './checksums.ts';
+import type { QueueCounter } from './counts.ts';
 import type { Queues, Subscription, WorkerQueue } from './queues.ts';
-import { BOUND, prepareAll, type Statements } from './schema.ts';
-import type { SharedCounter } from './shared-counter.ts';
+import { BOUND, momentOf, prepareAll, type Statements } from './schema.ts';
 
 /** An element's content as stored: the content type, the rarer fields as JSON (see `toMore`), and the body. */
 interface StoredContent {
@@ -86,7 +86,6 @@ const SCANNED_COLUMNS = `${DELIVERY_COLUMNS}, ${CONTENT_COLUMNS}, d.reserved_at 
 // `d.element` is null if the content is in the row, and then no element is looked up.
 const FROM_DELIVERIES = 'FROM delivery d LEFT JOIN element e ON e.seq = d.element';
 
-const WAITING = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NULL';
 const RESERVED = 'FROM delivery d WHERE d.subscription = ? AND d.lease_until IS NOT NULL';
 // A delivery whose subscription a fault of the disk destroyed is skipped: it would be found again by each sweep.
 const EXPIRING =
@@ -150,10 +149,6 @@ const SQL = {
     'INSERT OR REPLACE INTO damaged (seq, queue, found_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)',
   expired: `SELECT ${DELIVERY_COLUMNS} ${EXPIRING} AND d.expires_at <= ? ORDER BY d.expires_at LIMIT ${BOUND}`,
   firstExpiry: `SELECT d.expires_at AS at ${EXPIRING} ORDER BY d.expires_at LIMIT 1`,
-  countDue: `SELECT count(*) AS n ${WAITING} AND d.due_at > ? AND d.due_at <= ?`,
-  countReserved: `SELECT count(*) AS n ${RESERVED}`,
-  firstDue: `SELECT d.due_at AS at ${WAITING} ORDER BY d.due_at LIMIT 1`,
-  firstDueAfter: `SELECT d.due_at AS at ${WAITING} AND d.due_at > ? ORDER BY d.due_at LIMIT 1`,
   endedLeases: `SELECT ${DELIVERY_COLUMNS} ${RESERVED} AND d.lease_until <= ? ORDER BY d.lease_until, d.seq LIMIT ${BOUND}`,
   firstLeaseEnd: `SELECT d.lease_until AS at ${RESERVED} ORDER BY d.lease_until LIMIT 1`,
   // Bodies of expired elements are not read: a thousand of them may be a gigabyte.
@@ -228,7 +223,7 @@ const MAX_LEASES_PER_CALL = 1000;
 export class Rows {
   readonly #db: DatabaseSync;
   readonly #queues: Queues;
-  readonly #sharedCounter: SharedCounter;
+  readonly #counter: QueueCounter;
   /** Lower bound of the lease ends of all queues. */
   #leasesEndFrom = Number.POSITIVE_INFINITY;
 
@@ -236,10 +231,10 @@ export class Rows {
   readonly #pages: Statements<Record<DeliveryState, string>>;
   readonly #inState: Statements<Record<DeliveryState, string>>;
 
-  constructor(db: DatabaseSync, queues: Queues, sharedCounter: SharedCounter) {
+  constructor(db: DatabaseSync, queues: Queues, counter: QueueCounter) {
     this.#db = db;
     this.#queues = queues;
-    this.#sharedCounter = sharedCounter;
+    this.#counter = counter;
     this.#sql = prepareAll(db, SQL);
     this.#sql.ready.setReturnArrays(true);
     this.#pages = prepareAll(db, PAGES);
@@ -270,7 +265,7 @@ export class Rows {
         this.#sql.addMany.run(...values);
         values = [];
       }
-      this.#waitingAdded(subscription, dueAt, now);
+      this.#counter.waitingAdded(subscription, dueAt, now);
       seq++;
     }
     while (values.length > ADDED_COLUMNS) this.#sql.add.run(...values.splice(0, ADDED_COLUMNS));
@@ -288,11 +283,11 @@ export class Rows {
   addShared(subscription: Subscription, seq: number, element: number, facts: NewDelivery, now: number): void {
     const { dueAt, tries, expiresAt, reason } = facts;
     const { id } = subscription;
-    this.#sharedCounter.beforeChange(subscription, element);
+    this.#counter.beforeChange(subscription, element);
     const crc = deliveryChecksum(seq, element, id, dueAt, tries, expiresAt);
     const delivery = [seq, id, dueAt, tries, crc, expiresAt, reason, element];
     this.#sql.add.run(...delivery, null, null, null, null, null);
-    this.#waitingAdded(subscription, dueAt, now);
+    this.#counter.waitingAdded(subscription, dueAt, now);
   }
 
   /** The content of a delivery, from `row` if it was read with it; null if a fault of the disk destroyed it. */
@@ -459,7 +454,7 @@ export class Rows {
     subscription: Subscription,
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt' | 'leaseUntil'>[],
   ): void {
-    for (const { element } of rows) this.#sharedCounter.beforeChange(subscription, element);
+    for (const { element } of rows) this.#counter.beforeChange(subscription, element);
     const numbers: number[] = [];
     for (let from = 0; from < rows.length; ) {
       const { first, last } = consecutiveFrom(rows, from);
@@ -473,8 +468,8 @@ export class Rows {
       if (element !== null && (seq === element || this.#sql.anyOfElement.get(element) === undefined)) {
         this.#sql.removeElement.run(element);
       }
-      if (leaseUntil === null) this.#waitingRemoved(subscription, dueAt);
-      else this.#reservedChanged(subscription, -1);
+      if (leaseUntil === null) this.#counter.waitingRemoved(subscription, dueAt);
+      else this.#counter.reservedChanged(subscription, -1);
     }
   }
 
@@ -483,7 +478,7 @@ export class Rows {
    */
   removeReserved(subscription: Subscription, seq: number, token: string): boolean {
     if (this.#sql.removeReserved.run(seq, subscription.id, token).changes === 0) return false;
-    this.#reservedChanged(subscription, -1);
+    this.#counter.reservedChanged(subscription, -1);
     return true;
   }
 
@@ -495,7 +490,7 @@ export class Rows {
     const last = first + count - 1;
     if (this.#sql.countReservedRange.get(first, last, subscription.id, token)?.n !== count) return false;
     this.#sql.removeRange.run(first, last);
-    this.#reservedChanged(subscription, -count);
+    this.#counter.reservedChanged(subscription, -count);
     return true;
   }
 
@@ -505,7 +500,7 @@ export class Rows {
     rows: readonly Pick<DeliveryRow, 'seq' | 'element' | 'dueAt'>[],
     { until, owner, at, token, holders }: Reservations,
   ): void {
-    for (const { element } of rows) this.#sharedCounter.beforeChange(subscription, element);
+    for (const { element } of rows) this.#counter.beforeChange(subscription, element);
     let values: (string | number)[] = [];
     for (let from = 0; from < rows.length; ) {
       const { first, last } = consecutiveFrom(rows, from);
@@ -521,8 +516,8 @@ export class Rows {
       from += last - first + 1;
     }
     while (values.length > 0) this.#sql.reserve.run(until, owner, at, token, ...values.splice(0, 2));
-    for (const { dueAt } of rows) this.#waitingRemoved(subscription, dueAt);
-    this.#reservedChanged(subscription, rows.length);
+    for (const { dueAt } of rows) this.#counter.waitingRemoved(subscription, dueAt);
+    this.#counter.reservedChanged(subscription, rows.length);
     this.#leaseStarted(subscription, until);
   }
 
@@ -537,12 +532,12 @@ export class Rows {
     now: number,
   ): void {
     const { seq, element, expiresAt, leaseUntil } = row;
-    this.#sharedCounter.beforeChange(subscription, element);
+    this.#counter.beforeChange(subscription, element);
     const crc = deliveryChecksum(seq, element, subscription.id, dueAt, tries, expiresAt);
     this.#sql.setWaiting.run(dueAt, tries, crc, token, reason, seq);
-    if (leaseUntil === null) this.#waitingRemoved(subscription, row.dueAt);
-    else this.#reservedChanged(subscription, -1);
-    this.#waitingAdded(subscription, dueAt, now);
+    if (leaseUntil === null) this.#counter.waitingRemoved(subscription, row.dueAt);
+    else this.#counter.reservedChanged(subscription, -1);
+    this.#counter.waitingAdded(subscription, dueAt, now);
   }
 
   /** reserved -> reserved, with another lease end */
@@ -559,69 +554,6 @@ export class Rows {
   /** When the next waiting delivery expires; null if none will. */
   nextExpiry(): number | null {
     return momentOf(this.#sql.firstExpiry.get());
-  }
-
-  // Counts, see `Subscription`.
-
-  /** Advances a subscription's counts to `now` (see {@link Subscription}); changes no delivery. */
-  count(subscription: Subscription, now: number): Subscription {
-    const { id, countedAt, scheduledFrom } = subscription;
-    // After a restart the clock may be earlier: deliveries that are ready only at the later time are scheduled again.
-    const isClockBehind = now < countedAt;
-    if (isClockBehind || scheduledFrom <= now) {
-      const [from, to] = isClockBehind ? [now, countedAt] : [countedAt, now];
-      const due = Number(this.#sql.countDue.get(id, from, to)?.n);
-      subscription.ready += isClockBehind ? -due : due;
-      subscription.scheduled -= isClockBehind ? -due : due;
-      this.#updateScheduledFrom(subscription, now);
-    }
-    subscription.countedAt = now;
-    return subscription;
-  }
-
-  /** The earliest maturity of waiting deliveries, due or not; null if there are none. */
-  firstDueAt({ id }: Subscription): number | null {
-    return momentOf(this.#sql.firstDue.get(id));
-  }
-
-  /** Counts the rows of the table, which is slow: for when the counts in memory may no longer match it. */
-  recount(subscription: Subscription, now: number): void {
-    this.#queues.noteChanged(subscription);
-    const { id, queue } = subscription;
-    queue.shared = null;
-    subscription.countedAt = now;
-    subscription.ready = Number(this.#sql.countDue.get(id, Number.MIN_SAFE_INTEGER, now)?.n);
-    subscription.scheduled = Number(this.#sql.countDue.get(id, now, Number.MAX_SAFE_INTEGER)?.n);
-    subscription.reserved = Number(this.#sql.countReserved.get(id)?.n);
-    this.#updateScheduledFrom(subscription, now);
-  }
-
-  /** Also advances the counts to `now` if that is free. */
-  #waitingAdded(subscription: Subscription, dueAt: number, now: number): void {
-    this.#queues.noteChanged(subscription);
-    if (subscription.countedAt < now && subscription.scheduledFrom > now) subscription.countedAt = now;
-    if (dueAt <= subscription.countedAt) subscription.ready++;
-    else {
-      subscription.scheduled++;
-      if (dueAt < subscription.scheduledFrom) subscription.scheduledFrom = dueAt;
-    }
-  }
-
-  #waitingRemoved(subscription: Subscription, dueAt: number): void {
-    this.#queues.noteChanged(subscription);
-    if (dueAt <= subscription.countedAt) subscription.ready--;
-    else if (--subscription.scheduled === 0) subscription.scheduledFrom = Number.POSITIVE_INFINITY;
-  }
-
-  #reservedChanged(subscription: Subscription, difference: number): void {
-    this.#queues.noteChanged(subscription);
-    subscription.reserved += difference;
-  }
-
-  #updateScheduledFrom(subscription: Subscription, now: number): void {
-    const next =
-      subscription.scheduled === 0 ? null : momentOf(this.#sql.firstDueAfter.get(subscription.id, now));
-    subscription.scheduledFrom = next ?? Number.POSITIVE_INFINITY;
   }
 
   // Leases. Their bounds are never too late: a reservation lowers them, a settlement leaves them unchanged, and a query
@@ -687,11 +619,6 @@ export function elementOf({ seq, element }: Pick<DeliveryRow, 'seq' | 'element'>
 /** The moment that orders deliveries of a state. */
 function momentInOrder({ leaseUntil, dueAt }: Pick<DeliveryRow, 'leaseUntil' | 'dueAt'>): number {
   return leaseUntil ?? dueAt;
-}
-
-/** The column `at` of a row; null if there is no row. */
-function momentOf(row: Record<string, unknown> | undefined): number | null {
-  return row === undefined ? null : Number(row.at);
 }
 
 /** Whether the checksum of a delivery matches. A delivery that fails is never handed to a consumer. */

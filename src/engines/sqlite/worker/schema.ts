@@ -159,3 +159,8 @@ export function prepareAll<T extends Readonly<Record<string, string>>>(
   const prepared = Object.entries(sql).map(([name, text]) => [name, db.prepare(text)]);
   return Object.fromEntries(prepared) as Statements<T>;
 }
+
+/** The column `at` of a row; null if there is no row. */
+export function momentOf(row: Record<string, unknown> | undefined): number | null {
+  return row === undefined ? null : Number(row.at);
+}

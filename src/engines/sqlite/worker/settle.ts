@@ -451,7 +451,7 @@ function intactContent(store: Store, row: DeliveryRow): ElementRow | null {
  * removed; a damaged delivery is removed alone, since its field `element` may refer to another delivery's element.
  */
 export function setAsideDamaged(store: Store, seq: number): void {
-  const { rows, queues, now } = store;
+  const { rows, queues, counter, now } = store;
   const found = rows.bySeq(seq);
   const group = queues.subscriptionById(found?.subscription ?? 0)?.group;
   if (found === null || group === undefined) return;
@@ -471,7 +471,8 @@ export function setAsideDamaged(store: Store, seq: number): void {
     rows.remove(subscription, [row]);
   }
   // A damaged maturity or subscription is still counted with its value from before the damage.
-  for (const { subscriptions } of affected) for (const one of subscriptions.values()) rows.recount(one, now);
+  for (const { subscriptions } of affected)
+    for (const one of subscriptions.values()) counter.recount(one, now);
   const [queue] = affected;
   const fate = isKept ? 'kept in the table "damaged"' : 'lost: its content is missing';
   store.warn(

@@ -4,12 +4,12 @@ import { LeaseTokens } from '../../../model/lease-token.ts';
 import { messageOf } from '../../../util/message-of.ts';
 import { BodyWriter, type PackedBodies, type QueueName } from '../protocol.ts';
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
+import { QueueCounter } from './counts.ts';
 import { StoreLost } from './errors.ts';
 import { Ids, nextEpoch } from './ids.ts';
 import { Queues } from './queues.ts';
 import { Records } from './records.ts';
 import { Rows } from './rows.ts';
-import { SharedCounter } from './shared-counter.ts';
 import type { Space } from './space.ts';
 import { Sweeper } from './sweep.ts';
 
@@ -43,7 +43,7 @@ export class Store {
   readonly ids: Ids;
   readonly tokens = new LeaseTokens();
   readonly queues: Queues;
-  readonly sharedCounter: SharedCounter;
+  readonly counter: QueueCounter;
   readonly rows: Rows;
   readonly records: Records;
   readonly sweeper: Sweeper;
@@ -97,8 +97,8 @@ export class Store {
     db.exec('PRAGMA synchronous = NORMAL');
     this.#log = options.file === MEMORY ? null : openSync(`${options.file}-wal`, 'r+');
     this.queues = new Queues(db, options.policies);
-    this.sharedCounter = new SharedCounter(db);
-    this.rows = new Rows(db, this.queues, this.sharedCounter);
+    this.counter = new QueueCounter(db, this.queues);
+    this.rows = new Rows(db, this.queues, this.counter);
     this.records = new Records(db, this.queues, options.dedupWindowMs);
     this.sweeper = new Sweeper(db, this.queues);
     this.#begin = db.prepare('BEGIN IMMEDIATE');

@@ -116,7 +116,7 @@ export function take(
       });
     }
   }
-  const nextDueAt = left > 0 && ids === null ? rows.firstDueAt(subscription) : null;
+  const nextDueAt = left > 0 && ids === null ? store.counter.firstDueAt(subscription) : null;
   return [nextDueAt, until, lost, fields, isCut, isLeft];
 }
 

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { QueueCounts } from '../../src/engine/storage.ts';
 import { nameOf } from '../../src/engines/sqlite/protocol.ts';
 import { openDatabase } from '../../src/engines/sqlite/worker/open.ts';
-import { counts, type Subscription, type WorkerQueue } from '../../src/engines/sqlite/worker/queues.ts';
+import type { Subscription, WorkerQueue } from '../../src/engines/sqlite/worker/queues.ts';
 import type { DeliveryRow } from '../../src/engines/sqlite/worker/rows.ts';
 import { Store } from '../../src/engines/sqlite/worker/store.ts';
 import { seededRandom } from '../support/random.ts';
@@ -81,7 +81,7 @@ describe('the counts of a stream in the SQLite engine', () => {
     if (row !== null)
       store.rows.setWaiting(subscription, row, { dueAt, tries: 1, token: null, reason: null }, store.now);
   };
-  const count = (): QueueCounts => counts(store, NAME, null);
+  const count = (): QueueCounts => store.counter.counts(NAME, null, store.now)[0];
   /** Counts from the tables alone, as after a start. */
   const countAll = (): QueueCounts => {
     store.queues.save();
@@ -195,7 +195,7 @@ describe('the counts of a stream in the SQLite engine', () => {
         else if (kind === 2) wait(element, group, store.now + between(0, 3));
         else if (kind === 3) wait(element, group, 1);
         else if (kind === 4) elements.unshift(add(store.now + between(0, 4)));
-        else counts(store, NAME, group);
+        else store.counter.counts(NAME, group, store.now);
       }
       store.now = Math.max(1, store.now + between(chance(0.1) ? -3 : 0, 3));
       const counted = count();
