@@ -55,7 +55,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'a purge removes two thousand elements in a step, however large',
     suite: 'sqlite batch',
-    edits: [inWorker('rows.ts', 'const MAX_PURGED_PAGES = 32_768;', 'const MAX_PURGED_PAGES = Infinity;')],
+    edits: [inWorker('purge.ts', 'const MAX_PURGED_PAGES = 32_768;', 'const MAX_PURGED_PAGES = Infinity;')],
   },
   {
     name: 'a take reads the bodies of all expired elements',
@@ -377,9 +377,9 @@ export const SQLITE: readonly Mutant[] = [
     suite: 'storage model',
     edits: [
       inWorker(
-        'rows.ts',
-        'this.remove(subscription, chunk);',
-        'this.remove(subscription, chunk.filter((row) => row.leaseUntil === null));',
+        'purge.ts',
+        'rows.remove(subscription, chunk);',
+        'rows.remove(subscription, chunk.filter((row) => row.leaseUntil === null));',
       ),
     ],
   },

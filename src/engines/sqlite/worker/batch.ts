@@ -14,6 +14,7 @@ import {
 } from '../protocol.ts';
 import { isFatal, isFull, isUnreadable, rejectionOf, StoreLost } from './errors.ts';
 import { endOfInserts, insert, insertEach } from './insert.ts';
+import { purge } from './purge.ts';
 import { deliveriesIn } from './queues.ts';
 import { endLeases, settle } from './settle.ts';
 import type { Store } from './store.ts';
@@ -45,7 +46,7 @@ const OPERATIONS: { readonly [O in Operation]: Run<O> } = {
   },
   undoTake,
   scan,
-  purge: (store, name, states) => store.rows.purge(name, states, store.now, () => store.freePages()),
+  purge,
   drop: ({ queues }, name) => queues.drop(queues.find(name)),
   counts: ({ counter, now }, name, group) => counter.counts(name, group, now),
   usage: (store, ns) => {

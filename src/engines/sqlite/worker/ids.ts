@@ -27,27 +27,6 @@ const COUNTERS = 2 ** 32;
 /** No transaction issues as many numbers as remain above this mark, so the counter cannot overflow within one. */
 const COUNTER_MARK = COUNTERS - 2 ** 24;
 
-const MAX_DIGITS = 8;
-
-/**
- * Parses a number in base 36, only in the form that `Number.toString` writes, so that no two strings stand for the same
- * number; -1 if it is invalid. Parsed by hand: a regular expression and two calls of `parseInt` took 0.17 of the 7 µs
- * of a take and its commit.
- */
-function parseBase36(text: string, from: number, to: number): number {
-  const length = to - from;
-  if (length < 1 || length > MAX_DIGITS) return -1;
-  if (length > 1 && text[from] === '0') return -1;
-  let number = 0;
-  for (let at = from; at < to; at++) {
-    const code = text.charCodeAt(at);
-    if (code >= 0x30 && code <= 0x39) number = number * 36 + code - 0x30;
-    else if (code >= 0x61 && code <= 0x7a) number = number * 36 + code - 0x57;
-    else return -1;
-  }
-  return number;
-}
-
 export class Ids {
   /** Sorted by epoch, the latest first. */
   readonly #tags: readonly Tag[];
@@ -97,16 +76,15 @@ export class Ids {
     return prefix + (seq >>> 0).toString(36);
   }
 
-  /** The number of an id; null if this file cannot have issued it. */
+  /**
+   * The number of an id; null if this file cannot have issued it. An id has one spelling: another tag, other digits or
+   * too large a counter do not result in the same text again.
+   */
   parse(text: string): number | null {
     const dash = text.indexOf('-', TAG_LENGTH);
-    const epoch = parseBase36(text, TAG_LENGTH, dash);
-    const counter = parseBase36(text, dash + 1, text.length);
-    if (epoch < 0 || counter < 0 || counter >= COUNTERS) return null;
-    const seq = epoch * COUNTERS + counter;
-    // Reject the tag of another epoch.
-    const prefix = epoch === this.#epoch ? this.#prefix : this.#prefixOf(epoch);
-    return Number.isSafeInteger(seq) && text.startsWith(prefix) ? seq : null;
+    const epoch = Number.parseInt(text.slice(TAG_LENGTH, dash), 36);
+    const seq = epoch * COUNTERS + Number.parseInt(text.slice(dash + 1), 36);
+    return Number.isSafeInteger(seq) && this.format(seq) === text ? seq : null;
   }
 
   #prefixOf(epoch: number): string {

@@ -1,8 +1,6 @@
 import type { DatabaseSync } from 'node:sqlite';
 import type { ScanPlace } from '../../../engine/scan-cursor.ts';
-import type { PurgeStep } from '../../../engine/storage.ts';
 import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model/element.ts';
-import type { QueueName } from '../protocol.ts';
 import { deliveryChecksum, elementChecksum } from './checksums.ts';
 import type { QueueCounter } from './counts.ts';
 import type { Queues, Subscription, WorkerQueue } from './queues.ts';
@@ -205,13 +203,6 @@ function repairOf(table: string, names: string): string {
 
 /** Bodies up to this size are stored in the row of their delivery, which a reservation rewrites. */
 const MAX_INLINE_BYTES = 1024;
-
-/** Deliveries that one step of a purge removes, at most: 10 ms. */
-const MAX_PURGED_PER_STEP = 2000;
-/** Pages that one step of a purge frees, about: 128 MiB, which also takes 10 ms. */
-const MAX_PURGED_PAGES = 32_768;
-/** Deliveries that a purge removes between two queries of the number of free pages, which take 16 µs each. */
-const PURGED_PER_PAGE_CHECK = 128;
 
 /** Expired leases that one call ends, at most. The next call, which follows immediately, ends the others. */
 const MAX_LEASES_PER_CALL = 1000;
@@ -417,36 +408,14 @@ export class Rows {
     return this.#pages[state].all({ subscription, now, moment, seq, limit }) as unknown as ScannedRow[];
   }
 
-  /**
-   * Removes deliveries of all groups in one bounded step. It is the last step if it finds fewer than it may remove.
-   * @param requested states of the deliveries to remove; null: all
-   * @param freePages returns the number of free pages
-   */
-  purge(
-    name: QueueName,
-    requested: readonly string[] | null,
+  /** Up to `limit` deliveries in a state, in any order. */
+  inState(
+    { id: subscription }: Subscription,
+    state: DeliveryState,
     now: number,
-    freePages: () => number,
-  ): PurgeStep {
-    const states = DELIVERY_STATES.filter((state) => requested === null || requested.includes(state));
-    const maxFreePages = freePages() + MAX_PURGED_PAGES;
-    let removed = 0;
-    for (const subscription of this.#queues.find(name)?.subscriptions.values() ?? []) {
-      for (const state of states) {
-        const limit = MAX_PURGED_PER_STEP - removed;
-        const page = { subscription: subscription.id, now, limit };
-        const found = this.#inState[state].all(page) as unknown as DeliveryRow[];
-        for (let from = 0; from < found.length; from += PURGED_PER_PAGE_CHECK) {
-          const chunk = found.slice(from, from + PURGED_PER_PAGE_CHECK);
-          this.remove(subscription, chunk);
-          removed += chunk.length;
-          const areSmall = chunk.every(({ element }) => element === null);
-          if (!areSmall && freePages() >= maxFreePages) return { removed, isDone: false };
-        }
-        if (removed === MAX_PURGED_PER_STEP) return { removed, isDone: false };
-      }
-    }
-    return { removed, isDone: true };
+    limit: number,
+  ): DeliveryRow[] {
+    return this.#inState[state].all({ subscription, now, limit }) as unknown as DeliveryRow[];
   }
 
   /** reserved or waiting -> finished; the element is deleted with its last delivery */
