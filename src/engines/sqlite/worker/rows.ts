@@ -142,7 +142,7 @@ const SQL = {
   removeElement: 'DELETE FROM element WHERE seq = ?',
   anyOfElement: 'SELECT 1 FROM delivery WHERE element = ? LIMIT 1',
   bySeq: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ?`,
-  markShared: 'UPDATE element SET groups = 2 WHERE seq = ? AND groups < 2',
+  markShared: 'UPDATE element SET groups = max(groups, 2) WHERE seq = ?',
   setAside:
     'INSERT OR REPLACE INTO damaged (seq, queue, found_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)',
   expired: `SELECT ${DELIVERY_COLUMNS} ${EXPIRING} AND d.expires_at <= ? ORDER BY d.expires_at LIMIT ${BOUND}`,
@@ -290,13 +290,9 @@ export class Rows {
     return isThere ? (found as unknown as ElementRow) : null;
   }
 
-  hasElement(seq: number): boolean {
-    return this.#sql.sharedContent.get(seq) !== undefined;
-  }
-
-  /** Marks an element that has deliveries of several groups again. */
-  markShared(seq: number): void {
-    this.#sql.markShared.run(seq);
+  /** Marks an element that has deliveries of several groups again. Returns false if there is no such element. */
+  markShared(seq: number): boolean {
+    return this.#sql.markShared.run(seq).changes === 1;
   }
 
   /**

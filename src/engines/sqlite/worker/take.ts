@@ -150,8 +150,7 @@ export function undoTake(
       rows.addPlain(subscription, element, [row], now);
       continue;
     }
-    if (rows.hasElement(element)) rows.markShared(element);
-    else rows.addElement(queue, element, 1, row, now);
+    if (!rows.markShared(element)) rows.addElement(queue, element, 1, row, now);
     // The insert issued a number for each group after the element's own: any free one keeps the order.
     let seq = element + 1;
     while (rows.bySeq(seq) !== null) seq++;
