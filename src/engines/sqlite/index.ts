@@ -2,7 +2,7 @@
 //
 // Main thread: `storage.ts` implements the Storage port, this file the other ports; `client.ts` gathers calls into
 // batches; `protocol.ts` defines the operations and the messages between the threads; `settings.ts` checks the
-// configuration; `steady-time.ts` is the clock of both threads.
+// configuration; `steady-time.ts` is the clock of both threads. `restore.ts` is for a command, not for a running engine.
 // Worker, in `worker/`: `main.ts` is the entry point; `serve.ts` receives messages; `batch.ts` lists the operations,
 // runs all waiting batches in one transaction, and isolates calls that fail. Each operation is in the file of its
 // subject: `insert.ts`, `take.ts` (with undone takes and scans), `settle.ts` (with dead letters, copies and damaged
@@ -11,7 +11,7 @@
 // by state), `checksums.ts`, `tokens.ts` (of leases), `records.ts` (idempotency keys, definitions, counters). A
 // subscription is one group of one queue.
 // The file: `open.ts`, `schema.ts`, `log-check.ts` (damage), `space.ts` (full disk, deleted files), `errors.ts`, and
-// `backup.ts`, which also restores.
+// `backup.ts`.
 import { stat, statfs } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { BufferedStats, type CounterStore } from '../../engine/buffered-stats.ts';
