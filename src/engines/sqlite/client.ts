@@ -352,8 +352,13 @@ export class WorkerClient {
   }
 
   #onMessage(message: FromWorker): void {
-    if (message.kind === 'replies') this.#onReplies(message);
-    else if (message.kind === 'earlyReplies') this.#settle(message.replies);
+    if (message.kind === 'replies') {
+      for (const name of message.affected) this.affected.add(name);
+      this.#settle(message.replies);
+      const done = this.#inFlight.splice(0, message.replies.length);
+      for (const { bodies } of done) this.#inFlightBytes -= bodies.byteLength;
+      this.#planFlush();
+    } else if (message.kind === 'earlyReplies') this.#settle(message.replies);
     else if (message.kind === 'warn') this.#log.warn(message.fields, message.message);
     else if (message.kind === 'failed') this.#fail(message.message, message.uncertain);
     else if (message.kind === 'backedUp') this.#endBackup()?.resolve(message.bytes);
@@ -366,14 +371,6 @@ export class WorkerClient {
     const backup = this.#backup;
     this.#backup = null;
     return backup;
-  }
-
-  #onReplies({ replies, affected }: FromWorker & { readonly kind: 'replies' }): void {
-    for (const name of affected) this.affected.add(name);
-    this.#settle(replies);
-    for (const { bodies } of this.#inFlight.splice(0, replies.length))
-      this.#inFlightBytes -= bodies.byteLength;
-    this.#planFlush();
   }
 
   /** @param replies to the first batches in `#inFlight` */

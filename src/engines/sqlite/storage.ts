@@ -49,7 +49,6 @@ import {
   type ScannedFields,
   SETTLE_NEEDS,
   type SettleDetails,
-  type SettleFields,
   TAKEN_FIELDS,
   type Taken,
   type TakenFields,
@@ -61,6 +60,9 @@ import type { SteadyTime } from './steady-time.ts';
 
 /** Steps of one `counts`, of 20,000 elements each: about a second together. The next call continues in larger streams. */
 const MAX_COUNT_STEPS = 16;
+
+/** Returns a reserved delivery that no consumer has seen. */
+const RETURN: SettleAction = { kind: 'release', delayMs: 0, countTry: false };
 
 /** Further fields of a popped delivery, so that they are restored if the take is undone. */
 interface UndoFields {
@@ -145,20 +147,17 @@ export class SqliteStorage implements Storage {
 
   /** Returns deliveries of a take whose caller received `outcome-unknown`. */
   #returnLate(queue: QueueKey, deliveries: readonly Delivery[]): void {
-    if (deliveries.length === 0) return;
+    const [first] = deliveries;
+    if (first === undefined) return;
     const failure = 'elements of a take whose reply came too late could not be returned to their queue';
-    const popped = deliveries.filter(({ lease }) => lease === null);
-    const reserved = deliveries.filter(({ lease }) => lease !== null);
-    if (popped.length > 0) {
-      this.#client.run((bodies) => this.#undoTakeCall(queue, popped, bodies), failure);
-    }
-    const write = (): CallOf<'settle'> => {
-      const items = reserved.flatMap(({ id, group, lease }): SettleFields => {
-        return [nameOf(queue), id, group, 0, lease?.token ?? null, 0, 'release'];
+    if (first.lease === null) {
+      this.#client.run((bodies) => this.#undoTakeCall(queue, deliveries, bodies), failure);
+    } else {
+      const items = deliveries.map(({ id, group, lease }): SettleItem => {
+        return { queue, id, group, from: 'reserved', token: lease?.token ?? null, action: RETURN };
       });
-      return ['settle', 0, items, reserved.map(() => [0, null, 0, null, 0])];
-    };
-    if (reserved.length > 0) this.#client.run(write, failure);
+      this.#client.run((bodies) => this.#settleCall(items, bodies), failure);
+    }
     // Takes may have found nothing in between; those that follow the next sweep run after these calls.
     this.#client.affected.add(nameOf(queue));
   }
@@ -192,31 +191,33 @@ export class SqliteStorage implements Storage {
   /** Returns the results of the first items, as many as the worker settles in one step. */
   #settleStep(items: readonly SettleItem[], deadlineAt: number): Promise<SettleResult[]> {
     return this.#client.call(
-      (bodies): CallOf<'settle'> => {
-        let needs = 0;
-        let last: QueueKey | null = null;
-        let details: SettleDetails[] | null = null;
-        const fields: Fields = [];
-        const now = this.#time.now();
-        for (let index = 0; index < items.length; index++) {
-          const { queue, id, group, from, token, owner, action } = items[index] as SettleItem;
-          const isWaiting = from === 'waiting';
-          const user = token === null ? ownerNumber(owner) : 0;
-          const name = queue === last ? null : nameOf(queue);
-          last = queue;
-          fields.push(name, id, group, isWaiting ? 1 : 0, token, user, action.kind);
-          needs |= needsOf(action, isWaiting);
-          const more = this.#detailsOf(action, now, bodies);
-          if (more === null) continue;
-          details ??= items.map(() => null);
-          details[index] = more;
-        }
-        return ['settle', needs, fields, details];
-      },
+      (bodies) => this.#settleCall(items, bodies),
       (results) => readSettled(results),
       null,
       deadlineAt,
     );
+  }
+
+  #settleCall(items: readonly SettleItem[], bodies: BodyWriter): CallOf<'settle'> {
+    let needs = 0;
+    let last: QueueKey | null = null;
+    let details: SettleDetails[] | null = null;
+    const fields: Fields = [];
+    const now = this.#time.now();
+    for (let index = 0; index < items.length; index++) {
+      const { queue, id, group, from, token, owner, action } = items[index] as SettleItem;
+      const isWaiting = from === 'waiting';
+      const user = token === null ? ownerNumber(owner) : 0;
+      const name = queue === last ? null : nameOf(queue);
+      last = queue;
+      fields.push(name, id, group, isWaiting ? 1 : 0, token, user, action.kind);
+      needs |= needsOf(action, isWaiting);
+      const more = this.#detailsOf(action, now, bodies);
+      if (more === null) continue;
+      details ??= items.map(() => null);
+      details[index] = more;
+    }
+    return ['settle', needs, fields, details];
   }
 
   undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
