@@ -241,15 +241,16 @@ export function fromMore(more: string | null): { contentEncoding: string | null;
   return { contentEncoding, headers };
 }
 
+/** Calls that are sent together, and the time of the main thread's `SteadyTime` when they are. */
+export interface Batch {
+  readonly now: number;
+  readonly calls: readonly Call[];
+  readonly bodies: PackedBodies;
+}
+
 /** Messages to the worker. */
 export type ToWorker =
-  | {
-      readonly kind: 'batch';
-      /** Time of the main thread's `SteadyTime`. */
-      readonly now: number;
-      readonly calls: readonly Call[];
-      readonly bodies: PackedBodies;
-    }
+  | ({ readonly kind: 'batch' } & Batch)
   /** The file must not exist. */
   | { readonly kind: 'backup'; readonly file: string }
   | { readonly kind: 'close' };

@@ -6,6 +6,7 @@ import { createPrivateFile } from '../../../util/files.ts';
 import { messageOf } from '../../../util/message-of.ts';
 import { isBusy, isFull, sqliteCode } from './errors.ts';
 import { markCopy } from './ids.ts';
+import { bytesOf } from './open.ts';
 
 /**
  * Pages copied per step, on a thread of Node's pool. Statements of this connection wait for the step: 0.5 ms at the
@@ -66,10 +67,8 @@ export class Backup {
   }
 
   #checkSpace(file: string): void {
-    const pages = Number(this.#db.prepare('PRAGMA page_count').get()?.page_count);
-    const pageBytes = Number(this.#db.prepare('PRAGMA page_size').get()?.page_size);
     const { bavail, bsize } = statfsSync(dirname(file));
-    const needed = pages * pageBytes + this.#minFreeBytes;
+    const needed = bytesOf(this.#db) + this.#minFreeBytes;
     if (bavail * bsize >= needed) return;
     throw new QuaysideError(
       'storage-full',

@@ -2,12 +2,12 @@ import type { SettleOutcome } from '../../../engine/storage.ts';
 import { QuaysideError } from '../../../model/errors.ts';
 import { messageOf } from '../../../util/message-of.ts';
 import {
+  type Batch,
   BodyWriter,
   type Call,
   type CallOf,
   type Operation,
   type Operations,
-  type PackedBodies,
   READS,
   type Rejection,
   SETTLE_NEEDS,
@@ -71,13 +71,6 @@ const NO_SPACE: Rejection = {
   message:
     'The disk is nearly full: inserts are rejected until it has space again; elements can still be consumed.',
 };
-
-/** Calls that were sent together, and the main thread's time when they were. */
-export interface Batch {
-  readonly now: number;
-  readonly calls: readonly Call[];
-  readonly bodies: PackedBodies;
-}
 
 /** The results of a batch, whose bodies are not packed yet. */
 export interface BatchResult {

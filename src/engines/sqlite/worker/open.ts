@@ -197,13 +197,17 @@ function checkFile(db: DatabaseSync, file: string, check: Settings['check']): vo
   // Checkpoints, so that the file has the length that its header specifies.
   db.exec('PRAGMA wal_checkpoint(PASSIVE)');
   const bytes = existsSync(file) ? statSync(file).size : 0;
-  const pages = Number(db.prepare('PRAGMA page_count').get()?.page_count);
-  const pageBytes = Number(db.prepare('PRAGMA page_size').get()?.page_size);
-  if (bytes < pages * pageBytes)
-    throw damageError(`${pages * pageBytes - bytes} bytes are missing at its end`);
+  const missing = bytesOf(db) - bytes;
+  if (missing > 0) throw damageError(`${missing} bytes are missing at its end`);
   if (check === 'never') return;
   if (check === 'always' || bytes <= CHECKED_BYTES) checkIntegrity(db, '1');
   else checkPart(db);
+}
+
+/** The size of a database file, by its header. */
+export function bytesOf(db: DatabaseSync): number {
+  const pages = Number(db.prepare('PRAGMA page_count').get()?.page_count);
+  return pages * Number(db.prepare('PRAGMA page_size').get()?.page_size);
 }
 
 function checkPart(db: DatabaseSync): void {

@@ -1,6 +1,6 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { messageOf } from '../../../util/message-of.ts';
-import { byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
+import { type Batch, byteLengthOf, type FromWorker, type Reply, type ToWorker } from '../protocol.ts';
 import { MEMORY, type Warn, type WorkerData } from '../settings.ts';
 import { Backup } from './backup.ts';
 import { type Part, placesBySync, runBatches, wholeOf } from './batch.ts';
@@ -11,8 +11,6 @@ import { Store, type TransactionPoint } from './store.ts';
 
 /** Clocks of one machine may differ by less than this. */
 const OLDER_CLOCK_MS = 1000;
-
-type BatchMessage = ToWorker & { readonly kind: 'batch' };
 
 /**
  * Opens the file and serves it to the main thread until that closes it, or the file can no longer be relied on.
@@ -92,7 +90,7 @@ class StoreServer {
   }
 
   onMessage(first: ToWorker): void {
-    const batches: BatchMessage[] = [];
+    const batches: Batch[] = [];
     let message: ToWorker | undefined = first;
     while (message?.kind === 'batch') {
       batches.push(message);
@@ -109,7 +107,7 @@ class StoreServer {
   }
 
   /** Runs the batches in one transaction, with one fsync. */
-  #run(batches: readonly BatchMessage[]): void {
+  #run(batches: readonly Batch[]): void {
     const store = this.#store;
     try {
       const transfer: ArrayBuffer[] = [];
