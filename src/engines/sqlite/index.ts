@@ -2,7 +2,7 @@
 //
 // Main thread: `storage.ts` implements the Storage port, this file the other ports; `client.ts` gathers calls into
 // batches; `protocol.ts` defines the operations and the messages between the threads; `settings.ts` checks the
-// configuration; `steady-time.ts` is the clock of both threads. `restore.ts` is for a command, not for a running engine.
+// configuration; `steady-time.ts` is the clock of both threads. `restore.ts` replaces files of engines that do not run.
 // Worker, in `worker/`: `main.ts` is the entry point; `serve.ts` receives messages; `batch.ts` lists the operations,
 // runs all waiting batches in one transaction, and isolates calls that fail. Each operation is in the file of its
 // subject: `insert.ts`, `take.ts` (with undone takes and scans), `settle.ts` (with dead letters, copies and damaged

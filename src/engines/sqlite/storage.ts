@@ -58,7 +58,7 @@ import {
 } from './protocol.ts';
 import type { SteadyTime } from './steady-time.ts';
 
-/** Steps of one `counts`, of 20,000 elements each: about a second together. The next call continues in larger streams. */
+/** Steps of one `counts`, of 20,000 elements each: a second together. In larger streams the next call continues. */
 const MAX_COUNT_STEPS = 16;
 
 /** Returns a reserved delivery that no consumer has seen. */
