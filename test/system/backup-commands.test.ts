@@ -202,7 +202,7 @@ describe('npm run backup and npm run restore', () => {
     for (const [args, message] of [
       [['backup'], /^quayside: Missing required argument 'folder'/],
       [['restore'], /^quayside: Missing required argument 'folder'/],
-      [['backup', 'a', 'b'], /backup takes no further argument/],
+      [['backup', 'a', 'b'], /^quayside: The command backup takes no further argument/],
     ] as const) {
       const usage = await run(args);
       assert.equal(usage.code, 2);
