@@ -1,6 +1,4 @@
-import type { Counters, Stats } from '../engine/stats.ts';
-import type { GroupName } from '../model/element.ts';
-import type { QueueKey } from '../model/names.ts';
+import type { Counters } from '../engine/stats.ts';
 import type { RecentRates } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 import {
@@ -53,11 +51,6 @@ export class Activity {
   forget(name: string): void {
     this.#changed.delete(name);
     if (this.#series.get(name)?.wasRead === false) this.#series.delete(name);
-  }
-
-  /** Wraps `stats` so that each counted operation also notes its queue as changed. */
-  watched(stats: Stats): Stats {
-    return new WatchedStats(stats, this);
   }
 
   /** Sets the callback for the first change of each queue since its last reading; null: there is no follower. */
@@ -133,28 +126,5 @@ export class Activity {
       gone.push(name);
     }
     return gone;
-  }
-}
-
-class WatchedStats implements Stats {
-  readonly #stats: Stats;
-  readonly #activity: Activity;
-
-  constructor(stats: Stats, activity: Activity) {
-    this.#stats = stats;
-    this.#activity = activity;
-  }
-
-  add(queue: QueueKey, group: GroupName, deltas: Partial<Counters>): void {
-    this.#activity.note(queue.name);
-    this.#stats.add(queue, group, deltas);
-  }
-
-  read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
-    return this.#stats.read(queue);
-  }
-
-  flush(): Promise<void> {
-    return this.#stats.flush();
   }
 }

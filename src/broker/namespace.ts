@@ -158,7 +158,7 @@ export class Namespace {
     this.storage = storage;
     this.definitions = setup.definitions;
     this.activity = new Activity(shared.clock, shared.seriesLimit);
-    this.stats = this.activity.watched(setup.stats);
+    this.stats = setup.stats;
     this.clock = shared.clock;
     this.random = shared.random;
     this.log = shared.log;
@@ -208,7 +208,7 @@ export class Namespace {
   join(migration: Migration, { sweeper, permits }: SharedOfEngine): void {
     this.migration = migration;
     this.storage = migration.storage;
-    this.stats = this.activity.watched(migration.stats);
+    this.stats = migration.stats;
     this.sweeper = sweeper;
     this.permits = permits;
   }

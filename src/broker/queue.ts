@@ -334,10 +334,10 @@ export class Queue {
 
   /** Counts elements that the engine has stored. On a stream, an insert counts once per element, and once per group. */
   #noteStored(elements: readonly NewElement[]): void {
+    const { stats, activity } = this.namespace;
     this.namespace.noteStored(this.key);
-    for (const { element, count } of runsOf(elements)) {
-      countPuts(this.namespace.stats, this.key, element.groups, count);
-    }
+    activity.note(this.key.name);
+    for (const { element, count } of runsOf(elements)) countPuts(stats, this.key, element.groups, count);
   }
 
   /**
@@ -392,8 +392,10 @@ export class Queue {
 
   /** As `returnUndelivered`, for several deliveries in one call. They keep their order. */
   returnAllUndelivered(deliveries: readonly Delivery[]): void {
+    const { stats, activity } = this.namespace;
+    activity.note(this.key.name);
     for (const { group, lease } of deliveries) {
-      this.namespace.stats.add(this.key, group, lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE);
+      stats.add(this.key, group, lease === null ? ONE_GET_UNDONE : ONE_RESERVE_UNDONE);
     }
     this.returnUncounted(deliveries);
   }
@@ -530,7 +532,7 @@ export class Queue {
 
   /** Counts the outcomes of settlements, and announces the elements that became eligible. */
   #noteSettled(items: readonly SettleItem[], results: readonly SettleResult[]): void {
-    const { meter, stats, defaultGroup } = this.namespace;
+    const { meter, stats, activity, sweeper, defaultGroup } = this.namespace;
     let released = 0;
     let hasDied = false;
     for (let i = 0, count = 1; i < items.length; i += count) {
@@ -542,8 +544,12 @@ export class Queue {
       if (!isSettled(outcome)) continue;
       const { action, from } = item;
       const group = item.group ?? defaultGroup;
-      if (action.kind === 'extend') this.namespace.sweeper.wakeAt(until ?? 0);
-      else if (action.kind === 'release') {
+      if (action.kind === 'extend') {
+        sweeper.wakeAt(until ?? 0);
+        continue;
+      }
+      activity.note(this.key.name);
+      if (action.kind === 'release') {
         stats.add(this.key, group, action.countTry ? { rollback: count } : { reserve: -count });
         if (outcome === 'done') released += count;
       } else if (action.kind === 'dead-letter') {
@@ -554,7 +560,6 @@ export class Queue {
           this.#wake(group, 0, count);
         }
       } else if (from === 'reserved') stats.add(this.key, group, { commit: count });
-      else this.namespace.activity.note(this.key.name);
       hasDied ||= outcome === 'dead-lettered';
     }
     if (hasDied) this.namespace.elementsDied(this);

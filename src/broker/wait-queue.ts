@@ -492,9 +492,10 @@ export class WaitQueue {
 
   /** Counts deliveries to one consumer. They are of one group. */
   #noteServed({ request }: Consumer, deliveries: readonly Delivery[]): void {
-    const { stats, meter } = this.#ns;
+    const { stats, meter, activity } = this.#ns;
     const count = deliveries.length;
     const group = deliveries[0]?.group ?? PLAIN_GROUP;
+    activity.note(this.#queue.key.name);
     stats.add(this.#queue.key, group, request.leaseMs === null ? { get: count } : { reserve: count });
     let endsAt = Number.POSITIVE_INFINITY;
     for (const { lease } of deliveries) if (lease !== null && lease.until < endsAt) endsAt = lease.until;
