@@ -290,7 +290,7 @@ const QueueOptions = Type.Object(
       Type.Integer({
         minimum: 1,
         description:
-          'most elements in each of these queues, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues',
+          'maximum number of elements in each of these queues, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues',
       }),
     ),
   },
@@ -384,13 +384,13 @@ const NamespaceOptions = Type.Object(
       minimum: 1,
       default: 10_000,
       description:
-        'most queues in the namespace; a request that would create one more is rejected. Queues for dead letters and for elements that no exchange could forward are exempt',
+        'maximum number of queues in the namespace; a request that would create one more is rejected. Queues for dead letters and for elements that no exchange could forward are exempt',
     }),
     maxElements: Type.Optional(
       Type.Integer({
         minimum: 1,
         description:
-          'most elements in the namespace, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues; no bound if not given',
+          'maximum number of elements in the namespace, in a stream counted once for each group; further inserts are rejected with `507`, consuming continues; no bound if not given',
       }),
     ),
     maxBytes: Type.Optional(
@@ -404,14 +404,14 @@ const NamespaceOptions = Type.Object(
       minimum: 1,
       default: 1000,
       description:
-        'most exchanges with a source in the namespace; creating one more is rejected. Exchanges that are stored or in the configuration run in any case',
+        'maximum number of exchanges with a source in the namespace; creating one more is rejected. Exchanges that are stored or in the configuration run in any case',
     }),
     maxGroups: Type.Integer({
       minimum: 1,
       maximum: 10_000,
       default: 1_000,
       description:
-        'streams: most consumer groups of one queue in addition to the default ones; an insert that would create one more is rejected',
+        'streams: maximum number of consumer groups of one queue in addition to the default ones; an insert that would create one more is rejected',
     }),
     durability: Type.Optional(
       Type.Enum(['full', 'normal'], {
@@ -468,7 +468,7 @@ const ExchangeOptions = Type.Object(
           Type.Integer({ minimum: 1, maximum: 16, description: 'concurrent consumers' }),
         ),
         wsize: Type.Optional(
-          Type.Integer({ minimum: 1, maximum: 65_536, description: 'most pending elements at once' }),
+          Type.Integer({ minimum: 1, maximum: 65_536, description: 'maximum number of pending elements' }),
         ),
         reserve: Type.Optional(
           Type.Boolean({ description: 'forwards to another engine at least once instead of at most once' }),
@@ -504,7 +504,7 @@ const TracingOptions = Type.Object(
       minimum: 1,
       maximum: 1_000_000,
       default: 8_192,
-      description: 'most spans waiting to be sent; further ones are dropped and counted',
+      description: 'maximum number of spans waiting to be sent; further ones are dropped and counted',
     }),
     service: Type.String({
       minLength: 1,
@@ -558,14 +558,14 @@ export const Options = Type.Object(
       maximum: 1_000,
       default: 17,
       description:
-        'most exchanges that an element may pass through; after that it goes to `__too_many_hops__`',
+        'maximum number of exchanges that an element may pass through; after that it goes to `__too_many_hops__`',
     }),
     maxCopies: Type.Integer({
       minimum: 1,
       maximum: 1_000_000,
       default: 1_000,
       description:
-        'most copies of one element in a loop of exchanges; further ones go to `__too_many_hops__`',
+        'maximum number of copies of one element in a loop of exchanges; further ones go to `__too_many_hops__`',
     }),
     waiting: Type.Object(
       {
