@@ -7,9 +7,9 @@ import { newElement } from '../support/elements.ts';
 
 const READER = new URL('../engines/sqlite-reader.ts', import.meta.url).pathname;
 
-/** 150,000 names of 255 bytes need more than each thread's heap. */
-const NAMES = 150_000;
-const HEAP_MIB = 32;
+/** 75,000 names of 255 bytes need more than each thread's heap, which is as small as the program permits. */
+const NAMES = 75_000;
+const HEAP_MIB = 16;
 /** The reader inserts one element per 250 names. */
 const INSERTED = NAMES / 250;
 
