@@ -12,13 +12,13 @@ local function readGroups(q)
   if q.groups == nil then
     local stored = db('HGET', q.h, 'L')
     q.groups = stored and cmsgpack.unpack(stored) or {}
-    q.gids, q.groupCount = {}, 0
+    q.numbers, q.groupCount = {}, 0
     -- Groups that this call names, which must not be freed: it may store deliveries there later, or a take may be
     -- undone.
     q.wanted = {}
     for number, name in ipairs(q.groups) do
       if name ~= '' then
-        q.gids[name] = pack('>I2', number)
+        q.numbers[name] = number
         q.groupCount = q.groupCount + 1
       end
     end
@@ -30,8 +30,10 @@ end
 function findGroup(q, name)
   if name == '' then return PLAIN end
   readGroups(q)
-  local gid = q.gids[name]
-  if gid then q.wanted[gid] = true end
+  local number = q.numbers[name]
+  if not number then return nil end
+  local gid = pack('>I2', number)
+  q.wanted[gid] = true
   return gid
 end
 
@@ -65,7 +67,7 @@ local function freeGroups(q)
     local gid = pack('>I2', number)
     local isFree = name ~= '' and not used[gid] and not q.wanted[gid]
     if isFree and not firstMember(q.z, 'w' .. gid) and not firstMember(q.z, 'l' .. gid) then
-      q.gids[name] = nil
+      q.numbers[name] = nil
       q.groups[number] = ''
       q.groupCount = q.groupCount - 1
     end
@@ -86,7 +88,7 @@ local function areWithinLimit(q, groups, limit)
   if not limit or limit == '' then return true end
   local left, needed = tonumber(string.match(limit, '^%d+')) - q.groupCount, 0
   for default in string.gmatch(limit, ',([^,]+)') do
-    if q.gids[default] then left = left + 1 end
+    if q.numbers[default] then left = left + 1 end
   end
   for _, group in ipairs(groups) do
     if not string.find(limit, ',' .. group .. ',', 1, true) then needed = needed + 1 end
@@ -112,13 +114,10 @@ local function newGroup(q, group)
     number = freeNumber(q)
   end
   number = number or count + 1
-  local gid = pack('>I2', number)
-  q.groups[number] = group
-  q.gids[group] = gid
+  q.groups[number], q.numbers[group] = group, number
   q.groupCount = q.groupCount + 1
-  q.wanted[gid] = true
   db('HSET', q.h, 'L', cmsgpack.pack(q.groups))
-  return gid
+  return findGroup(q, group)
 end
 
 -- The number of a group, which is created unless it exists; nil if no number is left.

@@ -131,8 +131,8 @@ end
 local function reserve(q, gid, members, values, ends, holder)
   local endText, field, counter = six(ends), 'd' .. gid, unpackAt('>I4', holder) - 1
   local lease, stored, added = 'l' .. gid .. endText, {}, {}
-  local rest = sub(holder, 5, 16) .. endText .. sub(holder, 17, HOLDERS - 1) .. six(call.now)
   local reasons, now = reasonsOf(q, gid, members, #values), six(call.now)
+  local rest = sub(holder, 5, 16) .. endText .. sub(holder, 17, HOLDERS - 1) .. now
   local name, names = readHolders(holder, #values)
   for i = 1, #values do
     local member, at = members[i], 2 * i
