@@ -6,7 +6,7 @@ import type { QueueKey } from '../../src/model/names.ts';
 import { forgottenContract } from '../contract/storage/forgotten.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
-import { bodyTexts, newElements } from '../support/elements.ts';
+import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { redisCli } from '../support/redis-servers.ts';
 import { rollback } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
@@ -177,6 +177,22 @@ it('No keys are left on Redis of forgotten queues, or of queues that were only t
     assert.deepEqual(keys(), []);
     assert.equal(redisCli('-p', port, 'EXISTS', new Keys(prefix).names('plain')).trim(), '0');
   });
+});
+
+it('A queue on Redis is not forgotten as long as it has a dedup key', async (t) => {
+  const clock = new FakeClock();
+  const { url } = await standalone();
+  const engine = redisEngine({ url, namespaces: NAMESPACES, clock, dedupWindowMs: 48 * HOUR_MS });
+  await engine.start();
+  t.after(() => engine.stop());
+  const insert = (): Promise<string[]> =>
+    engine.storage.insert(named('q'), [newElement({ body: 'a', dedupKey: 'key' })]);
+  const first = await insert();
+  await engine.storage.take(named('q'), POP);
+  await passHours([engine], clock, 40);
+  assert.deepEqual(await insert(), first);
+  await passHours([engine], clock, 40);
+  assert.deepEqual(await engine.storage.queues('plain'), []);
 });
 
 it('The configured dead-letter queue on Redis is not forgotten', async () => {

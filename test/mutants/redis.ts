@@ -310,7 +310,7 @@ export const REDIS: readonly Mutant[] = [
     edits: [inRedis('batcher.ts', ' || batch.execution?.mayBeDone === true', '')],
   },
   {
-    name: 'a queue with elements is forgotten',
+    name: 'an unused queue is forgotten with its dedup keys',
     suite: 'redis forgotten queues',
     edits: [inRedis('library/functions.lua', "db('ZCARD', keys[2]) > 1 or ", '')],
   },
