@@ -53,13 +53,6 @@ interface Entry {
   result: unknown;
 }
 
-interface CallOptions {
-  readonly size: CallSize;
-  readonly deadlineAt: number;
-  /** The call resolves with the result of its only item, not with an array. */
-  readonly isSingle: boolean;
-}
-
 /** One call: pending -> sent -> settled, or back to pending with the items that have to be repeated. */
 class Call extends Expiring {
   readonly deadlineAt: number;
@@ -75,17 +68,16 @@ class Call extends Expiring {
   isPartlyApplied = false;
   readonly #allEntries: readonly Entry[];
   readonly #batcher: Batcher;
-  readonly #isSingle: boolean;
-  /** Resolves with the results in order; if `isSingle`, with the only result. */
-  readonly #outcome = Promise.withResolvers<unknown>();
+  /** Resolves with the results in order. */
+  readonly #outcome = Promise.withResolvers<unknown[]>();
 
   constructor(
     batcher: Batcher,
     items: readonly Item<unknown, unknown>[],
-    { size, deadlineAt, isSingle }: CallOptions,
+    size: CallSize,
+    deadlineAt: number,
   ) {
     super();
-    this.#isSingle = isSingle;
     this.#batcher = batcher;
     this.size = size;
     this.deadlineAt = deadlineAt;
@@ -101,7 +93,7 @@ class Call extends Expiring {
     this.entries = this.#allEntries;
   }
 
-  get outcome(): Promise<unknown> {
+  get outcome(): Promise<unknown[]> {
     return this.#outcome.promise;
   }
 
@@ -111,9 +103,7 @@ class Call extends Expiring {
     const repeated = this.entries.filter(({ result }) => result === RETRY);
     if (repeated.length === 0) {
       this.#settle();
-      this.#outcome.resolve(
-        this.#isSingle ? this.#allEntries[0]?.result : this.#allEntries.map(({ result }) => result),
-      );
+      this.#outcome.resolve(this.#allEntries.map(({ result }) => result));
       return;
     }
     this.isPartlyApplied ||= this.changes && repeated.length < this.entries.length;
@@ -317,23 +307,32 @@ export class Batcher {
   }
 
   /** Runs one item. @throws QuaysideError as the Storage port says */
-  submit<I, R>(
+  async submit<I, R>(
     operation: Operation<I, R>,
     item: I,
     queue: RegisteredQueue | null,
     size: CallSize = ONE_ROW,
     leftMs?: number,
   ): Promise<R> {
-    const deadlineAt = this.#deadlines.deadline(leftMs);
-    const items = [{ operation, item, queues: queue === null ? [] : [queue] }];
-    return this.#enqueue(items, { size, deadlineAt, isSingle: true }) as Promise<R>;
+    const queues = queue === null ? [] : [queue];
+    const [result] = await this.submitAll([{ operation, item, queues }], size, leftMs);
+    return result as R;
   }
 
   /** Runs several items. Returns their results in order. @throws as `submit` */
   submitAll<I, R>(items: readonly Item<I, R>[], size: CallSize, leftMs?: number): Promise<R[]> {
     if (items.length === 0) return Promise.resolve([]);
-    const options = { size, deadlineAt: this.#deadlines.deadline(leftMs), isSingle: false };
-    return this.#enqueue(items as readonly Item<unknown, unknown>[], options) as Promise<R[]>;
+    const error = this.#stopped
+      ? unavailable(NOT_REACHABLE, STOPPED)
+      : this.#limit.rejection(this.#options.link.downMs);
+    if (error !== null) return Promise.reject(error);
+    const deadlineAt = this.#deadlines.deadline(leftMs);
+    const call = new Call(this, items as readonly Item<unknown, unknown>[], size, deadlineAt);
+    this.#limit.add(size.bytes);
+    this.#deadlines.add(call);
+    this.#pending.push(call);
+    this.#schedule();
+    return call.outcome as Promise<R[]>;
   }
 
   /** Called when the connection is available again. */
@@ -375,19 +374,6 @@ export class Batcher {
   onSettled(call: Call): void {
     this.#deadlines.remove(call);
     this.#limit.remove(call.size.bytes);
-  }
-
-  #enqueue(items: readonly Item<unknown, unknown>[], options: CallOptions): Promise<unknown> {
-    const error = this.#stopped
-      ? unavailable(NOT_REACHABLE, STOPPED)
-      : this.#limit.rejection(this.#options.link.downMs);
-    if (error !== null) return Promise.reject(error);
-    const call = new Call(this, items, options);
-    this.#limit.add(options.size.bytes);
-    this.#deadlines.add(call);
-    this.#pending.push(call);
-    this.#schedule();
-    return call.outcome;
   }
 
   /** Starts after the current turn of the event loop, so that further calls of the turn share the batch. */

@@ -120,8 +120,6 @@ const EVICT_AFTER = 10_000;
 const GROUPS_CACHED_MS = 5 * 60_000;
 /** How long a queue that has reached its limit is not read again, so that rejections cost no read. */
 const FULL_CACHED_MS = 1000;
-/** How often takes are noted; a subscription is deleted no sooner than three times this after its last note. */
-const NOTE_EVERY_MS = 5 * 60_000;
 
 const GROUPS: Statement = {
   name: 'groups',
@@ -196,34 +194,23 @@ export class Registry {
 
   /** Lowers all watermarks, since deliveries of any subscription that mature at `dueAt` or later may begin to wait. */
   lowerWatermarks(dueAt: number): void {
-    for (const inNamespace of this.#queues.values()) {
-      for (const { subscriptions } of inNamespace.values()) {
-        for (const { watermark } of subscriptions.values()) watermark.lower(dueAt);
-      }
+    for (const { subscriptions } of this.#allQueues()) {
+      for (const { watermark } of subscriptions.values()) watermark.lower(dueAt);
     }
   }
 
   /** The store may be another one: discards everything that refers to its rows. */
   reset(): void {
     this.counterWatermark.reset();
-    for (const inNamespace of this.#queues.values()) {
-      for (const queue of inNamespace.values()) {
-        queue.groupsReadAt = Number.NEGATIVE_INFINITY;
-        queue.elementCounterWatermark.reset();
-        for (const subscription of queue.subscriptions.values()) {
-          subscription.notedAt = Number.NEGATIVE_INFINITY;
-          subscription.counterWatermark.reset();
-          subscription.watermark.reset();
-        }
+    for (const queue of this.#allQueues()) {
+      queue.groupsReadAt = Number.NEGATIVE_INFINITY;
+      queue.elementCounterWatermark.reset();
+      for (const subscription of queue.subscriptions.values()) {
+        subscription.notedAt = Number.NEGATIVE_INFINITY;
+        subscription.counterWatermark.reset();
+        subscription.watermark.reset();
       }
     }
-  }
-
-  /** Whether a take is to be noted now, so that housekeeping keeps queue and group; not again for a while. */
-  startNote(subscription: Subscription): boolean {
-    if (this.#clock.isWithin(subscription.notedAt, NOTE_EVERY_MS)) return false;
-    subscription.notedAt = this.#clock.now;
-    return true;
   }
 
   /**
@@ -253,6 +240,10 @@ export class Registry {
       for (const [queue, groups] of added) accepted.set(queue, groups);
       return null;
     });
+  }
+
+  *#allQueues(): Generator<RegisteredQueue> {
+    for (const inNamespace of this.#queues.values()) yield* inNamespace.values();
   }
 
   #needsRead(use: GroupUse): boolean {

@@ -160,7 +160,7 @@ export class PostgresStorage implements Storage {
   take(key: QueueKey, options: TakeOptions): Promise<TakeResult> {
     const item = this.#toItem(key, options);
     const { subscription } = item;
-    if (this.#context.registry.startNote(subscription)) this.#unusedQueues.noteUse(subscription);
+    this.#unusedQueues.noteTake(subscription);
     const size = { bytes: 0, rows: options.count };
     const taken = this.#batcher.submit(
       this.#operations.take(item),

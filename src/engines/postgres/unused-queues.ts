@@ -20,6 +20,8 @@ const MAX_ROWS = 1000;
  */
 const GROUP_UNUSED_MS = 15 * 60_000;
 const QUEUE_UNUSED_MS = 24 * 3_600_000;
+/** How often takes from a subscription are noted. */
+const NOTE_EVERY_MS = GROUP_UNUSED_MS / 3;
 /** Intervals between passes over all groups, and over all queues. */
 const GROUPS_EVERY_MS = 60_000;
 const QUEUES_EVERY_MS = 600_000;
@@ -138,10 +140,12 @@ export class UnusedQueues {
   }
 
   /**
-   * Notes that a subscription is used, so that it is not deleted. A failure does no harm: the next note comes long
-   * before the deletion.
+   * Notes that a node takes from a subscription, so that it is not deleted, unless that was noted not long ago. A
+   * failure does no harm: the next note comes long before the deletion.
    */
-  noteUse(subscription: Subscription): void {
+  noteTake(subscription: Subscription): void {
+    if (this.#clock.isWithin(subscription.notedAt, NOTE_EVERY_MS)) return;
+    subscription.notedAt = this.#clock.now;
     if (this.#used.size === 0) {
       setImmediate(() => {
         const ids = idArray([...this.#used].flatMap(({ id, queue }) => [id, queue.id]));
