@@ -22,12 +22,12 @@ export interface QueueDefaults {
 const NO_DEFAULTS: QueueDefaults = { deadLetter: null, retentionMs: null, retryDelay: null };
 
 /** Defaults of the queues that a pattern matches. */
-export interface DefaultsRule extends QueueDefaults {
+interface DefaultsRule extends QueueDefaults {
   readonly pattern: string;
 }
 
 /** The defaults of a namespace's queues, the most specific rule first; the last one matches all names. */
-export function defaultsRules(policy: NamespacePolicy): DefaultsRule[] {
+function defaultsRules(policy: NamespacePolicy): DefaultsRule[] {
   const { deadLetter, retentionMs, retryDelay = null, queues = [] } = policy;
   const fallback = { pattern: ANY_NAME, deadLetter, retentionMs, retryDelay };
   const rules = bySpecificity(queues).map(({ pattern, options }) => ({

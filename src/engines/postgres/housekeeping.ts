@@ -1,7 +1,5 @@
 import type { EngineLog, NamespacePolicy } from '../../engine/engine.ts';
-import { defaultsRules } from '../../engine/queue-policy.ts';
 import { LogOnChange } from '../../util/log-on-change.ts';
-import { likePattern } from '../../util/name-pattern.ts';
 import type { CounterSums } from './counter-sums.ts';
 import type { AuxiliaryConnection } from './link.ts';
 import {
@@ -13,9 +11,10 @@ import {
   lockStreamsOf,
   NOW,
   NOW_BOUND,
+  policyOf,
   withList,
 } from './sql.ts';
-import { int8Array, number, type Query, type Statement, textArray } from './statement.ts';
+import { number, type Parameter, type Query, type Statement, textArray } from './statement.ts';
 import type { UnusedQueues } from './unused-queues.ts';
 
 /** How many rows one statement deletes. */
@@ -29,14 +28,12 @@ const APPLY_RETENTION: Statement = {
   name: 'apply retention',
   text: `${withList(
     NOW,
-    `l AS MATERIALIZED (SELECT d.tid, d.bytes, q.id AS queue FROM t CROSS JOIN subscription q CROSS JOIN LATERAL (
-        SELECT n.retention FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS n(ns, pattern, retention, ord)
-        WHERE n.ns = q.ns AND q.name LIKE n.pattern ORDER BY n.ord LIMIT 1) n
-      JOIN subscription s ON s.queue = q.id CROSS JOIN LATERAL (
+    `l AS MATERIALIZED (SELECT d.tid, d.bytes, o.id AS queue FROM t CROSS JOIN subscription o CROSS JOIN ${policyOf('o.id', 2)} y
+      JOIN subscription s ON s.queue = o.id CROSS JOIN LATERAL (
         SELECT ctid AS tid, bytes FROM delivery WHERE subscription = s.id AND head IS NULL
-          AND inserted_at <= t.now - coalesce(q.retention, n.retention) AND lease_until IS NULL
+          AND inserted_at <= t.now - y.retention AND lease_until IS NULL
         ORDER BY inserted_at LIMIT ${MAX_ROWS} FOR UPDATE SKIP LOCKED) d
-      WHERE q.ns = ANY ($1::text[]) AND q.grp = '' AND coalesce(q.retention, n.retention) > 0
+      WHERE o.ns = ANY ($1::text[]) AND o.grp = '' AND y.retention > 0
       LIMIT ${MAX_ROWS})`,
     limitBytes('x', 'l'),
     lockStreamsOf('x'),
@@ -73,13 +70,16 @@ export class Housekeeping {
 
   constructor(
     auxiliary: AuxiliaryConnection,
-    policies: readonly NamespacePolicy[],
+    namespaces: readonly NamespacePolicy[],
     {
+      policies,
       dedupWindowMs,
       counterSums,
       unusedQueues,
       log,
     }: {
+      /** `Registry.policies`. */
+      readonly policies: readonly Parameter[];
       readonly dedupWindowMs: number;
       readonly counterSums: CounterSums;
       readonly unusedQueues: UnusedQueues;
@@ -94,20 +94,9 @@ export class Housekeeping {
         log.warn({ err }, 'A step of housekeeping failed. It is repeated with the next sweep.'),
       worksAgain: () => log.info({}, 'Housekeeping works again.'),
     });
-    const rules = policies
-      .filter(({ groups }) => groups !== null)
-      .flatMap((policy) => defaultsRules(policy).map((rule) => ({ ...rule, name: policy.name })));
+    const streams = namespaces.filter(({ groups }) => groups !== null).map(({ name }) => Buffer.from(name));
     this.#retention =
-      rules.length === 0
-        ? null
-        : {
-            statement: APPLY_RETENTION,
-            values: [
-              textArray(rules.map(({ name }) => Buffer.from(name))),
-              textArray(rules.map(({ pattern }) => Buffer.from(likePattern(pattern)))),
-              int8Array(rules.map(({ retentionMs }) => retentionMs)),
-            ],
-          };
+      streams.length === 0 ? null : { statement: APPLY_RETENTION, values: [textArray(streams), ...policies] };
     this.#deleteOldKeys = { statement: DELETE_OLD_KEYS, values: [String(dedupWindowMs)] };
   }
 

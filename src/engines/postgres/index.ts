@@ -123,6 +123,7 @@ class PostgresEngine implements Engine {
     this.storage = new PostgresStorage(this.#context, {
       batcher: this.#batcher,
       housekeeping: new Housekeeping(auxiliary, namespaces, {
+        policies: registry.policies,
         dedupWindowMs,
         counterSums,
         unusedQueues,

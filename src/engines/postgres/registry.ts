@@ -12,6 +12,7 @@ import {
   Columns,
   idArray,
   int4Array,
+  int8Array,
   number,
   type Parameter,
   type Statement,
@@ -158,6 +159,7 @@ export class Registry {
       textArray(rules.map(({ deadLetter }) => (deadLetter === null ? null : Buffer.from(deadLetter.queue)))),
       textArray(rules.map(({ ns }) => textArrayLiteral(this.#namespaces.defaultGroups(ns)))),
       textArray(rules.map(({ retryDelay }) => retryArray(retryDelay))),
+      int8Array(rules.map(({ retentionMs }) => retentionMs)),
     ];
   }
 

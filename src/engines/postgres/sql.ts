@@ -123,18 +123,18 @@ export function register(name: string, from: string, where = 'true'): string {
 
 /**
  * The policy of a subscription, as a lateral item of `FROM`: its names; `target` (the dead-letter queue) and
- * `max_tries` if its elements may become dead letters; and `retry`, empty or null if there is no retry delay. Options
- * stored by `declare` take precedence over the rules of the namespace.
- * @param first the number of the first of the six parameters of `Registry.policies`
+ * `max_tries` if its elements may become dead letters; `retry`, empty or null if there is no retry delay; and
+ * `retention`, 0 or null if there is none. Options stored by `declare` take precedence over the rules of the namespace.
+ * @param first the number of the first of the seven parameters of `Registry.policies`
  */
 export function policyOf(subscription: string, first: number): string {
-  const types = ['text', 'text', 'int', 'text', 'text', 'text'];
+  const types = ['text', 'text', 'int', 'text', 'text', 'text', 'bigint'];
   const parameters = types.map((type, i) => `$${first + i}::${type}[]`).join(', ');
   return `LATERAL (SELECT q.id AS queue, q.ns, q.name, s.grp, coalesce(q.max_tries, n.max_tries) AS max_tries, n.groups AS dead_groups,
       CASE WHEN coalesce(q.max_tries, n.max_tries) > 0 THEN nullif(coalesce(q.dead_queue, n.dead_queue), q.name) END AS target,
-      coalesce(q.retry, n.retry::float8[]) AS retry
+      coalesce(q.retry, n.retry::float8[]) AS retry, coalesce(q.retention, n.retention) AS retention
     FROM subscription s JOIN subscription q ON q.id = s.queue
-    JOIN unnest(${parameters}) WITH ORDINALITY AS n(ns, pattern, max_tries, dead_queue, groups, retry, ord)
+    JOIN unnest(${parameters}) WITH ORDINALITY AS n(ns, pattern, max_tries, dead_queue, groups, retry, retention, ord)
       ON n.ns = q.ns AND q.name LIKE n.pattern
     WHERE s.id = ${subscription} ORDER BY n.ord LIMIT 1)`;
 }
