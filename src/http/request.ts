@@ -325,6 +325,17 @@ function tooLarge(limit: number, what: string): QuaysideError {
   });
 }
 
+/** The error for a request with too many items. @param what names them, in the plural */
+export function tooMany(what: string, limit: number): QuaysideError {
+  return new QuaysideError(
+    'body-too-large',
+    `There are more than ${limit} ${what}, the limit (http.batchCount).`,
+    {
+      extra: { limit },
+    },
+  );
+}
+
 /**
  * Reads a JSON body of at most `maxBytes`, and passes it to `handle`. Resolves when that has resolved, or the client
  * has disconnected before the end of the body.

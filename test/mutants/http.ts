@@ -103,11 +103,7 @@ export const HTTP: readonly Mutant[] = [
   {
     name: 'the response to a bulk insert counts only after storing, when it can no longer be rejected',
     suite: 'HTTP clients that go away',
-    edits: edit(
-      'http/routes/elements.ts',
-      'call.front.limits.holdUnread(call, RECORD_BYTES.id * batch.length);',
-      '',
-    ),
+    edits: edit('http/routes/inserts.ts', 'call.front.limits.holdUnread(call, ID_BYTES * batch.length);', ''),
   },
   {
     name: 'responses that were read count as unread forever',

@@ -94,7 +94,7 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     name: 'dedup keys of elements in a keyed request are ignored',
     suite: 'request keys over HTTP',
     edits: edit(
-      'http/routes/elements.ts',
+      'http/routes/inserts.ts',
       'if (key !== null && element.key !== null) throw secondKey(place, element.key);\n',
       '',
     ),
@@ -116,6 +116,6 @@ export const REQUEST_KEYS: readonly Mutant[] = [
   {
     name: 'request keys are shared between users',
     suite: 'keys of users',
-    edits: edit('http/routes/elements.ts', 'requestKey(user.name, key)', "requestKey('any', key)"),
+    edits: edit('http/routes/inserts.ts', 'requestKey(user.name, key)', "requestKey('any', key)"),
   },
 ];

@@ -10,15 +10,16 @@ import { MULTIPART, NDJSON } from '../written-elements.ts';
 import { browseRoutes } from './browse.ts';
 import { consoleRoutes } from './console.ts';
 import { definitionRoutes } from './definitions.ts';
-import { elementRoutes } from './elements.ts';
 import { eventRoutes } from './events.ts';
 import { exchangeRoutes } from './exchanges.ts';
 import { exportRoutes } from './export.ts';
 import { findQueuesRoutes } from './find-queues.ts';
+import { insertRoutes } from './inserts.ts';
 import { listingRoutes } from './listings.ts';
 import { operationRoutes } from './operations.ts';
 import { operatorRoutes } from './operators.ts';
 import { queueRoutes } from './queues.ts';
+import { settleRoutes } from './settlements.ts';
 import { takeRoutes } from './takes.ts';
 import { tokenRoutes } from './tokens.ts';
 
@@ -28,7 +29,8 @@ export function routeTable({ options, version }: Pick<HttpParts, 'options' | 've
     ...listingRoutes,
     ...findQueuesRoutes,
     ...queueRoutes,
-    ...elementRoutes,
+    ...insertRoutes,
+    ...settleRoutes,
     ...takeRoutes,
     ...exchangeRoutes,
     ...exportRoutes,

@@ -1,0 +1,336 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { EXPIRY, requireCapability, requireExpiry } from '../../broker/capabilities.ts';
+import { momentIn } from '../../broker/engine-time.ts';
+import type { Queue } from '../../broker/queue.ts';
+import type { GroupName, NewElement } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
+import { contentFingerprint, RequestFingerprint, requestKey, userKey } from '../../model/fingerprint.ts';
+import { checkHeaders, ELEMENT_HEADER_PREFIX } from '../../model/headers.ts';
+import { LIMITS } from '../../model/limits.ts';
+import { quote } from '../../util/quote.ts';
+import { namedObject, orNull, type Schema, Type } from '../../util/schema.ts';
+import type { HttpCall } from '../call.ts';
+import { idempotencyKeyOf, MAX_KEY_LENGTH } from '../head.ts';
+import { duration, groups, seconds, unixTime, wholeNumber } from '../parameters.ts';
+import { readBody, tooMany } from '../request.ts';
+import { json, type Route, route } from '../route.ts';
+import { elementsReader, errorIn, type GivenElement, readAt, type SentElements } from '../sent-elements.ts';
+import { MULTIPART, NDJSON } from '../written-elements.ts';
+
+const Inserted = namedObject('Inserted', { id: Type.String() });
+
+const REPEATED_HEADER = ['x-ks-repeated', 'true'] as const;
+const repeatedNote = (description: string) => [{ name: 'x-ks-repeated', description }];
+
+/** The error codes of inserts of one or many elements. */
+const insertProblems = [
+  'body-too-large',
+  'idempotency-mismatch',
+  'too-many-groups',
+  'namespace-full',
+  'queue-full',
+  'storage-full',
+  'not-supported',
+] as const;
+
+/** Elements, or bytes of them, that an insert of many prepares before other requests are served. */
+const SLICE_ELEMENTS = 500;
+const SLICE_BYTES = 262_144;
+
+const optional = (schema: Schema) => Type.Optional(orNull(schema));
+
+const ElementLine = namedObject(
+  'ElementLine',
+  {
+    json: Type.Optional(
+      Type.Unknown({ description: 'The body: this JSON text, exactly as written in the line.' }),
+    ),
+    text: optional(Type.String({ description: 'The body: this text in UTF-8.' })),
+    base64: optional(Type.String({ description: 'The body: any bytes.' })),
+    contentType: optional(Type.String({ description: 'With `json`, defaults to `application/json`.' })),
+    contentEncoding: optional(Type.String()),
+    headers: optional(Type.Record(Type.String(), { description: 'Element headers, without a prefix.' })),
+    mature: optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
+    delay: optional(Type.Number({ minimum: 0, description: 'Seconds.' })),
+    tries: optional(Type.Integer({ minimum: 0, maximum: LIMITS.tries })),
+    groups: optional(Type.Array(Type.String(), { minItems: 1, maxItems: LIMITS.groups })),
+    ttl: optional(Type.Number({ minimum: 0.001, description: 'Seconds.' })),
+    key: optional(
+      Type.String({ minLength: 1, maxLength: MAX_KEY_LENGTH, description: 'The idempotency key.' }),
+    ),
+  },
+  { description: 'One line. The body is one of `json`, `text` and `base64`.' },
+);
+
+const InsertedMany = namedObject('InsertedMany', {
+  ids: Type.Array(Type.String(), { description: 'In the order of the elements.' }),
+  repeated: Type.Optional(
+    Type.Array(Type.Integer({ minimum: 0 }), {
+      description:
+        'Indexes in `ids`, from 0, of elements that were not stored because their key, or that of the request, was used before.',
+    }),
+  ),
+});
+
+/** Routes that insert elements, one or many. */
+export const insertRoutes: readonly Route[] = [
+  route({
+    id: 'insert',
+    methods: ['PUT', 'POST'],
+    path: '/q/:namespace/:queue',
+    summary: 'Insert an element: the body, byte for byte, of any type',
+    access: 'write',
+    createsQueue: true,
+    body: 'element',
+    query: {
+      mature: unixTime('Not delivered before this moment: Unix time in seconds. Overrides `delay`.'),
+      delay: seconds('Not delivered before this many seconds have passed.', LIMITS.delayMs, 0),
+      ttl: duration(
+        'Seconds until the element expires: it is then no longer delivered, and goes to the dead-letter queue, if there is one.',
+        LIMITS.delayMs,
+      ),
+      tries: wholeNumber(
+        'The initial count of failed tries.',
+        { from: 0, to: LIMITS.tries, unit: 'a count' },
+        0,
+      ),
+      groups: groups("On a stream: the groups that may consume it; defaults to the namespace's."),
+    },
+    headers: [
+      { name: 'content-type', description: 'Stored, and returned character for character.' },
+      { name: 'content-encoding', description: 'Stored and returned; the body is never decoded.' },
+      { name: 'x-ks-hdr-*', description: 'Element headers: stored, and returned under the same names.' },
+      {
+        name: 'idempotency-key',
+        description:
+          'If the same user repeats the key with the same content, nothing is stored and the first id is returned; with other content, the insert is rejected.',
+      },
+    ],
+    responses: [
+      json('Stored.', Inserted, {
+        headers: repeatedNote('`true` if the key was used before: nothing was stored.'),
+      }),
+    ],
+    problems: insertProblems,
+    handle(call, query) {
+      const { head, namespace, queue } = call;
+      const { mature, delay, ttl, tries } = query;
+      if (mature !== null || delay > 0) requireCapability(namespace, 'sched');
+      if (ttl !== null) requireExpiry(namespace, EXPIRY);
+      const groups = queue.groups(query.groups);
+      const headers = checkHeaders(head.elementHeaders, undefined, ELEMENT_HEADER_PREFIX);
+      const key = head.idempotencyKey === null ? null : idempotencyKeyOf(head);
+      const dedupKey = key === null ? null : userKey(call.user.name, key);
+      readBody(call, call.front.parts.options.bodyLimit, (body) => {
+        const { contentType, contentEncoding } = head;
+        const content = {
+          body,
+          contentType,
+          contentEncoding,
+          headers,
+          matureAt: mature,
+          delayMs: delay,
+          tries,
+          groups,
+        };
+        let repeatedHeader: readonly string[] | undefined;
+        const onRepeat = dedupKey === null ? null : () => (repeatedHeader = REPEATED_HEADER);
+        queue.insert([newElement(queue, content, ttl, dedupKey)], { user: call.user.name, onRepeat }).then(
+          // Engines generate ids that need no escaping.
+          ([id]) => call.sendText(200, `{"id":"${id}"}`, repeatedHeader),
+          (error: unknown) => call.fail(error),
+        );
+      });
+    },
+  }),
+  route({
+    id: 'insertMany',
+    methods: ['POST'],
+    path: '/q/:namespace/:queue/elements',
+    summary: 'Insert many elements, all or none: lines of NDJSON, or parts of multipart/mixed',
+    access: 'write',
+    createsQueue: true,
+    body: 'elements',
+    request: ElementLine,
+    query: {
+      mature: unixTime('As on a single insert, for elements that give neither `mature` nor `delay`.'),
+      delay: seconds('As on a single insert, for elements that give neither.', LIMITS.delayMs, null),
+      ttl: duration('As on a single insert; applies to elements that give none.', LIMITS.delayMs),
+      tries: wholeNumber(
+        'As on a single insert; applies to elements that give none.',
+        { from: 0, to: LIMITS.tries, unit: 'a count' },
+        null,
+      ),
+      groups: groups('As on a single insert; applies to elements that give none.'),
+    },
+    headers: [
+      {
+        name: 'content-type',
+        description: `\`${NDJSON}\`, or \`${MULTIPART}\` with its boundary.`,
+      },
+      {
+        name: 'idempotency-key',
+        description:
+          'A key for the whole request instead of keys for its elements. If the same user repeats the key with the same content, nothing is stored and the first ids are returned; with other content, the request is rejected.',
+      },
+    ],
+    responses: [
+      json('All are stored.', InsertedMany, {
+        headers: repeatedNote('`true` if the key of the request was used before: nothing was stored.'),
+      }),
+    ],
+    problems: ['invalid-body', ...insertProblems],
+    handle(call, defaults) {
+      const { bodyLimit, batchBytes } = call.front.parts.options;
+      const read = elementsReader(call.head, bodyLimit);
+      const key = idempotencyKeyOf(call.head);
+      call.queue.groups(defaults.groups);
+      return call.front.limits.readLargeInTurn(call, batchBytes, (body) =>
+        insertMany(call, read(body), { defaults, key }),
+      );
+    },
+  }),
+];
+
+/** The element to insert. @param dedupKey derived from its idempotency key; null: it has none */
+function newElement(
+  queue: Queue,
+  content: Omit<NewElement, 'dedupKey' | 'fingerprint' | 'expiresAt'>,
+  ttlMs: number | null,
+  dedupKey: string | null,
+): NewElement {
+  return {
+    ...content,
+    dedupKey,
+    fingerprint: dedupKey === null ? null : contentFingerprint(content, ttlMs),
+    expiresAt: ttlMs === null ? null : momentIn(ttlMs, queue.namespace, queue.key),
+  };
+}
+
+/** The values of the query, for elements that do not have their own. */
+interface Defaults {
+  readonly mature: number | null;
+  readonly delay: number | null;
+  readonly ttl: number | null;
+  readonly tries: number | null;
+  readonly groups: readonly GroupName[] | null;
+}
+
+/**
+ * Approximate bytes per element in the response. They are counted before anything is changed, because an error response
+ * must mean that nothing was changed.
+ */
+const ID_BYTES = 32;
+
+/** @param key the idempotency key of the request */
+async function insertMany(
+  call: HttpCall,
+  { place, elements }: SentElements,
+  { defaults, key }: { defaults: Defaults; key: string | null },
+): Promise<void> {
+  const { queue, user } = call;
+  const { batchCount } = call.front.parts.options;
+  const fingerprint = key === null ? null : new RequestFingerprint();
+  const toElement = elementMaker(queue, user.name, { defaults, fingerprint });
+  const batch: NewElement[] = [];
+  /** The numbers of their lines or parts. */
+  const numbers: number[] = [];
+  let bytes = 0;
+  let deliveries = 0;
+  for (const { number, element } of elements) {
+    readAt(place, number, () => {
+      if (batch.length === batchCount) throw tooMany('elements', batchCount);
+      if (key !== null && element.key !== null) throw secondKey(place, element.key);
+      const made = toElement(element);
+      deliveries += made.groups.length;
+      if (deliveries > LIMITS.insertDeliveries) throw tooManyDeliveries();
+      batch.push(made);
+    });
+    numbers.push(number);
+    bytes += element.body.byteLength;
+    if (batch.length % SLICE_ELEMENTS !== 0 && bytes < SLICE_BYTES) continue;
+    bytes = 0;
+    await turn();
+  }
+  if (call.isGone) return;
+  call.front.limits.holdUnread(call, ID_BYTES * batch.length);
+  const repeated: number[] = [];
+  let ids: readonly string[] = [];
+  try {
+    const request =
+      key === null || fingerprint === null
+        ? null
+        : { key: requestKey(user.name, key), fingerprint: fingerprint.text() };
+    if (batch.length > 0)
+      ids = await queue.insert(batch, {
+        user: user.name,
+        onRepeat: (index) => repeated.push(index),
+        request,
+      });
+  } catch (error) {
+    throw key === null ? namedByPlace(error, place, numbers) : error;
+  }
+  // Engines generate ids that need no escaping.
+  const list = ids.length === 0 ? '' : `"${ids.join('","')}"`;
+  const more = repeated.length === 0 ? '' : `,"repeated":[${repeated.sort((a, b) => a - b).join(',')}]`;
+  call.sendText(
+    200,
+    `{"ids":[${list}]${more}}`,
+    key === null || repeated.length === 0 ? undefined : REPEATED_HEADER,
+  );
+}
+
+/** The error for an element with a key of its own, in a request that has one. */
+function secondKey(place: SentElements['place'], key: string): QuaysideError {
+  const parameter = place === 'line' ? 'key' : 'idempotency-key';
+  const message = `${parameter} ${quote(key)} cannot be given in addition to the Idempotency-Key of the request. Give either a key for the request or keys for its elements.`;
+  return new QuaysideError('invalid-parameter', message, { parameter });
+}
+
+/** Adds the number of the line or part to an error about one of the elements. */
+function namedByPlace(error: unknown, place: SentElements['place'], numbers: readonly number[]): unknown {
+  if (!(error instanceof QuaysideError)) return error;
+  const { index, ...extra } = error.details.extra ?? {};
+  const number =
+    numbers.length === 1 && error.code === 'idempotency-mismatch' ? numbers[0] : numbers[index as number];
+  if (number === undefined) return error;
+  return errorIn(place, number, error.with({ extra }));
+}
+
+/** Returns a function that makes elements of parsed ones. It throws `not-supported` and `invalid-parameter`. */
+function elementMaker(
+  queue: Queue,
+  user: string,
+  { defaults, fingerprint }: { defaults: Defaults; fingerprint: RequestFingerprint | null },
+): (sent: GivenElement) => NewElement {
+  const { namespace } = queue;
+  // One shared array for all elements that name no groups.
+  const defaultGroups = queue.groups(defaults.groups);
+  return (sent) => {
+    const { body, contentType, contentEncoding, headers } = sent;
+    const isTimed = sent.matureAt !== null || sent.delayMs !== null;
+    const matureAt = isTimed ? sent.matureAt : defaults.mature;
+    const delayMs = (isTimed ? sent.delayMs : defaults.delay) ?? 0;
+    const ttlMs = sent.ttlMs ?? defaults.ttl;
+    if (matureAt !== null || delayMs > 0) requireCapability(namespace, 'sched');
+    if (ttlMs !== null) requireExpiry(namespace, EXPIRY);
+    const content = {
+      body,
+      contentType,
+      contentEncoding,
+      headers,
+      matureAt,
+      delayMs,
+      tries: sent.tries ?? defaults.tries ?? 0,
+      groups: sent.groups === null ? defaultGroups : queue.groups(sent.groups),
+    };
+    fingerprint?.add(content, ttlMs);
+    return newElement(queue, content, ttlMs, sent.key === null ? null : userKey(user, sent.key));
+  };
+}
+
+function tooManyDeliveries(): QuaysideError {
+  const limit = LIMITS.insertDeliveries;
+  const message = `The elements have more than ${limit} deliveries together, the limit: each has one for each of its groups. Insert fewer at once.`;
+  return new QuaysideError('body-too-large', message, { extra: { limit } });
+}
