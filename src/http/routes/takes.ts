@@ -314,7 +314,7 @@ function leaseIn(
     return lease ?? settings.leaseMs;
   }
   if (lease === null) return null;
-  throw invalidParameter('lease', `lease=${lease} requireCapability reserve=1: a pop has no lease.`);
+  throw invalidParameter('lease', `lease=${lease} needs reserve=1: a pop has no lease.`);
 }
 
 function startTake(
