@@ -85,12 +85,11 @@ function writeHeader(tries: number): void {
   const start = writer.begin(SECTION.header, 'list');
   // `durable`, since elements are stored until they are consumed.
   writer.boolean(true);
-  if (tries === 0) writer.end(start, 1);
-  else {
+  if (tries > 0) {
     for (let field = 1; field < 4; field++) writer.null();
     writer.uint(tries);
-    writer.end(start, 5);
   }
+  writer.end(start);
 }
 
 function writeAnnotations(
@@ -111,7 +110,7 @@ function writeAnnotations(
     writer.symbol(sent.name);
     writeValue(sent);
   }
-  writer.end(start, 2 * ((group === null ? 2 : 3) + more.length));
+  writer.end(start);
 }
 
 /** Writes the properties section. Returns the values that are not valid for their fields; null if there are none. */
@@ -136,7 +135,7 @@ function writeProperties(
     const name = PROPERTY_FIELDS[at] ?? '';
     if (text !== null) invalidFields = [...(invalidFields ?? []), { name, text, type: 'string' }];
   }
-  writer.end(start, count);
+  writer.end(start);
   return invalidFields;
 }
 
@@ -146,14 +145,9 @@ function writeApplicationProperties(
   invalidFields: readonly SentHeader[] | null,
 ): void {
   const start = writer.begin(SECTION.applicationProperties, 'map');
-  let count = properties.length;
   for (const sent of properties) writeProperty(sent);
-  for (const sent of invalidFields ?? []) {
-    if (hasName(properties, sent.name)) continue;
-    writeProperty(sent);
-    count += 1;
-  }
-  writer.end(start, 2 * count);
+  for (const sent of invalidFields ?? []) if (!hasName(properties, sent.name)) writeProperty(sent);
+  writer.end(start);
 }
 
 const ID_TYPES: ReadonlySet<SimpleType> = new Set(['ulong', 'uuid', 'binary']);

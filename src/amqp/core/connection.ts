@@ -216,9 +216,7 @@ export class ConnectionEndpoint {
         writer.text('Quayside');
         writer.symbol('version');
         writer.text(version);
-        return 4;
       });
-      return 10;
     });
     this.host.writer.add(null, open);
   }

@@ -28,8 +28,8 @@ const DATA_OFFSET = 2;
 /** Shared by all connections, since each frame is written synchronously. */
 export const writer = new Writer();
 
-/** Encodes a frame whose body is one described list. `write` writes its fields and returns their number. */
-export function frame(type: number, channel: number, code: number, write: () => number): Buffer {
+/** Encodes a frame whose body is one described list. `write` writes its fields. */
+export function frame(type: number, channel: number, code: number, write: () => void): Buffer {
   try {
     writer.list(code, write);
     const bytes = writer.finish(HEADER_BYTES);
@@ -66,27 +66,24 @@ export function frameWithError(
   });
 }
 
-/** Writes an error, or null, as one field. Returns 1, the number of fields. */
-export function writeError(error: AmqpError | null): number {
+/** Writes an error, or null, as one field. */
+export function writeError(error: AmqpError | null): void {
   if (error === null) {
     writer.null();
-    return 1;
+    return;
   }
   writer.list(DESCRIBED.error, () => {
     writer.symbol(error.condition);
     writer.text(error.description);
     const info = Object.entries(error.info ?? {});
-    if (info.length === 0) return 2;
+    if (info.length === 0) return;
     writer.plain('map', () => {
       for (const [name, value] of info) {
         writer.symbol(name);
         writer.text(value);
       }
-      return info.length * 2;
     });
-    return 3;
   });
-  return 1;
 }
 
 /** Size of a transfer's list: count, handle, delivery-id, delivery-tag, message-format, settled, more. */

@@ -132,7 +132,7 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
         writer.uint(this.ownHandle);
         // A `detach` always closes the link: links are not resumed.
         writer.boolean(true);
-        return 2 + writeError(sent);
+        writeError(sent);
       });
     this.session.write(frameWithError(error, peerFrameBytes, write));
   }
@@ -173,7 +173,6 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
       else {
         writer.list(DESCRIBED.target, () => {
           writer.text(target.address);
-          return 1;
         });
       }
       writer.null();
@@ -182,9 +181,7 @@ abstract class LinkEndpoint<Handler extends EndpointHandler = EndpointHandler> {
       else writer.uint(0);
       if (fields.maxMessageBytes === 0) writer.null();
       else writer.ulong(fields.maxMessageBytes);
-      if (fields.capabilities.length === 0) return 11;
-      writer.symbols(fields.capabilities);
-      return 12;
+      if (fields.capabilities.length > 0) writer.symbols(fields.capabilities);
     });
     session.write(attach);
   }
@@ -360,9 +357,9 @@ export class SenderEndpoint extends LinkEndpoint<SenderHandler> {
   }
 }
 
-function writeSource({ address, filter = null, distributionMode }: TerminusFields): number {
+function writeSource({ address, filter = null, distributionMode }: TerminusFields): void {
   writer.text(address);
-  if (distributionMode === undefined) return 1;
+  if (distributionMode === undefined) return;
   for (let field = 1; field < 6; field++) writer.null();
   writer.symbol(distributionMode);
   if (filter === null) writer.null();
@@ -370,10 +367,8 @@ function writeSource({ address, filter = null, distributionMode }: TerminusField
   // The default outcome: a delivery that the client may have seen counts as a failed try.
   writer.list(DESCRIBED.modified, () => {
     writer.boolean(true);
-    return 1;
   });
   writer.symbols(OUTCOMES);
-  return 10;
 }
 
 export type Endpoint = ReceiverEndpoint | SenderEndpoint;

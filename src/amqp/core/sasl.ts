@@ -36,7 +36,6 @@ const CREDENTIALS_NEEDED = 'SASL PLAIN needs the name and password of a user.';
 /** Requests the response if `sasl-init` has no initial response (security, 5.3.3.3). */
 const CHALLENGE = frame(FRAME_TYPE.sasl, 0, SASL.challenge, () => {
   writer.head(CODE.binary8, 0);
-  return 1;
 });
 
 /** The server's side of one SASL exchange, from after its protocol header to its outcome. */
@@ -70,7 +69,6 @@ export class SaslLogin {
       // Always an array: RabbitMQ's Erlang client and its Shovel do not accept a single symbol, which the standard
       // allows.
       writer.symbols(this.#mechanisms);
-      return 1;
     });
     this.#send(offer);
   }
@@ -117,7 +115,6 @@ export class SaslLogin {
   #end(code: number): void {
     const outcome = frame(FRAME_TYPE.sasl, 0, SASL.outcome, () => {
       writer.ubyte(code);
-      return 1;
     });
     this.#send(outcome);
   }

@@ -146,7 +146,6 @@ export class SessionEndpoint {
       writer.uint(WINDOW);
       writer.uint(WINDOW);
       writer.uint(AMQP_LIMITS.handleMax);
-      return 5;
     });
     connection.send(begin, null);
   }
@@ -191,7 +190,7 @@ export class SessionEndpoint {
 
   /** Confirms the client's `end` of the session, and drops queued frames. */
   end(): void {
-    this.write(frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.end, () => 0));
+    this.write(frame(FRAME_TYPE.amqp, this.channel, PERFORMATIVE.end, () => {}));
     this.isOver = true;
     for (const waiting of this.#queue.clear()) this.#drop(waiting);
   }
@@ -212,13 +211,12 @@ export class SessionEndpoint {
       writer.uint(this.#incomingLeft);
       writer.uint(this.#nextOutgoingId);
       writer.uint(WINDOW);
-      if (link === null) return 4;
+      if (link === null) return;
       writer.uint(link.ownHandle);
       writer.uint(link.deliveryCount);
       writer.uint(link.credit);
       writer.null();
       writer.boolean(link.drain);
-      return 9;
     });
     // When a drain ends, the client takes the queue for empty, so this flow must not be sent if the elements before it
     // are dropped.
@@ -498,8 +496,9 @@ function dispositionFrame(
     writer.uint(first);
     writer.uint(last);
     writer.boolean(true);
-    if (outcome === null) return 4;
-    writer.list(DESCRIBED[outcome], () => (error === null ? 0 : writeError(error)));
-    return 5;
+    if (outcome === null) return;
+    writer.list(DESCRIBED[outcome], () => {
+      if (error !== null) writeError(error);
+    });
   });
 }

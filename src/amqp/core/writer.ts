@@ -7,11 +7,14 @@ const DESCRIPTOR_BYTES = 3;
 const SHORT_TEXT = 40;
 
 /**
- * Encodes values (types, 1.2) into a reused buffer. Strings have one character per byte unless stated otherwise.
+ * Encodes values (types, 1.2) into a reused buffer, and counts those of the list or map that is being written. Strings
+ * have one character per byte unless stated otherwise.
  */
 export class Writer {
   #bytes = Buffer.allocUnsafe(INITIAL_BYTES);
   #at = 0;
+  /** How many values the open list or map has. */
+  #count = 0;
 
   /**
    * Returns a copy of everything written since the last call, followed by `body`.
@@ -29,38 +32,34 @@ export class Writer {
   /** Drops everything written since `finish`, after an error. */
   reset(): void {
     this.#at = 0;
+    this.#count = 0;
   }
 
-  octet(value: number): void {
-    this.#ensure(1);
-    this.#bytes[this.#at] = value;
-    this.#at += 1;
-  }
-
-  /** Writes values that are already encoded. */
+  /** Writes a value that is already encoded. */
   encoded(bytes: Uint8Array): void {
+    this.#count += 1;
     this.#ensure(bytes.byteLength);
     this.#bytes.set(bytes, this.#at);
     this.#at += bytes.byteLength;
   }
 
   null(): void {
-    this.octet(CODE.null);
+    this.#code(CODE.null);
   }
 
   boolean(value: boolean): void {
-    this.octet(value ? CODE.true : CODE.false);
+    this.#code(value ? CODE.true : CODE.false);
   }
 
   ubyte(value: number): void {
-    this.octet(CODE.ubyte);
-    this.octet(value);
+    this.#code(CODE.ubyte);
+    this.#octet(value);
   }
 
   ushort(value: number): void {
-    this.octet(CODE.ushort);
-    this.octet(value >> 8);
-    this.octet(value & 0xff);
+    this.#code(CODE.ushort);
+    this.#octet(value >> 8);
+    this.#octet(value & 0xff);
   }
 
   /** Writes a JavaScript string as UTF-8, or null. */
@@ -69,18 +68,11 @@ export class Writer {
     else this.#variable(0xa1, value, 'utf8');
   }
 
-  /** Writes an unsigned number of four bytes, without a format code. */
-  unsigned(value: number): void {
-    this.#ensure(4);
-    this.#putUint32(value, this.#at);
-    this.#at += 4;
-  }
-
   /** Writes the descriptor of a section. */
   section(code: number): void {
-    this.octet(CODE.described);
-    this.octet(CODE.smallUlong);
-    this.octet(code);
+    this.#octet(CODE.described);
+    this.#octet(CODE.smallUlong);
+    this.#octet(code);
   }
 
   string(text: string): void {
@@ -96,66 +88,71 @@ export class Writer {
   }
 
   uint(value: number): void {
-    if (value === 0) this.octet(CODE.uint0);
+    if (value === 0) this.#code(CODE.uint0);
     else if (value < 256) {
-      this.octet(CODE.smallUint);
-      this.octet(value);
+      this.#code(CODE.smallUint);
+      this.#octet(value);
     } else {
-      this.octet(CODE.uint);
-      this.unsigned(value);
+      this.#code(CODE.uint);
+      this.#unsigned(value);
     }
   }
 
   ulong(value: number): void {
     if (value < 256) {
-      this.octet(CODE.smallUlong);
-      this.octet(value);
+      this.#code(CODE.smallUlong);
+      this.#octet(value);
     } else {
-      this.octet(CODE.ulong);
+      this.#code(CODE.ulong);
       this.#long(value);
     }
   }
 
   /** @param ms a whole number of at most 53 bits */
   timestamp(ms: number): void {
-    this.octet(CODE.timestamp);
+    this.#code(CODE.timestamp);
     this.#long(ms);
   }
 
-  /** Starts a described list or map. Returns its start, for `end`. */
+  /** Starts a section that is a list or map. Returns its start, for `end`. */
   begin(code: number, kind: 'list' | 'map'): number {
     const start = this.#at;
     this.section(code);
     this.#open(kind === 'list' ? CODE.list32 : CODE.map32);
+    this.#count = 0;
     return start;
   }
 
-  /** Ends a list or map of `count` values that starts at `start`. If it is empty, removes it. */
-  end(start: number, count: number): void {
-    if (count === 0) this.#at = start;
-    else this.#close(start + DESCRIPTOR_BYTES, count);
+  /** Ends the list or map of a section. If it is empty, removes the section. */
+  end(start: number): void {
+    if (this.#count === 0) this.#at = start;
+    else this.#close(start + DESCRIPTOR_BYTES, this.#count);
   }
 
-  /** Writes a described list, even if it is empty. `write` writes its values and returns their number. */
-  list(code: number, write: () => number): void {
+  /** Writes a described list, even if it is empty. `write` writes its values. */
+  list(code: number, write: () => void): void {
     this.section(code);
     this.plain('list', write);
   }
 
   /** As `list`, for a list or map without a descriptor. */
-  plain(kind: 'list' | 'map', write: () => number): void {
+  plain(kind: 'list' | 'map', write: () => void): void {
     const start = this.#at;
     this.#open(kind === 'list' ? CODE.list32 : CODE.map32);
-    this.#close(start, write());
+    const outer = this.#count;
+    this.#count = 0;
+    write();
+    this.#close(start, this.#count);
+    this.#count = outer;
   }
 
   /** Writes an array of symbols. */
   symbols(symbols: readonly string[]): void {
     const start = this.#at;
     this.#open(CODE.array32);
-    this.octet(CODE.symbol32);
+    this.#octet(CODE.symbol32);
     for (const symbol of symbols) {
-      this.unsigned(symbol.length);
+      this.#unsigned(symbol.length);
       this.#writeString(symbol, symbol.length, 'latin1');
     }
     this.#close(start, symbols.length);
@@ -164,17 +161,19 @@ export class Writer {
   /** Runs `write`. If it returns false, or throws because a number is out of range, undoes it and returns false. */
   attempt(write: (writer: Writer, text: string) => boolean, text: string): boolean {
     const start = this.#at;
+    const count = this.#count;
     try {
       if (write(this, text)) return true;
     } catch {
       // The text is not valid for the type.
     }
     this.#at = start;
+    this.#count = count;
     return false;
   }
 
   fixed(code: number, width: number, write: (bytes: Buffer, at: number) => void): true {
-    this.octet(code);
+    this.#code(code);
     this.#ensure(width);
     write(this.#bytes, this.#at);
     this.#at += width;
@@ -184,11 +183,11 @@ export class Writer {
   /** Writes the format code and length of a binary, string or symbol. @param code the format code of a short one */
   head(code: number, length: number): void {
     if (length < 256) {
-      this.octet(code);
-      this.octet(length);
+      this.#code(code);
+      this.#octet(length);
     } else {
-      this.octet(code + 0x10);
-      this.unsigned(length);
+      this.#code(code + 0x10);
+      this.#unsigned(length);
     }
   }
 
@@ -208,7 +207,7 @@ export class Writer {
 
   /** Writes a format code, and reserves space for size and count, which `#close` writes. */
   #open(code: number): void {
-    this.octet(code);
+    this.#code(code);
     this.#ensure(8);
     this.#at += 8;
   }
@@ -219,9 +218,28 @@ export class Writer {
     this.#putUint32(count, sizeAt + 4);
   }
 
+  /** Writes the format code of a value. */
+  #code(code: number): void {
+    this.#count += 1;
+    this.#octet(code);
+  }
+
+  #octet(value: number): void {
+    this.#ensure(1);
+    this.#bytes[this.#at] = value;
+    this.#at += 1;
+  }
+
+  /** Writes an unsigned number of four bytes, without a format code. */
+  #unsigned(value: number): void {
+    this.#ensure(4);
+    this.#putUint32(value, this.#at);
+    this.#at += 4;
+  }
+
   #long(value: number): void {
-    this.unsigned(Math.floor(value / 2 ** 32));
-    this.unsigned(value);
+    this.#unsigned(Math.floor(value / 2 ** 32));
+    this.#unsigned(value);
   }
 
   /** Writes the lowest 32 bits of a number. */
