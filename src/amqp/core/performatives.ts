@@ -28,58 +28,13 @@ const COORDINATOR: Terminus = {
   filter: null,
 };
 
-// What this server reads of each performative. Numbers that the client did not send are `ABSENT`, unless stated
-// otherwise; flags are false.
-
-interface OpenRequest {
-  readonly frameBytes: number;
-  readonly channelMax: number;
-  readonly idleMs: number;
-}
-
-interface BeginRequest {
-  readonly nextOutgoingId: number;
-  readonly incomingWindow: number;
-  readonly handleMax: number;
-}
-
-interface ReceivedFlow {
-  readonly nextIncomingId: number;
-  readonly incomingWindow: number;
-  readonly handle: number;
-  readonly deliveryCount: number;
-  readonly credit: number;
-  readonly isDraining: boolean;
-  readonly isEcho: boolean;
-}
-
-interface ReceivedTransfer {
-  readonly handle: number;
-  readonly deliveryId: number;
-  readonly hasTag: boolean;
-  readonly format: number;
-  readonly isSettled: boolean;
-  readonly hasMore: boolean;
-  readonly isAborted: boolean;
-  /** A view of the frame. */
-  readonly payload: Buffer;
-}
-
-interface ReceivedDisposition {
-  /** Whether it is about deliveries that were sent to the client. */
-  readonly isPeerReceiver: boolean;
-  readonly first: number;
-  readonly last: number;
-  readonly isSettled: boolean;
-  readonly state: AmqpDeliveryState;
-}
-
 const NO_STATE: AmqpDeliveryState = { kind: 0, reason: null, isFailed: false, isUndeliverable: false };
 
 /**
  * Reads the performatives of one client (transport, 2.7): all fields have the right types, and values that no state of
- * the connection allows are rejected. Call `enter` with each frame, then the method of its performative, which throws a
- * ProtocolError.
+ * the connection allows are rejected. Call `enter` with each frame, then the method of its performative, which returns
+ * what this server uses of it: numbers that the client did not send are `ABSENT`, unless stated otherwise, and flags
+ * are false. It throws a ProtocolError.
  */
 export class PerformativeReader {
   readonly #fields = new FieldReader(AMQP_LIMITS);
@@ -100,7 +55,7 @@ export class PerformativeReader {
     for (const fields of [this.#fields, this.#inner, this.#innermost]) fields.leave();
   }
 
-  open(): OpenRequest {
+  open() {
     const fields = this.#fields;
     if (fields.oneOf('container-id', CODE.string8, CODE.string32) === CODE.null) {
       throw invalidField('container-id is missing.');
@@ -124,7 +79,7 @@ export class PerformativeReader {
     return { frameBytes, channelMax, idleMs };
   }
 
-  begin(): BeginRequest {
+  begin() {
     const fields = this.#fields;
     if (fields.ushort('remote-channel') !== ABSENT) {
       throw invalidField('remote-channel is set, but this server begins no sessions.');
@@ -187,7 +142,7 @@ export class PerformativeReader {
     return request;
   }
 
-  flow(): ReceivedFlow {
+  flow() {
     const fields = this.#fields;
     const nextIncomingId = fields.uint('next-incoming-id');
     const incomingWindow = fields.requiredUint('incoming-window');
@@ -204,8 +159,8 @@ export class PerformativeReader {
     return { nextIncomingId, incomingWindow, handle, deliveryCount, credit, isDraining, isEcho };
   }
 
-  /** @param bytes of the frame */
-  transfer(bytes: Buffer): ReceivedTransfer {
+  /** The payload is a view of the frame. @param bytes of the frame */
+  transfer(bytes: Buffer) {
     const fields = this.#fields;
     const handle = fields.requiredUint('handle');
     const deliveryId = fields.uint('delivery-id');
@@ -236,7 +191,8 @@ export class PerformativeReader {
     };
   }
 
-  disposition(): ReceivedDisposition {
+  /** `isPeerReceiver`: whether it is about deliveries that were sent to the client. */
+  disposition() {
     const fields = this.#fields;
     const role = fields.boolean('role');
     if (role === ABSENT) throw invalidField('A disposition has no role.');
