@@ -9,7 +9,7 @@ import { prepareAll, type Statements } from './schema.ts';
 const COLUMNS = COUNTER_NAMES.map((name) => `"${name}"`);
 
 /** The element that was stored with an idempotency key. */
-export interface Seen {
+interface Seen {
   readonly seq: number;
   readonly fingerprint: string | null;
 }
