@@ -96,7 +96,7 @@ function endOfRange({ ids }: Store, items: Fields, from: number): number {
   for (; at < items.length; at += SETTLE_FIELDS) {
     const element = first + (at - from) / SETTLE_FIELDS;
     if (items[at] !== null || items[at + 2] !== group || !isCommit(items, at)) break;
-    if (ids.parse(items[at + 1] as SettleFields[1]) !== element) break;
+    if (items[at + 1] !== ids.format(element)) break;
     stored ??= storedToken(token, first);
     if (!isTokenOf(String(items[at + 4]), element, stored)) break;
   }
