@@ -389,6 +389,11 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [inPostgres('settle.ts', "[limitBytes('f', 'r'), finished('f')]", "[finished('r')]")],
   },
   {
+    name: 'the bytes that pages return in one transaction are not bounded',
+    suite: 'postgres large settlements',
+    edits: [inPostgres('storage.ts', 'returnedBytes: options.bodies ? returned : 0', 'returnedBytes: 0')],
+  },
+  {
     name: 'a commit with inserts is finished in part in a later transaction',
     suite: 'postgres large settlements',
     edits: [inPostgres('settle.ts', '([finish, finishInStream, transfer])', '([transfer])')],
