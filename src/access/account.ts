@@ -1,7 +1,8 @@
+import { CONTROL } from '../model/names.ts';
 import { RIGHTS, type Right } from '../model/rights.ts';
 import { isRecord } from '../util/is-record.ts';
 import { messageOf } from '../util/message-of.ts';
-import { CONTROL, PASSWORD_BYTES, readStoredPassword, type StoredPassword } from './password.ts';
+import { PASSWORD_BYTES, readStoredPassword, type StoredPassword } from './password.ts';
 import type { User } from './user.ts';
 
 /** A user as configured. */

@@ -1,6 +1,8 @@
+import { isUtf8 } from 'node:buffer';
 import { hash, randomBytes } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import { QuaysideError } from '../model/errors.ts';
+import { CONTROL } from '../model/names.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 import type { FrontEndLog } from '../util/log.ts';
@@ -12,7 +14,6 @@ import { LoginLimits, type Origin } from './login-limits.ts';
 import { addressBlock } from './networks.ts';
 import {
   type Argon2Hash,
-  CONTROL,
   DEFAULT_COST,
   decoyHash,
   PASSWORD_BYTES,
@@ -398,7 +399,6 @@ interface BasicCredentials {
 }
 
 const BASIC = /^basic +([A-Za-z0-9+/]+={0,2})$/i;
-const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /**
  * Parses the user name and password of a Basic header (RFC 7617). Returns null for another scheme, non-canonical
@@ -411,9 +411,10 @@ export function readBasic(authorization: string): BasicCredentials | null {
   const bytes = Buffer.from(encoded, 'base64');
   // Accept only canonical base64: other spellings of the same credentials would be remembered separately.
   if (bytes.toString('base64') !== encoded) return null;
-  const text = decodeUtf8(bytes);
-  const colon = text?.indexOf(':') ?? -1;
-  if (text === null || colon < 1 || CONTROL.test(text)) return null;
+  if (!isUtf8(bytes)) return null;
+  const text = bytes.toString('utf8');
+  const colon = text.indexOf(':');
+  if (colon < 1 || CONTROL.test(text)) return null;
   const password = text.slice(colon + 1);
   if (Buffer.byteLength(password) > PASSWORD_BYTES) return null;
   return { name: text.slice(0, colon), password };
@@ -438,12 +439,4 @@ const BEARER_PATTERN = /^bearer +(\S+)$/i;
 /** The token of an `Authorization` header, or null if the scheme is not Bearer. */
 export function bearerToken(authorization: string): string | null {
   return BEARER_PATTERN.exec(authorization)?.[1] ?? null;
-}
-
-function decodeUtf8(bytes: Buffer): string | null {
-  try {
-    return utf8.decode(bytes);
-  } catch {
-    return null;
-  }
 }

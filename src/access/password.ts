@@ -1,10 +1,9 @@
 import { argon2, hash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { promisify } from 'node:util';
+import { CONTROL } from '../model/names.ts';
 
 /** Longer passwords and user names are rejected. Truncating them could make two different ones equal. */
 export const PASSWORD_BYTES = 256;
-// biome-ignore lint/suspicious/noControlCharactersInRegex: RFC 7617 forbids them in names and passwords
-export const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
 
 const SALT_BYTES = 16;
 const HASH_BYTES = 32;
@@ -35,6 +34,7 @@ export function passwordText(stored: StoredPassword): string {
 function checkPassword(password: string): void {
   if (password === '') throw new Error('is empty');
   if (Buffer.byteLength(password) > PASSWORD_BYTES) throw new Error(`is longer than ${PASSWORD_BYTES} bytes`);
+  // RFC 7617 forbids them.
   if (CONTROL.test(password)) throw new Error('has a control character, which no client can send');
 }
 

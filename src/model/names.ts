@@ -9,9 +9,9 @@ export interface QueueKey {
   readonly name: string;
 }
 
-// C0 controls, DEL and C1 controls, which do not belong in a name, a path, a log line or a header.
+/** C0 controls, DEL and C1 controls, which do not belong in a name, a path, a log line or a header. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: refusing them is the purpose
-const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
+export const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
 // A lone surrogate has no UTF-8 form; storing one would change the name.
 const encoder = new TextEncoder();
 

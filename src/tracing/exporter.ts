@@ -98,7 +98,7 @@ export class SpanExporter implements Service {
     this.#collector.close();
   }
 
-  /** Sends a full batch now, a smaller one after `GATHER_MS`. */
+  /** Sends a full batch now, a smaller one after {@link BATCH_WAIT_MS}. */
   #schedule(): void {
     if (this.#queue.length >= MAX_BATCH_SPANS) this.#send();
     else this.#cancelTimer ??= this.#options.clock.after(BATCH_WAIT_MS, () => this.#send());

@@ -1,10 +1,11 @@
+import { isUtf8 } from 'node:buffer';
+
 // Element headers are bytes in every protocol. They are stored as byte strings, the form that HTTP uses: each character
 // stands for one byte (ISO 8859-1). Text in headers is nearly always UTF-8. These functions convert between the two, so
 // that a header has the same text in every protocol.
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: all of ASCII is meant
 const ASCII = /^[\x00-\x7f]*$/;
-const strictUtf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 export function isAscii(string: string): boolean {
   return ASCII.test(string);
@@ -18,9 +19,6 @@ export function toByteString(string: string): string {
 /** Decodes UTF-8 given as one character for each byte; null if it is not valid UTF-8. */
 export function fromByteString(bytes: string): string | null {
   if (isAscii(bytes)) return bytes;
-  try {
-    return strictUtf8.decode(Buffer.from(bytes, 'latin1'));
-  } catch {
-    return null;
-  }
+  const utf8 = Buffer.from(bytes, 'latin1');
+  return isUtf8(utf8) ? utf8.toString('utf8') : null;
 }
