@@ -147,7 +147,7 @@ export const ACCESS: readonly Mutant[] = [
   },
   {
     name: "a node's timer is set for the last created token, not for the next to expire",
-    suite: 'API tokens',
+    suite: 'API tokens that expire',
     edits: edit(
       'api-tokens.ts',
       '    this.#expiry.within(',
