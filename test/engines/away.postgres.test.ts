@@ -2,22 +2,20 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { DeliveryRef } from '../../src/engine/storage.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { FakeClock } from '../support/clock.ts';
-import { bodyTexts, newElement, newElements } from '../support/elements.ts';
+import { newElement, newElements } from '../support/elements.ts';
 import { followDefinitions } from '../support/followed-definitions.ts';
 import { codeOf } from '../support/outcome.ts';
 import { PostgresServer } from '../support/postgres-server.ts';
-import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 import { ANSWERED_MS, inTime, settledOf, turns } from './fake-time.ts';
+import { checkOutage } from './outage.ts';
 import { freshSchema, runSql } from './postgres.ts';
 import { endSessions, openNode } from './postgres-node.ts';
 
 const MEGABYTE = 1024 * 1024;
-const POP = { group: '', count: 10, leaseMs: null };
 
 /** Ways in which a server can be unavailable. */
 const AWAY = {
@@ -63,25 +61,8 @@ for (const [state, { begin, end }] of Object.entries(AWAY)) {
     };
 
     it('has every call rejected within 5 s, immediately once it is known to be unavailable, and is used again when it is back', async () => {
-      const [used, fresh] = [await freshQueue('a', 'b', 'c'), { ns: 'plain', name: `new ${++queues}` }];
-      await begin(server);
-      for (let round = 0; round < 3; round++) {
-        const calls = [...callsOn(engine, used), ...callsOn(engine, fresh)].map(codeOf);
-        assert.deepEqual(await inTime(clock, calls), []);
-      }
-      const late = callsOn(engine, used).map(codeOf);
-      await turns();
-      assert.deepEqual(
-        new Set(await settledOf(late)),
-        new Set([true]),
-        'all calls were rejected immediately',
-      );
-
-      await back();
-      // Calls with an unknown outcome may have been applied.
-      await purge(engine.storage, used);
-      await engine.storage.insert(used, newElements('first', 'second'));
-      assert.deepEqual(bodyTexts((await engine.storage.take(used, POP)).deliveries), ['first', 'second']);
+      const used = await freshQueue('a', 'b', 'c');
+      await checkOutage({ engine, clock, used, begin: () => begin(server), end: back });
     });
 
     it('has at most 64 MiB of inserts waiting for it', async () => {
@@ -187,36 +168,6 @@ describe('A PostgreSQL server on which another session locks a table', () => {
     server.dispose();
   });
 });
-
-/** One call of every kind that is sent to the server. */
-function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
-  const { storage, definitions, stats } = engine;
-  const ref: DeliveryRef = { id: '0123456789ab0000000001', group: '', token: null };
-  return [
-    storage.insert(queue, newElements('x')),
-    storage.take(queue, POP),
-    storage.take(queue, { ...POP, leaseMs: 60_000 }),
-    commit(storage, queue, [ref]),
-    rollback(storage, queue, [{ ...ref, delayMs: 0, countTry: true }]),
-    extend(storage, queue, [{ ...ref, leaseMs: 1_000 }]),
-    remove(storage, queue, [ref.id]),
-    transfer(storage, [{ from: queue, finish: ref, inserts: [{ queue, element: newElement() }] }]),
-    storage.sweep(),
-    storage.scan(queue, { group: '', states: ['ready'], bodies: true, after: null, limit: 5 }),
-    storage.counts(queue),
-    nextDueAt(storage, queue, ''),
-    storage.declare([{ ns: 'plain', name: `${queue.name}, declared` }]),
-    storage.queues('plain'),
-    storage.usage('plain'),
-    purge(storage, queue),
-    storage.drop(queue),
-    definitions.get('queue', 'any'),
-    definitions.put('queue', 'any', 1, 'any'),
-    definitions.list('queue'),
-    stats.read(queue),
-    engine.ping(),
-  ];
-}
 
 /** Lets fake and real time pass until the call has settled. */
 async function passWhile<T>(clock: FakeClock, answer: Promise<T>): Promise<T> {

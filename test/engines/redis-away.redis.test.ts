@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
-import type { DeliveryRef, Storage } from '../../src/engine/storage.ts';
+import type { Storage } from '../../src/engine/storage.ts';
 import { Keys } from '../../src/engines/redis/keys.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { systemClock } from '../../src/util/clock.ts';
@@ -11,9 +11,9 @@ import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { followDefinitions } from '../support/followed-definitions.ts';
 import { codeOf } from '../support/outcome.ts';
 import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
-import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
 import { until } from '../support/until.ts';
 import { ANSWERED_MS, inTime, passUntil, settledOf, stopped, turns } from './fake-time.ts';
+import { checkOutage } from './outage.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 
 const NAMESPACES = [plain('plain')];
@@ -67,26 +67,8 @@ for (const variant of ['simple', 'list'] as const) {
       };
 
       it('has every call rejected within 5 s, immediately once it is known to be unavailable, and is used again when it is back', async () => {
-        const [used, fresh] = [await freshQueue('a', 'b', 'c'), { ns: 'plain', name: `new ${++queues}` }];
-        await begin(server);
-        for (let round = 0; round < 3; round++) {
-          const calls = [...callsOn(engine, used), ...callsOn(engine, fresh)].map(codeOf);
-          assert.deepEqual(await inTime(clock, calls), []);
-        }
-        const late = callsOn(engine, used).map(codeOf);
-        await turns();
-        assert.deepEqual(
-          new Set(await settledOf(late)),
-          new Set([true]),
-          'all calls were rejected immediately',
-        );
-
-        await back();
-        // A frozen server executes requests it received when it resumes: those calls failed with `outcome-unknown`.
-        await purge(storage, used);
-        const marks = newElements('first', 'second');
-        await storage.insert(used, marks);
-        assert.deepEqual(bodyTexts((await storage.take(used, POP)).deliveries), ['first', 'second']);
+        const used = await freshQueue('a', 'b', 'c');
+        await checkOutage({ engine, clock, used, begin: () => begin(server), end: back });
       });
 
       it('has at most 64 MiB of inserts waiting for it', async () => {
@@ -283,36 +265,3 @@ describe('The log of a node whose Redis is unavailable', () => {
     await Promise.all([server.stop(), master.stop()]);
   });
 });
-
-/** One call of every kind that is sent to the server. */
-function callsOn(engine: Engine, queue: QueueKey): Promise<unknown>[] {
-  const { storage, definitions, stats } = engine;
-  const ref: DeliveryRef = { id: '0123456789ab0000000001', group: '', token: null };
-  const settling = storage.capabilities.reserve
-    ? [
-        storage.take(queue, { ...POP, leaseMs: 60_000 }),
-        commit(storage, queue, [ref]),
-        rollback(storage, queue, [{ ...ref, delayMs: 0, countTry: true }]),
-        extend(storage, queue, [{ ...ref, leaseMs: 1_000 }]),
-        remove(storage, queue, [ref.id]),
-        transfer(storage, [{ from: queue, finish: ref, inserts: [{ queue, element: newElement() }] }]),
-        storage.sweep(),
-      ]
-    : [];
-  return [
-    storage.insert(queue, newElements('x')),
-    storage.take(queue, POP),
-    ...settling,
-    storage.scan(queue, { group: '', states: ['ready'], bodies: true, after: null, limit: 5 }),
-    storage.counts(queue),
-    nextDueAt(storage, queue, ''),
-    storage.declare([{ ns: 'plain', name: `${queue.name}, declared` }]),
-    storage.queues('plain'),
-    purge(storage, queue),
-    definitions.get('queue', 'any'),
-    definitions.put('queue', 'any', 1, 'any'),
-    definitions.list('queue'),
-    stats.read(queue),
-    engine.ping(),
-  ];
-}
