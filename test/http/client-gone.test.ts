@@ -3,19 +3,8 @@ import { describe, it } from 'node:test';
 import { newElement } from '../support/elements.ts';
 import { headerOf, jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { basic, Harness, sharedHarness } from './harness.ts';
+import { basic, Harness, type Status, sharedHarness, statusOf } from './harness.ts';
 import { AUTHORIZATION, exchange, RawConnection, rawRequest } from './raw.ts';
-
-interface Status {
-  readonly size: number;
-  readonly resvSize: number;
-  readonly totalSize: number;
-  readonly stats: { readonly get: number; readonly reserve: number; readonly rollback: number };
-}
-
-async function statusOf(harness: Harness, queue: string): Promise<Status> {
-  return jsonOf<Status>(await harness.client().status('N', queue));
-}
 
 async function blockedGet(
   harness: Harness,

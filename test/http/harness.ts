@@ -31,7 +31,7 @@ import type { EngineUnderTest, TestEngine } from '../engines.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
 import { DEFAULTS } from '../support/defaults.ts';
-import { QueueClient } from '../support/http-client.ts';
+import { jsonOf, QueueClient } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
 
 export interface HarnessOptions {
@@ -361,4 +361,16 @@ export class NamedUsers implements Authenticator {
 
 export function basic(name: string, password: string): string {
   return `Basic ${Buffer.from(`${name}:${password}`).toString('base64')}`;
+}
+
+/** The members of a queue's status that tests of takes read. */
+export interface Status {
+  readonly size: number;
+  readonly resvSize: number;
+  readonly totalSize: number;
+  readonly stats: { readonly get: number; readonly reserve: number; readonly rollback: number };
+}
+
+export async function statusOf(harness: Harness, queue: string, ns = 'N'): Promise<Status> {
+  return jsonOf<Status>(await harness.client().status(ns, queue));
 }

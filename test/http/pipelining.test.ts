@@ -3,25 +3,16 @@ import { afterEach, describe, it } from 'node:test';
 import { newElement } from '../support/elements.ts';
 import { jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { sharedHarness } from './harness.ts';
+import { type Status, sharedHarness, statusOf } from './harness.ts';
 import { AUTHORIZATION, lastRequest, RawConnection, rawRequest } from './raw.ts';
 
 const MIB = 1_048_576;
-
-interface Status {
-  readonly size: number;
-  readonly stats: { readonly get: number };
-}
 
 describe('A connection that pipelines', () => {
   const harness = sharedHarness({ http: { bodyLimit: 64 * MIB } });
 
   const get = (queue: string, query = ''): Buffer =>
     rawRequest([`GET ${queuePath('N', queue)}${query} HTTP/1.1`, 'Host: test', AUTHORIZATION]);
-
-  async function statusOf(queue: string): Promise<Status> {
-    return jsonOf<Status>(await harness().client().status('N', queue));
-  }
 
   it('and does not read takes one element, however many it requested', async () => {
     const client = harness().client();
@@ -33,8 +24,8 @@ describe('A connection that pipelines', () => {
     connection.socket.pause();
     const gets = Array.from({ length: 13 }, () => get(queue));
     connection.send(Buffer.concat([...gets, lastRequest('GET', `${queuePath('N', queue)}?to=0`)]));
-    await until(async () => (await statusOf(queue)).stats.get > 0);
-    assert.equal((await statusOf(queue)).size, 13);
+    await until(async () => (await statusOf(harness(), queue)).stats.get > 0);
+    assert.equal((await statusOf(harness(), queue)).size, 13);
     assert.equal((await client.get('N', queue)).body.length, MIB, 'others are served');
     connection.socket.resume();
     const answers = await connection.untilClosed();

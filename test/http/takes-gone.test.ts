@@ -2,21 +2,11 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { Harness, sharedHarness } from './harness.ts';
+import { Harness, type Status, sharedHarness, statusOf } from './harness.ts';
 import { AUTHORIZATION, lastRequest, RawConnection, rawRequest } from './raw.ts';
 import { linesOf, takeFrom, takeMany } from './takes.ts';
 
 const MIB = 1_048_576;
-
-interface Status {
-  readonly size: number;
-  readonly resvSize: number;
-  readonly stats: { readonly get: number; readonly reserve: number; readonly rollback: number };
-}
-
-async function statusOf(harness: Harness, queue: string): Promise<Status> {
-  return jsonOf<Status>(await harness.client().status('N', queue));
-}
 
 function post(path: string, body: object, version = '1.1'): Buffer {
   const text = JSON.stringify(body);

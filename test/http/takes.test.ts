@@ -3,22 +3,12 @@ import { describe, it } from 'node:test';
 import { MAIN_ENGINES } from '../engines.ts';
 import { type Answer, headerOf, jsonOf, queuePath } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
-import { type Harness, sharedHarness } from './harness.ts';
+import { type Harness, sharedHarness, statusOf } from './harness.ts';
 import { linesOf, takeFrom, takeMany, textsOf } from './takes.ts';
-
-interface Status {
-  readonly size: number;
-  readonly resvSize: number;
-  readonly stats: { readonly get: number; readonly reserve: number };
-}
 
 interface Problem {
   readonly code: string;
   readonly detail: string;
-}
-
-async function statusOf(harness: Harness, queue: string, ns = 'N'): Promise<Status> {
-  return jsonOf<Status>(await harness.client().status(ns, queue));
 }
 
 async function insertAll(harness: Harness, queue: string, bodies: Iterable<string>, ns = 'N'): Promise<void> {
