@@ -101,29 +101,36 @@ class NodeList<Row extends object> {
 
   /** The list as a user may see it. @param onlyNamespace rows of this namespace; null: all */
   read(user: User, limit = MAX_ROWS, onlyNamespace: string | null = null): Promise<MergedList<Row>> {
+    return this.readAs(() => this.#viewerOf(user, onlyNamespace), limit, user);
+  }
+
+  /**
+   * @param viewerNow returns the viewer with the present rights: those of a token may change while nodes reply
+   * @param caller the user whose limit applies: the lists of one user do not delay another's
+   */
+  readAs(viewerNow: () => ListViewer, limit: number, caller: User): Promise<MergedList<Row>> {
+    return this.#concurrency.run(caller.name, () => this.#merge(viewerNow, limit));
+  }
+
+  #viewerOf(user: User, onlyNamespace: string | null): ListViewer {
     const isAdministrator = onlyNamespace === null && user.isAdministrator;
     const listed = this.#broker
       .namespaces()
       .map(({ name }) => name)
       .filter((name) => !isAdministrator && (onlyNamespace ?? name) === name);
-    const viewer = {
+    return {
       name: user.name,
       isAdministrator,
       ...(user.token?.isLimited === true && { isLimited: true }),
       manages: listed.filter((name) => user.may('manage', name)),
       sees: listed.filter((name) => user.maySee(name)),
     };
-    return this.readAs(viewer, limit, user);
   }
 
-  /** @param caller the user whose limit applies: the lists of one user do not delay another's */
-  readAs(viewer: ListViewer, limit: number, caller: User): Promise<MergedList<Row>> {
-    return this.#concurrency.run(caller.name, () => this.#merge(viewer, limit));
-  }
-
-  async #merge(viewer: ListViewer, limit: number): Promise<MergedList<Row>> {
+  async #merge(viewerNow: () => ListViewer, limit: number): Promise<MergedList<Row>> {
     const { compare, visiblePart } = this.#parts;
-    const { nodes, missing } = await this.#ask({ viewer, limit });
+    const { nodes, missing } = await this.#ask({ viewer: viewerNow(), limit });
+    const viewer = viewerNow();
     let total = 0;
     const unreadable: string[] = [];
     const rows = nodes.flatMap((reply) => {
@@ -223,7 +230,7 @@ export class NodeLists {
    */
   async consoleSessions(caller: User, name: string): Promise<MergedList<SeenSession>> {
     const viewer = { name, isAdministrator: false, manages: [], sees: [] };
-    const list = await this.#consoleSessions.readAs(viewer, MAX_ROWS, caller);
+    const list = await this.#consoleSessions.readAs(() => viewer, MAX_ROWS, caller);
     const rows = [...Map.groupBy(list.rows, ({ id }) => id).values()].flatMap((same) => same.slice(0, 1));
     return { ...list, total: list.total - list.rows.length + rows.length, rows };
   }

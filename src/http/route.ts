@@ -165,8 +165,8 @@ export interface RouteMatch {
   readonly params: Readonly<Record<string, string | undefined>>;
 }
 
-// The schemas of JSON responses are declared with their routes, for `/openapi.json`. They document the responses and do
-// not validate them; the types of the code do. These are the shared ones.
+// The schemas of JSON responses are declared in `model/records.ts`, or with their routes, for `/openapi.json`. They
+// document the responses and do not validate them; the types of the code do.
 
 /** A response with a JSON body, 200 if no other status is given. */
 export function json(

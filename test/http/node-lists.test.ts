@@ -42,6 +42,8 @@ describe('A list of all nodes', () => {
   let ask: Ask<Params, { readonly ns: string; readonly tid: string }>;
   let asked: Params[] = [];
   let rows: readonly object[] = [];
+  /** What the other node waits for before each reply. */
+  let held: Promise<void> = Promise.resolve();
 
   before(async () => {
     let shared: TestEngine | null = null;
@@ -63,8 +65,9 @@ describe('A list of all nodes', () => {
     ask = other.questions.register({
       name: 'consumers',
       maxBytes: 100_000,
-      reply: (params: Params, from) => {
+      reply: async (params: Params, from) => {
         if (from !== other.nodeId) asked.push(params);
+        await held;
         return { total: rows.length, rows: rows as { ns: string; tid: string }[] };
       },
     });
@@ -156,6 +159,29 @@ describe('A list of all nodes', () => {
     const rights = { manages: ['events'], sees: ['events'] };
     const narrowed = { name: 'test1', isAdministrator: false, isLimited: true, ...rights };
     assert.deepEqual(asked[0]?.viewer, narrowed);
+  });
+
+  it('has no rows for a token that was revoked before other nodes replied', async () => {
+    const manager = harness.client('manager:x');
+    const { id, token } = jsonOf<{ id: string; token: string }>(
+      await manager.request('POST', '/tokens', {
+        body: JSON.stringify({ name: 'y', rights: { jobs: ['manage'] } }),
+      }),
+    );
+    rows = [{ ns: 'jobs', tid: 'of jobs', since: '2026-01-01T00:00:00.000Z' }];
+    const headers = { authorization: `Bearer ${token}` };
+    const request = async (): Promise<List> =>
+      jsonOf<List>(await harness.client(null).request('GET', '/consumers', { headers }));
+    assert.equal((await request()).total, 1);
+    const replies = Promise.withResolvers<void>();
+    held = replies.promise;
+    asked = [];
+    const listed = request();
+    await until(() => asked.length === 1);
+    assert.equal((await manager.request('DELETE', `/tokens/${id}`)).status, 204);
+    replies.resolve();
+    assert.deepEqual((await listed).consumers, []);
+    rows = [];
   });
 
   it('contains the first rows of each node that the viewer may see', async () => {
