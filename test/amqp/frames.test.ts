@@ -55,6 +55,9 @@ describe('The connection endpoint, on any frame', () => {
     for (const type of [1, 2, 255]) {
       assert.equal(new EndpointDriver().rejection(rawFrame(type, 0, open().subarray(8))), FRAMING);
     }
+    assert.throws(() => new EndpointDriver().receive(rawFrame(1, 0, open().subarray(8))), {
+      description: 'Frame type 1 is not allowed here. Allowed: 0 (AMQP) after the login.',
+    });
   });
 
   it('accepts heart-beats at any time', () => {

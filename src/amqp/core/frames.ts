@@ -17,7 +17,7 @@ export function bodyStart(bytes: Buffer, start: number, end: number, type: numbe
     throw framingError(`The data offset ${at - start} is outside the frame of ${end - start} bytes.`);
   }
   if (bytes[start + 5] !== type) {
-    const allowed = type === FRAME_TYPE.sasl ? '1 (SASL) before the login' : '0 (AMQP) after it';
+    const allowed = type === FRAME_TYPE.sasl ? '1 (SASL) before the login' : '0 (AMQP) after the login';
     throw framingError(`Frame type ${bytes[start + 5]} is not allowed here. Allowed: ${allowed}.`);
   }
   return at;
