@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createRequire } from 'node:module';
 import { connect, type Socket } from 'node:net';
@@ -49,7 +50,7 @@ export interface Taken {
   readonly tries: number;
   /** ISO 8601. */
   readonly mature: string;
-  /** An element header. */
+  /** An element header; over STOMP, MESSAGE must have it with and without the prefix. */
   header(name: string): string | undefined;
   /** Sends a commit without waiting for its result. */
   accept(): void;
@@ -197,7 +198,11 @@ class StompSessionClient implements SessionClient {
           body: body.toString(),
           tries: Number(headers.get('x-tries')),
           mature: headers.get('x-mature') ?? '',
-          header: (name) => headers.get(`x-ks-hdr-${name}`),
+          header: (name) => {
+            const value = headers.get(`x-ks-hdr-${name}`);
+            assert.equal(headers.get(name), value, `${name} without the prefix`);
+            return value;
+          },
           accept: () => this.#client.send('ACK', { id: headers.get('ack') ?? null }),
           reject: (reason) =>
             this.#client.send('NACK', { id: headers.get('ack') ?? null, 'x-ks-reason': reason ?? null }),
