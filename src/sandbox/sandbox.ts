@@ -290,11 +290,12 @@ class WorkerProgram implements SelectorProgram {
         answers.push({ outcome: 'not-evaluated' });
         continue;
       }
-      const maxCount = from < oneByOneUntil ? 1 : elements.length;
+      const callFrom = (at: number): SentCall =>
+        this.#call(elements, at, at < oneByOneUntil ? 1 : elements.length);
       // If the call before did not evaluate all of its elements, this call starts at another element than expected.
-      const call: SentCall = ahead?.from === from ? ahead : this.#call(elements, from, maxCount);
+      const call: SentCall = ahead?.from === from ? ahead : callFrom(from);
       const end = from + call.count;
-      ahead = this.#isSteady && end < elements.length ? this.#call(elements, end, elements.length) : null;
+      ahead = this.#isSteady && end < elements.length ? callFrom(end) : null;
       const answer = await call.answer;
       this.#isSteady = answer.outcome === 'called' && answer.count === call.count;
       if (answer.outcome === 'called') {

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it, type TestContext } from 'node:test';
 import { QuaysideError } from '../../src/model/errors.ts';
+import { Dispatcher } from '../../src/sandbox/dispatcher.ts';
 import type { SandboxLimits } from '../../src/sandbox/limits.ts';
 import type { SelectorAnswer, SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import { makeSandbox } from '../../src/sandbox/sandbox.ts';
@@ -75,6 +76,15 @@ describe('a selector that takes too long', () => {
       ends(await program.select([good, good, good, evil, good, good, evil, good])),
       'true true true deadline true true deadline true',
     );
+  });
+
+  it('overruns once with its batch, and once alone', async (context) => {
+    const program = makeOne(context, { watchdogMs: FOREVER }).open([LOOPS]);
+    await warm(program);
+    const requests = context.mock.method(Dispatcher.prototype, 'request');
+    await program.select([good, good, good, good, good, good, good, evil]);
+    const answers = await Promise.all(requests.mock.calls.map(({ result }) => result));
+    assert.equal(answers.filter((answer) => answer?.outcome === 'overrun').length, 2);
   });
 
   it('leaves the rest of its batch unevaluated after three overruns in a row', async (context) => {
