@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import pg from 'pg';
 import type { Engine } from '../../src/engine/engine.ts';
+import { Connection } from '../../src/engines/postgres/connection.ts';
 import { bodyTexts, newElements } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { rollback } from '../support/settle.ts';
@@ -232,6 +233,20 @@ describe('An unused queue on PostgreSQL with several nodes', () => {
       assert.equal((await registered()).length, 1);
       await older.query('COMMIT');
       assert.equal(await a.storage.drop(QUEUE), true);
+    });
+
+    it('is kept if the registry was not locked, since the BEGIN of the drop was cancelled', async (t) => {
+      const [a, b] = nodes;
+      const { run } = Connection.prototype;
+      t.mock.method(Connection.prototype, 'run', function (this: Connection, sql: string) {
+        return run.call(this, sql === 'BEGIN' ? 'SELECT 1/0' : sql);
+      });
+      await storeUnregistered(older);
+      await assert.rejects(a.storage.drop(QUEUE), { code: 'outcome-unknown' });
+      t.mock.restoreAll();
+      await older.query('COMMIT');
+      assert.equal((await registered()).length, 1);
+      assert.equal((await b.storage.counts(QUEUE)).ready, 1);
     });
 
     it('is created again by an insert that waits for the drop', async () => {

@@ -173,11 +173,15 @@ const LOCK_REGISTRY: Statement = {
   text: 'LOCK TABLE subscription IN SHARE ROW EXCLUSIVE MODE',
 };
 
+/** Whether the registry is locked. It is not if BEGIN was rejected: then each statement is a transaction of its own. */
+const HAS_LOCK = `EXISTS (SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND l.relation = 'subscription'::regclass
+  AND l.mode = 'ShareRowExclusiveLock')`;
+
 /** Deletes a queue that holds nothing. Returns whether the queue does not exist any more. */
 const DROP: Statement = {
   name: 'drop',
   text: `${withList(
-    `c AS MATERIALIZED (SELECT q.id, q.ns, q.name FROM subscription q WHERE q.id = $1::bigint AND NOT (${HOLDS_DELIVERIES}))`,
+    `c AS MATERIALIZED (SELECT q.id, q.ns, q.name FROM subscription q WHERE q.id = $1::bigint AND NOT (${HOLDS_DELIVERIES}) AND ${HAS_LOCK})`,
     'g AS (DELETE FROM subscription q USING c WHERE q.queue = c.id RETURNING q.id)',
     'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
     'gk AS (DELETE FROM dedup d USING c WHERE d.queue = c.id)',
