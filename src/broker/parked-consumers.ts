@@ -20,19 +20,21 @@ interface PermitListener {
 }
 
 /**
- * The consumers of one wait queue that need a permit to take large elements, and had to wait for one. They can leave or
- * time out like all others. A match neither waits for them nor visits them, however many of one user there are, until
- * the user may try again.
+ * The consumers of one wait queue that needed a permit to take large elements, and had to wait for one. They can leave
+ * or time out like all others. A match serves them in the order of arrival if it needs no permit for them. Once it
+ * needs one and the user waits for it, it visits no further ones of that user, however many there are.
  */
 export class ParkedConsumers {
   readonly #ns: Namespace;
   readonly #listener: PermitListener;
   /** By user, while a permit is awaited. */
   readonly #awaiting = new Map<string, ConsumerList>();
-  /** By user, after that: they take part in matches again, in the order of arrival. */
+  /** By user, after that. */
   readonly #resumed = new Map<string, ConsumerList>();
   /** Permits that no take uses yet. */
   readonly #permits = new Map<string, TakePermit>();
+  /** Users for whom the match in progress has no permit. */
+  readonly #refused = new Set<string>();
   #size = 0;
 
   constructor(namespace: Namespace, listener: PermitListener) {
@@ -63,10 +65,11 @@ export class ParkedConsumers {
       this.#permits.delete(user);
       return kept;
     }
-    if (this.#awaiting.has(user)) return null;
-    const end = this.#ns.permits.tryRead(user, bytes);
+    const isAwaited = this.#awaiting.has(user);
+    const end = isAwaited ? null : this.#ns.permits.tryRead(user, bytes);
     if (end !== null) return { waitedMs: 0, end };
-    void this.#await(user, bytes);
+    this.#refused.add(user);
+    if (!isAwaited) void this.#await(user, bytes);
     return null;
   }
 
@@ -98,15 +101,15 @@ export class ParkedConsumers {
     if (list?.size === 0) this.#resumed.delete(user);
   }
 
-  /** The consumers of a list, and the parked ones of users who wait for no permit, in the order of arrival. */
-  *withResumed(ready: ConsumerList): Generator<Consumer> {
-    const lists = [...this.#resumed].map(([user, list]) => ({ user, next: list.first }));
+  /** For a match: the consumers of a list, and the parked ones, in the order of arrival. */
+  *withParked(ready: ConsumerList): Generator<Consumer> {
+    this.#refused.clear();
+    const lists = [...this.#awaiting, ...this.#resumed].map(([user, list]) => ({ user, next: list.first }));
     let next = ready.first;
     for (;;) {
       let first: (typeof lists)[number] | null = null;
       for (const list of lists) {
-        // The user may have begun to wait again since the iteration began.
-        if (list.next === null || !this.#resumed.has(list.user)) continue;
+        if (list.next === null || this.#refused.has(list.user)) continue;
         if (list.next.order < (first?.next ?? next ?? AFTER_ALL).order) first = list;
       }
       const consumer = first === null ? next : first.next;

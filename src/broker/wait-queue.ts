@@ -314,7 +314,7 @@ export class WaitQueue {
     let requested = 0;
     let take: SharedTake | undefined;
     const eachBytes = this.#ns.expectedBytes(this.#queue.key);
-    for (const consumer of this.#parked?.withResumed(this.#waiting) ?? this.#waiting) {
+    for (const consumer of this.#parked?.withParked(this.#waiting) ?? this.#waiting) {
       if (requested >= count) break;
       if (requested > 0 && requested + consumer.count > MAX_PER_MATCH) break;
       const isShared = take !== undefined && take.maxBytes === null && isCompatible(consumer, take);
@@ -326,7 +326,7 @@ export class WaitQueue {
         this.#parked ??= this.#createParked();
         permit = this.#parked.permitFor(owner, bytes);
         if (permit === null) {
-          // If it is parked already, its whole list is out of this match now.
+          // The user's parked consumers are out of this match now.
           if (!consumer.isParked) this.#park(owner, consumer);
           continue;
         }

@@ -80,6 +80,25 @@ describe('a wait queue', () => {
     assert.notEqual(permits.tryRead('flood', 1), null, 'all permits are back');
   });
 
+  it('serves consumers in the order of arrival when few elements need no permit, although their user waits for one', async () => {
+    const node = new WaitQueueNode();
+    await node.queue.namespace.permits.read('flood', 5 * 1_048_576);
+    const outcomes: string[] = [];
+    const get = (name: string): void => {
+      const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: 'flood' };
+      node.queue.get(request, { deliver: ({ id }) => outcomes.push(`${name} ${id}`), end: () => {} });
+    };
+    for (let i = 0; i < 10; i += 1) node.insert(0, 10_000);
+    for (let i = 1; i <= 8; i += 1) get(`${i}`);
+    await node.settle();
+    assert.deepEqual(outcomes, ['1 e1'], 'the others joined during its take: together they need a permit');
+    get('late');
+    await node.settle();
+    node.insert(0, 10_000);
+    await node.settle();
+    assert.deepEqual(outcomes, ['1 e1', '2 e2', '3 e3']);
+  });
+
   it('takes in the event-loop turn of the insert, so that both share a round trip', async () => {
     const node = new WaitQueueNode();
     node.join();
