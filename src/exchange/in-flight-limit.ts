@@ -2,7 +2,7 @@ import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
 
 /** Batches with a larger share of the limit are not counted. */
 const MAX_COUNTED = 1 / 4;
-/** The share of the limit at which further batches of one user wait. */
+/** The share of the limit that the batches of one user may have. */
 const MAX_PER_OWNER = 1 / 2;
 
 /** A batch in flight. */
@@ -27,7 +27,12 @@ export class InFlightLimit {
   constructor(bytes: number) {
     this.#maxCounted = bytes * MAX_COUNTED;
     // One byte is guaranteed: it admits the first batch of each user.
-    this.#counted = new ConcurrencyLimit({ perKey: bytes * MAX_PER_OWNER, total: bytes, guaranteed: 1 });
+    this.#counted = new ConcurrencyLimit({
+      perKey: bytes * MAX_PER_OWNER,
+      total: bytes,
+      guaranteed: 1,
+      isExact: true,
+    });
   }
 
   /** Resolves when there is capacity. Counted batches of one owner enter in order. */

@@ -8,6 +8,11 @@ export interface ConcurrencyLimitOptions {
   readonly total?: number;
   /** Work of one key that may run even if other keys have reached `total`; defaults to 0. */
   readonly guaranteed?: number;
+  /**
+   * Whether a task waits until it fits within `perKey` and `total`. By default the task that starts last below a bound
+   * may exceed it: otherwise small tasks of other keys could starve a large one. Needs `guaranteed`, which prevents that.
+   */
+  readonly isExact?: boolean;
   /** Maximum number of waiting tasks of one key; further ones are rejected. Unlimited by default. */
   readonly maxWaiting?: number;
   /** How long a task waits before it is rejected; unlimited by default. */
@@ -17,10 +22,7 @@ export interface ConcurrencyLimitOptions {
 }
 
 interface WorkOptions {
-  /**
-   * Size of the task, such as bytes; defaults to 1. A task of size 0 waits only for other tasks of its key. The task
-   * that starts last below a bound may exceed it: otherwise small tasks of other keys could starve a large one.
-   */
+  /** Size of the task, such as bytes; defaults to 1. A task of size 0 waits only for other tasks of its key. */
   readonly size?: number;
   /** A lower bound for tasks that should wait only in a shorter queue; 0: start now or be rejected. */
   readonly maxWaiting?: number;
@@ -147,8 +149,9 @@ export class ConcurrencyLimit {
 
   #hasCapacity({ running }: KeyState, size: number): boolean {
     if (size === 0) return true;
-    const { perKey, total = Number.POSITIVE_INFINITY, guaranteed = 0 } = this.#options;
-    return running < perKey && (this.#total < total || running < guaranteed);
+    const { perKey, total = Number.POSITIVE_INFINITY, guaranteed = 0, isExact = false } = this.#options;
+    const fits = (sum: number, bound: number): boolean => (isExact ? sum + size <= bound : sum < bound);
+    return fits(running, perKey) && (fits(this.#total, total) || running < guaranteed);
   }
 
   /** Resolves once the task has been counted as running. */

@@ -40,6 +40,25 @@ describe('The limit on bytes that exchanges have in flight', () => {
     assert.deepEqual(entered, ['a', 'b', 'c', 'd']);
   });
 
+  it('never admits a batch that would exceed the half of its user or, unless it is the first of its user, the whole', async () => {
+    const { entered, enter, leave } = limited();
+    enter('user', 'a', 24);
+    enter('user', 'b', 24);
+    enter('user', 'c', 24);
+    await turn();
+    assert.deepEqual(entered, ['a', 'b'], '72 of 100 bytes would be more than a half');
+    enter('other', 'd', 24);
+    enter('other', 'e', 24);
+    enter('third', 'f', 2);
+    enter('third', 'g', 3);
+    await turn();
+    assert.deepEqual(entered, ['a', 'b', 'd', 'e', 'f'], '101 bytes would be more than all');
+    await leave('a');
+    assert.deepEqual(entered, ['a', 'b', 'd', 'e', 'f', 'g']);
+    await leave('d');
+    assert.deepEqual(entered, ['a', 'b', 'd', 'e', 'f', 'g', 'c']);
+  });
+
   it('always admits a user with nothing in flight, however much others hold and wait for', async () => {
     const { entered, enter, leave } = limited();
     for (let i = 0; i < 30; i += 1) enter('evil', 'evil', 25);
