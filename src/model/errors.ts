@@ -1,92 +1,76 @@
 import { quote } from '../util/quote.ts';
 
 /**
- * All error codes.
+ * All error codes, each with whether the same request may succeed later. Not after `outcome-unknown`: the request may
+ * have taken effect, and then would take effect twice. STOMP and AMQP send this with the code.
  *
  * A code is stable: clients may compare it. HTTP and AMQP map each code (`satisfies Record<ErrorCode, …>`), so a new
  * code does not compile until both do. STOMP sends the code itself.
  * Callers may assume that nothing was changed, except for `outcome-unknown` and `internal`.
  */
-export const ERROR_CODES = [
+const IS_RETRYABLE = {
   // invalid requests
-  'malformed-request',
-  'headers-too-large',
-  'request-timeout',
-  'expectation-failed',
-  'invalid-parameter',
-  'invalid-name',
-  'invalid-header',
-  'invalid-body',
-  'body-too-large',
-  'not-supported',
-  'method-not-allowed',
-  'route-not-found',
+  'malformed-request': false,
+  'headers-too-large': false,
+  'request-timeout': true,
+  'expectation-failed': false,
+  'invalid-parameter': false,
+  'invalid-name': false,
+  'invalid-header': false,
+  'invalid-body': false,
+  'body-too-large': false,
+  'not-supported': false,
+  'method-not-allowed': false,
+  'route-not-found': false,
   // authentication and authorization
-  'unauthorized',
-  'token-expired',
-  'too-many-attempts',
-  'forbidden',
-  'forbidden-origin',
+  unauthorized: false,
+  'token-expired': false,
+  'too-many-attempts': true,
+  forbidden: false,
+  'forbidden-origin': false,
   // the object does not exist, or is not in the required state
-  'namespace-not-found',
-  'element-not-found',
-  'not-reserved',
-  'lease-lost',
-  'token-required',
-  'element-reserved',
-  'idempotency-mismatch',
-  'exchange-not-found',
-  'exchange-exists',
-  'operation-not-found',
-  'token-not-found',
-  'queue-in-use',
-  'definition-conflict',
-  'precondition-failed',
-  'backup-conflict',
+  'namespace-not-found': false,
+  'element-not-found': false,
+  'not-reserved': false,
+  'lease-lost': false,
+  'token-required': false,
+  'element-reserved': false,
+  'idempotency-mismatch': false,
+  'exchange-not-found': false,
+  'exchange-exists': false,
+  'operation-not-found': false,
+  'token-not-found': false,
+  'queue-in-use': false,
+  'definition-conflict': true,
+  'precondition-failed': false,
+  'backup-conflict': false,
   // a waiting get ended without an element
-  'pop-cancelled',
-  'pop-timeout',
+  'pop-cancelled': false,
+  'pop-timeout': true,
   // the server cannot serve the request now
-  'too-many-consumers',
-  'too-many-queues',
-  'namespace-full',
-  'queue-full',
-  'too-many-groups',
-  'too-many-exchanges',
-  'too-many-tokens',
-  'too-many-subscribers',
-  'overloaded',
-  'shutting-down',
-  'storage-full',
-  'storage-unavailable',
-  'outcome-unknown',
-  'internal',
-] as const;
+  'too-many-consumers': true,
+  'too-many-queues': false,
+  'namespace-full': true,
+  'queue-full': true,
+  'too-many-groups': false,
+  'too-many-exchanges': false,
+  'too-many-tokens': false,
+  'too-many-subscribers': true,
+  overloaded: true,
+  'shutting-down': true,
+  'storage-full': true,
+  'storage-unavailable': true,
+  'outcome-unknown': false,
+  internal: true,
+} as const;
 
-export type ErrorCode = (typeof ERROR_CODES)[number];
+export type ErrorCode = keyof typeof IS_RETRYABLE;
 
-const RETRYABLE: ReadonlySet<ErrorCode> = new Set([
-  'request-timeout',
-  'too-many-attempts',
-  'definition-conflict',
-  'pop-timeout',
-  'too-many-consumers',
-  'namespace-full',
-  'queue-full',
-  'too-many-subscribers',
-  'overloaded',
-  'shutting-down',
-  'storage-full',
-  'storage-unavailable',
-  'internal',
-]);
+export const ERROR_CODES = Object.keys(IS_RETRYABLE) as readonly ErrorCode[];
 
-/**
- * Whether the same request may succeed later. Not after `outcome-unknown`: the request may have taken effect, and then
- * would take effect twice.
- */
+/** Whether the same request may succeed later. */
 export function isRetryable(code: ErrorCode): boolean {
-  return RETRYABLE.has(code);
+  return IS_RETRYABLE[code];
 }
 
 /** Structured details that a front end may include. Never a secret, never a body. */

@@ -10,7 +10,7 @@ export interface ConcurrencyLimitOptions {
   readonly guaranteed?: number;
   /**
    * Whether a task waits until it fits within `perKey` and `total`. By default the task that starts last below a bound
-   * may exceed it: otherwise small tasks of other keys could starve a large one. Needs `guaranteed`, which prevents that.
+   * may exceed it: otherwise small tasks of other keys could starve a large one. `guaranteed` prevents that, too.
    */
   readonly isExact?: boolean;
   /** Maximum number of waiting tasks of one key; further ones are rejected. Unlimited by default. */

@@ -143,6 +143,6 @@ export const EXCHANGE_USERS: readonly Mutant[] = [
   {
     name: 'a slow user can use up all bytes allowed in flight',
     suite: 'bytes in flight',
-    edits: edit('exchange/in-flight-limit.ts', 'total: bytes, guaranteed: 1', 'total: bytes'),
+    edits: edit('exchange/in-flight-limit.ts', 'guaranteed: 1,', 'guaranteed: 0,'),
   },
 ];
