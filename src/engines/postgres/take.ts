@@ -1,6 +1,6 @@
 import type { TakeOptions, TakeResult } from '../../engine/storage.ts';
 import type { Delivery } from '../../model/element.ts';
-import { holderStrings, ownerNumber, type Tids } from '../../model/owner.ts';
+import { holderStrings, ownerNumber } from '../../model/owner.ts';
 import { decodeBody, decodeHead, drawToken, encodeHead, formatToken, type Token } from './content.ts';
 import { type Context, MAX_RETURNED_BYTES, type Operation, type Prepared } from './operations.ts';
 import { REGISTERED, type RegisteredQueue, type Subscription } from './registry.ts';
@@ -19,6 +19,7 @@ import {
 } from './sql.ts';
 import {
   Columns,
+  int4Array,
   int8Array,
   number,
   numberOrNull,
@@ -53,8 +54,8 @@ interface Request {
   /** The token from which those of its reservations are counted; null for pops. */
   readonly token: Token | null;
   readonly owner: number;
-  /** The stored holder (`holderStrings`) of each reservation, in the order of delivery; empty for pops. */
-  readonly holders: Buffer[];
+  /** The number of the holder of each reservation, in the order of delivery; empty for pops. */
+  readonly holders: number[];
   /** How many holders of other requests precede those of this one. */
   holderOffset: number;
   count: number;
@@ -88,9 +89,15 @@ const RESERVES = popColumns()
  */
 function takeStatement(reserves: boolean, shared: boolean, byIds: boolean): Statement {
   const columns = reserves ? RESERVES : POPS;
-  const types = ['bigint', 'bool', 'bigint', ...(reserves ? ['text[]'] : []), ...(byIds ? ['bigint[]'] : [])];
+  const types = [
+    'bigint',
+    'bool',
+    'bigint',
+    ...(reserves ? ['text[]', 'int[]'] : []),
+    ...(byIds ? ['bigint[]'] : []),
+  ];
   const parameters = types.map((type, index) => `$${columns.count + 1 + index}::${type}`);
-  const [until, skipsExpired, maxBytes, holders] = parameters;
+  const [until, skipsExpired, maxBytes, holders, numbers] = parameters;
   const ids = parameters.at(-1);
   const requests = columns.from('r');
   const waiting = 'subscription = r.subscription AND lease_until IS NULL';
@@ -127,7 +134,7 @@ function takeStatement(reserves: boolean, shared: boolean, byIds: boolean): Stat
         FROM picked p WHERE p.is_expired IS NOT TRUE WINDOW w AS (ORDER BY p.ord, p.due_at, p.seq))`,
       reserves
         ? `g AS (UPDATE delivery d SET lease_until = k.until, token = k.token + k.place, secret = k.secret, owner = k.owner,
-              reserved_at = k.now, holder = (${holders})[k.holders_from + k.nth]
+              reserved_at = k.now, holder = (${holders})[(${numbers})[k.holders_from + k.nth]]
             FROM k WHERE ${chosen} RETURNING ${taken})`
         : `g AS (DELETE FROM delivery d USING k WHERE ${chosen} RETURNING ${taken}, ${CONTENT_BYTES})`,
       shared && !reserves && finishStreamElements('g'),
@@ -173,6 +180,7 @@ function prepareTake(
   leftMs: number,
 ): Prepared<TakeResult> {
   const requests: Request[] = [];
+  const holders = new Holders();
   const bySubscription = new Map<Subscription, number>();
   /** For each item its request, and the range of deliveries that it gets of it. */
   const shares = items.map(({ subscription, count: wanted, leaseMs, owner, tids }) => {
@@ -184,7 +192,7 @@ function prepareTake(
       bySubscription.set(subscription, at);
     }
     const request = requests[at] as Request;
-    if (reserves) request.holders.push(...holdersOf(owner, tids, wanted));
+    if (reserves) holders.add(request.holders, holderStrings(owner, tids), wanted);
     const from = request.count;
     request.count += wanted;
     return { at, from, to: request.count };
@@ -201,7 +209,7 @@ function prepareTake(
     String(until),
     String(context.expirer.isPaused),
     maxBytes === null ? null : String(maxBytes),
-    ...(reserves ? [textArray(requests.flatMap(({ holders }) => holders))] : []),
+    ...(reserves ? [holders.values, int4Array(requests.flatMap((request) => request.holders))] : []),
     ...(seqs === null ? [] : [int8Array(seqs)]),
   ];
   return {
@@ -221,16 +229,32 @@ function prepareTake(
   };
 }
 
-/** The stored forms of the holders, one for each delivery wanted. */
-function holdersOf(owner: string | null | undefined, tids: Tids | undefined, count: number): Buffer[] {
-  const holders = holderStrings(owner, tids);
-  if (typeof holders === 'string') return new Array<Buffer>(count).fill(encodeHolder(holders));
-  return Array.from({ length: count }, (_, place) => encodeHolder(holders[place] ?? ''));
-}
+/**
+ * The different holders of a batch. Its reservations name them by number: PostgreSQL finds a place in an array of
+ * strings only by walking through the strings before it: an array with one string for each of 5,000 reservations took
+ * 83 ms instead of 53.
+ */
+class Holders {
+  /** Numbers by holder, from 1 in the order of their insertion. */
+  readonly #numbers = new Map<string, number>();
 
-/** PostgreSQL cannot store NUL in a text. */
-function encodeHolder(text: string): Buffer {
-  return Buffer.from(text.replaceAll('\0', ''));
+  get values(): Buffer {
+    // PostgreSQL cannot store NUL in a text.
+    return textArray(Array.from(this.#numbers.keys(), (holder) => Buffer.from(holder.replaceAll('\0', ''))));
+  }
+
+  /** Appends the numbers of the holders of `count` reservations. @param holders one for all, or one for each */
+  add(numbers: number[], holders: string | readonly string[], count: number): void {
+    for (let place = 0; place < count; place += 1) {
+      numbers.push(this.#numberOf(typeof holders === 'string' ? holders : (holders[place] ?? '')));
+    }
+  }
+
+  #numberOf(holder: string): number {
+    const number = this.#numbers.get(holder) ?? this.#numbers.size + 1;
+    this.#numbers.set(holder, number);
+    return number;
+  }
 }
 
 function setHolderOffsets(requests: readonly Request[]): void {
