@@ -18,13 +18,7 @@ export const SQLITE: readonly Mutant[] = [
   {
     name: 'elements of several one-element calls are stored in the queue of the first',
     suite: 'sqlite batch',
-    edits: [
-      inWorker(
-        'insert.ts',
-        'queueOfPlainInsert(calls[end]) === queue',
-        'queueOfPlainInsert(calls[end]) !== null',
-      ),
-    ],
+    edits: [inWorker('alike.ts', 'queueOf(calls[end]) === queue', 'queueOf(calls[end]) !== null')],
   },
   {
     name: 'a take with a full reply does not report that there is more',

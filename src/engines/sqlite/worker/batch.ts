@@ -12,8 +12,9 @@ import {
   type Rejection,
   SETTLE_NEEDS,
 } from '../protocol.ts';
+import { endOfAlike, runAlike } from './alike.ts';
 import { isFatal, isFull, isUnreadable, rejectionOf, StoreLost } from './errors.ts';
-import { endOfInserts, insert, insertEach } from './insert.ts';
+import { insert } from './insert.ts';
 import { purge } from './purge.ts';
 import { deliveriesIn } from './queues.ts';
 import { endLeases, settle } from './settle.ts';
@@ -155,12 +156,12 @@ function runCalls(store: Store, { batch, result, from, to }: Part): void {
   if (!isNearlyFull) endLeases(store);
   for (let index = from, end = from; index < to; index = end) {
     const call = batch.calls[index];
-    end = isNearlyFull ? index + 1 : endOfInserts(batch.calls, index, to);
+    end = isNearlyFull ? index + 1 : endOfAlike(batch.calls, index, to);
     // A transaction that was rolled back may have rejected them.
     for (let place = index; place < end; place++) result.rejections?.delete(place);
     if (call === undefined) continue;
     if (end > index + 1) {
-      for (const id of insertEach(store, batch.calls.slice(index, end))) result.results[index++] = id;
+      for (const one of runAlike(store, batch.calls.slice(index, end))) result.results[index++] = one;
       continue;
     }
     if (isNearlyFull && takesSpace(call)) {

@@ -2,8 +2,6 @@ import { PLAIN_GROUP } from '../../../model/element.ts';
 import { isSameContent } from '../../../model/fingerprint.ts';
 import {
   bodyAt,
-  type Call,
-  type CallOf,
   ELEMENT_FIELDS,
   type ElementFields,
   type Fields,
@@ -52,34 +50,6 @@ export function insert(
     records.remember(queue, key, { seq: first, fingerprint }, now);
   }
   return [repeats, numbers.map((seq) => ids.format(seq))];
-}
-
-/**
- * Returns the end of the run of calls that, like the one at `from`, each insert one plain element into the same queue.
- * Most clients insert one element per call: in batches of 64 of them, shared statements save a fifth of the processor
- * time of both threads.
- */
-export function endOfInserts(calls: readonly Call[], from: number, to: number): number {
-  const queue = queueOfPlainInsert(calls[from]);
-  let end = from + 1;
-  while (queue !== null && end < to && queueOfPlainInsert(calls[end]) === queue) end += 1;
-  return end;
-}
-
-/** Runs calls that {@link endOfInserts} found. Returns the id of each element. */
-export function insertEach(store: Store, calls: readonly Call[]): string[] {
-  const inserts = calls as CallOf<'insert'>[];
-  const elements = inserts.flatMap(([, , element]) => element);
-  const [, ids] = insert(store, inserts[0]?.[1] ?? '', elements, null);
-  return ids;
-}
-
-/** The queue of a call that inserts one element without a key and without groups; null for any other call. */
-function queueOfPlainInsert(call: Call | undefined): QueueName | null {
-  if (call?.[0] !== 'insert') return null;
-  const [, queue, fields, request] = call as CallOf<'insert'>;
-  const isPlain = fields.length === ELEMENT_FIELDS && fields[6] === '' && fields[8] === null;
-  return request === null && isPlain ? queue : null;
 }
 
 /** Stores elements in their order, plain ones with shared statements. Returns their numbers. */

@@ -103,7 +103,7 @@ function endOfRange({ ids }: Store, items: Fields, from: number): number {
   return at;
 }
 
-function isCommit(items: Fields, at: number): boolean {
+export function isCommit(items: Fields, at: number): boolean {
   return items[at + 6] === 'finish' && items[at + 3] === 0;
 }
 
