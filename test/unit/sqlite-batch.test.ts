@@ -68,7 +68,8 @@ describe('a batch of calls in the SQLite engine', () => {
     const { store, run } = openStore();
     const other = nameOf({ ns: 'N', name: 'other' });
     const insert = (queue: string, type: string, key: string | null = null): Call => {
-      return ['insert', queue, [type, null, 0, 0, 1, 0, '', null, key, 'f'], null];
+      const rare = key === null ? null : JSON.stringify([null, key, 'f']);
+      return ['insert', queue, [type, null, 0, 0, 1, 0, '', rare], null];
     };
     const several = (from: number): Call[] =>
       Array.from({ length: 64 }, (_, i) => insert(QUEUE, String(from + i)));
@@ -158,12 +159,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const { store, run } = openStore();
     const other = nameOf({ ns: 'N', name: 'other' });
     const insert = (queue: string, count: number): Call => {
-      return [
-        'insert',
-        queue,
-        Array(count).fill([null, null, 0, 0, 1, 0, '', null, null, null]).flat(),
-        null,
-      ];
+      return ['insert', queue, Array(count).fill([null, null, 0, 0, 1, 0, '', null]).flat(), null];
     };
     for (const [own, others] of [
       [7, 1],
@@ -295,7 +291,7 @@ describe('a batch of calls in the SQLite engine', () => {
   it('changes no table if a reservation finds nothing', () => {
     const { store, run } = openStore();
     const pop: Call = ['take', QUEUE, '', 1, null, null, 0];
-    run([['insert', QUEUE, [null, null, 0, 0, 1, 0, '', null, null, null], null]], [pop]);
+    run([['insert', QUEUE, [null, null, 0, 0, 1, 0, '', null], null]], [pop]);
     const changes = (): unknown => store.db.prepare('SELECT total_changes() AS n').get()?.n;
     const before = changes();
     assert.deepEqual(run([RESERVE])[0]?.results, [[null, 1001, null, [], false, false]]);
@@ -307,7 +303,7 @@ describe('a batch of calls in the SQLite engine', () => {
     const { store, run } = openStore();
     for (let i = 1; i <= 20; i++) {
       const queue = nameOf({ ns: 'N', name: `queue ${i}` });
-      const insert: Call = ['insert', queue, [null, null, 0, 0, 1, 0, '', null, null, null], null];
+      const insert: Call = ['insert', queue, [null, null, 0, 0, 1, 0, '', null], null];
       const reserve: Call = ['take', queue, '', 1, null, i * 1000, 0, ''];
       const [, taken] = (run([insert, reserve])[0]?.results ?? []) as [unknown, Taken];
       const [id, , , , , , , token] = taken[3] as TakenFields;
@@ -326,7 +322,7 @@ describe('a batch of calls in the SQLite engine', () => {
 
   it('accepts a token only exactly as it was returned', () => {
     const { run } = openStore();
-    const element = [null, null, 0, 0, 1, 0, '', null, null, null];
+    const element = [null, null, 0, 0, 1, 0, '', null];
     run([['insert', QUEUE, [...element, ...element], null]]);
     const [result] = run([['take', QUEUE, '', 2, null, 1000, 0, '']])[0]?.results ?? [];
     const [id, , , , , , , token] = (result as Taken)[3] as TakenFields;

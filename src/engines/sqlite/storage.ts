@@ -44,6 +44,7 @@ import {
   keyOf,
   nameOf,
   type PackedBodies,
+  type RareFields,
   SCANNED_FIELDS,
   type Scanned,
   type ScannedFields,
@@ -318,6 +319,11 @@ export class SqliteStorage implements Storage {
   #writeElement(element: NewElement, now: number, bodies: BodyWriter, fields: Fields): void {
     const { contentType, contentEncoding, headers, body, matureAt, delayMs, tries } = element;
     const { expiresAt = null, dedupKey, fingerprint = null } = element;
+    let rare: string | null = null;
+    if (expiresAt !== null || dedupKey !== null) {
+      const expiry = expiresAt === null ? null : this.#time.fromWall(expiresAt);
+      rare = JSON.stringify([expiry, dedupKey, fingerprint] satisfies RareFields);
+    }
     fields.push(
       contentType,
       toMore(contentEncoding, headers),
@@ -326,9 +332,7 @@ export class SqliteStorage implements Storage {
       matureAt === null ? now + delayMs : this.#time.fromWall(matureAt),
       tries,
       joinGroups(element.groups),
-      expiresAt === null ? null : this.#time.fromWall(expiresAt),
-      dedupKey,
-      fingerprint,
+      rare,
     );
   }
 }

@@ -52,11 +52,11 @@ function commitEach(store: Store, calls: readonly CallOf<'settle'>[]): SettleOut
   return calls.map((_, index) => results[2 * index] as SettleOutcome);
 }
 
-/** The queue of a call that inserts one element without a key and without groups; null for any other call. */
+/** The queue of a call that inserts one element without rare fields and groups; null for any other call. */
 function queueOfInsert(call: Call | undefined): QueueName | null {
   if (call?.[0] !== 'insert') return null;
   const [, queue, fields, request] = call as CallOf<'insert'>;
-  const isPlain = fields.length === ELEMENT_FIELDS && fields[6] === '' && fields[8] === null;
+  const isPlain = fields.length === ELEMENT_FIELDS && fields[6] === '' && fields[7] === null;
   return request === null && isPlain ? queue : null;
 }
 
