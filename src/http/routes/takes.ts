@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net';
 import { checkRight, loginLost, type RenewUser, refusal, type User } from '../../access/user.ts';
 import { requireCapability } from '../../broker/capabilities.ts';
-import type { GetRequest, Sink } from '../../broker/consumer.ts';
+import type { Consumer, GetRequest, Sink } from '../../broker/consumer.ts';
 import { type JointRequest, JointTake, type Portion, type TakeSource } from '../../broker/joint-take.ts';
 import type { Namespace } from '../../broker/namespace.ts';
 import type { Queue } from '../../broker/queue.ts';
@@ -413,8 +413,12 @@ class Take implements Sink {
   /** Null: a single element, byte for byte. */
   readonly #format: ManyFormat | null;
   #queues: readonly Queue[] = [];
-  /** Leaves the queues. Harmless if the call was served, or has left already. */
-  #leave = (): void => {};
+  /**
+   * The consumer of a call that waits in one queue, until it is served. With a closure that leaves the queue instead, a
+   * reserve and its commit took a seventh more processor time.
+   */
+  #consumer: Consumer | null = null;
+  #joint: JointTake | null = null;
   /** Elements delivered to this call that the kernel does not have yet. */
   #unsent: readonly Portion[] = [];
 
@@ -427,8 +431,7 @@ class Take implements Sink {
   waitIn(queue: Queue, request: GetRequest): void {
     if (isGone(this.#call)) return;
     this.#queues = [queue];
-    const consumer = queue.get(request, this);
-    this.#leave = () => queue.leave(consumer);
+    this.#consumer = queue.get(request, this);
     this.#watchClient();
   }
 
@@ -436,15 +439,15 @@ class Take implements Sink {
   waitInSeveral(request: JointRequest): void {
     if (isGone(this.#call)) return;
     this.#queues = request.sources.map(({ queue }) => queue);
-    const joint = new JointTake(request, {
+    this.#joint = new JointTake(request, {
       deliver: (portions) => this.#respond(portions),
       end: (reason) => this.end(reason),
     });
-    this.#leave = () => joint.leave();
     this.#watchClient();
   }
 
   deliver(first: Delivery, more: readonly Delivery[]): void {
+    this.#consumer = null;
     const deliveries = more.length === 0 ? [first] : [first, ...more];
     this.#respond([{ queue: this.#queues[0] as Queue, deliveries }]);
   }
@@ -517,7 +520,9 @@ class Take implements Sink {
 
   /** Stops waiting, and returns elements that the kernel does not have yet. Harmless at any time. */
   #abandon(): void {
-    this.#leave();
+    // Leaving is harmless if the call was served, or has left already.
+    if (this.#consumer !== null) this.#queues[0]?.leave(this.#consumer);
+    this.#joint?.leave();
     const unsent = this.#unsent;
     this.#unsent = [];
     for (const { queue, deliveries } of unsent) queue.returnAllUndelivered(deliveries);
