@@ -87,6 +87,8 @@ export class Consumer {
   wakeAt = 0;
   /** Whether `maxBytes` ended the take that served it. */
   isCut = false;
+  /** Whether its time has passed. It ends when it is certain that no element is there for it. */
+  hasTimedOut = false;
   /** Whether the limit of blocked calls counts this consumer; otherwise it counts the joint take. */
   readonly isCounted: boolean;
   cancelTimeout: CancelTimer | null = null;

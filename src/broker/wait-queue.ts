@@ -98,8 +98,11 @@ export class WaitQueue {
   #timer: CancelTimer | null = null;
   /** The delay between takes after an engine error. */
   readonly #backoff: Backoff;
-  /** Consumers that timed out during a take for them. They end when it certainly has no element for them. */
-  readonly #timedOut = new Set<Consumer>();
+  /**
+   * How many consumers have timed out and may still get an element from a take. Counted: a set of them, which each get
+   * with a timeout of 0 enters and leaves, doubled the time of the garbage collector.
+   */
+  #timedOut = 0;
   #ofUsers = 0;
 
   constructor(queue: Queue, group: GroupName) {
@@ -145,10 +148,10 @@ export class WaitQueue {
     this.#waiting.append(consumer);
     const { timeoutMs } = request;
     // If a take for the consumer is in flight, it ends only if that take has no element for it.
-    if (timeoutMs === 0) this.#timedOut.add(consumer);
+    if (timeoutMs === 0) this.#noteTimeout(consumer);
     else if (timeoutMs !== null) {
       consumer.cancelTimeout = clock.after(timeoutMs, () => {
-        this.#timedOut.add(consumer);
+        this.#noteTimeout(consumer);
         if (consumer.state !== 'waiting') return;
         // If the user still waits for a permit, there may be an element, so this is not an ordinary timeout.
         const isLate = this.#parked?.isAwaitedBy(request.owner) === true;
@@ -365,7 +368,7 @@ export class WaitQueue {
     return new ParkedConsumers(this.#ns, {
       onPermit: () => this.#match(MANY),
       onRejected: (consumers, error) => {
-        for (const consumer of consumers) if (this.#timedOut.has(consumer)) this.end(consumer, error);
+        for (const consumer of consumers) if (consumer.hasTimedOut) this.end(consumer, error);
         // The user's remaining consumers wait for the next permit.
         this.#match(MANY);
       },
@@ -516,7 +519,7 @@ export class WaitQueue {
       this.#endTimedOut();
     }
     // Earlier consumers got the elements of the match; those that timed out are entitled to a look of their own.
-    else if (this.#timedOut.size > 0) this.#match(this.#waitingCount);
+    else if (this.#timedOut > 0) this.#match(this.#waitingCount);
     if (this.#inFlight === null) this.#sleep();
   }
 
@@ -567,9 +570,17 @@ export class WaitQueue {
     return at > matchedAt ? at : this.#ns.clock.now() + CLOCK_SKEW_RETRY_MS;
   }
 
+  #noteTimeout(consumer: Consumer): void {
+    consumer.hasTimedOut = true;
+    this.#timedOut += 1;
+  }
+
   #endTimedOut(failure?: QuaysideError): void {
-    for (const consumer of this.#timedOut) {
-      if (consumer.state === 'waiting') this.end(consumer, failure ?? timeoutError(consumer));
+    for (const consumers of [this.#waiting, this.#parked ?? []]) {
+      for (const consumer of consumers) {
+        if (this.#timedOut === 0) return;
+        if (consumer.hasTimedOut) this.end(consumer, failure ?? timeoutError(consumer));
+      }
     }
   }
 
@@ -577,7 +588,7 @@ export class WaitQueue {
     consumer.state = 'gone';
     consumer.cancelTimeout?.();
     consumer.cancelTimeout = null;
-    this.#timedOut.delete(consumer);
+    if (consumer.hasTimedOut) this.#timedOut -= 1;
     const { owner } = consumer.request;
     if (owner !== null) this.#ofUsers -= 1;
     if (consumer.isCounted) this.#ns.waitingLimit.exit(owner);
