@@ -27,7 +27,7 @@ export type SchemaOutput<S extends StandardSchema> = NonNullable<S['~standard'][
 
 /** A body to send. `json` is a JSON string. */
 export type EncodedBody =
-  | { readonly json: string }
+  | { readonly json: string; readonly contentType?: undefined }
   | { readonly body: string | Uint8Array; readonly contentType: string };
 
 /** Encodes and decodes the data of a queue's elements. */

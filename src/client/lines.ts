@@ -1,6 +1,6 @@
 import type { EncodedBody } from './codec.ts';
 import type { ReceivedElement } from './element.ts';
-import { checkedMs, invalid, jsonIn } from './errors.ts';
+import { checkedMs, invalid, jsonIn, quoted, textOf } from './errors.ts';
 import type { InsertOptions } from './options.ts';
 
 /** A line of the response to a take. */
@@ -14,7 +14,7 @@ export function insertLine(encoded: EncodedBody, options: InsertOptions, suffix 
   const { delayMs, at, ttlMs, headers, groups, idempotencyKey } = options;
   // JSON leaves out what is undefined.
   const rest = {
-    contentType: 'contentType' in encoded ? encoded.contentType : undefined,
+    contentType: encoded.contentType,
     headers,
     delay: secondsOf('delayMs', delayMs),
     mature: at && momentOf(at) / 1000,
@@ -32,17 +32,18 @@ function secondsOf(name: string, ms: number | undefined): number | undefined {
 
 function momentOf(at: Date): number {
   // JavaScript callers may pass anything.
-  const ms = at.getTime?.() ?? Number.NaN;
-  if (Number.isNaN(ms)) throw invalid(`at is ${at}. Allowed: a Date with a time.`);
-  return ms;
+  const ms = at.getTime?.();
+  if (Number.isFinite(ms)) return ms;
+  throw invalid(`at is ${at}. Allowed: a Date with a time.`);
 }
 
 function bodyMember(encoded: EncodedBody): string {
   if ('json' in encoded) return `"json":${encoded.json}`;
   const { body } = encoded;
+  if (body instanceof Uint8Array) return `"base64":"${base64Of(body)}"`;
   if (typeof body === 'string' && body.isWellFormed()) return `"text":${JSON.stringify(body)}`;
-  if (typeof body !== 'string') return `"base64":"${base64Of(body)}"`;
-  throw invalid('The codec returned a lone surrogate.');
+  // JavaScript callers may return anything. A promise or an ArrayBuffer would be sent as an empty body.
+  throw invalid(`The codec returned ${quoted(textOf(body))}. Allowed: well-formed text, or a Uint8Array.`);
 }
 
 export function takenLines(text: string): TakenLine[] {

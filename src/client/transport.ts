@@ -64,10 +64,11 @@ const TRANSIENT = new Set([
 /** Error codes after which the request may have been executed. */
 const UNKNOWN = new Set(['outcome-unknown', 'internal']);
 /**
- * Connection failures before anything was sent: codes and messages of Node, Bun and Deno. The last three are of TLS.
+ * Connection failures before anything was sent: codes and messages of Node, Bun and Deno. A port that `fetch` blocks is
+ * "bad". The last three are of TLS.
  */
 const NOT_SENT =
-  /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT| connect E|error \(Connect\)|CERT|LEAF_SIGNATURE|WRONG_VERSION/;
+  /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT| connect E|error \(Connect\)|bad port|CERT|LEAF_SIGNATURE|WRONG_VERSION/;
 
 /** Sends requests: adds credentials and deadlines, maps errors, and repeats a request as long as it may. */
 export class Transport {

@@ -134,6 +134,9 @@ export class Worker<T> implements AsyncDisposable {
     handler: (job: Reservation<T>) => unknown,
     options: WorkerOptions = {},
   ) {
+    // JavaScript callers may pass the queue's name, which other libraries expect.
+    if (!(queue instanceof Queue))
+      throw invalid(`The queue is ${quoted(queue)}. Allowed: a queue of a client, client.queue("N/orders").`);
     this.#context = Queue.contextOf(queue);
     if (typeof handler !== 'function')
       throw invalid(`The handler is ${quoted(handler)}. Allowed: a function.`);
@@ -188,27 +191,26 @@ export class Worker<T> implements AsyncDisposable {
 
   /**
    * Stops taking elements and waits for the handlers, at most `graceMs` (default: 30 seconds). Handlers that are still
-   * running are then aborted, and their elements rolled back. Elements that arrive after the call are released.
+   * running are then aborted, and their elements rolled back. Elements that arrive after the call are released. If it
+   * is called several times, the shortest `graceMs` counts.
    */
   stop({ graceMs = GRACE_MS }: { graceMs?: number } = {}): Promise<WorkerResult> {
-    this.#stopping ??= this.#stop(graceMs);
-    return this.#stopping;
+    this.#stopping ??= this.#stop();
+    return this.#stopping.finally(after(graceMs, () => this.#abortAll()));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.stop();
   }
 
-  async #stop(graceMs: number): Promise<WorkerResult> {
+  async #stop(): Promise<WorkerResult> {
     this.#isStopping = true;
     this.#options.signal?.removeEventListener('abort', this.#onAbort);
     this.#onChange?.();
-    const cancelGrace = after(graceMs, () => this.#abortAll());
     await this.#endPoll();
     await this.#taking;
     while (this.#jobs.size > 0 && [...this.#jobs].some(({ isDecided }) => !isDecided))
       await this.#nextChange();
-    cancelGrace();
     this.#cancelRenewal();
     await Promise.all(this.#settling);
     this.#emit('stopped');

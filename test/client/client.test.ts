@@ -305,6 +305,24 @@ describe('The client', () => {
     assert.throws(() => new Quayside(never(server.url)), ValidationError);
     assert.throws(() => new Quayside({ auth: never({ username: 'ann', password: 'p' }) }), ValidationError);
     assert.throws(() => new Worker(queue, never(undefined)), ValidationError);
+    assert.throws(() => new Worker(never('N/untyped'), () => {}), {
+      code: 'invalid-data',
+      message: /^The queue is "N\/untyped"\. Allowed: /,
+    });
+  });
+
+  it('rejects a codec that returns neither text nor bytes, and stores no empty element', async () => {
+    await using watched = open();
+    const bytes = Uint8Array.of(1, 2);
+    for (const encoded of [Promise.resolve('x'), bytes.buffer, new DataView(bytes.buffer), 17, undefined]) {
+      const codec = { contentType: 'text/plain', encode: () => encoded as never, decode: () => null };
+      const queue = watched.client.queue('N/wrongly encoded', { codec });
+      await assert.rejects(queue.insert(null), {
+        code: 'invalid-data',
+        message: /^The codec returned ".+"\. Allowed: /,
+      });
+      assert.equal((await queue.status()).total, 0);
+    }
   });
 
   it('names no line number in the error of a rejected insert', async () => {
@@ -618,6 +636,7 @@ describe('The client', () => {
         ),
       }),
       Bun: Object.assign(new TypeError('Unable to connect.'), { code: 'ECONNREFUSED' }),
+      'Node with a port that fetch blocks': new TypeError('fetch failed', { cause: new Error('bad port') }),
       'Node without a free port': new TypeError('fetch failed', {
         cause: Object.assign(new Error('connect EADDRNOTAVAIL 10.0.0.1:80'), { code: 'EADDRNOTAVAIL' }),
       }),

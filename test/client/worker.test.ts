@@ -190,6 +190,16 @@ describe('A worker', () => {
     assert.equal((await queue.status()).ready, 1);
   });
 
+  it('shortens the grace period if it is stopped again', async () => {
+    const queue = client.queue('N/hurried');
+    await queue.insert('x');
+    const worker = new Worker(queue, ({ signal }) => once(signal, 'abort'));
+    await nextEvents(worker.start(), 'taken', 1);
+    const stopped = worker.stop();
+    assert.deepEqual(await worker.stop({ graceMs: 0 }), { finished: 0, returned: 1 });
+    assert.deepEqual(await stopped, { finished: 0, returned: 1 });
+  });
+
   it('releases elements that arrive while it stops, without counting a try', async () => {
     const queue = client.queue('N/too late');
     await queue.insertMany(['a', 'b']);
