@@ -166,6 +166,7 @@ export async function commit(
   const query = new URLSearchParams({ ...(token && { token }), ...(group && { group }) });
   const path = `${pathOf(name)}/commit/${encodeURIComponent(id)}?${query}`;
   await context.json('POST', path, { contentType: 'text/plain' });
+  context.hasChanged = true;
   await context.print({ id, committed: true }, () => `committed ${id}`);
   return EXIT_CODES.done;
 }

@@ -23,21 +23,22 @@ export async function exchange(
     );
     return EXIT_CODES.done;
   }
-  if (id === undefined) throw new CommandUsageError(`exchange ${verb} needs the id of an exchange.`);
-  const path = `/x/${encodeURIComponent(id)}`;
-  if (verb === 'show') {
-    const record = await context.json<ExchangeRecord>('GET', path);
-    await context.print(record, () => JSON.stringify(record, null, 2));
-    return EXIT_CODES.done;
-  }
   const call = CALLS.get(verb);
-  if (call === undefined) {
+  if (call === undefined && verb !== 'show') {
     throw new CommandUsageError(
       `exchange ${quote(verb)} is not known. Allowed: list, show, ${[...CALLS.keys()].join(', ')}.`,
     );
   }
+  if (id === undefined) throw new CommandUsageError(`exchange ${verb} needs the id of an exchange.`);
+  const path = `/x/${encodeURIComponent(id)}`;
+  if (call === undefined) {
+    const record = await context.json<ExchangeRecord>('GET', path);
+    await context.print(record, () => JSON.stringify(record, null, 2));
+    return EXIT_CODES.done;
+  }
   const body = verb === 'create' ? { body: await context.input() } : {};
   await context.call(call.method, `${path}${call.path}`, { ...body, isRepeatable: true });
+  context.hasChanged = true;
   await context.print({ id, [call.done]: true }, () => `${call.done} ${id}`);
   return EXIT_CODES.done;
 }

@@ -81,12 +81,25 @@ function newProgram(io: CommandIo): Command {
     .exitOverride()
     .enablePositionalOptions()
     .helpOption('-h, --help', 'prints this help')
+    .hook('preAction', (_program, command) => rejectFurtherArguments(command))
     .configureOutput({
       writeOut: (text) => void io.stdout.write(text),
       writeErr: (text) => void io.stderr.write(text),
       outputError: (text, write) =>
         write(text.replace(/^error: (.)/, (_, first: string) => `quayside: ${first.toUpperCase()}`)),
     });
+}
+
+/**
+ * Rejects excess arguments without quoting them, as Commander does: one may be a password. Those of the program itself
+ * are unknown commands, which its action reports.
+ */
+function rejectFurtherArguments(command: Command): void {
+  const { parent, args, registeredArguments } = command;
+  if (parent === null || registeredArguments.at(-1)?.variadic) return;
+  if (args.length > registeredArguments.length) {
+    command.error(`error: The command ${command.name()} takes no further argument.`);
+  }
 }
 
 /** Adds the commands that call a server. Their code is imported when they run: help and completion do not need it. */
@@ -115,8 +128,8 @@ function addClientCommands(
       '--type <type>',
       'content type. An argument or a line that is JSON defaults to application/json, any other to text/plain; standard input as one element defaults to application/octet-stream',
     )
-    .option('--delay <seconds>', 'time before the element may be delivered', seconds)
-    .option('--ttl <seconds>', 'time after which the element expires', seconds)
+    .option('--delay <seconds>', 'time before the element may be delivered', secondsFrom(0))
+    .option('--ttl <seconds>', 'time after which the element expires', secondsFrom(0.001))
     .option('--header <name=value>', 'element header; may be repeated', collect)
     .option('--key <key>', 'idempotency key: if it is repeated, nothing more is stored')
     .option('--lines', 'inserts each line of standard input as an element')
@@ -128,14 +141,14 @@ function addClientCommands(
       .option(
         '--wait <seconds>',
         'how long to wait if there is no element; if not given, not at all',
-        seconds,
+        secondsFrom(0),
       )
       .option('--group <group>', "on a stream: the group to read as; defaults to the namespace's first");
   takeCommand('get <queue>', 'takes the next element and removes it').action((queue: Name, flags) =>
     runWith(flags, async (context) => (await import('./elements.ts')).get(context, queue, flags)),
   );
   takeCommand('reserve <queue>', 'takes the next element under a lease')
-    .option('--lease <seconds>', 'length of the lease; defaults to that of the queue', seconds)
+    .option('--lease <seconds>', 'length of the lease; defaults to that of the queue', secondsFrom(0.001))
     .action((queue: Name, flags) =>
       runWith(flags, async (context) => (await import('./elements.ts')).reserve(context, queue, flags)),
     );
@@ -166,7 +179,7 @@ function addClientCommands(
     .option('--sort <field>', 'depth, ready, scheduled, reserved, age, in, out or name', 'depth')
     .option('--filter <words>', 'filter as in the console: part of a name, ns:N, "depth:>1000"')
     .option('--limit <count>', 'maximum number of queues', count, 100)
-    .option('--interval <seconds>', 'time between updates of the table', interval, 2)
+    .option('--interval <seconds>', 'time between updates of the table', secondsFrom(0.1, 3600), 2)
     .action((flags) => runWith(flags, async (context) => (await import('./top.ts')).top(context, flags)));
   command('dead [namespace]', 'summarizes dead letters').action((namespace: string | undefined, flags) =>
     runWith(flags, async (context) => (await import('./queues.ts')).dead(context, namespace)),
@@ -257,16 +270,13 @@ function addClientCommands(
     });
 }
 
-function seconds(text: string): number {
-  const value = Number(text);
-  if (text !== '' && value >= 0 && value < Number.POSITIVE_INFINITY) return value;
-  throw new InvalidArgumentError('Allowed: seconds, a number from 0.');
-}
-
-function interval(text: string): number {
-  const value = seconds(text);
-  if (value >= 0.1 && value <= 3600) return value;
-  throw new InvalidArgumentError('Allowed: seconds, a number from 0.1 to 3600.');
+/** By default up to the server's limit of ten years. */
+function secondsFrom(min: number, max = 315_360_000): (text: string) => number {
+  return (text) => {
+    const value = Number(text);
+    if (text !== '' && value >= min && value <= max) return value;
+    throw new InvalidArgumentError(`Allowed: seconds, a number from ${min} to ${max}.`);
+  };
 }
 
 function count(text: string): number {

@@ -155,7 +155,10 @@ export async function operations(
     );
     return EXIT_CODES.done;
   }
-  if (cancel) await context.call('DELETE', `/operations/${encodeURIComponent(id)}`, { isRepeatable: true });
+  if (cancel) {
+    await context.call('DELETE', `/operations/${encodeURIComponent(id)}`, { isRepeatable: true });
+    context.hasChanged = true;
+  }
   const record = await operationOf(context, id);
   await context.print(record, () => operationText(record));
   return EXIT_CODES.done;
@@ -184,6 +187,7 @@ export async function purge(
   // Removing millions of elements exceeds the time limit of other calls.
   const path = `${pathOf(name)}/elements${query}`;
   const removed = await context.slowJson<{ removed: number }>('DELETE', path);
+  context.hasChanged = true;
   await context.print(removed, () => `${removed.removed} elements removed`);
   return EXIT_CODES.done;
 }

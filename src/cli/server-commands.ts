@@ -83,12 +83,10 @@ export function addServerCommands(
     );
 
   const command = (usage: string, description: string): Command =>
-    withoutFurtherArguments(
-      program
-        .command(usage)
-        .description(description)
-        .option(...CONFIG),
-    );
+    program
+      .command(usage)
+      .description(description)
+      .option(...CONFIG);
   command('serve', 'runs the server; the default if no command is given')
     .option(...PRINT_CONFIG)
     .action(serve);
@@ -131,12 +129,10 @@ function addUserCommands(
 ): void {
   const user = program.command('user').description('adds, changes, removes and lists users');
   const command = (usage: string, description: string): Command =>
-    withoutFurtherArguments(
-      user
-        .command(usage)
-        .description(description)
-        .option(...CONFIG),
-    );
+    user
+      .command(usage)
+      .description(description)
+      .option(...CONFIG);
   for (const [verb, description] of [
     ['add', 'adds a user; asks for the password, or reads it from standard input'],
     ['rights', 'replaces the rights of a user'],
@@ -188,13 +184,4 @@ function unknownWord(program: Command, word: string): string {
     : program.commands.map((command) => command.name());
   const hint = didYouMean(word, known) || ' `quayside --help` lists all commands and options.';
   return `error: Unknown ${isOption ? 'option' : 'command'} ${quote(word)}.${hint}`;
-}
-
-/** Rejects excess arguments without quoting them, as Commander does: one may be a password. */
-function withoutFurtherArguments(command: Command): Command {
-  return command.allowExcessArguments().hook('preAction', ({ args, registeredArguments }) => {
-    if (args.length > registeredArguments.length) {
-      command.error(`error: The command ${command.name()} takes no further argument.`);
-    }
-  });
 }

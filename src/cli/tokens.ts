@@ -20,6 +20,7 @@ export async function addToken(context: CommandContext, name: string, flags: Tok
   const { rights = null, expires = null } = flags;
   const body = JSON.stringify({ name, rights, expiresAt: expires });
   const created = await context.json<TokenRow & { readonly token: string }>('POST', '/tokens', { body });
+  context.hasChanged = true;
   await context.print(created, () => `${created.token}\nIt is shown only once. Its id is ${created.id}.`);
   return EXIT_CODES.done;
 }
@@ -43,6 +44,7 @@ export async function listTokens(context: CommandContext): Promise<number> {
 
 export async function revokeToken(context: CommandContext, id: string): Promise<number> {
   await context.call('DELETE', `/tokens/${encodeURIComponent(id)}`, { isRepeatable: true });
+  context.hasChanged = true;
   await context.print({ id, revoked: true }, () => `revoked ${id}`);
   return EXIT_CODES.done;
 }

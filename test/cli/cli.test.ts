@@ -165,6 +165,50 @@ describe('The command line', () => {
     assert.equal((await quayside(['get', '--help'])).code, 0);
   });
 
+  it('rejects arguments that a command does not take, and does nothing', async () => {
+    await quayside(['put', 'N/kept', 'x']);
+    for (const command of [
+      'get N/kept N/other',
+      'purge N/kept N/other --yes',
+      'token list all',
+      'man page',
+    ]) {
+      const { code, stdout, stderr } = await quayside(command.split(' '));
+      assert.deepEqual([code, stdout], [2, ''], command);
+      assert.match(stderr, /^quayside: The command \w+ takes no further argument\.\n$/, command);
+    }
+    assert.equal(json(await quayside(['browse', 'N/kept'])).length, 1);
+  });
+
+  it('names the limits of an option in the unit of the option', async () => {
+    for (const [command, allowed] of [
+      ['put N/x y --delay 1e10', 'from 0 to 315360000.'],
+      ['put N/x y --ttl 0', 'from 0.001 to 315360000.'],
+      ['reserve N/x --lease 0', 'from 0.001 to 315360000.'],
+      ['get N/x --wait never', 'from 0 to 315360000.'],
+    ] as const) {
+      const { code, stderr } = await quayside(command.split(' '));
+      assert.equal(code, 2);
+      assert.ok(stderr.endsWith(`Allowed: seconds, a number ${allowed}\n`), stderr);
+    }
+    const { stderr } = await quayside(['exchange', 'restart']);
+    assert.match(stderr, /^quayside: exchange "restart" is not known\. Allowed: /);
+  });
+
+  it('exits with "outcome unknown" if an operation is cancelled and its progress cannot be read', async () => {
+    const going = createHttpServer((request, response) => {
+      if (request.method === 'DELETE') response.end();
+      else response.writeHead(503, PROBLEM).end('{"code":"shutting-down"}');
+    });
+    await once(going.listen(0, '127.0.0.1'), 'listening');
+    try {
+      const url = `http://127.0.0.1:${(going.address() as AddressInfo).port}`;
+      assert.equal((await quayside(['operations', 'ID', '--cancel', '--url', url])).code, 6);
+    } finally {
+      going.close();
+    }
+  });
+
   it('prints the ids of inserted elements if another element is rejected', async () => {
     const { code, stdout, stderr } = await quayside(['put', 'N/partly', 'a', 'x'.repeat(1_100_000), 'b']);
     assert.match(stderr, /^quayside: Element 2: The body has 1100000 bytes\./);
@@ -378,19 +422,29 @@ describe('The command line', () => {
 
   it('reports a closed output pipe only if the command has changed something', async () => {
     await quayside(['put', 'N/unread', '--lines'], 'a\nb\n');
+    const [{ id }] = json(await quayside(['reserve', 'N/unread'])) as [{ id: string }];
+    const declaration = '{"src":{"ns":"N","queue":"a"},"dst":[{"ns":"N","queue":"b"}],"consumer":{}}';
+    const reported = 'quayside: write EPIPE\n';
     for (const [command, expected] of [
-      ['browse', ''],
-      ['export', ''],
-      ['get', 'quayside: write EPIPE\n'],
-    ]) {
+      ['browse N/unread', ''],
+      ['export N/unread', ''],
+      ['get N/unread', reported],
+      [`commit N/unread ${id}`, reported],
+      ['purge N/unread --yes', reported],
+      ['token add unread', reported],
+      ['exchange create unread', reported],
+      ['exchange delete unread', reported],
+    ] as const) {
       const gone = Object.assign(new Error('write EPIPE'), { code: 'EPIPE' });
       const stdout = new Writable({ write: (_chunk, _encoding, done) => done(gone) });
       stdout.on('error', () => {});
       const stderr = new PassThrough();
-      const io = { stdin: Readable.from([]), stdout, stderr, env };
-      assert.equal(await runProgram([command ?? '', 'N/unread'], io, NO_SERVER), 1);
-      assert.equal(await text(stderr.end()), expected);
+      const io = { stdin: Readable.from([Buffer.from(declaration)]), stdout, stderr, env };
+      assert.equal(await runProgram(command.split(' '), io, NO_SERVER), 1, command);
+      assert.equal(await text(stderr.end()), expected, command);
     }
+    const tokens = json(await quayside(['token', 'list'])) as { id: string; name: string }[];
+    for (const token of tokens) if (token.name === 'unread') await quayside(['token', 'revoke', token.id]);
   });
 
   it('fails if its output cannot be written, but is silent if the reader closed the pipe', async () => {
