@@ -1,5 +1,5 @@
 import { toByteString } from '../util/byte-string.ts';
-import type { ElementHeaders, ElementId } from './element.ts';
+import { type ElementHeaders, type ElementId, type GroupName, PLAIN_GROUP } from './element.ts';
 
 // Headers that exchanges add to the elements they forward.
 export const HOP_COUNT = 'x-hop-count';
@@ -16,6 +16,8 @@ export const DEAD_LETTER_QUEUE = '__deadletter__';
 interface DeadLetterFacts {
   /** The queue that it left, as header bytes. */
   readonly from: string;
+  /** The group for which it failed. */
+  readonly group: GroupName;
   /** When it was moved, ms since 1970. */
   readonly at: number;
   /** Its failed tries, including the last one. */
@@ -31,6 +33,8 @@ export const ORIGIN_ID = 'x-ks-origin-id';
 
 /** The queue that a dead letter left. */
 export const FROM_QUEUE = 'x-dl-from-queue';
+/** On a stream, the consumer group for which it failed: dead letters are for other groups. */
+export const FROM_GROUP = 'x-dl-group';
 
 /**
  * The original queue of an element that a bulk move has stored in a temporary queue, on its way to another engine. If
@@ -48,6 +52,7 @@ export const DEAD_LETTER_REASON = 'x-dl-reason';
  */
 export const MOVE_HEADERS: ReadonlySet<string> = new Set([
   FROM_QUEUE,
+  FROM_GROUP,
   DEAD_LETTER_AT,
   'x-dl-tries',
   DEAD_LETTER_REASON,
@@ -71,7 +76,7 @@ export const SERVICE_HEADERS: ReadonlySet<string> = new Set([
  * move, if it returned and failed again, are replaced; the origin id remains.
  */
 export function deadLetterHeaders(headers: ElementHeaders, facts: DeadLetterFacts): ElementHeaders {
-  const { from, at, tries, id, reason = null } = facts;
+  const { from, group, at, tries, id, reason = null } = facts;
   let hasOriginId = false;
   const kept: string[] = [];
   for (let i = 0; i < headers.length; i += 2) {
@@ -80,7 +85,9 @@ export function deadLetterHeaders(headers: ElementHeaders, facts: DeadLetterFact
     if (name === ORIGIN_ID) hasOriginId = true;
   }
   const movedAt = new Date(at).toISOString();
-  kept.push(FROM_QUEUE, from, DEAD_LETTER_AT, movedAt, 'x-dl-tries', String(tries));
+  kept.push(FROM_QUEUE, from);
+  if (group !== PLAIN_GROUP) kept.push(FROM_GROUP, toByteString(group));
+  kept.push(DEAD_LETTER_AT, movedAt, 'x-dl-tries', String(tries));
   const deadLetterReason = headerValue(reason ?? '');
   if (deadLetterReason !== '') kept.push(DEAD_LETTER_REASON, deadLetterReason);
   if (!hasOriginId) kept.push(ORIGIN_ID, id);

@@ -13,8 +13,14 @@ import {
 } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { checkHeaders, headerOf, withChanges } from '../model/headers.ts';
-import { checkName } from '../model/names.ts';
-import { FROM_QUEUE, MOVE_HEADERS, MOVED_FROM, SERVICE_HEADERS } from '../model/service-headers.ts';
+import { checkName, isGroup } from '../model/names.ts';
+import {
+  FROM_GROUP,
+  FROM_QUEUE,
+  MOVE_HEADERS,
+  MOVED_FROM,
+  SERVICE_HEADERS,
+} from '../model/service-headers.ts';
 import { fromByteString, toByteString } from '../util/byte-string.ts';
 import { quote } from '../util/quote.ts';
 import type { ElementChange, OperationQueues, OperationRequest } from './request.ts';
@@ -157,7 +163,8 @@ export class ElementChanger {
       case 'redrive': {
         const to = this.#returnOf(delivery);
         if (typeof to === 'string') return to;
-        return waiting(this.#moveTo(to, { tries: 0, headers: WITHOUT_DEAD_LETTER_HEADERS }), to);
+        const move = this.#moveTo(to, { tries: 0, headers: WITHOUT_DEAD_LETTER_HEADERS });
+        return waiting({ ...move, groups: [this.#failedGroup(delivery)] }, to);
       }
       default: {
         const { transit } = this;
@@ -202,6 +209,13 @@ export class ElementChanger {
     return to.namespace === source.namespace ? [group] : to.namespace.defaultGroups;
   }
 
+  /** The group for which a dead letter failed; if none is named, the one whose dead letters the operation changes. */
+  #failedGroup({ headers }: ScannedDelivery): GroupName {
+    const { source, group } = this.#options.queues;
+    const failed = fromByteString(headerOf(headers, FROM_GROUP) ?? '') ?? '';
+    return source.namespace.isStream && isGroup(failed) ? failed : group;
+  }
+
   /** Returns the queue that a dead letter came from, or the reason why there is none. */
   #returnOf({ id, headers }: ScannedDelivery): Queue | string {
     const { namespace } = this.#options.queues.source;
@@ -233,16 +247,19 @@ export class ElementChanger {
     const results = await this.#admit(plans, () => storage.settle(plans.map(({ item }) => item)));
     let changed = 0;
     let released = 0;
-    const arrived = new Map<Queue, number>();
-    for (const [i, { to, item }] of plans.entries()) {
+    const arrived: PlannedChange[] = [];
+    for (const [i, plan] of plans.entries()) {
+      const { to, item } = plan;
       const outcome = results[i]?.outcome;
       if (isRepeated && (outcome === 'not-found' || outcome === 'not-reserved')) changed += 1;
       if (outcome !== 'done') continue;
       changed += 1;
-      if (to !== null) arrived.set(to, (arrived.get(to) ?? 0) + 1);
+      if (to !== null) arrived.push(plan);
       else if (item.action.kind === 'release') released += 1;
     }
-    for (const [queue, count] of arrived) this.#noteArrived(queue, count);
+    for (const [queue, moved] of Map.groupBy(arrived, ({ to }) => to)) {
+      if (queue !== null) this.#noteArrived(queue, moved);
+    }
     if (released > 0) announce(source, released);
     source.namespace.activity.note(source.key.name);
     return changed;
@@ -269,14 +286,16 @@ export class ElementChanger {
     return call();
   }
 
-  #noteArrived(queue: Queue, count: number): void {
+  #noteArrived(queue: Queue, moved: readonly PlannedChange[]): void {
     const { key, namespace } = queue;
     const { queues } = this.#options;
     if (queue !== queues.source && queue !== this.transit) {
-      countPuts(namespace.stats, key, this.#groupsIn(queue), count);
+      for (const { item } of moved) {
+        if (item.action.kind === 'move') countPuts(namespace.stats, key, item.action.groups, 1);
+      }
     }
     namespace.noteStored(key);
-    announce(queue, count);
+    announce(queue, moved.length);
   }
 
   async #copy({ deliveries, isRepeated }: ChangeBatch): Promise<Changes> {

@@ -421,7 +421,8 @@ export class Model {
     if (policy === null || name === policy.queue) return false;
     const { content, id } = delivery.element;
     const at = new Date(this.now).toISOString();
-    const headers = ['x-dl-from-queue', name, 'x-dl-at', at, 'x-dl-tries', String(tries)];
+    const group = delivery.group === '' ? [] : ['x-dl-group', delivery.group];
+    const headers = ['x-dl-from-queue', name, ...group, 'x-dl-at', at, 'x-dl-tries', String(tries)];
     if (reason !== null) headers.push('x-dl-reason', reason);
     this.#finish(delivery);
     this.insert(

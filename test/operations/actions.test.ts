@@ -24,6 +24,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       plain('other'),
       plain('jobs', { deadLetter: { maxTries: 2, queue: 'dead' } }),
       plain('stream', { groups: ['g1', 'g2'] }),
+      plain('strict', { groups: ['g1', 'g2'], deadLetter: { maxTries: 1, queue: 'dead' } }),
     ];
 
     before(async () => {
@@ -195,6 +196,31 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
         [0],
       );
       assert.deepEqual(await node.bodies('jobs', 'dead'), ['no dead letter']);
+    });
+
+    it('redrive returns a dead letter of a stream to the group for which it failed', async () => {
+      const from = queue();
+      await node.insert('strict', from, { body: 'shared', groups: ['x', 'y'] });
+      const source = node.broker.namespace('strict').queue(from);
+      const [failed] = (
+        await node.broker
+          .namespace('strict')
+          .storage.take(source.key, { group: 'x', count: 1, leaseMs: HOUR_MS })
+      ).deliveries;
+      const action = { kind: 'release', delayMs: 0, countTry: true } as const;
+      const id = failed?.id ?? '';
+      await source.settleAll([source.item({ id, group: 'x', token: failed?.lease?.token ?? null }, action)]);
+      assert.deepEqual(await node.bodies('strict', from, ['ready'], 'x'), []);
+      const done = await node.run({ action: 'redrive', source: { ns: 'strict', queue: 'dead' } }, opened);
+      assert.deepEqual([done.state, done.changed], ['done', 1]);
+      const counts = await Promise.all(
+        ['x', 'y', 'g1', 'g2'].map(
+          async (group) => (await node.elements('strict', from, ['ready'], group)).length,
+        ),
+      );
+      assert.deepEqual(counts, [1, 1, 0, 0]);
+      const [back] = await node.elements('strict', from, ['ready'], 'x');
+      assert.deepEqual(back?.headers, ['x-ks-origin-id', id]);
     });
 
     it('release ends the leases of the chosen elements only, and counts no try', async () => {

@@ -1,5 +1,10 @@
 import { MAX_REASON_BYTES } from '../../engine/storage.ts';
-import type { ElementContent, ElementHeaders } from '../../model/element.ts';
+import {
+  type ElementContent,
+  type ElementHeaders,
+  type GroupName,
+  PLAIN_GROUP,
+} from '../../model/element.ts';
 import { withChanges } from '../../model/headers.ts';
 import { type LeaseTokens, TOKEN_BYTES } from '../../model/lease-token.ts';
 import { deadLetterHeaders } from '../../model/service-headers.ts';
@@ -11,12 +16,20 @@ import { truncateUtf8 } from '../../util/truncate-utf8.ts';
  * The column `head`: an element without its body. Lines of JSON, which escapes characters that PostgreSQL's text type
  * cannot store. The first line is `[contentType, contentEncoding, name, value, …]`. Statements that copy an element
  * append a line, so that SQL need not parse any, and headers are computed when an element is read:
- * - `["d", queue, at, tries, seq, reason]`: it became a dead letter.
+ * - `["d", queue, at, tries, seq, reason, group]`: it became a dead letter. Lines of earlier releases have no group.
  * - `["h", name, value, …]`: a move replaced these headers; the value null removed one.
  */
 type Head = readonly [contentType: string | null, contentEncoding: string | null, ...headers: string[]];
 type Line =
-  | readonly ['d', queue: string, at: number, tries: number, seq: number, reason: string | null]
+  | readonly [
+      'd',
+      queue: string,
+      at: number,
+      tries: number,
+      seq: number,
+      reason: string | null,
+      group?: GroupName,
+    ]
   | readonly ['h', ...changes: (string | null)[]];
 
 /** Elements of a queue mostly have the same head, so a few heads are cached in both forms. */
@@ -64,8 +77,9 @@ function decodeFirstLine(json: string): DecodedHead {
 
 function applyLine(headers: ElementHeaders, line: Line, ids: Ids): ElementHeaders {
   if (line[0] === 'd') {
-    const [, queue, at, tries, seq, reason] = line;
-    return deadLetterHeaders(headers, { from: toByteString(queue), at, tries, id: ids.format(seq), reason });
+    const [, queue, at, tries, seq, reason, group = PLAIN_GROUP] = line;
+    const from = toByteString(queue);
+    return deadLetterHeaders(headers, { from, group, at, tries, id: ids.format(seq), reason });
   }
   const [, ...changes] = line;
   return withChanges(headers, changes);

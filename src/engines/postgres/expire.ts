@@ -89,7 +89,7 @@ const EXPIRE: Statement = {
       RETURNING x.ord, d.seq, d.subscription, d.due_at, d.lease_until, d.head, d.body, ${CONTENT_BYTES}, x.name, x.grp,
         x.ns AS to_ns, x.target AS to_name, CASE WHEN x.target IS NOT NULL THEN x.dead_groups END AS to_groups, t.now AS to_due,
         0 AS to_tries, NULL::bigint AS to_expires, x.reason AS to_reason,
-        ${deadLetterLine('x.name', 'd.tries + x.is_lease::int', 'd.seq', 'x.reason')} AS line)`,
+        ${deadLetterLine('x', 'd.tries + x.is_lease::int', 'd.seq', 'x.reason')} AS line)`,
     ...copyMoved(),
   )}
   SELECT 'stays', ns, name, grp, count(*), min(due_at), NULL FROM s GROUP BY ns, name, grp

@@ -348,9 +348,9 @@ function changeOperation(context: Context): SettleOperation {
       CASE WHEN x.to_name IS NULL THEN 0 ELSE coalesce(x.to_tries, x.tries) END AS to_tries,
       CASE WHEN x.to_name IS NOT NULL THEN d.expires_at END AS to_expires,
       CASE WHEN x.to_name IS NULL THEN x.reason END AS to_reason,
-      CASE WHEN x.to_name IS NULL THEN ${deadLetterLine('x.name', tries, 'd.seq', 'x.reason')} ELSE x.line END AS line)`;
+      CASE WHEN x.to_name IS NULL THEN ${deadLetterLine('x', tries, 'd.seq', 'x.reason')} ELSE x.line END AS line)`;
   const locked = `x AS MATERIALIZED (SELECT d.new_tid, r.*, d.due_at AS old_due, d.lease_until IS NULL AS was_waiting, d.tries,
-      y.ns, y.name, y.target, y.dead_groups,
+      y.ns, y.name, y.grp, y.target, y.dead_groups,
       coalesce(CASE WHEN r.by_default THEN t.now + ${retryDelay('y.retry', 'd.tries + 1', 'd.seq')} END, ${dueAt('r.dies')}) AS new_due,
       r.to_name IS NOT NULL OR y.target IS NOT NULL AND (r.dies OR r.counts AND d.tries + 1 >= y.max_tries) AS goes
     FROM t CROSS JOIN (SELECT * FROM r ORDER BY seq, subscription) r CROSS JOIN LATERAL (

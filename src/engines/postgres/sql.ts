@@ -174,9 +174,9 @@ function stepsToMax({ firstMs, factor, maxMs }: RetryDelay): number {
   return Math.ceil(Math.log(maxMs / firstMs) / Math.log(factor)) + 1;
 }
 
-/** The line that a dead letter adds to the head of its element, see `content.ts`. */
-export function deadLetterLine(queue: string, tries: string, seq: string, reason: string): string {
-  return `E'\\n' || concat('["d",', to_json(${queue}), ',', t.now, ',', ${tries}, ',', ${seq}, ',', coalesce(${reason}, 'null'), ']')`;
+/** The line that a dead letter adds to the head of its element, see `content.ts`. `from` has columns name and grp. */
+export function deadLetterLine(from: string, tries: string, seq: string, reason: string): string {
+  return `E'\\n' || concat('["d",', to_json(${from}.name), ',', t.now, ',', ${tries}, ',', ${seq}, ',', coalesce(${reason}, 'null'), ',', to_json(${from}.grp), ']')`;
 }
 
 /**

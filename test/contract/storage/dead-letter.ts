@@ -178,6 +178,24 @@ export function deadLetterContract(open: EngineUnderTest['open']): void {
       assert.deepEqual(await on.pop(dead(queue), 9, 'x'), []);
     });
 
+    it('of a stream names the group for which it failed, by rollback or by lease expiry', async () => {
+      const queue = on.queue('strict');
+      const group = 'Prüfung \u2603';
+      const headers = ['x-dl-group', 'old', 'x-dl-from-queue', 'old'];
+      await on.storage.insert(
+        queue,
+        [0, 1].map(() => newElement({ headers, groups: [group], tries: 1 })),
+      );
+      await rollback(on.storage, queue, [{ ...byToken(await on.reserveOne(queue, group)), ...COUNTED }]);
+      await on.reserveOne(queue, group, 1000);
+      await on.opened.passTime(1001);
+      await on.sweepInto(dead(queue));
+      const bytes = Buffer.from(group).toString('latin1');
+      const named = (await on.pop(dead(queue), 9, 'g1')).map((deadLetter) => deadLetter.headers.slice(0, 4));
+      const expected = ['x-dl-from-queue', queue.name, 'x-dl-group', bytes];
+      assert.deepEqual(named, [expected, expected]);
+    });
+
     it('counts as deadletter for its source queue and as put for the dead-letter queue', async () => {
       const queue = on.queue('jobs');
       const { stats } = on.opened.engine;

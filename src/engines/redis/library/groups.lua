@@ -37,6 +37,10 @@ function findGroup(q, name)
   return gid
 end
 
+function groupName(q, gid)
+  return readGroups(q)[unpackAt('>I2', gid)] or ''
+end
+
 -- All groups, the plain one included: { gid, name }.
 function allGroups(q)
   local found = { { PLAIN, '' } }

@@ -117,10 +117,11 @@ local function headerValue(text)
 end
 
 -- Sets the same headers as `deadLetterHeaders` in model/service-headers.ts.
-local function deadLetterContent(q, seq, from, tries, reason)
+local function deadLetterContent(q, gid, seq, from, tries, reason)
   local headerReason = headerValue(reason)
   return contentWith(q, seq, {
-    'x-dl-from-queue', from, 'x-dl-at', isoTime(call.now), 'x-dl-tries', tostring(tries),
+    'x-dl-from-queue', from, 'x-dl-group', gid ~= PLAIN and headerValue(groupName(q, gid)),
+    'x-dl-at', isoTime(call.now), 'x-dl-tries', tostring(tries),
     'x-dl-reason', headerReason ~= '' and headerReason,
   }, { 'x-ks-origin-id', idOf(q, seq) })
 end
@@ -131,7 +132,7 @@ function moveToDeadLetters(q, gid, seq, d, tries, reason)
   local to, _, policy, retention = deadLetterPolicy(q)
   local target = to and destination(to, policy.groups, retention)
   if not target then return false end
-  local content = deadLetterContent(q, seq, policy.from, tries, reason)
+  local content = deadLetterContent(q, gid, seq, policy.from, tries, reason)
   deliver(target, { '', content, policy.groups, '', reason }, 0)
   removeDelivery(q, gid, seq, d)
   flush(q)

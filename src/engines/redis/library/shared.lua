@@ -15,7 +15,7 @@ local retentionOf, deadLetterPolicy, retryDelay
 
 -- groups.lua
 local NEVER, WAITING, TOUCHED, HELD, POPPED, OVERDUE
-local findGroup, allGroups, createGroup, createGroups
+local findGroup, groupName, allGroups, createGroup, createGroups
 local readElement, stateOf, groupsIn, elementMember, writeElement, changeGroup, newElement
 
 -- deliveries.lua

@@ -388,6 +388,7 @@ function toDeadLetterQueue(
   const { contentEncoding, headers } = fromMore(content.more);
   const deadHeaders = deadLetterHeaders(headers, {
     from: toByteString(queue.key.name),
+    group,
     at: now,
     tries,
     id: store.ids.format(elementOf(row)),
