@@ -431,6 +431,11 @@ export class ElementChanger {
     }
   }
 
+  /** Deletes the transit queue if it is empty. If that fails, it is deleted later, as an unused queue. Never rejects. */
+  async dropTransit(): Promise<void> {
+    await this.transit?.namespace.drop(this.transit.key).catch(() => {});
+  }
+
   /** The elements whose copies are stored at the destination. */
   async #arrivedOf(deliveries: readonly ScannedDelivery[], target: Queue): Promise<ReadonlySet<ElementId>> {
     const { storage } = target.namespace;

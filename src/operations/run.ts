@@ -397,6 +397,7 @@ export class OperationRun {
     // Only the node that runs the operation may store its end: this write throws after a takeover.
     await this.#store();
     this.#beat?.();
+    await this.#changer.dropTransit();
     const { counters, samples, error, isThrown = true } = this.#progress;
     await storeEnd({ state, at: clock.now(), counters, samples, error, isThrown });
   }

@@ -111,6 +111,19 @@ describe('A bulk move to another engine', () => {
     assert.equal((await node.elements('N', 'from')).length + (await countInTransit()), 0);
   });
 
+  it('leaves no transit queue behind, whether it succeeds or fails', async () => {
+    await startNode(200);
+    const namespace = node.broker.namespace('N');
+    for (const [count, state] of [
+      [150, 'done'],
+      [100, 'failed'],
+    ] as const) {
+      await node.insertMany('N', 'from', count);
+      assert.equal((await node.run(request, both)).state, state);
+      assert.deepEqual(await namespace.queueNames(), ['from']);
+    }
+  });
+
   it('returns elements in transit if it is cancelled while that engine is unavailable', async () => {
     await startNode();
     await node.insertMany('N', 'from', COUNT);
