@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { EXPIRED, type GroupCounts } from '../../src/engine/storage.ts';
+import { EXPIRED, type GroupCounts, LEASE_EXPIRED } from '../../src/engine/storage.ts';
 import type { Delivery, ElementHeaders } from '../../src/model/element.ts';
 import type { QueueKey } from '../../src/model/names.ts';
 import { until } from '../support/until.ts';
@@ -104,11 +104,22 @@ async function drainGroup(model: Model, world: World, queue: QueueKey, group: st
   checkDeliveries(real, likeReal(real, deadLetters));
 }
 
-/** Sorts dead letters by their source queue, expired ones last. Others keep their order. */
+/**
+ * Sorts dead letters by their source queue, expired ones last, and those of one element whose leases expired at once by
+ * their groups. Others keep their order.
+ */
 function bySource(a: ElementHeaders, b: ElementHeaders): number {
   const source = (headers: ElementHeaders): string =>
     `${headerOf(headers, 'x-dl-from-queue')} ${isExpired(headers) ? 'expired' : ''}`;
-  return source(a).localeCompare(source(b));
+  const origin = headerOf(a, 'x-ks-origin-id');
+  const isSame =
+    origin !== '' &&
+    ['x-ks-origin-id', 'x-dl-at', 'x-dl-reason'].every((name) => headerOf(a, name) === headerOf(b, name));
+  const byGroup =
+    isSame && headerOf(a, 'x-dl-reason') === LEASE_EXPIRED
+      ? headerOf(a, 'x-dl-group').localeCompare(headerOf(b, 'x-dl-group'))
+      : 0;
+  return source(a).localeCompare(source(b)) || byGroup;
 }
 
 /**
@@ -124,7 +135,7 @@ function likeReal(real: readonly Delivery[], expected: readonly ModelDelivery[])
   ): boolean => {
     if (candidate === undefined) return false;
     const { content } = candidate.element;
-    const isSame = ['x-dl-from-queue', 'x-dl-tries'].every(
+    const isSame = ['x-dl-from-queue', 'x-dl-group', 'x-dl-tries'].every(
       (name) => headerOf(headers, name) === headerOf(content.headers, name),
     );
     const origin = headerOf(content.headers, 'x-ks-origin-id');
