@@ -431,7 +431,7 @@ export class ElementChanger {
     }
   }
 
-  /** Deletes the transit queue if it is empty. If that fails, it is deleted later, as an unused queue. Never rejects. */
+  /** Deletes the transit queue if it is empty. If that fails, it is deleted later as an unused queue. Never rejects. */
   async dropTransit(): Promise<void> {
     await this.transit?.namespace.drop(this.transit.key).catch(() => {});
   }

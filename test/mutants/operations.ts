@@ -234,12 +234,21 @@ export const OPERATIONS: readonly Mutant[] = [
     ),
   },
   {
+    name: 'a redriven dead letter of a stream goes to the group of the operation',
+    suite: 'operations',
+    edits: edit(
+      'operations/changer.ts',
+      'return waiting({ ...move, groups: [this.#failedGroup(delivery)] }, to);',
+      'return waiting(move, to);',
+    ),
+  },
+  {
     name: 'consumers of the destination are not woken',
     suite: 'operations',
     edits: edit(
       'operations/changer.ts',
       `    namespace.noteStored(key);
-    announce(queue, count);`,
+    announce(queue, moved.length);`,
       '    namespace.noteStored(key);',
     ),
   },
@@ -248,7 +257,7 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations',
     edits: edit(
       'operations/changer.ts',
-      `      countPuts(namespace.stats, key, this.#groupsIn(queue), count);
+      `        if (item.action.kind === 'move') countPuts(namespace.stats, key, item.action.groups, 1);
 `,
       '',
     ),
