@@ -48,10 +48,11 @@ interface Buffered extends CounterDeltas {
   readonly groups: Map<GroupName, Counters>;
 }
 
-interface Reader {
-  readonly queue: QueueKey;
-  readonly resolve: (counts: Map<GroupName, Counters>) => void;
-  readonly reject: (error: unknown) => void;
+/** The reads of one turn of the event loop. */
+interface SharedRead {
+  readonly queues: QueueKey[];
+  /** The counters of each of the queues. */
+  readonly counts: Promise<readonly ReadonlyMap<GroupName, Counters>[]>;
 }
 
 /**
@@ -66,9 +67,9 @@ export class BufferedStats implements Stats {
   #bufferedGroups = 0;
   #flushes = 0;
   readonly #flushing = new Set<Promise<void>>();
-  /** Reads requested in this turn of the event loop. */
-  #readers: Reader[] = [];
-  /** All pending reads, including those of earlier turns. */
+  /** The read that further calls of this turn join; null: there is none. */
+  #sharedRead: SharedRead | null = null;
+  /** All pending reads. */
   #reads = 0;
   #cancelFlush: CancelTimer | null = null;
   #stopped = false;
@@ -90,17 +91,20 @@ export class BufferedStats implements Stats {
     this.#cancelFlush = this.#clock.after(FLUSH_AFTER_MS, () => void this.flush().catch(() => {}));
   }
 
-  /** An ordered store gets one read for all calls of a turn, such as those of a listing. */
-  read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
-    return new Promise((resolve, reject) => {
-      if (this.#reads >= MAX_READS) {
-        reject(unavailable(NOT_REACHABLE, new Error('Too many reads of statistics are in flight.')));
-        return;
-      }
-      this.#reads += 1;
-      if (this.#readers.length === 0) setImmediate(() => void this.#readAll());
-      this.#readers.push({ queue, resolve, reject });
-    });
+  async read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>> {
+    if (this.#reads >= MAX_READS) {
+      throw unavailable(NOT_REACHABLE, new Error('Too many reads of statistics are in flight.'));
+    }
+    this.#reads += 1;
+    try {
+      if (!this.#store.isOrdered) return (await this.#readAll([queue]))[0] ?? new Map();
+      this.#sharedRead ??= this.#startRead();
+      const { queues, counts } = this.#sharedRead;
+      const index = queues.push(queue) - 1;
+      return (await counts)[index] ?? new Map();
+    } finally {
+      this.#reads -= 1;
+    }
   }
 
   async flush(): Promise<void> {
@@ -144,26 +148,18 @@ export class BufferedStats implements Stats {
     }
   }
 
-  async #readAll(): Promise<void> {
-    const readers = this.#readers;
-    this.#readers = [];
-    const batches = this.#store.isOrdered ? [readers] : readers.map((reader) => [reader]);
-    await Promise.all(batches.map((batch) => this.#readBatch(batch)));
-  }
-
-  async #readBatch(readers: readonly Reader[]): Promise<void> {
-    try {
-      const counts = await this.#readOnce(readers.map(({ queue }) => queue));
-      for (const [index, { resolve }] of readers.entries()) resolve(counts[index] ?? new Map());
-    } catch (error) {
-      for (const { reject } of readers) reject(error);
-    } finally {
-      this.#reads -= readers.length;
-    }
+  /** Starts one read for all calls of this turn, such as those of a listing. */
+  #startRead(): SharedRead {
+    const queues: QueueKey[] = [];
+    const counts = new Promise((resolve) => setImmediate(resolve)).then(() => {
+      this.#sharedRead = null;
+      return this.#readAll(queues);
+    });
+    return { queues, counts };
   }
 
   /** Each count must be included once: either from the buffer or from the store. */
-  async #readOnce(queues: readonly QueueKey[]): Promise<Map<GroupName, Counters>[]> {
+  async #readAll(queues: readonly QueueKey[]): Promise<Map<GroupName, Counters>[]> {
     const repeatUntil = this.#clock.monotonic() + REPEAT_READ_MS;
     for (;;) {
       if (!this.#store.isOrdered) await Promise.allSettled(this.#flushing);

@@ -100,8 +100,8 @@ export const EVENTS: readonly Mutant[] = [
     suite: 'buffered statistics',
     edits: edit(
       'engine/buffered-stats.ts',
-      'this.#store.isOrdered ? [readers] : readers.map((reader) => [reader])',
-      '[readers]',
+      'if (!this.#store.isOrdered) return (',
+      'if (this.#reads === 0) return (',
     ),
   },
   {
