@@ -1,5 +1,5 @@
 import { isUnknownOutcome, unknownOutcome } from '../engine/calls.ts';
-import { isKeySeen } from '../engine/request-keys.ts';
+import { isKeySeen, isRequestSeen } from '../engine/request-keys.ts';
 import type { Signaller } from '../engine/signaller.ts';
 import {
   type FinishAction,
@@ -34,7 +34,6 @@ import { contentFingerprint } from '../model/fingerprint.ts';
 import type { QueueKey } from '../model/names.ts';
 import { earlier } from '../util/earlier.ts';
 import { RELEASE } from './queue.ts';
-import { isRequestSeen } from './seen-keys.ts';
 
 interface MigratingStorageOptions {
   /** The old engine. Only this process uses it, so nobody else stores anything in it. */

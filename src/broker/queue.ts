@@ -1,5 +1,6 @@
 import { CALL_TIMEOUT_MS } from '../engine/calls.ts';
 import { retryConflicts } from '../engine/definitions.ts';
+import { areAllSeen } from '../engine/request-keys.ts';
 import { SCAN_BYTES } from '../engine/scan-cursor.ts';
 import type { ReadySignal } from '../engine/signaller.ts';
 import { countPuts } from '../engine/stats.ts';
@@ -43,7 +44,6 @@ import type { Namespace } from './namespace.ts';
 import { checkOptions, type OwnOptions, type QueueSettings } from './queue-options.ts';
 import { queueRecord } from './queue-record.ts';
 import { historyLengthMs, INTERVAL_MS } from './queue-series.ts';
-import { areAllSeen } from './seen-keys.ts';
 import { MANY, WaitQueue } from './wait-queue.ts';
 
 /** For front ends, which settle with these types but must not import storage. */

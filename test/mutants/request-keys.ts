@@ -57,8 +57,8 @@ export const REQUEST_KEYS: readonly Mutant[] = [
     suite: 'request keys on PostgreSQL',
     edits: edit(
       'engine/request-keys.ts',
-      'dedupKey: keyAt(request, index), fingerprint',
-      'dedupKey: keyAt(request, 0), fingerprint',
+      'dedupKey: keyAt(index), fingerprint',
+      'dedupKey: keyAt(0), fingerprint',
     ),
   },
   {

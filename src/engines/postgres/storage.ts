@@ -1,10 +1,9 @@
 import { CALL_TIMEOUT_MS, inTime, NOT_REACHABLE, unavailable } from '../../engine/calls.ts';
-import { isRequestSeen, withRequestKeys } from '../../engine/request-keys.ts';
+import { insertByElementKeys } from '../../engine/request-keys.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
 import {
   ALL_CAPABILITIES,
   type InsertOptions,
-  type OnRepeat,
   type PurgeStep,
   type QueueCounts,
   type QueueOptions,
@@ -127,22 +126,14 @@ export class PostgresStorage implements Storage {
     return this.#batcher.submit(this.#operations.queues, ns, null);
   }
 
-  async insert(
-    key: QueueKey,
-    elements: readonly NewElement[],
-    { onRepeat = null, request = null, leftMs }: InsertOptions = {},
-  ): Promise<ElementId[]> {
-    if (request === null) return this.#insert(key, elements, onRepeat, leftMs);
-    if (elements.length > 0) return this.#insert(key, withRequestKeys(elements, request), onRepeat, leftMs);
-    if (await isRequestSeen(this, key, request)) onRepeat?.(0, true);
-    return [];
+  insert(key: QueueKey, elements: readonly NewElement[], options: InsertOptions = {}): Promise<ElementId[]> {
+    return insertByElementKeys(key, elements, options, (keyed, rest) => this.#insert(key, keyed, rest));
   }
 
   #insert(
     key: QueueKey,
     elements: readonly NewElement[],
-    onRepeat: OnRepeat | null,
-    leftMs: number | undefined,
+    { onRepeat = null, leftMs }: InsertOptions,
   ): Promise<ElementId[]> {
     const queue = this.#context.registry.queue(key);
     const isAllOrNone = hasFingerprints(elements);

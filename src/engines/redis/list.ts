@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { isRequestSeen, withRequestKeys } from '../../engine/request-keys.ts';
+import { insertByElementKeys } from '../../engine/request-keys.ts';
 import { SCAN_BYTES } from '../../engine/scan-cursor.ts';
 import type { Signaller } from '../../engine/signaller.ts';
 import type {
@@ -88,26 +88,21 @@ export class ListStorage implements Storage {
     return this.#registry.names(ns);
   }
 
-  async insert(
+  insert(
     queue: QueueKey,
     elements: readonly NewElement[],
-    { request = null, ...options }: InsertOptions = {},
+    options: InsertOptions = {},
   ): Promise<ElementId[]> {
-    if (request === null) return this.#insert(queue, elements, options);
-    if (elements.length > 0) return this.#insert(queue, withRequestKeys(elements, request), options);
-    const probing = {
-      insert: (probed: QueueKey, probes: readonly NewElement[], given: InsertOptions = {}) =>
-        this.#insert(probed, probes, { ...options, ...given }, false),
-    };
-    if (await isRequestSeen(probing, queue, request)) options.onRepeat?.(0, true);
-    return [];
+    return insertByElementKeys(queue, elements, options, (keyed, rest, isLookup) =>
+      this.#insert(queue, keyed, rest, !isLookup),
+    );
   }
 
   async #insert(
     queue: QueueKey,
     elements: readonly NewElement[],
     { signal = null, onRepeat = null, leftMs }: InsertOptions,
-    creates = true,
+    creates: boolean,
   ): Promise<ElementId[]> {
     if (elements.length === 0) return [];
     const windowMs = this.#dedupWindowMs;
