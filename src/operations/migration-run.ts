@@ -3,7 +3,7 @@ import type { BrokerLog } from '../broker/ports.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { Clock } from '../util/clock.ts';
 import { Pause } from '../util/pause.ts';
-import { type OperationEnd, type OperationProgress, type StoredOperation, ZERO } from './stored.ts';
+import { NO_PROGRESS, type OperationEnd, type OperationProgress, type StoredOperation } from './stored.ts';
 import { isTransient } from './transient.ts';
 
 interface MigrationRunOptions {
@@ -28,22 +28,13 @@ const EMPTY_MS = 6_000;
  */
 export class MigrationRun {
   readonly #options: MigrationRunOptions;
-  #progress: OperationProgress = {
-    node: null,
-    counters: ZERO,
-    samples: [],
-    error: null,
-    isThrown: false,
-    cursor: null,
-    pending: null,
-  };
+  #progress = NO_PROGRESS;
   /** When the old engine was first found empty, on the monotonic clock; null while it has elements. */
   #emptySince: number | null = null;
   /** Whether the last step failed, so that only the first failure of several is logged. */
   #isFailing = false;
   #isStopping = false;
   readonly #pause: Pause;
-  #running: Promise<void> | null = null;
 
   constructor(options: MigrationRunOptions) {
     this.#options = options;
@@ -54,22 +45,16 @@ export class MigrationRun {
     return this.#progress;
   }
 
-  /** Resolves when the migration has ended, or was stopped. Never rejects. */
-  start(): Promise<void> {
-    this.#running ??= this.#run();
-    return this.#running;
-  }
-
   /** Does nothing: a migration cannot be cancelled. */
   cancel(): void {}
 
-  async stop(): Promise<void> {
+  stop(): void {
     this.#isStopping = true;
     this.#pause.end();
-    await this.#running;
   }
 
-  async #run(): Promise<void> {
+  /** Resolves when the migration has ended, or was stopped. Never rejects. */
+  async run(): Promise<void> {
     const { log, id } = this.#options;
     while (!this.#isStopping) {
       try {

@@ -3,6 +3,7 @@ import { engineNow } from '../broker/engine-time.ts';
 import { checkMigration } from '../broker/migration.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { BrokerLog } from '../broker/ports.ts';
+import { inTime } from '../engine/calls.ts';
 import { type Definition, type Definitions, retryConflicts } from '../engine/definitions.ts';
 import { DefinitionsCaches } from '../engine/definitions-cache.ts';
 import type { Storage } from '../engine/storage.ts';
@@ -99,6 +100,13 @@ interface KnownOperation {
   readonly operation: StoredOperation;
 }
 
+/** An operation that runs on this node. */
+interface StartedRun {
+  readonly run: OperationRun | MigrationRun;
+  /** Resolves when it no longer runs here. Never rejects. */
+  readonly ended: Promise<void>;
+}
+
 /** The last progress seen of an operation that another node runs. */
 interface SilenceWatch {
   readonly version: string | null;
@@ -114,14 +122,14 @@ interface SilenceWatch {
 export class BulkOperations implements Service {
   readonly #options: BulkOperationsOptions;
   readonly #caches: DefinitionsCaches;
-  readonly #runs = new Map<string, OperationRun | MigrationRun>();
+  readonly #runs = new Map<string, StartedRun>();
   /** The users of operations that are being created, by store: these count toward the limit before they are stored. */
   readonly #creating = new Map<Definitions, readonly string[]>();
   readonly #seen = new Map<string, SilenceWatch>();
   /** Operations without a node that this one cannot run. Each is logged once. */
   readonly #unroutable = new Set<string>();
-  /** Callbacks of cancels that wait for an operation to end. */
-  readonly #cancelWaiters = new Map<string, Set<() => void>>();
+  /** Resolved at the end of operations for which a cancel has waited. */
+  readonly #ends = new Map<string, PromiseWithResolvers<void>>();
   readonly #changed = new Map<string, { readonly ns: string; readonly action: Action; count: number }>();
   /** The page limit of each engine. */
   readonly #pages = new Map<Storage, ConcurrencyLimit>();
@@ -167,9 +175,10 @@ export class BulkOperations implements Service {
   async #stop(): Promise<void> {
     this.#endTakeovers?.();
     this.#caches.stop();
-    for (const waiting of this.#cancelWaiters.values()) for (const done of waiting) done();
+    for (const { resolve } of this.#ends.values()) resolve();
     await this.#takingOver;
-    await Promise.all([...this.#runs.values()].map((run) => run.stop()));
+    for (const { run } of this.#runs.values()) run.stop();
+    await Promise.all([...this.#runs.values()].map(({ ended }) => ended));
     await this.#caches.idle();
   }
 
@@ -311,7 +320,7 @@ export class BulkOperations implements Service {
     await this.#update(definitions, id, (stored) =>
       stored.end === null ? { ...stored, isCancelled: true } : null,
     );
-    this.#runs.get(id)?.cancel();
+    this.#runs.get(id)?.run.cancel();
     return ended;
   }
 
@@ -413,7 +422,7 @@ export class BulkOperations implements Service {
   }
 
   async #view(id: string, { definitions, operation }: KnownOperation): Promise<OperationView> {
-    let progress: OperationProgress | null = this.#runs.get(id)?.progress ?? null;
+    let progress: OperationProgress | null = this.#runs.get(id)?.run.progress ?? null;
     if (operation.end === null && progress === null) {
       const stored = await definitions.get('operation-progress', id);
       progress = stored === null ? null : toProgress(stored.value);
@@ -428,25 +437,22 @@ export class BulkOperations implements Service {
   #onDefinition(id: string, definition: Definition | null): void {
     const operation = definition === null ? null : toOperation(definition.value);
     if (operation === null || operation.end !== null) this.#noteEnd(id);
-    else if (operation.isCancelled) this.#runs.get(id)?.cancel();
+    else if (operation.isCancelled) this.#runs.get(id)?.run.cancel();
   }
 
   #noteEnd(id: string): void {
     this.#seen.delete(id);
     this.#unroutable.delete(id);
-    for (const done of this.#cancelWaiters.get(id) ?? []) done();
+    this.#ends.get(id)?.resolve();
+    this.#ends.delete(id);
   }
 
   /** Resolves with whether the operation ended within {@link CANCEL_MS}. */
   async #ended(id: string): Promise<boolean> {
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const waiting = this.#cancelWaiters.get(id) ?? new Set();
-    this.#cancelWaiters.set(id, waiting.add(resolve));
-    const cancel = this.#options.clock.after(CANCEL_MS, resolve);
-    await promise;
-    cancel();
-    waiting.delete(resolve);
-    if (waiting.size === 0) this.#cancelWaiters.delete(id);
+    const end = this.#ends.get(id) ?? Promise.withResolvers();
+    this.#ends.set(id, end);
+    const late = (): Error => new Error('The operation has not ended.');
+    await inTime(this.#options.clock, end.promise, late, CANCEL_MS).catch(() => {});
     return this.#known(id)?.operation.end !== null;
   }
 
@@ -521,9 +527,8 @@ export class BulkOperations implements Service {
     this.#start(id, run);
   }
 
-  #start(id: string, run: OperationRun | MigrationRun): void {
-    this.#runs.set(id, run);
-    void run.start().finally(() => this.#runs.delete(id));
+  #start(id: string, run: StartedRun['run']): void {
+    this.#runs.set(id, { run, ended: run.run().finally(() => this.#runs.delete(id)) });
   }
 
   #pagesOf({ storage }: Namespace): ConcurrencyLimit {

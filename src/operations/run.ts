@@ -16,6 +16,7 @@ import { type OperationQueues, type OperatorRights, rightsFor } from './request.
 import type { Searches } from './search.ts';
 import {
   BOUND_MS,
+  NO_PROGRESS,
   type OperationEnd,
   type OperationProgress,
   type PageCursor,
@@ -24,7 +25,6 @@ import {
   type StoredOperation,
   toOperation,
   toProgress,
-  ZERO,
 } from './stored.ts';
 import { isTransient } from './transient.ts';
 
@@ -111,7 +111,6 @@ export class OperationRun {
   #isStopping = false;
   #isClaimed = false;
   #isSuperseded = false;
-  #running: Promise<void> | null = null;
 
   constructor(options: RunOptions) {
     this.#options = options;
@@ -122,17 +121,8 @@ export class OperationRun {
     const dueAt = bound - BOUND_MS + (request.delayMs ?? 0);
     this.#pages = new OperationPages({ request, queues, searches, by, hidesBodies, bound, dueAt });
     this.#changer = new ElementChanger({ id, request, queues, dueAt, isContinued: before !== null });
-    const begun: OperationProgress = {
-      node,
-      counters: ZERO,
-      samples: [],
-      error: null,
-      isThrown: false,
-      cursor: FIRST_PAGE,
-      pending: null,
-    };
-    this.#progress = before === null ? begun : { ...before.progress, node };
-    this.#version = before === null ? null : before.version;
+    this.#progress = { ...(before?.progress ?? { ...NO_PROGRESS, cursor: FIRST_PAGE }), node };
+    this.#version = before?.version ?? null;
     this.#isRepeated = before !== null;
     this.#isCancelled = operation.isCancelled;
     this.#storedAt = clock.monotonic();
@@ -143,12 +133,6 @@ export class OperationRun {
     return this.#isSuperseded ? null : this.#progress;
   }
 
-  /** Claims and runs the operation. Resolves when it has ended, was stopped, or runs on another node. Never rejects. */
-  start(): Promise<void> {
-    this.#running ??= this.#start();
-    return this.#running;
-  }
-
   /** Ends the operation after the page in progress. */
   cancel(): void {
     this.#isCancelled = true;
@@ -156,13 +140,13 @@ export class OperationRun {
   }
 
   /** Stops after the page in progress. Another node, or a later start, continues the operation. */
-  async stop(): Promise<void> {
+  stop(): void {
     this.#isStopping = true;
     this.#pause.end();
-    await this.#running;
   }
 
-  async #start(): Promise<void> {
+  /** Claims and runs the operation. Resolves when it has ended, was stopped, or runs on another node. Never rejects. */
+  async run(): Promise<void> {
     const { log, id, operation } = this.#options;
     try {
       await this.#loop();

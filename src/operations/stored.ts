@@ -76,6 +76,17 @@ export interface OperationProgress extends OperationError {
   readonly pending: readonly PendingElement[] | null;
 }
 
+/** The progress of an operation that has not started. */
+export const NO_PROGRESS: OperationProgress = {
+  node: null,
+  counters: ZERO,
+  samples: [],
+  error: null,
+  isThrown: false,
+  cursor: null,
+  pending: null,
+};
+
 /** An element, and the end of its lease, which distinguishes this reservation from a later one; null: not reserved. */
 export type PendingElement = readonly [id: ElementId, until: number | null];
 

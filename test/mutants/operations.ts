@@ -340,8 +340,8 @@ export const OPERATIONS: readonly Mutant[] = [
     suite: 'operations of nodes that die',
     edits: edit(
       'operations/run.ts',
-      'this.#progress = before === null ? begun : { ...before.progress, node };',
-      'this.#progress = before === null ? begun : { ...before.progress, node, counters: ZERO };',
+      '{ ...NO_PROGRESS, cursor: FIRST_PAGE }), node };',
+      '{ ...NO_PROGRESS, cursor: FIRST_PAGE }), node, counters: NO_PROGRESS.counters };',
     ),
   },
   {
