@@ -56,8 +56,6 @@ interface RunOptions {
 
 /** The node that runs an operation writes its progress at least this often. */
 const BEAT_MS = 1_000;
-/** How often progress is written while pages change nothing. */
-const STORED_EVERY_MS = 1_000;
 
 /**
  * If changing a page takes this much longer than the small write just before it, the page size is halved, because other
@@ -95,7 +93,6 @@ export class OperationRun {
   #version: string | null | undefined;
   /** The last write of progress. Writes are serialized. */
   #storing: Promise<void> = Promise.resolve();
-  #storedAt: number;
   /** How long the last write of progress took. */
   #writeMs = 0;
   #beat: CancelTimer | null = null;
@@ -116,7 +113,7 @@ export class OperationRun {
     this.#options = options;
     this.#backoff = new Backoff(options.random);
     this.#pause = new Pause(options.clock);
-    const { id, operation, queues, before, searches, clock, node } = options;
+    const { id, operation, queues, before, searches, node } = options;
     const { request, bound, by, hidesBodies } = operation;
     const dueAt = bound - BOUND_MS + (request.delayMs ?? 0);
     this.#pages = new OperationPages({ request, queues, searches, by, hidesBodies, bound, dueAt });
@@ -125,7 +122,6 @@ export class OperationRun {
     this.#version = before?.version ?? null;
     this.#isRepeated = before !== null;
     this.#isCancelled = operation.isCancelled;
-    this.#storedAt = clock.monotonic();
   }
 
   /** The progress so far; null if another node runs the operation now. */
@@ -256,7 +252,6 @@ export class OperationRun {
 
   async #processPage(cursor: PageCursor): Promise<void> {
     const { request } = this.#options.operation;
-    const { clock } = this.#options;
     const isChange = !request.dryRun && request.action !== 'count';
     const size = isChange ? this.#changeSize() : this.#remaining;
     const { seen, matches, next, error } = await this.#pages.next(cursor, size);
@@ -275,7 +270,6 @@ export class OperationRun {
         samples: samples.slice(0, MAX_SAMPLES),
         cursor: next,
       };
-      if (clock.monotonic() - this.#storedAt >= STORED_EVERY_MS) await this.#store();
       return;
     }
     const pending = matches.map(({ id, lease }) => [id, lease?.until ?? null] as const);
@@ -468,8 +462,7 @@ export class OperationRun {
       throw new Superseded();
     }
     this.#isClaimed = true;
-    this.#storedAt = clock.monotonic();
-    this.#writeMs = this.#storedAt - startedAt;
+    this.#writeMs = clock.monotonic() - startedAt;
     this.#beatLater();
   }
 
@@ -479,7 +472,10 @@ export class OperationRun {
     return stored === null || toOperation(stored.value).end !== null;
   }
 
-  /** Writes the progress again while a page or a wait takes long, to show that this node is alive. */
+  /**
+   * Writes the progress again while pages change nothing, or a page or a wait takes long. This shows that the node is
+   * alive.
+   */
   #beatLater(): void {
     this.#beat?.();
     if (this.#isStopping || this.#isSuperseded) return;
