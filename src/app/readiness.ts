@@ -1,3 +1,4 @@
+import { inTime } from '../engine/calls.ts';
 import type { Engine } from '../engine/engine.ts';
 import { NODE_CHECK, type ReadyReport } from '../http/options.ts';
 import type { EngineReport } from '../model/records.ts';
@@ -104,18 +105,13 @@ export class Readiness {
 
   /** Resolves within `PING_MS`; never rejects. */
   async #pingOnce(engine: Engine): Promise<PingReply> {
-    const { promise: late, resolve } = Promise.withResolvers<string>();
-    const cancel = this.#clock.after(PING_MS, () => resolve('does not answer'));
     const startedAt = this.#clock.monotonic();
     const answered = engine.ping().then(
       () => OK,
       () => 'away',
     );
-    try {
-      const check = await Promise.race([answered, late]);
-      return { check, tookMs: this.#clock.monotonic() - startedAt };
-    } finally {
-      cancel();
-    }
+    const late = (): Error => new Error('The ping took too long.');
+    const check = await inTime(this.#clock, answered, late, PING_MS).catch(() => 'does not answer');
+    return { check, tookMs: this.#clock.monotonic() - startedAt };
   }
 }

@@ -1,5 +1,5 @@
 import type { QueueKey } from '../../model/names.ts';
-import type { CancelTimer } from '../../util/clock.ts';
+import { Pause } from '../../util/pause.ts';
 import { type Batchers, single } from './batcher.ts';
 import type { RedisContext } from './context.ts';
 import { parseQueueText, queueText } from './keys.ts';
@@ -78,7 +78,8 @@ export class Outbox {
       if (prefix.last.equals(NO_NUMBER)) continue;
       const key = `${queueText(source)}\0${prefix.to}`;
       const running = this.#relays.get(key);
-      const relay = running ?? { source, to: prefix.to, next: null, waiters: [], cancelPause: () => {} };
+      const pause = new Pause(this.#context.clock);
+      const relay = running ?? { source, to: prefix.to, next: null, waiters: [], pause };
       if (prefix.entries.length > 0) relay.next = { tag, prefix };
       if (awaitedUntil !== null) applied.push(this.#applied(relay, prefix.last, awaitedUntil));
       if (running !== undefined) continue;
@@ -90,7 +91,7 @@ export class Outbox {
 
   stop(): void {
     this.#isStopped = true;
-    for (const { cancelPause } of this.#relays.values()) cancelPause();
+    for (const { pause } of this.#relays.values()) pause.end();
   }
 
   /** Relays entries until the outbox has none left for the destination. Never rejects: failed steps are tried again. */
@@ -113,7 +114,8 @@ export class Outbox {
           { queue: relay.source, err: error },
           'elements could not be moved to their queue yet',
         );
-        await this.#pause(relay, pauseMs);
+        this.#dropLate(relay);
+        await relay.pause.wait(pauseMs);
         pauseMs = Math.min(2 * pauseMs, MAX_PAUSE_MS);
       }
     }
@@ -143,13 +145,6 @@ export class Outbox {
     return new Promise((resolve) => relay.waiters.push({ number, deadlineAt, onApplied: resolve }));
   }
 
-  #pause(relay: Relay, ms: number): Promise<void> {
-    this.#dropLate(relay);
-    return new Promise((resolve) => {
-      relay.cancelPause = this.#context.clock.after(ms, resolve);
-    });
-  }
-
   /** Removes waiters whose deadlines have passed: they keep settled calls in memory. */
   #dropLate({ waiters }: Relay): void {
     const now = this.#context.clock.monotonic();
@@ -171,7 +166,8 @@ interface Relay {
   next: RelayedEntries | null;
   /** In the order of their numbers and deadlines. */
   readonly waiters: Waiter[];
-  cancelPause: CancelTimer;
+  /** The wait after a failure. */
+  readonly pause: Pause;
 }
 
 interface Waiter {
