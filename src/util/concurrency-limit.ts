@@ -74,9 +74,8 @@ export class ConcurrencyLimit {
    */
   run<T>(key: string, work: () => Promise<T>, options: WorkOptions = {}): Promise<T> {
     const { size = 1 } = options;
-    if (!this.#startNow(key, size))
-      return this.#wait(key, options).then(() => this.#execute(key, size, work));
-    return this.#execute(key, size, work);
+    if (this.#startNow(key, size)) return this.#execute(key, size, work);
+    return this.#wait(key, options).then(() => this.#execute(key, size, work));
   }
 
   /**
@@ -96,9 +95,7 @@ export class ConcurrencyLimit {
 
   /** Counts work that is running already. Returns a function that ends it. */
   add(key: string, size: number): () => void {
-    const state = this.#keys.get(key) ?? new KeyState();
-    this.#keys.set(key, state);
-    this.#start(state, size);
+    this.#start(key, this.#keys.get(key) ?? new KeyState(), size);
     return this.#onceEnd(key, size);
   }
 
@@ -130,18 +127,14 @@ export class ConcurrencyLimit {
   }
 
   #startNow(key: string, size: number): boolean {
-    let state = this.#keys.get(key);
-    if (state !== undefined && (state.waitingCount > 0 || !this.#hasCapacity(state, size))) return false;
-    if (state === undefined) {
-      state = new KeyState();
-      if (!this.#hasCapacity(state, size)) return false;
-      this.#keys.set(key, state);
-    }
-    this.#start(state, size);
+    const state = this.#keys.get(key) ?? new KeyState();
+    if (state.waitingCount > 0 || !this.#hasCapacity(state, size)) return false;
+    this.#start(key, state, size);
     return true;
   }
 
-  #start(state: KeyState, size: number): void {
+  #start(key: string, state: KeyState, size: number): void {
+    this.#keys.set(key, state);
     state.running += size;
     state.tasks += 1;
     this.#total += size;
@@ -192,7 +185,7 @@ export class ConcurrencyLimit {
       const [nextKey, nextState] = next;
       const entry = nextState.waiting.shift() as PendingEntry;
       nextState.waitingCount -= 1;
-      this.#start(nextState, entry.size);
+      this.#start(nextKey, nextState, entry.size);
       // Moves the key to the end, so that other keys have their turns first.
       this.#waiting.delete(nextKey);
       this.#waiting.set(nextKey, nextState);
