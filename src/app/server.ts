@@ -15,13 +15,8 @@ import { MigrationTargetMissing } from '../broker/migration.ts';
 import { QueueWatch } from '../broker/queue-watch.ts';
 import { ConfigError, type ErrorAt, type Path, pathText } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
-import {
-  Alarms,
-  ExchangePictures,
-  NodePictures,
-  OperationPictures,
-  type WatchedDisk,
-} from '../events/pictures.ts';
+import type { WatchedDisk } from '../engine/engine.ts';
+import { Alarms, ExchangePictures, NodePictures, OperationPictures } from '../events/pictures.ts';
 import { EventPublisher } from '../events/publisher.ts';
 import { Exchanges } from '../exchange/exchanges.ts';
 import { HTTP_DEFAULTS, NODE_CHECK } from '../http/options.ts';

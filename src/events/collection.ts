@@ -8,19 +8,19 @@ const SOURCES_MS = 2_000;
 /** Longer event ids of clients are not parsed. */
 const MAX_ID_LENGTH = 64;
 
-interface CollectionParts {
-  readonly id: string;
-  readonly clock: Clock;
+/** What is collected. */
+export interface CollectedParts {
   readonly sources: readonly PictureSource[];
   readonly namespaces: readonly Namespace[];
-  readonly onChange: () => void;
 }
 
 /** Collects the pictures while there are subscribers. */
 export class EventCollection {
   readonly id: string;
   readonly journal = new PictureJournal();
-  readonly #parts: CollectionParts;
+  readonly #sources: readonly PictureSource[];
+  readonly #clock: Clock;
+  readonly #onChange: () => void;
   /** Namespaces and sources that have not been read yet. */
   readonly #unread: Set<Namespace | PictureSource>;
   /** Keys of the last reading of each source. */
@@ -31,10 +31,13 @@ export class EventCollection {
   #timer: CancelTimer | null = null;
   #isStopped = false;
 
-  constructor(parts: CollectionParts) {
-    this.id = parts.id;
-    this.#parts = parts;
-    this.#unread = new Set([...parts.namespaces, ...parts.sources]);
+  /** @param onChange called when there is something new to publish */
+  constructor(id: string, { sources, namespaces }: CollectedParts, clock: Clock, onChange: () => void) {
+    this.id = id;
+    this.#sources = sources;
+    this.#clock = clock;
+    this.#onChange = onChange;
+    this.#unread = new Set([...namespaces, ...sources]);
   }
 
   /** Entries of up to this version may be sent. */
@@ -53,14 +56,14 @@ export class EventCollection {
   }
 
   start(): void {
-    for (const source of this.#parts.sources) source.follow?.(() => void this.#read(source));
+    for (const source of this.#sources) source.follow?.(() => void this.#read(source));
     this.#readSources();
   }
 
   stop(): void {
     this.#isStopped = true;
     this.#timer?.();
-    for (const source of this.#parts.sources) source.follow?.(null);
+    for (const source of this.#sources) source.follow?.(null);
   }
 
   /** Resolves when nothing is being read. */
@@ -86,8 +89,8 @@ export class EventCollection {
   }
 
   #readSources(): void {
-    for (const source of this.#parts.sources) void this.#read(source);
-    this.#timer = this.#parts.clock.after(SOURCES_MS, () => this.#readSources());
+    for (const source of this.#sources) void this.#read(source);
+    this.#timer = this.#clock.after(SOURCES_MS, () => this.#readSources());
   }
 
   /** Reads a source, or joins the reading in progress. */
@@ -117,6 +120,6 @@ export class EventCollection {
       // An engine is unavailable, which is an alarm. Earlier pictures stay.
     }
     this.markRead(source);
-    if (hasChanged && !this.#isStopped) this.#parts.onChange();
+    if (hasChanged && !this.#isStopped) this.#onChange();
   }
 }

@@ -3,7 +3,7 @@ import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { shownSizes } from '../broker/queue-record.ts';
 import type { QueueReading } from '../broker/queue-series.ts';
-import type { DiskUsage } from '../engine/engine.ts';
+import type { WatchedDisk } from '../engine/engine.ts';
 import { idsOf } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
@@ -297,18 +297,11 @@ class VisibleIds {
   }
 }
 
-/** An engine that stores files on a disk of this machine. */
-export interface WatchedDisk {
-  /** Its masked URL. */
-  readonly engine: string;
-  readonly usage: () => Promise<DiskUsage>;
-}
-
 interface AlarmParts {
   readonly namespaces: readonly Namespace[];
   /** `ok` or an error, by the masked URL of each engine, as in `/readyz`. */
   readonly engineChecks: () => Promise<Readonly<Record<string, string>>>;
-  readonly disks: readonly WatchedDisk[];
+  readonly disks: readonly Pick<WatchedDisk, 'engine' | 'usage'>[];
   readonly clock: Pick<Clock, 'now'>;
 }
 

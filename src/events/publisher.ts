@@ -8,14 +8,8 @@ import { RIGHTS } from '../model/rights.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
 import type { Service } from '../util/service.ts';
 import { UserLimit, type UserLimits } from '../util/user-limit.ts';
-import { EventCollection } from './collection.ts';
-import {
-  type EventFilter,
-  type EventViewer,
-  isWanted,
-  type PictureSource,
-  queuePicture,
-} from './pictures.ts';
+import { type CollectedParts, EventCollection } from './collection.ts';
+import { type EventFilter, type EventViewer, isWanted, queuePicture } from './pictures.ts';
 
 /** Why a subscription ends. */
 type EventEnd = 'shutting-down' | 'login-lost' | 'rights-changed' | 'login-expired';
@@ -50,10 +44,8 @@ export interface EventCounts {
   bytes: number;
 }
 
-interface PublisherParts {
-  readonly namespaces: readonly Namespace[];
+interface PublisherParts extends CollectedParts {
   readonly watch: Pick<QueueWatch, 'follow'>;
-  readonly sources: readonly PictureSource[];
   readonly clock: Clock;
   /** 0 (inclusive) to 1. */
   readonly random: () => number;
@@ -211,15 +203,9 @@ export class EventPublisher implements Service, QueueFollower {
 
   #startCollection(): EventCollection {
     this.#collections += 1;
-    const { clock, random, sources, namespaces, watch } = this.#parts;
+    const { clock, random, watch } = this.#parts;
     const id = `${Math.floor(random() * 2 ** 40).toString(36)}.${this.#collections}`;
-    const collection = new EventCollection({
-      id,
-      clock,
-      sources,
-      namespaces,
-      onChange: () => this.#flushSoon(),
-    });
+    const collection = new EventCollection(id, this.#parts, clock, () => this.#flushSoon());
     this.#collection = collection;
     collection.start();
     watch.follow(this);

@@ -4,7 +4,7 @@ import type { Broker } from '../broker/broker.ts';
 import { OPERATIONS, STORAGE_TIME_BUCKETS_S } from '../broker/meter.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import { oldestReadyMs } from '../broker/queue-record.ts';
-import type { DiskUsage } from '../engine/engine.ts';
+import type { WatchedDisk } from '../engine/engine.ts';
 import type { Counters } from '../engine/stats.ts';
 import type { QueueCounts } from '../engine/storage.ts';
 import type { EventCounts } from '../events/publisher.ts';
@@ -30,7 +30,7 @@ export interface MetricsSources {
   /** How long HTTP requests took, by operation. */
   readonly requestTimes: () => ReadonlyMap<string, Histogram>;
   /** The engines that have files on a disk of this machine. */
-  readonly disks: readonly DiskSource[];
+  readonly disks: readonly WatchedDisk[];
   /** Logins by outcome. */
   readonly logins: () => Readonly<Record<string, number>>;
   readonly events: () => Readonly<EventCounts>;
@@ -640,17 +640,8 @@ function storageTimes(namespaces: readonly Namespace[]): Map<string, Histogram> 
   return sums;
 }
 
-/** An engine whose files are on a disk of this machine. */
-interface DiskSource {
-  /** Its masked URL. */
-  readonly engine: string;
-  /** The namespaces that use it. Users who may see one of them may see the engine, as in `/engines`. */
-  readonly neededBy: readonly string[];
-  readonly usage: () => Promise<DiskUsage>;
-}
-
 /** Omits the series of disks that cannot be read. */
-async function diskFamilies(sources: readonly DiskSource[]): Promise<Family[]> {
+async function diskFamilies(sources: readonly WatchedDisk[]): Promise<Family[]> {
   const used: MetricSample[] = [];
   const free: MetricSample[] = [];
   await Promise.all(
