@@ -1,5 +1,4 @@
 import { Command, CommanderError, InvalidArgumentError } from 'commander';
-import type { Name } from '../client/index.ts';
 import { quote } from '../util/quote.ts';
 import { describeArguments } from './argument-help.ts';
 import type { CommandContext, CommandIo, ConnectionFlags } from './context.ts';
@@ -123,6 +122,16 @@ function addClientCommands(
       )
       .option('--json', 'prints JSON, also on a terminal');
 
+  /** The action of a command: a function that is imported when the command runs. It gets its arguments and flags. */
+  const runs =
+    (load: () => Promise<(context: CommandContext, ...args: never[]) => Promise<number>>) =>
+    async (...given: unknown[]): Promise<void> => {
+      // The last one is Commander's object of the command.
+      const args = given.slice(0, -1);
+      const run: CommandAction = async (context) => (await load())(context, ...(args as never[]));
+      await runWith(args.at(-1) as ConnectionFlags, run);
+    };
+
   command('put <queue> [data...]', 'inserts an element for each argument, or one from standard input')
     .option(
       '--type <type>',
@@ -133,9 +142,7 @@ function addClientCommands(
     .option('--header <name=value>', 'element header; may be repeated', collect)
     .option('--key <key>', 'idempotency key: if it is repeated, nothing more is stored')
     .option('--lines', 'inserts each line of standard input as an element')
-    .action((queue: Name, data: string[], flags) =>
-      runWith(flags, async (context) => (await import('./elements.ts')).put(context, queue, data, flags)),
-    );
+    .action(runs(async () => (await import('./elements.ts')).put));
   const takeCommand = (usage: string, description: string): Command =>
     command(usage, description)
       .option(
@@ -144,45 +151,37 @@ function addClientCommands(
         secondsFrom(0),
       )
       .option('--group <group>', "on a stream: the group to read as; defaults to the namespace's first");
-  takeCommand('get <queue>', 'takes the next element and removes it').action((queue: Name, flags) =>
-    runWith(flags, async (context) => (await import('./elements.ts')).get(context, queue, flags)),
+  takeCommand('get <queue>', 'takes the next element and removes it').action(
+    runs(async () => (await import('./elements.ts')).get),
   );
   takeCommand('reserve <queue>', 'takes the next element under a lease')
     .option('--lease <seconds>', 'length of the lease; defaults to that of the queue', secondsFrom(0.001))
-    .action((queue: Name, flags) =>
-      runWith(flags, async (context) => (await import('./elements.ts')).reserve(context, queue, flags)),
-    );
+    .action(runs(async () => (await import('./elements.ts')).reserve));
   command('commit <queue> <id>', 'finishes a reserved element')
     .option(
       '--token <token>',
       'the token that the reserve printed; needed if another user reserved the element',
     )
     .option('--group <group>', 'on a stream: the group of the reserve')
-    .action((queue: Name, id: string, flags) =>
-      runWith(flags, async (context) => (await import('./elements.ts')).commit(context, queue, id, flags)),
-    );
+    .action(runs(async () => (await import('./elements.ts')).commit));
   command('browse <queue>', 'shows elements without taking them')
     .option('--state <state>', 'ready, scheduled or reserved; defaults to all')
     .option('--where <selector>', 'only elements that the selector accepts, such as "env.msg.tries > 3"')
     .option('--group <group>', 'on a stream: the group of the deliveries')
     .option('--limit <count>', 'maximum number of elements', count, 50)
-    .action((queue: Name, flags) =>
-      runWith(flags, async (context) => (await import('./elements.ts')).browse(context, queue, flags)),
-    );
+    .action(runs(async () => (await import('./elements.ts')).browse));
   command(
     'status [name]',
     'shows the status of a queue, of the queues of a namespace, or of the namespaces',
-  ).action((name: string | undefined, flags) =>
-    runWith(flags, async (context) => (await import('./queues.ts')).status(context, name)),
-  );
+  ).action(runs(async () => (await import('./queues.ts')).status));
   command('top', 'shows a live table of the queues of all namespaces; keys sort and filter it')
     .option('--sort <field>', 'depth, ready, scheduled, reserved, age, in, out or name', 'depth')
     .option('--filter <words>', 'filter as in the console: part of a name, ns:N, "depth:>1000"')
     .option('--limit <count>', 'maximum number of queues', count, 100)
     .option('--interval <seconds>', 'time between updates of the table', secondsFrom(0.1, 3600), 2)
-    .action((flags) => runWith(flags, async (context) => (await import('./top.ts')).top(context, flags)));
-  command('dead [namespace]', 'summarizes dead letters').action((namespace: string | undefined, flags) =>
-    runWith(flags, async (context) => (await import('./queues.ts')).dead(context, namespace)),
+    .action(runs(async () => (await import('./top.ts')).top));
+  command('dead [namespace]', 'summarizes dead letters').action(
+    runs(async () => (await import('./queues.ts')).dead),
   );
   const bulkCommand = (usage: string, description: string): Command =>
     command(usage, description)
@@ -192,64 +191,46 @@ function addClientCommands(
       .option('--dry-run', 'counts the elements, and changes nothing')
       .option('--background', 'returns at once; see "operations"');
   bulkCommand('redrive <queue>', 'moves dead letters back to the queues that they left').action(
-    (queue: string, flags) =>
-      runWith(flags, async (context) =>
-        (await import('./queues.ts')).bulk(context, 'redrive', queue, null, flags),
-      ),
+    runs(async () => (await import('./queues.ts')).redrive),
   );
   bulkCommand('move <from> <to>', 'moves elements to another queue')
     .option('--state <state>', 'ready or scheduled; defaults to both')
-    .action((from: string, to: string, flags) =>
-      runWith(flags, async (context) => (await import('./queues.ts')).bulk(context, 'move', from, to, flags)),
-    );
+    .action(runs(async () => (await import('./queues.ts')).move));
   command('purge <queue>', 'removes the elements of a queue permanently')
     .option('--state <state>', 'ready, scheduled, reserved or all; defaults to ready and scheduled')
     .option('--yes', 'needed: without it the command only says how many elements there are')
-    .action((queue: Name, flags) =>
-      runWith(flags, async (context) => (await import('./queues.ts')).purge(context, queue, flags)),
-    );
+    .action(runs(async () => (await import('./queues.ts')).purge));
   command('export <queue>', 'writes all elements with their state to standard output')
     .option('--group <group>', 'on a stream: only the deliveries of this group')
-    .action((queue: Name, flags) =>
-      runWith(flags, async (context) => (await import('./transfer.ts')).exportQueue(context, queue, flags)),
-    );
+    .action(runs(async () => (await import('./transfer.ts')).exportQueue));
   command('import <queue>', 'stores the lines of an export from standard input').action(
-    (queue: Name, flags) =>
-      runWith(flags, async (context) => (await import('./transfer.ts')).importQueue(context, queue)),
+    runs(async () => (await import('./transfer.ts')).importQueue),
   );
   command(
     'exchange <verb> [id]',
     'lists, shows, creates (from standard input), starts, stops or deletes exchanges',
-  ).action((verb: string, id: string | undefined, flags) =>
-    runWith(flags, async (context) => (await import('./exchanges.ts')).exchange(context, verb, id)),
-  );
+  ).action(runs(async () => (await import('./exchanges.ts')).exchange));
   command('operations [id]', 'lists bulk operations, or shows the progress of one')
     .option('--cancel', 'cancels the operation of that id')
-    .action((id: string | undefined, flags) =>
-      runWith(flags, async (context) => (await import('./queues.ts')).operations(context, id, flags)),
-    );
+    .action(runs(async () => (await import('./queues.ts')).operations));
   const token = program.command('token').description('creates, lists and revokes API tokens');
   command('add <name>', 'creates a token for your user; it is printed only this once', token)
     .option('--rights <namespace=rights>', `${RIGHTS_HELP}; defaults to all rights of your user`, addRights)
     .option('--expires <time>', 'when the token expires, such as 2030-01-31T00:00:00Z; defaults to never')
-    .action((name: string, flags) =>
-      runWith(flags, async (context) => (await import('./tokens.ts')).addToken(context, name, flags)),
-    );
-  command('list', 'lists your tokens; for administrators, those of all users', token).action((flags) =>
-    runWith(flags, async (context) => (await import('./tokens.ts')).listTokens(context)),
+    .action(runs(async () => (await import('./tokens.ts')).addToken));
+  command('list', 'lists your tokens; for administrators, those of all users', token).action(
+    runs(async () => (await import('./tokens.ts')).listTokens),
   );
-  command('revoke <id>', 'revokes a token', token).action((id: string, flags) =>
-    runWith(flags, async (context) => (await import('./tokens.ts')).revokeToken(context, id)),
+  command('revoke <id>', 'revokes a token', token).action(
+    runs(async () => (await import('./tokens.ts')).revokeToken),
   );
-  command('nodes', 'lists the nodes of a cluster').action((flags) =>
-    runWith(flags, async (context) => (await import('./queues.ts')).nodes(context)),
+  command('nodes', 'lists the nodes of a cluster').action(
+    runs(async () => (await import('./queues.ts')).nodes),
   );
   command('bench <queue>', 'measures inserts, and reserves with their commits')
     .option('--count <count>', 'number of elements', count, 10_000)
     .option('--callers <count>', 'concurrent calls', count, 64)
-    .action((queue: Name, flags) =>
-      runWith(flags, async (context) => (await import('./bench.ts')).bench(context, queue, flags)),
-    );
+    .action(runs(async () => (await import('./bench.ts')).bench));
   program
     .command('completion <shell>')
     .description('prints a completion script for bash, zsh or fish')

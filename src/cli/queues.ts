@@ -69,8 +69,18 @@ export interface BulkFlags {
   readonly background?: boolean;
 }
 
+/** Moves dead letters back to the queues that they left. */
+export function redrive(context: CommandContext, source: string, flags: BulkFlags): Promise<number> {
+  return bulk(context, 'redrive', source, null, flags);
+}
+
+/** Moves elements to another queue. */
+export function move(context: CommandContext, source: string, to: string, flags: BulkFlags): Promise<number> {
+  return bulk(context, 'move', source, to, flags);
+}
+
 /** Starts a bulk operation and, unless it runs in the background, waits for its end. */
-export async function bulk(
+async function bulk(
   context: CommandContext,
   action: 'move' | 'redrive',
   source: string,
