@@ -46,34 +46,26 @@ function WaitingNow({
         <Length of={waiting} shown={consumers.length} one="consumer" />
       </header>
       <MissingNodes missing={waiting.missing} />
-      {consumers.length === 0 ? (
-        <NobodyWaits />
-      ) : (
-        <PlainTable
-          label="Waiting now"
-          isLow
-          rows={consumers}
-          keyOf={({ node, ns, queue, tid }) => JSON.stringify([node, ns, queue, tid])}
-          columns={[
-            { title: 'Queue', cell: ({ ns, queue }) => <QueueLink ns={ns} queue={queue} /> },
-            { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
-            { title: 'Protocol', cell: ({ protocol }) => protocol },
-            { title: 'From', cell: ({ address }) => address ?? '–' },
-            ...nodeColumn<WaitingConsumer>(waiting),
-            { title: 'Since', cell: ({ since }) => <When at={since} /> },
-            {
-              title: 'Actions',
-              isTitleHidden: true,
-              isNumber: true,
-              cell: (consumer) => (
-                <button type="button" onClick={() => void cancel(consumer)}>
-                  Cancel
-                </button>
-              ),
-            },
-          ]}
-        />
-      )}
+      <PlainTable
+        label="Waiting now"
+        isLow
+        rows={consumers}
+        empty={<NobodyWaits />}
+        keyOf={({ node, ns, queue, tid }) => JSON.stringify([node, ns, queue, tid])}
+        columns={[
+          { title: 'Queue', cell: ({ ns, queue }) => <QueueLink ns={ns} queue={queue} /> },
+          { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
+          { title: 'Protocol', cell: ({ protocol }) => protocol },
+          { title: 'From', cell: ({ address }) => address ?? '–' },
+          ...nodeColumn<WaitingConsumer>(waiting),
+          { title: 'Since', cell: ({ since }) => <When at={since} /> },
+        ]}
+        actions={(consumer) => (
+          <button type="button" onClick={() => void cancel(consumer)}>
+            Cancel
+          </button>
+        )}
+      />
     </section>
   );
 }
@@ -105,36 +97,36 @@ function SessionList({ list }: { readonly list: Sessions }) {
         <Length of={list} shown={sessions.length} one="session" />
       </header>
       <MissingNodes missing={list.missing} />
-      {sessions.length === 0 ? (
-        <Empty title="No client is connected" icon="clients">
-          STOMP and AMQP clients appear here while they are connected. The tab Try it of a queue has examples.
-        </Empty>
-      ) : (
-        <PlainTable
-          label="Sessions of STOMP and AMQP"
-          isLow
-          rows={sessions}
-          keyOf={({ id }) => id}
-          columns={[
-            { title: 'Session', className: 'mono', cell: ({ id }) => id },
-            { title: 'Protocol', cell: ({ protocol }) => protocol },
-            { title: 'User', cell: ({ user }) => user },
-            { title: 'From', cell: ({ address }) => address ?? '–' },
-            ...nodeColumn<SessionRow>(list),
-            { title: 'Since', cell: ({ since }) => <When at={since} /> },
-            {
-              title: 'Consumes: unacknowledged of window',
-              cell: ({ consumers }) =>
-                consumers.map(({ ns, queue, window, unacknowledged }, i) => (
-                  <div key={i}>
-                    <QueueLink ns={ns} queue={queue} /> {count(unacknowledged)} of{' '}
-                    {window === null ? '–' : count(window)}
-                  </div>
-                )),
-            },
-          ]}
-        />
-      )}
+      <PlainTable
+        label="Sessions of STOMP and AMQP"
+        isLow
+        rows={sessions}
+        empty={
+          <Empty title="No client is connected" icon="clients">
+            STOMP and AMQP clients appear here while they are connected. The tab Try it of a queue has
+            examples.
+          </Empty>
+        }
+        keyOf={({ id }) => id}
+        columns={[
+          { title: 'Session', className: 'mono', cell: ({ id }) => id },
+          { title: 'Protocol', cell: ({ protocol }) => protocol },
+          { title: 'User', cell: ({ user }) => user },
+          { title: 'From', cell: ({ address }) => address ?? '–' },
+          ...nodeColumn<SessionRow>(list),
+          { title: 'Since', cell: ({ since }) => <When at={since} /> },
+          {
+            title: 'Consumes: unacknowledged of window',
+            cell: ({ consumers }) =>
+              consumers.map(({ ns, queue, window, unacknowledged }, i) => (
+                <div key={i}>
+                  <QueueLink ns={ns} queue={queue} /> {count(unacknowledged)} of{' '}
+                  {window === null ? '–' : count(window)}
+                </div>
+              )),
+          },
+        ]}
+      />
     </section>
   );
 }

@@ -169,23 +169,19 @@ function Parts({
           ),
         },
         { title: 'Elements', isNumber: true, cell: ({ count: of }) => count(of) },
-        {
-          title: 'Actions',
-          isTitleHidden: true,
-          isNumber: true,
-          cell: ({ name, header }) =>
-            isRedriver && (
-              <button
-                type="button"
-                class="quiet"
-                aria-label={`Redrive ${name === null ? 'those that are unknown' : named(name)}`}
-                onClick={() => onRedrive({ selector: havingHeader(header, name) })}
-              >
-                <Icon name="redrive" /> Redrive …
-              </button>
-            ),
-        },
       ]}
+      actions={({ name, header }) =>
+        isRedriver && (
+          <button
+            type="button"
+            class="quiet"
+            aria-label={`Redrive ${name === null ? 'those that are unknown' : named(name)}`}
+            onClick={() => onRedrive({ selector: havingHeader(header, name) })}
+          >
+            <Icon name="redrive" /> Redrive …
+          </button>
+        )
+      }
     />
   );
 }

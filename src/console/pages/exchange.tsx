@@ -184,30 +184,29 @@ function ExchangeErrors({ record: { errors, dst } }: { readonly record: Exchange
       <header>
         <h2>Errors</h2>
       </header>
-      {errors.length === 0 ? (
-        <Empty title="No selector and no destination failed">Since this node started the exchange.</Empty>
-      ) : (
-        <PlainTable
-          label="Errors"
-          rows={errors}
-          keyOf={({ destination, message }) => `${destination} ${message}`}
-          columns={[
-            { title: 'Destination', cell: ({ destination }) => dst[destination]?.q },
-            {
-              title: 'Error',
-              className: 'selector',
-              cell: ({ line, message }) => (
-                <>
-                  {line !== null && <span class="muted">line {line}: </span>}
-                  {message}
-                </>
-              ),
-            },
-            { title: 'Times', isNumber: true, cell: ({ count: times }) => count(times) },
-            { title: 'Last', cell: ({ at }) => <When at={at} /> },
-          ]}
-        />
-      )}
+      <PlainTable
+        label="Errors"
+        rows={errors}
+        empty={
+          <Empty title="No selector and no destination failed">Since this node started the exchange.</Empty>
+        }
+        keyOf={({ destination, message }) => `${destination} ${message}`}
+        columns={[
+          { title: 'Destination', cell: ({ destination }) => dst[destination]?.q },
+          {
+            title: 'Error',
+            className: 'selector',
+            cell: ({ line, message }) => (
+              <>
+                {line !== null && <span class="muted">line {line}: </span>}
+                {message}
+              </>
+            ),
+          },
+          { title: 'Times', isNumber: true, cell: ({ count: times }) => count(times) },
+          { title: 'Last', cell: ({ at }) => <When at={at} /> },
+        ]}
+      />
     </section>
   );
 }

@@ -45,14 +45,19 @@ export function Operations() {
         <span class="muted">{several(shown.length, 'operation')}</span>
       </div>
       <section class="card">
-        {shown.length === 0 ? (
-          <Empty title="No operations in the last week" icon="operations">
-            An operation starts from a queue: select elements, or search, then choose what to do with all that
-            match.
-          </Empty>
-        ) : (
-          <PlainTable label="Operations" rows={shown} keyOf={({ id }) => id} columns={COLUMNS} />
-        )}
+        <PlainTable
+          label="Operations"
+          rows={shown}
+          empty={
+            <Empty title="No operations in the last week" icon="operations">
+              An operation starts from a queue: select elements, or search, then choose what to do with all
+              that match.
+            </Empty>
+          }
+          keyOf={({ id }) => id}
+          columns={COLUMNS}
+          actions={(operation) => <CancelOperation operation={operation} />}
+        />
       </section>
     </>
   );
@@ -77,12 +82,6 @@ const COLUMNS: readonly PlainColumn<OperationPicture>[] = [
   { title: 'Failed', isNumber: true, cell: ({ failed }) => count(failed) },
   { title: 'By', cell: ({ by }) => by },
   { title: 'Started', cell: ({ startedAt }) => <When at={startedAt} /> },
-  {
-    title: 'Actions',
-    isTitleHidden: true,
-    isNumber: true,
-    cell: (operation) => <CancelOperation operation={operation} />,
-  },
 ];
 
 /** A queue, or a namespace that is migrated. */

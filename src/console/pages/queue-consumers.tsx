@@ -38,35 +38,29 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
         <h2 class="grow">Waiting now</h2>
         <span class="muted">{several(waiting.value.length, 'consumer')}</span>
       </header>
-      {waiting.value.length === 0 ? (
-        <Empty title="No consumer is waiting" icon="clients">
-          A consumer appears here while its get, reserve or subscription waits for an element.
-        </Empty>
-      ) : (
-        <PlainTable
-          label="Waiting now"
-          rows={waiting.value}
-          keyOf={({ tid }) => tid}
-          columns={[
-            { title: 'Tid', className: 'mono', cell: ({ tid }) => tid },
-            { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
-            { title: 'Protocol', cell: ({ protocol }) => protocol },
-            { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
-            { title: 'Group', cell: ({ group }) => group ?? '–' },
-            { title: 'Since', cell: ({ since }) => <When at={since} /> },
-            {
-              title: 'Actions',
-              isTitleHidden: true,
-              isNumber: true,
-              cell: ({ tid }) => (
-                <button type="button" onClick={() => void cancel(tid)}>
-                  Cancel
-                </button>
-              ),
-            },
-          ]}
-        />
-      )}
+      <PlainTable
+        label="Waiting now"
+        rows={waiting.value}
+        empty={
+          <Empty title="No consumer is waiting" icon="clients">
+            A consumer appears here while its get, reserve or subscription waits for an element.
+          </Empty>
+        }
+        keyOf={({ tid }) => tid}
+        columns={[
+          { title: 'Tid', className: 'mono', cell: ({ tid }) => tid },
+          { title: 'User', cell: ({ user }) => user ?? 'an exchange' },
+          { title: 'Protocol', cell: ({ protocol }) => protocol },
+          { title: 'From', className: 'mono', cell: ({ address }) => address ?? '–' },
+          { title: 'Group', cell: ({ group }) => group ?? '–' },
+          { title: 'Since', cell: ({ since }) => <When at={since} /> },
+        ]}
+        actions={({ tid }) => (
+          <button type="button" onClick={() => void cancel(tid)}>
+            Cancel
+          </button>
+        )}
+      />
     </section>
   );
 }

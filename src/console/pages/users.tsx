@@ -44,31 +44,30 @@ function OwnRights() {
         </h2>
         {isAdministrator && <Badge level="accent">Administrator</Badge>}
       </header>
-      {namespaces().length === 0 ? (
-        <Empty title="You may not see any namespace" icon="lock">
-          Ask an administrator for a right: <code>http.users</code> in the configuration sets them.
-        </Empty>
-      ) : (
-        <PlainTable
-          label={`Rights of ${user}`}
-          isLow
-          rows={namespaces()}
-          keyOf={(ns) => ns}
-          columns={[
-            { title: 'Namespace', cell: (ns) => ns },
-            ...RIGHTS.map(([right, title]) => ({
-              title,
-              cell: (ns: string) => <YesOrNo isYes={rights[ns]?.includes(right) === true} />,
-            })),
-            {
-              title: 'Sees bodies',
-              cell: (ns) => (
-                <YesOrNo isYes={rights[ns]?.includes('browse') === true && !maskedBodies.includes(ns)} />
-              ),
-            },
-          ]}
-        />
-      )}
+      <PlainTable
+        label={`Rights of ${user}`}
+        isLow
+        rows={namespaces()}
+        empty={
+          <Empty title="You may not see any namespace" icon="lock">
+            Ask an administrator for a right: <code>http.users</code> in the configuration sets them.
+          </Empty>
+        }
+        keyOf={(ns) => ns}
+        columns={[
+          { title: 'Namespace', cell: (ns) => ns },
+          ...RIGHTS.map(([right, title]) => ({
+            title,
+            cell: (ns: string) => <YesOrNo isYes={rights[ns]?.includes(right) === true} />,
+          })),
+          {
+            title: 'Sees bodies',
+            cell: (ns) => (
+              <YesOrNo isYes={rights[ns]?.includes('browse') === true && !maskedBodies.includes(ns)} />
+            ),
+          },
+        ]}
+      />
     </section>
   );
 }
@@ -145,17 +144,17 @@ function Sessions() {
       {error !== null && <Failure error={error} retry={reload} />}
       {list === null && isLoading && <Loading />}
       {list !== null && <MissingNodes missing={list.missing} />}
-      {list?.sessions.length === 0 && (
-        <Empty title={`${user.value} is not signed in`} icon="users">
-          Sessions appear here from the sign-in until they end. Programs that send a password or a token have
-          none.
-        </Empty>
-      )}
-      {list !== null && list.sessions.length > 0 && (
+      {list !== null && (
         <PlainTable
           label={label}
           isLow
           rows={list.sessions}
+          empty={
+            <Empty title={`${user.value} is not signed in`} icon="users">
+              Sessions appear here from the sign-in until they end. Programs that send a password or a token
+              have none.
+            </Empty>
+          }
           keyOf={({ id }) => id}
           columns={[
             {
@@ -171,18 +170,14 @@ function Sessions() {
             { title: 'Signed in', cell: ({ startedAt }) => <When at={startedAt} /> },
             { title: 'Last used', cell: ({ usedAt }) => <When at={usedAt} /> },
             { title: 'Expires', cell: ({ expiresAt }) => <When at={expiresAt} /> },
-            {
-              title: 'Actions',
-              isTitleHidden: true,
-              isNumber: true,
-              cell: ({ id, isThis }) =>
-                !isThis && (
-                  <button type="button" onClick={() => void end(id)}>
-                    Sign out
-                  </button>
-                ),
-            },
           ]}
+          actions={({ id, isThis }) =>
+            !isThis && (
+              <button type="button" onClick={() => void end(id)}>
+                Sign out
+              </button>
+            )
+          }
         />
       )}
       {isAsking.value && (
@@ -221,15 +216,15 @@ function Changes() {
       {error !== null && <Failure error={error} retry={reload} />}
       {value === null && isLoading && <Loading />}
       {value !== null && <MissingNodes missing={value.missing} />}
-      {value?.lines.length === 0 && (
-        <Empty title="Nothing was changed since the nodes started" icon="users">
-          Users who manage a namespace see its changes here, and everyone sees their own.
-        </Empty>
-      )}
-      {value !== null && value.lines.length > 0 && (
+      {value !== null && (
         <PlainTable
           label="Who changed what"
           rows={value.lines}
+          empty={
+            <Empty title="Nothing was changed since the nodes started" icon="users">
+              Users who manage a namespace see its changes here, and everyone sees their own.
+            </Empty>
+          }
           keyOf={(_, at) => String(at)}
           columns={[
             { title: 'When', cell: ({ at }) => <When at={at} /> },
