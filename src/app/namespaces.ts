@@ -139,6 +139,10 @@ class StatsCollection implements Stats {
     return this.#stats.flush();
   }
 
+  discard(queue: QueueKey): void {
+    this.#stats.discard(this.#keyOf(queue));
+  }
+
   /** Namespace names contain no slash, so the combined names are unambiguous. */
   #keyOf(queue: QueueKey): QueueKey {
     let key = this.#keys.get(queue);

@@ -42,6 +42,7 @@ type Content =
       /** Makes each signal of a node different: signallers send equal signals only once. */
       readonly number: number;
     }
+  | { readonly kind: 'deleted'; readonly queue: string; readonly number: number }
   | {
       readonly kind: 'cancel';
       readonly queue: string;
@@ -77,7 +78,7 @@ export class Cluster {
   readonly #peers = new Map<string, Peer & { readonly seenAt: number }>();
   /** How many elements became eligible on this node in this turn, by queue: one signal per queue, not per element. */
   readonly #ready = new Map<string, number>();
-  #lastReady = 0;
+  #lastNumber = 0;
   #startedAt = 0;
   /** Whether elements need no signal: this node has run for `ALL_SEEN_MS`, and no other one is present. */
   isAlone: boolean;
@@ -139,6 +140,11 @@ export class Cluster {
       });
     }
     this.#ready.set(queue, (this.#ready.get(queue) ?? 0) + count);
+  }
+
+  /** Notifies other nodes that a queue was deleted. */
+  announceDeletion(queue: string): void {
+    if (!this.isAlone) this.#publish({ kind: 'deleted', queue, number: this.#nextNumber() });
   }
 
   /** The same signal for one queue, which the engine publishes together with an insert. */
@@ -245,8 +251,12 @@ export class Cluster {
   }
 
   #readyContent(queue: string, count: number): Content {
-    this.#lastReady += 1;
-    return { kind: 'ready', queue, count: count === MANY ? null : count, number: this.#lastReady };
+    return { kind: 'ready', queue, count: count === MANY ? null : count, number: this.#nextNumber() };
+  }
+
+  #nextNumber(): number {
+    this.#lastNumber += 1;
+    return this.#lastNumber;
   }
 
   #publish(content: Content): void {
@@ -263,6 +273,9 @@ export class Cluster {
     switch (signal.kind) {
       case 'ready':
         listener.onReady(signal.queue, signal.count ?? MANY);
+        break;
+      case 'deleted':
+        listener.onDeleted(signal.queue);
         break;
       case 'cancel':
         listener.onCancel(signal.queue, signal.tid, signal.owner);

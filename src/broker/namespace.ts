@@ -538,7 +538,8 @@ export class Namespace {
     this.#storedOptions.note(definition, null);
     this.#setPaused(key.name, false);
     this.#setOptions(key.name, null);
-    this.#forget(key.name);
+    this.onDeleted(key.name);
+    this.cluster.announceDeletion(key.name);
     return true;
   }
 
@@ -603,6 +604,15 @@ export class Namespace {
     this.noteStored({ ns: this.name, name: queue });
     this.activity.note(queue);
     if (this.#waitQueues.has(queue)) this.visit(queue).match(count);
+  }
+
+  /** The queue was deleted, on this node or another. */
+  onDeleted(queue: string): void {
+    const key = { ns: this.name, name: queue };
+    this.stats.discard(key);
+    this.#forget(queue);
+    // A consumer that began to wait since then creates the queue again.
+    if (this.#waitQueues.has(queue)) this.noteUse(key);
   }
 
   onCancel(queue: string, tid: string, owner: string | null): void {

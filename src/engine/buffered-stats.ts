@@ -125,6 +125,12 @@ export class BufferedStats implements Stats {
     await Promise.all(this.#flushing);
   }
 
+  discard({ ns, name }: QueueKey): void {
+    const byName = this.#buffer.get(ns);
+    this.#bufferedGroups -= byName?.get(name)?.groups.size ?? 0;
+    byName?.delete(name);
+  }
+
   /** @param canFlush whether the store can take the last counts; without it they are lost, as in a crash */
   async stop(canFlush = true): Promise<void> {
     this.#stopped = true;

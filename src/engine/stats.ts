@@ -15,6 +15,8 @@ export interface Stats {
   read(queue: QueueKey): Promise<ReadonlyMap<GroupName, Counters>>;
   /** Resolves when all counts added so far are stored. */
   flush(): Promise<void>;
+  /** Drops the counts of a deleted queue that are not being stored yet. */
+  discard(queue: QueueKey): void;
 }
 
 /** The counters, by their names in the queue information record (spec 2.2). */
@@ -77,5 +79,10 @@ export class JointStats implements Stats {
 
   async flush(): Promise<void> {
     await Promise.all([this.#chosen.flush(), this.#ofElements.flush()]);
+  }
+
+  discard(queue: QueueKey): void {
+    this.#chosen.discard(queue);
+    this.#ofElements.discard(queue);
   }
 }

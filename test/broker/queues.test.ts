@@ -112,6 +112,46 @@ describe('the queues of a namespace', () => {
     await other.stop();
   });
 
+  it('are forgotten with their counters when another node deletes them', async () => {
+    const key = { ns: 'N', name: 'deleted' };
+    await store(key.name);
+    for (let i = 1; i < MAX_QUEUES; i += 1) await store(`kept ${i}`);
+    await opened.engine.storage.take(key, { group: PLAIN_GROUP, count: 1, leaseMs: null });
+    const deleting = engineWith(engine, (real) => ({
+      drop: async (queue) => {
+        const isDropped = await real.drop(queue);
+        namespace.stats.add(key, PLAIN_GROUP, { get: 1 });
+        return isDropped;
+      },
+    }));
+    const other = brokerOn(
+      [{ policy: plain('N'), engine: deleting, maxQueues: MAX_QUEUES }],
+      opened.clock,
+      2,
+    );
+    await other.start();
+    assert.equal(await other.namespace('N').drop(key), true);
+    namespace.queue('one more');
+    assert.deepEqual(await namespace.stats.read(key), new Map());
+    await other.stop();
+  });
+
+  it('exist again if a consumer of this node began to wait while another node deleted them', async () => {
+    const key = { ns: 'N', name: 'awaited' };
+    await store(key.name);
+    await opened.engine.storage.take(key, { group: PLAIN_GROUP, count: 1, leaseMs: null });
+    const other = brokerOn([{ policy: plain('N'), engine, maxQueues: MAX_QUEUES }], opened.clock, 2);
+    await other.start();
+    const ended = Promise.withResolvers<string>();
+    const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
+    namespace.queue(key.name).get(request, { deliver: () => {}, end: ({ code }) => ended.resolve(code) });
+    assert.equal(await other.namespace('N').drop(key), true);
+    assert.deepEqual(await namespace.queueNames(), [key.name]);
+    await other.stop();
+    await broker.stop();
+    assert.equal(await ended.promise, 'shutting-down');
+  });
+
   it('are not counted if their names are only looked up', async () => {
     for (let i = 0; i < 10 * MAX_QUEUES; i += 1) namespace.queue(`invented ${i}`);
     for (let i = 0; i < MAX_QUEUES; i += 1) await store(`stored ${i}`);

@@ -43,6 +43,20 @@ export function statsContract(name: string, open: EngineUnderTest['open']): void
       assert.equal((await stats().read({ ...queue, name: 'other' })).size, 0);
     });
 
+    it('discards the counters of one queue that are not stored yet', async () => {
+      const [queue, kept] = [on.queue(), on.queue()];
+      stats().add(queue, '', { put: 1 });
+      await stats().flush();
+      stats().add(queue, '', { put: 1 });
+      stats().add(queue, 'group', { put: 1 });
+      stats().add(kept, '', { put: 1 });
+      stats().discard(queue);
+      stats().discard(on.queue());
+      await stats().flush();
+      assert.deepEqual([...(await stats().read(queue))], [['', { ...zeroCounters(), put: 1 }]]);
+      assert.deepEqual([...(await stats().read(kept))], [['', { ...zeroCounters(), put: 1 }]]);
+    });
+
     it('counts each addition once while a flush is in progress', async () => {
       const queue = on.queue();
       stats().add(queue, '', { put: 5 });
