@@ -103,7 +103,7 @@ export const SQLITE: readonly Mutant[] = [
     name: 'elements of a large call that do not fill a statement are not stored',
     suite: 'contract of inserts on SQLite',
     edits: [
-      inWorker('rows.ts', 'if (values.length > 0) this.#sql.add.', 'if (values.length < 0) this.#sql.add.'),
+      inWorker('rows.ts', 'if (values.length > SHARED_VALUES) ', 'if (values.length < SHARED_VALUES) '),
     ],
   },
   {
