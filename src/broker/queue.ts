@@ -716,7 +716,10 @@ export class Queue {
     this.endConsumers((consumer) => {
       if (consumer.tid !== tid || (owner !== null && consumer.request.owner !== owner)) return null;
       cancelled += 1;
-      return new QuaysideError('pop-cancelled', 'cancel');
+      return new QuaysideError(
+        'pop-cancelled',
+        'This consumer was cancelled by its tid, or because its queue was deleted.',
+      );
     });
     return cancelled;
   }

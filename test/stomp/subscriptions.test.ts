@@ -147,8 +147,12 @@ describe('a subscription', () => {
     const tid = node.queue('a').consumers()[0]?.tid ?? '';
     assert.equal(node.queue('a').cancel(tid, 'somebody else'), 0);
     assert.equal(node.queue('a').cancel(tid, 'test'), 1);
-    const { headers } = await client.expectError('pop-cancelled');
+    const { headers, body } = await client.expectError('pop-cancelled');
     assert.equal(headers.get('subscription'), 'my own');
+    assert.equal(
+      body.toString(),
+      'This consumer was cancelled by its tid, or because its queue was deleted.',
+    );
   });
 
   it('waits while the queue is paused, and continues when it is resumed', async () => {
