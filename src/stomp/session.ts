@@ -262,7 +262,10 @@ const HEART_BEAT = /^([0-9]{1,15}),([0-9]{1,15})$/;
 function readConnect({ headers }: StompFrame): ConnectRequest {
   const accepted = headerOf(headers, 'accept-version');
   const version = accepted === null ? '1.0' : highestCommonVersion(accepted);
-  const wanted = headerOf(headers, 'heart-beat') ?? '0,0';
+  // `CONNECT_RULES` do not trim, since the version is known only after this frame; 1.0 trims.
+  const text = (value: string | null): string =>
+    version === '1.0' ? trimSpaces(value ?? '') : (value ?? '');
+  const wanted = text(headerOf(headers, 'heart-beat') ?? '0,0');
   const beats = HEART_BEAT.exec(wanted);
   if (beats === null) {
     throw malformed(
@@ -270,9 +273,6 @@ function readConnect({ headers }: StompFrame): ConnectRequest {
       'heart-beat',
     );
   }
-  // `CONNECT_RULES` do not trim, since the version is known only after this frame; 1.0 trims.
-  const text = (value: string | null): string =>
-    version === '1.0' ? trimSpaces(value ?? '') : (value ?? '');
   return {
     version,
     login: text(headerOf(headers, 'login')),

@@ -113,7 +113,7 @@ describe('Older versions of STOMP', () => {
     it('trims spaces around header values, which its own examples have', async () => {
       const client = await node.stranger();
       client.version = '1.0';
-      client.write('CONNECT\nlogin: test\npasscode: test \n\n\0\n');
+      client.write('CONNECT\nlogin: test\npasscode: test \nheart-beat: 0,0\n\n\0\n');
       await client.expect('CONNECTED');
       client.write('SEND\ndestination: /q/N/padded\nreceipt: r\n\nhello\0\n');
       await client.receipt('r');
