@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import type { Delivery } from '../model/element.ts';
-import { EXCHANGE_NAME, HOP_COUNT, ORIGIN_ID } from '../model/service-headers.ts';
+import { neverExpires } from '../model/service-headers.ts';
 import { encodeValue } from '../session/values.ts';
 import { CODE } from './core/codes.ts';
 import { Writer } from './core/writer.ts';
@@ -29,12 +29,6 @@ const FIELD_INDEX = {
   absoluteExpiryTime: PROPERTY_FIELDS.indexOf('absolute-expiry-time'),
 } as const;
 
-/**
- * Headers of elements that never expire: dead letters, even if they were moved back, copies made by exchanges, and
- * elements that no destination of an exchange accepted.
- */
-const WITHOUT_EXPIRY: ReadonlySet<string> = new Set([ORIGIN_ID, HOP_COUNT, EXCHANGE_NAME]);
-
 /** An element header to be sent: its AMQP name, its bytes, and its original AMQP type. */
 interface SentHeader {
   readonly name: string;
@@ -50,8 +44,6 @@ interface SortedHeaders {
   readonly properties: readonly SentHeader[];
   /** Form of the body; null: data. */
   readonly form: string | null;
-  /** Whether there is a header of `WITHOUT_EXPIRY`. */
-  readonly neverExpires: boolean;
 }
 
 const NO_HEADERS: SortedHeaders = {
@@ -59,7 +51,6 @@ const NO_HEADERS: SortedHeaders = {
   fields: [],
   properties: [],
   form: null,
-  neverExpires: false,
 };
 
 /** Shared by all connections, since each message is written synchronously. */
@@ -115,8 +106,8 @@ function writeAnnotations(
 
 /** Writes the properties section. Returns the values that are not valid for their fields; null if there are none. */
 function writeProperties(
-  { contentType, contentEncoding }: Delivery,
-  { fields, neverExpires }: SortedHeaders,
+  { contentType, contentEncoding, headers }: Delivery,
+  { fields }: SortedHeaders,
 ): SentHeader[] | null {
   let invalidFields: SentHeader[] | null = null;
   let count = fields.length;
@@ -129,7 +120,7 @@ function writeProperties(
     if (at === FIELD_INDEX.contentType) text = contentType;
     else if (at === FIELD_INDEX.contentEncoding) text = contentEncoding;
     // An element that never expires may have the expiry of its original, and clients would discard it as expired.
-    const isPast = neverExpires && at === FIELD_INDEX.absoluteExpiryTime;
+    const isPast = text !== null && at === FIELD_INDEX.absoluteExpiryTime && neverExpires(headers);
     if (text !== null && !isPast && writeField(at, sent?.type ?? 'string', text)) continue;
     writer.null();
     const name = PROPERTY_FIELDS[at] ?? '';
@@ -222,12 +213,10 @@ function sortHeaders(headers: readonly string[]): SortedHeaders {
   const properties: SentHeader[] = [];
   let form: string | null = null;
   const types = parseTypes(headers);
-  let neverExpires = false;
   for (let i = 0; i + 1 < headers.length; i += 2) {
     const header = headers[i] as string;
     const text = headers[i + 1] as string;
     if (header === BODY_HEADER) form = text;
-    if (WITHOUT_EXPIRY.has(header)) neverExpires = true;
     if (header === BODY_HEADER || header === TYPES_HEADER) continue;
     const { name, type } = types?.get(header) ?? { name: header, type: 'string' };
     const at = HEADER_FIELDS.get(name);
@@ -244,7 +233,7 @@ function sortHeaders(headers: readonly string[]): SortedHeaders {
       if (!name.startsWith(AMQP_PREFIX) || !hasName(properties, property.name)) properties.push(property);
     }
   }
-  return { annotations, fields, properties, form, neverExpires };
+  return { annotations, fields, properties, form };
 }
 
 function hasName(properties: readonly SentHeader[], name: string): boolean {

@@ -58,6 +58,19 @@ export const MOVE_HEADERS: ReadonlySet<string> = new Set([
   DEAD_LETTER_REASON,
 ]);
 
+/**
+ * Headers of elements that never expire: dead letters, even if they were moved back, copies made by exchanges, and
+ * elements that no destination of an exchange accepted.
+ */
+const WITHOUT_EXPIRY: ReadonlySet<string> = new Set([ORIGIN_ID, HOP_COUNT, EXCHANGE_NAME]);
+
+/**
+ * Whether an element with these headers never expires, although its headers may still name the expiry of its original.
+ */
+export function neverExpires(headers: ElementHeaders): boolean {
+  return headers.some((name, at) => at % 2 === 0 && WITHOUT_EXPIRY.has(name));
+}
+
 /** All headers that are added to dead letters. */
 const DEAD_LETTER_HEADERS: ReadonlySet<string> = new Set([...MOVE_HEADERS, ORIGIN_ID]);
 

@@ -1,7 +1,8 @@
 import { requireCapability } from '../broker/capabilities.ts';
-import type { Delivery, ElementId } from '../model/element.ts';
+import type { Delivery, ElementHeaders, ElementId } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
+import { neverExpires } from '../model/service-headers.ts';
 import { type ConsumerOptions, MAX_TAKE } from '../session/consumer.ts';
 import { Outstanding } from '../session/outstanding.ts';
 import { PushConsumer, type PushConsumerOptions } from '../session/push-consumer.ts';
@@ -333,7 +334,7 @@ class MessageHeads {
       const name = headers[at] as string;
       const value = encodeValue(headers[at + 1] as string);
       head += headerLine(rules, ELEMENT_HEADER_PREFIX + name, value);
-      if (keepsPlainName(name)) head += headerLine(rules, name, value);
+      if (keepsPlainName(name, headers)) head += headerLine(rules, name, value);
     }
     return `${head}\n`;
   }
@@ -346,9 +347,11 @@ class MessageHeads {
 
 /**
  * Whether MESSAGE may have an element header under its plain name, because the name has no meaning there. A producer's
- * header `browser` must not end a browse.
+ * header `browser` must not end a browse. A client that sends a dead letter again, with all headers of its MESSAGE,
+ * must not send the expiry of its original: the element would expire at once.
  */
-function keepsPlainName(name: string): boolean {
+function keepsPlainName(name: string, headers: ElementHeaders): boolean {
+  if (name === 'expires' && neverExpires(headers)) return false;
   return !PROTOCOL_HEADERS.has(name) && name !== 'browser' && !name.startsWith(ELEMENT_HEADER_PREFIX);
 }
 

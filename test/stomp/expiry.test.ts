@@ -75,6 +75,25 @@ describe('x-ks-ttl and x-ks-reason', () => {
       assert.equal(await node.pop('a'), null);
     });
 
+    it('do not expire a dead letter that a client sends again with all headers of its MESSAGE', async () => {
+      node = await StompNode.start({ engine: MEMORY_SQLITE });
+      const client = await node.client();
+      const expires = String(node.clock.now() + 2000);
+      await node.insertInto('D', 'a', { body: Buffer.from('x'), headers: ['expires', expires], tries: 1 });
+      await client.ask('SUBSCRIBE', { destination: '/q/D/a', id: 's', ack: 'client-individual' });
+      const message = await client.expect('MESSAGE');
+      assert.equal(message.headers.get('expires'), expires);
+      await client.ask('NACK', { id: message.headers.get('ack') ?? '' });
+      await client.ask('UNSUBSCRIBE', { id: 's' });
+      node.clock.advance(2000);
+      client.send('SUBSCRIBE', { destination: '/q/D/__deadletter__', id: 'd' });
+      const { headers, body } = await client.expect('MESSAGE');
+      await client.ask('SEND', { ...Object.fromEntries(headers), destination: '/q/D/b' }, body);
+      const again = await node.pop('b', 'D');
+      assert.equal(Buffer.from(again?.body ?? []).toString(), 'x');
+      assert.ok(again?.headers.includes('expires'));
+    });
+
     for (const transaction of [undefined, 't']) {
       it(`store the reason of a NACK in the dead letter, ${transaction === undefined ? 'alone' : 'in a transaction'}`, async () => {
         node = await StompNode.start({ engine: MEMORY_SQLITE });
