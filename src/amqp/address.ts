@@ -96,8 +96,8 @@ export function parseAddress(text: string): QueueAddress {
     );
   }
   return {
-    ns: checkName('namespace', decodePart(ns)),
-    name: checkName('queue', decodePart(name)),
+    ns: checkName('namespace', decodePart(ns), 'address'),
+    name: checkName('queue', decodePart(name), 'address'),
     ...readOptions(options ?? ''),
   };
 }

@@ -68,6 +68,8 @@ export function outcomeOf(code: ErrorCode): 'rejected' | 'released' | 'detach' {
 /** Converts an error for the wire; `info.code` is its `ErrorCode`. */
 export function wireError({ code, message, details }: QuaysideError): AmqpError {
   const info: Record<string, string> = { code };
-  if (details.parameter !== undefined) info.parameter = details.parameter;
+  // In AMQP, the address names the namespace.
+  if (details.parameter !== undefined)
+    info.parameter = details.parameter === 'namespace' ? 'address' : details.parameter;
   return { condition: AMQP_CONDITIONS[code], description: message, info };
 }

@@ -25,6 +25,7 @@ import {
 import { SentDelivery } from './core/session.ts';
 import { outcomeOf, wireError } from './errors.ts';
 import { AMQP_LIMITS, REJECT_DELAY } from './limits.ts';
+import { GROUPS_PROPERTY } from './message-names.ts';
 import { elementOf } from './received-message.ts';
 import { messageOf } from './sent-message.ts';
 
@@ -152,7 +153,12 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
     }
     // The `ttl` overrides `absolute-expiry-time`, which depends on the client's clock.
     const expiresAt = sent.ttlMs === null ? sent.expiresAt : momentIn(sent.ttlMs, namespace, queue.key);
-    const element = { ...sent, expiresAt, groups: queue.groups(sent.groups), dedupKey: null };
+    const element = {
+      ...sent,
+      expiresAt,
+      groups: queue.groups(sent.groups, GROUPS_PROPERTY),
+      dedupKey: null,
+    };
     requireTiming(namespace, element);
     connection.inserts.add(queue, element, reply, bytes.length);
   }

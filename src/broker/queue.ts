@@ -131,10 +131,12 @@ export class Queue {
 
   /**
    * The groups of an insert (spec 4.3): those given, or the namespace's default.
+   * @param parameter the client's name for them, for the error
    * @throws QuaysideError `invalid-parameter` if groups are given and the namespace has none
    */
-  groups(given: readonly GroupName[] | null): readonly GroupName[] {
-    if (given !== null && !this.namespace.isStream) throw this.#groupsNotSupported('groups', given.join(','));
+  groups(given: readonly GroupName[] | null, parameter = 'groups'): readonly GroupName[] {
+    if (given !== null && !this.namespace.isStream)
+      throw this.#groupsNotSupported(parameter, given.join(','));
     return given ?? this.namespace.defaultGroups;
   }
 
@@ -361,11 +363,13 @@ export class Queue {
 
   /**
    * The group that a call reads as (spec 4.3): the one given, or the namespace's default.
+   * @param parameter the client's name for it, for the error
    * @throws QuaysideError `invalid-parameter` if one is given and the namespace has none
    */
-  groupOf(given: GroupName | null): GroupName {
+  groupOf(given: GroupName | null, parameter = 'group'): GroupName {
     const { isStream, defaultGroup } = this.namespace;
-    if (given !== null && given !== PLAIN_GROUP && !isStream) throw this.#groupsNotSupported('group', given);
+    if (given !== null && given !== PLAIN_GROUP && !isStream)
+      throw this.#groupsNotSupported(parameter, given);
     return given ?? defaultGroup;
   }
 

@@ -100,7 +100,7 @@ function elementOf(
     matureAt,
     delayMs,
     tries: parseInteger('x-tries', headerOf(headers, 'x-tries'), { to: LIMITS.tries, unit: 'a count' }, 0),
-    groups: queue.groups(parseGroups('x-ks-groups', headerOf(headers, 'x-ks-groups'))),
+    groups: queue.groups(parseGroups('x-ks-groups', headerOf(headers, 'x-ks-groups')), 'x-ks-groups'),
     dedupKey: null,
     expiresAt,
   };

@@ -33,8 +33,11 @@ export function errorFrame(rules: HeadRules, error: QuaysideError, subject: Erro
   if (details.retryAfterMs !== undefined) {
     headers.push('x-ks-retry-after', String(Math.ceil(details.retryAfterMs)));
   }
-  if (details.parameter !== undefined)
-    headers.push('x-ks-parameter', toByteString(details.parameter.replace(CONTROL, ' ')));
+  // In STOMP, the destination names the namespace.
+  const parameter = details.parameter === 'namespace' ? 'destination' : details.parameter;
+  if (parameter !== undefined) {
+    headers.push('x-ks-parameter', toByteString(parameter.replace(CONTROL, ' ')));
+  }
   if (receipt !== null) headers.push('receipt-id', receipt);
   if (subscription !== null) headers.push('subscription', subscription);
   if (versions !== undefined) headers.push('version', versions.join(','));

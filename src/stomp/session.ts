@@ -297,7 +297,10 @@ function parseDestination(bytes: string): { ns: string; name: string } {
       `The destination ${quoteBytes(bytes)} does not name a queue. Use /q/<namespace>/<queue>, with a / within a name as %2F.`,
     );
   }
-  return { ns: checkName('namespace', decodePart(ns)), name: checkName('queue', decodePart(name)) };
+  return {
+    ns: checkName('namespace', decodePart(ns), 'destination'),
+    name: checkName('queue', decodePart(name), 'destination'),
+  };
 }
 
 function decodePart(part: string): string {

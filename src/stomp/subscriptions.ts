@@ -74,7 +74,7 @@ export class Subscriptions {
     parseInteger('x-parallel', get('x-parallel'), { from: 1, to: STOMP_LIMITS.window, unit: 'a count' }, 1);
     const { namespace, queue } = session.destinations.find(destination, browses ? 'browse' : 'read');
     const mode = readMode(get('ack'));
-    const group = parseGroup('x-ks-group', get('x-ks-group'));
+    const group = queue.groupOf(parseGroup('x-ks-group', get('x-ks-group')), 'x-ks-group');
     const window = readWindow(get);
     const leaseMs = readLease(mode, get('x-lease'));
     const common = { id, destination, namespace, queue, group };

@@ -61,6 +61,10 @@ describe('an AMQP error names the invalid value and what is allowed', () => {
       'Invalid x-delta-t "soon". Allowed: milliseconds, a whole number from 0 to 315360000000.',
     ],
     [
+      { body: 'x', application_properties: { 'x-ks-groups': 'G1' } },
+      'x-ks-groups "G1" cannot be used: namespace N has plain queues. Leave x-ks-groups out, or use a stream namespace.',
+    ],
+    [
       { body: rhea.message.data_section(Buffer.alloc(1001)) },
       'The body has 1001 bytes. Allowed: at most 1000.',
     ],

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { afterEach, beforeEach, describe, it } from 'node:test';
+import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import { StompNode } from './node.ts';
 
 describe('a header that is probably misspelled', () => {
@@ -92,4 +92,29 @@ describe('a header that is probably misspelled', () => {
     ]);
     await client.disconnect();
   });
+});
+
+describe('an ERROR about the value of a header', () => {
+  let node: StompNode;
+
+  before(async () => {
+    node = await StompNode.start();
+  });
+  after(() => node.stop());
+
+  for (const [command, wrong, value, code] of [
+    ['SEND', 'destination', '/q/X/a', 'namespace-not-found'],
+    ['SEND', 'destination', '/q/N/%00', 'invalid-name'],
+    ['SUBSCRIBE', 'destination', '/q/%00/a', 'invalid-name'],
+    ['SEND', 'x-ks-groups', 'G1', 'invalid-parameter'],
+    ['SUBSCRIBE', 'x-ks-group', 'G1', 'invalid-parameter'],
+  ] as const) {
+    it(`names that header: ${wrong} ${value} of ${command}`, async () => {
+      const client = await node.client();
+      client.send(command, { destination: '/q/N/a', id: 's', [wrong]: value });
+      const { headers, body } = await client.expectError(code);
+      assert.equal(headers.get('x-ks-parameter'), wrong);
+      if (code === 'invalid-parameter') assert.match(body.toString(), new RegExp(`^${wrong} "G1"`));
+    });
+  }
 });
