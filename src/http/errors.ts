@@ -164,9 +164,8 @@ const CONSOLE_CHALLENGE = 'Session realm="Quayside"';
 /** The additional headers of an error: challenge, time to retry, allowed methods. */
 export function errorHeaders(error: QuaysideError, call: HttpCall): string[] {
   const headers: string[] = [];
-  if (error.code === 'unauthorized')
-    headers.push('www-authenticate', isFromConsole(call) ? CONSOLE_CHALLENGE : CHALLENGE);
   const { status, retryAfterMs: defaultMs } = HTTP_ERRORS[error.code];
+  if (status === 401) headers.push('www-authenticate', isFromConsole(call) ? CONSOLE_CHALLENGE : CHALLENGE);
   const retryAfterMs = error.details.retryAfterMs ?? defaultMs;
   if (retryAfterMs !== undefined) {
     headers.push('retry-after', String(Math.max(1, Math.ceil(retryAfterMs / 1000))));

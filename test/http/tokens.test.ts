@@ -206,6 +206,7 @@ describe('API tokens', () => {
     await harness().passTime(60_000);
     const expired = await withToken(token, 'GET', '/q');
     assert.deepEqual(codeOf(expired), [401, 'token-expired']);
+    assert.match(expired.headers['www-authenticate'] ?? '', /^Basic realm=/);
     assert.match(jsonOf<{ detail: string }>(expired).detail, /^Token "short" expired at 20.*Z\. Use another/);
   });
 
