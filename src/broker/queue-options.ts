@@ -94,12 +94,15 @@ export class QueueOptionsTable {
     const stored = showOptions(this.#stored.get(name) ?? {});
     const rule = ruleFor(this.#rules, name);
     const ruleOptions = showOptions(rule?.options ?? {});
+    const settings = this.settingsOf(name);
+    // Elements of a dead-letter queue stay there.
+    const deadLetter = settings.deadLetter?.queue === name ? null : settings.deadLetter;
     const sourceOf = (option: OptionName): OptionsRecord['sources'][OptionName] =>
       stored[option] !== undefined ? 'stored' : ruleOptions[option] !== undefined ? 'pattern' : 'namespace';
     return {
       stored,
       pattern: rule?.pattern ?? null,
-      effective: showOptions(this.settingsOf(name)) as OptionsRecord['effective'],
+      effective: showOptions({ ...settings, deadLetter }) as OptionsRecord['effective'],
       sources: Object.fromEntries(
         NAMES.map((option) => [option, sourceOf(option)]),
       ) as OptionsRecord['sources'],

@@ -83,6 +83,13 @@ describe('Options of a queue', () => {
     assert.ok(!('plain' in names), 'reading creates no queue');
   });
 
+  it('of the dead-letter queue include no dead letters: its own elements stay', async () => {
+    const client = harness().client();
+    const deadLetter = { maxTries: 3, queue: '__deadletter__' };
+    assert.deepEqual((await shown(client, 'jobs', 'any')).effective, { ...NONE, deadLetter });
+    assert.deepEqual((await shown(client, 'jobs', '__deadletter__')).effective, NONE);
+  });
+
   it('that are stored take precedence over those of the pattern, null included, and are replaced as a whole', async () => {
     const client = harness().client();
     const first = jsonOf<Shown>(await client.setOptions('N', 'mails-2', { lease: 10, ttl: null }));
