@@ -551,6 +551,12 @@ class Workers(ClientTest):
                 make(self.queue, None)
             with self.assertRaisesRegex(ValueError, "queue 'N/orders' must be"):
                 make("N/orders", lambda job: None)
+        other: Any = aio.Quayside().queue(self.queue.name)
+        with self.assertRaisesRegex(ValueError, r"must be a queue of a client, quayside\.Quayside"):
+            Worker(other, lambda job: None)
+        mine: Any = self.queue
+        with self.assertRaisesRegex(ValueError, r"must be a queue of a client, quayside\.aio\.Quayside"):
+            aio.Worker(mine, lambda job: listen())
         for name, worker in (("lease", Worker), ("handler_timeout", Worker), ("lease", aio.Worker)):
             for value in (0, -1, float("nan")):
                 with self.assertRaisesRegex(ValidationError, f"{name}={value}"):

@@ -60,7 +60,7 @@ class Worker(Generic[T]):
         handler_timeout: float | None = None,
         backoff: Backoff | None = None,
     ) -> None:
-        check_options(queue, handler, concurrency, lease, handler_timeout)
+        check_options(queue, Queue, handler, concurrency, lease, handler_timeout)
         if inspect.iscoroutinefunction(handler):
             name = handler.__name__[:64]
             raise ValueError(f"handler {name!r} must not be a coroutine function; quayside.aio has a Worker for those.")

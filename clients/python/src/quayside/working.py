@@ -57,10 +57,8 @@ def delay_of(backoff: Backoff | None, tries: int, error: BaseException) -> float
 
 
 def check_options(
-    queue: object, handler: object, concurrency: int, lease: float, handler_timeout: float | None
+    queue: object, kind: type, handler: object, concurrency: int, lease: float, handler_timeout: float | None
 ) -> None:
-    if isinstance(queue, str):
-        raise ValueError(f"queue {queue!r:.64} must be a queue of a client, not its name.")
     if not callable(handler):
         raise ValueError(f"handler {handler!r:.64} must be a function.")
     if not isinstance(concurrency, int) or concurrency < 1:
@@ -68,6 +66,10 @@ def check_options(
     milliseconds("lease", lease, at_least=1)
     if handler_timeout is not None and not handler_timeout > 0:
         raise ValidationError([f"handler_timeout={handler_timeout!r:.64} must be more than 0 seconds."])
+    # The queue of the other client would fail at each take: it takes no jobs, or it takes them and runs no handler.
+    if not isinstance(queue, kind):
+        package = kind.__module__.removesuffix(".client")
+        raise ValueError(f"queue {queue!r:.64} must be a queue of a client, {package}.Quayside().queue(name).")
 
 
 def too_long(handler_timeout: float) -> TimeoutError:

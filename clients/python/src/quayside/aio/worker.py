@@ -59,7 +59,7 @@ class Worker(Generic[T]):
         handler_timeout: float | None = None,
         backoff: Backoff | None = None,
     ) -> None:
-        check_options(queue, handler, concurrency, lease, handler_timeout)
+        check_options(queue, Queue, handler, concurrency, lease, handler_timeout)
         self._queue = queue
         self._handler = handler
         self._concurrency = concurrency
