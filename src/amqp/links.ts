@@ -305,12 +305,6 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     return bytes.length;
   }
 
-  /** Whether the queue has a dead-letter queue other than itself. */
-  get #hasDeadLetterQueue(): boolean {
-    const { settings, key } = this.queue;
-    return settings.deadLetter !== null && settings.deadLetter.queue !== key.name;
-  }
-
   /** The action for an outcome (docs/protocols/amqp.md, "Receiving"); null if the state is not an outcome yet. */
   #actionFor(state: AmqpDeliveryState, isSettled: boolean, tries: number): SettleAction | null {
     switch (state.kind) {
@@ -322,7 +316,7 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
         return { kind: 'release', delayMs: 0, countTry: false };
       case DESCRIBED.modified:
         if (!state.isUndeliverable) return { ...failedTry(0), countTry: state.isFailed };
-        if (this.#hasDeadLetterQueue) {
+        if (this.queue.hasDeadLetterQueue) {
           return { kind: 'dead-letter', countTry: state.isFailed, reason: null };
         }
         // Delayed, since the next consumer could be this one again.

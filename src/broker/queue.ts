@@ -129,6 +129,12 @@ export class Queue {
     return this.#settings;
   }
 
+  /** Whether the queue has a dead-letter queue other than itself. */
+  get hasDeadLetterQueue(): boolean {
+    const { deadLetter } = this.settings;
+    return deadLetter !== null && deadLetter.queue !== this.key.name;
+  }
+
   /**
    * The groups of an insert (spec 4.3): those given, or the namespace's default.
    * @param parameter the client's name for them, for the error

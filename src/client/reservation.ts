@@ -19,7 +19,7 @@ export interface Reservation<T> extends Element<T>, AsyncDisposable {
   rollback(options?: RollbackOptions): Promise<void>;
   /** Returns the element unprocessed to its place in the queue, without counting a try. */
   release(options?: CallOptions): Promise<void>;
-  /** Moves the element to the dead-letter queue; without one it is rolled back. */
+  /** Moves the element to the dead-letter queue; without one it is rolled back, with the queue's retry delay. */
   bury(reason: string, options?: CallOptions): Promise<void>;
   /** Renews the lease for `leaseMs`, by default the queue's lease. Returns its new end, by the server's clock. */
   extend(leaseMs?: number, options?: CallOptions): Promise<Date>;

@@ -916,6 +916,18 @@ describe('Settle many: request bodies', () => {
     assert.deepEqual([again.body.toString(), headerOf(again, 'x-ks-tries')], ['a', '1']);
   });
 
+  it('without a dead-letter queue a buried element waits for the retry delay', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    await client.setOptions('N', queue, { retryDelay: { first: 60 } });
+    inserted(await client.insertLines('N', queue, [{ text: 'a' }]));
+    const [a] = await reserve(client, 'N', queue, 1);
+    const bury = [{ id: a?.id, reason: 'no amount' }];
+    assert.equal(settled(await client.settleMany('N', queue, { bury }))[0]?.outcome, 'done');
+    const { size, schedSize } = jsonOf<Record<string, number>>(await client.status('N', queue));
+    assert.deepEqual([size, schedSize], [0, 1]);
+  });
+
   it('the metrics count each kind of settlement by outcome', async () => {
     const client = harness().client();
     const queue = harness().queue();

@@ -355,7 +355,12 @@ function actionOf(action: BatchAction, members: Members, path: string, queue: Qu
   // The engine truncates long reasons: one long error message must not keep the other elements reserved.
   const reason = textMember(members, 'reason', path) || null;
   if (reason !== null) requireExpiry(namespace, 'reasons');
-  if (action === 'bury') return { kind: 'dead-letter', countTry: true, reason };
+  if (action === 'bury') {
+    // Without a dead-letter queue, the retry delay keeps a worker from getting the element again at once.
+    return queue.hasDeadLetterQueue
+      ? { kind: 'dead-letter', countTry: true, reason }
+      : rollbackAction(null, reason);
+  }
   const delayMs = milliseconds(members, 'delay', path, 0);
   if (delayMs !== null && delayMs > 0) requireCapability(namespace, 'sched');
   return rollbackAction(delayMs, reason);
