@@ -49,6 +49,17 @@ describe('Links in README, CONTRIBUTING, CHANGELOG and docs', () => {
   });
 });
 
+describe('Shell blocks in README and docs', () => {
+  it('have no comments: an interactive zsh, the shell of macOS, passes them as arguments', () => {
+    const commented = PAGES.flatMap((page) =>
+      [...readFileSync(path.join(ROOT, page), 'utf8').matchAll(/^```sh\n(.*?)^```/gms)]
+        .filter(([, text = '']) => /(^|\s)#/m.test(text))
+        .map(([, text]) => `${page}: ${text}`),
+    );
+    assert.deepEqual(commented, []);
+  });
+});
+
 describe('The navigation of the documentation site', () => {
   it('has every page of docs once, and no other', () => {
     const pages = PAGES.filter((page) => page.startsWith('docs'));
