@@ -21,6 +21,7 @@ export interface PutFlags {
   readonly ttl?: number;
   readonly header?: readonly string[];
   readonly key?: string;
+  readonly groups?: string;
   readonly lines?: boolean;
 }
 
@@ -31,7 +32,7 @@ export async function put(
   data: readonly string[],
   flags: PutFlags,
 ): Promise<number> {
-  const { delay, ttl, key, header = [] } = flags;
+  const { delay, ttl, key, groups, header = [] } = flags;
   const bodies = data.length > 0 ? data : await readInput(context, flags.lines === true);
   if (key !== undefined && bodies.length > 1) {
     throw new CommandUsageError(
@@ -42,6 +43,7 @@ export async function put(
     headers: Object.fromEntries(header.map(readHeader)),
     ...(delay !== undefined && { delayMs: delay * 1000 }),
     ...(ttl !== undefined && { ttlMs: ttl * 1000 }),
+    groups: groups?.split(',').map((group) => group.trim()),
   };
   for (let at = 0; at < bodies.length; at += MAX_CONCURRENT_INSERTS) {
     const batch = bodies.slice(at, at + MAX_CONCURRENT_INSERTS);

@@ -141,6 +141,10 @@ function addClientCommands(
     .option('--ttl <seconds>', 'time after which the element expires', secondsFrom(0.001))
     .option('--header <name=value>', 'element header; may be repeated', collect)
     .option('--key <key>', 'idempotency key: if it is repeated, nothing more is stored')
+    .option(
+      '--groups <groups>',
+      "on a stream: the groups that consume the element, with commas between them; defaults to the namespace's",
+    )
     .option('--lines', 'inserts each line of standard input as an element')
     .action(runs(async () => (await import('./elements.ts')).put));
   const takeCommand = (usage: string, description: string): Command =>

@@ -209,6 +209,24 @@ describe('The command line', () => {
     }
   });
 
+  it('inserts into a stream for the given groups', async (t) => {
+    const streams = await ServerInProcess.start({
+      config: {
+        http: { users: { test1: 'test1' } },
+        namespaces: { S: { url: 'sqlite::memory:', variant: 'stream' } },
+      },
+    });
+    t.after(() => streams.dispose());
+    const onStreams = (args: readonly string[]): Promise<Result> => quayside([...args, '--url', streams.url]);
+    assert.equal((await onStreams(['put', 'S/grouped', 'x', '--groups', 'mail, audit'])).code, 0);
+    for (const [group, count] of [
+      ['mail', 1],
+      ['audit', 1],
+      ['default', 0],
+    ] as const)
+      assert.equal(json(await onStreams(['get', 'S/grouped', '--group', group])).length, count, group);
+  });
+
   it('prints the ids of inserted elements if another element is rejected', async () => {
     const { code, stdout, stderr } = await quayside(['put', 'N/partly', 'a', 'x'.repeat(1_100_000), 'b']);
     assert.match(stderr, /^quayside: Element 2: The body has 1100000 bytes\./);
