@@ -78,7 +78,8 @@ export interface Storage {
   /**
    * Applies one action to each delivery that is in the state which its item requires; see {@link SettleAction}. An item
    * and its inserts or its move are one atomic step: unless the outcome is `done` or `dead-lettered`, nothing of it
-   * happened. Items may name several queues of the engine.
+   * happened. Items may name several queues of the engine: those of one queue take effect in their order, and what they
+   * move or insert arrives in it; between items of two queues no order is promised.
    */
   settle(items: readonly SettleItem[], time?: TimeLeft): Promise<SettleResult[]>;
 

@@ -380,7 +380,10 @@ const actions: fc.Arbitrary<SettleAction> = fc.oneof(
   ),
 );
 
-/** Several items in one call, of any queues. Each item sees the changes of those before it. */
+/**
+ * Several items in one call, of any queues. Each item sees the changes of those before it in its queue. If
+ * elements come to a queue from two others, their order is not promised, so all moves to it have one source.
+ */
 const settles = fc
   .array(fc.tuple(refSpecs, fc.constantFrom('reserved' as const, 'waiting' as const), actions), {
     minLength: 1,
@@ -390,18 +393,25 @@ const settles = fc
     command(
       () => `settle(${fc.stringify(specs)})`,
       async (model, world) => {
-        const items = specs.map(([spec, from, action]): SettleItem => {
+        const sources = new Map<QueueKey, QueueKey>();
+        const items = specs.flatMap(([spec, from, action]): SettleItem[] => {
           const { queue, ref } = resolve(world, spec);
-          return from === 'waiting'
-            ? {
-                queue,
-                id: ref.id,
-                group: ref.group,
-                token: null,
-                from,
-                action: atMoment(action, model.now),
-              }
-            : { queue, ...ref, from, action: atMoment(action, model.now) };
+          if (action.kind === 'move') {
+            if (!isSameKey(sources.get(action.to) ?? queue, queue)) return [];
+            sources.set(action.to, queue);
+          }
+          return [
+            from === 'waiting'
+              ? {
+                  queue,
+                  id: ref.id,
+                  group: ref.group,
+                  token: null,
+                  from,
+                  action: atMoment(action, model.now),
+                }
+              : { queue, ...ref, from, action: atMoment(action, model.now) },
+          ];
         });
         const results = await world.opened.engine.storage.settle(items);
         const expected = items.map(({ queue, id, group, token, owner = null, from, action }) =>

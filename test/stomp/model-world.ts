@@ -100,8 +100,9 @@ export class StompWorld extends SessionWorld<StompNode> {
       ...(transaction !== undefined && { transaction: transaction.id }),
     });
     if (transaction === undefined) {
-      const outcomes = this.#apply({ subscription, held, delayMs });
-      await this.#expect(session, refusal, outcomes.find(isRejection) ?? null);
+      const rejection = this.#apply({ subscription, held, delayMs }).find(isRejection) ?? null;
+      if (rejection !== null) this.#takeInVain(subscription);
+      await this.#expect(session, refusal, rejection);
     } else {
       assert.equal(refusal, null);
       for (const one of held) one.isClaimed = true;
@@ -211,6 +212,17 @@ export class StompWorld extends SessionWorld<StompNode> {
     for (const { queue, element } of sends) this.model.insert(queue, element);
     for (const settlement of settlements) if (settlement.delayMs !== null) this.#apply(settlement);
     return null;
+  }
+
+  /**
+   * The server refills the window in the batch that settles. If a rejection then ends the session, what was taken returns
+   * undelivered, and an earlier holder whose lease has expired can no longer settle it.
+   */
+  #takeInVain(subscription: SubscriptionInModel): void {
+    const { queue, group, leaseMs } = subscription;
+    if (this.paused.has(queue)) return;
+    const taken = this.model.take(queue, group, capacityOf(subscription), leaseMs ?? UNLIMITED_MS);
+    for (const delivery of taken) Object.assign(delivery, { state: 'waiting', token: null });
   }
 
   #subscriptionsOf(queue: QueueKey): { session: ModelSession; subscription: SubscriptionInModel }[] {
