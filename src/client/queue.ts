@@ -167,7 +167,8 @@ async function takeLines(context: QueueContext, request: TakeRequest): Promise<T
     context.wire.transport.checkOpen();
     const pollMs = Math.ceil(Math.min(MAX_POLL_MS, Math.max(0, endsAt - monotonic())));
     const leftMs = startedAt + timeoutMs - monotonic();
-    if (leftMs <= 0) throw new TimeoutError(`No response within ${timeoutMs} ms.`);
+    // Not `<= 0`: with NaN, the call would give up after a millisecond, and what it reserved would stay reserved.
+    if (!(leftMs > 0)) throw new TimeoutError(`No response within ${timeoutMs} ms.`);
     // A reserve may be repeated: an element whose response was lost is delivered again after its lease. A pop may not.
     const response = await context.wire.take(body, pollMs, isReserve, { signal, timeoutMs: leftMs });
     if (response.code === null) {

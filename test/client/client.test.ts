@@ -325,6 +325,16 @@ describe('The client', () => {
     }
   });
 
+  it('takes nothing with a timeoutMs that is not a number', async () => {
+    await using watched = open();
+    const queue = watched.client.queue('N/no limit');
+    await queue.insert(1);
+    const options = { timeoutMs: Number.NaN };
+    for (const take of [() => queue.pop(options), () => queue.reserve(options)])
+      await assert.rejects(take, { code: 'timeout', message: /NaN/, outcome: 'nothing-changed' });
+    assert.equal((await queue.status()).ready, 1);
+  });
+
   it('names no line number in the error of a rejected insert', async () => {
     await using watched = open();
     await assert.rejects(watched.client.queue('N/no line').insert(1, { headers: { 'a b': 'c' } }), {
