@@ -40,9 +40,12 @@ export class CommandContext {
   readonly isHuman: boolean;
   /** Whether the command has changed anything; a later failure leaves it half done. */
   hasChanged = false;
+  readonly #hasCredentials: boolean;
 
   constructor(flags: ConnectionFlags, io: CommandIo) {
     const { url, user, password, token } = connectionOf(flags, io.env);
+    const userInUrl = URL.parse(url ?? '')?.username;
+    this.#hasCredentials = token !== undefined || user !== undefined || Boolean(userInUrl);
     this.io = io;
     this.isHuman = io.stdout.isTTY === true && flags.json !== true;
     this.client = new Quayside({
@@ -53,6 +56,12 @@ export class CommandContext {
         ? { auth: { token } }
         : user !== undefined && { auth: { user, password: password ?? '' } }),
     });
+  }
+
+  /** Returns what to add to the message of an error. The server does not know how a command gets its credentials. */
+  hintFor(error: unknown): string {
+    const isAnonymous = !this.#hasCredentials && (error as QuaysideError | null)?.code === 'unauthorized';
+    return isAnonymous ? ' Set QUAYSIDE_USER and QUAYSIDE_PASSWORD, or QUAYSIDE_TOKEN.' : '';
   }
 
   /**

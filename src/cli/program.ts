@@ -67,7 +67,8 @@ async function runClientCommand(flags: ConnectionFlags, io: CommandIo, run: Comm
     // A disconnected reader is an error only if it may have missed a change that the command made.
     const isSilent = isReaderGone(error) && context?.hasChanged !== true;
     const message = error instanceof Error ? error.message : String(error);
-    if (!isSilent) io.stderr.write(`quayside: ${printable(message)}\n`);
+    const hint = context?.hintFor(error) ?? '';
+    if (!isSilent) io.stderr.write(`quayside: ${printable(message)}${hint}\n`);
     return exitCodeOf(error, context?.hasChanged === true);
   } finally {
     await context?.client.close();

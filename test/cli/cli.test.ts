@@ -143,6 +143,10 @@ describe('The command line', () => {
     assert.equal((await quayside(['put', 'N/x', '--no-such-option'])).code, 2);
     assert.equal((await quayside(['status', 'unknown'])).code, 3);
     assert.equal((await quayside(['status', 'N/x'], '', { ...env, QUAYSIDE_PASSWORD: 'wrong' })).code, 4);
+    const { QUAYSIDE_USER: _user, QUAYSIDE_PASSWORD: _password, ...anonymous } = env;
+    const unknown = await quayside(['status', 'N/x'], '', anonymous);
+    assert.equal(unknown.code, 4);
+    assert.match(unknown.stderr, / Set QUAYSIDE_USER and QUAYSIDE_PASSWORD, or QUAYSIDE_TOKEN\.\n$/);
     const away = await quayside(['status', 'N/x', '--url', `http://127.0.0.1:${await freePort()}`]);
     assert.equal(away.code, 5);
     assert.match(away.stderr, /cannot be reached/);
