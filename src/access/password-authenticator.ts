@@ -158,7 +158,6 @@ export class PasswordAuthenticator implements Authenticator {
     };
   }
 
-  /** As {@link RenewUser}. */
   renew(user: User): User | null {
     // A token's rights follow its owner's rights, and the owner's password does not affect it.
     if (this.#tokens.isToken(user)) return this.#tokens.isLive(user) ? user : null;

@@ -52,12 +52,6 @@ export function loginLost(): QuaysideError {
   );
 }
 
-/**
- * The current object of a user after a reload; null if the user was removed or has another password, or if the API
- * token has ended.
- */
-export type RenewUser = (user: User) => User | null;
-
 /** Verifies credentials. All front ends share one instance, so that its limits apply across protocols. */
 export interface Authenticator {
   /**
@@ -78,4 +72,9 @@ export interface Authenticator {
    * @param name null if the certificate is not valid for a login, which counts as a failed login
    */
   loginWithoutPassword(name: string | null, address: string): User | null;
+  /**
+   * The current object of a user after a reload; null if the user was removed or has another password, or if the API
+   * token has ended.
+   */
+  renew(user: User): User | null;
 }

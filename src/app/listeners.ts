@@ -4,7 +4,7 @@ import { readFile, stat } from 'node:fs/promises';
 import { type AddressInfo, connect } from 'node:net';
 import { createSecureContext } from 'node:tls';
 import { NETWORK_HINT, NetworkError, Networks } from '../access/networks.ts';
-import type { Authenticator, RenewUser, User } from '../access/user.ts';
+import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { ErrorAt } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
@@ -131,7 +131,7 @@ interface FrontEndServer extends Service {
    * or has lost the right to them.
    * @param of check only these users; null: all users
    */
-  renewUsers(renew: RenewUser, of: ReadonlySet<User> | null): void;
+  renewUsers(of: ReadonlySet<User> | null): void;
 }
 
 /** A front end at its configured address. If it cannot listen there, `start` throws a ConfigError. */

@@ -211,9 +211,8 @@ export class Server implements Service {
    * @param of check only these users; null: all users
    */
   #renewUsers({ authenticator, http, sessions, events }: Running, of: ReadonlySet<User> | null): void {
-    const renew = (user: User): User | null => authenticator.renew(user);
-    for (const { server } of [http, ...sessions]) server.renewUsers(renew, of);
-    events.renewUsers(renew, of);
+    for (const { server } of [http, ...sessions]) server.renewUsers(of);
+    events.renewUsers(authenticator, of);
   }
 
   async #start(): Promise<void> {
@@ -303,7 +302,6 @@ export class Server implements Service {
     });
     const httpServer = new HttpServer({
       ...shared,
-      renewUser: (user) => authenticator.renew(user),
       tokens,
       ...(enabled && { consoleSessions }),
       exchanges,

@@ -1,4 +1,4 @@
-import type { RenewUser, User } from '../access/user.ts';
+import type { Authenticator, User } from '../access/user.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { QueueReading } from '../broker/queue-series.ts';
 import type { QueueFollower, QueueWatch } from '../broker/queue-watch.ts';
@@ -141,10 +141,10 @@ export class EventPublisher implements Service, QueueFollower {
    * have changed; their clients may reconnect.
    * @param users only the subscriptions of these users; null: of all
    */
-  renewUsers(renew: RenewUser, users: ReadonlySet<User> | null = null): void {
+  renewUsers(authenticator: Pick<Authenticator, 'renew'>, users: ReadonlySet<User> | null = null): void {
     for (const subscriber of [...this.#subscribers]) {
       if (users?.has(subscriber.user) === false) continue;
-      const user = renew(subscriber.user);
+      const user = authenticator.renew(subscriber.user);
       if (user === null) this.#end(subscriber, 'login-lost');
       else if (this.#viewKey(user, subscriber.filter) !== subscriber.viewKey) {
         this.#end(subscriber, 'rights-changed');

@@ -109,7 +109,7 @@ export class HttpCall {
     const { login, route } = this;
     if (login === null || route === null) return;
     if (this.session?.isOver() === true) throw this.sessionLost();
-    const user = this.front.parts.renewUser(login);
+    const user = this.front.parts.authenticator.renew(login);
     if (user === null) throw loginLost();
     this.login = user;
     checkAccess(user, route, this.params.namespace);

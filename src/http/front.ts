@@ -2,7 +2,7 @@ import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { addressBlock } from '../access/networks.ts';
-import type { RenewUser, User } from '../access/user.ts';
+import type { User } from '../access/user.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
 import { Histogram } from '../util/histogram.ts';
@@ -40,7 +40,7 @@ const MAX_WAITING_READS = 100;
 interface WaitingCall extends LiveItem {
   readonly user: User;
   /** Called when users were reloaded or an API token has ended. */
-  renewUser(renew: RenewUser): void;
+  renewUser(): void;
 }
 
 /** Responses that {@link Front.respondInTurn} sends in one turn of the event loop. */

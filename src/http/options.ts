@@ -2,7 +2,7 @@ import { fileURLToPath } from 'node:url';
 import type { ApiTokens } from '../access/api-tokens.ts';
 import type { ConsoleSessions } from '../access/console-sessions.ts';
 import { Networks } from '../access/networks.ts';
-import type { Authenticator, RenewUser, User } from '../access/user.ts';
+import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import type { EventPublisher } from '../events/publisher.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
@@ -99,8 +99,6 @@ export interface HttpParts {
   readonly events: EventPublisher;
   readonly searches: Searches;
   readonly authenticator: Authenticator;
-  /** Reloads the user of a long call. */
-  readonly renewUser: RenewUser;
   readonly tokens: ApiTokens;
   /** Undefined if the console is off; its cookie is then ignored. */
   readonly consoleSessions?: ConsoleSessions;

@@ -2,7 +2,7 @@ import type { Server, ServerOptions, ServerResponse } from 'node:http';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import type { RenewUser, User } from '../access/user.ts';
+import type { User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { ExcessConnections } from '../util/excess-connections.ts';
@@ -98,9 +98,9 @@ export class HttpServer implements Service {
    * no longer read there.
    * @param users only the calls of these users; null: of all
    */
-  renewUsers(renew: RenewUser, users: ReadonlySet<User> | null = null): void {
+  renewUsers(users: ReadonlySet<User> | null = null): void {
     for (const call of this.#front.waitingCalls.items())
-      if (users === null || users.has(call.user)) call.renewUser(renew);
+      if (users === null || users.has(call.user)) call.renewUser();
   }
 
   #listenTo(server: Server<typeof HttpRequest, typeof HttpResponse>): void {

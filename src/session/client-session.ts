@@ -1,4 +1,4 @@
-import { loginLost, type RenewUser, type User } from '../access/user.ts';
+import { loginLost, type User } from '../access/user.ts';
 import { QuaysideError } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
 import type { CancelTimer, Clock } from '../util/clock.ts';
@@ -235,10 +235,10 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
    * Continues with the user's current rights, or ends if the user is gone.
    * @param affected does nothing if the session's user is not in this set; null: renews any user
    */
-  renewUser(renew: RenewUser, affected: ReadonlySet<User> | null): void {
+  renewUser(affected: ReadonlySet<User> | null): void {
     if (this.#state !== 'open' || this.#user === null) return;
     if (affected?.has(this.#user) === false) return;
-    const user = renew(this.#user);
+    const user = this.#server.authenticator.renew(this.#user);
     if (user === null) {
       this.fail(loginLost());
       return;

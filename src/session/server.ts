@@ -7,7 +7,7 @@ import {
 } from 'node:tls';
 import { connectionLimit } from '../access/connection-limit.ts';
 import { Networks } from '../access/networks.ts';
-import type { Authenticator, RenewUser, User } from '../access/user.ts';
+import type { Authenticator, User } from '../access/user.ts';
 import type { Broker } from '../broker/broker.ts';
 import { QuaysideError, shuttingDown } from '../model/errors.ts';
 import type { SessionInfo } from '../model/records.ts';
@@ -204,8 +204,8 @@ export abstract class SessionServer<Options extends SessionOptions = SessionOpti
    * and links end that need a right which their user has lost.
    * @param affected only the sessions of these users; null: all sessions
    */
-  renewUsers(renew: RenewUser, affected: ReadonlySet<User> | null = null): void {
-    for (const session of this.#sessions) session.renewUser(renew, affected);
+  renewUsers(affected: ReadonlySet<User> | null = null): void {
+    for (const session of this.#sessions) session.renewUser(affected);
   }
 
   /** @throws QuaysideError `shutting-down`, or `overloaded` if `maxSockets` are open */

@@ -264,7 +264,7 @@ describe('An AMQP connection', () => {
     const client = await node.newConnection();
     client.write(SASL);
     await client.until(KIND.mechanisms);
-    node.server.renewUsers((user) => user);
+    node.renewUsers((user) => user);
     const stopped = node.server.stop();
     assert.deepEqual(kinds(await client.readToEnd()), [KIND.outcome]);
     client.socket.end();

@@ -273,7 +273,7 @@ describe('messages of a link that the server detaches while the client does not 
       socketOf(client.connection).pause();
       receiver.link.add_credit(count);
       await stalled(node, 1);
-      node.server.renewUsers(() => new TestAuthenticator().userNamed('writer'));
+      node.renewUsers(() => new TestAuthenticator().userNamed('writer'));
       socketOf(client.connection).resume();
       assert.equal((await receiver.ended())?.condition, 'amqp:unauthorized-access');
       await until(async () => (await node.sizes('a')).ready === count);

@@ -380,12 +380,12 @@ describe('rights over AMQP', () => {
     const client = await node.client();
     const sender = await client.sender('N/renewed');
     const receiver = await client.receiver('N/renewed');
-    node.server.renewUsers((user) => user);
+    node.renewUsers((user) => user);
     assert.equal((await sender.send({ body: 'x' })).kind, 'accepted');
-    node.server.renewUsers(writer);
+    node.renewUsers(writer);
     assert.equal((await receiver.ended())?.condition, 'amqp:unauthorized-access');
     assert.equal((await sender.send({ body: 'x' })).kind, 'accepted');
-    node.server.renewUsers(() => null);
+    node.renewUsers(() => null);
     assert.equal((await client.closed)?.condition, 'amqp:unauthorized-access');
   });
 });

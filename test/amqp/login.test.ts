@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { readAccounts } from '../../src/access/account.ts';
 import { PasswordAuthenticator } from '../../src/access/password-authenticator.ts';
+import type { User } from '../../src/access/user.ts';
 import { AMQP_LIMITS } from '../../src/amqp/limits.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { FakeClock } from '../support/clock.ts';
@@ -167,6 +168,7 @@ describe('Login by SASL', () => {
       recall: () => null,
       login: () => Promise.reject(expired),
       loginWithoutPassword: () => null,
+      renew: (user: User) => user,
     };
     const own = await AmqpNode.start({ authenticator });
     const client = await own.newConnection();
@@ -313,6 +315,7 @@ describe('Login by SASL when logins cannot be checked', () => {
       recall: () => null,
       login: () => Promise.reject(fault),
       loginWithoutPassword: () => null,
+      renew: (user: User) => user,
     };
     const node = await AmqpNode.start({ authenticator });
     try {

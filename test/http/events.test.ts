@@ -435,9 +435,9 @@ describe('GET /events', () => {
         USERS.map((user) => (user.name === 'reader' ? { ...user, rights: { N: ['write'] } } : user)),
         ['N'],
       );
-      events.harness.events.renewUsers(({ name }) =>
-        name === 'writer' ? null : (now.get(name)?.user ?? null),
-      );
+      events.harness.events.renewUsers({
+        renew: ({ name }) => (name === 'writer' ? null : (now.get(name)?.user ?? null)),
+      });
       await events.until(() => (gone?.isClosed ?? false) && (changed?.isClosed ?? false));
       assert.equal(gone?.events.at(-1)?.data, '{"reason":"login-lost"}');
       assert.equal(changed?.events.at(-1)?.data, '{"reason":"rights-changed"}');

@@ -5,7 +5,7 @@ import { ApiTokens } from '../../src/access/api-tokens.ts';
 import { ConsoleSessions } from '../../src/access/console-sessions.ts';
 import { EndedSessions } from '../../src/access/ended-sessions.ts';
 import { bearerToken } from '../../src/access/password-authenticator.ts';
-import type { Authenticator, RenewUser, User } from '../../src/access/user.ts';
+import type { Authenticator, User } from '../../src/access/user.ts';
 import type { Broker } from '../../src/broker/broker.ts';
 import { QueueWatch } from '../../src/broker/queue-watch.ts';
 import type { NamespacePolicy } from '../../src/engine/engine.ts';
@@ -60,7 +60,7 @@ export interface HarnessOptions {
   readonly accountNamed?: (name: string) => Account | null;
   readonly consoleSecret?: string;
   /** Returns the current user for an earlier one; by default the same. */
-  readonly renewUser?: RenewUser;
+  readonly renewUser?: Authenticator['renew'];
   /** The sessions of STOMP and AMQP; none by default. */
   readonly sessions?: () => readonly SessionInfo[];
   /** Replaces the text of the metrics. */
@@ -216,8 +216,8 @@ export class Harness {
       events: this.events,
       searches,
       authenticator:
-        options.authenticator?.(opened, this.tokens) ?? new NamedUsers(accounts, users, this.tokens),
-      renewUser: options.renewUser ?? ((user) => user),
+        options.authenticator?.(opened, this.tokens) ??
+        new NamedUsers(accounts, users, this.tokens, options.renewUser),
       tokens: this.tokens,
       consoleSessions: this.consoleSessions,
       options: { ...HTTP_DEFAULTS, port: 0, ...http },
@@ -328,6 +328,7 @@ export function sharedHarness(options: HarnessOptions = {}): () => Harness {
 export class NamedUsers implements Authenticator {
   readonly #users: ReadonlyMap<string, User>;
   readonly #tokens: ApiTokens;
+  readonly renew: Authenticator['renew'];
 
   loginWithoutPassword(): null {
     return null;
@@ -337,8 +338,10 @@ export class NamedUsers implements Authenticator {
     accounts: ReadonlyMap<string, Account>,
     definitions: readonly UserDefinition[],
     tokens: ApiTokens,
+    renew: Authenticator['renew'] = (user) => user,
   ) {
     this.#tokens = tokens;
+    this.renew = renew;
     this.#users = new Map(
       definitions.map(({ name, password }) => {
         const account = accounts.get(name);

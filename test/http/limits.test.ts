@@ -257,6 +257,7 @@ describe('A body in chunks of one byte', () => {
       recall: () => null,
       login: () => login.promise,
       loginWithoutPassword: () => null,
+      renew: (user) => user,
     }),
   });
   const CHUNK = '1\r\nx\r\n';
@@ -344,6 +345,7 @@ describe('A slow login', () => {
     recall: () => null,
     login: () => login.promise,
     loginWithoutPassword: () => null,
+    renew: (user) => user,
   };
   const harness = sharedHarness({ authenticator: () => authenticator });
 

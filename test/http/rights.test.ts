@@ -304,7 +304,7 @@ describe('A batch take that is pipelined behind a get', () => {
     // A response on another connection means that the second request has been read.
     await harness().client().namespaces();
     now = () => null;
-    harness().server.renewUsers(now);
+    harness().server.renewUsers();
     const answers = await connection.answers(2);
     assert.deepEqual(
       answers.map(({ status }) => status),

@@ -686,9 +686,9 @@ function sessionSuite(driver: SessionDriver): void {
         await start();
         const client = await login();
         await client.send('a', 'x');
-        node.server.renewUsers((user) => user);
+        node.renewUsers((user) => user);
         await client.send('a', 'y');
-        node.server.renewUsers(() => null);
+        node.renewUsers(() => null);
         assert.equal(await client.ended, 'unauthorized');
       });
 
@@ -699,7 +699,7 @@ function sessionSuite(driver: SessionDriver): void {
         const consumer = await reads.consume('a', { window: 1 });
         await writes.send('b', 'x');
         // Both may only write from now on.
-        node.server.renewUsers(() => userOf('writer'));
+        node.renewUsers(() => userOf('writer'));
         assert.equal(await consumer.ended, 'forbidden');
         await writes.send('b', 'x');
         assert.equal((await node.sizes('b')).ready, 2);

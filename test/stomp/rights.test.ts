@@ -60,7 +60,7 @@ describe('rights over STOMP', () => {
     const client = await as('writer');
     await client.ask('BEGIN', { transaction: 't' });
     await client.ask('SEND', { destination: '/q/N/committed', transaction: 't' });
-    node.server.renewUsers(() => new TestAuthenticator().userNamed('reader'));
+    node.renewUsers(() => new TestAuthenticator().userNamed('reader'));
     client.send('COMMIT', { transaction: 't', receipt: 'r' });
     assert.equal((await client.expectError('forbidden')).headers.get('receipt-id'), 'r');
     assert.equal((await node.sizes('committed')).ready, 0);
@@ -80,14 +80,14 @@ describe('rights over STOMP', () => {
     const reads = await as('reader');
     await reads.ask('SUBSCRIBE', { destination: '/q/N/renewed', id: 's' });
     const writes = await as('writer');
-    node.server.renewUsers((user) => user);
+    node.renewUsers((user) => user);
     await reads.ask('UNSUBSCRIBE', { id: 's' });
     await reads.ask('SUBSCRIBE', { destination: '/q/N/renewed', id: 't' });
     // Both may only write from now on.
-    node.server.renewUsers(() => userOf('writer'));
+    node.renewUsers(() => userOf('writer'));
     assert.equal((await reads.expectError('forbidden')).headers.get('subscription'), 't');
     await writes.ask('SEND', { destination: '/q/N/renewed' });
-    node.server.renewUsers(() => null);
+    node.renewUsers(() => null);
     await writes.expectError('unauthorized');
   });
 

@@ -56,6 +56,10 @@ export class TestAuthenticator implements Authenticator {
   login(): Promise<User> {
     return Promise.reject(new QuaysideError('unauthorized', 'wrong'));
   }
+
+  renew(user: User): User | null {
+    return user;
+  }
 }
 
 /** Delays each password check, as the real one does, until `acceptLogins`. */
@@ -144,6 +148,12 @@ export abstract class SessionNode<Server extends SessionServer> {
     };
     this.#makeServer = () => makeServer(parts);
     this.server = this.#makeServer();
+  }
+
+  /** Renews the users of all sessions, as after a reload. */
+  renewUsers(renew: Authenticator['renew']): void {
+    this.server.authenticator.renew = renew;
+    this.server.renewUsers();
   }
 
   get port(): number {

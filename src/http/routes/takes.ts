@@ -1,5 +1,5 @@
 import type { Socket } from 'node:net';
-import { checkRight, loginLost, type RenewUser, refusal, type User } from '../../access/user.ts';
+import { checkRight, type User } from '../../access/user.ts';
 import { requireCapability } from '../../broker/capabilities.ts';
 import type { Consumer, GetRequest, Sink } from '../../broker/consumer.ts';
 import { type JointRequest, JointTake, type Portion, type TakeSource } from '../../broker/joint-take.ts';
@@ -468,28 +468,20 @@ class Take implements Sink {
     return this.#call.user;
   }
 
-  renewUser(renew: RenewUser): void {
-    const { user } = this;
-    const renewed = renew(user);
-    const error = renewed === null ? loginLost() : this.#rejectionFor(renewed);
-    this.#call.login = renewed ?? user;
-    if (error !== null) this.#reject(error);
+  renewUser(): void {
+    try {
+      this.#call.renewUser();
+      for (const { namespace } of this.#queues) checkRight(this.user, 'read', namespace.name);
+    } catch (error) {
+      this.#reject(error);
+    }
   }
 
   /** Ends the wait, unless the response has begun. */
-  #reject(error: QuaysideError): void {
+  #reject(error: unknown): void {
     if (this.#call.response.headersSent || this.#call.isGone) return;
     this.#abandon();
     this.#call.fail(error);
-  }
-
-  /** The error if a user may not read all queues of the call; null if they may. */
-  #rejectionFor(user: User): QuaysideError | null {
-    for (const { namespace } of this.#queues) {
-      const error = refusal(user, 'read', namespace.name);
-      if (error !== null) return error;
-    }
-    return null;
   }
 
   #watchClient(): void {
