@@ -303,6 +303,30 @@ class Workers(AioTest):
             await committed.wait()
         self.assertEqual((await self.queue.status()).scheduled, 1)
 
+    async def test_a_lease_that_a_handler_extended_further_is_not_shortened(self) -> None:
+        await self.queue.insert_many(["renewed", "extended"])
+        renewed = asyncio.Event()
+        shortened: list[bool] = []
+        committed = asyncio.Semaphore(0)
+
+        async def handle(job: Reservation[Any]) -> None:
+            ends = {job.lease_until}
+            if job.data == "extended":
+                until = await job.extend(3600)
+                await renewed.wait()
+                shortened.append(job.lease_until != until)
+                return
+            while len(ends) < 4:
+                await asyncio.sleep(0.01)
+                ends.add(job.lease_until)
+            renewed.set()
+
+        async with Worker(self.queue, handle, lease=0.9) as worker:
+            worker.on("committed", lambda job, seconds: committed.release())
+            await committed.acquire()
+            await committed.acquire()
+        self.assertEqual(shortened, [False])
+
     async def test_a_handler_that_takes_too_long_is_cancelled_and_rolled_back(self) -> None:
         await self.queue.insert("slow")
         ended = asyncio.Event()

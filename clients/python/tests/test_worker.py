@@ -164,6 +164,30 @@ class Workers(ClientTest):
         self.assertEqual(lost, [False])
         self.assertEqual(self.queue.status().total, 0)
 
+    def test_a_lease_that_a_handler_extended_further_is_not_shortened(self) -> None:
+        self.queue.insert_many(["renewed", "extended"])
+        renewed = threading.Event()
+        shortened: list[bool] = []
+        committed = threading.Semaphore(0)
+
+        def handle(job: Reservation[Any]) -> None:
+            ends = {job.lease_until}
+            if job.data == "extended":
+                until = job.extend(3600)
+                renewed.wait()
+                shortened.append(job.lease_until != until)
+                return
+            while len(ends) < 4:
+                job.lost.wait(0.01)
+                ends.add(job.lease_until)
+            renewed.set()
+
+        with Worker(self.queue, handle, concurrency=2, lease=0.9) as worker:
+            worker.on("committed", lambda job, seconds: committed.release())
+            committed.acquire()
+            committed.acquire()
+        self.assertEqual(shortened, [False])
+
     def test_a_lost_lease_is_shown_to_the_handler_and_nothing_is_settled(self) -> None:
         self.queue.insert("stolen")
         lost = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 import threading
 import time
@@ -338,6 +339,8 @@ class Reservation(Element[T]):
         self.lost = threading.Event()
         #: Whether the element is settled, or a settlement is in flight.
         self.settled = False
+        #: When the lease ends, by the monotonic clock; unknown outside of a worker.
+        self.lease_ends_at = math.inf
         #: Action of a settlement with an unknown outcome, after which a repeated one may find it applied.
         self._unknown: Action | None = None
 
@@ -363,6 +366,7 @@ class Reservation(Element[T]):
         """Renews the lease for `lease` seconds, by default the queue's lease, and returns its new end."""
         if self.settled:
             raise responses.already_settled(self.id)
+        now = time.monotonic()
         try:
             until = self._apply(Settlement("extend", self.receipt, lease=lease), timeout)
         except LeaseLostError:
@@ -372,6 +376,8 @@ class Reservation(Element[T]):
             raise
         if until is not None:
             self.lease_until = until
+            if lease is not None:
+                self.lease_ends_at = now + lease
         return self.lease_until
 
     def fail(self, error: BaseException, delay: float | None = None) -> None:

@@ -30,6 +30,7 @@ from .working import (
     consumer_name,
     delay_of,
     event_of,
+    is_renewal_due,
     pause_after,
     too_long,
 )
@@ -246,6 +247,7 @@ class Worker(Generic[T]):
         with self._changed:
             self._is_taking = False
             for job in jobs:
+                job.lease_ends_at = now + self._lease
                 self._active[job] = Run(now)
             self._changed.notify_all()
 
@@ -347,7 +349,7 @@ class Worker(Generic[T]):
                         continue
                     if self._handler_timeout is not None and now - run.started_at >= self._handler_timeout:
                         late.append(job)
-                    elif now - run.renewed_at >= self._lease / RENEWALS:
+                    elif is_renewal_due(job.lease_ends_at, self._lease, now):
                         due.append(job)
             if late and self._handler_timeout is not None:
                 self._time_out(late, too_long(self._handler_timeout))
@@ -382,15 +384,14 @@ class Worker(Generic[T]):
         except Exception as error:
             self._listeners.emit("error", failure_of(error))
             for job in jobs:
-                run = self._active.get(job)
-                if run is not None and time.monotonic() - run.renewed_at >= self._lease:
+                if job in self._active and time.monotonic() >= job.lease_ends_at:
                     self._lose(job)
             return
         for job, result in zip(jobs, results):
             if isinstance(result, QuaysideError):
                 self._lose(job)
-            elif result is not None and (run := self._active.get(job)) is not None:
-                run.renewed_at = now
+            elif result is not None:
+                job.lease_ends_at = now + self._lease
                 job.lease_until = result
 
     def _lose(self, job: Reservation[T]) -> None:
@@ -422,7 +423,6 @@ class Run:
 
     def __init__(self, now: float) -> None:
         self.started_at = now
-        self.renewed_at = now
         #: Id of the thread that runs the handler; None until it starts.
         self.thread: int | None = None
         self.has_ended = False

@@ -82,6 +82,11 @@ def event_of(error: BaseException) -> str:
     return "buried" if isinstance(error, Bury) else "rolled_back"
 
 
+def is_renewal_due(lease_ends_at: float, lease: float, now: float) -> bool:
+    """Whether a third of the lease is over. A handler may have extended it further: that is not shortened."""
+    return lease_ends_at - now <= lease * (RENEWALS - 1) / RENEWALS
+
+
 def consumer_name() -> str:
     """Returns a unique name, because a cancel ends all calls of a consumer."""
     return f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:12]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -381,6 +382,8 @@ class Reservation(Element[T]):
         self.lost = asyncio.Event()
         #: Whether the element is settled, or a settlement is in flight.
         self.settled = False
+        #: When the lease ends, by the monotonic clock; unknown outside of a worker.
+        self.lease_ends_at = math.inf
         #: Action of a settlement with an unknown outcome, after which a repeated one may find it applied.
         self._unknown: Action | None = None
 
@@ -407,6 +410,7 @@ class Reservation(Element[T]):
         if self.settled:
             raise responses.already_settled(self.id)
         settlement = Settlement("extend", self.receipt, lease=lease)
+        now = time.monotonic()
         try:
             until = await self._queue.settle_gathered(settlement, timeout)
         except LeaseLostError:
@@ -416,6 +420,8 @@ class Reservation(Element[T]):
             raise
         if until is not None:
             self.lease_until = until
+            if lease is not None:
+                self.lease_ends_at = now + lease
         return self.lease_until
 
     async def fail(self, error: BaseException, delay: float | None = None) -> None:

@@ -27,6 +27,7 @@ from ..working import (
     consumer_name,
     delay_of,
     event_of,
+    is_renewal_due,
     pause_after,
     too_long,
 )
@@ -73,8 +74,6 @@ class Worker(Generic[T]):
         self._active: dict[Reservation[T], asyncio.Task[None]] = {}
         #: Active jobs whose handler has ended.
         self._ended: set[Reservation[T]] = set()
-        #: When the lease of each active job was last renewed.
-        self._renewed_at: dict[Reservation[T], float] = {}
         self._changed = asyncio.Condition()
         self._stopping = asyncio.Event()
         self._is_paused = False
@@ -226,7 +225,7 @@ class Worker(Generic[T]):
             elif not jobs:
                 self._listeners.emit("idle")
             for job in jobs:
-                self._renewed_at[job] = time.monotonic()
+                job.lease_ends_at = time.monotonic() + self._lease
                 self._active[job] = asyncio.ensure_future(self._work(job))
             self._take_ended.set()
 
@@ -292,7 +291,6 @@ class Worker(Generic[T]):
             else:
                 await self._conclude(job, None, started_at)
         finally:
-            self._renewed_at.pop(job, None)
             self._ended.discard(job)
             if self._active.pop(job, None) is not None:
                 self._finished += 1
@@ -323,8 +321,8 @@ class Worker(Generic[T]):
             now = time.monotonic()
             due = [
                 job
-                for job, renewed_at in self._renewed_at.items()
-                if not job.settled and not job.lost.is_set() and now - renewed_at >= self._lease / RENEWALS
+                for job in self._active
+                if not job.settled and not job.lost.is_set() and is_renewal_due(job.lease_ends_at, self._lease, now)
             ]
             if due:
                 await self._extend(due, now)
@@ -336,14 +334,14 @@ class Worker(Generic[T]):
         except Exception as error:
             self._listeners.emit("error", failure_of(error))
             for job in jobs:
-                if time.monotonic() - self._renewed_at.get(job, now) >= self._lease:
+                if job in self._active and time.monotonic() >= job.lease_ends_at:
                     self._lose(job)
             return
         for job, result in zip(jobs, results):
             if isinstance(result, Exception):
                 self._lose(job)
-            elif result is not None and job in self._renewed_at:
-                self._renewed_at[job] = now
+            elif result is not None:
+                job.lease_ends_at = now + self._lease
                 job.lease_until = result
 
     def _lose(self, job: Reservation[T]) -> None:
