@@ -116,10 +116,8 @@ export class BufferedStats implements Stats {
       this.#flushes += 1;
       const batches = this.#store.isOrdered ? [queues] : queues.map((queue) => [queue]);
       for (const batch of batches) {
-        const writing = this.#write(batch);
+        const writing = this.#write(batch).finally(() => this.#flushing.delete(writing));
         this.#flushing.add(writing);
-        const settled = (): boolean => this.#flushing.delete(writing);
-        writing.then(settled, settled);
       }
     }
     await Promise.all(this.#flushing);
