@@ -123,7 +123,7 @@ export function parseDefinitions(payload: unknown, broker: Broker): DefinitionsD
       `The document has ${count} exchanges and queues. At most ${MAX_ENTRIES} are allowed.`,
     );
   }
-  for (const [ns] of named) broker.namespace(ns);
+  for (const [ns] of named) atMember(memberPath('queues', ns), () => broker.namespace(ns));
   return {
     exchanges: Object.fromEntries(
       declared.map(([id, value]) => [checkName('exchange', id), parseExchange(id, value)]),

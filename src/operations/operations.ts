@@ -10,6 +10,7 @@ import type { Storage } from '../engine/storage.ts';
 import { idOf } from '../exchange/declaration.ts';
 import type { ExchangeOverview } from '../exchange/record.ts';
 import { missingRight, QuaysideError } from '../model/errors.ts';
+import { atMember } from '../model/members.ts';
 import type { Action, OperationRecord, OperationState } from '../model/records.ts';
 import type { Clock } from '../util/clock.ts';
 import { ConcurrencyLimit } from '../util/concurrency-limit.ts';
@@ -219,8 +220,9 @@ export class BulkOperations implements Service {
     caller: Pick<OperationCaller, 'name' | 'maySee'>,
   ): Promise<string> {
     const { broker, clock } = this.#options;
-    const source = broker.namespace(request.source.ns);
-    await checkMigration(source, broker.namespace(request.to?.ns ?? ''));
+    const source = atMember('source.ns', () => broker.namespace(request.source.ns));
+    const target = atMember('to.ns', () => broker.namespace(request.to?.ns ?? ''));
+    await checkMigration(source, target);
     this.#mustBeUnused(source.name, caller);
     const { id, operation } = await this.#store(source.definitions, caller, async () => ({
       request,

@@ -6,6 +6,7 @@ import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import {
+  atMember,
   booleanMember,
   bytesMember,
   type Members,
@@ -284,14 +285,14 @@ export interface OperationQueues {
  */
 export function queuesOf(request: OperationRequest, broker: Broker): OperationQueues {
   const { source, to, where, action, dryRun } = request;
-  const namespace = broker.namespace(source.ns);
+  const namespace = atMember('source.ns', () => broker.namespace(source.ns));
   if (where.group !== null && !namespace.isStream) {
     throw invalidParameter(
       'where.group',
       `where.group ${quote(where.group)} does not exist: namespace ${quote(source.ns)} has plain queues. Leave it out.`,
     );
   }
-  const target = to === null ? null : broker.namespace(to.ns).visit(to.queue);
+  const target = to === null ? null : atMember('to.ns', () => broker.namespace(to.ns)).visit(to.queue);
   const queues = {
     source: namespace.visit(source.queue),
     group: where.group ?? namespace.defaultGroup,

@@ -177,7 +177,8 @@ describe('A document of definitions', () => {
       assert.deepEqual([answer.status, code, named], [400, 'invalid-parameter', parameter]);
     }
     const unknown = await put(client, { queues: { nowhere: {} } });
-    assert.deepEqual([unknown.status, jsonOf<{ code: string }>(unknown).code], [404, 'namespace-not-found']);
+    const { code, parameter: named } = jsonOf<{ code: string; parameter: string }>(unknown);
+    assert.deepEqual([unknown.status, code, named], [404, 'namespace-not-found', 'queues.nowhere']);
   });
 
   it('may be read and applied only by administrators', async () => {

@@ -193,13 +193,9 @@ describe('Bulk operations over HTTP', () => {
     [
       'an unknown namespace',
       { ...count, source: { ns: 'X', queue: 'q' } },
-      [404, 'namespace-not-found', 'namespace'],
+      [404, 'namespace-not-found', 'source.ns'],
     ],
-    [
-      'an unknown target',
-      { ...good, to: { ns: 'X', queue: 'q' } },
-      [404, 'namespace-not-found', 'namespace'],
-    ],
+    ['an unknown target', { ...good, to: { ns: 'X', queue: 'q' } }, [404, 'namespace-not-found', 'to.ns']],
     ['a move without a target', { action: 'move', source: good.source }, [400, 'invalid-parameter', 'to']],
     ['a move to itself', { ...good, to: good.source }, [400, 'invalid-parameter', 'to']],
     ['a target for a delete', { ...good, action: 'delete' }, [400, 'invalid-parameter', 'to']],

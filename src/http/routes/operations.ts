@@ -1,5 +1,6 @@
 import { checkRight, type User } from '../../access/user.ts';
 import { DELIVERY_STATES, WAITING_STATES } from '../../model/element.ts';
+import { atMember } from '../../model/members.ts';
 import {
   OPERATION_STATES,
   OperationDeclaration,
@@ -161,5 +162,8 @@ export const operationRoutes: readonly Route[] = [
 ];
 
 function checkOperationRights(user: User, request: OperationRequest): void {
-  for (const [right, namespace] of rightsFor(request)) checkRight(user, right, namespace);
+  for (const [right, namespace] of rightsFor(request)) {
+    const path = namespace === request.source.ns ? 'source.ns' : 'to.ns';
+    atMember(path, () => checkRight(user, right, namespace));
+  }
 }
