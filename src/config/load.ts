@@ -252,7 +252,7 @@ function quotedValue(schema: OptionSchema, value: unknown): string {
 function hintFor(schema: OptionSchema | undefined): string {
   if (schema?.hint !== undefined) return schema.hint;
   const { default: defaultValue, description } = schema ?? {};
-  if (schema?.type === 'object') return 'Write its options below it';
+  if (schema?.type === 'object') return 'Write its options below it, or a JSON object into a variable';
   if (defaultValue === undefined) return description === undefined ? 'Give it' : `Give it: ${description}`;
   return `Correct it, or leave it out for the default, ${JSON.stringify(defaultValue)}`;
 }

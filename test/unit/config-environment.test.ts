@@ -83,6 +83,12 @@ describe('The environment', () => {
     });
   });
 
+  it('that set a group to something else than a JSON object name what is allowed', async () => {
+    const [problem] = await problemsOf(null, { QUAYSIDE_WAITING: '{total: 5}' });
+    assert.deepEqual([problem?.source, problem?.path], ['QUAYSIDE_WAITING', 'waiting']);
+    assert.match(problem?.hint ?? '', /a JSON object into a variable/);
+  });
+
   it('does not hide an invalid group by setting a single option of it', async () => {
     const [ofFile] = await problemsOf('http: 3444', { QUAYSIDE_HTTP__PORT: '1' });
     assert.deepEqual([ofFile?.path, ofFile?.problem], ['http', 'must be a group of options']);
