@@ -40,12 +40,16 @@ export class CommandContext {
   readonly isHuman: boolean;
   /** Whether the command has changed anything; a later failure leaves it half done. */
   hasChanged = false;
-  readonly #hasCredentials: boolean;
+  /** What credentials are missing; empty if none are. */
+  readonly #credentialsHint: string;
 
   constructor(flags: ConnectionFlags, io: CommandIo) {
     const { url, user, password, token } = connectionOf(flags, io.env);
-    const userInUrl = URL.parse(url ?? '')?.username;
-    this.#hasCredentials = token !== undefined || user !== undefined || Boolean(userInUrl);
+    const isPasswordMissing =
+      token === undefined && password === undefined && !URL.parse(url ?? '')?.username;
+    const missing =
+      user === undefined ? 'QUAYSIDE_USER and QUAYSIDE_PASSWORD, or QUAYSIDE_TOKEN' : 'QUAYSIDE_PASSWORD';
+    this.#credentialsHint = isPasswordMissing ? ` Set ${missing}.` : '';
     this.io = io;
     this.isHuman = io.stdout.isTTY === true && flags.json !== true;
     this.client = new Quayside({
@@ -60,8 +64,7 @@ export class CommandContext {
 
   /** Returns what to add to the message of an error. The server does not know how a command gets its credentials. */
   hintFor(error: unknown): string {
-    const isAnonymous = !this.#hasCredentials && (error as QuaysideError | null)?.code === 'unauthorized';
-    return isAnonymous ? ' Set QUAYSIDE_USER and QUAYSIDE_PASSWORD, or QUAYSIDE_TOKEN.' : '';
+    return (error as QuaysideError | null)?.code === 'unauthorized' ? this.#credentialsHint : '';
   }
 
   /**

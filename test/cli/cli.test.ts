@@ -147,6 +147,8 @@ describe('The command line', () => {
     const unknown = await quayside(['status', 'N/x'], '', anonymous);
     assert.equal(unknown.code, 4);
     assert.match(unknown.stderr, / Set QUAYSIDE_USER and QUAYSIDE_PASSWORD, or QUAYSIDE_TOKEN\.\n$/);
+    const noPassword = await quayside(['status', 'N/x', '--user', 'test1'], '', anonymous);
+    assert.match(noPassword.stderr, / Set QUAYSIDE_PASSWORD\.\n$/);
     const away = await quayside(['status', 'N/x', '--url', `http://127.0.0.1:${await freePort()}`]);
     assert.equal(away.code, 5);
     assert.match(away.stderr, /cannot be reached/);
