@@ -8,7 +8,7 @@ import { newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { purge } from '../support/settle.ts';
 import { until } from '../support/until.ts';
-import { CountingClock, freshSchema, runSql, sharedServer } from './postgres.ts';
+import { CountingClock, freshSchema, reportAtOnce, reported, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
 /** Number of dead entries. `npm run test:ci` uses a million, as the page of the engine does. */
@@ -40,7 +40,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () 
     server = await sharedServer();
     schema = freshSchema();
     engine = await openNode(server, { schema, clock, log: { info: note, warn: note } });
-    await stopAutovacuum(server, schema);
+    await prepareCount(server, schema);
     await engine.storage.declare([QUEUE]);
     holder = new pg.Client({ connectionString: server.url() });
     await holder.connect();
@@ -66,28 +66,28 @@ describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () 
     return deliveries.length;
   };
 
-  const settledPages = () => pagesOf(server, engine, schema);
+  const pages = () => pagesOf(server, engine, schema);
 
   it('is taken from by reading few pages, not all dead entries at its front', async () => {
     const elements = Array.from({ length: 500 }, () => newElement());
     for (let i = 0; i < 3; i += 1) await engine.storage.insert(QUEUE, elements);
-    const before = await settledPages();
+    const before = await pages();
     assert.equal(await pop(500), 500);
     // The take started a probe on the other connection. It has been replied to when a later call there has.
     await engine.definitions.list('queue');
-    const from = await settledPages();
+    const from = await pages();
     assert.ok(from - before > DEAD / 40, `the first take and the probe read ${from - before} pages`);
     for (let i = 0; i < TAKES; i += 1) assert.equal(await pop(10), 10);
-    const perTake = ((await settledPages()) - from) / TAKES;
+    const perTake = ((await pages()) - from) / TAKES;
     assert.ok(perTake < 100, `${perTake} pages a take`);
     assert.equal((await engine.storage.counts(QUEUE)).ready, 1000 - 10 * TAKES);
   });
 
   it('is still taken from by reading few pages after a sweep', async () => {
     await engine.storage.sweep();
-    const from = await settledPages();
+    const from = await pages();
     for (let i = 0; i < TAKES; i += 1) assert.equal(await pop(10), 10);
-    const perTake = ((await settledPages()) - from) / TAKES;
+    const perTake = ((await pages()) - from) / TAKES;
     assert.ok(perTake < 100, `${perTake} pages a take`);
   });
 
@@ -128,13 +128,13 @@ describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () 
       QUEUE,
       Array.from({ length: 500 }, () => newElement()),
     );
-    const from = await settledPages();
+    const from = await pages();
     for (let i = 0; i < TAKES; i += 1) {
       const id = await reserve();
       await engine.storage.settle([returnOf(id)]);
       assert.deepEqual(await popIds(1), [id]);
     }
-    const perTake = ((await settledPages()) - from) / TAKES;
+    const perTake = ((await pages()) - from) / TAKES;
     assert.ok(perTake < 300, `${perTake} pages for a reservation, its return and a take`);
   });
 
@@ -154,11 +154,11 @@ describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () 
     assert.ok(moved !== undefined);
     await passOver();
     await engine.storage.settle([{ ...moveOf(moved.id, QUEUE.name), queue: elsewhere }]);
-    const from = await settledPages();
+    const from = await pages();
     const next = await engine.storage.take(QUEUE, { group: '', count: 1, leaseMs: null });
     assert.equal(next.deliveries[0]?.matureAt, moved.matureAt);
     for (let i = 1; i < TAKES; i += 1) assert.equal(await pop(1), 1);
-    const perTake = ((await settledPages()) - from) / TAKES;
+    const perTake = ((await pages()) - from) / TAKES;
     assert.ok(perTake < 100, `${perTake} pages a take`);
   });
 
@@ -234,7 +234,7 @@ describe('A sweep on PostgreSQL', () => {
       await engine.stop();
       await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
     });
-    await stopAutovacuum(server, schema);
+    await prepareCount(server, schema);
     await runSql(
       server,
       `SET search_path = ${schema};
@@ -272,7 +272,7 @@ describe('The usage of a namespace on PostgreSQL', () => {
       await engine.stop();
       await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
     });
-    await stopAutovacuum(server, schema);
+    await prepareCount(server, schema);
     const { storage } = engine;
     await storage.insert({ ns: 'plain', name: 'at rest' }, [newElement(), newElement()]);
     await storage.insert(QUEUE, [newElement()]);
@@ -337,7 +337,7 @@ describe('A PostgreSQL plan that was made after a vacuum of empty tables', () =>
         assert.deepEqual(new Set(outcomes), new Set(['done']));
       }
     };
-    await stopAutovacuum(server, schema);
+    await prepareCount(server, schema);
     await insert(100);
     for (const { queue } of queues) await purge(engine.storage, queue);
     await runSql(server, `VACUUM ANALYZE ${schema}.delivery, ${schema}.element`);
@@ -351,8 +351,9 @@ describe('A PostgreSQL plan that was made after a vacuum of empty tables', () =>
   });
 });
 
-/** A concurrent vacuum would be counted as well: for a million rows, it reads 59,000 pages. */
-async function stopAutovacuum(server: PostgresServer, schema: string): Promise<void> {
+/** Stops autovacuum, which would be counted as well: for a million rows, it reads 59,000 pages. */
+async function prepareCount(server: PostgresServer, schema: string): Promise<void> {
+  await reportAtOnce(server, schema);
   await runSql(
     server,
     `DO $$ DECLARE name text; BEGIN
@@ -365,32 +366,20 @@ async function stopAutovacuum(server: PostgresServer, schema: string): Promise<v
 
 const ELEMENTS = { tables: ['delivery', 'element', 'dedup'], index: 'delivery_waiting' };
 
-/**
- * Pages of some tables and of an index that all sessions have read. Sessions report these counts when they next execute
- * something, at most once a second.
- */
+/** Pages of some tables and of an index that all sessions have read, once this node has reported what it read. */
 async function pagesOf(
   server: PostgresServer,
   engine: Engine,
   schema: string,
   { tables, index } = ELEMENTS,
 ): Promise<number> {
-  let last = -1;
-  await until(async () => {
-    await new Promise((resolve) => setTimeout(resolve, 1100));
-    await engine.ping();
-    await engine.definitions.list('queue');
-    const { rows } = await runSql(
-      server,
-      `SELECT (SELECT sum(heap_blks_read + heap_blks_hit) FROM pg_statio_user_tables
-          WHERE schemaname = '${schema}' AND relname = ANY ('{${tables.join(',')}}'))
-        + (SELECT idx_blks_read + idx_blks_hit FROM pg_statio_user_indexes
-          WHERE schemaname = '${schema}' AND indexrelname = '${index}') AS pages`,
-    );
-    const now = Number(rows[0].pages);
-    const isSettled = now === last;
-    last = now;
-    return isSettled;
-  });
-  return last;
+  await reported(engine);
+  const { rows } = await runSql(
+    server,
+    `SELECT (SELECT sum(heap_blks_read + heap_blks_hit) FROM pg_statio_user_tables
+        WHERE schemaname = '${schema}' AND relname = ANY ('{${tables.join(',')}}'))
+      + (SELECT idx_blks_read + idx_blks_hit FROM pg_statio_user_indexes
+        WHERE schemaname = '${schema}' AND indexrelname = '${index}') AS pages`,
+  );
+  return Number(rows[0].pages);
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import pg from 'pg';
-import type { EngineLog } from '../../src/engine/engine.ts';
+import type { Engine, EngineLog } from '../../src/engine/engine.ts';
 import { open } from '../../src/engines/postgres/index.ts';
 import { type CancelTimer, type Clock, systemClock } from '../../src/util/clock.ts';
 import type { CrashMoment, DurableTestEngine, EngineUnderTest, OpenTestEngine } from '../engines.ts';
@@ -34,6 +34,27 @@ export function freshSchema(): string {
 /** SQL that stops a schema's clock at a moment. Nodes read it with their next call. @param now ms since 1970 */
 export function clockAt(schema: string, now: number): string {
   return `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT ${now}::bigint'`;
+}
+
+/**
+ * Makes PostgreSQL count at once what the sessions of nodes read: by default, a session reports it at most once a
+ * second. A main session reports with each statement that reads the clock, the second one with each `delete` of a
+ * definition, even if there is none. Call it before the statements of the node are planned.
+ */
+export async function reportAtOnce(server: Pick<PostgresServer, 'url'>, schema: string): Promise<void> {
+  await runSql(
+    server,
+    `CREATE OR REPLACE FUNCTION ${schema}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+      SELECT pg_stat_force_next_flush(); SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
+    CREATE FUNCTION ${schema}.report() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      PERFORM pg_stat_force_next_flush(); RETURN NULL; END $$;
+    CREATE TRIGGER reporting BEFORE DELETE ON ${schema}.definition FOR EACH STATEMENT EXECUTE FUNCTION ${schema}.report()`,
+  );
+}
+
+/** Resolves when PostgreSQL has counted what this node's sessions have read, see {@link reportAtOnce}. */
+export async function reported(engine: Engine): Promise<void> {
+  await Promise.all([engine.ping(), engine.definitions.delete('token', 'of nobody', 'any')]);
 }
 
 /** Executes SQL in a new session. */

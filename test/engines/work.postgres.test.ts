@@ -4,8 +4,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { newElement } from '../support/elements.ts';
 import type { PostgresServer } from '../support/postgres-server.ts';
 import { commit, extend, nextDueAt, purge, remove, rollback, transfer } from '../support/settle.ts';
-import { until } from '../support/until.ts';
-import { freshSchema, runSql, sharedServer } from './postgres.ts';
+import { freshSchema, reportAtOnce, reported, runSql, sharedServer } from './postgres.ts';
 import { openNode } from './postgres-node.ts';
 
 /** Elements that wait in another queue, which a plan that reads too much would step over. */
@@ -25,6 +24,7 @@ describe('Operations of the PostgreSQL engine', () => {
     server = await sharedServer();
     schema = freshSchema();
     engine = await openNode(server, { schema });
+    await reportAtOnce(server, schema);
     for (const ns of ['plain', 'stream']) {
       const groups = ns === 'stream' ? ['g1', 'g2'] : [''];
       for (let stored = 0; stored < BYSTANDERS; stored += 2000) {
@@ -39,14 +39,14 @@ describe('Operations of the PostgreSQL engine', () => {
   });
 
   it('read only the rows they need, by index, however many other elements are stored', async () => {
-    await settledStatistics();
+    await reported(engine);
     const before = await reads();
     for (let round = 0; round < ROUNDS; round++) {
       await everyVerb('plain', '');
       await everyVerb('jobs', '');
       await everyVerb('stream', 'g1');
     }
-    await settledStatistics();
+    await reported(engine);
     const after = await reads();
     assert.equal(after.scans - before.scans, 0, 'no table is read from end to end');
     const perRound = (after.entries - before.entries) / ROUNDS;
@@ -107,22 +107,5 @@ describe('Operations of the PostgreSQL engine', () => {
            AND relname IN ('delivery', 'element', 'dedup')) AS entries`,
     );
     return { scans: Number(rows[0].scans), entries: Number(rows[0].entries) };
-  }
-
-  /**
-   * Waits until the statistics stop changing. Sessions report them when they next execute something, at most once a
-   * second.
-   */
-  async function settledStatistics(): Promise<void> {
-    let last = -1;
-    await until(async () => {
-      await new Promise((resolve) => setTimeout(resolve, 1100));
-      await engine.ping();
-      await engine.definitions.list('queue');
-      const { entries } = await reads();
-      const isSettled = entries === last;
-      last = entries;
-      return isSettled;
-    });
   }
 });
