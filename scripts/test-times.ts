@@ -9,8 +9,8 @@
  *
  * The output of a failed file is printed above its line.
  *
- * A file of `test/groups/` is replaced by the files of its folder, which are run separately: each then loads its
- * modules itself, which costs about half a second that `npm test` does not spend. A file of `test/groups/` given as an
+ * A file of `test/groups/` is replaced by the files of its group, which are run separately: each then loads its modules
+ * itself, which costs about half a second that `npm test` does not spend. A file of `test/groups/` given as an
  * argument runs as in `npm test`.
  */
 import { spawn } from 'node:child_process';
@@ -64,8 +64,8 @@ function filesOfNpmTest(): string[] {
     globSync(pattern, { cwd: ROOT })
       .sort()
       .flatMap((file) => {
-        const folder = /^test\/groups\/(.+)\.test\.ts$/.exec(file)?.[1];
-        return folder === undefined ? [file] : globSync(`test/${folder}/**/*.test.ts`, { cwd: ROOT }).sort();
+        const group = /^await runTogether\('(.+)'\)/m.exec(readFileSync(`${ROOT}${file}`, 'utf8'))?.[1];
+        return group === undefined ? [file] : globSync(`test/${group}`, { cwd: ROOT }).sort();
       }),
   );
 }

@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('amqp');
+await runTogether('amqp/**/*.test.ts');

@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('broker');
+await runTogether('broker/**/*.test.ts');

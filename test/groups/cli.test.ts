@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('cli');
+await runTogether('cli/**/*.test.ts');

@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('client');
+await runTogether('client/**/*.test.ts');

@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('exchange');
+await runTogether('exchange/**/*.test.ts');

@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('operations');
+await runTogether('operations/**/*.test.ts');

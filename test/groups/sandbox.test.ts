@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('sandbox');
+await runTogether('sandbox/**/*.test.ts');

@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('session');
+await runTogether('session/**/*.test.ts');

@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('stomp');
+await runTogether('stomp/**/*.test.ts');

@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('unit');
+await runTogether('unit/**/*.test.ts');
