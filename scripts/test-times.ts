@@ -9,8 +9,8 @@
  *
  * The output of a failed file is printed above its line.
  *
- * A file of `test/groups/` is replaced by the files of its group, which are run separately: each then loads its modules
- * itself, which costs about half a second that `npm test` does not spend. A file of `test/groups/` given as an
+ * A file of `test/all/` is replaced by the files of its group, which are run separately: each then loads its modules
+ * itself, which costs about half a second that `npm test` does not spend. A file of `test/all/` given as an
  * argument runs as in `npm test`.
  */
 import { spawn } from 'node:child_process';
@@ -19,6 +19,7 @@ import { globSync, readdirSync, readFileSync } from 'node:fs';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { globalSetup, globalTeardown } from '../test/support/run-servers.ts';
+import { filesOf } from '../test/support/together.ts';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
 /** Clock ticks per second in /proc. */
@@ -60,14 +61,7 @@ try {
 
 function filesOfNpmTest(): string[] {
   const patterns = [...scripts.test.matchAll(/"(test\/[^"]+)"/g)].map(([, pattern]) => pattern);
-  return patterns.flatMap((pattern) =>
-    globSync(pattern, { cwd: ROOT })
-      .sort()
-      .flatMap((file) => {
-        const group = /^await runTogether\('(.+)'\)/m.exec(readFileSync(`${ROOT}${file}`, 'utf8'))?.[1];
-        return group === undefined ? [file] : globSync(`test/${group}`, { cwd: ROOT }).sort();
-      }),
-  );
+  return patterns.flatMap((pattern) => globSync(pattern, { cwd: ROOT }).sort().flatMap(filesOf));
 }
 
 async function run(file: string): Promise<Times> {

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, globSync, readdirSync, readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { filesOf } from '../support/together.ts';
 
 const ROOT = new URL('../../', import.meta.url);
 const TEXT = readFileSync(new URL('CONTRIBUTING.md', ROOT), 'utf8');
@@ -50,6 +51,25 @@ describe('CONTRIBUTING', () => {
     assert.ok(ofJourneys.length > 4);
     assert.deepEqual(
       [...paths, ...ofJourneys].filter((path) => !existsSync(fileURLToPath(new URL(path, ROOT)))),
+      [],
+    );
+  });
+
+  it('names commands that run each test file, `npm test` each once', () => {
+    const { scripts } = JSON.parse(readFileSync(new URL('package.json', ROOT), 'utf8'));
+    const all = globSync('test/**/*.test.ts', { cwd: fileURLToPath(ROOT) });
+    const filesRunBy = (command: string): string[] => {
+      const patterns = [...scripts[command].matchAll(/"?(test\/[^" ]+\.test\.ts)/g)].map(
+        ([, pattern]) => pattern,
+      );
+      return patterns.flatMap((pattern) => globSync(pattern, { cwd: fileURLToPath(ROOT) })).flatMap(filesOf);
+    };
+    const run = filesRunBy('test');
+    assert.deepEqual(run.toSorted(), [...new Set(run)].sort());
+    const others = ['test:ci', 'test:install', 'test:python', 'test:shovel'].flatMap(filesRunBy);
+    const commanded = new Set([...run, ...others]);
+    assert.deepEqual(
+      all.filter((path) => !path.startsWith('test/all/') && !commanded.has(path)),
       [],
     );
   });

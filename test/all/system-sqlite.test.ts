@@ -1,3 +1,3 @@
 import { runTogether } from '../support/together.ts';
 
-await runTogether('http/**/*.test.ts');
+await runTogether('system/sqlite-*.test.ts');
