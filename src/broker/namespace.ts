@@ -445,10 +445,13 @@ export class Namespace {
   noteUse(key: QueueKey): void {
     if (this.#known.has(key.name)) return;
     this.noteStored(key);
-    this.storage.declare([key]).catch((error: unknown) => {
-      this.#forget(key.name);
-      this.log.warn({ err: error, queue: key }, 'a queue could not be declared; its next use tries again');
-    });
+    this.storage.declare([key]).then(
+      () => this.announce(key, 0),
+      (error: unknown) => {
+        this.#forget(key.name);
+        this.log.warn({ err: error, queue: key }, 'a queue could not be declared; its next use tries again');
+      },
+    );
   }
 
   async writePaused(queue: QueueKey, paused: boolean): Promise<void> {
@@ -553,7 +556,10 @@ export class Namespace {
     return capacity;
   }
 
-  /** Notifies other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. */
+  /**
+   * Notifies other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. 0: only that
+   * the queue exists.
+   */
   announce({ name }: QueueKey, count: number): void {
     this.activity.note(name);
     this.cluster.announce(name, count);
@@ -598,12 +604,11 @@ export class Namespace {
     this.announce(key, MANY);
   }
 
-  /** Another node stored or returned `count` elements, or {@link MANY}. */
+  /** Another node stored or returned `count` elements, or {@link MANY}. 0: its consumers wait for some. */
   onReady(queue: string, count: number): void {
-    // The queue exists, since another node stored elements in it.
     this.noteStored({ ns: this.name, name: queue });
     this.activity.note(queue);
-    if (this.#waitQueues.has(queue)) this.visit(queue).match(count);
+    if (count > 0 && this.#waitQueues.has(queue)) this.visit(queue).match(count);
   }
 
   /** The queue was deleted, on this node or another. */
@@ -670,6 +675,7 @@ export class Namespace {
   #setOptions(name: string, options: OwnOptions | null): void {
     const { maxElements } = this.options.settingsOf(name);
     this.options.note(name, options);
+    if (options !== null) this.noteStored({ ns: this.name, name });
     // Only if the bound changed: a new capacity does not know the inserts that the engine has not confirmed yet.
     if (this.options.settingsOf(name).maxElements !== maxElements) this.#capacities.delete(name);
   }
@@ -691,6 +697,7 @@ export class Namespace {
     if (this.#paused.has(name) === paused) return;
     if (paused) this.#paused.add(name);
     else this.#paused.delete(name);
+    if (paused) this.noteStored({ ns: this.name, name });
     this.activity.note(name);
     this.visit(name).onPaused(paused);
   }

@@ -112,6 +112,23 @@ describe('the queues of a namespace', () => {
     await other.stop();
   });
 
+  it('are known on this node when another node has consumers that wait for them, pauses them, or stores their options', async () => {
+    const other = brokerOn([{ policy: plain('N'), engine }], opened.clock, 2);
+    await other.start();
+    const ended = Promise.withResolvers<string>();
+    const request = { group: null, leaseMs: null, timeoutMs: null, tid: null, owner: null };
+    other
+      .namespace('N')
+      .queue('awaited')
+      .get(request, { deliver: () => {}, end: ({ code }) => ended.resolve(code) });
+    await other.namespace('N').queue('paused').pause();
+    await other.namespace('N').queue('with options').storeOptions({ ttlMs: 1000 });
+    await until(() => namespace.knownNames.size === 3);
+    assert.deepEqual([...namespace.knownNames].sort(), ['awaited', 'paused', 'with options']);
+    await other.stop();
+    assert.equal(await ended.promise, 'shutting-down');
+  });
+
   it('are forgotten with their counters when another node deletes them', async () => {
     const key = { ns: 'N', name: 'deleted' };
     await store(key.name);
