@@ -541,7 +541,7 @@ export class Namespace {
     this.#storedOptions.note(definition, null);
     this.#setPaused(key.name, false);
     this.#setOptions(key.name, null);
-    this.onDeleted(key.name);
+    this.#noteDeleted(key);
     this.cluster.announceDeletion(key.name);
     return true;
   }
@@ -611,13 +611,25 @@ export class Namespace {
     if (count > 0 && this.#waitQueues.has(queue)) this.visit(queue).match(count);
   }
 
-  /** The queue was deleted, on this node or another. */
+  /** Another node deleted a queue. */
   onDeleted(queue: string): void {
     const key = { ns: this.name, name: queue };
+    this.#noteDeleted(key);
+    // This node may have stored elements in a new queue of this name before it received the signal.
+    this.storage.counts(key).then(
+      ({ ready, scheduled, reserved }) => {
+        if (ready + scheduled + reserved > 0) this.noteStored(key);
+      },
+      // The next reload reads the names of all queues.
+      () => {},
+    );
+  }
+
+  #noteDeleted(key: QueueKey): void {
     this.stats.discard(key);
-    this.#forget(queue);
+    this.#forget(key.name);
     // A consumer that began to wait since then creates the queue again.
-    if (this.#waitQueues.has(queue)) this.noteUse(key);
+    if (this.#waitQueues.has(key.name)) this.noteUse(key);
   }
 
   onCancel(queue: string, tid: string, owner: string | null): void {

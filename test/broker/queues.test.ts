@@ -153,6 +153,30 @@ describe('the queues of a namespace', () => {
     await other.stop();
   });
 
+  it('stay known on this node if it stored an element while another node deleted the old queue', async () => {
+    const key = { ns: 'N', name: 'recreated' };
+    await store(key.name);
+    await opened.engine.storage.take(key, { group: PLAIN_GROUP, count: 1, leaseMs: null });
+    const deleting = engineWith(engine, (real) => ({
+      drop: async (queue) => {
+        const isDropped = await real.drop(queue);
+        await store(key.name);
+        return isDropped;
+      },
+    }));
+    const other = brokerOn(
+      [{ policy: plain('N'), engine: deleting, maxQueues: MAX_QUEUES }],
+      opened.clock,
+      2,
+    );
+    await other.start();
+    assert.equal(await other.namespace('N').drop(key), true);
+    // Signals are published at the end of the event-loop turn.
+    await new Promise(setImmediate);
+    await until(() => namespace.knownNames.has(key.name));
+    await other.stop();
+  });
+
   it('exist again if a consumer of this node began to wait while another node deleted them', async () => {
     const key = { ns: 'N', name: 'awaited' };
     await store(key.name);
