@@ -83,7 +83,7 @@ describe('The environment', () => {
     });
   });
 
-  it('that set a group to something else than a JSON object name what is allowed', async () => {
+  it('may not set a group to anything but a JSON object, as the error says', async () => {
     const [problem] = await problemsOf(null, { QUAYSIDE_WAITING: '{total: 5}' });
     assert.deepEqual([problem?.source, problem?.path], ['QUAYSIDE_WAITING', 'waiting']);
     assert.match(problem?.hint ?? '', /a JSON object into a variable/);
