@@ -43,7 +43,7 @@ type State = 'new' | 'open' | 'finishing' | 'closing' | 'gone';
 
 /**
  * Writes the last frame of a session.
- * @param isDone whether all engine calls of the session have an outcome
+ * @param isDone whether all frames of the client have an outcome
  */
 type WriteClose = (isDone: boolean) => void;
 
@@ -419,7 +419,7 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
       this.guard(() => {
         // Writing a closing frame first flushes the replies of this turn; without one, flush them here.
         if (this.#writeClose === null) this.endTurn();
-        else this.#writeClose(this.work.isIdle);
+        else this.#writeClose(this.work.hasNoFrames);
       });
       this.#close(isByClient);
     };

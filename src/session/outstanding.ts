@@ -55,6 +55,7 @@ export async function returnOutstanding(
 ): Promise<unknown> {
   const { work } = session;
   work.begin(outstanding.length, 0);
+  work.returning += outstanding.length;
   try {
     const items = outstanding.map((delivery) =>
       queue.item(delivery, {
@@ -73,6 +74,7 @@ export async function returnOutstanding(
     );
     return error;
   } finally {
+    work.returning -= outstanding.length;
     work.end(outstanding.length, 0);
   }
 }

@@ -7,6 +7,8 @@ const MAX_PENDING_ITEMS = 4096;
 const MAX_PENDING_BYTES = 4 * 1024 * 1024;
 /** Counts a session's engine calls that have no result yet. */
 export class PendingWork {
+  /** How many of the items are elements that return to their queue after their client or consumer has gone. */
+  returning = 0;
   readonly #onChange: () => void;
   #items = 0;
   #bytes = 0;
@@ -23,6 +25,11 @@ export class PendingWork {
 
   get isIdle(): boolean {
     return this.#items === 0;
+  }
+
+  /** Whether every frame of the client has an outcome. */
+  get hasNoFrames(): boolean {
+    return this.#items === this.returning;
   }
 
   /** Call when the engine is called. @param items see {@link MAX_PENDING_ITEMS} */

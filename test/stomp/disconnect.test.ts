@@ -99,6 +99,28 @@ describe('a DISCONNECT after other frames', () => {
     await client.expectClose();
   });
 
+  it('is answered with its receipt if only the return of unacknowledged messages takes too long', async () => {
+    await node.insert('a', 'x');
+    await client.ask('SUBSCRIBE', { destination: '/q/N/a', id: 's', ack: 'client' });
+    await client.expect('MESSAGE');
+    const asked = Promise.withResolvers<void>();
+    const held = Promise.withResolvers<void>();
+    const settle = storage.settle.bind(storage);
+    storage.settle = async (...given) => {
+      asked.resolve();
+      await held.promise;
+      return settle(...given);
+    };
+    client.write(disconnectFrame());
+    await asked.promise;
+    node.clock.advance(FINISH_MS);
+    const { command, headers } = await client.next();
+    held.resolve();
+    assert.deepEqual([command, headers.get('receipt-id')], ['RECEIPT', 'last']);
+    await client.expectClose();
+    await until(async () => (await node.sizes('a')).ready === 1);
+  });
+
   it('has outcome-unknown as the last frame, even if the engine replies before the client has read it', async () => {
     await node.insert('large', ...Array.from({ length: 400 }, () => ({ body: Buffer.alloc(60_000) })));
     client.socket.pause();
