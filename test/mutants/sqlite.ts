@@ -660,11 +660,7 @@ export const SQLITE: readonly Mutant[] = [
     name: 'an element without its content fails every batch',
     suite: 'sqlite damage',
     edits: [
-      inWorker(
-        'rows.ts',
-        'found !== undefined && found.contentCrc !== null &&',
-        'found?.contentCrc !== null &&',
-      ),
+      inWorker('rows.ts', 'found !== null && found.contentCrc !== null &&', 'found?.contentCrc !== null &&'),
     ],
   },
   {

@@ -17,7 +17,7 @@ export function elementChecksum(
 }
 
 // Node's `crc32` takes 0.19 µs for the content type and the body of an element of 46 bytes, the functions below half of
-// that: 4 % of an insert, 3 % of a take.
+// that, which saves 2 to 4 % of an insert, and 2 % of a take.
 
 /** Longer bodies are faster in `crc32`. */
 const SHORT_BYTES = 128;

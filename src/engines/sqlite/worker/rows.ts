@@ -4,7 +4,7 @@ import { DELIVERY_STATES, type DeliveryState, PLAIN_GROUP } from '../../../model
 import { deliveryChecksum, elementChecksum } from './checksums.ts';
 import type { QueueCounter } from './counts.ts';
 import type { Queues, Subscription, WorkerQueue } from './queues.ts';
-import { BOUND, momentOf, prepareAll, type Statements } from './schema.ts';
+import { BOUND, momentOf, prepareAll, prepareQueries, type Queries, type Statements } from './schema.ts';
 
 /** An element's content as stored: the content type, the rarer fields as JSON (see `toMore`), and the body. */
 interface StoredContent {
@@ -113,15 +113,6 @@ const SQL = {
        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
   addElement:
     'INSERT INTO element (seq, queue, groups, inserted_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
-  // The number of a named group's delivery differs from its element's: see `schema.ts`.
-  findPlain: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ? AND d.subscription = ?`,
-  findShared: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = ? AND d.subscription = ?`,
-  wholePlain: `SELECT ${WHOLE_COLUMNS} ${FROM_DELIVERIES} WHERE d.seq = ? AND d.subscription = ?`,
-  wholeShared: `SELECT ${WHOLE_COLUMNS} ${FROM_DELIVERIES} WHERE d.element = ? AND d.subscription = ?`,
-  scannedPlain: `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.seq = ? AND d.subscription = ?`,
-  scannedShared: `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.element = ? AND d.subscription = ?`,
-  ofElement: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = :element AND (d.element IS NULL OR d.element = :element)
-       UNION ALL SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = :element AND d.seq <> :element`,
   remove: 'DELETE FROM delivery WHERE seq = ?',
   removeRange: 'DELETE FROM delivery WHERE seq BETWEEN ? AND ?',
   removeMany: `DELETE FROM delivery WHERE seq IN (${manyOf('?')})`,
@@ -139,25 +130,38 @@ const SQL = {
   setWaiting:
     'UPDATE delivery SET due_at = ?, tries = ?, crc = ?, token = ?, reason = ?, lease_until = NULL WHERE seq = ?',
   extend: 'UPDATE delivery SET lease_until = ? WHERE seq = ?',
-  content:
-    'SELECT type, more, content_crc AS contentCrc, body, inserted_at AS insertedAt FROM delivery WHERE seq = ?',
-  sharedContent:
-    'SELECT type, more, crc AS contentCrc, body, inserted_at AS insertedAt FROM element WHERE seq = ?',
   removeElement: 'DELETE FROM element WHERE seq = ?',
   anyOfElement: 'SELECT 1 FROM delivery WHERE element = ? LIMIT 1',
-  bySeq: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ?`,
   markShared: 'UPDATE element SET groups = max(groups, 2) WHERE seq = ?',
   setAside:
     'INSERT OR REPLACE INTO damaged (seq, queue, found_at, type, more, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)',
-  expired: `SELECT ${DELIVERY_COLUMNS} ${EXPIRING} AND d.expires_at <= ? ORDER BY d.expires_at LIMIT ${BOUND}`,
   firstExpiry: `SELECT d.expires_at AS at ${EXPIRING} ORDER BY d.expires_at LIMIT 1`,
-  endedLeases: `SELECT ${DELIVERY_COLUMNS} ${RESERVED} AND d.lease_until <= ? ORDER BY d.lease_until, d.seq LIMIT ${BOUND}`,
   firstLeaseEnd: `SELECT d.lease_until AS at ${RESERVED} ORDER BY d.lease_until LIMIT 1`,
   // Bodies of expired elements are not read: a thousand of them may be a gigabyte.
   ready: `SELECT d.seq, d.element, d.due_at, d.tries, d.crc, d.expires_at, d.reason,
             ifnull(d.type, e.type), ifnull(d.more, e.more), ifnull(d.content_crc, e.crc),
             iif(d.expires_at <= ?, NULL, ifnull(d.body, e.body)) ${FROM_DELIVERIES}
        WHERE d.subscription = ? AND d.lease_until IS NULL AND d.due_at <= ? ORDER BY d.due_at, d.seq LIMIT ${BOUND}`,
+} as const;
+
+/** Queries for deliveries and elements. */
+const QUERIES = {
+  // The number of a named group's delivery differs from its element's: see `schema.ts`.
+  findPlain: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ? AND d.subscription = ?`,
+  findShared: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = ? AND d.subscription = ?`,
+  wholePlain: `SELECT ${WHOLE_COLUMNS} ${FROM_DELIVERIES} WHERE d.seq = ? AND d.subscription = ?`,
+  wholeShared: `SELECT ${WHOLE_COLUMNS} ${FROM_DELIVERIES} WHERE d.element = ? AND d.subscription = ?`,
+  scannedPlain: `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.seq = ? AND d.subscription = ?`,
+  scannedShared: `SELECT ${SCANNED_COLUMNS} ${FROM_DELIVERIES} WHERE d.element = ? AND d.subscription = ?`,
+  ofElement: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = :element AND (d.element IS NULL OR d.element = :element)
+       UNION ALL SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.element = :element AND d.seq <> :element`,
+  content:
+    'SELECT type, more, content_crc AS contentCrc, body, inserted_at AS insertedAt FROM delivery WHERE seq = ?',
+  sharedContent:
+    'SELECT type, more, crc AS contentCrc, body, inserted_at AS insertedAt FROM element WHERE seq = ?',
+  bySeq: `SELECT ${DELIVERY_COLUMNS} FROM delivery d WHERE d.seq = ?`,
+  expired: `SELECT ${DELIVERY_COLUMNS} ${EXPIRING} AND d.expires_at <= ? ORDER BY d.expires_at LIMIT ${BOUND}`,
+  endedLeases: `SELECT ${DELIVERY_COLUMNS} ${RESERVED} AND d.lease_until <= ? ORDER BY d.lease_until, d.seq LIMIT ${BOUND}`,
 } as const;
 
 function manyOf(row: string, count = ROWS_AT_ONCE): string {
@@ -225,8 +229,9 @@ export class Rows {
   readonly #sql: Statements<typeof SQL>;
   /** Statements of {@link ADD_WHOLE} by their number of rows, each prepared when it is first needed. */
   readonly #addRows = new Map<number, StatementSync>();
-  readonly #pages: Statements<Record<DeliveryState, string>>;
-  readonly #inState: Statements<Record<DeliveryState, string>>;
+  readonly #queries: Queries<typeof QUERIES>;
+  readonly #pages: Queries<Record<DeliveryState, string>>;
+  readonly #inState: Queries<Record<DeliveryState, string>>;
 
   constructor(db: DatabaseSync, queues: Queues, counter: QueueCounter) {
     this.#db = db;
@@ -234,8 +239,9 @@ export class Rows {
     this.#counter = counter;
     this.#sql = prepareAll(db, SQL);
     this.#sql.ready.setReturnArrays(true);
-    this.#pages = prepareAll(db, PAGES);
-    this.#inState = prepareAll(db, IN_STATE);
+    this.#queries = prepareQueries(db, QUERIES);
+    this.#pages = prepareQueries(db, PAGES);
+    this.#inState = prepareQueries(db, IN_STATE);
     this.findNextLeaseEnd();
   }
 
@@ -304,9 +310,9 @@ export class Rows {
   /** The content of a delivery, from `row` if it was read with it; null if a fault of the disk destroyed it. */
   contentOf(row: DeliveryRow | ReadyRow): ElementRow | null {
     const { seq, element } = row;
-    const statement = element === null ? this.#sql.content : this.#sql.sharedContent;
-    const found = 'body' in row ? row : statement.get(element ?? seq);
-    const isThere = found !== undefined && found.contentCrc !== null && found.body !== null;
+    const query = element === null ? this.#queries.content : this.#queries.sharedContent;
+    const found = 'body' in row ? row : query.get<WholeRow>(element ?? seq);
+    const isThere = found !== null && found.contentCrc !== null && found.body !== null;
     return isThere ? (found as unknown as ElementRow) : null;
   }
 
@@ -332,19 +338,19 @@ export class Rows {
   // Deliveries.
 
   bySeq(seq: number): DeliveryRow | null {
-    return (this.#sql.bySeq.get(seq) as unknown as DeliveryRow | undefined) ?? null;
+    return this.#queries.bySeq.get(seq);
   }
 
   /** Finds the delivery of an element to a subscription; null if there is none. */
   find({ id, group }: Subscription, element: number): DeliveryRow | null {
-    const statement = group === PLAIN_GROUP ? this.#sql.findPlain : this.#sql.findShared;
-    return (statement.get(element, id) as unknown as DeliveryRow | undefined) ?? null;
+    const query = group === PLAIN_GROUP ? this.#queries.findPlain : this.#queries.findShared;
+    return query.get(element, id);
   }
 
   /** Like `find`, including the content, in one statement: two take a fifth more processor time of a bulk move. */
   findWhole({ id, group }: Subscription, element: number): WholeRow | null {
-    const statement = group === PLAIN_GROUP ? this.#sql.wholePlain : this.#sql.wholeShared;
-    return (statement.get(element, id) as unknown as WholeRow | undefined) ?? null;
+    const query = group === PLAIN_GROUP ? this.#queries.wholePlain : this.#queries.wholeShared;
+    return query.get(element, id);
   }
 
   /**
@@ -357,12 +363,11 @@ export class Rows {
     now: number,
     states: readonly string[],
   ): (ScannedRow & { readonly state: DeliveryState })[] {
-    const statement = group === PLAIN_GROUP ? this.#sql.scannedPlain : this.#sql.scannedShared;
+    const query = group === PLAIN_GROUP ? this.#queries.scannedPlain : this.#queries.scannedShared;
     const found = new Map<number, ScannedRow & { readonly state: DeliveryState }>();
     for (const element of elements) {
-      const row =
-        element === null ? undefined : (statement.get(element, id) as unknown as ScannedRow | undefined);
-      if (row === undefined) continue;
+      const row = element === null ? null : query.get<ScannedRow>(element, id);
+      if (row === null) continue;
       const state = row.leaseUntil !== null ? 'reserved' : row.dueAt <= now ? 'ready' : 'scheduled';
       if (states.includes(state)) found.set(row.seq, { ...row, state });
     }
@@ -377,7 +382,7 @@ export class Rows {
 
   /** All deliveries of an element, in all states. */
   ofElement(element: number): DeliveryRow[] {
-    return this.#sql.ofElement.all({ element }) as unknown as DeliveryRow[];
+    return this.#queries.ofElement.all({ element });
   }
 
   /** The first `limit` ready deliveries, by maturity, then by insertion; expired ones without their bodies. */
@@ -421,7 +426,7 @@ export class Rows {
     now: number,
     limit: number,
   ): ScannedRow[] {
-    return this.#pages[state].all({ subscription, now, moment, seq, limit }) as unknown as ScannedRow[];
+    return this.#pages[state].all({ subscription, now, moment, seq, limit });
   }
 
   /** Up to `limit` deliveries in a state, in any order. */
@@ -431,7 +436,7 @@ export class Rows {
     now: number,
     limit: number,
   ): DeliveryRow[] {
-    return this.#inState[state].all({ subscription, now, limit }) as unknown as DeliveryRow[];
+    return this.#inState[state].all({ subscription, now, limit });
   }
 
   /** reserved or waiting -> finished; the element is deleted with its last delivery */
@@ -533,7 +538,7 @@ export class Rows {
 
   /** Expired waiting deliveries of all queues, the earliest first. */
   expired(now: number, limit: number): DeliveryRow[] {
-    return this.#sql.expired.all(now, limit) as unknown as DeliveryRow[];
+    return this.#queries.expired.all(now, limit);
   }
 
   /** When the next waiting delivery expires; null if none will. */
@@ -555,8 +560,7 @@ export class Rows {
     for (const { id, leaseEndsFrom } of this.#queues.subscriptions()) {
       if (leaseEndsFrom > now) continue;
       if (found.length >= MAX_LEASES_PER_CALL) break;
-      const rows = this.#sql.endedLeases.all(id, now, MAX_LEASES_PER_CALL - found.length);
-      found.push(...(rows as unknown as DeliveryRow[]));
+      found.push(...this.#queries.endedLeases.all<DeliveryRow>(id, now, MAX_LEASES_PER_CALL - found.length));
     }
     return found.sort((a, b) => momentInOrder(a) - momentInOrder(b) || a.seq - b.seq);
   }
