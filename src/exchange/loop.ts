@@ -218,14 +218,16 @@ export class Loop {
    * Resolves with null if the selectors could not run, or the exchange was stopped: the batch must then be returned.
    */
   async #runSelectors(batch: readonly Delivery[]): Promise<Decision | null> {
-    const { promise: stopped, resolve } = Promise.withResolvers<null>();
+    const { promise: stopped, resolve } = Promise.withResolvers<void>();
     let isReturned = false;
     this.#stopWaiting = () => {
       isReturned = true;
-      resolve(null);
+      resolve();
     };
     try {
-      return await Promise.race([this.#forwarder.decide(batch, () => isReturned), stopped]);
+      const deciding = this.#forwarder.decide(batch, () => isReturned);
+      await Promise.race([deciding.then(ignore), stopped]);
+      return isReturned ? null : await deciding;
     } catch {
       // An unexpected error: the loop continues after a delay.
       this.#backoff.noteFailure();
@@ -303,3 +305,5 @@ export class Loop {
     await this.#pause.wait(this.#backoff.delayMs());
   }
 }
+
+function ignore(): void {}
