@@ -87,6 +87,26 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
 
   type Headers = Record<string, unknown>;
   type Element = [id: string, tries: number, mature: number, kind: number, headers: Headers];
+  interface Payload {
+    value: unknown;
+    /** The worker's version of it, if that is text. */
+    text: string | null;
+    /**
+     * It was used after an impure selector: it may share objects with selectors, or have getters, so that it can change
+     * at any time.
+     */
+    mayChange: boolean;
+  }
+  /** What impure selectors change in a message. */
+  interface Changes {
+    /** The headers for selectors. */
+    view: Headers | null;
+    /** The headers before the first write of the running selector; null before that. */
+    before: Headers | null;
+    /** Sizes of the written payload and headers. */
+    payloadSize: number;
+    headersSize: number;
+  }
   const program: { step: Selector | string | null; isPure: boolean }[] = [];
 
   const asSecond = (name: string, value: unknown, max: number): number | null => {
@@ -120,26 +140,12 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
   class Message {
     readonly #at: number;
     readonly #element: Element;
-    /** Never passed to selectors: they get `#view`, which detects the first write. */
+    /** Impure selectors get `Changes.view` instead, which detects the first write. */
     #headers: Headers;
-    #view: Headers | null = null;
-    /** The headers before the first write of the running selector; null before that. */
-    #before: Headers | null = null;
-    #payload: unknown;
-    /** Whether `#payload` is set; until then, only the worker has the body. */
-    #isPayloadSet = false;
-    /** An impure selector has run, so the message may contain more than data. */
-    #hasRunImpure = false;
-    /**
-     * The payload was used after an impure selector: it may share objects with selectors, or have getters, so that it
-     * can change at any time.
-     */
-    #mayPayloadChange = false;
-    /** The worker's version of the payload, if it is text. */
-    #text: string | null = null;
-    /** Sizes of the written payload and headers. */
-    #payloadSize = 0;
-    #headersSize = 0;
+    /** Null until a selector uses the payload; until then, only the worker has the body. */
+    #payload: Payload | null = null;
+    /** Null until an impure selector runs: until then, the message contains only data. */
+    #changes: Changes | null = null;
 
     constructor(at: number, element: Element) {
       this.#at = at;
@@ -159,41 +165,33 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     }
 
     get hdrs(): object {
-      this.#view ??= new Proxy(this.#headers, headersHandler);
-      return this.#view;
+      const changes = this.#changes;
+      if (changes === null) return this.#headers;
+      changes.view ??= new Proxy(this.#headers, headersHandler);
+      return changes.view;
     }
     set hdrs(given: object) {
       if (typeof given !== 'object' || given === null) throw new TypeError('hdrs must be an object');
       const copy = setPrototypeOf({ ...given }, null);
-      this.#before ??= this.#headers;
+      const changes = begin(this);
+      changes.before ??= this.#headers;
+      changes.view = null;
       this.#headers = copy;
-      this.#view = null;
     }
 
     get payload(): unknown {
-      if (this.#hasRunImpure) this.#mayPayloadChange = true;
-      if (!this.#isPayloadSet) {
-        const body = host.payload(this.#at);
-        if (typeof body === 'string') {
-          if (body[0] !== '=') throw new TypeError(body.slice(1));
-          this.#text = body.slice(1);
-          this.#payload = this.#element[3] === JSON_KIND ? this.#parse(this.#text) : this.#text;
-        } else {
-          this.#payload = body;
-        }
-        this.#isPayloadSet = true;
-      }
-      return this.#payload;
+      this.#payload ??= this.#readPayload();
+      if (this.#changes !== null) this.#payload.mayChange = true;
+      return this.#payload.value;
     }
     set payload(given: unknown) {
-      if (this.#hasRunImpure) this.#mayPayloadChange = true;
-      this.#isPayloadSet = true;
-      this.#payload = given;
+      this.#payload = { value: given, text: this.#payload?.text ?? null, mayChange: this.#changes !== null };
     }
 
-    /** Call before each selector. */
-    static begin(message: Message, isPure: boolean): void {
-      if (!isPure) message.#hasRunImpure = true;
+    /** Call before the first impure selector. */
+    static begin(message: Message): Changes {
+      message.#changes ??= { view: null, before: null, payloadSize: 0, headersSize: 0 };
+      return message.#changes;
     }
 
     /**
@@ -203,39 +201,49 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
      * @throws TypeError if it cannot be stored
      */
     static seal(message: Message, at: number): void {
-      const payload = message.#isPayloadSet && message.#mayPayloadChange ? message.#changedPayload() : null;
-      const headers = message.#before === null ? null : message.#serializedHeaders();
+      const changes = begin(message);
+      const used = message.#payload;
+      const payload = used?.mayChange ? message.#changedPayload(used) : null;
+      const headers = changes.before === null ? null : message.#serializedHeaders();
       if (payload === null && headers === null) return;
       const error = host.seal(at, headers, payload);
       if (error !== null) throw new TypeError(error);
-      message.#before = null;
-      if (typeof payload === 'string') message.#text = payload.slice(1);
-      if (payload !== null) message.#payloadSize = payload.length;
-      if (headers !== null) message.#headersSize = headers.length;
+      changes.before = null;
+      if (used !== null && typeof payload === 'string') used.text = payload.slice(1);
+      if (payload !== null) changes.payloadSize = payload.length;
+      if (headers !== null) changes.headersSize = headers.length;
     }
 
     /** Size of the parts of a copy that selectors have written so far, in characters or bytes. */
     static writtenSize(message: Message): number {
-      return message.#payloadSize + message.#headersSize;
+      const { payloadSize, headersSize } = begin(message);
+      return payloadSize + headersSize;
     }
 
     /** Undoes the changes of a failed selector to the message, but not those to `env.state`. */
     static undo(message: Message): void {
-      if (message.#before !== null) {
-        message.#headers = message.#before;
-        message.#view = null;
-        message.#before = null;
+      const changes = message.#changes;
+      if (changes !== null && changes.before !== null) {
+        message.#headers = changes.before;
+        changes.view = null;
+        changes.before = null;
       }
-      message.#isPayloadSet = false;
-      message.#payload = undefined;
-      message.#text = null;
+      message.#payload = null;
     }
 
     /** Call before a write to `headers`: saves them for {@link undo}. */
     static keep(message: Message | null, headers: Headers): void {
       // The selector may still have a view of headers that were replaced.
       if (message === null || message.#headers !== headers) return;
-      message.#before ??= setPrototypeOf({ ...headers }, null);
+      begin(message).before ??= setPrototypeOf({ ...headers }, null);
+    }
+
+    #readPayload(): Payload {
+      const body = host.payload(this.#at);
+      if (typeof body !== 'string') return { value: body, text: null, mayChange: false };
+      if (body[0] !== '=') throw new TypeError(body.slice(1));
+      const text = body.slice(1);
+      return { value: this.#element[3] === JSON_KIND ? this.#parse(text) : text, text, mayChange: false };
     }
 
     /** If the text exceeds the heap, that is an error of the element, not an overrun of the selector. */
@@ -249,8 +257,8 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       }
     }
 
-    #stringify(value: unknown): string {
-      const isLong = this.#text !== null && this.#text.length > limits.quickText;
+    #stringify({ value, text }: Payload): string {
+      const isLong = text !== null && text.length > limits.quickText;
       if (!isLong) return stringify(value);
       host.converting(true);
       try {
@@ -274,8 +282,8 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     }
 
     /** The payload to store; null if unchanged. */
-    #changedPayload(): string | Uint8Array | null {
-      const value = this.#payload;
+    #changedPayload(payload: Payload): string | Uint8Array | null {
+      const { value } = payload;
       const kind = this.#element[3];
       if (kind === BYTES_KIND) {
         if (!(value instanceof Uint8Array))
@@ -283,13 +291,13 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
         // Copy it: the original may be a subclass, or a view of a resizable buffer.
         return new Uint8Array(value);
       }
-      const text = kind === JSON_KIND ? this.#stringify(value) : value;
+      const text = kind === JSON_KIND ? this.#stringify(payload) : value;
       if (typeof text !== 'string') {
         throw new TypeError(
           kind === JSON_KIND ? 'the payload cannot be serialized as JSON' : 'the payload must be a string',
         );
       }
-      return text === this.#text ? null : `=${text}`;
+      return text === payload.text ? null : `=${text}`;
     }
   }
   const { begin, keep, seal, undo, writtenSize } = Message;
@@ -414,6 +422,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       current = message;
       view = new Proxy(message, messageHandler);
       const env = { msg: view, state: {} };
+      let isData = true;
       for (const { step, isPure } of program) {
         const at = codes.length;
         position = at;
@@ -421,9 +430,12 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
         if (typeof step === 'string') answer = [at, step, null, null, null, null];
         else if (step !== null) {
           try {
-            begin(message, isPure);
+            if (isData && !isPure) {
+              begin(message);
+              isData = false;
+            }
             answer = reduce(step(env), at);
-            seal(message, at);
+            if (!isData) seal(message, at);
           } catch (thrown) {
             const error = describe(thrown);
             if (error === null) throw thrown;
@@ -431,7 +443,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
             answer = [at, error, null, null, null, placeOf(thrown)];
           }
         }
-        written += writtenSize(message);
+        if (!isData) written += writtenSize(message);
         if (typeof answer === 'string') codes += answer;
         else {
           codes += answer[1] === null ? '2' : '3';
