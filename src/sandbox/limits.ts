@@ -55,7 +55,7 @@ export const DEFAULT_LIMITS: SandboxLimits = {
   watchdogMs: 250,
   bodyMsPerMiB: 400,
   maxBodyMs: 1000,
-  batch: 100,
+  batch: 128,
   batchBodyBytes: 64 * 1024,
   bodyBytes: 1024 * 1024,
   elementBytes: 16 * 1024 * 1024,
