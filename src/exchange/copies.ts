@@ -130,11 +130,6 @@ function printable(error: string): string {
 }
 
 function withHeader(headers: readonly string[], name: string, value: string): string[] {
-  const changed: string[] = [];
-  for (let i = 0; i < headers.length; i += 2) {
-    const [key, content] = [headers[i], headers[i + 1]];
-    if (key !== undefined && key !== name) changed.push(key, content ?? '');
-  }
-  changed.push(name, value);
-  return changed;
+  const others = headers.includes(name) ? headers.filter((_, i) => headers[i - (i % 2)] !== name) : headers;
+  return others.concat([name, value]);
 }

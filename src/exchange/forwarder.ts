@@ -153,9 +153,10 @@ export class Forwarder {
   ): Plan {
     const { route, context } = this.#exchange;
     const accepted: { readonly destination: number; readonly verdict: SelectorVerdict }[] = [];
-    for (const [destination, given] of verdicts.entries()) {
+    for (let destination = 0; destination < verdicts.length; destination += 1) {
+      const given = verdicts[destination];
       const target = route.destinations[destination];
-      if (target === undefined) continue;
+      if (given === undefined || target === undefined) continue;
       const isTimed = given.matureAt !== null || given.delayMs !== null;
       const verdict = isTimed ? storableVerdict(given, target.namespace, context.clock.now()) : given;
       if (verdict.accepted) accepted.push({ destination, verdict });
@@ -165,13 +166,18 @@ export class Forwarder {
     const destinations = accepted.map(({ destination }) => destination);
     const back = copiesBack(copies, destinations, { returning, maxCopies: route.maxCopies });
     if (back.isTooMany) return this.#unroutable(delivery, 'too-many-hops');
-    const planned: Copy[] = [];
-    for (const { destination, verdict } of accepted) {
+    let last: { element: NewElement; verdict: SelectorVerdict; copies: number } | null = null;
+    const planned = accepted.map(({ destination, verdict }): Copy => {
       const { queue } = route.destinations[destination] as ExchangeRoute['destinations'][number];
-      const history = { hops, copies: returning?.[destination] ? back.count : copies };
-      const element = copyOf(delivery, verdict, history, queue.namespace.defaultGroups);
-      planned.push({ queue, element, destination });
-    }
+      const groups = queue.namespace.defaultGroups;
+      const ownCopies = returning?.[destination] ? back.count : copies;
+      // Most destinations get the same element, which is built once.
+      if (last?.verdict !== verdict || last.copies !== ownCopies || last.element.groups !== groups) {
+        const element = copyOf(delivery, verdict, { hops, copies: ownCopies }, groups);
+        last = { element, verdict, copies: ownCopies };
+      }
+      return { queue, element: last.element, destination };
+    });
     return { delivery, copies: planned, unroutable: null };
   }
 

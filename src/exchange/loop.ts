@@ -218,14 +218,15 @@ export class Loop {
    * Resolves with null if the selectors could not run, or the exchange was stopped: the batch must then be returned.
    */
   async #runSelectors(batch: readonly Delivery[]): Promise<Decision | null> {
-    const { promise: stopped, resolve } = Promise.withResolvers<void>();
+    const { promise: stopped, resolve: stop } = Promise.withResolvers<void>();
     let isReturned = false;
     this.#stopWaiting = () => {
       isReturned = true;
-      resolve();
+      stop();
     };
     try {
       const deciding = this.#forwarder.decide(batch, () => isReturned);
+      // The race carries no decision: what holds `stop` would keep the batch until the next full collection (ADR 6).
       await Promise.race([deciding.then(ignore), stopped]);
       return isReturned ? null : await deciding;
     } catch {

@@ -465,9 +465,10 @@ function readVerdicts(called: Called, destinations: number): EvaluatedAnswer[] {
   let change = changes.next().value;
   let bodyStart = 0;
   for (let element = 0; element < called.count; element += 1) {
-    const verdicts: SelectorVerdict[] = [];
-    let written: Written = { headers: null, body: null };
-    for (let at = element * destinations; at < (element + 1) * destinations; at += 1) {
+    const verdicts = new Array<SelectorVerdict>(destinations);
+    let written = NOTHING_WRITTEN;
+    for (let destination = 0; destination < destinations; destination += 1) {
+      const at = element * destinations + destination;
       if (change?.[0] === at) {
         const end: number | null = change[2];
         written = {
@@ -480,8 +481,8 @@ function readVerdicts(called: Called, destinations: number): EvaluatedAnswer[] {
       const ownExtra = extra?.[0] === at ? extra : null;
       if (ownExtra !== null) extra = extras.next().value;
       const isPlain = ownExtra === null && written.headers === null && written.body === null;
-      if (isPlain) verdicts.push(called.codes[at] === VERDICT_CODES.yes ? YES : NO);
-      else verdicts.push(readVerdict(called.codes[at], ownExtra ?? NO_EXTRA, written));
+      if (isPlain) verdicts[destination] = called.codes[at] === VERDICT_CODES.yes ? YES : NO;
+      else verdicts[destination] = readVerdict(called.codes[at], ownExtra ?? NO_EXTRA, written);
     }
     const logs = called.logs.length === 0 ? NO_LOGS : logsOf(called, element, destinations);
     answers.push({ outcome: 'evaluated', verdicts, logs });
@@ -504,6 +505,8 @@ interface Written {
   readonly headers: ElementHeaders | null;
   readonly body: Uint8Array | null;
 }
+
+const NOTHING_WRITTEN: Written = { headers: null, body: null };
 
 function readVerdict(code: string | undefined, extra: VerdictExtra, written: Written): SelectorVerdict {
   const accepted = code === VERDICT_CODES.yes || code === VERDICT_CODES.override;
