@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { LIMITS } from '../../src/model/limits.ts';
+import { DEFAULT_LIMITS } from '../../src/sandbox/limits.ts';
 import type { WorkerRequest } from '../../src/sandbox/protocol.ts';
 import type { SelectorVerdict } from '../../src/sandbox/sandbox.ts';
 import { element, json, patientSandbox, textOf, verdictsOf } from './elements.ts';
@@ -416,7 +417,7 @@ describe('A sandbox', () => {
       program.close();
       const outcomes = (await selected).map(({ outcome }) => outcome);
       assert.equal(outcomes.length, 300);
-      assert.deepEqual(new Set(outcomes.slice(100)), new Set(['not-evaluated']));
+      assert.deepEqual(new Set(outcomes.slice(DEFAULT_LIMITS.batch)), new Set(['not-evaluated']));
     });
 
     it('does not leave the program in the worker if it is closed while a call is pending', async (t) => {
