@@ -70,7 +70,10 @@ export class Fixture {
     before(async () => {
       this.#opened = await open({ namespaces: NAMESPACES });
     });
-    after(() => this.#opened?.close());
+    after(async () => {
+      await this.#opened?.close();
+      this.#opened = null;
+    });
   }
 
   get opened(): TestEngine {

@@ -317,6 +317,8 @@ export function sharedHarness(options: HarnessOptions = {}): () => Harness {
   after(async () => {
     await harness?.close();
     assert.deepEqual(harness?.faults(), []);
+    // The runner keeps this suite until all files of the process have run, and a heap full of them is slow to collect.
+    harness = null;
   });
   return () => {
     if (harness === null) throw new Error('The harness is there from the first test to the last.');
