@@ -8,7 +8,7 @@ import { UserLimit, type UserLimits } from '../util/user-limit.ts';
 import { type Difference, type NodeInfo, nodeText } from './cluster.ts';
 import { EnginePermits } from './engine-permits.ts';
 import { checkMigration, Migration, MigrationTargetMissing } from './migration.ts';
-import { Namespace, type Shared, type SharedOfEngine } from './namespace.ts';
+import { Namespace, type Shared, type SharedOfEngine, type WhoWaits } from './namespace.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
 import { Questions } from './questions.ts';
 import { SeriesLimit } from './queue-series.ts';
@@ -73,11 +73,12 @@ export class Broker implements Service {
     });
     this.#shared = {
       questions: this.questions,
-      askWhoWaits: this.questions.register<QueueKey, PendingConsumer>({
+      askWhoWaits: this.questions.register<WhoWaits, PendingConsumer>({
         name: 'queue-consumers',
         maxBytes: MAX_CONSUMER_BYTES,
-        reply: ({ ns, name }) => {
-          const rows = this.namespace(ns).visit(name).consumers();
+        reply: ({ ns, name, tid }) => {
+          const all = this.namespace(ns).visit(name).consumers();
+          const rows = tid === undefined ? all : all.filter((row) => row.tid === tid);
           return { total: rows.length, rows };
         },
       }),

@@ -30,7 +30,7 @@ import type { EnginePermits } from './engine-permits.ts';
 import { Meter } from './meter.ts';
 import type { Migration } from './migration.ts';
 import type { BrokerLog, NamespaceSetup } from './ports.ts';
-import type { Ask, MessagePart, Questions } from './questions.ts';
+import type { Ask, Gathered, MessagePart, Questions } from './questions.ts';
 import { Queue } from './queue.ts';
 import {
   type OwnOptions,
@@ -45,6 +45,11 @@ import type { LeaseSweeper } from './sweeper.ts';
 import { UndoneTakes } from './undone-takes.ts';
 import { MANY, type WaitQueue } from './wait-queue.ts';
 
+/** Asks for the calls that wait for a queue: those with this tid, or all. */
+export interface WhoWaits extends QueueKey {
+  readonly tid?: string;
+}
+
 /** The objects that all namespaces of a broker share. */
 export interface Shared {
   readonly clock: Clock;
@@ -55,7 +60,7 @@ export interface Shared {
   /** How this node describes itself to others. */
   readonly self: NodeInfo;
   readonly questions: Questions;
-  readonly askWhoWaits: Ask<QueueKey, PendingConsumer>;
+  readonly askWhoWaits: Ask<WhoWaits, PendingConsumer>;
   /** Called when another node serves one of the namespaces. */
   readonly noteNode: (node: NodeInfo) => void;
   readonly makeTid: () => string;
@@ -571,9 +576,8 @@ export class Namespace {
   }
 
   /** The calls that wait for a queue on all nodes, except on nodes that do not reply in time. */
-  async consumersOfAllNodes(queue: QueueKey): Promise<readonly PendingConsumer[]> {
-    const { nodes } = await this.#shared.askWhoWaits(queue, this.cluster);
-    return nodes.flatMap(({ rows }) => rows);
+  consumersOfAllNodes(params: WhoWaits): Promise<Gathered<PendingConsumer>> {
+    return this.#shared.askWhoWaits(params, this.cluster);
   }
 
   /** The masked URLs of the engines that the namespace needs: for elements, signals and statistics. */

@@ -706,8 +706,17 @@ export class Queue {
 
   /** The blocked calls of all nodes, in order of arrival. */
   async allConsumers(): Promise<PendingConsumer[]> {
-    const all = await this.namespace.consumersOfAllNodes(this.key);
-    return [...all].sort((a, b) => compareStrings(a.since, b.since));
+    const { nodes } = await this.namespace.consumersOfAllNodes(this.key);
+    return nodes.flatMap(({ rows }) => rows).sort((a, b) => compareStrings(a.since, b.since));
+  }
+
+  /** Whether another user has a blocked call with this tid on any node. True if that is not known of every node. */
+  async mayBlockOthers(tid: string, user: string): Promise<boolean> {
+    const { nodes, missing } = await this.namespace.consumersOfAllNodes({ ...this.key, tid });
+    return (
+      missing.length > 0 ||
+      nodes.some(({ total, rows }) => total > rows.length || rows.some((row) => row.user !== user))
+    );
   }
 
   /**

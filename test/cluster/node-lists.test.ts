@@ -202,6 +202,24 @@ for (const { name, start } of MODES.filter((mode) => mode.name !== 'a Redis clus
       assert.deepEqual(hidden.lines, []);
     });
 
+    it('contain a cancel of a call on another node only if it is of another user', async () => {
+      const cancelOf = async (client: QueueClient, queue: string): Promise<number> => {
+        const waiting = client.get('N', queue, { to: PATIENCE_MS, tid: 'here' });
+        await complete<Consumers>(0, '/consumers?ns=N', ({ total }) => total === 1);
+        await nodes.client(0).cancel('N', queue, 'here');
+        assert.equal((await waiting).status, 410);
+        const { lines } = await complete<Changes>(0, '/audit', () => true);
+        return lines.filter((line) => line.action === 'cancel' && line.queue === queue).length;
+      };
+      assert.equal(await cancelOf(as('worker', 1), 'foreign'), 1);
+      // If a node does not reply in time, the cancel is audited.
+      let round = 0;
+      await eventually('an own cancel without a line', async () => {
+        round += 1;
+        return (await cancelOf(nodes.client(1), `own-${round}`)) === 0;
+      });
+    });
+
     it('contain the engines of every node, each once, even if it serves several namespaces', async () => {
       const { engines } = await complete<Engines>(0, '/engines', ({ total }) => total >= 6);
       const shared = engines.filter(({ namespaces }) => namespaces.includes('N'));

@@ -158,6 +158,29 @@ describe('GET /audit', () => {
     assert.deepEqual(await lines('worker:x'), []);
   });
 
+  it('has a cancel only if it ended a call of another user: workers cancel their own takes when they stop', async () => {
+    const on = await Harness.start({ users: USERS });
+    const admin = on.client();
+    const before = on.log.length;
+    for (const [credentials, tid] of [
+      ['test1:test1', 'own'],
+      ['worker:x', 'foreign'],
+    ] as const) {
+      const waiting = on.client(credentials).get('N', 'a', { tid });
+      await on.waiting(1);
+      assert.equal((await admin.cancel('N', 'a', tid)).status, 200);
+      assert.equal((await waiting).status, 410);
+    }
+    assert.equal((await admin.cancel('N', 'a', 'nobody')).status, 200);
+    const { lines } = await read<{ lines: Line[] }>(admin, '/audit');
+    assert.deepEqual(
+      lines.map(({ user, action, details }) => [user, action, details]),
+      [['test1', 'cancel', { tid: 'foreign' }]],
+    );
+    assert.equal(on.log.slice(before).filter(({ fields }) => fields.event === 'admin').length, 1);
+    await on.close();
+  });
+
   it('has no line for a request whose client disconnected before the end of its body', async () => {
     const on = await Harness.start({ http: { logsAccess: true } });
     const connection = await RawConnection.open(on.port);

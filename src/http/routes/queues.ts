@@ -183,7 +183,6 @@ export const queueRoutes: readonly Route[] = [
     summary:
       'Cancel the blocked calls with this tid: all of them if the user has the right `manage`, else only those of the user',
     access: 'member',
-    isAudited: true,
     responses: [
       {
         status: 200,
@@ -192,10 +191,14 @@ export const queueRoutes: readonly Route[] = [
       },
     ],
     problems: ['invalid-name'],
-    handle(call) {
+    async handle(call) {
       const { user, namespace, queue } = call;
       const tid = checkName('tid', call.param('tid'));
-      queue.cancel(tid, user.may('manage', namespace.name) ? null : user.name);
+      call.keepAddress();
+      // Workers cancel their own takes when they stop. Only the cancel of another user's call is for the audit log.
+      const mayEndOthers = user.may('manage', namespace.name) && (await queue.mayBlockOthers(tid, user.name));
+      queue.cancel(tid, mayEndOthers ? null : user.name);
+      if (mayEndOthers) call.front.audit(call);
       call.sendEmpty(200);
     },
   }),
