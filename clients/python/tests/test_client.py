@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import threading
 import traceback
 from datetime import datetime, timedelta, timezone
@@ -65,6 +66,25 @@ class InsertAndTake(ClientTest):
         with self.assertRaises(ValidationError) as raised:
             _ = broken.data
         self.assertIn("application/json is not text/plain", raised.exception.issues[0])
+
+    def test_a_codec_may_encode_to_str_but_not_to_anything_else(self) -> None:
+        class Fixed:
+            def encode(self, data: Any) -> tuple[Any, str]:
+                return data, "text/plain"
+
+            def decode(self, body: bytes, content_type: str) -> bytes:
+                return body
+
+        queue = self.client.queue(self.queue.name, Fixed())
+        bodies: tuple[Any, ...] = ("Ülä €", "", "ä".encode(), b"\xff", bytearray(b"a"), memoryview(b"b"))
+        queue.insert_many(bodies)
+        expected = [body.encode() if isinstance(body, str) else bytes(body) for body in bodies]
+        self.assertEqual([element.data for element in iter(queue.pop, None) if element], expected)
+        for body in (None, 3, ["a"]):
+            with self.assertRaisesRegex(ValidationError, re.escape(f"The codec returned the body {body!r}. Allowed:")):
+                queue.insert(body)
+        with self.assertRaisesRegex(ValidationError, "surrogates not allowed"):
+            queue.insert("\ud800")
 
     def test_many_are_inserted_in_order_and_all_or_none(self) -> None:
         self.assertEqual(self.queue.insert_many([]), [])

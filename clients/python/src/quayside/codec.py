@@ -11,8 +11,8 @@ T = TypeVar("T")
 class Codec(Protocol[T]):
     """Both methods may raise ValueError or TypeError, which callers receive as a ValidationError."""
 
-    def encode(self, data: T) -> tuple[bytes, str]:
-        """Returns the body and its content type."""
+    def encode(self, data: T) -> tuple[bytes | str, str]:
+        """Returns the body and its content type. A body that is a str is sent as UTF-8."""
         ...
 
     def decode(self, body: bytes, content_type: str) -> T: ...

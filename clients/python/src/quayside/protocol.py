@@ -229,12 +229,15 @@ def insert_line(
 ) -> bytes:
     """Returns an element as a line of NDJSON."""
     try:
-        body, content_type = codec.encode(data)
+        encoded, content_type = codec.encode(data)
+        body = encoded.encode() if isinstance(encoded, str) else encoded
     except (ValueError, TypeError) as error:
         raise ValidationError([f"The data cannot be encoded: {error}"]) from error
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise ValidationError([f"The codec returned the body {body!r:.64}. Allowed: bytes or str."])
     line: dict[str, Any] = {"contentType": content_type}
     try:
-        line["text"] = body.decode()
+        line["text"] = str(body, "utf-8")
     except UnicodeDecodeError:
         line["base64"] = base64.b64encode(body).decode()
     if at is not None:
