@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import unittest
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -252,6 +252,31 @@ class Workers(AioTest):
         dead = await self.client.queue("N/__deadletter__").pop(wait=None)
         assert dead is not None
         self.assertEqual((dead.data, dead.headers["x-dl-reason"]), ("poison", "cannot be parsed"))
+
+    async def test_a_handler_may_be_a_plain_function_or_return_an_awaitable_but_no_generator(self) -> None:
+        async def work(job: Reservation[Any]) -> None:
+            ran.append(job.data)
+
+        def generate(job: Reservation[Any]) -> Iterator[None]:
+            ran.append("a generator")
+            yield
+
+        def handle(job: Reservation[Any]) -> object:
+            if job.data == "plain":
+                ran.append(job.data)
+                return "done"
+            return work(job) if job.data == "awaitable" else generate(job)
+
+        ran: list[str] = []
+        ended: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        worker = Worker(self.queue, handle, concurrency=1, handler_timeout=60, backoff=lambda tries, error: 60)
+        worker.on("committed", lambda job, seconds: ended.put_nowait((job.data, "committed")))
+        worker.on("rolled_back", lambda job, error: ended.put_nowait((job.data, type(error).__name__)))
+        await self.queue.insert_many(["plain", "awaitable", "generator"])
+        async with worker:
+            results = [await ended.get() for _ in range(3)]
+        self.assertEqual(ran, ["plain", "awaitable"])
+        self.assertEqual(results, [("plain", "committed"), ("awaitable", "committed"), ("generator", "TypeError")])
 
     async def test_jobs_that_arrive_while_it_is_stopped_are_released_which_counts_no_try(self) -> None:
         await self.queue.insert_many(["a", "b"])

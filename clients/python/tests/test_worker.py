@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -68,6 +70,21 @@ async def main() -> None:
 
 asyncio.run(main())
 """
+
+
+def generate(job: object) -> Iterator[None]:
+    raise AssertionError("nobody runs it")
+    yield
+
+
+async def generate_async(job: object) -> AsyncIterator[None]:
+    raise AssertionError("nobody runs it")
+    yield
+
+
+class Generator:
+    def __call__(self, job: object) -> Iterator[None]:
+        return (yield)
 
 
 class Workers(ClientTest):
@@ -573,6 +590,9 @@ class Workers(ClientTest):
                     make(self.queue, lambda job: None, concurrency=concurrency)
             with self.assertRaisesRegex(ValueError, "handler None must be"):
                 make(self.queue, None)
+            for generator in (generate, generate_async, Generator(), functools.partial(generate)):
+                with self.assertRaisesRegex(ValueError, "handler .*[gG]enerat.* must not be a generator function"):
+                    make(self.queue, generator)
             with self.assertRaisesRegex(ValueError, "queue 'N/orders' must be"):
                 make("N/orders", lambda job: None)
         other: Any = aio.Quayside().queue(self.queue.name)
@@ -595,18 +615,28 @@ class Workers(ClientTest):
         async def handle(job: object) -> None:
             raise AssertionError("nobody runs it")
 
+        class Handler:
+            async def __call__(self, job: object) -> None:
+                raise AssertionError("nobody runs it")
+
         with self.assertRaisesRegex(ValueError, "handler 'handle' must not be a coroutine function"):
             Worker(self.queue, handle)
-        self.queue.insert("work")
-        found: list[BaseException] = []
-        done = threading.Event()
-        worker = Worker(self.queue, lambda job: handle(job), backoff=lambda tries, error: 60)
-        worker.on("rolled_back", lambda job, error: found.append(error))
-        worker.on("rolled_back", lambda job, error: done.set())
-        with worker:
-            done.wait()
-        self.assertIsInstance(found[0], TypeError)
-        self.assertEqual(self.queue.status().scheduled, 1)
+        others: list[Callable[[object], object]] = [functools.partial(handle), Handler()]
+        for handler in others:
+            with self.assertRaisesRegex(ValueError, "handler .* must not be a coroutine function"):
+                Worker(self.queue, handler)
+        functions: list[Callable[[object], object]] = [handle, generate, generate_async]
+        for number, function in enumerate(functions, 1):
+            self.queue.insert("work")
+            found: list[BaseException] = []
+            done = threading.Event()
+            worker = Worker(self.queue, lambda job: function(job), backoff=lambda tries, error: 60)
+            worker.on("rolled_back", lambda job, error: found.append(error))
+            worker.on("rolled_back", lambda job, error: done.set())
+            with worker:
+                done.wait()
+            self.assertIsInstance(found[0], TypeError)
+            self.assertEqual(self.queue.status().scheduled, number)
 
 
 class Processes(ClientTest):

@@ -27,10 +27,13 @@ from .working import (
     Listeners,
     Stopped,
     check_options,
+    check_result,
     consumer_name,
     delay_of,
     event_of,
+    is_function,
     is_renewal_due,
+    name_of,
     pause_after,
     too_long,
 )
@@ -62,9 +65,9 @@ class Worker(Generic[T]):
         backoff: Backoff | None = None,
     ) -> None:
         check_options(queue, Queue, handler, concurrency, lease, handler_timeout)
-        if inspect.iscoroutinefunction(handler):
-            name = handler.__name__[:64]
-            raise ValueError(f"handler {name!r} must not be a coroutine function; quayside.aio has a Worker for those.")
+        if is_function(handler, inspect.iscoroutinefunction):
+            name = name_of(handler)
+            raise ValueError(f"handler {name} must not be a coroutine function; quayside.aio has a Worker for those.")
         self._queue = queue
         self._handler = handler
         self._concurrency = concurrency
@@ -297,11 +300,12 @@ class Worker(Generic[T]):
                 run.thread = threading.get_ident()
             self._listeners.emit("taken", job)
             try:
-                awaitable = self._handler(job)
+                result = self._handler(job)
+                check_result(result)
                 # The awaitable has not run, so a commit would lose the work.
-                if inspect.isawaitable(awaitable):
-                    if inspect.iscoroutine(awaitable):
-                        awaitable.close()
+                if inspect.isawaitable(result):
+                    if inspect.iscoroutine(result):
+                        result.close()
                     raise TypeError("The handler returned an awaitable; the Worker of quayside.aio awaits handlers.")
             except BaseException as error:
                 failure = error

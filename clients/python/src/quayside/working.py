@@ -61,6 +61,8 @@ def check_options(
 ) -> None:
     if not callable(handler):
         raise ValueError(f"handler {handler!r:.64} must be a function.")
+    if is_function(handler, inspect.isgeneratorfunction) or is_function(handler, inspect.isasyncgenfunction):
+        raise ValueError(f"handler {name_of(handler)} must not be a generator function: its code would not run.")
     if not isinstance(concurrency, int) or concurrency < 1:
         raise ValueError(f"concurrency={concurrency!r:.64} must be a whole number from 1.")
     milliseconds("lease", lease, at_least=1)
@@ -70,6 +72,21 @@ def check_options(
     if not isinstance(queue, kind):
         package = kind.__module__.removesuffix(".client")
         raise ValueError(f"queue {queue!r:.64} must be a queue of a client, {package}.Quayside().queue(name).")
+
+
+def is_function(handler: object, is_kind: Callable[[object], bool]) -> bool:
+    """Whether a function, or the `__call__` of an object, is of a kind."""
+    return is_kind(handler) or is_kind(getattr(type(handler), "__call__", None))
+
+
+def name_of(handler: object) -> str:
+    return f"{getattr(handler, '__name__', handler)!r:.64}"
+
+
+def check_result(result: object) -> None:
+    """Raises if a handler returned work that has not run: a commit would lose it."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError("The handler returned a generator, whose code has not run. It must not yield.")
 
 
 def too_long(handler_timeout: float) -> TimeoutError:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Generic, TypeVar
 
@@ -24,6 +25,7 @@ from ..working import (
     Listeners,
     Stopped,
     check_options,
+    check_result,
     consumer_name,
     delay_of,
     event_of,
@@ -40,11 +42,11 @@ HANDLED: ContextVar[object] = ContextVar("HANDLED", default=None)
 
 
 class Worker(Generic[T]):
-    """Runs a coroutine function for each job of a queue.
+    """Runs a function, usually a coroutine function, for each job of a queue.
 
     If the handler returns, the job is committed; if it raises, the job is rolled back; if the lease is lost, neither. A
     job is taken only if it can start immediately. Leases are renewed while handlers run. A handler is cancelled if its
-    lease is lost, or if it exceeds `handler_timeout`.
+    lease is lost, or if it exceeds `handler_timeout`. A plain function blocks the event loop until it returns.
 
     States: new -> `start` -> running -> `stop` -> stopped.
     """
@@ -52,7 +54,7 @@ class Worker(Generic[T]):
     def __init__(
         self,
         queue: Queue[T],
-        handler: Callable[[Reservation[T]], Awaitable[object]],
+        handler: Callable[[Reservation[T]], object],
         *,
         concurrency: int = 16,
         group: str | None = None,
@@ -275,7 +277,7 @@ class Worker(Generic[T]):
         self._listeners.emit("taken", job)
         try:
             try:
-                await asyncio.wait_for(self._handler(job), self._handler_timeout)
+                await asyncio.wait_for(self._handle(job), self._handler_timeout)
             except asyncio.TimeoutError as error:
                 limit = self._handler_timeout
                 if limit is None or time.monotonic() - started_at < limit:
@@ -296,6 +298,12 @@ class Worker(Generic[T]):
                 self._finished += 1
             async with self._changed:
                 self._changed.notify_all()
+
+    async def _handle(self, job: Reservation[T]) -> None:
+        result = self._handler(job)
+        check_result(result)
+        if inspect.isawaitable(result):
+            await result
 
     async def _conclude(self, job: Reservation[T], error: BaseException | None, started_at: float) -> None:
         if job.lost.is_set() or job.settled:
