@@ -32,6 +32,8 @@ const REST_FACTOR = 20;
  * if the last read took no longer than this.
  */
 const SHORT_READ_MS = 250;
+/** The same for outdated usage of a namespace: a read visits all its queues, so longer ones need the rest. */
+const SHORT_NAMESPACE_READ_MS = 20;
 
 /**
  * Rejects inserts into a full namespace or queue. While there are inserts, usage is read again and again. Between two
@@ -41,6 +43,10 @@ const SHORT_READ_MS = 250;
  * may have counted them. Consumed elements, and those stored by other nodes, are included at the next read. So a single
  * node never exceeds `maxElements`, and several exceed it by at most what the others store between two reads. Bytes are
  * an estimate, and those that other namespaces add to the same store are included at the next read.
+ *
+ * An insert that does not fit is rejected only by usage that was read after this node's own last removal: otherwise it
+ * would be rejected right after its client consumed an element. Only removals cause these additional reads, and waiting
+ * inserts share them, so that rejected inserts do not load the engine.
  */
 export class Capacity {
   readonly #limits: CapacityLimits;
@@ -54,6 +60,9 @@ export class Capacity {
   /** Inserts admitted since the read in progress began. */
   #admitted = NOTHING;
   #reading: Promise<void> | null = null;
+  /** How often this node removed elements, and how often it had when the last successful read began. */
+  #removals = 0;
+  #removalsRead = 0;
   /** The duration of the last successful read. */
   #readMs = 0;
   #readFrom = Number.NEGATIVE_INFINITY;
@@ -64,6 +73,11 @@ export class Capacity {
     this.#limits = limits;
     this.#source = source;
     this.#clock = clock;
+  }
+
+  /** This node removed elements; to be called before its client learns of it. */
+  noteRemoved(): void {
+    this.#removals += 1;
   }
 
   /** Reads usage before the first insert. */
@@ -81,10 +95,10 @@ export class Capacity {
   }
 
   /**
-   * Calls `store` if there is capacity for its elements: synchronously, or after a read of usage.
+   * Calls `store` if there is capacity for its elements: synchronously, or after one or two reads of usage.
    * @param leaving how many elements the same step removes; a step that adds no more than that is always admitted
    * @param request the key of the whole insert, which is stored once
-   * @throws QuaysideError `namespace-full` or `queue-full`
+   * @throws QuaysideError `namespace-full` or `queue-full`; `storage-unavailable` if outdated usage cannot be read
    */
   admit<T>(
     elements: readonly NewElement[],
@@ -99,7 +113,7 @@ export class Capacity {
   /**
    * The same for elements that the engine copies.
    * @param amount of deliveries, and the bytes of their content
-   * @throws QuaysideError `namespace-full` or `queue-full`
+   * @throws as `admit`
    */
   admitAmount<T>(amount: Amount, store: () => Promise<T>): Promise<T> {
     if (!this.#isStarted) return this.start().then(() => this.#admit(amount, store));
@@ -108,10 +122,24 @@ export class Capacity {
     if (this.#clock.monotonic() >= readFrom && this.#reading === null) this.#read().catch(() => {});
     const waits = this.#source.waitsForRead || (isFull && this.#readMs <= SHORT_READ_MS);
     if (waits && this.#reading !== null) {
-      const admit = (): Promise<T> => this.#admit(amount, store);
+      const admit = (): Promise<T> => this.#admitByFreshUsage(amount, store, this.#reading);
       return this.#reading.then(admit, admit);
     }
-    return this.#admit(amount, store);
+    return this.#admitByFreshUsage(amount, store, null);
+  }
+
+  /** @param joined a read that began after the call did; null: there is none */
+  #admitByFreshUsage<T>(amount: Amount, store: () => Promise<T>, joined: Promise<void> | null): Promise<T> {
+    const reading = this.#fits(amount) ? null : (joined ?? this.#readIfOutdated());
+    const admit = (): Promise<T> => this.#admit(amount, store);
+    return reading === null ? admit() : reading.then(admit);
+  }
+
+  /** Starts a read if elements were removed since the last one began. */
+  #readIfOutdated(): Promise<void> | null {
+    const isOutdated = this.#removals !== this.#removalsRead;
+    const mayRead = this.#reading === null && this.#readMs <= this.#source.shortReadMs;
+    return isOutdated && mayRead ? this.#read() : null;
   }
 
   #admit<T>(amount: Amount, store: () => Promise<T>): Promise<T> {
@@ -156,11 +184,13 @@ export class Capacity {
   async #readNow(): Promise<void> {
     const startedAt = this.#clock.monotonic();
     const pending = this.#pending;
+    const removals = this.#removals;
     this.#admitted = NOTHING;
     try {
       const { elements, bytes } = await this.#source.read();
       this.#usage = sum({ elements, bytes: bytes ?? 0 }, sum(pending, this.#admitted));
       this.#readMs = this.#clock.monotonic() - startedAt;
+      this.#removalsRead = removals;
     } finally {
       const now = this.#clock.monotonic();
       // By the last successful read: after a failure, the engine was unavailable rather than slow.
@@ -177,6 +207,8 @@ interface CapacitySource {
   read(): Promise<Usage>;
   /** The minimum time between two reads if it seems full, ms. */
   readonly fullRefreshMs: number;
+  /** If the last read took no longer than this, outdated usage is read again immediately, ms. */
+  readonly shortReadMs: number;
   /** Whether inserts wait for a read in progress. Otherwise they use the one before, unless it seems full. */
   readonly waitsForRead: boolean;
   /** The error of a rejected insert. @param limit in words */
@@ -193,6 +225,7 @@ export function namespaceCapacity(
   const source: CapacitySource = {
     read: () => storage().usage(policy.name, maxBytes !== null),
     fullRefreshMs: REFRESH_MS,
+    shortReadMs: SHORT_NAMESPACE_READ_MS,
     waitsForRead: false,
     rejection: (limit, option) =>
       new QuaysideError(
@@ -221,6 +254,7 @@ export function queueCapacity(
       return { elements, bytes: null };
     },
     fullRefreshMs: FULL_REFRESH_MS,
+    shortReadMs: SHORT_READ_MS,
     waitsForRead: true,
     rejection: (limit, option) =>
       new QuaysideError(

@@ -561,6 +561,12 @@ export class Namespace {
     return capacity;
   }
 
+  /** This node removed elements of a queue. Called before the client learns of it. */
+  noteRemoved({ name }: QueueKey): void {
+    this.capacity?.noteRemoved();
+    this.#capacities.get(name)?.noteRemoved();
+  }
+
   /**
    * Notifies other nodes, at the end of this turn, that `count` elements became eligible, or {@link MANY}. 0: only that
    * the queue exists.

@@ -544,7 +544,7 @@ export class Queue {
   #noteSettled(items: readonly SettleItem[], results: readonly SettleResult[]): void {
     const { meter, stats, activity, sweeper, defaultGroup } = this.namespace;
     let released = 0;
-    let hasDied = false;
+    let [hasDied, hasRemoved] = [false, false];
     for (let i = 0, count = 1; i < items.length; i += count) {
       const item = items[i] as SettleItem;
       const { outcome, until } = results[i] ?? SETTLED['not-found'];
@@ -571,7 +571,9 @@ export class Queue {
         }
       } else if (from === 'reserved') stats.add(this.key, group, { commit: count });
       hasDied ||= outcome === 'dead-lettered';
+      hasRemoved ||= outcome === 'dead-lettered' || action.kind === 'finish' || action.kind === 'move';
     }
+    if (hasRemoved) this.namespace.noteRemoved(this.key);
     if (hasDied) this.namespace.elementsDied(this);
     // An engine that moves many dead letters in steps releases the other elements between these steps, which may be
     // after the wake-ups above.

@@ -407,6 +407,7 @@ export class WaitQueue {
       const { deliveries, nextDueAt, isCut = false, isLeft = false } = outcome.value;
       hasLeft ||= isCut || isLeft;
       this.#ns.noteTaken(this.#queue.key, meanBytes(deliveries));
+      if (take.leaseMs === null && deliveries.length > 0) this.#ns.noteRemoved(this.#queue.key);
       if (isCut) for (const consumer of take.consumers) consumer.isCut = true;
       if (deliveries.length < take.count) {
         isShort = true;

@@ -261,6 +261,7 @@ export class ElementChanger {
       if (queue !== null) this.#noteArrived(queue, moved);
     }
     if (released > 0) announce(source, released);
+    if (changed > released) source.namespace.noteRemoved(source.key);
     source.namespace.activity.note(source.key.name);
     return changed;
   }
@@ -397,6 +398,7 @@ export class ElementChanger {
     await transit.namespace.storage.settle(
       deliveries.map(({ id }) => waitingItem(transit, id, group, FINISH)),
     );
+    transit.namespace.noteRemoved(transit.key);
     this.#mayHaveArrived = mayHaveArrived;
   }
 

@@ -21,7 +21,10 @@ export async function purgeQueue(queue: Queue, states: readonly DeliveryState[])
     const step = await storage.purge(queue.key, states);
     removed += step.removed;
     // Names come from clients: a name without a queue must not use memory.
-    if (step.removed > 0) queue.namespace.activity.note(queue.key.name);
+    if (step.removed > 0) {
+      queue.namespace.activity.note(queue.key.name);
+      queue.namespace.noteRemoved(queue.key);
+    }
     if (step.isDone || removed >= max) return removed;
     // Lets calls of other users run between two steps.
     await turn();

@@ -107,6 +107,37 @@ describe('a namespace at its limit', () => {
     }
   });
 
+  it('reads its usage again once after removals, for all inserts that wait, and never for rejected ones', async () => {
+    let reads = 0;
+    const engine = engineWith(opened.engine, (real) => ({
+      usage: (name, withBytes) => {
+        reads += 1;
+        return real.usage(name, withBytes);
+      },
+    }));
+    const again = brokerOn([{ policy: plain('N'), engine, maxElements: MAX }], opened.clock, 2);
+    try {
+      await again.start();
+      const full = again.namespace('N').queue('q');
+      const insertAgain = (): Promise<string[]> => full.insert([newElement()]);
+      for (let i = 0; i < MAX; i += 1) await insertAgain();
+      reads = 0;
+      for (let i = 0; i < 5; i += 1) await assert.rejects(insertAgain(), FULL);
+      assert.equal(reads, 0);
+      for (const removed of [1, 2]) {
+        for (let i = 0; i < removed; i += 1) {
+          await full.settle({ ...(await reserve('q')), group: null }, FINISH);
+        }
+        const outcomes = await Promise.allSettled(Array.from({ length: 5 }, insertAgain));
+        assert.equal(outcomes.filter(({ status }) => status === 'fulfilled').length, removed);
+        for (let i = 0; i < 5; i += 1) await assert.rejects(insertAgain(), FULL);
+        assert.equal(reads, removed);
+      }
+    } finally {
+      await again.stop();
+    }
+  });
+
   it('rejects immediately while a long reading is in progress', async () => {
     let reading: PromiseWithResolvers<void> | null = null;
     const engine = engineWith(opened.engine, (real) => ({

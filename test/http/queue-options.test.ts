@@ -206,9 +206,38 @@ describe('Options of a queue', () => {
     for (const body of ['a', 'b']) assert.equal((await client.insert('N', 'small', body)).status, 200);
     assert.deepEqual(problemOf(await client.insert('N', 'small', 'c')).slice(0, 2), [507, 'queue-full']);
     assert.equal((await client.get('N', 'small', { to: 0 })).body.toString(), 'a');
-    await harness().passTime(1001);
     assert.equal((await client.insert('N', 'small', 'c')).status, 200);
     assert.equal((await client.insert('N', 'small', 'd')).status, 507);
+  });
+});
+
+describe('A full namespace', () => {
+  const harness = sharedHarness({ namespaces: [plain('N')], maxElements: 2 });
+
+  it('accepts an insert right after an element was removed, by whatever request, and rejects the next one', async () => {
+    const client = harness().client();
+    const commit = async (): Promise<Answer> =>
+      client.commit('N', 'q', headerOf(await client.reserve('N', 'q', { to: 0 }), 'x-ks-id'));
+    const remove = async (): Promise<Answer> => {
+      const id = headerOf(await client.reserve('N', 'q', { to: 0 }), 'x-ks-id');
+      await client.rollback('N', 'q', id);
+      return client.remove('N', 'q', id);
+    };
+    const removals: Record<string, () => Promise<Answer>> = {
+      pop: () => client.get('N', 'q', { to: 0 }),
+      commit,
+      remove,
+      purge: () => client.request('DELETE', '/q/N/q/elements'),
+      delete: () => client.request('DELETE', '/q/N/q', { query: { force: 1 } }),
+    };
+    for (const [name, removal] of Object.entries(removals)) {
+      while ((await client.insert('N', 'q', 'x')).status === 200);
+      assert.ok((await removal()).status < 300, name);
+      assert.equal((await client.insert('N', 'q', 'x')).status, 200, name);
+      assert.equal((await harness().opened.engine.storage.usage('N')).elements <= 2, true);
+    }
+    await client.insert('N', 'q', 'x');
+    assert.deepEqual(problemOf(await client.insert('N', 'q', 'x')).slice(0, 2), [507, 'namespace-full']);
   });
 });
 

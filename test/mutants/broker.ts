@@ -268,7 +268,7 @@ export const BROKER: readonly Mutant[] = [
   {
     name: 'purging a queue that does not exist registers it',
     suite: 'HTTP operations',
-    edits: edit('operations/removal.ts', 'if (step.removed > 0) queue.namespace', 'queue.namespace'),
+    edits: edit('operations/removal.ts', 'if (step.removed > 0) {', '{'),
   },
   {
     name: 'a lone node publishes signals for its inserts',
