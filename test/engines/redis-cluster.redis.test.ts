@@ -12,6 +12,7 @@ import { codeOf } from '../support/outcome.ts';
 import { type RedisCluster, type RedisServer, redisCli, startCluster } from '../support/redis-servers.ts';
 import { commit, rollback, transfer } from '../support/settle.ts';
 import { until } from '../support/until.ts';
+import { passGently, passTo, stopped } from './fake-time.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
 import { Traffic } from './traffic.ts';
 
@@ -283,6 +284,28 @@ describe('The Redis engine on a cluster', () => {
     clock.advance(5_000);
     assert.deepEqual(await engine.storage.sweep(), { affected: [away], nextAt: null });
     await engine.stop();
+  });
+
+  it('replies to a ping while a master is frozen, but not while the cluster is down', async () => {
+    const prefix = freshPrefix();
+    const clock = new FakeClock();
+    const engine = await open(prefix, null, clock);
+    const frozen = ownerOf(slotOf(new Keys(prefix).due));
+    frozen.freeze();
+    const ping = codeOf(engine.ping());
+    await passGently(clock, ping);
+    frozen.thaw();
+    assert.equal(await ping, 'done');
+    assert.ok(clock.monotonic() < 800, `after ${clock.monotonic()} ms`);
+
+    const slot = slotOf('no key');
+    const owner = ownerOf(slot);
+    const masters = cluster.servers.filter(({ port }) => cli(port, 'ROLE').startsWith('master'));
+    for (const { port } of masters) cli(port, 'CLUSTER', 'DELSLOTS', String(slot));
+    assert.equal(await passTo(clock, codeOf(engine.ping())), 'storage-unavailable');
+    cli(owner.port, 'CLUSTER', 'ADDSLOTS', String(slot));
+    await until(() => masters.every(({ port }) => cli(port, 'CLUSTER', 'INFO').includes('cluster_state:ok')));
+    await stopped(engine, clock);
   });
 
   it('executes commits and inserts of the same batch although a silent server blocks a reserve', async () => {

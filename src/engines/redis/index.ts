@@ -29,6 +29,7 @@ import { countDeadLetters } from '../../engine/stats.ts';
 import type { Storage } from '../../engine/storage.ts';
 import { Batchers } from './batcher.ts';
 import { Channels, RedisSignaller } from './channels.ts';
+import { ReplyError } from './client/connection.ts';
 import { Executor } from './client/executor.ts';
 import type { ServerFacts } from './client/master.ts';
 import { Topology } from './client/topology.ts';
@@ -140,16 +141,19 @@ class RedisEngine implements Engine {
     return this.#stopping;
   }
 
-  /** @throws QuaysideError `storage-unavailable` */
+  /**
+   * Resolves if a master serves keys: while one of a cluster is unavailable, the queues of the others still work.
+   * @throws QuaysideError `storage-unavailable`
+   */
   async ping(): Promise<void> {
     const { topology, executor, keys } = this.#context;
-    const masters = topology.masters();
     const deadlineAt = executor.deadline();
-    const pings = masters.map((master) => master.execute({ name: 'PING', args: [], writes: false }));
-    const haveReplied = (await Promise.allSettled(pings)).every(({ status }) => status === 'fulfilled');
     const key = keys.due;
+    // Unlike PING, this is rejected while the cluster is down.
+    const command = { name: 'EXISTS', args: [key], writes: false };
+    const replies = topology.masters().map((master) => master.execute(command).catch(acceptRedirection));
     // The slot map of a cluster may be outdated, and another server may serve the key.
-    if (masters.length === 0 || !haveReplied) await executor.read(key, 'EXISTS', [key], deadlineAt);
+    await Promise.any(replies).catch(() => executor.read(key, 'EXISTS', [key], deadlineAt));
   }
 
   async examine(): Promise<readonly Finding[]> {
@@ -240,6 +244,11 @@ class RedisEngine implements Engine {
       log.warn(fields, `Changes reach the disk many seconds after they are acknowledged; ${replication}.`);
     }
   }
+}
+
+/** A server that names another one for a key serves its own keys. */
+function acceptRedirection(error: unknown): void {
+  if (!(error instanceof ReplyError && /^(MOVED|ASK) /.test(error.message))) throw error;
 }
 
 /**
