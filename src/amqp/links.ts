@@ -159,7 +159,7 @@ export class IncomingLink implements ReceiverHandler, RightHolder {
       groups: queue.groups(sent.groups, GROUPS_PROPERTY),
       dedupKey: null,
     };
-    requireTiming(namespace, element);
+    requireTiming(namespace, queue.key, element);
     connection.inserts.add(queue, element, reply, bytes.length);
   }
 

@@ -1,6 +1,7 @@
 import type { StorageCapabilities } from '../engine/storage.ts';
 import type { NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
+import type { QueueKey } from '../model/names.ts';
 import type { Namespace } from './namespace.ts';
 
 /** The capabilities of a queue (spec 2.2): those of the engine, and whether several groups read the same element. */
@@ -33,9 +34,13 @@ function notSupported({ name }: Namespace, meaning: string): QuaysideError {
 /** @throws QuaysideError `not-supported` if an element matures later or expires, and the namespace cannot store that */
 export function requireTiming(
   namespace: Namespace,
+  queue: QueueKey,
   { matureAt, delayMs, expiresAt = null }: Pick<NewElement, 'matureAt' | 'delayMs' | 'expiresAt'>,
 ): void {
-  if (matureAt !== null || delayMs > 0) requireCapability(namespace, 'sched');
+  if (!namespace.capabilities.sched) {
+    const isLater = matureAt === null ? delayMs > 0 : matureAt > namespace.storage.now(queue);
+    if (isLater) requireCapability(namespace, 'sched');
+  }
   if (expiresAt !== null) requireExpiry(namespace, EXPIRY);
 }
 

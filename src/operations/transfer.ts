@@ -1,4 +1,4 @@
-import { EXPIRY, requireCapability, requireExpiry } from '../broker/capabilities.ts';
+import { EXPIRY, requireExpiry, requireTiming } from '../broker/capabilities.ts';
 import type { Queue } from '../broker/queue.ts';
 import type { ScannedDelivery } from '../engine/storage.ts';
 import {
@@ -142,7 +142,7 @@ export class QueueImport {
     const { namespace } = this.#queue;
     // With a maturity, an element that has matured keeps its place in the queue.
     const isTimed = namespace.capabilities.sched;
-    if (!isTimed && matureAt > namespace.clock.now()) requireCapability(namespace, 'sched');
+    requireTiming(namespace, this.#queue.key, { matureAt, delayMs: 0 });
     return {
       body,
       contentType,

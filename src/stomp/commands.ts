@@ -91,7 +91,7 @@ function elementOf(
   const matureAt = parseMoment('x-next-t', headerOf(headers, 'x-next-t'));
   const delayMs = parseMilliseconds('x-delta-t', headerOf(headers, 'x-delta-t'), 0, 0);
   const expiresAt = parseExpiry(headers, destination);
-  requireTiming(namespace, { matureAt, delayMs, expiresAt });
+  requireTiming(namespace, queue.key, { matureAt, delayMs, expiresAt });
   return {
     body,
     contentType: checkContentHeader('content-type', headerOf(headers, 'content-type')),

@@ -66,9 +66,41 @@ describe('HTTP over the list variant of Redis', () => {
     );
     assert.deepEqual((await page({ state: 'reserved' })).elements, []);
     const one = await client.request('GET', `/q/N/${queue}/elements/${ids[0]}`);
-    assert.equal(jsonOf<{ code: string }>(one).code, 'not-supported');
+    const { code, detail } = jsonOf<{ code: string; detail: string }>(one);
+    assert.deepEqual(
+      [code, detail],
+      ['not-supported', 'Queues of namespace N do not support reading elements by id.'],
+    );
     const size = jsonOf<{ size: number }>(await client.status('N', queue)).size;
     assert.equal(size, 5, 'nothing was taken');
+  });
+
+  it('stores an element with a past maturity behind earlier elements, whichever way it is inserted', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const path = `/q/N/${queue}/elements`;
+    const lines = (line: object, query = {}) =>
+      client.request('POST', path, {
+        body: `${JSON.stringify(line)}\n`,
+        headers: { 'content-type': 'application/x-ndjson' },
+        query,
+      });
+    for (const answer of [
+      await client.insert('N', queue, 'a'),
+      await client.insert('N', queue, 'b', { mature: 0 }),
+      await lines({ text: 'c', mature: 1.5 }),
+      await lines({ text: 'd' }, { mature: 0 }),
+    ])
+      assert.equal(answer.status, 200, answer.body.toString());
+    const later = await lines({ text: 'later', mature: 4e9 });
+    assert.match(
+      jsonOf<{ detail: string }>(later).detail,
+      /Queues of namespace N do not support a maturity in the future\./,
+    );
+    const bodies = [];
+    for (let left = 4; left > 0; left -= 1)
+      bodies.push((await client.get('N', queue, { to: 0 })).body.toString());
+    assert.deepEqual(bodies, ['a', 'b', 'c', 'd']);
   });
 
   it('wakes a blocked get', async () => {

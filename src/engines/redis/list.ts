@@ -9,6 +9,8 @@ import type {
   QueueCounts,
   ScanOptions,
   ScanPage,
+  SettleItem,
+  SettleResult,
   Storage,
   StorageCapabilities,
   SweepResult,
@@ -109,7 +111,7 @@ export class ListStorage implements Storage {
     const now = this.now(queue);
     let bytes = 0;
     const items = elements.map((element) => {
-      check(element, now);
+      check(queue, element, now);
       const id = elementId(this.#tag, ++this.#numbers);
       const { dedupKey, fingerprint } = element;
       const key = dedupKey === null ? null : this.#keys.listDedup(queue, dedupKey);
@@ -127,8 +129,8 @@ export class ListStorage implements Storage {
     queue: QueueKey,
     { group, count, leaseMs, ids, maxBytes, leftMs }: TakeOptions,
   ): Promise<TakeResult> {
-    if (leaseMs !== null) throw notSupported('reserve');
-    if (ids !== undefined) throw notSupported('takes by id');
+    if (leaseMs !== null) throw notSupported(queue, 'reservations');
+    if (ids !== undefined) throw notSupported(queue, 'taking elements by id');
     if (group !== PLAIN_GROUP) return NOTHING;
     const call = { count, maxBytes: maxBytes ?? null };
     const deadlineAt = this.#batchers.deadline(leftMs);
@@ -184,8 +186,10 @@ export class ListStorage implements Storage {
     }
   }
 
-  settle(): Promise<never> {
-    return Promise.reject(notSupported('settling'));
+  settle([item]: readonly SettleItem[]): Promise<SettleResult[]> {
+    return item === undefined
+      ? Promise.resolve([])
+      : Promise.reject(notSupported(item.queue, 'reservations'));
   }
 
   async undoTake(queue: QueueKey, deliveries: readonly Delivery[]): Promise<void> {
@@ -197,7 +201,7 @@ export class ListStorage implements Storage {
 
   async scan(queue: QueueKey, options: ScanOptions): Promise<ScanPage> {
     const { group, states, after, limit, bodies, ids, leftMs } = options;
-    if (ids !== undefined) throw notSupported('scans by id');
+    if (ids !== undefined) throw notSupported(queue, 'reading elements by id');
     if (!states.includes('ready') || group !== PLAIN_GROUP) return NOTHING;
     const skip = after !== null && /^\d{1,15}$/.test(after) ? Number(after) : 0;
     const deadlineAt = this.#batchers.deadline(leftMs);
@@ -231,14 +235,14 @@ export class ListStorage implements Storage {
   }
 }
 
-function check({ matureAt, delayMs, groups, expiresAt }: NewElement, now: number): void {
-  if (expiresAt != null) throw notSupported('an expiry');
-  if (matureAt === null ? delayMs > 0 : matureAt > now) throw notSupported('a maturity');
-  if (groups.some((group) => group !== PLAIN_GROUP)) throw notSupported('consumer groups');
+function check(queue: QueueKey, { matureAt, delayMs, groups, expiresAt }: NewElement, now: number): void {
+  if (expiresAt != null) throw notSupported(queue, 'elements that expire');
+  if (matureAt === null ? delayMs > 0 : matureAt > now) throw notSupported(queue, 'a maturity in the future');
+  if (groups.some((group) => group !== PLAIN_GROUP)) throw notSupported(queue, 'consumer groups');
 }
 
-function notSupported(what: string): QuaysideError {
-  return new QuaysideError('not-supported', `Queues of the list variant do not support ${what}.`);
+function notSupported({ ns }: QueueKey, what: string): QuaysideError {
+  return new QuaysideError('not-supported', `Queues of namespace ${ns} do not support ${what}.`);
 }
 
 // The verbs: see `library/list.lua`.

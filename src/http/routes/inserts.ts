@@ -1,5 +1,5 @@
 import { setImmediate as turn } from 'node:timers/promises';
-import { EXPIRY, requireCapability, requireExpiry } from '../../broker/capabilities.ts';
+import { EXPIRY, requireExpiry, requireTiming } from '../../broker/capabilities.ts';
 import { momentIn } from '../../broker/engine-time.ts';
 import type { Queue } from '../../broker/queue.ts';
 import type { GroupName, NewElement } from '../../model/element.ts';
@@ -115,7 +115,7 @@ export const insertRoutes: readonly Route[] = [
     handle(call, query) {
       const { head, namespace, queue } = call;
       const { mature, delay, ttl, tries } = query;
-      if (mature !== null || delay > 0) requireCapability(namespace, 'sched');
+      requireTiming(namespace, queue.key, { matureAt: mature, delayMs: delay });
       if (ttl !== null) requireExpiry(namespace, EXPIRY);
       const groups = queue.groups(query.groups);
       const headers = checkHeaders(head.elementHeaders, undefined, ELEMENT_HEADER_PREFIX);
@@ -312,7 +312,7 @@ function elementMaker(
     const matureAt = isTimed ? sent.matureAt : defaults.mature;
     const delayMs = (isTimed ? sent.delayMs : defaults.delay) ?? 0;
     const ttlMs = sent.ttlMs ?? defaults.ttl;
-    if (matureAt !== null || delayMs > 0) requireCapability(namespace, 'sched');
+    requireTiming(namespace, queue.key, { matureAt, delayMs });
     if (ttlMs !== null) requireExpiry(namespace, EXPIRY);
     const content = {
       body,
