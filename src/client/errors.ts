@@ -131,7 +131,7 @@ export function unexpectedResponse(text: string): QuaysideError {
 /** Converts any thrown value to a string. Never throws. */
 export function textOf(error: unknown): string {
   try {
-    return `${(error instanceof Error && error.message) || String(error)}`;
+    return String((error instanceof Error && error.message) || error);
   } catch {
     return `a thrown ${typeof error}`;
   }

@@ -75,7 +75,7 @@ export class Quayside implements AsyncDisposable {
 
   #wireOf(name: Name): QueueWire {
     const known = this.#wires.get(name);
-    if (known !== undefined) return known;
+    if (known) return known;
     if (this.#wires.size >= MAX_WIRES) this.#wires.clear();
     const wire = new QueueWire(this.#transport, pathOf(name));
     this.#wires.set(name, wire);
@@ -102,7 +102,7 @@ const QUEUE_NAME = /^(?!\.\.?\/)([^/]+)\/(?!\.\.?$)(.+)$/s;
 /** Returns the path of the queue `namespace/queue`. @throws QuaysideError `invalid-name` */
 export function pathOf(name: string): string {
   const [, ...parts] = QUEUE_NAME.exec(name) ?? [];
-  if (parts.length === 0 || !name.isWellFormed()) {
+  if (!parts[0] || !name.isWellFormed()) {
     const allowed = 'Allowed: "namespace/queue", neither "." nor ".."';
     throw new QuaysideError('invalid-name', `${quoted(name)} is not a queue. ${allowed}.`);
   }

@@ -92,7 +92,7 @@ export class Queue<T, In = T> {
     const { waitMs = Number.POSITIVE_INFINITY } = options;
     for (;;) {
       const reservation = await this.reserve({ ...options, waitMs });
-      if (reservation !== undefined) {
+      if (reservation) {
         try {
           yield reservation;
         } finally {

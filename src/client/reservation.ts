@@ -54,7 +54,7 @@ export class HeldReservation<T> extends ReceivedBase<T> implements Reservation<T
   constructor(line: TakenLine, decoded: Decoded, { wire, group, leaseMs, serverTime }: LeaseContext) {
     super(line, decoded);
     this.#wire = wire;
-    this.#receipt = { id: line.id, token: line.lease ?? '', ...(group !== undefined && { group }) };
+    this.#receipt = { id: line.id, token: line.lease ?? '', group };
     this.leaseUntil = new Date(line.leaseUntil ?? 0);
     this.#endsAt = localEnd(this.leaseUntil, leaseMs, serverTime);
   }

@@ -69,7 +69,7 @@ export class Tracing {
     insert: (options: InsertOptions) => Promise<{ id: string }>,
   ): Promise<{ id: string }> {
     const api = this.#api;
-    if (api === undefined) return insert(options);
+    if (!api) return insert(options);
     const attributes = attributesOf(queue, 'insert', 'send');
     const span = api.trace.getTracer('quayside').startSpan(`insert ${queue}`, { kind: PRODUCER, attributes });
     const headers: Record<string, string> = { ...options.headers };
@@ -89,7 +89,7 @@ export class Tracing {
     run: () => R | Promise<R>,
   ): Promise<R> {
     const api = this.#api;
-    if (api === undefined) return run();
+    if (!api) return run();
     const inserted = api.trace.getSpanContext(api.propagation.extract(api.ROOT_CONTEXT, headers));
     const attributes = {
       ...attributesOf(queue, 'process', 'process'),

@@ -65,10 +65,10 @@ const TRANSIENT = new Set([
 const UNKNOWN = new Set(['outcome-unknown', 'internal']);
 /**
  * Connection failures before anything was sent: codes and messages of Node, Bun and Deno. A port that `fetch` blocks is
- * "bad". The last three are of TLS.
+ * "bad". The group is of TLS: the certificate is rejected, or the server does not speak TLS.
  */
 const NOT_SENT =
-  /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT| connect E|error \(Connect\)|bad port|CERT|LEAF_SIGNATURE|WRONG_VERSION/;
+  /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT| connect E|bad port|(CERT|LEAF_SIGNATURE|WRONG_VERSION|\(Connect\): invalid peer)|\(Connect\)/;
 
 /** Sends requests: adds credentials and deadlines, maps errors, and repeats a request as long as it may. */
 export class Transport {
@@ -169,7 +169,7 @@ export class Transport {
           const text = await response.text();
           const { status, headers } = response;
           const problem = response.ok ? null : problemOf(response, text);
-          if (problem !== null && !accepted.includes(problem.code)) throw problem;
+          if (problem && !accepted.includes(problem.code)) throw problem;
           return { status, headers, text, code: problem?.code ?? null };
         }),
       );
@@ -275,11 +275,11 @@ interface Problem extends Readonly<Record<string, unknown>> {
 
 /** Converts an error response to an error. */
 function problemOf(response: Response, text: string): QuaysideError {
-  const { status } = response;
+  const { status, headers } = response;
   // A gateway may answer with other content types, or with problem documents without a code.
-  const isProblem = response.headers.get('content-type')?.startsWith('application/problem+json');
+  const isProblem = headers.get('content-type')?.startsWith('application/problem+json');
   const details: Problem = isProblem ? JSON.parse(text) : {};
-  const retryAfterMs = Number(response.headers.get('retry-after')) * 1000 || undefined;
+  const retryAfterMs = Number(headers.get('retry-after')) * 1000 || undefined;
   if (typeof details.code !== 'string') {
     // A proxy answers 502, 503 or 504 if it cannot reach the server, or times out.
     const message = `The server, or a proxy in front of it, answered ${status} without an error code.`;
@@ -302,12 +302,14 @@ function problemOf(response: Response, text: string): QuaysideError {
 function connectionError(error: unknown, base: string): ConnectionError {
   const { code, message = '' } = causeOf(error);
   // Remove the URL, which is part of Deno's message: the queue's name may match the pattern.
-  const isSent = !NOT_SENT.test(`${code} ${message.replace(/http\S+/, '')}`);
-  const what = isSent ? 'The connection ended before the response' : 'The server cannot be reached';
-  return new ConnectionError(`${what} (${base}): ${message || textOf(error)}`, {
+  const [notSent, tls] = NOT_SENT.exec(`${code} ${message.replace(/http\S+/, '')}`) ?? [];
+  const what = notSent ? 'The server cannot be reached' : 'The connection ended before the response';
+  const failure = new ConnectionError(`${what} (${base}): ${message || textOf(error)}`, {
     cause: error,
-    outcome: isSent ? 'unknown' : 'nothing-changed',
+    outcome: notSent ? 'nothing-changed' : 'unknown',
   });
+  // Another attempt would fail, too.
+  return Object.assign(failure, tls && { code: 'tls-failed' });
 }
 
 function causeOf(error: unknown): { code?: string; message?: string } {

@@ -7,7 +7,7 @@ import type { ClientRequest, ClientResponse, Transport } from './transport.ts';
 export interface Receipt {
   readonly id: string;
   readonly token: string;
-  readonly group?: string;
+  readonly group: string | undefined;
 }
 
 export type SettleAction =
@@ -189,10 +189,10 @@ export function kindOfKey({ idempotencyKey: key }: InsertOptions): KeyKind {
 }
 
 function itemOf({ receipt, action, isSent, ...rest }: SettleRequest): object {
-  if (!('reason' in rest && rest.reason)) return { ...receipt, ...rest };
+  const item: Receipt & { reason?: unknown } = { ...receipt, ...rest };
   // A reason of the wrong type must not make the server reject the whole batch.
-  const reason = textOf(rest.reason).slice(0, MAX_REASON_LENGTH).toWellFormed();
-  return { ...receipt, ...rest, reason };
+  if (item.reason) item.reason = textOf(item.reason).slice(0, MAX_REASON_LENGTH).toWellFormed();
+  return item;
 }
 
 /** The server's time of a response, ms since 1970, in whole seconds; null if unknown. */

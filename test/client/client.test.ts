@@ -1003,17 +1003,51 @@ describe('The client', () => {
     assert.equal(requests.length, 1);
   });
 
-  it('reports nothing-changed if it rejects the certificate of the server', async () => {
+  it('reports failures of TLS that last at once, with nothing-changed', async () => {
+    let attempts = 0;
+    const counted: typeof fetch = (...given) => {
+      attempts += 1;
+      return fetch(...given);
+    };
     const https = createHttpsServer(makeCertificate(), (_, response) => response.end());
     await once(https.listen(0, '127.0.0.1'), 'listening');
     const { port } = https.address() as AddressInfo;
-    await using client = new Quayside({ url: `https://127.0.0.1:${port}`, auth: AUTH, retry: false });
-    await assert.rejects(client.queue('N/x').insert('x'), {
-      code: 'connection-failed',
-      outcome: 'nothing-changed',
-    });
+    for (const [host, message] of [
+      [`127.0.0.1:${port}`, /^The server cannot be reached \(https:.*\): .*certificate/],
+      [new URL(server.url).host, /^The server cannot be reached \(https:.*\): .*wrong version number/],
+    ] as const) {
+      await using client = new Quayside({ url: `https://${host}`, auth: AUTH, fetch: counted });
+      attempts = 0;
+      await assert.rejects(client.queue('N/x').insert('x'), {
+        name: 'ConnectionError',
+        code: 'tls-failed',
+        outcome: 'nothing-changed',
+        message,
+      });
+      assert.equal(attempts, 1);
+    }
     https.close();
     https.closeAllConnections();
+  });
+
+  it('reports failures of certificates in the words of Bun and Deno at once', async () => {
+    for (const failure of [
+      Object.assign(new Error('unable to verify the first certificate'), {
+        code: 'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
+      }),
+      new TypeError('error sending request for url (https://x/)', {
+        cause: new Error(
+          'error sending request for url (https://x/): client error (Connect): invalid peer certificate: UnknownIssuer',
+        ),
+      }),
+    ]) {
+      await using client = new Quayside({
+        url: 'https://x',
+        auth: AUTH,
+        fetch: () => Promise.reject(failure),
+      });
+      await assert.rejects(client.queue('N/x').pop(), { code: 'tls-failed', outcome: 'nothing-changed' });
+    }
   });
 
   it('rejects with the error of the credentials function, and sends nothing', async () => {

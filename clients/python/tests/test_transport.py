@@ -10,6 +10,9 @@ import os
 import select
 import signal
 import socket
+import ssl
+import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -184,6 +187,47 @@ class PortHandler(http.server.BaseHTTPRequestHandler):
 Call = Callable[[Any], Any]
 #: What a call returned or raised, and the requests that it sent.
 Result = tuple[Any, list[bytes]]
+
+
+class TlsServer:
+    """Accepts connections with a self-signed certificate for localhost, or answers them without TLS."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.certificate = os.path.join(self.folder.name, "cert.pem")
+        key = os.path.join(self.folder.name, "key.pem")
+        names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+        command = ["openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-keyout", key, "-out", self.certificate]
+        subprocess.run([*command, *names], check=True, capture_output=True)
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(self.certificate, key)
+        self.has_tls = True
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self) -> TlsServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+        self.folder.cleanup()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                with connection, contextlib.suppress(OSError):
+                    if self.has_tls:
+                        self._tls.wrap_socket(connection, server_side=True).close()
+                    else:
+                        connection.recv(65_536)
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
 
 
 def insert_together(server: PortServer, queue: Queue[Any], count: int) -> None:
@@ -422,6 +466,30 @@ class Transports(unittest.TestCase):
             self.assertEqual(len(requests), 3)
         for result, _ in run_both(lambda queue: queue.pop(), b"220 mail.example.org ESMTP\r\n\r\n"):
             self.assertEqual(result.code, "connection-failed")
+
+    def test_a_failure_of_tls_that_lasts_is_raised_at_once(self) -> None:
+        async def insert(url: str, tls: ssl.SSLContext | None) -> None:
+            async with quayside.aio.Quayside(url, tls=tls) as client:
+                await client.queue("N/q").insert(1)
+
+        with TlsServer() as server:
+            trusting = ssl.create_default_context(cafile=server.certificate)
+            for has_tls, tls, message in (
+                (True, None, "self-signed certificate"),
+                (True, trusting, "IP address mismatch"),
+                (False, None, "WRONG_VERSION_NUMBER"),
+            ):
+                server.has_tls = has_tls
+                server.connections = 0
+                for count in (1, 2):
+                    with self.assertRaisesRegex(ConnectionError, message) as raised:
+                        if count == 1:
+                            with Quayside(server.url, tls=tls) as client:
+                                client.queue("N/q").insert(1)
+                        else:
+                            asyncio.run(insert(server.url, tls))
+                    self.assertEqual((raised.exception.code, raised.exception.outcome), ("tls-failed", "nothing-changed"))
+                    self.assertEqual(server.connections, count)
 
     def test_an_error_is_of_unknown_outcome_if_an_earlier_attempt_was(self) -> None:
         unavailable = problem("503 Unavailable", {"code": "storage-unavailable"})

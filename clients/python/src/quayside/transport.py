@@ -152,7 +152,19 @@ class Transport:
         message = f"The connection to {self._server.authority} {what}: {str(error) or type(error).__name__}"
         if isinstance(error, builtins.TimeoutError):
             return TimeoutError("timeout", message, outcome=outcome)
-        return ConnectionError("connection-failed", message, outcome=outcome)
+        return connection_error(message, error, outcome)
+
+
+def connection_error(message: str, error: Exception, outcome: Outcome) -> ConnectionError:
+    """Returns the error of a failed connection.
+
+    Its code is `tls-failed` if another attempt would fail, too: one side rejects the certificate of the other, or the
+    server does not speak TLS.
+    """
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if any(part in reason for part in ("CERT", "UNKNOWN_CA", "WRONG_VERSION")):
+        return ConnectionError("tls-failed", message)
+    return ConnectionError("connection-failed", message, outcome=outcome)
 
 
 def closed_error() -> StoppedError:

@@ -8,9 +8,9 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from ..errors import ConnectionError, Outcome, QuaysideError, TimeoutError
+from ..errors import Outcome, QuaysideError, TimeoutError
 from ..protocol import Request, Response, Server, head_of
-from ..transport import closed_error
+from ..transport import closed_error, connection_error
 
 
 class Reader(asyncio.StreamReader):
@@ -142,7 +142,7 @@ class Transport:
         outcome: Outcome = "unknown" if is_sent else "nothing-changed"
         if isinstance(error, asyncio.TimeoutError):
             return TimeoutError("timeout", message, outcome=outcome)
-        return ConnectionError("connection-failed", message, outcome=outcome)
+        return connection_error(message, error, outcome)
 
     async def close(self) -> None:
         self._is_closing = True
