@@ -40,7 +40,7 @@ describe('A queue on PostgreSQL whose finished elements cannot be vacuumed', () 
     server = await sharedServer();
     schema = freshSchema();
     engine = await openNode(server, { schema, clock, log: { info: note, warn: note } });
-    await prepareCount(server, schema);
+    await reportAtOnce(server, schema);
     await engine.storage.declare([QUEUE]);
     holder = new pg.Client({ connectionString: server.url() });
     await holder.connect();
@@ -234,7 +234,7 @@ describe('A sweep on PostgreSQL', () => {
       await engine.stop();
       await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
     });
-    await prepareCount(server, schema);
+    await reportAtOnce(server, schema);
     await runSql(
       server,
       `SET search_path = ${schema};
@@ -272,7 +272,7 @@ describe('The usage of a namespace on PostgreSQL', () => {
       await engine.stop();
       await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
     });
-    await prepareCount(server, schema);
+    await reportAtOnce(server, schema);
     const { storage } = engine;
     await storage.insert({ ns: 'plain', name: 'at rest' }, [newElement(), newElement()]);
     await storage.insert(QUEUE, [newElement()]);
@@ -337,7 +337,7 @@ describe('A PostgreSQL plan that was made after a vacuum of empty tables', () =>
         assert.deepEqual(new Set(outcomes), new Set(['done']));
       }
     };
-    await prepareCount(server, schema);
+    await reportAtOnce(server, schema);
     await insert(100);
     for (const { queue } of queues) await purge(engine.storage, queue);
     await runSql(server, `VACUUM ANALYZE ${schema}.delivery, ${schema}.element`);
@@ -350,19 +350,6 @@ describe('A PostgreSQL plan that was made after a vacuum of empty tables', () =>
     assert.ok(pages < 3000, `${pages} pages for 100 elements`);
   });
 });
-
-/** Stops autovacuum, which would be counted as well: for a million rows, it reads 59,000 pages. */
-async function prepareCount(server: PostgresServer, schema: string): Promise<void> {
-  await reportAtOnce(server, schema);
-  await runSql(
-    server,
-    `DO $$ DECLARE name text; BEGIN
-      FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = '${schema}' LOOP
-        EXECUTE format('ALTER TABLE ${schema}.%I SET (autovacuum_enabled = off)', name);
-      END LOOP;
-    END $$`,
-  );
-}
 
 const ELEMENTS = { tables: ['delivery', 'element', 'dedup'], index: 'delivery_waiting' };
 
