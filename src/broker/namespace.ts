@@ -638,8 +638,9 @@ export class Namespace {
   #noteDeleted(key: QueueKey): void {
     this.stats.discard(key);
     this.#forget(key.name);
-    // A consumer that began to wait since then creates the queue again.
-    if (this.#waitQueues.has(key.name)) this.noteUse(key);
+    // A consumer that began to wait since then creates the queue again. A call that does not wait creates none.
+    const consumers = [...(this.#waitQueues.get(key.name)?.values() ?? [])].flatMap((of) => of.consumers());
+    if (consumers.some(({ request }) => request.timeoutMs !== 0)) this.noteUse(key);
   }
 
   onCancel(queue: string, tid: string, owner: string | null): void {

@@ -193,6 +193,33 @@ describe('the queues of a namespace', () => {
     assert.equal(await ended.promise, 'shutting-down');
   });
 
+  it('do not exist again because of a get that does not wait, while this or another node deletes them', async () => {
+    const key = { ns: 'N', name: 'polled' };
+    await opened.engine.storage.declare([key]);
+    const taking = Promise.withResolvers<void>();
+    const polled = engineWith(engine, (real) => ({
+      take: (...args) => taking.promise.then(() => real.take(...args)),
+    }));
+    const nodes = [2, 3].map((seed) =>
+      brokerOn([{ policy: plain('N'), engine: polled }], opened.clock, seed),
+    );
+    await Promise.all(nodes.map((node) => node.start()));
+    const ends = nodes.map((node) => {
+      const ended = Promise.withResolvers<string>();
+      const request = { group: null, leaseMs: null, timeoutMs: 0, tid: null, owner: null };
+      const sink = { deliver: () => {}, end: ({ code }: QuaysideError) => ended.resolve(code) };
+      node.namespace('N').queue(key.name).get(request, sink);
+      return ended.promise;
+    });
+    assert.equal(await nodes[0]?.namespace('N').drop(key), true);
+    // Signals are published at the end of the event-loop turn.
+    await new Promise(setImmediate);
+    assert.deepEqual(await namespace.queueNames(), []);
+    taking.resolve();
+    assert.deepEqual(await Promise.all(ends), ['pop-timeout', 'pop-timeout']);
+    await Promise.all(nodes.map((node) => node.stop()));
+  });
+
   it('are not counted if their names are only looked up', async () => {
     for (let i = 0; i < 10 * MAX_QUEUES; i += 1) namespace.queue(`invented ${i}`);
     for (let i = 0; i < MAX_QUEUES; i += 1) await store(`stored ${i}`);
