@@ -22,7 +22,7 @@ import { METHODS, type Route } from './route.ts';
  * @throws QuaysideError `forbidden-origin`
  */
 export function checkPage(head: RequestHead, allowedOrigins: ReadonlySet<string>): string | null {
-  const { fetchSite, purpose, origin } = head;
+  const { fetchSite, purpose, oldPurpose, origin } = head;
   const isAllowed = origin !== null && allowedOrigins.has(origin.toLowerCase());
   if (!isAllowed && fetchSite !== null && fetchSite !== 'same-origin' && fetchSite !== 'none') {
     throw new QuaysideError(
@@ -31,11 +31,15 @@ export function checkPage(head: RequestHead, allowedOrigins: ReadonlySet<string>
       { parameter: 'sec-fetch-site' },
     );
   }
-  if (purpose?.toLowerCase().includes('prefetch')) {
+  for (const [name, value] of [
+    ['Sec-Purpose', purpose],
+    ['Purpose', oldPurpose],
+  ] as const) {
+    if (!value?.toLowerCase().includes('prefetch')) continue;
     throw new QuaysideError(
       'forbidden-origin',
-      `Sec-Purpose is ${quote(purpose)}. A prefetch could take an element.`,
-      { parameter: 'sec-purpose' },
+      `${name} ${quote(value)} is not allowed: a prefetch could take an element.`,
+      { parameter: name.toLowerCase() },
     );
   }
   if (origin !== null && !isAllowed && !isOwnOrigin(origin, head.host)) {

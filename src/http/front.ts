@@ -254,8 +254,12 @@ export class Front {
     const { log } = this.parts;
     const isWarned = this.#foreignPageLines.admit(addressBlock(call.address));
     if (!isWarned && !log.isLevelEnabled('debug')) return;
-    const { origin, fetchSite, purpose } = call.head;
-    const sent = { origin: truncated(origin), fetchSite: truncated(fetchSite), purpose: truncated(purpose) };
+    const { origin, fetchSite, purpose, oldPurpose } = call.head;
+    const sent = {
+      origin: truncated(origin),
+      fetchSite: truncated(fetchSite),
+      purpose: truncated(purpose ?? oldPurpose),
+    };
     const fields = { event: 'forbidden', ...call.logFields, ...sent, detail: message };
     log[isWarned ? 'warn' : 'debug'](fields, 'a request of a foreign page was rejected');
   }
@@ -270,7 +274,7 @@ export class Front {
       splitTarget(call, request.url ?? '');
       const { authorization } = head;
       // Programs send none of these headers.
-      const isOfBrowser = (head.origin ?? head.fetchSite ?? head.purpose) !== null;
+      const isOfBrowser = (head.origin ?? head.fetchSite ?? head.purpose ?? head.oldPurpose) !== null;
       if (isOfBrowser && respondToPreflight(call, this.#origins)) return;
       const isBySession = head.cookie !== null && useSession(call);
       if (!isBySession && authorization !== null) {

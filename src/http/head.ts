@@ -21,7 +21,7 @@ const TEXT_FIELDS = [
   ['sec-fetch-site', 'fetchSite', null],
   ['sec-purpose', 'purpose', ', '],
   // Sent by older browsers.
-  ['purpose', 'purpose', ', '],
+  ['purpose', 'oldPurpose', ', '],
   // Written by proxies; believed only from trusted ones.
   ['forwarded', 'forwarded', ', '],
   ['x-forwarded-for', 'forwardedFor', ', '],
@@ -56,6 +56,7 @@ export const EMPTY_HEAD: RequestHead = {
   origin: null,
   fetchSite: null,
   purpose: null,
+  oldPurpose: null,
   forwarded: null,
   forwardedFor: null,
   isChunked: false,
@@ -94,7 +95,7 @@ export function readHead(rawHeaders: readonly string[], isHttp10: boolean): Requ
     if (head.isChunked) {
       throw new QuaysideError(
         'malformed-request',
-        'Transfer-Encoding is not allowed in HTTP/1.0. Use HTTP/1.1 or Content-Length.',
+        'Transfer-Encoding "chunked" is not allowed in HTTP/1.0. Use HTTP/1.1 or Content-Length.',
       );
     }
     return head;
@@ -124,7 +125,6 @@ export function rareHeader(rawHeaders: readonly string[], name: string): string 
 /** @param lower the name in lower case */
 function readElementHeader(head: RequestHead, lower: string, value: string): void {
   const shortName = lower.slice(ELEMENT_HEADER_PREFIX.length);
-  if (shortName === '') return;
   const headers = head.elementHeaders === NO_HEADERS ? [] : (head.elementHeaders as string[]);
   head.elementHeaders = headers;
   for (let at = 0; at < headers.length; at += 2) {

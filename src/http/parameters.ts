@@ -106,7 +106,10 @@ export function limitedString(description: string, maxBytes: number): QueryParam
     read(name, value) {
       const bytes = Buffer.byteLength(value);
       if (bytes >= 1 && bytes <= maxBytes) return value;
-      throw invalidParameter(name, `${name} has ${bytes} bytes. Allowed: 1 to ${maxBytes} bytes of UTF-8.`);
+      throw invalidParameter(
+        name,
+        `${name} ${quote(value)} has ${bytes} bytes. Allowed: 1 to ${maxBytes} bytes of UTF-8.`,
+      );
     },
   };
 }

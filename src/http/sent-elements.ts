@@ -60,7 +60,10 @@ export function elementsReader(head: RequestHead, bodyLimit: number): (body: Buf
   }
   if (elementHeaders.length > 0) {
     const where = 'Give each its own: headers in a line, x-ks-hdr-* in a part.';
-    throw invalidHeader('x-ks-hdr-*', `Element headers of the request belong to no element. ${where}`);
+    throw invalidHeader(
+      'x-ks-hdr-*',
+      `Header ${quote(ELEMENT_HEADER_PREFIX + elementHeaders[0])} of the request belongs to no element. ${where}`,
+    );
   }
   if (type === NDJSON) return (body) => ({ place: 'line', elements: readLines(body, bodyLimit) });
   const boundary = boundaryOf(contentType);
@@ -119,7 +122,7 @@ function elementOfPart({ headers, content }: BodyPart): GivenElement {
         if (value === String(content.length)) continue;
         throw invalidHeader(
           'content-length',
-          `Content-Length is ${quote(value)}, and the part has ${content.length} bytes.`,
+          `Content-Length is ${quote(value)}, and the part has ${content.length} bytes. Give that number, or leave it out.`,
         );
     }
   }

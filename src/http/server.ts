@@ -24,7 +24,8 @@ import { createServer } from './node-http.ts';
 import type { HttpOptions, HttpParts } from './options.ts';
 import { HttpRequest, isReadInChunks, isUnreadable, markUnreadable } from './request.ts';
 import { HttpResponse } from './response.ts';
-import { headerLines, METHODS, type Route } from './route.ts';
+import { headerLines, METHODS, type Method, type Route } from './route.ts';
+import type { Router } from './router.ts';
 import { routeTable } from './routes/table.ts';
 
 /**
@@ -110,8 +111,8 @@ export class HttpServer implements Service {
     // With these two, this code decides when to send `100 Continue` and how to respond to other expectations.
     server.on('checkContinue', handle);
     server.on('checkExpectation', handle);
-    server.on('clientError', (error, socket) => respondToUnreadable(error, socket, front.inertLines));
-    server.on('connect', (_request, socket) => rejectTunnel(socket, front.inertLines));
+    server.on('clientError', (error, socket) => respondToUnreadable(error, socket, front));
+    server.on('connect', (_request, socket) => rejectTunnel(socket, front));
     server.on('upgrade', (request, socket, head) => front.upgrade(request, socket as Socket, head));
     server.on('drop', () => this.#excess.note());
     server.on('connection', (socket) => {
@@ -210,7 +211,7 @@ interface ParserError extends Error {
 }
 
 /** Responds to bytes that are not a request, or to a request that did not arrive in time. */
-function respondToUnreadable(thrown: Error, socket: Duplex, lines: string): void {
+function respondToUnreadable(thrown: Error, socket: Duplex, front: Front): void {
   const error = thrown as ParserError;
   // `HttpRequest.chunks` has a timeout of its own.
   if (error.code === TIMED_OUT && isReadInChunks(socket)) return;
@@ -219,7 +220,7 @@ function respondToUnreadable(thrown: Error, socket: Duplex, lines: string): void
   if (!isProtocolError) socket.destroy();
   else if (!isUnreadable(socket)) {
     markUnreadable(socket);
-    endInTurn(socket, rejectionFor(error), lines);
+    endInTurn(socket, rejectionFor(error, front.router), front.inertLines);
   }
 }
 
@@ -237,14 +238,17 @@ function endInTurn(socket: Duplex, error: QuaysideError, lines: string): void {
 }
 
 /** Rejects CONNECT, which requests a tunnel; Node passes on the bare connection. */
-function rejectTunnel(socket: Duplex, lines: string): void {
+function rejectTunnel(socket: Duplex, { inertLines }: Front): void {
   // Node has released this socket, and no longer handles its errors.
   socket.on('error', () => socket.destroy());
   markUnreadable(socket);
-  endInTurn(socket, unknownMethod('CONNECT'), lines);
+  endInTurn(socket, unknownMethod('CONNECT', METHODS), inertLines);
 }
 
-function rejectionFor({ code, reason, rawPacket, bytesParsed = 0 }: ParserError): QuaysideError {
+function rejectionFor(
+  { code, reason, rawPacket, bytesParsed = 0 }: ParserError,
+  router: Router,
+): QuaysideError {
   switch (code) {
     case 'HPE_HEADER_OVERFLOW':
       return new QuaysideError(
@@ -258,7 +262,7 @@ function rejectionFor({ code, reason, rawPacket, bytesParsed = 0 }: ParserError)
     case 'HPE_INVALID_METHOD':
       if (bytesParsed > LONGEST_METHOD)
         return trailingBytes(rawPacket?.toString('latin1', bytesParsed) ?? '');
-      return notHttp(rawPacket?.toString('latin1', 0, 2048) ?? '');
+      return notHttp(rawPacket?.toString('latin1', 0, 2048) ?? '', router);
     default:
       return new QuaysideError(
         'malformed-request',
@@ -268,9 +272,13 @@ function rejectionFor({ code, reason, rawPacket, bytesParsed = 0 }: ParserError)
 }
 
 /** The error for a method that Node does not know, or for something that is not HTTP at all. */
-function notHttp(packet: string): QuaysideError {
-  const [, method] = /^([\w!#$%&'*+.^`|~-]{1,64}) \/\S* HTTP\/1\.[01]\r?\n/.exec(packet) ?? [];
-  if (method !== undefined) return unknownMethod(method);
+function notHttp(packet: string, router: Router): QuaysideError {
+  const [, method, path = ''] =
+    /^([\w!#$%&'*+.^`|~-]{1,64}) (\/[^\s?]*)\S* HTTP\/1\.[01]\r?\n/.exec(packet) ?? [];
+  if (method !== undefined) {
+    const allowed = router.allowed(path);
+    return unknownMethod(method, allowed.length === 0 ? METHODS : allowed);
+  }
   const [line = ''] = packet.split(/\r?\n/, 1);
   const hint = packet.startsWith(TLS_HANDSHAKE)
     ? ' This looks like TLS, and the port expects plain HTTP.'
@@ -294,18 +302,28 @@ function trailingBytes(rest: string): QuaysideError {
 
 const TLS_HANDSHAKE = '\u0016\u0003';
 
-function unknownMethod(method: string): QuaysideError {
-  const hint = didYouMean(method, METHODS);
-  return new QuaysideError(
-    'method-not-allowed',
-    `Method ${quote(method)} is not supported.${hint || ` Allowed: ${METHODS.join(', ')}.`}`,
+class UnknownMethodError extends QuaysideError {
+  readonly allowed: readonly Method[];
+
+  constructor(message: string, allowed: readonly Method[]) {
+    super('method-not-allowed', message);
+    this.allowed = allowed;
+  }
+}
+
+/** @param allowed the methods of the path; if it does not exist, those of all paths */
+function unknownMethod(method: string, allowed: readonly Method[]): QuaysideError {
+  const hint = didYouMean(method, allowed);
+  return new UnknownMethodError(
+    `Method ${quote(method)} is not supported.${hint || ` Allowed: ${allowed.join(', ')}.`}`,
+    allowed,
   );
 }
 
 function sendAndClose(socket: Duplex, error: QuaysideError, lines: string): void {
   const { status, reason, contentType, body } = errorResponse(error, null);
   const headers = ['content-type', contentType, 'content-length', String(Buffer.byteLength(body))];
-  if (error.code === 'method-not-allowed') headers.push('allow', METHODS.join(', '));
+  if (error instanceof UnknownMethodError) headers.push('allow', error.allowed.join(', '));
   headers.push('date', new Date().toUTCString(), 'connection', 'close');
   const head = `HTTP/1.1 ${status} ${reason}\r\n${lines}${headerLines(headers)}\r\n`;
   socket.end(head + body, () => socket.destroy());

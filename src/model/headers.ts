@@ -19,8 +19,7 @@ const NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
 const VALUE = /^(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?$/;
 /** The same, with spaces at the ends, as names of queues and exchanges in the service's headers may have them. */
 const SERVICE_VALUE = /^(?:[\x20-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x20-\x7e\x80-\xff])?)?$/;
-const VALUE_RULE =
-  'a header value has no control character but tab, no character above U+00FF and no white space at its ends';
+const VALUE_RULE = 'a header value has no control character but tab and no white space at its ends';
 
 const NONE: ReadonlySet<string> = new Set();
 
@@ -60,7 +59,7 @@ export function checkHeaders(
         `with it the headers have ${bytes} bytes, an element has at most ${LIMITS.headerBytes}`,
       );
     }
-    if (!NAME.test(name)) throw invalidHeader(prefix + name, 'a header name is a lower-case HTTP token');
+    if (!NAME.test(name)) throw invalidName(name, prefix);
     const allowed = exempt.has(name) ? SERVICE_VALUE : VALUE;
     if (!allowed.test(value)) throw invalidValue(prefix + name, value);
   }
@@ -90,6 +89,11 @@ export function checkContentHeader(
 
 /** Characters of an invalid header name that an error repeats as its parameter. */
 const MAX_PARAMETER = 64;
+
+function invalidName(name: string, prefix: string): QuaysideError {
+  const what = name === '' && prefix !== '' ? 'no name follows the prefix, ' : '';
+  return invalidHeader(prefix + name, `${what}a header name is a lower-case HTTP token`);
+}
 
 function invalidValue(name: string, value: string): QuaysideError {
   return invalidHeader(name, `${quoteBytes(value)} is not allowed, ${VALUE_RULE}`);

@@ -133,12 +133,12 @@ function elementHeaders(headers: StompFrame['headers']): string[] | null {
 
 /**
  * The name of the element header that a header of a SEND is stored as, in lower case and without prefix; null if it is
- * not stored.
+ * a header of the protocol.
  */
 function elementHeaderName(name: string): string | null {
   const lower = name.toLowerCase();
   if (!lower.startsWith(ELEMENT_HEADER_PREFIX)) return PROTOCOL_HEADERS.has(lower) ? null : lower;
-  return lower.length === ELEMENT_HEADER_PREFIX.length ? null : lower.slice(ELEMENT_HEADER_PREFIX.length);
+  return lower.slice(ELEMENT_HEADER_PREFIX.length);
 }
 
 /** A misspelt group or delay would be ignored, and the element settled in another way than the client intends. */

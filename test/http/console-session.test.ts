@@ -251,7 +251,10 @@ describe('A session of the console', () => {
       ['DELETE', '?user=ops'],
       ['DELETE', `/${id}?user=ops`],
     ] as const) {
-      assert.equal((await ask(method, path, one)).status, 403);
+      const answer = await ask(method, path, one);
+      assert.equal(answer.status, 403);
+      const { detail } = jsonOf<{ detail: string }>(answer);
+      assert.match(detail, /^User "support" may not see or end the sessions of user "ops": only admin/);
     }
     assert.equal((await ask('DELETE', `/${'x'.repeat(43)}?user=support`, admin)).status, 204);
     assert.equal((await session(client, one)).status, 200);

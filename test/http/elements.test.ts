@@ -71,13 +71,16 @@ describe('Elements', () => {
     assert.ok(answer.rawHeaders.includes('x-ks-hdr-colour'));
   });
 
-  it('a header that is only the prefix, or almost the prefix, is not an element header', async () => {
+  it('a header that is almost the prefix is not an element header, and one without a name is rejected', async () => {
     const client = harness().client();
     const queue = harness().queue();
     await client.insert('N', queue, 'a', {
-      headers: { 'x-ks-hdr-': 'a', 'x-ks-hdrs': 'b', 'x-ks-hdr': 'c' },
+      headers: { 'x-ks-hdrs': 'b', 'x-ks-hdr': 'c' },
     });
+    const nameless = await client.insert('N', queue, 'b', { headers: { 'x-ks-hdr-': 'a' } });
+    assert.deepEqual([nameless.status, jsonOf<{ code: string }>(nameless).code], [400, 'invalid-header']);
     assert.deepEqual(elementHeadersOf(await client.get('N', queue)), new Map());
+    assert.equal(jsonOf<{ totalSize: number }>(await client.status('N', queue)).totalSize, 0);
   });
 
   it('no element header overwrites the content type, the id or the tries', async () => {

@@ -29,7 +29,12 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
   ],
   [
     'an unknown method',
-    closingRequest('BREW', '/q'),
+    closingRequest('BREW', '/q/N/q?to=0'),
+    'Method "BREW" is not supported. Allowed: GET, PUT, POST, DELETE.',
+  ],
+  [
+    'an unknown method for an unknown path',
+    closingRequest('BREW', '/queue'),
     'Method "BREW" is not supported. Allowed: GET, HEAD, PUT, POST, PATCH, DELETE.',
   ],
   [
@@ -96,7 +101,27 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
   [
     'a line with a bad header value',
     many('{"text":"a","headers":{"a":"\\u00fc\\u0001"}}'),
-    /^Line 1: Header "a": "ü\\u0001" is not allowed, /,
+    'Line 1: Header "a": "ü\\u0001" is not allowed, a header value has no control character but tab and no white space at its ends.',
+  ],
+  [
+    'a line with a header without a name',
+    many('{"text":"a","headers":{"":"x"}}'),
+    'Line 1: Header "": a header name is a lower-case HTTP token.',
+  ],
+  [
+    'an element header without a name',
+    put('x-ks-hdr-: x'),
+    'Header "x-ks-hdr-": no name follows the prefix, a header name is a lower-case HTTP token.',
+  ],
+  [
+    'an element header of a request with many elements',
+    closingRequest(
+      'POST',
+      '/q/N/q/elements',
+      ['content-type: application/x-ndjson', 'x-ks-hdr-colour: red'],
+      '{"text":"a"}',
+    ),
+    'Header "x-ks-hdr-colour" of the request belongs to no element. Give each its own: headers in a line, x-ks-hdr-* in a part.',
   ],
   [
     'a line with an empty array of groups',
@@ -170,6 +195,36 @@ const MESSAGES: readonly (readonly [what: string, bytes: Buffer, detail: string 
     'a cross-site request',
     get('/q', 'Sec-Fetch-Site: cross-site'),
     `Sec-Fetch-Site is "cross-site". A browser may send requests on behalf of this site's own pages only.`,
+  ],
+  [
+    'a prefetch',
+    get('/q', 'Sec-Purpose: prefetch;prerender'),
+    'Sec-Purpose "prefetch;prerender" is not allowed: a prefetch could take an element.',
+  ],
+  [
+    'a prefetch of an older browser',
+    get('/q', 'Purpose: prefetch'),
+    'Purpose "prefetch" is not allowed: a prefetch could take an element.',
+  ],
+  [
+    'a long reason',
+    closingRequest('POST', `/q/N/q/rollback/x?reason=${'r'.repeat(1_025)}`),
+    `reason "${'r'.repeat(64)}"… has 1025 bytes. Allowed: 1 to 1024 bytes of UTF-8.`,
+  ],
+  [
+    'more elements awaited than requested',
+    closingRequest('POST', '/q/N/q/take?min=3&count=2'),
+    'min=3 is more than count=2. Allowed: up to count.',
+  ],
+  [
+    'an option in both the query and the body',
+    closingRequest('POST', '/q/N/q/take?count=2', [], '{"count":3}'),
+    'count was given in the query, as 2, and in the body, as 3. Give it once.',
+  ],
+  [
+    'a version that is outdated',
+    closingRequest('PUT', '/definitions', ['if-match: "old"'], '{}'),
+    'The definitions do not have the version that If-Match names, "\\"old\\"". Read them again, and check the difference.',
   ],
   [
     'a foreign origin',

@@ -218,7 +218,7 @@ describe('Requests that two parsers could interpret differently', () => {
   it('unknown methods are answered with 405, and bytes that are not HTTP with 400', async () => {
     const [unknown] = await exchange(harness().port, rawRequest(['FROBNICATE /q HTTP/1.1', ...HEAD]));
     assert.equal(unknown?.status, 405);
-    assert.equal(unknown?.headers.get('allow'), 'GET, HEAD, PUT, POST, PATCH, DELETE');
+    assert.equal(unknown?.headers.get('allow'), 'GET, HEAD');
     for (const method of ['TRACE', 'PROPFIND', 'LOCK', 'OPTIONS', 'PURGE']) {
       const [answer] = await exchange(harness().port, lastRequest(method, '/q'));
       assert.equal(answer?.status, 405, method);

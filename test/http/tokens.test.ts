@@ -233,7 +233,12 @@ describe('API tokens', () => {
       ['GET', '/console/sessions'],
       ['DELETE', '/console/sessions/x'],
     ] as const) {
-      assert.deepEqual(codeOf(await withToken(token, method, path, '{"name":"x"}')), [403, 'forbidden']);
+      const answer = await withToken(token, method, path, '{"name":"x"}');
+      assert.deepEqual(codeOf(answer), [403, 'forbidden']);
+      assert.match(
+        jsonOf<{ detail: string }>(answer).detail,
+        /^Token "all" cannot manage tokens or sessions/,
+      );
     }
   });
 

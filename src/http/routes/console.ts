@@ -9,6 +9,7 @@ import { QuaysideError } from '../../model/errors.ts';
 import { membersOf, wrongMember } from '../../model/members.ts';
 import { ConsoleSessionRecord, OwnConsoleSessions } from '../../model/records.ts';
 import { RIGHTS, type Right } from '../../model/rights.ts';
+import { quote } from '../../util/quote.ts';
 import { namedObject, Type } from '../../util/schema.ts';
 import { originOf, SESSION_PATH, sessionToken } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
@@ -278,9 +279,11 @@ export function consoleRoutes(folder: string): readonly Route[] {
 function userOf({ user }: HttpCall, query: { readonly user: string | null }): string {
   if (query.user === null || query.user === user.name) return user.name;
   if (user.isAdministrator) return query.user;
-  throw new QuaysideError('forbidden', 'Only administrators may see or end the sessions of another user.', {
-    parameter: 'user',
-  });
+  throw new QuaysideError(
+    'forbidden',
+    `User ${quote(user.name)} may not see or end the sessions of user ${quote(query.user)}: only administrators may.`,
+    { parameter: 'user' },
+  );
 }
 
 /** Redirects browsers. Other clients get the response of a path that does not exist. */

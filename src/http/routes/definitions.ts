@@ -7,6 +7,7 @@ import {
   presentDefinitions,
   versionOfDefinitions,
 } from '../../operations/definitions-document.ts';
+import { quote } from '../../util/quote.ts';
 import { namedObject, orNull, Type } from '../../util/schema.ts';
 import { entityTag, readVersions } from '../head.ts';
 import { flag } from '../parameters.ts';
@@ -107,7 +108,7 @@ export const definitionRoutes: readonly Route[] = [
         if (versions !== null && !versions.has(versionOfDefinitions(present))) {
           throw new QuaysideError(
             'precondition-failed',
-            'The definitions do not have a version that If-Match names. Read them again, and check the difference.',
+            `The definitions do not have the version that If-Match names, ${quote(call.head.ifMatch)}. Read them again, and check the difference.`,
           );
         }
         const changes = definitionChanges(present, wanted, prune);

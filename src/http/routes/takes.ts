@@ -291,7 +291,10 @@ function merged<O extends object>(query: Readonly<O>, body: Readonly<O>): O {
   for (const [name, value] of Object.entries(body)) {
     if (value === null) continue;
     if (values[name] !== null) {
-      throw invalidParameter(name, `${name} was given in the query and in the body. Give it once.`);
+      throw invalidParameter(
+        name,
+        `${name} was given in the query, as ${quote(values[name])}, and in the body, as ${quote(value)}. Give it once.`,
+      );
     }
     values[name] = value;
   }
@@ -325,7 +328,8 @@ function startTake(
 ): void {
   const min = given.min ?? 1;
   const count = given.count ?? min;
-  if (min > count) throw invalidParameter('min', `min=${min} is more than count=${count}.`);
+  if (min > count)
+    throw invalidParameter('min', `min=${min} is more than count=${count}. Allowed: up to count.`);
   const { batchBytes } = call.front.parts.options;
   const timeoutMs = given.to ?? preferredWait(call.head);
   if (timeoutMs !== 0) checkQueueLimits(sources);
@@ -376,7 +380,10 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
     const key = JSON.stringify([namespace.name, name, readAs]);
     const earlier = seen.get(key);
     if (earlier !== undefined) {
-      throw invalidParameter(path, `${path} names the same queue as from[${earlier}]. Name each once.`);
+      throw invalidParameter(
+        path,
+        `${path} names the same queue as from[${earlier}], ${quote(name)}. Name each once.`,
+      );
     }
     seen.set(key, index);
     return source;

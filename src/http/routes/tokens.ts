@@ -120,10 +120,11 @@ export const tokenRoutes: readonly Route[] = [
  * @throws QuaysideError `forbidden`
  */
 export function checkNoToken(call: HttpCall): void {
-  if (!call.front.parts.tokens.isToken(call.user)) return;
+  const { user } = call;
+  if (!call.front.parts.tokens.isToken(user)) return;
   throw new QuaysideError(
     'forbidden',
-    'A token cannot manage tokens or sessions of the console. Use the password of the user.',
+    `Token ${quote(user.token?.name)} cannot manage tokens or sessions of the console. Use the password of the user.`,
   );
 }
 
