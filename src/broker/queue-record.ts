@@ -54,7 +54,8 @@ export async function readQueue(queue: Queue): Promise<QueueReading> {
 
 /**
  * How long the oldest ready element of a queue has been ready, ms; null if no element is ready. The element that became
- * ready first has the earliest maturity of all waiting ones.
+ * ready first has the earliest maturity of all waiting ones. If a producer gave a maturity in the past, the age counts
+ * from that: the insertion of the first element says nothing of those behind it, which may have waited for longer.
  */
 export function oldestReadyMs(
   { namespace: { storage }, key }: Pick<Queue, 'namespace' | 'key'>,

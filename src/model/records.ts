@@ -70,7 +70,7 @@ export const QueueRecord = namedObject('QueueInformation', {
   ...sizes,
   groups: Type.Optional(Type.Record(QueueSizes)),
   oldestReadyAge: orNull(Type.Number({ minimum: 0 }), {
-    description: 'Seconds since the oldest ready element became ready; null: none is ready.',
+    description: 'Seconds since the earliest maturity of the ready elements; null: none is ready.',
   }),
   rates: Type.Optional(
     orNull(RecentRates, {
