@@ -120,11 +120,10 @@ export const tokenRoutes: readonly Route[] = [
  * @throws QuaysideError `forbidden`
  */
 export function checkNoToken(call: HttpCall): void {
-  const { user } = call;
-  if (!call.front.parts.tokens.isToken(user)) return;
+  if (!call.front.parts.tokens.isToken(call.user)) return;
   throw new QuaysideError(
     'forbidden',
-    `Token ${quote(user.token?.name)} cannot manage tokens or sessions of the console. Use the password of the user.`,
+    `Token ${quote(call.user.token?.name)} cannot manage tokens or sessions of the console. Use the password of the user.`,
   );
 }
 
