@@ -33,6 +33,11 @@ export async function put(
   flags: PutFlags,
 ): Promise<number> {
   const { delay, ttl, key, groups, header = [] } = flags;
+  if (flags.lines && data.length > 0) {
+    throw new CommandUsageError(
+      '--lines reads elements from standard input. Leave it out, or the arguments.',
+    );
+  }
   const bodies = data.length > 0 ? data : await readInput(context, flags.lines === true);
   if (key !== undefined && bodies.length > 1) {
     throw new CommandUsageError(

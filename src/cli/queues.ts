@@ -8,6 +8,7 @@ import type {
   OperationRecord,
   QueueRecord,
 } from '../model/records.ts';
+import { quote } from '../util/quote.ts';
 import { type CommandContext, CommandUsageError, onEndSignal, pick } from './context.ts';
 import { placeOf } from './elements.ts';
 import { EXIT_CODES } from './exit-codes.ts';
@@ -174,9 +175,11 @@ export async function operations(
   return EXIT_CODES.done;
 }
 
-/** Descriptions of `--state` values that cover several states. */
+/** Values of `--state`, and which elements they mean. */
 const STATES_OF_PURGE: ReadonlyMap<string, string> = new Map([
-  ['', 'ready or scheduled'],
+  ['ready', 'ready'],
+  ['scheduled', 'scheduled'],
+  ['reserved', 'reserved'],
   ['all', 'ready, scheduled or reserved'],
 ]);
 
@@ -186,11 +189,16 @@ export async function purge(
   name: Name,
   { state, yes }: { state?: string; yes?: boolean },
 ): Promise<number> {
+  const states = state === undefined ? 'ready or scheduled' : STATES_OF_PURGE.get(state);
+  if (states === undefined) {
+    const allowed = [...STATES_OF_PURGE.keys()].join(', ');
+    throw new CommandUsageError(`--state ${quote(state)} is not a state. Allowed: ${allowed}.`);
+  }
   if (!yes) {
     const { ready, scheduled, reserved } = await context.client.queue(name).status();
     throw new CommandUsageError(
       `purge removes elements permanently; ${name} holds ${ready} ready, ${scheduled} scheduled and ${reserved} reserved. ` +
-        `Repeat it with --yes, which removes those that are ${STATES_OF_PURGE.get(state ?? '') ?? state}.`,
+        `Repeat it with --yes, which removes those that are ${states}.`,
     );
   }
   const query = state === undefined ? '' : `?state=${encodeURIComponent(state)}`;

@@ -357,6 +357,13 @@ describe('The command line', () => {
     const refused = await quayside(['purge', 'N/to']);
     assert.equal(refused.code, 2);
     assert.match(refused.stderr, /holds 2 ready, 0 scheduled and 0 reserved\..* ready or scheduled\.$/m);
+    for (const flags of [[], ['--yes']]) {
+      const misspelt = await quayside(['purge', 'N/to', '--state', 'foo', ...flags]);
+      assert.deepEqual(
+        [misspelt.code, misspelt.stderr],
+        [2, 'quayside: --state "foo" is not a state. Allowed: ready, scheduled, reserved, all.\n'],
+      );
+    }
     await quayside(['reserve', 'N/to']);
     const reserved = await quayside(['purge', 'N/to', '--state', 'reserved']);
     assert.match(reserved.stderr, /1 ready, 0 scheduled and 1 reserved\..* are reserved\.$/m);
@@ -565,6 +572,12 @@ describe('The command line', () => {
     assert.deepEqual(await types(['--lines'], '[1]\nword\n'), ['application/json', text]);
     assert.deepEqual(await types([], '{"a": 1}'), ['application/octet-stream']);
     assert.deepEqual(await types(['--type', 'text/csv'], 'a,b'), ['text/csv']);
+    const both = await quayside(['put', 'N/types', 'a', '--lines'], 'b\n');
+    assert.deepEqual([both.code, both.stdout], [2, '']);
+    assert.match(
+      both.stderr,
+      /--lines reads elements from standard input\. Leave it out, or the arguments\./,
+    );
   });
 
   it('prints a man page with all commands and options', async () => {
