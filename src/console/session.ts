@@ -113,9 +113,9 @@ export function may(right: Right, ns: string): boolean {
   return record?.rights[ns]?.includes(right) === true;
 }
 
-/** Whether there is a namespace to which elements could be moved or copied. */
-export function mayWriteAnywhere(): boolean {
-  return namespaces().some((ns) => may('write', ns));
+/** Whether the user has a right in at least one namespace. */
+export function mayAnywhere(right: Right): boolean {
+  return namespaces().some((ns) => may(right, ns));
 }
 
 /** The namespaces that the user may see, by name. */

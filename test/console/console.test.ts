@@ -483,8 +483,8 @@ describe('The console in a browser', () => {
   queuePages(() => opened);
   refreshing(() => opened);
 
-  it('fits all pages and their tables into a window of 390 pixels', async () => {
-    const page = await opened.page('#/', { width: 390 });
+  it('fits all pages and their tables into a window of 360 pixels', async () => {
+    const page = await opened.page('#/', { width: 360 });
     const wide: string[] = [];
     for (const [where, text] of PAGES) {
       await page.goto(`${opened.server.url}/console/${where}`);

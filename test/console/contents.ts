@@ -164,6 +164,10 @@ export function contents(opened: () => OpenedConsole): void {
     await page.getByRole('button', { name: 'Import …' }).click();
     const file = await page.getByLabel('File').boundingBox();
     assert.ok(file !== null && file.x + file.width <= 320, JSON.stringify(file));
+    await page.setViewportSize({ width: 1280, height: 900 });
+    await page.goto(`${opened().server.url}/console/#/x/long-names`);
+    const skipped = await page.getByRole('columnheader', { name: 'Skipped' }).boundingBox();
+    assert.ok(skipped !== null && skipped.x + skipped.width <= 1280, JSON.stringify(skipped));
     await opened().request('DELETE', '/x/long-names');
   });
 
@@ -249,5 +253,31 @@ export function contents(opened: () => OpenedConsole): void {
     await page.locator('.plot svg').nth(1).waitFor();
     assert.deepEqual(await marks('In and out'), ['0', '0.1', '0.2']);
     assert.deepEqual(await marks('Depth'), ['0', '5', '10']);
+  });
+
+  it('shows the marks of an axis of ages completely, and not more than fit', async () => {
+    await opened().insert('N', 'aged', '1');
+    const page = await opened().page('#/users');
+    let age = 0;
+    await page.route('**/aged/history', async (route) => {
+      const response = await route.fetch();
+      const history = (await response.json()) as { oldestReadyAge: (number | null)[] };
+      const json = { ...history, oldestReadyAge: history.oldestReadyAge.map(() => age) };
+      await route.fulfill({ json });
+    });
+    const day = 86_400;
+    for (const seconds of [79, 5_000, 1.3 * day, 365 * day]) {
+      age = seconds;
+      await page.goto(`${opened().server.url}/console/#/users`);
+      await page.goto(`${opened().server.url}/console/#/q/N/aged`);
+      const chart = page.getByRole('img', { name: 'Oldest ready' });
+      const left = (await chart.boundingBox())?.x ?? 0;
+      const marks = await chart.locator('g text').all();
+      assert.ok(marks.length <= 5, `${marks.length} marks for ${seconds} s`);
+      for (const mark of marks) {
+        const box = await mark.boundingBox();
+        assert.ok(box !== null && box.x >= left, `${await mark.textContent()} is cut off`);
+      }
+    }
   });
 }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import { until } from '../support/until.ts';
-import { type OpenedConsole, READER } from './opened.ts';
+import { MASKED, type OpenedConsole, READER } from './opened.ts';
 import { stopTime } from './refreshing.ts';
 
 /** Navigation between pages, and what pages show to users with few rights. */
@@ -81,6 +81,22 @@ export function navigation(opened: () => OpenedConsole): void {
     await page.goto(`${opened().server.url}/console/#/queues`);
     await page.locator('table.rows tbody a').first().waitFor();
     assert.equal(await page.getByRole('checkbox').count(), 0);
+  });
+
+  it('names the missing right instead of showing that there is nothing', async () => {
+    const page = await opened().page('#/operations', { who: READER });
+    await page.getByText('Only users who manage queues see operations').waitFor();
+    const other = await opened().page('#/', { who: MASKED });
+    const concerns = other.locator('.card', { hasText: 'Needs attention' });
+    await concerns.getByText('You may not see queues').waitFor();
+    for (const [where, title] of [
+      ['queues', 'You may not see queues'],
+      ['q/N/incoming/options', 'You may not see the options'],
+    ] as const) {
+      await other.goto(`${opened().server.url}/console/#/${where}`);
+      await other.getByText(title).waitFor();
+      await other.getByText('You need the right read').waitFor();
+    }
   });
 
   it('shows no engine as healthy before its state is known', async () => {

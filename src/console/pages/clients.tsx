@@ -7,7 +7,7 @@ import { may, namespaces } from '../session.ts';
 import { Length, MissingNodes, nodeColumn } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
-import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
@@ -74,11 +74,7 @@ function WaitingNow({
 function NobodyWaits() {
   const managed = namespaces().filter((ns) => may('manage', ns));
   if (managed.length === 0) {
-    return (
-      <Empty title="Only users who manage queues see who is waiting" icon="lock">
-        You need the right <code>manage</code> in a namespace.
-      </Empty>
-    );
+    return <NeedsRight title="Only users who manage queues see who is waiting" right="manage" />;
   }
   return (
     <Empty title="No consumer is waiting" icon="clients">

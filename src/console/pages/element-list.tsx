@@ -10,10 +10,10 @@ import { ACTION_NAMES, type BulkAction } from '../remote/operations.ts';
 import { queueStatus } from '../remote/queues.ts';
 import { useReconnect } from '../remote/resource.ts';
 import { address, go, href, setQuery } from '../route.ts';
-import { may, mayWriteAnywhere, session } from '../session.ts';
+import { may, mayAnywhere, session } from '../session.ts';
 import { Icon, type IconName } from '../ui/icon.tsx';
 import { OperationDialog } from '../ui/operation-dialog.tsx';
-import { Badge, Empty, Failure, Loading, NewBar } from '../ui/states.tsx';
+import { Badge, Empty, Failure, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
 import { type TableColumn, VirtualTable } from '../ui/table.tsx';
 import { When } from '../ui/when.tsx';
 
@@ -155,11 +155,7 @@ export function ElementList({
   const news = inserted === null ? 0 : Math.max(0, (picture.value?.stats.put ?? 0) - inserted);
 
   if (!mayBrowse) {
-    return (
-      <Empty title="You may not browse elements here" icon="lock">
-        You need the right <code>browse</code> in {ns}.
-      </Empty>
-    );
+    return <NeedsRight title="You may not browse elements here" right="browse" ns={ns} />;
   }
   return (
     <section class="card" aria-label="Elements">
@@ -379,7 +375,7 @@ function ActionBar({
       </p>
     );
   }
-  const mayWrite = mayWriteAnywhere();
+  const mayWrite = mayAnywhere('write');
   const allowed: readonly BulkAction[] =
     state === 'reserved'
       ? ['release']
@@ -468,7 +464,7 @@ function columnsOf(
     {
       id: 'id',
       title: 'Id',
-      width: 'minmax(8rem, 1.2fr)',
+      width: 'minmax(6.5rem, 1.2fr)',
       cell: ({ id }) =>
         isList ? (
           <span class="mono">{id}</span>

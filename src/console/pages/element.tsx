@@ -17,7 +17,7 @@ import { queueConsumers } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { firstIdOf } from '../remote/watched.ts';
 import { elementHref, go, href, queueHref } from '../route.ts';
-import { may, mayWriteAnywhere, session } from '../session.ts';
+import { may, mayAnywhere, session } from '../session.ts';
 import { BodyView, decode } from '../ui/body-view.tsx';
 import { Crumbs } from '../ui/crumbs.tsx';
 import { Icon } from '../ui/icon.tsx';
@@ -253,7 +253,7 @@ function actionsOf(state: string | null): readonly (readonly [BulkAction, string
   if (state === 'reserved') return [['release', 'Release …']];
   return [
     ['delay', state === 'scheduled' ? 'Make ready, or delay …' : 'Delay …'],
-    ...(mayWriteAnywhere()
+    ...(mayAnywhere('write')
       ? ([
           ['move', 'Move …'],
           ['copy', 'Copy …'],

@@ -5,7 +5,7 @@ import { count, several, shortCount } from '../format.ts';
 import { type Cycle, cyclesOf, placesOfExchange } from '../remote/cycles.ts';
 import { exchanges, isComplete, queues, version } from '../remote/live.ts';
 import { href, queueHref } from '../route.ts';
-import { may, namespaces } from '../session.ts';
+import { mayAnywhere } from '../session.ts';
 import type { GraphDrawing, GraphEdge, GraphPlace } from '../ui/graph.ts';
 import { PLACE_HEIGHT, PLACE_WIDTH } from '../ui/graph-size.ts';
 import { Icon } from '../ui/icon.tsx';
@@ -35,7 +35,7 @@ export function Exchanges() {
   });
   const cycles = useComputed(() => cyclesOf(all.value));
   if (!isComplete.value) return <Loading />;
-  const mayMake = namespaces().some((ns) => may('exchange', ns));
+  const mayMake = mayAnywhere('exchange');
   return (
     <>
       <div class="page-head">

@@ -3,11 +3,11 @@ import type { OperationPicture, OperationPlace } from '../../model/records.ts';
 import { count, named, several } from '../format.ts';
 import { isComplete, operations, version } from '../remote/live.ts';
 import { ACTION_RESULTS, cancelOperation } from '../remote/operations.ts';
-import { may } from '../session.ts';
+import { may, mayAnywhere } from '../session.ts';
 import { OperationState, progressOf } from '../ui/operation-dialog.tsx';
 import { type PlainColumn, PlainTable } from '../ui/plain-table.tsx';
 import { QueueLink } from '../ui/queue-link.tsx';
-import { Empty, Loading, Meter } from '../ui/states.tsx';
+import { Empty, Loading, Meter, NeedsRight } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
@@ -49,10 +49,14 @@ export function Operations() {
           label="Operations"
           rows={shown}
           empty={
-            <Empty title="No operations in the last week" icon="operations">
-              An operation starts from a queue: select elements, or search, then choose what to do with all
-              that match.
-            </Empty>
+            mayAnywhere('manage') ? (
+              <Empty title="No operations in the last week" icon="operations">
+                An operation starts from a queue: select elements, or search, then choose what to do with all
+                that match.
+              </Empty>
+            ) : (
+              <NeedsRight title="Only users who manage queues see operations" right="manage" />
+            )
           }
           keyOf={({ id }) => id}
           columns={COLUMNS}

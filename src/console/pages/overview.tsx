@@ -27,13 +27,13 @@ import { deadLetters, sumHistory } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { ratesAt } from '../remote/series.ts';
 import { href, namespaceHref, queueHref } from '../route.ts';
-import { may, namespaces } from '../session.ts';
+import { may, mayAnywhere, namespaces } from '../session.ts';
 import { HistoryCharts, RangeChoice } from '../ui/history-charts.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { Menu } from '../ui/menu.tsx';
 import { MissingNodes, nodeName } from '../ui/nodes.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { Badge, Empty, Failure, Loading } from '../ui/states.tsx';
+import { Badge, Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
 import { When } from '../ui/when.tsx';
 
 const MAX_CONCERNS = 10;
@@ -304,7 +304,9 @@ function Concerns() {
           </ol>
         </Menu>
       </header>
-      {total === 0 ? (
+      {!mayAnywhere('read') ? (
+        <NeedsRight title="You may not see queues" right="read" />
+      ) : total === 0 ? (
         <Empty title="No queue needs attention">Queues are listed here by the rules above.</Empty>
       ) : (
         <ul class="concerns">

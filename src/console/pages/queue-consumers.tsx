@@ -4,7 +4,7 @@ import { cancelConsumer, queueConsumers } from '../remote/queues.ts';
 import { useResource } from '../remote/resource.ts';
 import { may } from '../session.ts';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { Empty, Failure, Loading } from '../ui/states.tsx';
+import { Empty, Failure, Loading, NeedsRight } from '../ui/states.tsx';
 import { act } from '../ui/toasts.tsx';
 import { When } from '../ui/when.tsx';
 
@@ -18,11 +18,7 @@ export function QueueConsumers({ of }: { readonly of: QueueNamed }) {
     5_000,
   );
   if (!isAllowed) {
-    return (
-      <Empty title="Only users who manage the queue see who is waiting" icon="lock">
-        You need the right <code>manage</code> in {ns}.
-      </Empty>
-    );
+    return <NeedsRight title="Only users who manage the queue see who is waiting" right="manage" ns={ns} />;
   }
   if (waiting.error !== null) return <Failure error={waiting.error} retry={waiting.reload} />;
   if (waiting.value === null) return <Loading />;

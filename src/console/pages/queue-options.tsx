@@ -7,7 +7,7 @@ import { useResource } from '../remote/resource.ts';
 import { may } from '../session.ts';
 import { Icon } from '../ui/icon.tsx';
 import { PlainTable } from '../ui/plain-table.tsx';
-import { Failure, Loading } from '../ui/states.tsx';
+import { Failure, Loading, NeedsRight } from '../ui/states.tsx';
 import { say } from '../ui/toasts.tsx';
 
 /** A field of an option. An empty name stands for the option itself. */
@@ -84,9 +84,13 @@ const FORMS: readonly OptionForm[] = [
 
 /** The effective options of a queue and their origin, and a form for users who may change them. */
 export function QueueOptionsTab({ of }: { readonly of: QueueNamed }) {
-  const options = useResource(keyOf(of), (signal) => readOptions(of, signal));
+  const isAllowed = may('read', of.ns);
+  const options = useResource(keyOf(of), (signal) =>
+    isAllowed ? readOptions(of, signal) : Promise.resolve(null),
+  );
   const isChanging = useSignal(false);
   const record = options.value;
+  if (!isAllowed) return <NeedsRight title="You may not see the options" right="read" ns={of.ns} />;
   return (
     <>
       {options.error !== null && <Failure error={options.error} retry={options.reload} />}

@@ -7,10 +7,10 @@ import { findQueues, PAGE_SIZE, QUALIFIERS, searchOf, withLatest } from '../remo
 import { connection, keyOf, type QueueNamed, version } from '../remote/live.ts';
 import { useResource } from '../remote/resource.ts';
 import { address, go, href, queueHref, setQuery } from '../route.ts';
-import { may, namespaces, session } from '../session.ts';
+import { may, mayAnywhere, namespaces, session } from '../session.ts';
 import { after } from '../timers.ts';
 import { Icon } from '../ui/icon.tsx';
-import { Empty, Failure, Loading, NewBar } from '../ui/states.tsx';
+import { Empty, Failure, Loading, NeedsRight, NewBar } from '../ui/states.tsx';
 import { type Selection, VirtualTable } from '../ui/table.tsx';
 import { act } from '../ui/toasts.tsx';
 import { ColumnChoice, chosenColumns } from './queue-columns.tsx';
@@ -124,7 +124,7 @@ export function Queues() {
             sort={search.sort}
             onSort={(sort) => setQuery({ sort, page: null })}
             onOpen={({ ns, queue }) => go(queueHref(ns, queue))}
-            {...(namespaces().some((ns) => may('manage', ns)) && { selection: selectionOf(rows, selected) })}
+            {...(mayAnywhere('manage') && { selection: selectionOf(rows, selected) })}
           />
         )}
         {shown !== null && isAnswered && <Pager page={shown.page} matched={shown.matched} />}
@@ -251,6 +251,7 @@ function NoQueues({ isFiltered, page }: { readonly isFiltered: boolean; readonly
       </Empty>
     );
   }
+  if (!mayAnywhere('read')) return <NeedsRight title="You may not see queues" right="read" />;
   const ns = namespaces().find((one) => may('write', one));
   return (
     <Empty title="There are no queues yet" icon="queues">

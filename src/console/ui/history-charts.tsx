@@ -4,7 +4,10 @@ import { type ChartMinutes, chartMinutes } from '../preferences.ts';
 import { Chart } from './chart.tsx';
 
 /** Distances between the marks of the age axis, in seconds. */
-const AGE_STEPS = [1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 432_000, 864_000];
+const AGE_STEPS = [
+  1, 5, 10, 20, 60, 300, 600, 1_200, 3_600, 7_200, 21_600, 28_800, 86_400, 432_000, 864_000, 2_592_000,
+  8_640_000, 31_536_000,
+];
 
 const RANGES: Readonly<Record<ChartMinutes, string>> = {
   '10': 'The last 10 min',

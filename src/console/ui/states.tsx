@@ -1,4 +1,5 @@
 import type { ComponentChildren } from 'preact';
+import type { Right } from '../../model/rights.ts';
 import { ApiError, messageOf } from '../api.ts';
 import { count } from '../format.ts';
 import { Icon, type IconName } from './icon.tsx';
@@ -50,6 +51,23 @@ export function Empty({
       <p class="empty-title">{title}</p>
       {children !== undefined && <div class="muted">{children}</div>}
     </div>
+  );
+}
+
+/** Shown in place of what the user may not see. */
+export function NeedsRight({
+  title,
+  right,
+  ns = 'a namespace',
+}: {
+  readonly title: string;
+  readonly right: Right;
+  readonly ns?: string;
+}) {
+  return (
+    <Empty title={title} icon="lock">
+      You need the right <code>{right}</code> in {ns}.
+    </Empty>
   );
 }
 
