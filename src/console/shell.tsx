@@ -2,7 +2,7 @@ import type { ComponentChildren } from 'preact';
 import { useRef } from 'preact/hooks';
 import type { ConsoleSessionRecord } from '../model/records.ts';
 import { DESTINATIONS } from './destinations.ts';
-import { several, shortCount } from './format.ts';
+import { count, shortCount } from './format.ts';
 import icon from './icon.svg';
 import { isHelpOpen } from './keys.tsx';
 import { refresh, theme, zone } from './preferences.ts';
@@ -137,14 +137,33 @@ function Navigation({ onChoose }: { readonly onChoose: () => void }) {
 function NavigationFigure({ of }: { readonly of: string }) {
   version.value;
   if (of === '') {
-    return alarms.size === 0 ? null : <span class="badge bad figure">{several(alarms.size, 'alarm')}</span>;
+    return <NavigationBadge level="bad" value={alarms.size} unit={alarms.size === 1 ? 'alarm' : 'alarms'} />;
   }
   if (of === 'queues') return <span class="figure">{shortCount(queues.size)}</span>;
   if (of === 'operations') {
     const running = [...operations.values()].filter(({ state }) => state === 'running').length;
-    return running === 0 ? null : <span class="badge accent figure">{running} running</span>;
+    return <NavigationBadge level="accent" value={running} unit="running" />;
   }
   return null;
+}
+
+/** A number whose unit has no place beside the title of its page, except for screen readers and in a tooltip. */
+function NavigationBadge({
+  level,
+  value,
+  unit,
+}: {
+  readonly level: 'bad' | 'accent';
+  readonly value: number;
+  readonly unit: string;
+}) {
+  if (value === 0) return null;
+  return (
+    <span class={`badge ${level} figure`} title={`${count(value)} ${unit}`}>
+      {shortCount(value)}
+      <span class="visually-hidden"> {unit}</span>
+    </span>
+  );
 }
 
 function Find() {

@@ -83,6 +83,24 @@ export function navigation(opened: () => OpenedConsole): void {
     assert.equal(await page.getByRole('checkbox').count(), 0);
   });
 
+  it('shows the number of alarms inside its place in the navigation', async () => {
+    await opened().insert('jobs', 'alarming', '1');
+    await opened().fail('jobs', 'alarming', 'broken');
+    await opened().request('PUT', '/q/N/alarming/options', {
+      body: JSON.stringify({ deadLetter: { maxTries: 1, queue: 'alarmed' } }),
+    });
+    await opened().insert('N', 'alarming', '1');
+    await opened().fail('N', 'alarming', 'broken');
+    const page = await opened().page();
+    const link = page.getByRole('link', { name: 'Overview 2 alarms' });
+    const place = await link.boundingBox();
+    const badge = await link.locator('.badge').boundingBox();
+    assert.ok(place !== null && badge !== null);
+    assert.ok(badge.x + badge.width <= place.x + place.width, JSON.stringify({ place, badge }));
+    await opened().request('DELETE', '/q/N/alarmed?force=1');
+    await opened().request('DELETE', '/q/N/alarming?force=1');
+  });
+
   it('names the missing right instead of showing that there is nothing', async () => {
     const page = await opened().page('#/operations', { who: READER });
     await page.getByText('Only users who manage queues see operations').waitFor();
