@@ -1,5 +1,5 @@
 import { useSignal } from '@preact/signals';
-import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 import { ApiError, messageOf } from './api.ts';
 import icon from './icon.svg';
 import { notice, signIn } from './session.ts';
@@ -20,6 +20,7 @@ export function SignInAgain({ user }: { readonly user: string }) {
   useLayoutEffect(() => {
     const before = document.activeElement;
     dialog.current?.showModal();
+    dialog.current?.querySelector<HTMLInputElement>('[type=password]')?.focus();
     // After the dialog is gone: Chromium ignores keys in a field that got the focus while the dialog was closing.
     return () =>
       nextFrame(() => {
@@ -44,7 +45,8 @@ function SignInForm({ user: known }: { readonly user: string }) {
   const isBusy = useSignal(false);
   const error = useSignal<string | null>(null);
   const first = useRef<HTMLInputElement>(null);
-  useEffect(() => first.current?.focus(), []);
+  // A layout effect, so that what is typed at once does not go to another field.
+  useLayoutEffect(() => first.current?.focus(), []);
   const submit = async (event: SubmitEvent): Promise<void> => {
     event.preventDefault();
     const data = new FormData(event.currentTarget as HTMLFormElement);
@@ -72,23 +74,11 @@ function SignInForm({ user: known }: { readonly user: string }) {
       )}
       <label class="field">
         <span>User</span>
-        <input
-          ref={known === '' ? first : null}
-          name="user"
-          autocomplete="username"
-          required
-          defaultValue={known}
-        />
+        <input ref={first} name="user" autocomplete="username" required defaultValue={known} />
       </label>
       <label class="field">
         <span>Password</span>
-        <input
-          ref={known === '' ? null : first}
-          name="password"
-          type="password"
-          autocomplete="current-password"
-          required
-        />
+        <input name="password" type="password" autocomplete="current-password" required />
       </label>
       <button type="submit" class="primary" disabled={isBusy.value}>
         {isBusy.value ? 'Signing in …' : 'Sign in'}
