@@ -8,7 +8,7 @@ import { isHelpOpen } from './keys.tsx';
 import { refresh, theme, zone } from './preferences.ts';
 import { alarms, connection, operations, queues, type StreamState, version } from './remote/live.ts';
 import { address, go, href } from './route.ts';
-import { signOut } from './session.ts';
+import { mayAnywhere, signOut } from './session.ts';
 import { Icon, type IconName } from './ui/icon.tsx';
 import { Choices, Menu } from './ui/menu.tsx';
 import { showError } from './ui/toasts.tsx';
@@ -139,7 +139,9 @@ function NavigationFigure({ of }: { readonly of: string }) {
   if (of === '') {
     return <NavigationBadge level="bad" value={alarms.size} unit={alarms.size === 1 ? 'alarm' : 'alarms'} />;
   }
-  if (of === 'queues') return <span class="figure">{shortCount(queues.size)}</span>;
+  if (of === 'queues') {
+    return mayAnywhere('read') ? <span class="figure">{shortCount(queues.size)}</span> : null;
+  }
   if (of === 'operations') {
     const running = [...operations.values()].filter(({ state }) => state === 'running').length;
     return <NavigationBadge level="accent" value={running} unit="running" />;

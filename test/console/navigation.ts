@@ -107,6 +107,11 @@ export function navigation(opened: () => OpenedConsole): void {
     const other = await opened().page('#/', { who: MASKED });
     const concerns = other.locator('.card', { hasText: 'Needs attention' });
     await concerns.getByText('You may not see queues').waitFor();
+    const figures = other.getByRole('region', { name: 'Totals' }).locator('.value');
+    assert.deepEqual((await figures.allTextContents()).toSpliced(5, 1), ['–', '–', '–', '–', '–', '–']);
+    const row = other.getByRole('region', { name: 'Namespaces' }).locator('tbody tr').first();
+    assert.deepEqual(await row.locator('.number').allTextContents(), ['–', '–', '–', '–']);
+    await other.getByRole('link', { name: 'Queues', exact: true }).waitFor();
     for (const [where, title] of [
       ['queues', 'You may not see queues'],
       ['q/N/incoming/options', 'You may not see the options'],

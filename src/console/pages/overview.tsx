@@ -208,34 +208,41 @@ function Figures({
   const oldestMs = oldest === null ? null : Math.max(0, clock.value - Date.parse(oldest));
   const deadCount = dead?.queues.reduce((sum, one) => sum + countNow(one), 0) ?? null;
   const unavailable = dead?.unavailable ?? [];
+  // Without the right, the stream sends no queues.
+  const known = (text: string): string => (mayAnywhere('read') ? text : '–');
   const deadOf = unavailable.length === 0 ? 'all namespaces' : `without ${unavailable.join(', ')}`;
   return (
     <section class="figures" aria-label="Totals">
       <Figure
         label="Ready"
-        value={shortCount(ready)}
+        value={known(shortCount(ready))}
         note={`oldest ${oldestMs === null ? '–' : duration(oldestMs)}`}
         to={href(['queues'], { sort: '-ready' })}
       />
       <Figure
         label="Reserved"
-        value={shortCount(reserved)}
+        value={known(shortCount(reserved))}
         note="held by consumers"
         to={href(['queues'], { sort: '-reserved' })}
       />
       <Figure
         label="Scheduled"
-        value={shortCount(scheduled)}
+        value={known(shortCount(scheduled))}
         note="mature later"
         to={href(['queues'], { sort: '-scheduled' })}
       />
       <Figure
         label="In"
-        value={rate(inserted)}
+        value={known(rate(inserted))}
         note="inserted per second"
         to={href(['queues'], { sort: '-in' })}
       />
-      <Figure label="Out" value={rate(out)} note="taken per second" to={href(['queues'], { sort: '-out' })} />
+      <Figure
+        label="Out"
+        value={known(rate(out))}
+        note="taken per second"
+        to={href(['queues'], { sort: '-out' })}
+      />
       <Figure
         label="Dead letters"
         value={deadCount === null ? '–' : shortCount(deadCount)}
@@ -245,7 +252,7 @@ function Figures({
       />
       <Figure
         label="Paused"
-        value={count(paused)}
+        value={known(count(paused))}
         note={paused === 1 ? 'queue' : 'queues'}
         to={href(['queues'], { filter: 'paused' })}
       />
@@ -349,6 +356,7 @@ function Namespaces({
   readonly missing: readonly string[];
 }) {
   const rows = namespaces().map((name) => ({ name, ...(totals.value.get(name) ?? NONE) }));
+  const known = (ns: string, text: string): string => (may('read', ns) ? text : '–');
   const alarmOf = (name: string): AlarmPicture | undefined =>
     [...alarms.values()].find(({ namespaces: of }) => of?.includes(name) === true);
   return (
@@ -375,10 +383,10 @@ function Namespaces({
               />
             ),
           },
-          { title: 'Queues', isNumber: true, cell: ({ queues: of }) => count(of) },
-          { title: 'Ready', isNumber: true, cell: ({ ready }) => shortCount(ready) },
-          { title: 'In/s', isNumber: true, cell: ({ in: inserted }) => rate(inserted) },
-          { title: 'Out/s', isNumber: true, cell: ({ out }) => rate(out) },
+          { title: 'Queues', isNumber: true, cell: ({ name, queues: of }) => known(name, count(of)) },
+          { title: 'Ready', isNumber: true, cell: ({ name, ready }) => known(name, shortCount(ready)) },
+          { title: 'In/s', isNumber: true, cell: ({ name, in: inserted }) => known(name, rate(inserted)) },
+          { title: 'Out/s', isNumber: true, cell: ({ name, out }) => known(name, rate(out)) },
         ]}
       />
     </section>
