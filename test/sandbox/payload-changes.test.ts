@@ -86,6 +86,24 @@ describe('Whether a selector changes the payload', () => {
       assert.deepEqual(bodies, ['{"n":1}', '{"n":2}', '{"n":3}']);
       program.close();
     });
+
+    for (const [when, leave] of [
+      ['its toJSON', '{ toJSON() { env.msg.payload = { a: 1 }; return { a: 2 } } }'],
+      [
+        'a getter of a header',
+        '{ a: 2 }; Object.defineProperty(env.msg.hdrs, "x", { get: () => { env.msg.payload = { a: 1 }; return "v" }, enumerable: true })',
+      ],
+    ]) {
+      it(`is stored as the original again if ${when} restores that while it is stored`, async () => {
+        const program = sandbox.open([
+          `env => { const p = env.msg.payload; env.msg.payload = ${leave}; return true }`,
+          'env => true',
+        ]);
+        const bodies = (await verdictsOf(program, json({ a: 1 }))).map((verdict) => textOf(verdict.body));
+        assert.deepEqual(bodies, ['{"a":2}', '{"a":1}']);
+        program.close();
+      });
+    }
   });
 
   describe('a payload that a selector changes by a reference left by another one', () => {
