@@ -79,6 +79,27 @@ describe('An unused queue on PostgreSQL with several nodes', () => {
     assert.deepEqual(await pop(b), ['third']);
   });
 
+  it('leaves no counters that another node stored after its deletion; those of queues stored elsewhere are kept', async () => {
+    const [a, b] = nodes;
+    await insert(a, 'first');
+    await a.storage.insert({ ns: 'plain', name: 'kept' }, newElements('x'));
+    await pop(b);
+    await a.storage.drop(QUEUE);
+    const counted = [
+      QUEUE,
+      { ns: 'plain', name: 'kept' },
+      { ns: 'jobs', name: 'of another engine' },
+      { ns: 'collection/plain', name: 'q' },
+    ];
+    for (const queue of counted) b.stats.add(queue, '', { get: 1 });
+    await b.stats.flush();
+    await passHours(1);
+    assert.deepEqual(
+      await rows(`SELECT ns, queue AS name FROM ${schema}.stats ORDER BY ns DESC`),
+      counted.slice(1),
+    );
+  });
+
   it('is kept while one node uses it, whichever node sweeps', async () => {
     const [a, b] = nodes;
     await insert(a, 'first');
