@@ -180,7 +180,7 @@ describe('A PostgreSQL engine whose server fails', () => {
     // Sessions that read the time wait until the pop has failed.
     await time.query(`SELECT pg_advisory_lock(7);
       CREATE OR REPLACE FUNCTION ${own}.now_ms() RETURNS bigint LANGUAGE plpgsql AS
-      $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN ${now + 5_000}; END $$`);
+      $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN ${now + 4_500}; END $$`);
     const declared = far.storage.declare([queue()]);
     await waitingFor('relation');
     const popped = codeOf(pop(far, from));
@@ -188,7 +188,8 @@ describe('A PostgreSQL engine whose server fails', () => {
     await registry.end();
     await declared;
     await waitingFor('advisory');
-    clock.advance(1_600);
+    // Exactly the pop's deadline.
+    clock.advance(1_500);
     assert.equal(await popped, 'outcome-unknown');
     await time.end();
     assert.deepEqual(bodyTexts((await pop(far, from)).deliveries), ['kept']);

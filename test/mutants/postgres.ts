@@ -194,13 +194,13 @@ export const POSTGRES: readonly Mutant[] = [
     suite: 'postgres faults',
     edits: [
       // biome-ignore lint/suspicious/noTemplateCurlyInString: source text
-      inPostgres('take.ts', ' WHERE t.now <= ${until})`', ' WHERE ${until} > 0)`'),
+      inPostgres('take.ts', ' WHERE t.now < ${until})`', ' WHERE ${until} > 0)`'),
     ],
   },
   {
     name: 'the time limit of a take starts when it is sent, however long its call has waited',
     suite: 'postgres faults',
-    edits: [inPostgres('take.ts', 'Math.ceil(now + leftMs)', 'Math.ceil(now + 4500)')],
+    edits: [inPostgres('take.ts', 'Math.floor(now + leftMs)', 'Math.floor(now + 4500)')],
   },
   {
     name: 'takes start at the front of the index',

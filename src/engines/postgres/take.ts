@@ -129,7 +129,7 @@ function takeStatement(reserves: boolean, shared: boolean, byIds: boolean): Stat
     text: `${withList(
       NOW,
       `picked AS MATERIALIZED (SELECT r.ord${reserves ? ', t.now + r.lease AS until, r.token, r.secret, r.owner, t.now, r.holders_from' : ''}, d.*
-        FROM t CROSS JOIN ${requests} CROSS JOIN LATERAL (${eligible}) d WHERE t.now <= ${until})`,
+        FROM t CROSS JOIN ${requests} CROSS JOIN LATERAL (${eligible}) d WHERE t.now < ${until})`,
       `k AS MATERIALIZED (SELECT p.*, ${nth}row_number() OVER w AS place, sum(p.bytes) OVER w - p.bytes AS before
         FROM picked p WHERE p.is_expired IS NOT TRUE WINDOW w AS (ORDER BY p.ord, p.due_at, p.seq))`,
       reserves
@@ -199,9 +199,9 @@ function prepareTake(
   });
   setHolderOffsets(requests);
   // A server that was frozen or slow may execute a take when its caller has timed out. So the statement returns nothing
-  // once the first of its calls has timed out by the database's clock.
+  // from the moment at which the first of its calls times out, by the database's clock. Rounded down, as that clock is.
   const { now } = context.clock;
-  const until = Number.isFinite(now) ? Math.ceil(now + leftMs) : Number.MAX_SAFE_INTEGER;
+  const until = Number.isFinite(now) ? Math.floor(now + leftMs) : Number.MAX_SAFE_INTEGER;
   const { seqs = null, maxBytes = null } = items[0] ?? {};
   const columns = reserves ? RESERVES : POPS;
   const values = [
@@ -313,8 +313,8 @@ function readTaken(
     prober.onTaken(subscription, deliveries.length);
     const [hitBound, expiredAt] = [number(row, 5) === 1, numberOrNull(row, 6)];
     if (expiredAt !== null) expirer.add(expiredAt);
-    // `now > until`: if the database's clock was set forward, the limit was wrong; the next take has the right one.
-    const endedEarly = hitBound || expiredAt !== null || now > until;
+    // `now >= until`: if the database's clock was set forward, the limit was wrong; the next take has the right one.
+    const endedEarly = hitBound || expiredAt !== null || now >= until;
     const isShort = deliveries.length < wanted;
     const isCut = hitBound && isBounded;
     const next = endedEarly ? now : prober.retryAt(subscription, now, numberOrNull(row, 1));
