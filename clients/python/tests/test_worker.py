@@ -182,15 +182,17 @@ class Workers(ClientTest):
         self.assertEqual(self.queue.status().total, 0)
 
     def test_a_lease_that_a_handler_extended_further_is_not_shortened(self) -> None:
-        self.queue.insert_many(["renewed", "extended"])
+        options = Request("PUT", f"/q/{self.queue.name}/options", b'{"lease": 3600}', "application/json")
+        self.client.send(options, None)
+        self.queue.insert_many(["renewed", "extended", "extended by the queue's lease"])
         renewed = threading.Event()
         shortened: list[bool] = []
         committed = threading.Semaphore(0)
 
         def handle(job: Reservation[Any]) -> None:
             ends = {job.lease_until}
-            if job.data == "extended":
-                until = job.extend(3600)
+            if job.data != "renewed":
+                until = job.extend(3600 if job.data == "extended" else None)
                 renewed.wait()
                 shortened.append(job.lease_until != until)
                 return
@@ -199,11 +201,11 @@ class Workers(ClientTest):
                 ends.add(job.lease_until)
             renewed.set()
 
-        with Worker(self.queue, handle, concurrency=2, lease=0.9) as worker:
+        with Worker(self.queue, handle, concurrency=3, lease=0.9) as worker:
             worker.on("committed", lambda job, seconds: committed.release())
-            committed.acquire()
-            committed.acquire()
-        self.assertEqual(shortened, [False])
+            for _ in range(3):
+                committed.acquire()
+        self.assertEqual(shortened, [False, False])
 
     def test_a_lost_lease_is_shown_to_the_handler_and_nothing_is_settled(self) -> None:
         self.queue.insert("stolen")

@@ -375,9 +375,10 @@ class Reservation(Element[T]):
                 raise responses.already_settled(self.id) from None
             raise
         if until is not None:
+            # Only the server knows the length of the queue's lease.
+            added = (until - self.lease_until).total_seconds()
+            self.lease_ends_at = self.lease_ends_at + added if lease is None else now + lease
             self.lease_until = until
-            if lease is not None:
-                self.lease_ends_at = now + lease
         return self.lease_until
 
     def fail(self, error: BaseException, delay: float | None = None) -> None:
