@@ -16,6 +16,8 @@ export interface SourceRequest extends QueueAddress {
   readonly address: string;
   /** Whether the link browses (`distribution-mode` `copy`). */
   readonly browses: boolean;
+  /** Where the client named the group, for errors: the option of the address or the filter. */
+  readonly groupParameter: string;
 }
 
 /**
@@ -26,7 +28,7 @@ export function readSource(source: Terminus | null): SourceRequest {
   checkNotDynamic(source);
   const address = source?.address ?? '';
   const browses = source?.distributionMode === 'copy';
-  const request = { address, browses, ...parseAddress(address) };
+  const request = { address, browses, groupParameter: 'group', ...parseAddress(address) };
   if (browses && request.leaseMs !== null) {
     throw invalidParameter(
       'address',
@@ -40,7 +42,7 @@ export function readSource(source: Terminus | null): SourceRequest {
       `The address and the filter ${GROUP_FILTER} both name a group. Allowed: one of them.`,
     );
   }
-  return group === null ? request : { ...request, group };
+  return group === null ? request : { ...request, group, groupParameter: GROUP_FILTER };
 }
 
 /** Reads the group from a source's filter. @param filter an encoded map, whose encoding was checked */

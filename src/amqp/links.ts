@@ -203,7 +203,8 @@ export class OutgoingLink extends PushConsumer<AmqpConnection, SentDelivery> imp
     const isPop = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
     const { namespace, queue } = connection.destinations.find(source.address, 'read');
     if (!isPop) requireCapability(namespace, 'reserve');
-    super(connection, { namespace, queue, group: source.group, isPop, leaseMs: source.leaseMs });
+    const group = queue.groupOf(source.group, source.groupParameter);
+    super(connection, { namespace, queue, group, isPop, leaseMs: source.leaseMs });
     this.endpoint = endpoint;
     endpoint.accept(this, isPop, 'move');
   }
@@ -352,7 +353,8 @@ class BrowsingLink extends QueueBrowser<AmqpConnection> implements SenderHandler
   /** @throws QuaysideError if the source is not valid, or the user lacks the right to browse there */
   constructor(connection: AmqpConnection, endpoint: SenderEndpoint, source: SourceRequest) {
     const { namespace, queue } = connection.destinations.find(source.address, 'browse');
-    super(connection, { namespace, queue, group: source.group });
+    const group = queue.groupOf(source.group, source.groupParameter);
+    super(connection, { namespace, queue, group });
     this.endpoint = endpoint;
     this.#isSettled = endpoint.request.sndSettleMode === SETTLE_MODE.settled;
     endpoint.accept(this, this.#isSettled, 'copy');

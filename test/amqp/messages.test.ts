@@ -55,6 +55,20 @@ describe('an AMQP error names the invalid value and what is allowed', () => {
     );
   });
 
+  for (const [groupName, source] of [
+    ['group', { address: 'N/a?group=G1' }],
+    ['x-ks-group', { address: 'N/a', filter: { 'x-ks-group': rhea.types.wrap_string('G1') } }],
+  ] as const) {
+    for (const distribution_mode of ['move', 'copy']) {
+      it(`in a source with distribution-mode ${distribution_mode} whose group is given as ${groupName}`, async () => {
+        assert.equal(
+          await messageOf(client.receiver({ ...source, distribution_mode })),
+          `${groupName} "G1" cannot be used: namespace N has plain queues. Leave ${groupName} out, or use a stream namespace.`,
+        );
+      });
+    }
+  }
+
   for (const [message, description] of [
     [
       { body: 'x', application_properties: { 'x-delta-t': 'soon' } },
