@@ -99,6 +99,11 @@ export class Cluster {
     return !this.#namespace.isShared;
   }
 
+  /** Whether this node has run long enough to have seen every other one. */
+  get hasSeenAll(): boolean {
+    return this.#isLocal || this.#namespace.clock.monotonic() - this.#startedAt >= ALL_SEEN_MS;
+  }
+
   get #topic(): string {
     return this.#namespace.setup.shown.signaller.channel;
   }

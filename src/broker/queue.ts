@@ -717,6 +717,7 @@ export class Queue {
     const { nodes, missing } = await this.namespace.consumersOfAllNodes({ ...this.key, tid });
     return (
       missing.length > 0 ||
+      !this.namespace.cluster.hasSeenAll ||
       nodes.some(({ total, rows }) => total > rows.length || rows.some((row) => row.user !== user))
     );
   }

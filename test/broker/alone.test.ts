@@ -68,6 +68,13 @@ describe('a node', () => {
     assert.equal(await insert(broker), 0);
   });
 
+  it('assumes that a tid may be of a call on another node while it may not have seen all nodes', async () => {
+    const queue = (await start()).namespace('N').queue('q');
+    assert.equal(await queue.mayBlockOthers('t', 'ann'), true);
+    for (let i = 0; i < 3; i += 1) await opened.passTime(2_000);
+    assert.equal(await queue.mayBlockOthers('t', 'ann'), false);
+  });
+
   it('publishes an insert that started while it was alone if another node appears before it is stored', async () => {
     const broker = await start();
     for (let i = 0; i < 3; i += 1) await opened.passTime(2_000);
