@@ -138,8 +138,9 @@ export class Worker<T> implements AsyncDisposable {
     if (!(queue instanceof Queue))
       throw invalid(`The queue is ${quoted(queue)}. Allowed: a queue of a client, client.queue("N/orders").`);
     this.#context = Queue.contextOf(queue);
-    if (typeof handler !== 'function')
-      throw invalid(`The handler is ${quoted(handler)}. Allowed: a function.`);
+    // A call of a generator function runs nothing of it, so each job would be committed undone.
+    if (typeof handler !== 'function' || /Gen/.test(handler.constructor.name))
+      throw invalid(`The handler is ${quoted(handler)}. Allowed: a function, but no generator.`);
     this.#handler = handler;
     this.#options = options;
     this.#leaseMs = checkedMs('leaseMs', options.leaseMs ?? LEASE_MS, 1);

@@ -441,6 +441,15 @@ describe('A worker', () => {
     }
   });
 
+  it('rejects a generator as its handler, which would do nothing for any element', () => {
+    for (const handler of [function* () {}, async function* () {}]) {
+      assert.throws(() => new Worker(client.queue('N/x'), handler), {
+        code: 'invalid-data',
+        message: /^The handler is .*no generator\.$/s,
+      });
+    }
+  });
+
   it('rejects an invalid leaseMs', () => {
     for (const leaseMs of [0, -1, Number.NaN]) {
       assert.throws(() => new Worker(client.queue('N/x'), () => {}, { leaseMs }), {
