@@ -32,8 +32,12 @@ const REST_FACTOR = 20;
  * if the last read took no longer than this.
  */
 const SHORT_READ_MS = 250;
-/** The same for outdated usage of a namespace: a read visits all its queues, so longer ones need the rest. */
-const SHORT_NAMESPACE_READ_MS = 20;
+/**
+ * A read of a namespace may visit each of its queues. With more queues than this, outdated usage is read again
+ * immediately only if the last read took no longer than the second bound.
+ */
+const FEW_QUEUES = 100;
+const CHEAP_READ_MS = 20;
 
 /**
  * Rejects inserts into a full namespace or queue. While there are inserts, usage is read again and again. Between two
@@ -120,7 +124,8 @@ export class Capacity {
     const isFull = !this.#fits(amount);
     const readFrom = isFull ? this.#readAgainFrom : this.#readFrom;
     if (this.#clock.monotonic() >= readFrom && this.#reading === null) this.#read().catch(() => {});
-    const waits = this.#source.waitsForRead || (isFull && this.#readMs <= SHORT_READ_MS);
+    const waits =
+      this.#source.waitsForRead || (isFull && (this.#readMs <= SHORT_READ_MS || this.#mustReadAgain));
     if (waits && this.#reading !== null) {
       const admit = (): Promise<T> => this.#admitByFreshUsage(amount, store, this.#reading);
       return this.#reading.then(admit, admit);
@@ -135,11 +140,13 @@ export class Capacity {
     return reading === null ? admit() : reading.then(admit);
   }
 
-  /** Starts a read if elements were removed since the last one began. */
   #readIfOutdated(): Promise<void> | null {
-    const isOutdated = this.#removals !== this.#removalsRead;
-    const mayRead = this.#reading === null && this.#readMs <= this.#source.shortReadMs;
-    return isOutdated && mayRead ? this.#read() : null;
+    return this.#mustReadAgain && this.#reading === null ? this.#read() : null;
+  }
+
+  /** Whether elements were removed since the last read began, and a read is cheap enough for each removal. */
+  get #mustReadAgain(): boolean {
+    return this.#removals !== this.#removalsRead && this.#source.isCheap(this.#readMs);
   }
 
   #admit<T>(amount: Amount, store: () => Promise<T>): Promise<T> {
@@ -207,26 +214,30 @@ interface CapacitySource {
   read(): Promise<Usage>;
   /** The minimum time between two reads if it seems full, ms. */
   readonly fullRefreshMs: number;
-  /** If the last read took no longer than this, outdated usage is read again immediately, ms. */
-  readonly shortReadMs: number;
   /** Whether inserts wait for a read in progress. Otherwise they use the one before, unless it seems full. */
   readonly waitsForRead: boolean;
+  /** Whether a read costs little. Its duration does not always show that: it is long, too, on a busy machine. */
+  isCheap(readMs: number): boolean;
   /** The error of a rejected insert. @param limit in words */
   rejection(limit: string, option: string): QuaysideError;
 }
 
-/** @param storage returns that of the namespace, which changes if a migration starts */
+/**
+ * @param storage returns that of the namespace, which changes if a migration starts
+ * @param queueCount returns the number of its queues
+ */
 export function namespaceCapacity(
   setup: CapacityLimits & { readonly policy: { readonly name: string } },
   storage: () => Storage,
+  queueCount: () => number,
   clock: Pick<Clock, 'monotonic'>,
 ): Capacity {
   const { policy, maxBytes } = setup;
   const source: CapacitySource = {
     read: () => storage().usage(policy.name, maxBytes !== null),
     fullRefreshMs: REFRESH_MS,
-    shortReadMs: SHORT_NAMESPACE_READ_MS,
     waitsForRead: false,
+    isCheap: (readMs) => readMs <= CHEAP_READ_MS || queueCount() <= FEW_QUEUES,
     rejection: (limit, option) =>
       new QuaysideError(
         'namespace-full',
@@ -254,8 +265,8 @@ export function queueCapacity(
       return { elements, bytes: null };
     },
     fullRefreshMs: FULL_REFRESH_MS,
-    shortReadMs: SHORT_READ_MS,
     waitsForRead: true,
+    isCheap: () => true,
     rejection: (limit, option) =>
       new QuaysideError(
         'queue-full',

@@ -172,7 +172,14 @@ export class Namespace {
     this.makeTid = shared.makeTid;
     this.undoneTakes = new UndoneTakes(this);
     const isBounded = setup.maxElements !== null || setup.maxBytes !== null;
-    this.capacity = isBounded ? namespaceCapacity(setup, () => this.storage, shared.clock) : null;
+    this.capacity = isBounded
+      ? namespaceCapacity(
+          setup,
+          () => this.storage,
+          () => this.#known.size,
+          shared.clock,
+        )
+      : null;
     const { deadLetter, retentionMs, retryDelay = null } = policy;
     const defaults = {
       leaseMs: setup.leaseMs,

@@ -138,6 +138,38 @@ describe('a namespace at its limit', () => {
     }
   });
 
+  it('accepts an insert into a full queue or namespace after a removal even if the last reading was slow', async () => {
+    let isSlow = false;
+    const engine = engineWith(opened.engine, (real) => ({
+      usage: async (name, withBytes) => {
+        if (isSlow) await opened.passTime(400);
+        return real.usage(name, withBytes);
+      },
+      counts: async (key, group) => {
+        if (isSlow) await opened.passTime(400);
+        return real.counts(key, group);
+      },
+    }));
+    const bounded = plain('N', { queues: [{ pattern: 'full', options: { maxElements: 1 } }] });
+    const again = brokerOn([{ policy: bounded, engine, maxElements: 1 }], opened.clock, 2);
+    try {
+      await again.start();
+      const [full, other] = ['full', 'q'].map((name) => again.namespace('N').queue(name)) as [Queue, Queue];
+      await full.insert([newElement()]);
+      await opened.passTime(1_001);
+      isSlow = true;
+      await assert.rejects(full.insert([newElement()]), { code: 'queue-full' });
+      await assert.rejects(other.insert([newElement()]), FULL);
+      isSlow = false;
+      await full.settle({ ...(await reserve('full')), group: null }, FINISH);
+      await full.insert([newElement()]);
+      await full.settle({ ...(await reserve('full')), group: null }, FINISH);
+      await other.insert([newElement()]);
+    } finally {
+      await again.stop();
+    }
+  });
+
   it('rejects immediately while a long reading is in progress', async () => {
     let reading: PromiseWithResolvers<void> | null = null;
     const engine = engineWith(opened.engine, (real) => ({
