@@ -274,7 +274,7 @@ function rejectionFor(
 /** The error for a method that Node does not know, or for something that is not HTTP at all. */
 function notHttp(packet: string, router: Router): QuaysideError {
   const [, method, path = ''] =
-    /^([\w!#$%&'*+.^`|~-]{1,64}) (\/[^\s?]*)\S* HTTP\/1\.[01]\r?\n/.exec(packet) ?? [];
+    /^([\w!#$%&'*+.^`|~-]{1,64}) (\/[^\s?]*)(?:\?\S*)? HTTP\/1\.[01]\r?\n/.exec(packet) ?? [];
   if (method !== undefined) {
     const allowed = router.allowed(path);
     return unknownMethod(method, allowed.length === 0 ? METHODS : allowed);

@@ -229,6 +229,20 @@ describe('Requests that two parsers could interpret differently', () => {
     }
   });
 
+  it('an unknown method without the end of its line takes little processor time, however long its target is', async () => {
+    const timeOf = async (length: number): Promise<number> => {
+      const before = process.cpuUsage();
+      for (let i = 0; i < 50; i += 1) {
+        const [answer] = await exchange(harness().port, `FROBNICATE /${'a'.repeat(length)}`);
+        assert.equal(answer?.status, 400);
+      }
+      return process.cpuUsage(before).user;
+    };
+    const short = await timeOf(100);
+    const long = await timeOf(4000);
+    assert.ok(long < 4 * short, `${short} and ${long} µs`);
+  });
+
   it('pipelined requests are answered in order, up to a malformed one', async () => {
     const good = rawRequest(['PUT /q/N/pipe HTTP/1.1', ...HEAD, 'Content-Length: 1'], 'a');
     const connection = await RawConnection.open(harness().port);
