@@ -137,9 +137,9 @@ export class ElementChanger {
     const planned = batch.deliveries.map((delivery) => this.#plan(delivery));
     const failures = planned.filter((plan) => typeof plan === 'string');
     const plans = planned.filter((plan) => plan !== null && typeof plan !== 'string');
-    const changed = await this.#settle(plans, batch.isRepeated);
+    const { changed, failed, error } = await this.#settleFitting(plans, batch.isRepeated);
     if (this.transit !== null) await this.forward();
-    return { changed, failed: failures.length, error: failures.at(-1) ?? null };
+    return { changed, failed: failed + failures.length, error: error ?? failures.at(-1) ?? null };
   }
 
   /** Returns the change of one element, or the reason why it cannot be changed; null if nothing has to change. */
@@ -237,6 +237,24 @@ export class ElementChanger {
       this.#returns.set(from, found);
     }
     return found;
+  }
+
+  /** Settles elements. Dead letters may name any groups: those that do not fit stay, and do not stop a redrive. */
+  async #settleFitting(plans: readonly PlannedChange[], isRepeated: boolean): Promise<Changes> {
+    try {
+      return { changed: await this.#settle(plans, isRepeated), failed: 0, error: null };
+    } catch (error) {
+      const isRedrive = this.#options.request.action === 'redrive';
+      if (!isRedrive || !(error instanceof QuaysideError) || error.code !== 'too-many-groups') throw error;
+      const parts = [...Map.groupBy(plans, targetOf).values()];
+      if (parts.length === 1) return { changed: 0, failed: plans.length, error: error.message };
+      let all = NOTHING;
+      for (const part of parts) {
+        const { changed, failed, error: last } = await this.#settleFitting(part, isRepeated);
+        all = { changed: all.changed + changed, failed: all.failed + failed, error: last ?? all.error };
+      }
+      return all;
+    }
   }
 
   /** Returns how many elements were changed. */
@@ -465,6 +483,11 @@ interface PlannedChange {
 }
 
 const KEEP = { tries: null, headers: [] } as const;
+
+/** The queue and the groups that receive an element. */
+function targetOf({ to, item: { action } }: PlannedChange): string {
+  return JSON.stringify([to?.key.name, action.kind === 'move' ? action.groups : null]);
+}
 
 /** Notifies consumers, here and on other nodes, of elements that are eligible or scheduled. */
 function announce(queue: Queue, count: number): void {

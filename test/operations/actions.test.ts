@@ -25,6 +25,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       plain('jobs', { deadLetter: { maxTries: 2, queue: 'dead' } }),
       plain('stream', { groups: ['g1', 'g2'] }),
       plain('strict', { groups: ['g1', 'g2'], deadLetter: { maxTries: 1, queue: 'dead' } }),
+      plain('few', { groups: ['g1'], maxGroups: 1, deadLetter: { maxTries: 1, queue: 'dead' } }),
     ];
 
     before(async () => {
@@ -221,6 +222,21 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
       assert.deepEqual(counts, [1, 1, 0, 0]);
       const [back] = await node.elements('strict', from, ['ready'], 'x');
       assert.deepEqual(back?.headers, ['x-ks-origin-id', id]);
+    });
+
+    it('redrive leaves the dead letters of groups that do not fit, and returns the others', async () => {
+      const from = queue();
+      await node.insert('few', from, { groups: ['x'] });
+      for (const group of ['y', 'x', 'z', 'g1', 'x']) {
+        const headers = ['x-dl-from-queue', from, 'x-dl-group', group];
+        await node.insert('few', 'dead', { body: group, headers, groups: ['g1'] });
+      }
+      const done = await node.run({ action: 'redrive', source: { ns: 'few', queue: 'dead' } }, opened);
+      assert.deepEqual([done.state, done.matched, done.changed, done.failed], ['done', 5, 3, 2]);
+      assert.match(done.error ?? '', /raise maxGroups/);
+      assert.deepEqual(await node.bodies('few', 'dead', ['ready'], 'g1'), ['y', 'z']);
+      assert.deepEqual(await node.bodies('few', from, ['ready'], 'g1'), ['g1']);
+      assert.equal((await node.elements('few', from, ['ready'], 'x')).length, 3);
     });
 
     it('release ends the leases of the chosen elements only, and counts no try', async () => {
