@@ -190,13 +190,17 @@ Result = tuple[Any, list[bytes]]
 
 
 class TlsServer:
-    """Accepts connections with a self-signed certificate for localhost, or answers them without TLS."""
+    """Accepts connections with a self-signed certificate for localhost, or answers them without TLS.
+
+    With `reads_requests`, it reads a request before it answers without TLS.
+    """
 
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.certificate = os.path.join(self.folder.name, "cert.pem")
         key = os.path.join(self.folder.name, "key.pem")
         names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+        self.reads_requests = False
         command = ["openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-keyout", key, "-out", self.certificate]
         subprocess.run([*command, *names], check=True, capture_output=True)
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -223,7 +227,11 @@ class TlsServer:
                 connection, _ = self._listener.accept()
                 self.connections += 1
                 with connection, contextlib.suppress(OSError):
-                    if self.has_tls:
+                    if self.reads_requests:
+                        with connection.dup() as bare, self._tls.wrap_socket(connection, server_side=True) as tls:
+                            tls.recv(65_536)
+                            bare.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+                    elif self.has_tls:
                         self._tls.wrap_socket(connection, server_side=True).close()
                     else:
                         connection.recv(65_536)
@@ -490,6 +498,23 @@ class Transports(unittest.TestCase):
                             asyncio.run(insert(server.url, tls))
                     self.assertEqual((raised.exception.code, raised.exception.outcome), ("tls-failed", "nothing-changed"))
                     self.assertEqual(server.connections, count)
+
+    def test_a_tls_connection_that_breaks_after_the_request_has_an_unknown_outcome(self) -> None:
+        async def insert(url: str, tls: ssl.SSLContext) -> None:
+            async with quayside.aio.Quayside(url, tls=tls, retry=Retry(attempts=1)) as client:
+                await client.queue("N/q").insert(1)
+
+        with TlsServer() as server:
+            server.reads_requests = True
+            trusting = ssl.create_default_context(cafile=server.certificate)
+            trusting.check_hostname = False
+            with self.assertRaises(ConnectionError) as raised:
+                with Quayside(server.url, tls=trusting, retry=Retry(attempts=1)) as client:
+                    client.queue("N/q").insert(1)
+            self.assertEqual((raised.exception.code, raised.exception.outcome), ("connection-failed", "unknown"))
+            with self.assertRaises(ConnectionError) as raised:
+                asyncio.run(insert(server.url, trusting))
+            self.assertEqual((raised.exception.code, raised.exception.outcome), ("connection-failed", "unknown"))
 
     def test_an_error_is_of_unknown_outcome_if_an_earlier_attempt_was(self) -> None:
         unavailable = problem("503 Unavailable", {"code": "storage-unavailable"})

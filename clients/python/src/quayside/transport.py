@@ -162,7 +162,9 @@ def connection_error(message: str, error: Exception, outcome: Outcome) -> Connec
     server does not speak TLS.
     """
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
-    if any(part in reason for part in ("CERT", "UNKNOWN_CA", "WRONG_VERSION")):
+    # After the request, the connection is damaged, and the server may have received the request.
+    is_without_tls = "WRONG_VERSION" in reason and outcome == "nothing-changed"
+    if is_without_tls or "CERT" in reason or "UNKNOWN_CA" in reason:
         return ConnectionError("tls-failed", message)
     return ConnectionError("connection-failed", message, outcome=outcome)
 
