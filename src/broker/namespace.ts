@@ -632,10 +632,16 @@ export class Namespace {
   onDeleted(queue: string): void {
     const key = { ns: this.name, name: queue };
     this.#noteDeleted(key);
-    // This node may have stored elements in a new queue of this name before it received the signal.
-    this.storage.counts(key).then(
-      ({ ready, scheduled, reserved }) => {
-        if (ready + scheduled + reserved > 0) this.noteStored(key);
+    // This node may have used a new queue of this name before it received the signal.
+    const definition = queueDefinitionKey(key);
+    Promise.all([
+      this.storage.counts(key),
+      this.definitions.get('queue', definition),
+      this.definitions.get('queue-options', definition),
+    ]).then(
+      ([{ ready, scheduled, reserved }, pause, options]) => {
+        const isNew = ready + scheduled + reserved > 0 || pause !== null || options !== null;
+        if (isNew) this.noteStored(key);
       },
       // The next reload reads the names of all queues.
       () => {},

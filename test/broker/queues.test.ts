@@ -177,6 +177,15 @@ describe('the queues of a namespace', () => {
     await other.stop();
   });
 
+  it('stay known on this node if it paused the new queue, or stored its options, before it learned of the deletion', async () => {
+    const names = ['paused', 'with options'];
+    await namespace.queue('paused').pause();
+    await namespace.queue('with options').storeOptions({ ttlMs: 1000 });
+    for (const name of names) namespace.onDeleted(name);
+    await until(() => namespace.knownNames.size === names.length);
+    assert.deepEqual([...namespace.knownNames].sort(), names);
+  });
+
   it('exist again if a consumer of this node began to wait while another node deleted them', async () => {
     const key = { ns: 'N', name: 'awaited' };
     await store(key.name);
