@@ -299,10 +299,19 @@ const COUNTS: Statement = {
 };
 
 /**
+ * Whether no delivery `w` of the element `x` fulfils a condition. Only its number selects the index that is read
+ * (`OFFSET 0`): the index of waiting deliveries would be read to its end.
+ */
+function noDelivery(where: string): string {
+  return `NOT EXISTS (SELECT FROM (SELECT w.lease_until, w.due_at FROM delivery w WHERE w.seq = x.seq OFFSET 0) w WHERE ${where})`;
+}
+
+/**
  * The same for all groups of a stream, and in a row 0 the counts of its elements, each in its most advanced state. The
  * total comes from the deltas. Elements with only reserved deliveries are found among the reserved ones, elements with
  * nothing ready among the scheduled ones; all others are ready. So a deep stream costs no more than a shallow one,
- * unless many of its elements are scheduled.
+ * unless many of its elements are scheduled. Each group is looked up, in the order of its index: statistics that were
+ * made before there was a stream expect one row where `head` is null, and a join then read all elements of all streams.
  */
 const QUEUE = `$${READ_PLACES.count + 1}::bigint`;
 const STREAM_COUNTS: Statement = {
@@ -315,15 +324,15 @@ const STREAM_COUNTS: Statement = {
     `a AS MATERIALIZED (SELECT coalesce(sum(waiting), 0) AS elements, min(id) AS first FROM counter
       WHERE subscription = -${QUEUE} AND id >= $${READ_PLACES.count + 2}::bigint)`,
     `r AS MATERIALIZED (SELECT count(*) AS elements FROM (
-        SELECT DISTINCT d.seq FROM (SELECT d.seq FROM l
-          JOIN delivery d ON d.subscription = l.id AND d.head IS NULL AND d.lease_until IS NOT NULL LIMIT ${MAX_COUNTED_IN_STREAM}) d) x
-      WHERE NOT EXISTS (SELECT FROM delivery w WHERE w.seq = x.seq AND w.lease_until IS NULL))`,
+        SELECT DISTINCT d.seq FROM (SELECT d.seq FROM l CROSS JOIN LATERAL (SELECT d.seq FROM delivery d
+            WHERE d.subscription = l.id AND d.head IS NULL AND d.lease_until IS NOT NULL
+            ORDER BY d.seq LIMIT ${MAX_COUNTED_IN_STREAM}) d LIMIT ${MAX_COUNTED_IN_STREAM}) d) x
+      WHERE ${noDelivery('w.lease_until IS NULL')})`,
     `s AS MATERIALIZED (SELECT count(*) AS elements FROM (
-        SELECT DISTINCT d.seq FROM (SELECT d.seq FROM t CROSS JOIN l
-          JOIN delivery d ON d.subscription = l.id AND d.lease_until IS NULL AND d.due_at > t.now AND d.head IS NULL
-          LIMIT ${MAX_COUNTED_IN_STREAM}) d) x
-      CROSS JOIN t
-      WHERE NOT EXISTS (SELECT FROM delivery w WHERE w.seq = x.seq AND w.lease_until IS NULL AND w.due_at <= t.now))`,
+        SELECT DISTINCT d.seq FROM (SELECT d.seq FROM t CROSS JOIN l CROSS JOIN LATERAL (SELECT d.seq FROM delivery d
+            WHERE d.subscription = l.id AND d.lease_until IS NULL AND d.due_at > t.now
+            ORDER BY d.due_at, d.seq LIMIT ${MAX_COUNTED_IN_STREAM}) d LIMIT ${MAX_COUNTED_IN_STREAM}) d) x
+      CROSS JOIN t WHERE ${noDelivery('w.lease_until IS NULL AND w.due_at <= t.now')})`,
   )}
   ${countsOf('l')}
   UNION ALL

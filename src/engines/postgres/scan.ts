@@ -5,7 +5,7 @@ import { readHolder } from '../../model/owner.ts';
 import { decodeBody, decodeHead } from './content.ts';
 import { type Context, MAX_RETURNED_BYTES, type Operation } from './operations.ts';
 import type { Subscription } from './registry.ts';
-import { NOW, withList } from './sql.ts';
+import { contentOf, NOW, withList } from './sql.ts';
 import {
   int4Array,
   int8Array,
@@ -56,7 +56,7 @@ function scanStatement(bodies: boolean, byIds: boolean): Statement {
       octet_length(coalesce(d.body, e.body)), (SELECT count(*) FROM p), coalesce(d.head, e.head),
       d.reserved_at, d.holder
       ${bodies ? ', coalesce(d.body, e.body)' : ''}
-    FROM k JOIN delivery d ON d.ctid = k.tid LEFT JOIN element e ON d.head IS NULL AND e.seq = d.seq
+    FROM k JOIN delivery d ON d.ctid = k.tid ${contentOf('d')}
     WHERE k.place <= $5::int AND k.before < ${byIds ? MAX_RETURNED_BYTES : SCAN_BYTES} ORDER BY k.place`,
   };
 }

@@ -412,19 +412,23 @@ interface Removal {
   readonly seq: number;
 }
 
-/** All deliveries of an element are locked before the first is deleted, so that either all are deleted or none. */
+/**
+ * All deliveries of an element are locked before the first is deleted, so that either all are deleted or none. They are
+ * found by its number without a join, see {@link refs}.
+ */
 function removeOperation(): Operation<Removal, SettleResult> {
   const columns = new Columns<Removal>().id('queue', ({ queue }) => queue.id).bigint('seq', ({ seq }) => seq);
   const statement = {
     name: 'remove',
     text: `${withList(
       NOW,
-      `f AS MATERIALIZED (SELECT r.ord, d.seq, d.subscription, d.lease_until, d.bytes FROM ${columns.from('r')}
-        JOIN delivery d ON d.seq = r.seq JOIN subscription s ON s.id = d.subscription AND s.queue = r.queue
-        ORDER BY d.seq, d.subscription FOR UPDATE OF d)`,
+      `f AS MATERIALIZED (SELECT r.ord, d.* FROM (SELECT * FROM ${columns.from('r')} ORDER BY seq) r CROSS JOIN LATERAL (
+        SELECT d.seq, d.lease_until, d.bytes FROM delivery d
+        WHERE d.seq = r.seq AND (SELECT s.queue FROM subscription s WHERE s.id = d.subscription) = r.queue
+        ORDER BY d.subscription FOR UPDATE) d)`,
       `h AS MATERIALIZED (SELECT f.*, bool_or(f.lease_until IS NOT NULL) OVER w AS held,
         sum(f.bytes) OVER (ORDER BY f.ord) - sum(f.bytes) OVER w < ${MAX_STATEMENT_BYTES} AS fits FROM f WINDOW w AS (PARTITION BY f.ord))`,
-      `g AS (DELETE FROM delivery d USING h WHERE d.seq = h.seq AND d.subscription = h.subscription AND NOT h.held AND h.fits
+      `g AS (DELETE FROM delivery d WHERE d.seq = ANY (ARRAY(SELECT h.seq FROM h WHERE NOT h.held AND h.fits))
         RETURNING d.seq, d.subscription, d.due_at, d.head, ${CONTENT_BYTES})`,
       finishStreamElements('g'),
       addCounts('gc', 'g', DELETED_WAITING),
