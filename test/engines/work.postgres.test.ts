@@ -9,6 +9,8 @@ import { openNode } from './postgres-node.ts';
 
 /** Elements that wait in another queue, which a plan that reads too much would step over. */
 const BYSTANDERS = 20_000;
+/** Queues that were created since the statistics were made. */
+const QUEUES = 2_000;
 
 /** What PostgreSQL knows about the tables when it plans the statements. */
 const STATISTICS = ['none', 'of emptied tables', 'of tables without streams'] as const;
@@ -116,6 +118,7 @@ for (const statistics of STATISTICS)
       await storage.sweep();
       await purge(storage, queue);
       await purge(storage, { ...queue, name: 'moved' });
+      assert.equal(await storage.drop({ ...queue, name: 'moved' }), true);
     }
 
     /** Scans of whole tables, and entries read from indexes, of the tables that grow with the elements. */
@@ -123,10 +126,56 @@ for (const statistics of STATISTICS)
       const { rows } = await runSql(
         server,
         `SELECT (SELECT sum(seq_scan) FROM pg_stat_user_tables WHERE schemaname = '${schema}'
-           AND relname IN ('delivery', 'element', 'dedup')) AS scans,
+           AND relname IN ('delivery', 'element', 'dedup', 'counter')) AS scans,
          (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = '${schema}'
            AND relname IN ('delivery', 'element', 'dedup')) AS entries`,
       );
       return { scans: Number(rows[0].scans), entries: Number(rows[0].entries) };
     }
   });
+
+it('Stores, dead letters, expiries and drops on PostgreSQL do not read all queues, even if its statistics are of few', async () => {
+  const server = await sharedServer();
+  const schema = freshSchema();
+  const engine = await openNode(server, { schema });
+  try {
+    const { storage } = engine;
+    const queue = { ns: 'jobs', name: 'worked' };
+    await reportAtOnce(server, schema);
+    await storage.declare([queue]);
+    await runSql(server, `VACUUM ANALYZE ${schema}.subscription`);
+    const useQueue = async (): Promise<void> => {
+      await storage.insert(queue, [newElement(), newElement({ tries: 2 })]);
+      const { deliveries } = await storage.take(queue, { group: '', count: 2, leaseMs: 60_000 });
+      const refs = deliveries.map(({ id, lease }) => ({ id, group: '', token: lease?.token ?? null }));
+      await rollback(
+        storage,
+        queue,
+        refs.map((ref) => ({ ...ref, delayMs: 0, countTry: true })),
+      );
+      await storage.insert(queue, [newElement({ tries: 2, expiresAt: 1 })]);
+      await engine.ping();
+      await purge(storage, { ...queue, name: 'dead' });
+      assert.equal(await storage.drop({ ...queue, name: 'dead' }), true);
+    };
+    const read = async (): Promise<number> => {
+      await reported(engine);
+      const { rows } = await runSql(
+        server,
+        `SELECT sum(idx_tup_read) AS entries FROM pg_stat_user_indexes
+          WHERE schemaname = '${schema}' AND relname = 'subscription'`,
+      );
+      return Number(rows[0].entries);
+    };
+    // Plans the statements, and notes that the queue is taken from.
+    await useQueue();
+    await storage.declare(Array.from({ length: QUEUES }, (_, n) => ({ ns: 'plain', name: `q${n}` })));
+    const before = await read();
+    await useQueue();
+    const entries = (await read()) - before;
+    assert.ok(entries < QUEUES, `${entries} entries of the registry`);
+  } finally {
+    await engine.stop();
+    await runSql(server, `DROP SCHEMA ${schema} CASCADE`);
+  }
+});

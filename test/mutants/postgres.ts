@@ -81,8 +81,8 @@ export const POSTGRES: readonly Mutant[] = [
     edits: [
       inPostgres(
         'sql.ts',
-        'o.id = u.id AND o.ns = u.ns AND o.name = u.name AND o.grp = u.grp AND',
-        'o.id = u.id AND',
+        'o.ns = u.ns AND o.name = u.name AND o.grp = u.grp AND o.idle_from',
+        'o.idle_from',
       ),
     ],
   },
@@ -117,7 +117,7 @@ export const POSTGRES: readonly Mutant[] = [
   {
     name: 'an insert leaves the mark of an unused queue',
     suite: 'postgres unused queues',
-    edits: [inPostgres('sql.ts', ' AND o.idle_from IS NULL)', ')')],
+    edits: [inPostgres('sql.ts', ' AND o.idle_from IS NULL', '')],
   },
   {
     name: 'the content of a stream element is deleted with its last delivery but one',

@@ -29,7 +29,7 @@ const APPLY_RETENTION: Statement = {
   text: `${withList(
     NOW,
     `l AS MATERIALIZED (SELECT d.tid, d.bytes, o.id AS queue FROM t CROSS JOIN subscription o CROSS JOIN ${policyOf('o.id', 2)} y
-      JOIN subscription s ON s.queue = o.id CROSS JOIN LATERAL (
+      CROSS JOIN LATERAL (SELECT id FROM subscription WHERE queue = o.id OFFSET 0) s CROSS JOIN LATERAL (
         SELECT ctid AS tid, bytes FROM delivery WHERE subscription = s.id AND head IS NULL
           AND inserted_at <= t.now - y.retention AND lease_until IS NULL
         ORDER BY inserted_at LIMIT ${MAX_ROWS} FOR UPDATE SKIP LOCKED) d

@@ -182,8 +182,8 @@ const DROP: Statement = {
   name: 'drop',
   text: `${withList(
     `c AS MATERIALIZED (SELECT q.id, q.ns, q.name FROM subscription q WHERE q.id = $1::bigint AND NOT (${HOLDS_DELIVERIES}) AND ${HAS_LOCK})`,
-    'g AS (DELETE FROM subscription q USING c WHERE q.queue = c.id RETURNING q.id)',
-    'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
+    'g AS (DELETE FROM subscription q WHERE q.queue = ANY (ARRAY(SELECT c.id FROM c)) RETURNING q.id)',
+    'gc AS (DELETE FROM counter y USING g WHERE y.subscription = ANY (ARRAY[g.id, -g.id]))',
     'gk AS (DELETE FROM dedup d USING c WHERE d.queue = c.id)',
     'gs AS (DELETE FROM stats s USING c WHERE s.ns = c.ns AND s.queue = c.name)',
   )} SELECT EXISTS (SELECT FROM c) OR NOT EXISTS (SELECT FROM subscription WHERE id = $1::bigint)`,

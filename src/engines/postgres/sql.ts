@@ -116,8 +116,8 @@ export function contentOf(from: string): string {
 export function register(name: string, from: string, where = 'true'): string {
   return `${name} AS (INSERT INTO subscription AS s (id, queue, ns, name, grp)
     SELECT u.id, u.queue, u.ns, u.name, u.grp FROM ${from}
-    WHERE ${where} AND NOT EXISTS (SELECT FROM subscription o
-      WHERE o.id = u.id AND o.ns = u.ns AND o.name = u.name AND o.grp = u.grp AND o.idle_from IS NULL)
+    WHERE ${where} AND (SELECT o.ns = u.ns AND o.name = u.name AND o.grp = u.grp AND o.idle_from IS NULL
+      FROM subscription o WHERE o.id = u.id) IS NOT TRUE
     ORDER BY u.ns, u.name, u.grp ON CONFLICT (ns, name, grp) DO UPDATE SET idle_from = NULL)`;
 }
 
@@ -125,6 +125,7 @@ export function register(name: string, from: string, where = 'true'): string {
  * The policy of a subscription, as a lateral item of `FROM`: its names; `target` (the dead-letter queue) and
  * `max_tries` if its elements may become dead letters; `retry`, empty or null if there is no retry delay; and
  * `retention`, 0 or null if there is none. Options stored by `declare` take precedence over the rules of the namespace.
+ * Both rows are looked up: a join whose plan was made with few queues may read the whole registry.
  * @param first the number of the first of the seven parameters of `Registry.policies`
  */
 export function policyOf(subscription: string, first: number): string {
@@ -133,10 +134,11 @@ export function policyOf(subscription: string, first: number): string {
   return `LATERAL (SELECT q.id AS queue, q.ns, q.name, s.grp, coalesce(q.max_tries, n.max_tries) AS max_tries, n.groups AS dead_groups,
       CASE WHEN coalesce(q.max_tries, n.max_tries) > 0 THEN nullif(coalesce(q.dead_queue, n.dead_queue), q.name) END AS target,
       coalesce(q.retry, n.retry::float8[]) AS retry, coalesce(q.retention, n.retention) AS retention
-    FROM subscription s JOIN subscription q ON q.id = s.queue
+    FROM (SELECT grp, queue FROM subscription WHERE id = ${subscription} OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT * FROM subscription WHERE id = s.queue LIMIT 1) q
     JOIN unnest(${parameters}) WITH ORDINALITY AS n(ns, pattern, max_tries, dead_queue, groups, retry, retention, ord)
       ON n.ns = q.ns AND q.name LIKE n.pattern
-    WHERE s.id = ${subscription} ORDER BY n.ord LIMIT 1)`;
+    ORDER BY n.ord LIMIT 1)`;
 }
 
 /**
@@ -213,8 +215,8 @@ export function copyMoved(): string[] {
 }
 
 /** Whether a queue `q` holds deliveries, by its counter deltas. */
-export const HOLDS_DELIVERIES = `coalesce((SELECT sum(y.waiting + y.reserved) FROM subscription s JOIN counter y ON y.subscription = s.id
-  WHERE s.queue = q.id), 0) <> 0`;
+export const HOLDS_DELIVERIES = `coalesce((SELECT sum(y.waiting + y.reserved) FROM (SELECT id FROM subscription WHERE queue = q.id OFFSET 0) s
+  CROSS JOIN LATERAL (SELECT waiting, reserved FROM counter WHERE subscription = s.id OFFSET 0) y), 0) <> 0`;
 
 /** A `WITH` list of the parts that are not false. */
 export function withList(...parts: readonly (string | false)[]): string {

@@ -74,7 +74,7 @@ function deleteUnused(kind: 'groups' | 'queues'): Statement {
         WHERE q.id = c.id AND (c.is_used OR c.idle_from IS NULL))`,
       `g AS (DELETE FROM subscription q USING c
         WHERE q.${kind === 'groups' ? 'id' : 'queue'} = c.id AND NOT c.is_used AND c.idle_from IS NOT NULL RETURNING q.id, q.ns, q.name)`,
-      'gc AS (DELETE FROM counter y USING g WHERE y.subscription IN (g.id, -g.id))',
+      'gc AS (DELETE FROM counter y USING g WHERE y.subscription = ANY (ARRAY[g.id, -g.id]))',
       kind === 'queues' &&
         `gs AS (DELETE FROM stats s USING g WHERE s.ns = g.ns AND s.queue = g.name),
         gd AS (DELETE FROM definition f USING g WHERE f.kind = 'queue' AND f.key = ${definitionKey('g')} AND NOT f.${IS_PAUSED}),
