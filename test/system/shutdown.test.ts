@@ -170,7 +170,10 @@ describe('The log', () => {
     await client.resume('N', 'q');
     await client.remove('N', 'q', id);
     await client.remove('N', 'q', id);
+    const waiting = reader.get('N', 'q', { tid: 'T1' });
+    await until(async () => jsonOf<unknown[]>(await client.consumers('N', 'q')).length === 1);
     await client.cancel('N', 'q', 'T1');
+    assert.equal((await waiting).status, 410);
     const [src, dst] = [{ ns: 'N', queue: 'q' }, [{ ns: 'N', queue: 'r' }]];
     const body = JSON.stringify({ src, dst, consumer: {} });
     await client.request('PUT', '/x/x', { body });
