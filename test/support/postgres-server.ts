@@ -27,6 +27,12 @@ export interface PostgresOptions {
   readonly own?: readonly string[];
 }
 
+/** Servers whose folders exist. */
+const undisposed = new Set<PostgresServer>();
+process.on('exit', () => {
+  for (const server of undisposed) server.dispose();
+});
+
 /** How a server is stopped: `fast` closes connections and writes a checkpoint, `immediate` is a crash. */
 export type StopMode = 'fast' | 'immediate';
 
@@ -48,7 +54,7 @@ export class PostgresServer {
     for (let tries = 1; ; tries++) {
       const server = new PostgresServer(bin, await freePort(), settings);
       for (const file of own) server.#own(file);
-      process.on('exit', () => server.dispose());
+      undisposed.add(server);
       server.#initialize();
       try {
         await server.start();
@@ -143,7 +149,7 @@ export class PostgresServer {
   /** Starts a standby that replicates this server. */
   async startStandby(): Promise<PostgresServer> {
     const standby = new PostgresServer(this.#bin, await freePort(), this.#settings);
-    process.on('exit', () => standby.dispose());
+    undisposed.add(standby);
     const from = ['-h', '127.0.0.1', '-p', String(this.port), '-U', SERVICE_USER];
     const options = ['--write-recovery-conf', '--wal-method=stream', '--checkpoint=fast', '--no-sync'];
     execFileSync(path.join(this.#bin, 'pg_basebackup'), [...from, '-D', standby.data, ...options], {
@@ -177,6 +183,7 @@ export class PostgresServer {
 
   /** Stops the server immediately and removes its folder. May be called repeatedly. */
   dispose(): void {
+    undisposed.delete(this);
     const pid = this.#process?.pid;
     this.#process = null;
     if (!existsSync(this.folder)) return;
