@@ -149,7 +149,7 @@ function NavigationFigure({ of }: { readonly of: string }) {
   return null;
 }
 
-/** A number whose unit has no place beside the title of its page, except for screen readers and in a tooltip. */
+/** A number whose unit does not fit next to the title of its page, except for screen readers and in a tooltip. */
 function NavigationBadge({
   level,
   value,

@@ -209,7 +209,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       const error = host.seal(at, headers, payload);
       if (error !== null) throw new TypeError(error);
       changes.before = null;
-      // A `toJSON` or a getter may have replaced the payload meanwhile.
+      // A `toJSON` or a getter may have replaced the payload while it ran.
       const present = message.#payload;
       if (present !== null && typeof payload === 'string') present.text = payload.slice(1);
       if (payload !== null) changes.payloadSize = payload.length;

@@ -53,6 +53,21 @@ describe('the queues of a namespace', () => {
   const store = (name: string): Promise<unknown> =>
     namespace.queue(name).insert([newElement({ body: name })]);
 
+  /** Another node. `next` runs when the engine has dropped a queue for it, before it tells the first node. */
+  async function nodeThatDeletes(next: () => unknown): Promise<Broker> {
+    const deleting = engineWith(engine, (real) => ({
+      drop: async (queue) => {
+        const isDropped = await real.drop(queue);
+        await next();
+        return isDropped;
+      },
+    }));
+    const setup = { policy: plain('N'), engine: deleting, maxQueues: MAX_QUEUES };
+    const other = brokerOn([setup], opened.clock, 2);
+    await other.start();
+    return other;
+  }
+
   it('are limited in number, whatever other names were used before', async () => {
     for (let i = 0; i < MAX_QUEUES; i += 1) {
       await assert.rejects(namespace.queue(`invented ${i}`).settle(STRANGER, FINISH), {
@@ -134,19 +149,7 @@ describe('the queues of a namespace', () => {
     await store(key.name);
     for (let i = 1; i < MAX_QUEUES; i += 1) await store(`kept ${i}`);
     await opened.engine.storage.take(key, { group: PLAIN_GROUP, count: 1, leaseMs: null });
-    const deleting = engineWith(engine, (real) => ({
-      drop: async (queue) => {
-        const isDropped = await real.drop(queue);
-        namespace.stats.add(key, PLAIN_GROUP, { get: 1 });
-        return isDropped;
-      },
-    }));
-    const other = brokerOn(
-      [{ policy: plain('N'), engine: deleting, maxQueues: MAX_QUEUES }],
-      opened.clock,
-      2,
-    );
-    await other.start();
+    const other = await nodeThatDeletes(() => namespace.stats.add(key, PLAIN_GROUP, { get: 1 }));
     assert.equal(await other.namespace('N').drop(key), true);
     namespace.queue('one more');
     assert.deepEqual(await namespace.stats.read(key), new Map());
@@ -157,19 +160,7 @@ describe('the queues of a namespace', () => {
     const key = { ns: 'N', name: 'recreated' };
     await store(key.name);
     await opened.engine.storage.take(key, { group: PLAIN_GROUP, count: 1, leaseMs: null });
-    const deleting = engineWith(engine, (real) => ({
-      drop: async (queue) => {
-        const isDropped = await real.drop(queue);
-        await store(key.name);
-        return isDropped;
-      },
-    }));
-    const other = brokerOn(
-      [{ policy: plain('N'), engine: deleting, maxQueues: MAX_QUEUES }],
-      opened.clock,
-      2,
-    );
-    await other.start();
+    const other = await nodeThatDeletes(() => store(key.name));
     assert.equal(await other.namespace('N').drop(key), true);
     // Signals are published at the end of the event-loop turn.
     await new Promise(setImmediate);
