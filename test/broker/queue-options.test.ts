@@ -126,15 +126,15 @@ for (const engine of MAIN_ENGINES) {
       assert.equal(await stateAfterFailure(restored), 'dead-lettered');
     });
 
-    it('limit a queue on both nodes, and stop rejecting once elements are consumed', async () => {
+    it('limit a queue on both nodes, and stop rejecting once another node has consumed elements', async () => {
       const [here, there] = [at(0, 'bound-1'), at(1, 'bound-1')];
       await insert(here);
       await insert(there);
       await assert.rejects(insert(there), FULL);
       await opened.passTime(1001);
       await assert.rejects(insert(here), FULL);
-      const delivery = await reserve(here);
-      await here.settle({ id: delivery?.id ?? '', group: null, token: null }, FINISH);
+      const delivery = await reserve(there);
+      await there.settle({ id: delivery?.id ?? '', group: null, token: null }, FINISH);
       await opened.passTime(21);
       await insert(here);
       await assert.rejects(insert(there), FULL, 'the node reads the size of the queue again');
