@@ -19,6 +19,8 @@ export interface GuestHost {
   converting(isOn: boolean): void;
   /** One line of a selector's console output: `=` and text. */
   log(at: number, text: string): void;
+  /** The next random number from 0 up to 1. The VM's own ones are part of the image, so all VMs would have the same. */
+  random(): number;
 }
 
 interface GuestLimits {
@@ -42,6 +44,7 @@ export const CALLBACKS = [
   'seal',
   'converting',
   'log',
+  'random',
 ] as const satisfies readonly (keyof GuestHost)[];
 
 /** A script whose value is a function of the host's {@link CALLBACKS} that hardens the VM and returns the guest. */
@@ -49,7 +52,7 @@ export function guestScript(limits: GuestLimits): string {
   const callbacks = CALLBACKS.join(', ');
   return `"use strict";(${callbacks}) => {
     const sink = { write: null };
-    (${harden})(sink);
+    (${harden})(sink, random);
     return (${makeGuest})({ ${callbacks} }, ${JSON.stringify(limits)}, sink);
   }`;
 }
@@ -477,7 +480,7 @@ interface ConsoleSink {
  * function constructors) and to run code later (promises, weak references), so that a selector is finished when it
  * returns. Globals that a later QuickJS adds are removed until they are listed here.
  */
-function harden(sink: ConsoleSink): void {
+function harden(sink: ConsoleSink, random: GuestHost['random']): void {
   const kept = new Set([
     ...[
       'Object',
@@ -553,6 +556,7 @@ function harden(sink: ConsoleSink): void {
   }
   replace(Promise.prototype, 'constructor', promise);
   replace(globalThis, 'Promise', promise);
+  replace(Math, 'random', () => random());
 
   // Discarded console output costs only a call.
   const { stringify } = JSON;

@@ -73,6 +73,16 @@ describe('a selector VM', () => {
     first.dispose();
     second.dispose();
   });
+
+  it('has other random numbers than others', async () => {
+    const vms = [
+      await makeVm('env => { throw Math.random() }'),
+      await makeVm('env => { throw Math.random() }'),
+    ];
+    const answers = vms.flatMap((vm) => [ask(vm, [element()]), ask(vm, [element()])]);
+    assert.equal(new Set(answers).size, 4, answers.join());
+    for (const vm of vms) vm.dispose();
+  });
 });
 
 describe('the elements of one call', () => {

@@ -247,6 +247,7 @@ export class SelectorCall implements GuestHost {
   readonly logs: LogLine[] = [];
   /** Whether a selector used a body that the call did not contain. */
   needsBodies = false;
+  readonly random = Math.random;
   readonly #elements: PackedElements;
   readonly #destinations: number;
   readonly #writers: number;
@@ -652,6 +653,7 @@ export class SelectorVm {
         this.#host?.log(at.toNumber(), readText(text));
         return vm.null;
       },
+      random: () => vm.newNumber(this.#host?.random() ?? 0),
     };
     for (const name of CALLBACKS) {
       vm.registerHostCallback(name, this.#guard(callbacks[name] as HostFunction));
