@@ -127,9 +127,11 @@ export class Exchange {
     this.program = context.sandbox.open(selectors, { payer: owner });
     this.#forwarder = new Forwarder(this);
     const { parallel } = { ...CONSUMER_DEFAULTS, ...declaration.consumer };
-    const window = Math.max(1, Math.floor(this.wsize / parallel));
+    // Each loop may have at least one element in flight.
+    const loops = Math.min(parallel, this.wsize);
+    const window = Math.floor(this.wsize / loops);
     this.#loops = Array.from(
-      { length: parallel },
+      { length: loops },
       (_, i) => new Loop(this, this.#forwarder, { tid: `${this.cid}-${i}`, window }),
     );
   }

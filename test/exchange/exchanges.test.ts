@@ -481,6 +481,14 @@ describe('an exchange', () => {
     assert.equal((await node.total('N', a)) + (await node.total('N', src)), 0);
   });
 
+  it('has no more elements in progress than its window, however many loops are declared', async () => {
+    const { src, a, id } = names();
+    await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`], { parallel: 16, wsize: 2 }));
+    const idle = (): number => Object.keys(node.exchanges.record(id).pending_tids).length;
+    await until(() => idle() >= 2);
+    assert.equal(idle(), 2);
+  });
+
   it('has the record of the specification', async () => {
     const { src, a, id } = names();
     const declaration = declare(`N/${src}`, [[`N/${a}`, 'true']], { parallel: 2, wsize: 50, reserve: true });
