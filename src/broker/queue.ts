@@ -76,6 +76,8 @@ export interface QueueInsertOptions {
   readonly request?: RequestKey | null;
   /** Called when the elements are sent to the engine: before `insert` returns, unless the insert has to wait. */
   readonly onSent?: (() => void) | null;
+  /** Whether elements that do not expire never will: they come from another queue, as by a move. */
+  readonly keepsExpiry?: boolean;
 }
 
 export interface QueueScanOptions extends Omit<ScanOptions, 'group' | 'leftMs'> {
@@ -153,13 +155,20 @@ export class Queue {
    */
   insert(
     given: readonly NewElement[],
-    { user = null, onRepeat = null, request = null, onSent = null }: QueueInsertOptions = {},
+    {
+      user = null,
+      onRepeat = null,
+      request = null,
+      onSent = null,
+      keepsExpiry = false,
+    }: QueueInsertOptions = {},
   ): Promise<ElementId[]> {
     const { namespace } = this;
     const { capacity, meter } = namespace;
     const { isAlone } = namespace.cluster;
     const { ttlMs, maxElements } = this.settings;
-    const elements = ttlMs === null ? given : given.map((element) => this.expiring(element, ttlMs));
+    const elements =
+      ttlMs === null || keepsExpiry ? given : given.map((element) => this.expiring(element, ttlMs));
     const bound = maxElements === null ? null : namespace.capacityOf(this);
     const hasKeys = request !== null || elements.some(({ dedupKey }) => dedupKey !== null);
     const repeats = hasKeys ? new Repeats() : null;

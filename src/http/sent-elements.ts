@@ -316,7 +316,8 @@ export function readAt<T>(place: LineOrPart, number: number, read: () => T): T {
   }
 }
 
-const BODIES = ['json', 'text', 'base64'] as const;
+const EXPORTED_BODIES = ['text', 'base64'] as const;
+const BODIES = ['json', ...EXPORTED_BODIES] as const;
 const MEMBERS = [
   ...BODIES,
   'contentType',
@@ -340,7 +341,7 @@ const MAX_SECONDS = LIMITS.delayMs / 1000;
  * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
  */
 function readLineElement(line: string): GivenElement {
-  return elementOfMembers(line, membersOf(objectIn(line), '', MEMBERS));
+  return elementOfMembers(line, membersOf(objectIn(line), '', MEMBERS), BODIES);
 }
 
 /** Parses a line that must be a JSON object. @throws QuaysideError `invalid-body` */
@@ -352,12 +353,18 @@ function objectIn(line: string): object {
 
 /**
  * The element of a line whose members are known to be allowed.
+ * @param bodies the members that may be its body
  * @param exempt see `checkHeaders`
  * @throws QuaysideError as `readLineElement`
  */
-function elementOfMembers(line: string, members: Members, exempt?: ReadonlySet<string>): GivenElement {
+function elementOfMembers(
+  line: string,
+  members: Members,
+  bodies: readonly string[],
+  exempt?: ReadonlySet<string>,
+): GivenElement {
   return {
-    body: bodyOf(members, line),
+    body: bodyOf(members, line, bodies),
     contentType: contentHeader(members, 'contentType') ?? (members.json === undefined ? null : JSON_TYPE),
     contentEncoding: contentHeader(members, 'contentEncoding'),
     headers: headersOf(members.headers ?? null, exempt),
@@ -378,12 +385,13 @@ function parseLine(line: string): unknown {
   }
 }
 
-function bodyOf(members: Members, line: string): Buffer {
+function bodyOf(members: Members, line: string, allowed: readonly string[]): Buffer {
   const { json, text = null, base64 = null } = members;
   const given = (json === undefined ? 0 : 1) + (text === null ? 0 : 1) + (base64 === null ? 0 : 1);
   if (given !== 1) {
     const what = given === 0 ? 'There is no body' : 'There is more than one body';
-    throw invalidParameter('json', `${what}. Give one of json, text and base64.`);
+    const listed = `${allowed.slice(0, -1).join(', ')} and ${allowed.at(-1)}`;
+    throw invalidParameter(allowed[0] ?? '', `${what}. Give one of ${listed}.`);
   }
   if (json !== undefined) return Buffer.from(memberSource(line, 'json'));
   if (text !== null) {
@@ -565,8 +573,7 @@ const EXPORTED_MEMBERS = [
   'contentType',
   'contentEncoding',
   'headers',
-  'text',
-  'base64',
+  ...EXPORTED_BODIES,
 ];
 
 /**
@@ -575,7 +582,7 @@ const EXPORTED_MEMBERS = [
  */
 function readExportedLine(line: string): ExportedElement {
   const members = membersOf(objectIn(line), '', EXPORTED_MEMBERS);
-  const element = elementOfMembers(line, members, SERVICE_HEADERS);
+  const element = elementOfMembers(line, members, EXPORTED_BODIES, SERVICE_HEADERS);
   const { body, contentType, contentEncoding, headers, matureAt, tries } = element;
   const { id, group = null, expiresAt = null } = members;
   if (typeof id !== 'string' || !ELEMENT_ID.test(id)) throw wrongMember('id', id, 'the id of an element');

@@ -352,7 +352,7 @@ export class ElementChanger {
     const onRepeat = (): void => {
       repeated += 1;
     };
-    await target.insert(copies, { onRepeat });
+    await target.insert(copies, { onRepeat, keepsExpiry: true });
     return { stored: copies.length - repeated, repeated };
   }
 

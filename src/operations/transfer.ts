@@ -112,7 +112,7 @@ export class QueueImport {
       const onRepeat = (): void => {
         repeated += 1;
       };
-      await this.#queue.insert(elements, { user: this.#user, onRepeat });
+      await this.#queue.insert(elements, { user: this.#user, onRepeat, keepsExpiry: true });
     }
     this.repeated += repeated;
     this.imported += batch.length - repeated;

@@ -145,11 +145,17 @@ for (const engine of MAIN_ENGINES) {
         assert.equal((await client.rollback('N', queue, id)).status, 200);
       }
       const { body } = await client.request('GET', `/q/N/${DEAD}/export`);
+      await client.request('PUT', '/q/N/again/options', { body: '{"ttl":60}' });
       const answer = await client.request('POST', '/q/N/again/import', { body });
       assert.deepEqual(jsonOf(answer), { imported: 2, repeated: 0 });
       const imported = linesOf(await client.request('GET', '/q/N/again/export'));
       const from = imported.map((line) => (line.headers as Record<string, string>)['x-dl-from-queue']);
       assert.deepEqual(from.sort(), names);
+      assert.deepEqual(
+        imported.map(({ expiresAt }) => expiresAt),
+        [null, null],
+        'like the dead letters, they do not expire',
+      );
     });
 
     it('of a stream can be imported with the group of each delivery', async () => {
@@ -178,7 +184,7 @@ describe('An import', () => {
       ['{', 'invalid-body', ''],
       ['[]', 'invalid-body', ''],
       [line('a', { idd: 1 }), 'invalid-parameter', 'idd'],
-      [line('a', { text: undefined }), 'invalid-parameter', 'json'],
+      [line('a', { text: undefined }), 'invalid-parameter', 'text'],
       [line('a', { json: 1, text: undefined }), 'invalid-parameter', 'json'],
       [line('a/b'), 'invalid-parameter', 'id'],
       [line('a', { mature: null }), 'invalid-parameter', 'mature'],

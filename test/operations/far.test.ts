@@ -254,4 +254,17 @@ describe('A bulk move to another engine', () => {
     const [moved] = await node.elements('far', 'to');
     assert.deepEqual([moved?.state, moved?.tries, moved?.expiresAt], ['scheduled', 2, expiresAt]);
   });
+
+  it('gives elements that do not expire no time to live of their new queue, like a move in one engine', async () => {
+    await startNode();
+    await node.broker.namespace('far').queue('to').storeOptions({ ttlMs: 60_000 });
+    await node.insertMany('N', 'from', 1);
+    for (const action of ['copy', 'move'])
+      assert.equal((await node.run({ ...request, action }, both)).changed, 1);
+    const stored = await node.elements('far', 'to');
+    assert.deepEqual(
+      stored.map(({ expiresAt }) => expiresAt),
+      [null, null],
+    );
+  });
 });
