@@ -442,11 +442,13 @@ export class Queue {
   }
 
   /**
-   * Requeues elements that cannot be processed now. A reserved one is released after `delayMs`, with a failed try if
-   * `countTry` is true. A popped one returns to its place. Never throws; a failure is logged, and the leases expire.
+   * Requeues elements that cannot be processed now. A reserved one is released after `delayMs`, with a failed try for
+   * `reason` unless that is null. A popped one returns to its place. Never throws; a failure is logged, and the leases
+   * expire.
    */
-  async requeue(deliveries: readonly Delivery[], delayMs: number, countTry: boolean): Promise<void> {
-    const { popped, reserved } = this.#split(deliveries, { kind: 'release', delayMs, countTry });
+  async requeue(deliveries: readonly Delivery[], delayMs: number, reason: string | null): Promise<void> {
+    const countTry = reason !== null;
+    const { popped, reserved } = this.#split(deliveries, { kind: 'release', delayMs, countTry, reason });
     this.returnAllUndelivered(popped);
     if (reserved.length === 0) return;
     try {

@@ -60,6 +60,12 @@ export interface Decision {
   readonly undecided: readonly Delivery[];
 }
 
+/** An element whose selectors exceeded a limit, and the error. */
+interface Requeued {
+  readonly delivery: Delivery;
+  readonly reason: string;
+}
+
 /** Whether a copy goes to another engine than its source's. */
 type IsRemote = (copy: Copy) => boolean;
 
@@ -113,7 +119,7 @@ export class Forwarder {
     const answers = await program.select(toEvaluate);
     if (isReturned()) return null;
     counters.totals.selectorMs += clock.monotonic() - startedAt;
-    const requeued: Delivery[] = [];
+    const requeued: Requeued[] = [];
     const notEvaluated: Delivery[] = [];
     const returning = hooks.returning();
     const undecided = toEvaluate.slice(answers.length);
@@ -127,7 +133,7 @@ export class Forwarder {
       } else if (answer.outcome === 'overrun') {
         if (this.#isLastTry(delivery, answer))
           plans.push(this.#unroutable(delivery, 'no-route', answer.error));
-        else requeued.push(delivery);
+        else requeued.push({ delivery, reason: answer.error });
       } else notEvaluated.push(delivery);
     }
     this.#exchange.sightings.add(plans, batch.length - toEvaluate.length);
@@ -214,9 +220,10 @@ export class Forwarder {
   }
 
   /** Makes all calls that are possible now before the first `await`, so that batches keep their order. */
-  async #execute(plans: readonly Plan[], requeued: readonly Delivery[]): Promise<boolean> {
+  async #execute(plans: readonly Plan[], requeued: readonly Requeued[]): Promise<boolean> {
     // Count the try: the element itself may cause the overrun, and then belongs in the dead-letter queue.
-    const requeuing = requeued.length === 0 ? null : this.#requeue(requeued, true);
+    const byReason = Map.groupBy(requeued, ({ reason }) => reason);
+    const requeuing = Promise.all([...byReason].map(([reason, some]) => this.#requeue(some, reason)));
     const isRemote = this.#remoteDestinations();
     const carriedOut = isRemote === null ? this.#finish(plans, null) : this.#storeThenFinish(plans, isRemote);
     await requeuing;
@@ -241,10 +248,7 @@ export class Forwarder {
   async #storeThenFinish(plans: readonly Plan[], isRemote: IsRemote): Promise<boolean> {
     const failed = await this.#storeRemote(plans, isRemote);
     if (failed.size === 0) return this.#finish(plans, isRemote);
-    await this.#requeue(
-      [...failed].map(({ delivery }) => delivery),
-      false,
-    );
+    await this.#requeue([...failed]);
     await this.#finish(
       plans.filter((plan) => !failed.has(plan)),
       isRemote,
@@ -325,10 +329,7 @@ export class Forwarder {
         }
         this.#countFailed(items.flatMap(inserts), cause);
       }
-      await this.#requeue(
-        failed.map(({ delivery }) => delivery),
-        false,
-      );
+      await this.#requeue(failed);
       return failed.length < plans.length;
     }
   }
@@ -366,13 +367,14 @@ export class Forwarder {
   }
 
   /**
-   * Requeues elements in their order. Pass `countTry` false if an engine is unavailable: otherwise the elements would
-   * be in the dead-letter queue after `maxTries` times 5 s.
+   * Requeues elements in their order, with a failed try if there is a reason. Pass none if an engine is unavailable:
+   * otherwise the elements would be in the dead-letter queue after `maxTries` times 5 s.
    */
-  async #requeue(deliveries: readonly Delivery[], countTry: boolean): Promise<void> {
+  async #requeue(items: readonly Pick<Plan, 'delivery'>[], reason: string | null = null): Promise<void> {
     const { counters, route } = this.#exchange;
-    counters.totals.requeued += deliveries.length;
-    await route.source.requeue(deliveries, REQUEUE_MS, countTry);
+    counters.totals.requeued += items.length;
+    const deliveries = items.map(({ delivery }) => delivery);
+    await route.source.requeue(deliveries, REQUEUE_MS, reason);
   }
 
   #count({ copies, unroutable }: Plan): void {

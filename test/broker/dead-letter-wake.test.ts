@@ -70,7 +70,7 @@ describe('a blocked get on a queue whose large elements are dead-lettered', { ti
         });
         const waiting = get(queue, null);
         await empty(engine.storage.take(queue.key, TAKE));
-        await queue.requeue(deliveries, 0, true);
+        await queue.requeue(deliveries, 0, 'too slow');
         assert.equal(bodyText(await waiting), 'hopeful');
       } finally {
         await broker.stop();

@@ -108,6 +108,7 @@ describe('an element whose copy a destination rejects', () => {
     });
     await passTime(src, () => isThere);
     assert.equal(header(await dead, 'x-dl-tries'), String(MAX_TRIES));
+    assert.equal(header(await dead, 'x-dl-reason'), 'the selector used too much memory');
     assert.equal(node.exchanges.record('x').stats.put_back, MAX_TRIES);
   });
 
