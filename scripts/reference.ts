@@ -5,6 +5,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { AMQP_CONDITIONS, outcomeOf } from '../src/amqp/errors.ts';
+import { optionText } from '../src/cli/argument-help.ts';
 import { commandTree } from '../src/cli/program.ts';
 import { HTTP_ERRORS } from '../src/http/errors.ts';
 import { HTTP_DEFAULTS } from '../src/http/options.ts';
@@ -80,7 +81,7 @@ function commandsPage(): string {
   const { commands } = commandTree(process);
   return page('Commands', [
     'Every command of `quayside`, as `quayside COMMAND --help` describes it. [Command line](../cli.md) says how to use them, and what their exit codes mean.',
-    ...commands.filter((command) => !isHelp(command)).flatMap((command) => commandSection(command, '')),
+    ...commands.flatMap((command) => commandSection(command, '')),
   ]);
 }
 
@@ -113,19 +114,15 @@ function commandSection(command: Command, parent: string): string[] {
           '',
           ...table(
             ['option', 'what it does'],
-            options.map((one) => [`\`${one.flags}\``, one.description]),
+            options.map((one) => [`\`${one.flags}\``, optionText(one)]),
           ),
         ]),
-    ...command.commands.filter((one) => !isHelp(one)).flatMap((one) => commandSection(one, `${name} `)),
+    ...command.commands.flatMap((one) => commandSection(one, `${name} `)),
   ];
 }
 
 function sentence(text: string): string {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
-}
-
-function isHelp(command: Command): boolean {
-  return command.name() === 'help';
 }
 
 function page(title: string, lines: readonly string[]): string {

@@ -1,4 +1,4 @@
-import type { Command } from 'commander';
+import type { Command, Option } from 'commander';
 
 const QUEUE = 'namespace and name of the queue, such as N/orders';
 
@@ -11,6 +11,7 @@ const HELP: Readonly<Record<string, string>> = {
   shell: 'bash, zsh or fish',
   'put data': 'body of an element; if there is none, standard input is the body',
   'commit id': 'id of the element, as the reserve printed it',
+  'help command': 'one of the commands; if not given, all are listed',
   'status name': 'a queue such as N/orders, or a namespace; if not given, the namespaces are listed',
   'dead namespace': 'only this namespace; if not given, all',
   'redrive queue': 'the dead-letter queue, such as N/__deadletter__',
@@ -32,4 +33,9 @@ export function describeArguments(program: Command): void {
     }
     describeArguments(command);
   }
+}
+
+/** What an option does, with its default, for the man page and documentation. */
+export function optionText({ description, defaultValue }: Option): string {
+  return defaultValue === undefined ? description : `${description}; defaults to ${defaultValue}`;
 }

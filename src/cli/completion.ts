@@ -1,4 +1,7 @@
 import type { Command } from 'commander';
+import { EXCHANGE_VERBS } from './exchanges.ts';
+
+const SHELLS = ['bash', 'zsh', 'fish'];
 
 /**
  * A completion script for commands and options, for `eval` in a shell's startup file; null for an unsupported shell.
@@ -21,11 +24,11 @@ export function completionScript(shell: string, program: Command): string | null
       '',
     ].join('\n');
   }
-  if (shell !== 'bash' && shell !== 'zsh') return null;
+  if (!SHELLS.includes(shell)) return null;
   const cases = commands.map(({ name, words }) => `    ${name}) words="${words.join(' ')}" ;;`);
   const script = [
     '_quayside() {',
-    `  local words="${names}"`,
+    `  local words="${[names, ...wordsOfOptions(program)].join(' ')}"`,
     `  if [ "$COMP_CWORD" -gt 1 ]; then case "\${COMP_WORDS[1]}" in`,
     ...cases,
     '    *) words="" ;;',
@@ -38,10 +41,21 @@ export function completionScript(shell: string, program: Command): string | null
   return [...(shell === 'zsh' ? ['autoload -U +X bashcompinit && bashcompinit'] : []), ...script].join('\n');
 }
 
-/** The words that may follow a command: its subcommands and options. */
-function wordsAfter({ commands, options }: Command): string[] {
+/** Arguments of commands that are one of a few words. */
+const ARGUMENTS: ReadonlyMap<string, readonly string[]> = new Map([
+  ['exchange', EXCHANGE_VERBS],
+  ['completion', SHELLS],
+]);
+
+/** The words that may follow a command: its subcommands, arguments and options. */
+function wordsAfter(command: Command): string[] {
   return [
-    ...commands.map((command) => command.name()),
-    ...options.flatMap(({ long }) => (long == null ? [] : [long])),
+    ...command.commands.map((one) => one.name()),
+    ...(ARGUMENTS.get(command.name()) ?? []),
+    ...wordsOfOptions(command),
   ];
+}
+
+function wordsOfOptions({ options }: Command): string[] {
+  return options.flatMap(({ long }) => (long == null ? [] : [long]));
 }

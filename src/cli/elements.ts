@@ -182,8 +182,11 @@ export interface BrowseFlags {
   readonly state?: ElementState;
   readonly where?: string;
   readonly group?: string;
-  readonly limit: number;
+  readonly limit?: number;
 }
+
+/** Maximum number of elements that `browse` shows without `--limit`. */
+const BROWSE_LIMIT = 50;
 
 /** Shows elements without taking them. */
 export async function browse(
@@ -196,6 +199,10 @@ export async function browse(
   const onSelectorError = ({ failed, error }: SelectorFailure): void =>
     context.warn(`${failed} left out, since the selector threw, first for ${error.id}: ${error.message}`);
   for await (const element of context.client.queue(name).browse({ ...flags, onSelectorError })) {
+    if (limit === undefined && shown === BROWSE_LIMIT) {
+      context.warn(`Only the first ${BROWSE_LIMIT} elements are shown. --limit COUNT shows more.`);
+      break;
+    }
     const { id, state, tries, mature, insertedAt, reason, holder } = element;
     if (context.isHuman)
       rows.push({ id, state, tries, mature: mature.toISOString(), reason, data: dataOf(element)?.text });

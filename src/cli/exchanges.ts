@@ -26,7 +26,7 @@ export async function exchange(
   const call = CALLS.get(verb);
   if (call === undefined && verb !== 'show') {
     throw new CommandUsageError(
-      `exchange ${quote(verb)} is not known. Allowed: list, show, ${[...CALLS.keys()].join(', ')}.`,
+      `exchange ${quote(verb)} is not known. Allowed: ${EXCHANGE_VERBS.join(', ')}.`,
     );
   }
   if (id === undefined) throw new CommandUsageError(`exchange ${verb} needs the id of an exchange.`);
@@ -49,3 +49,5 @@ const CALLS: ReadonlyMap<string, { method: 'PUT' | 'DELETE'; path: string; done:
   ['stop', { method: 'PUT', path: '/stop', done: 'stopped' }],
   ['delete', { method: 'DELETE', path: '', done: 'deleted' }],
 ]);
+
+export const EXCHANGE_VERBS = ['list', 'show', ...CALLS.keys()];

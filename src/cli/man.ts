@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { optionText } from './argument-help.ts';
 
 /** Sections about exit codes, files and variables, which no command describes. */
 const SECTIONS: readonly (readonly [
@@ -85,7 +86,7 @@ function commandLines(command: Command, before = ''): string[] {
       `.I ${roman(argument.name())}`,
       roman(argument.description),
     ]),
-    ...command.options.flatMap(({ flags, description }) => ['.TP', `.B ${roman(flags)}`, roman(description)]),
+    ...command.options.flatMap((option) => ['.TP', `.B ${roman(option.flags)}`, roman(optionText(option))]),
   ];
 }
 

@@ -5,7 +5,7 @@ import type { CommandContext, CommandIo, ConnectionFlags } from './context.ts';
 import { EXIT_CODES } from './exit-codes.ts';
 import { isReaderGone, printAll } from './output.ts';
 import { addRights, RIGHTS_HELP } from './rights.ts';
-import { addServerCommands, type ServerCommands } from './server-commands.ts';
+import { addServerCommands, HELP, type ServerCommands } from './server-commands.ts';
 
 type CommandAction = (context: CommandContext) => Promise<number>;
 
@@ -173,7 +173,7 @@ function addClientCommands(
     .option('--state <state>', 'ready, scheduled or reserved; defaults to all')
     .option('--where <selector>', 'only elements that the selector accepts, such as "env.msg.tries > 3"')
     .option('--group <group>', 'on a stream: the group of the deliveries')
-    .option('--limit <count>', 'maximum number of elements', count, 50)
+    .option('--limit <count>', 'maximum number of elements; defaults to 50', count)
     .action(runs(async () => (await import('./elements.ts')).browse));
   command(
     'status [name]',
@@ -218,7 +218,10 @@ function addClientCommands(
   command('operations [id]', 'lists bulk operations, or shows the progress of one')
     .option('--cancel', 'cancels the operation of that id')
     .action(runs(async () => (await import('./queues.ts')).operations));
-  const token = program.command('token').description('creates, lists and revokes API tokens');
+  const token = program
+    .command('token')
+    .description('creates, lists and revokes API tokens')
+    .helpCommand('help [command]', HELP);
   command('add <name>', 'creates a token for your user; it is printed only this once', token)
     .option('--rights <namespace=rights>', `${RIGHTS_HELP}; defaults to all rights of your user`, addRights)
     .option('--expires <time>', 'when the token expires, such as 2030-01-31T00:00:00Z; defaults to never')

@@ -50,9 +50,11 @@ export async function status(context: CommandContext, name: string | undefined):
 /** Prints the dead letters by queue. */
 export async function dead(context: CommandContext, namespace: string | undefined): Promise<number> {
   const query = namespace === undefined ? '' : `?ns=${encodeURIComponent(namespace)}`;
-  const { queues, unavailable } = await context.json<DeadLetters>('GET', `/dead-letters${query}`);
+  const { queues, complete, unavailable } = await context.json<DeadLetters>('GET', `/dead-letters${query}`);
   if (unavailable.length > 0) {
     context.warn(`Dead letters of ${unavailable.join(', ')} are not listed: the engine is unavailable.`);
+  } else if (!complete) {
+    context.warn('Not all dead-letter queues are listed, because there are too many. Name a namespace.');
   }
   const rowOf = ({ ns, queue, count, oldest, reasons: [first] }: DeadLetterQueue) => {
     return { queue: `${ns}/${queue}`, count, oldest, 'most frequent reason': first?.reason ?? null };
@@ -142,9 +144,14 @@ function warnStillRunning(context: CommandContext, { id }: OperationRecord): voi
   context.warn(`operation ${id} continues on the server; ${how}`);
 }
 
-function operationText({ id, action, state, matched, changed, failed, error }: OperationRecord): string {
+function operationText(record: OperationRecord): string {
+  const { id, state, matched, changed, failed, error } = record;
   const counts = `${matched} matched, ${changed} changed, ${failed} failed`;
-  return `${action} ${id}: ${state}; ${counts}${error === null ? '' : `; ${error}`}`;
+  return `${actionText(record)} ${id}: ${state}; ${counts}${error === null ? '' : `; ${error}`}`;
+}
+
+function actionText({ action, dryRun }: OperationRecord): string {
+  return dryRun ? `${action} (dry run)` : action;
 }
 
 const operationOf = (context: CommandContext, id: string, signal?: AbortSignal): Promise<OperationRecord> =>
@@ -161,7 +168,10 @@ export async function operations(
     const all = await context.json<OperationRecord[]>('GET', '/operations');
     await context.printRecords(
       all,
-      (one) => pick(one, 'id', 'action', 'state', 'matched', 'changed', 'failed', 'startedAt'),
+      (one) => ({
+        ...pick(one, 'id', 'action', 'state', 'matched', 'changed', 'failed', 'startedAt'),
+        action: actionText(one),
+      }),
       'no operations',
     );
     return EXIT_CODES.done;

@@ -58,6 +58,9 @@ const PRINT_CONFIG = [
   'prints the effective configuration with masked secrets, and exits',
 ] as const;
 
+/** Description of `help` commands. */
+export const HELP = 'prints the help of a command';
+
 /** Adds the commands of the server. Without a command, the program runs the server. */
 export function addServerCommands(
   program: Command,
@@ -119,6 +122,18 @@ export function addServerCommands(
   command('reset-admin', 'generates a new password for the administrator in users.json').action((flags) =>
     run({ command: 'reset-admin', configFile: fileOf(flags) }),
   );
+  program
+    .command('help [command...]')
+    .description(HELP)
+    .action((words: readonly string[]) => {
+      let described = program;
+      for (const word of words) {
+        const found = described.commands.find((one) => one.name() === word);
+        if (found === undefined) program.error(unknownWord(described, word));
+        described = found;
+      }
+      described.help();
+    });
 }
 
 /** Adds the commands that change users in the configuration file or in `users.json`. */
@@ -127,7 +142,10 @@ function addUserCommands(
   fileOf: (flags: ConfigFlags) => string | null,
   run: (command: ServerCommand) => Promise<void>,
 ): void {
-  const user = program.command('user').description('adds, changes, removes and lists users');
+  const user = program
+    .command('user')
+    .description('adds, changes, removes and lists users')
+    .helpCommand('help [command]', HELP);
   const command = (usage: string, description: string): Command =>
     user
       .command(usage)

@@ -40,7 +40,7 @@ const COMMANDS = [
     'export',
     'import',
   ],
-  ...['exchange', 'operations', 'nodes', 'bench', 'completion', 'man'],
+  ...['exchange', 'operations', 'nodes', 'bench', 'completion', 'man', 'help'],
 ];
 
 interface Result {
@@ -351,6 +351,8 @@ describe('The command line', () => {
     ) as Record<string, unknown>[];
     assert.deepEqual([moved?.state, moved?.changed], ['done', 2]);
     assert.equal((json(await quayside(['operations'])) as unknown[]).length, 2);
+    const listed = await quayside(['operations'], '', env, true);
+    assert.match(listed.stdout, / move +done +2 .*\n.* move \(dry run\) +done +3 /);
     const redriven = await quayside(['redrive', 'N/to']);
     assert.match(redriven.stdout, /"failed":2/);
     assert.equal(redriven.code, 1, 'the elements are not dead letters of a queue');
@@ -540,8 +542,55 @@ describe('The command line', () => {
       for (const command of COMMANDS) assert.ok(stdout.includes(command), `${shell}: ${command}`);
     }
     const { stdout } = await quayside(['completion', 'bash']);
-    const typed = `COMP_WORDS=(quayside pu); COMP_CWORD=1; _quayside; echo "\${COMPREPLY[@]}"`;
-    assert.equal((await run('bash', ['-c', `${stdout}\n${typed}`])).stdout, 'put purge\n');
+    for (const [words, completed] of [
+      [['pu'], 'put purge'],
+      [['--p'], '--print-config'],
+      [['exchange', 's'], 'show start stop'],
+      [['token', 'add', '--r'], '--rights'],
+      [['completion', ''], 'bash zsh fish'],
+    ] as const) {
+      const typed = `COMP_WORDS=(quayside ${words.join(' ')} ${words.at(-1) === '' ? "''" : ''})`;
+      const printed = `${typed}; COMP_CWORD=${words.length}; _quayside; echo "\${COMPREPLY[@]}"`;
+      assert.equal((await run('bash', ['-c', `${stdout}\n${printed}`])).stdout, `${completed}\n`);
+    }
+  });
+
+  it('prints the help of a command by "help", too', async () => {
+    for (const words of [['put'], ['token', 'add'], []]) {
+      const help = await quayside(['help', ...words]);
+      assert.deepEqual(help, await quayside([...words, '--help']));
+      assert.equal(help.code, 0);
+    }
+    const misspelt = await quayside(['help', 'putt']);
+    assert.deepEqual(
+      [misspelt.code, misspelt.stderr],
+      [2, 'quayside: Unknown command "putt". Did you mean "put"?\n'],
+    );
+  });
+
+  it('browses 50 elements unless told otherwise, and says that there are more', async () => {
+    await quayside(['put', 'N/deep', '--lines'], 'x\n'.repeat(51));
+    const some = await quayside(['browse', 'N/deep']);
+    assert.equal(json(some).length, 50);
+    assert.equal(some.stderr, 'quayside: Only the first 50 elements are shown. --limit COUNT shows more.\n');
+    const all = await quayside(['browse', 'N/deep', '--limit', '51']);
+    assert.deepEqual([json(all).length, all.stderr], [51, '']);
+    await quayside(['get', 'N/deep']);
+    assert.equal((await quayside(['browse', 'N/deep'])).stderr, '');
+  });
+
+  it('says that dead-letter queues are missing in the list', async () => {
+    const proxy = createHttpServer((_, response) => {
+      response.setHeader('content-type', 'application/json');
+      response.end('{"queues": [], "complete": false, "unavailable": []}');
+    }).listen(0, '127.0.0.1');
+    await once(proxy, 'listening');
+    const url = `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`;
+    const { code, stderr } = await quayside(['dead', '--url', url]);
+    assert.equal(code, 0);
+    assert.match(stderr, /^quayside: Not all dead-letter queues are listed/);
+    proxy.close();
+    proxy.closeAllConnections();
   });
 
   it('describes each argument of a command in its help', async () => {
