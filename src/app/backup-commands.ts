@@ -174,7 +174,10 @@ interface PlannedFile {
 
 /** The files of a backup, and the paths that the configuration gives their namespaces. @throws Error if it has none */
 function plan(folder: string, config: Config): PlannedFile[] {
-  return readManifest(folder).map(({ file, namespaces }) => {
+  const planned = new Map<string, string>();
+  const files = readManifest(folder);
+  if (files.length === 0) throw new Error(`The backup in ${folder} contains no file to restore.`);
+  return files.map(({ file, namespaces }) => {
     const targets = new Set(namespaces.map((name) => targetOf(name, config)));
     const [target] = targets;
     if (target === undefined || targets.size > 1) {
@@ -182,6 +185,13 @@ function plan(folder: string, config: Config): PlannedFile[] {
         `The backup's ${quote(file)} contains the namespaces ${namespaces.join(', ')}, which no longer share a file.`,
       );
     }
+    const other = planned.get(target);
+    if (other !== undefined) {
+      throw new Error(
+        `The backup's ${quote(other)} and ${quote(file)} cannot be merged into one file, ${target}.`,
+      );
+    }
+    planned.set(target, file);
     return { backup: join(folder, file), file: target, namespaces };
   });
 }

@@ -212,9 +212,14 @@ describe('npm run backup and npm run restore', () => {
     const missing = await run(['restore', 'nowhere']);
     assert.equal(missing.code, 1);
     assert.match(missing.stderr, /nowhere\/backup\.json is not the manifest of a backup/);
+    mkdirSync(folder.file('empty'));
+    writeFileSync(folder.file('empty/backup.json'), '{"files": []}');
+    const empty = await run(['restore', 'empty']);
+    assert.equal(empty.code, 1);
+    assert.match(empty.stderr, /The backup in \S+empty contains no file to restore/);
   });
 
-  it('change nothing if a file of the backup is damaged or belongs to an unknown namespace', async () => {
+  it('change nothing if a file of the backup is damaged, belongs to an unknown namespace, or shares its target', async () => {
     const server = await serve();
     await insert('kept');
     await server.stop();
@@ -226,6 +231,11 @@ describe('npm run backup and npm run restore', () => {
     assert.equal(unknown.code, 1);
     assert.match(unknown.stderr, /The backup contains a namespace "T", which is not in the configuration/);
     writeFileSync(folder.file('monday/backup.json'), manifest);
+    const merged = { N: { url: 'sqlite:N.db' }, S: { url: 'sqlite:N.db', variant: 'stream' } };
+    await folder.write('merged.json', { ...CONFIG, namespaces: merged });
+    const shared = await folder.run(['restore', 'monday', '--replace', '--config', 'merged.json']);
+    assert.equal(shared.code, 1);
+    assert.match(shared.stderr, /"N\.db" and "S\.db" cannot be merged into one file, \S+data\/N\.db/);
     const bytes = readFileSync(folder.file('monday/S.db'));
     bytes.fill(0xa5, 4 * 4096, 8 * 4096);
     writeFileSync(folder.file('monday/S.db'), bytes);
