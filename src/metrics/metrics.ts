@@ -174,26 +174,40 @@ interface Viewer {
   maySee(namespace: string): boolean;
 }
 
+/** Samples that are formatted at once, which takes about 10 ms. */
+const SAMPLES_AT_ONCE = 1000;
+
 /**
  * Formats the samples that the viewer may see in the Prometheus text format. The library is only used for the format,
  * and is loaded by the first scrape: with its dependencies it would take a tenth of the start. Serves other requests
- * between two families: all of them together took 20 ms for a thousand queues and exchanges.
+ * between two families, and within one that has many samples: destinations of exchanges may have 150,000.
  */
 async function exposition(families: readonly Family[], viewer: Viewer): Promise<string> {
   const { Registry } = await import('@prometheus-io/client');
   const registry = new Registry();
   const texts: string[] = [];
   for (const { samples, ...family } of families) {
-    if (texts.length > 0) await turn();
-    const values = samples.filter(
-      ({ namespaces = [], needsRead, neededBy }) =>
-        namespaces.every((name) => (needsRead ? viewer.may('read', name) : viewer.maySee(name))) &&
-        neededBy?.some((name) => viewer.maySee(name)) !== false,
-    );
-    const metric = { get: async () => ({ ...family, values }) };
-    texts.push(await registry.getMetricsAsString(metric as Pick<Gauge, 'get'> as Gauge));
+    for (let from = 0; from === 0 || from < samples.length; from += SAMPLES_AT_ONCE) {
+      if (texts.length > 0) await turn();
+      const values = samples
+        .slice(from, from + SAMPLES_AT_ONCE)
+        .filter(
+          ({ namespaces = [], needsRead, neededBy }) =>
+            namespaces.every((name) => (needsRead ? viewer.may('read', name) : viewer.maySee(name))) &&
+            neededBy?.some((name) => viewer.maySee(name)) !== false,
+        );
+      const metric = { get: async () => ({ ...family, values }) };
+      const text = await registry.getMetricsAsString(metric as Pick<Gauge, 'get'> as Gauge);
+      if (from === 0) texts.push(`${texts.length === 0 ? '' : '\n'}${text}\n`);
+      else if (values.length > 0) texts.push(`${withoutHead(text)}\n`);
+    }
   }
-  return `${texts.join('\n\n')}\n`;
+  return texts.join('');
+}
+
+/** The lines of a family behind HELP and TYPE, which occur once. */
+function withoutHead(text: string): string {
+  return text.slice(text.indexOf('\n', text.indexOf('\n') + 1) + 1);
 }
 
 function gauge(name: string, help: string, samples: readonly MetricSample[]): Family {

@@ -480,6 +480,32 @@ describe('Metrics', () => {
     assert.ok(turns >= families - 1, `${turns} turns for ${families} families`);
   });
 
+  it('let other requests be served within a family, as exchanges may have thousands of destinations', async () => {
+    const dst = Array.from({ length: 256 }, (_, i) => ({ ns: 'N', queue: `to${i}` }));
+    exchanges = Array.from({ length: 6 }, (_, i) => ({
+      ...EXCHANGE,
+      key: `x${i}`,
+      declaration: { ...EXCHANGE.declaration, dst },
+    }));
+    let turns = 0;
+    let isMade = false;
+    const count = (): void => {
+      turns += 1;
+      if (!isMade) setImmediate(count);
+    };
+    await metrics.text(EVERYTHING);
+    setImmediate(count);
+    const text = await metrics.text({ may: () => false, maySee: () => true });
+    isMade = true;
+    const lines = text.split('\n');
+    const copies = lines.filter((line) => line.startsWith('quayside_exchange_copies_total{'));
+    assert.equal(new Set(copies).size, 6 * 256 * 3);
+    assert.equal(copies.length, 6 * 256 * 3);
+    assert.equal(lines.filter((line) => line.includes('TYPE quayside_exchange_copies_total')).length, 1);
+    const families = text.match(/^# TYPE /gm)?.length ?? 0;
+    assert.ok(turns >= families + 3, `${turns} turns for ${families} families`);
+  });
+
   it('are collected again after a second, and not before', async () => {
     await engine.passTime(5_000);
     const first = await metrics.text(EVERYTHING);
