@@ -847,7 +847,25 @@ describe('Settle many: request bodies', () => {
     assert.equal(problem(await client.settleMany('N', queue, tooMany), 413).limit, 20);
     const tooLarge = JSON.stringify({ commit: ['x'.repeat(5_000_000)] });
     assert.equal(problem(await client.request('POST', path, { body: tooLarge }), 413).code, 'body-too-large');
+    // 4 MiB of these would take the parser up to a second.
+    const members = JSON.stringify(Object.fromEntries(Array.from({ length: 200 }, (_, i) => [`m${i}`, 1])));
+    for (const costly of [`{"commit":${'['.repeat(200)}${']'.repeat(200)}}`, members]) {
+      const answer = problem(await client.request('POST', path, { body: costly }), 413);
+      assert.deepEqual([answer.code, answer.limit], ['body-too-large', 20]);
+      assert.match(answer.detail, /more JSON values than 20 items can have/);
+    }
     assert.deepEqual(await sizes(client, 'N', queue), { size: 0, schedSize: 0, resvSize: 1 });
+  });
+
+  it('as many items as are allowed may have all of their members, with any punctuation in their reasons', async () => {
+    const client = harness().client();
+    const queue = harness().queue();
+    const reason = '[{,"\\'.repeat(40);
+    const item = { id: 'x', token: null, group: null, delay: 1, reason };
+    const results = settled(
+      await client.settleMany('N', queue, { rollback: Array.from({ length: 20 }, () => item) }),
+    );
+    assert.equal(results.length, 20);
   });
 
   it('impossible ids, groups and tokens are reported as outcomes of their items', async () => {

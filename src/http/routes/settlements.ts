@@ -10,6 +10,7 @@ import {
   type SettleResult,
 } from '../../broker/queue.ts';
 import type { GroupName } from '../../model/element.ts';
+import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
 import { isGroup } from '../../model/names.ts';
@@ -17,7 +18,7 @@ import { Moment, namedObject, orNull, type Properties, type Schema, Type } from 
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
 import { checkOpaque, group, isOpaque, limitedString, opaque, wholeNumber } from '../parameters.ts';
-import { parseJson, tooMany } from '../request.ts';
+import { hasAtMost, parseJson, tooMany } from '../request.ts';
 import { json, type Route, route } from '../route.ts';
 
 const EmptyObject = namedObject('Empty', {});
@@ -49,9 +50,12 @@ const doneResponse = json('Done.', EmptyObject);
 
 /**
  * Maximum body size of a settlement of many: enough for 10,000 items with a token, a group and a short reason each.
- * JSON is parsed synchronously, and 4 MiB take up to 60 ms.
+ * JSON is parsed synchronously, and 4 MiB with few values take up to 60 ms.
  */
 const MAX_SETTLE_BYTES = 4_194_304;
+/** Values of an item, each with the item itself and all members; and those around the items. */
+const ITEM_VALUES = 8;
+const OUTER_VALUES = 16;
 
 /** The actions of a settlement of many, which are the members of its body. */
 const BATCH_ACTIONS = ['commit', 'rollback', 'release', 'extend', 'bury'] as const;
@@ -218,12 +222,23 @@ export const settleRoutes: readonly Route[] = [
     problems: ['invalid-body', 'invalid-parameter', 'body-too-large', 'not-supported'],
     handle(call) {
       requireCapability(call.namespace, 'reserve');
-      const { batchBytes } = call.front.parts.options;
+      const { batchBytes, batchCount } = call.front.parts.options;
       const maxBytes = Math.min(batchBytes, MAX_SETTLE_BYTES);
-      return call.front.limits.readLargeInTurn(call, maxBytes, (body) => settleMany(call, parseJson(body)));
+      return call.front.limits.readLargeInTurn(call, maxBytes, async (body) => {
+        if (!hasAtMost(ITEM_VALUES * batchCount + OUTER_VALUES, body)) throw tooManyValues(batchCount);
+        await settleMany(call, parseJson(body));
+      });
     },
   }),
 ];
+
+function tooManyValues(limit: number): QuaysideError {
+  return new QuaysideError(
+    'body-too-large',
+    `The body has more JSON values than ${limit} items can have; ${limit} is the limit (http.batchCount).`,
+    { extra: { limit } },
+  );
+}
 
 const REPRESENTATION_APPLIED = ['preference-applied', 'return=representation'] as const;
 
