@@ -81,6 +81,8 @@ async function run(command: ServerCommand, version: string): Promise<number> {
       });
       const loaded = await load();
       const { serve } = await import('./app/serve.ts');
+      // After the server has stopped, further signals must not change the exit code.
+      for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => {});
       return serve({
         loaded,
         load,

@@ -92,6 +92,14 @@ describe('A stop', () => {
     assert.ok(program.stderr.includes('exiting immediately'));
   });
 
+  it('exits with 0 even if another signal arrives when it is complete', async () => {
+    const program = await folder.serve(['--config', 'q.json']);
+    program.signal('SIGTERM');
+    await program.untilLogged((lines) => lines.some(({ msg }) => msg === 'stopped'));
+    program.signal('SIGINT');
+    assert.equal(await program.ended, 0);
+  });
+
   it('is possible while the server is starting', async () => {
     const program = folder.launch(['--config', 'q.json'], { env: { QUAYSIDE_HTTP__PORT: '0' } });
     await program.untilPrinted(/plain passwords/);
