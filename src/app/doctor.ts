@@ -4,11 +4,12 @@ import { Broker } from '../broker/broker.ts';
 import { ConfigError } from '../config/errors.ts';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Engine, Finding } from '../engine/engine.ts';
+import { fileOf } from '../engines/sqlite/settings.ts';
 import { checkDeclaration, NODE } from '../exchange/declaration.ts';
 import { makeSandbox } from '../sandbox/sandbox.ts';
 import { systemClock } from '../util/clock.ts';
 import { maskUrl } from '../util/mask.ts';
-import { checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
+import { accessFinding, checkDataDir, materialFindings, modeFindings, openFilesFinding } from './checks.ts';
 import { checkExchanges, parseExchanges } from './configured-exchanges.ts';
 import { ConfiguredServer } from './configured-server.ts';
 import { loadEngines, problemOf } from './engines.ts';
@@ -142,16 +143,21 @@ async function tlsFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]
 async function engineFindings({ config, errorAt }: LoadedConfig): Promise<Finding[]> {
   try {
     const engines = await loadEngines(config, { clock: systemClock, log: SILENT, errorAt });
-    return (await Promise.all(engines.all().map(({ engine }) => findingsOfEngine(engine)))).flat();
+    return (
+      await Promise.all(engines.all().map(({ engine }) => findingsOfEngine(engine, config.dataDir)))
+    ).flat();
   } catch (error) {
     return configErrors('engines', error);
   }
 }
 
-async function findingsOfEngine(engine: Engine): Promise<readonly Finding[]> {
+async function findingsOfEngine(engine: Engine, dataDir: string): Promise<readonly Finding[]> {
   const check = maskUrl(engine.url);
   try {
-    if (engine.disk !== undefined) return [await engineDiskFinding(check, engine.disk)];
+    if (engine.disk !== undefined) {
+      const denied = accessFinding(check, fileOf({ url: engine.url, dataDir }));
+      return [denied ?? (await engineDiskFinding(check, engine.disk))];
+    }
     return (await engine.examine?.()) ?? [];
   } catch (error) {
     const { problem, hint = null } = problemOf(error);

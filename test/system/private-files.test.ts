@@ -49,6 +49,14 @@ describe('The files of a server', { skip }, () => {
 
   describe('without the necessary permissions', () => {
     const DATABASE = '{ N: { url: "sqlite:N.db" } }';
+    /** The errors that `doctor` finds in the SQLite file. */
+    const examine = async (): Promise<string> => {
+      const { stdout } = await folder.run(['doctor', '--config', 'q.yaml'], { respectsModes: true });
+      return stdout
+        .split('\n')
+        .filter((line) => line.includes('"error","check":"sqlite:N.db"'))
+        .join('\n');
+    };
     const start = async (namespaces: string): Promise<string> => {
       await folder.write('q.yaml', `{ http: { port: 0, users: { u: p } }, namespaces: ${namespaces} }`);
       const program = await folder.run(['--config', 'q.yaml'], { respectsModes: true });
@@ -79,6 +87,14 @@ describe('The files of a server', { skip }, () => {
       await chmod(folder.file('data'), 0o700);
     });
 
+    for (const dataDir of ['data', 'data/new']) {
+      it(`are reported by doctor if the server may not create them in ${dataDir}`, async () => {
+        await mkdir(folder.file('data'), { mode: 0o500 });
+        await folder.write('q.yaml', `{ dataDir: ${JSON.stringify(dataDir)}, namespaces: ${DATABASE} }`);
+        assert.match(await examine(), /"\S+data may not be written to by this user \(EACCES\)"/);
+      });
+    }
+
     for (const [what, mode] of [
       ['may not read', 0o000],
       ['may only read', 0o444],
@@ -89,6 +105,10 @@ describe('The files of a server', { skip }, () => {
         assert.match(
           await start(DATABASE),
           /^quayside: q\.yaml: namespaces\.N\.url: cannot be opened: \S+N\.db may not be read and written by this user \(EACCES\)\. Give it to the user that runs the server\.$/,
+        );
+        assert.match(
+          await examine(),
+          /"\S+N\.db may not be read and written by this user \(EACCES\)","hint":"give it to the user that runs the server"/,
         );
       });
     }
