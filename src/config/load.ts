@@ -220,7 +220,7 @@ function setIn(tree: Tree, path: Path, value: unknown): void {
 function checkTree(tree: Tree, report: Report): void {
   for (const { path, rule } of schemaErrors(Options, tree)) {
     if (rule === 'unknown') reportUnknown(path, report);
-    else if (rule === 'missing') report(path, 'is missing', hintFor(schemaAt(path)));
+    else if (rule === 'missing') report(path, 'is missing', hintFor(schemaAt(path), 'Give it'));
     else reportWrong(path, tree, report, rule);
   }
 }
@@ -235,11 +235,14 @@ function reportWrong(path: Path, tree: Tree, report: Report, rule: SchemaError['
   const schema = schemaAt(path) ?? {};
   const value = valueAt(tree, path);
   const allowed = describeType(schema);
-  const quoted = quotedValue(schema, value);
   // The hint describes the form; the pattern itself would help few users.
   const isWrongForm = rule === 'pattern' && typeof value === 'string' && value !== '';
-  const problem = isWrongForm ? 'does not have the right form' : `must be ${allowed}`;
-  report(path, `${problem}${quoted}`, hintFor(schema));
+  const problem = isWrongForm ? wrongForm(schema, value) : `must be ${allowed}${quotedValue(schema, value)}`;
+  report(path, problem, hintFor(schema, 'Correct it'));
+}
+
+function wrongForm({ secret }: OptionSchema, value: string): string {
+  return secret === undefined ? `cannot be ${quote(value)}` : 'does not have the right form';
 }
 
 /** How a message quotes an invalid value; '' for secrets and objects. */
@@ -249,11 +252,12 @@ function quotedValue(schema: OptionSchema, value: unknown): string {
   return value === '' ? ', and not empty' : `, not ${quote(value)}`;
 }
 
-function hintFor(schema: OptionSchema | undefined): string {
+/** @param request what to do if the option has neither a hint nor a default */
+function hintFor(schema: OptionSchema | undefined, request: string): string {
   if (schema?.hint !== undefined) return schema.hint;
   const { default: defaultValue, description } = schema ?? {};
   if (schema?.type === 'object') return 'Write its options below it, or a JSON object into a variable';
-  if (defaultValue === undefined) return description === undefined ? 'Give it' : `Give it: ${description}`;
+  if (defaultValue === undefined) return description === undefined ? request : `${request}: ${description}`;
   return `Correct it, or leave it out for the default, ${JSON.stringify(defaultValue)}`;
 }
 

@@ -301,7 +301,7 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       'a collection of statistics with a slash',
       'namespaces: { N: { url: "sqlite:x", stats: { coll: "a/b" } } }',
       'namespaces.N.stats.coll',
-      /right form, not "a\/b"/,
+      /^cannot be "a\/b"$/,
     ],
     [
       'one engine with two durabilities',
@@ -319,7 +319,7 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       'an origin with a path',
       'http: { allowedOrigins: ["https://a.example/x"] }',
       'http.allowedOrigins.0',
-      /right form, not "https:/,
+      /^cannot be "https:/,
     ],
     [
       'an origin with the default port of its scheme',
@@ -393,6 +393,16 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
     assert.equal(await hint('http: { bodylimit: 1 }'), 'Did you mean "bodyLimit"?');
     assert.equal(await hint('datadir: x'), 'Did you mean "dataDir"?');
     assert.match(String(await hint('http: { frobnicate: 1 }')), /^Allowed here: host, port, /);
+  });
+
+  it('an option without a default, with the request to correct it, or to give it if it is missing', async () => {
+    const hints = async (text: string) => (await problemsOf(text)).map(({ hint }) => hint);
+    const user = (rights: string): string => `http: { users: { u: { password: p, rights: ${rights} } } }`;
+    assert.deepEqual(await hints(user('{ N: read }')), ['Correct it']);
+    assert.deepEqual(await hints('http: { tls: { cert: 1 } }'), [
+      'Give it: PEM file of its private key',
+      'Correct it: PEM file of the certificate chain',
+    ]);
   });
 
   it('many unknown keys, each of them', async () => {
