@@ -254,6 +254,13 @@ describe('The Helm chart', () => {
     }
   });
 
+  it('gives Prometheus the name of the job that the alerts and the dashboard expect, in place of that of the Service', () => {
+    const manifests = shapes.get('SQLite, everything') ?? [];
+    const monitor = manifests.find(({ kind }) => kind === 'ServiceMonitor');
+    const service = manifests.find(({ kind }) => kind === 'Service');
+    assert.equal(service?.metadata.labels[monitor?.spec.jobLabel], 'quayside');
+  });
+
   it('runs one node with a volume for SQLite, and several nodes with a disruption budget for other engines', () => {
     for (const [name, manifests] of shapes) {
       const isSqlite = name.startsWith('SQLite');
