@@ -2,6 +2,7 @@ import { CONTROL } from '../model/names.ts';
 import { RIGHTS, type Right } from '../model/rights.ts';
 import { isRecord } from '../util/is-record.ts';
 import { messageOf } from '../util/message-of.ts';
+import { ownCommand } from '../util/own-command.ts';
 import { PASSWORD_BYTES, readStoredPassword, type StoredPassword } from './password.ts';
 import type { User } from './user.ts';
 
@@ -63,7 +64,7 @@ function readPassword({ name, password }: UserDefinition): StoredPassword {
       name,
       ['password'],
       messageOf(error),
-      'Create a hash with `npm start -- hash-password`',
+      `Create a hash with ${ownCommand('hash-password')}`,
     );
   }
 }

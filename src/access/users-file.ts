@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { replaceFile } from '../util/files.ts';
 import { isRecord } from '../util/is-record.ts';
+import { ownCommand } from '../util/own-command.ts';
 import { quote } from '../util/quote.ts';
 import { isRightsByNamespace, type UserDefinition } from './account.ts';
 import { hashPassword } from './password.ts';
@@ -100,7 +101,7 @@ export class UsersFile {
 
 function invalidFile(
   why: string,
-  hint = 'Create the administrator again with `npm start -- reset-admin`',
+  hint = `Create the administrator again with ${ownCommand('reset-admin')}`,
 ): UsersFileError {
   return new UsersFileError(`cannot be used: ${why}`, hint);
 }

@@ -2,6 +2,7 @@ import type { NewAdministrator } from '../access/users-file.ts';
 import type { LoadedConfig } from '../config/load.ts';
 import type { Config } from '../config/options.ts';
 import { type Clock, systemClock } from '../util/clock.ts';
+import { ownCommand } from '../util/own-command.ts';
 import { EXIT } from './command-line.ts';
 import { createLog, type Log, logLibraryOutput } from './log.ts';
 import { type PidFile, writePidFile } from './pid-file.ts';
@@ -228,7 +229,7 @@ function startText(facts: StartFacts): string {
   const first = `Quayside ${version} listens on ${[url, ...otherUrls].join(' and ')}\n${pidText(facts)}`;
   if (newAdministrator !== null) return `${first}\n${firstStart(facts, newAdministrator)}`;
   if (usersFile === null) return first;
-  return `${first}The administrator's password was shown at the first start; \`npm start -- reset-admin\` generates a new one.\n`;
+  return `${first}The administrator's password was shown at the first start; ${ownCommand('reset-admin')} generates a new one.\n`;
 }
 
 /** Shows the server's process id, because npm does not forward SIGHUP. */

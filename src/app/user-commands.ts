@@ -6,6 +6,7 @@ import { ConfigError } from '../config/errors.ts';
 import type { LoadedConfig } from '../config/load.ts';
 import { FileLocked, whileLocked } from '../util/files.ts';
 import { isRecord } from '../util/is-record.ts';
+import { ownCommand } from '../util/own-command.ts';
 import { quote } from '../util/quote.ts';
 import { type PasswordSource, readNewPassword } from './ask-password.ts';
 import { CommandFailed } from './command-line.ts';
@@ -164,7 +165,7 @@ async function findStore(loaded: LoadedConfig, configFile: string | null): Promi
       }
       if (verb === 'passwd' && isRecord(entry) && typeof entry.passwordFile === 'string') {
         throw new CommandFailed(
-          `The password of ${quote(name)} is in the file ${entry.passwordFile}; write what \`quayside hash-password\` prints there.`,
+          `The password of ${quote(name)} is in the file ${entry.passwordFile}; write what ${ownCommand('hash-password')} prints there.`,
         );
       }
       if (verb === 'remove') checkRemoval(name, configuredUsers(config), loaded);
@@ -227,7 +228,7 @@ function reloadHint({ config }: LoadedConfig): string {
 export async function resetAdministrator({ config, errorAt }: LoadedConfig): Promise<string> {
   if (hasConfiguredUsers(config)) {
     const problem = 'names the users, so there is no administrator to reset';
-    const hint = 'Change the password there; `npm start -- hash-password` makes its hash';
+    const hint = `Change the password there; ${ownCommand('hash-password')} makes its hash`;
     throw new ConfigError([{ source: null, path: 'http.users', problem, hint }]);
   }
   const { definition, password } = await newAdministrator();

@@ -4,6 +4,7 @@ import { looksLikeHash } from '../access/password.ts';
 import { type NewAdministrator, newAdministrator, UsersFile, UsersFileError } from '../access/users-file.ts';
 import { ConfigError, type ErrorAt, pathText } from '../config/errors.ts';
 import type { Config } from '../config/options.ts';
+import { ownCommand } from '../util/own-command.ts';
 import { DATA_FILES } from './checks.ts';
 import { LOCAL_SIGNALS } from './namespaces.ts';
 
@@ -112,7 +113,7 @@ function plainPasswords(definitions: readonly UserDefinition[]): string[] {
   const plain = definitions.filter(({ password }) => !looksLikeHash(password)).map(({ name }) => name);
   if (plain.length === 0) return [];
   return [
-    `plain passwords of ${plain.join(', ')}: replace them with hashes by \`npm start -- hash-password\``,
+    `plain passwords of ${plain.join(', ')}: replace them with hashes by ${ownCommand('hash-password')}`,
   ];
 }
 

@@ -1,5 +1,6 @@
 import { LIMITS } from '../model/limits.ts';
 import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
+import { ownCommand } from '../util/own-command.ts';
 import { type Properties, type Static, Type } from '../util/schema.ts';
 
 /**
@@ -130,9 +131,8 @@ const UserOptions = Type.Object(
   {
     password: Type.String({
       secret: 'whole',
-      hint: 'Create a hash with `npm start -- hash-password` and write it between single quotes',
-      description:
-        'argon2id hash as `npm start -- hash-password` prints it; a plain password is accepted with a warning',
+      hint: `Create a hash with ${ownCommand('hash-password')} and write it between single quotes`,
+      description: `argon2id hash as ${ownCommand('hash-password')} prints it; a plain password is accepted with a warning`,
     }),
     rights: Type.Optional(
       Type.Record(Type.Array(Type.String()), {

@@ -5,6 +5,7 @@ import { resolve } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { nearestName } from '../util/did-you-mean.ts';
 import { isRecord } from '../util/is-record.ts';
+import { ownCommand } from '../util/own-command.ts';
 import { quote } from '../util/quote.ts';
 import { workerEntry } from '../util/worker-entry.ts';
 import {
@@ -148,7 +149,7 @@ function unknownVariable(variable: string): ConfigProblem {
   const meant = nearestVariable(variable);
   const hint =
     meant === null
-      ? 'Remove the variable, or find its name with `npm start -- --help`'
+      ? `Remove the variable, or find its name with ${ownCommand('--help')}`
       : `Did you mean ${meant}?`;
   return { source: variable, path: '', problem: 'there is no such option', hint };
 }

@@ -190,7 +190,7 @@ describe('quayside user', () => {
       ],
       [
         { verb: 'passwd', name: 'ann' },
-        /^The password of "ann" is in the file secret; write what `quayside hash-password` prints there\.$/,
+        /^The password of "ann" is in the file secret; write what `npm start -- hash-password` prints there\.$/,
         { yaml: 'http: { users: { ann: { passwordFile: secret } } }' },
       ],
       [
