@@ -415,6 +415,26 @@ class Workers(AioTest):
         await worker.stop()
         self.assertEqual(await running, Stopped(0, 0))
 
+    async def test_a_worker_that_is_started_again_does_nothing_twice(self) -> None:
+        takes: list[str] = []
+        is_taking = asyncio.Event()
+        take_once = self.queue.take_once
+
+        async def counted(count: int, **options: Any) -> list[Reservation[Any]]:
+            takes.append(options["consumer"])
+            is_taking.set()
+            return await take_once(count, **options)
+
+        worker = Worker(self.queue, lambda job: None)
+        with mock.patch.object(self.queue, "take_once", counted):
+            running = asyncio.ensure_future(worker.start().run())
+            await is_taking.wait()
+            await worker.stop()
+            await running
+            worker.start()
+            self.assertEqual(asyncio.all_tasks(), {asyncio.current_task()})
+        self.assertEqual(len(takes), 1)
+
     async def test_handlers_may_stop_their_worker_and_run_waits_for_their_jobs(self) -> None:
         await self.queue.insert_many([0, 1])
         both = asyncio.Event()

@@ -23,6 +23,7 @@ from quayside import (
     TimeoutError,
     ValidationError,
     Worker,
+    WorkerEvent,
     aio,
 )
 from quayside.protocol import Request, Settlement
@@ -258,7 +259,8 @@ class Workers(ClientTest):
 
         worker = Worker(self.queue, handle, concurrency=9, backoff=lambda tries, error: float("nan"))
         worker.on("error", errors.append)
-        for event in ("rolled_back", "buried", "committed"):
+        events: list[WorkerEvent] = ["rolled_back", "buried", "committed"]
+        for event in events:
             worker.on(event, lambda *_: ended.release())
         with self.assertLogs("quayside", "ERROR"), worker:
             # All, and once more those that were not buried.
@@ -306,6 +308,12 @@ class Workers(ClientTest):
         client.close()
         worker.start()
         stopped.wait()
+        self.assertEqual(worker.stop(), Stopped(0, 0))
+
+    def test_a_worker_that_is_started_again_does_nothing_twice(self) -> None:
+        with Worker(self.queue, lambda job: None) as worker:
+            self.assertIs(worker.start(), worker)
+        self.assertIs(worker.start(), worker)
         self.assertEqual(worker.stop(), Stopped(0, 0))
 
     def test_a_worker_may_be_resumed_before_its_pause_has_ended(self) -> None:
@@ -414,7 +422,8 @@ class Workers(ClientTest):
         self.assertEqual(self.queue.status().total, 0)
 
     def test_a_listener_or_a_handler_may_stop_the_worker_and_run_returns(self) -> None:
-        for event in ("idle", "taken", "committed"):
+        events: list[WorkerEvent] = ["idle", "taken", "committed"]
+        for event in events:
             stopped: list[Stopped] = []
             if event != "idle":
                 self.queue.insert("x")
@@ -610,7 +619,7 @@ class Workers(ClientTest):
         with self.assertRaisesRegex(ValueError, "listener 'listen' of idle must not be a coroutine function"):
             Worker(self.queue, lambda job: None).on("idle", listen)
         with self.assertRaisesRegex(ValueError, "'done' must be one of taken"):
-            Worker(self.queue, lambda job: None).on("done", lambda: None)
+            Worker(self.queue, lambda job: None).on("done", lambda: None)  # type: ignore[arg-type]
 
 
     def test_a_job_whose_handler_returns_an_awaitable_is_rolled_back_not_committed(self) -> None:

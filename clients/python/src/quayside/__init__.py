@@ -15,7 +15,7 @@ from .errors import (
 from .models import BrowsedElement, Element, Holder, QueueStatus, SelectorError, SelectorFailure, State
 from .protocol import Retry
 from .worker import Worker
-from .working import Stopped
+from .working import Stopped, WorkerEvent
 
 __all__ = [
     "BrowsedElement",
@@ -41,4 +41,5 @@ __all__ = [
     "TimeoutError",
     "ValidationError",
     "Worker",
+    "WorkerEvent",
 ]

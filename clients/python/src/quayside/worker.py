@@ -26,6 +26,7 @@ from .working import (
     Backoff,
     Listeners,
     Stopped,
+    WorkerEvent,
     check_options,
     check_result,
     consumer_name,
@@ -80,6 +81,7 @@ class Worker(Generic[T]):
         #: Jobs whose handler is running, or that are being settled after it.
         self._active: dict[Reservation[T], Run] = {}
         self._changed = threading.Condition()
+        self._is_started = False
         self._stopping = threading.Event()
         self._is_paused = False
         #: Whether a take is in flight, and how many takes there were.
@@ -103,15 +105,19 @@ class Worker(Generic[T]):
             for number in range(concurrency)
         ]
 
-    def on(self, event: str, listener: Callable[..., object]) -> Worker[T]:
+    def on(self, event: WorkerEvent, listener: Callable[..., object]) -> Worker[T]:
         """Adds a listener, called in the thread of the event. `docs/sdk/python.md` lists events and arguments."""
         self._listeners.add(event, listener)
         return self
 
     def start(self) -> Worker[T]:
-        """Starts the threads and returns."""
-        for thread in (self._taker, self._renewer, *self._threads):
-            thread.start()
+        """Starts the threads and returns. Does nothing if the worker runs already, or was stopped."""
+        with self._changed:
+            is_new = not self._is_started and not self._stopping.is_set()
+            self._is_started = True
+        if is_new:
+            for thread in (self._taker, self._renewer, *self._threads):
+                thread.start()
         return self
 
     def run(

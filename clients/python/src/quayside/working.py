@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from .errors import Bury, QuaysideError, TimeoutError, ValidationError
 from .protocol import milliseconds
@@ -30,7 +31,8 @@ RENEWALS = 3
 LONGEST_PAUSE = 5.0
 #: Called with the failed tries and the exception. Returns seconds until the next try; None: the queue's delay.
 Backoff = Callable[[int, BaseException], float | None]
-EVENTS = ("taken", "committed", "rolled_back", "buried", "lease_lost", "idle", "error", "stopped")
+WorkerEvent = Literal["taken", "committed", "rolled_back", "buried", "lease_lost", "idle", "error", "stopped"]
+EVENTS = get_args(WorkerEvent)
 #: The reason of jobs that are rolled back because their handlers did not end in time.
 STOPPED = "the worker was stopped"
 

@@ -13,7 +13,7 @@ from ..errors import (
 )
 from ..models import BrowsedElement, Element, Holder, QueueStatus, SelectorError, SelectorFailure, State
 from ..protocol import Retry
-from ..working import Stopped
+from ..working import Stopped, WorkerEvent
 from .client import Quayside, Queue, Reservation
 from .worker import Worker
 
@@ -41,4 +41,5 @@ __all__ = [
     "TimeoutError",
     "ValidationError",
     "Worker",
+    "WorkerEvent",
 ]

@@ -24,6 +24,7 @@ from ..working import (
     Backoff,
     Listeners,
     Stopped,
+    WorkerEvent,
     check_options,
     check_result,
     consumer_name,
@@ -95,15 +96,16 @@ class Worker(Generic[T]):
         self._taker: asyncio.Task[None] | None = None
         self._renewer: asyncio.Task[None] | None = None
 
-    def on(self, event: str, listener: Callable[..., object]) -> Worker[T]:
+    def on(self, event: WorkerEvent, listener: Callable[..., object]) -> Worker[T]:
         """Adds a listener. `docs/sdk/python.md` lists the events and their arguments."""
         self._listeners.add(event, listener)
         return self
 
     def start(self) -> Worker[T]:
-        """Starts the worker in the running event loop and returns."""
-        self._taker = asyncio.ensure_future(self._take_jobs())
-        self._renewer = asyncio.ensure_future(self._renew_leases())
+        """Starts the worker in the running event loop and returns. Does nothing if it runs already, or was stopped."""
+        if self._taker is None and not self._stopping.is_set():
+            self._taker = asyncio.ensure_future(self._take_jobs())
+            self._renewer = asyncio.ensure_future(self._renew_leases())
         return self
 
     async def run(
