@@ -100,7 +100,7 @@ const MAX_MS = 315_360_000_000;
  */
 export function checkedMs(name: string, ms: number, min = 0): number {
   if (typeof ms === 'number' && ms >= min && ms <= MAX_MS) return ms;
-  throw invalid(`${name} is ${ms}. Allowed: milliseconds from ${min} to ${MAX_MS}.`);
+  throw invalid(`${name} is ${quoted(ms)}. Allowed: milliseconds from ${min} to ${MAX_MS}.`);
 }
 
 /** Like {@link checkedMs}, but rounds to whole milliseconds; undefined stays undefined. @throws ValidationError */
@@ -139,8 +139,8 @@ export function textOf(error: unknown): string {
 
 const MAX_QUOTED = 64;
 
-/** Quotes a value for an error message: escaped, and at most 64 characters. */
+/** Quotes a value for an error message: escaped, and at most 64 characters. JSON has no NaN. */
 export function quoted(value: unknown): string {
-  const text = JSON.stringify(value) ?? String(value);
+  const text = (typeof value === 'number' ? null : JSON.stringify(value)) ?? String(value);
   return text.length <= MAX_QUOTED ? text : `${text.slice(0, MAX_QUOTED)}…`;
 }

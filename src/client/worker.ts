@@ -78,6 +78,16 @@ export class Bury extends Error {
   }
 }
 
+const EVENTS: readonly (keyof WorkerEvents<unknown>)[] = [
+  'taken',
+  'committed',
+  'rolledBack',
+  'buried',
+  'leaseLost',
+  'idle',
+  'error',
+  'stopped',
+];
 const LEASE_MS = 30_000;
 const GRACE_MS = 30_000;
 /** How long a take waits for an element: proxies close connections that are silent for a minute. */
@@ -113,7 +123,7 @@ export class Worker<T> implements AsyncDisposable {
   readonly #leaseMs: number;
   /** The consumer name of this worker's takes, by which they can be cancelled without losing elements. */
   readonly #consumer = `worker-${randomName()}`;
-  readonly #listeners = new Map<keyof WorkerEvents<T>, Set<(...args: never[]) => void>>();
+  readonly #listeners = new Map(EVENTS.map((event) => [event, new Set<(...args: never[]) => void>()]));
   readonly #jobs = new Set<Job<T>>();
   readonly #settling = new Set<Promise<void>>();
   #concurrency: number;
@@ -160,8 +170,9 @@ export class Worker<T> implements AsyncDisposable {
 
   /** Adds a listener. Disposing of the result removes it. */
   on<E extends keyof WorkerEvents<T>>(event: E, listener: (...args: WorkerEvents<T>[E]) => void): Disposable {
-    const listeners = this.#listeners.get(event) ?? new Set();
-    this.#listeners.set(event, listeners);
+    const listeners = this.#listeners.get(event);
+    // JavaScript callers may misspell it, or give an event of another library, such as `failed`.
+    if (!listeners) throw invalid(`The event is ${quoted(event)}. Allowed: ${EVENTS.join(', ')}.`);
     const added = listener as (...args: never[]) => void;
     listeners.add(added);
     return { [Symbol.dispose]: () => void listeners.delete(added) };
@@ -420,7 +431,7 @@ export class Worker<T> implements AsyncDisposable {
   #report(error: unknown): void {
     const reported =
       error instanceof QuaysideError ? error : new QuaysideError('failed', textOf(error), { cause: error });
-    if ((this.#listeners.get('error')?.size ?? 0) > 0) this.#emit('error', reported);
+    if (this.#listeners.get('error')?.size) this.#emit('error', reported);
     else this.#log(`The worker of ${this.#context.name} failed, and continues:`, reported);
   }
 
@@ -434,9 +445,9 @@ export class Worker<T> implements AsyncDisposable {
   }
 
   #emit<E extends keyof WorkerEvents<T>>(event: E, ...args: WorkerEvents<T>[E]): void {
-    for (const listener of this.#listeners.get(event) ?? []) {
+    for (const listener of this.#listeners.get(event) as Set<(...given: WorkerEvents<T>[E]) => void>) {
       // Listeners may be asynchronous.
-      const called = async (): Promise<void> => (listener as (...given: WorkerEvents<T>[E]) => void)(...args);
+      const called = async (): Promise<void> => listener(...args);
       called().catch((error: unknown) => this.#log(`A listener of "${event}" threw:`, error));
     }
   }
@@ -444,7 +455,5 @@ export class Worker<T> implements AsyncDisposable {
 
 function checkedConcurrency(concurrency: number): number {
   if (Number.isInteger(concurrency) && concurrency > 0) return concurrency;
-  throw new RangeError(
-    `concurrency is ${typeof concurrency === 'number' ? concurrency : quoted(concurrency)}. Allowed: a whole number from 1.`,
-  );
+  throw invalid(`concurrency is ${quoted(concurrency)}. Allowed: a whole number from 1.`);
 }

@@ -450,13 +450,23 @@ describe('A worker', () => {
     }
   });
 
-  it('rejects an invalid leaseMs', () => {
-    for (const leaseMs of [0, -1, Number.NaN]) {
-      assert.throws(() => new Worker(client.queue('N/x'), () => {}, { leaseMs }), {
-        code: 'invalid-data',
-        message: RegExp(`^leaseMs is ${leaseMs}\\.`),
-      });
+  it('rejects an invalid leaseMs or concurrency', () => {
+    for (const name of ['leaseMs', 'concurrency']) {
+      for (const value of [0, -1, Number.NaN, '5']) {
+        assert.throws(() => new Worker(client.queue('N/x'), () => {}, { [name]: value }), {
+          code: 'invalid-data',
+          message: RegExp(`^${name} is ${value === '5' ? '"5"' : value}\\.`),
+        });
+      }
     }
+  });
+
+  it('rejects a listener of an event that it does not have', () => {
+    const worker = new Worker(client.queue('N/x'), () => {});
+    assert.throws(() => worker.on('failed' as 'error', () => {}), {
+      code: 'invalid-data',
+      message: /^The event is "failed"\. Allowed: taken, committed, rolledBack, .*, stopped\.$/,
+    });
   });
 
   // The handlers hang for half a second: a program that did not wait would have ended before.
