@@ -1,7 +1,7 @@
 import { isFullError } from '../broker/capacity.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
-import type { Delivery, ElementId, NewElement } from '../model/element.ts';
+import { contentBytes, type Delivery, type ElementId, type NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { type SelectorAnswer, type SelectorVerdict, writtenBytes } from '../sandbox/sandbox.ts';
 import { putLast } from '../util/put-last.ts';
@@ -42,18 +42,22 @@ interface Copy {
 interface Plan {
   readonly delivery: Delivery;
   readonly copies: readonly Copy[];
+  /** Whether the copies have too many bytes for one call. */
+  readonly isLarge: boolean;
   readonly unroutable: Unroutable | null;
 }
 
 /**
- * Stores the copies of a batch and settles its elements. Calls the source's engine synchronously, so that batches keep
- * their order. Resolves with false if the loop should slow down.
+ * Stores the copies of a batch and settles its elements. Calls the engines synchronously unless the batch is large, so
+ * that batches keep their order. Resolves with false if the loop should slow down.
  */
-export type StoreBatch = () => Promise<boolean>;
+type StoreBatch = () => Promise<boolean>;
 
 /** The result of running the selectors for a batch. */
 export interface Decision {
   readonly store: StoreBatch;
+  /** Whether some copies are stored only after others: later batches must wait for that. */
+  readonly isLarge: boolean;
   /** Bytes that selectors wrote. */
   readonly written: number;
   /** The last elements, if the selectors wrote so much that they did not run for these. They are decided later. */
@@ -66,23 +70,26 @@ interface Requeued {
   readonly reason: string;
 }
 
-/** Whether a copy goes to another engine than its source's. */
-type IsRemote = (copy: Copy) => boolean;
+/** Whether a copy is stored by a separate insert, before the element is finished. */
+type IsRemote = (copy: Copy, plan: Plan) => boolean;
 
 type Unroutable = 'no-route' | 'too-many-hops';
 type OverrunAnswer = Extract<SelectorAnswer, { outcome: 'overrun' }>;
 
 /** How long an element that cannot be forwarded now is delayed. */
 const REQUEUE_MS = 5_000;
+/** Bytes of copies above which they are not stored in one call: other users wait for it, and it may exceed its time. */
+const MAX_BYTES_OF_STEP = 16 * 1_048_576;
 
 /**
  * Decides what happens to a batch of elements, and carries it out.
  *
  * Copies within the source's engine are stored in the same atomic step that finishes the element. Copies to other
- * engines are stored before it, under keys derived from element, exchange and destination: if the node crashes in
- * between, the next try stores none of them twice. An element that was popped is already finished, and its copies are
- * stored at most once, without keys. Elements are popped (have no lease) if the source cannot reserve, or if a
- * destination is in another engine and the exchange was declared without `reserve`.
+ * engines, and all copies of an element if they are large together, are stored before it, under keys derived from
+ * element, exchange and destination: if the node crashes in between, the next try stores none of them twice. An element
+ * that was popped is already finished, and its copies are stored at most once, without keys. Elements are popped (have
+ * no lease) if the source cannot reserve, or if a destination is in another engine and the exchange was declared
+ * without `reserve`.
  */
 export class Forwarder {
   readonly #exchange: Exchange;
@@ -141,7 +148,7 @@ export class Forwarder {
       if (notEvaluated.length > 0) route.source.returnAllUndelivered(notEvaluated);
       return this.#execute(plans, requeued);
     };
-    return { store, written, undecided };
+    return { store, isLarge: plans.some(({ isLarge }) => isLarge), written, undecided };
   }
 
   /** Counts an overrun. Returns whether it was the element's last try. */
@@ -184,7 +191,13 @@ export class Forwarder {
       }
       return { queue, element: last.element, destination };
     });
-    return { delivery, copies: planned, unroutable: null };
+    const bytes = planned.reduce((sum, { element }) => sum + contentBytes(element), 0);
+    return {
+      delivery,
+      copies: planned,
+      isLarge: planned.length > 1 && bytes > MAX_BYTES_OF_STEP,
+      unroutable: null,
+    };
   }
 
   #noteRejection(destination: number, { error, place }: SelectorVerdict): void {
@@ -216,7 +229,7 @@ export class Forwarder {
       { exchange: idOf(key), error, isBack },
       queue.namespace.defaultGroups,
     );
-    return { delivery, copies: [{ queue, element, destination: null }], unroutable: why };
+    return { delivery, copies: [{ queue, element, destination: null }], isLarge: false, unroutable: why };
   }
 
   /** Makes all calls that are possible now before the first `await`, so that batches keep their order. */
@@ -224,7 +237,7 @@ export class Forwarder {
     // Count the try: the element itself may cause the overrun, and then belongs in the dead-letter queue.
     const byReason = Map.groupBy(requeued, ({ reason }) => reason);
     const requeuing = Promise.all([...byReason].map(([reason, some]) => this.#requeue(some, reason)));
-    const isRemote = this.#remoteDestinations();
+    const isRemote = this.#remoteCopies(plans);
     const carriedOut = isRemote === null ? this.#finish(plans, null) : this.#storeThenFinish(plans, isRemote);
     await requeuing;
     return carriedOut;
@@ -234,17 +247,18 @@ export class Forwarder {
    * Returns which copies are stored by separate inserts; null: none. All copies of popped elements are, since there is
    * no finish to combine them with. Evaluated per batch, as a migration to another engine may start at any time.
    */
-  #remoteDestinations(): IsRemote | null {
+  #remoteCopies(plans: readonly Plan[]): IsRemote | null {
     const { route, reserves } = this.#exchange;
     if (!reserves) return () => true;
     const remote = new Set<Queue>();
     for (const { queue } of route.destinations) {
       if (!queue.sharesEngineWith(route.source)) remote.add(queue);
     }
-    return remote.size === 0 ? null : ({ queue }) => remote.has(queue);
+    if (remote.size === 0 && !plans.some(({ isLarge }) => isLarge)) return null;
+    return ({ queue }, { isLarge }) => isLarge || remote.has(queue);
   }
 
-  /** Stores copies to other engines first: an element may only be finished after all of its copies are stored. */
+  /** Stores remote copies first: an element may only be finished after all of its copies are stored. */
   async #storeThenFinish(plans: readonly Plan[], isRemote: IsRemote): Promise<boolean> {
     const failed = await this.#storeRemote(plans, isRemote);
     if (failed.size === 0) return this.#finish(plans, isRemote);
@@ -256,12 +270,12 @@ export class Forwarder {
     return false;
   }
 
-  /** Stores copies to other engines, one insert per queue. Returns the plans of which a copy failed. */
+  /** Stores remote copies, one insert per queue. Returns the plans of which a copy failed. */
   async #storeRemote(plans: readonly Plan[], isRemote: IsRemote): Promise<Set<Plan>> {
     const byQueue = new Map<Queue, (Copy & { plan: Plan })[]>();
     for (const plan of plans) {
       for (const copy of plan.copies) {
-        if (!isRemote(copy)) continue;
+        if (!isRemote(copy, plan)) continue;
         const element = { ...copy.element, dedupKey: this.#dedupKey(plan, copy) };
         const group = byQueue.get(copy.queue);
         if (group === undefined) byQueue.set(copy.queue, [{ ...copy, plan, element }]);
@@ -270,25 +284,27 @@ export class Forwarder {
     }
     const { key, owner, context } = this.#exchange;
     const failed = new Set<Plan>();
-    await Promise.all(
-      [...byQueue].map(async ([queue, copies]) => {
-        const { items, error } = await storeWhatFits(copies, (some) =>
-          queue.insert(
-            some.map(({ element }) => element),
-            { user: owner },
-          ),
+    const storeIn = async (queue: Queue, copies: readonly (Copy & { plan: Plan })[]): Promise<void> => {
+      const { items, error } = await storeWhatFits(copies, (some) =>
+        queue.insert(
+          some.map(({ element }) => element),
+          { user: owner },
+        ),
+      );
+      if (items.length === 0) return;
+      if (this.#isLogged(`copies for queue ${queue.key.name} of ${queue.key.ns}`)) {
+        context.log.warn(
+          { err: error, exchange: key, queue: queue.key },
+          'a destination did not store copies',
         );
-        if (items.length === 0) return;
-        if (this.#isLogged(`copies for queue ${queue.key.name} of ${queue.key.ns}`)) {
-          context.log.warn(
-            { err: error, exchange: key, queue: queue.key },
-            'a destination did not store copies',
-          );
-        }
-        this.#countFailed(items, error);
-        for (const { plan } of items) failed.add(plan);
-      }),
-    );
+      }
+      this.#countFailed(items, error);
+      for (const { plan } of items) failed.add(plan);
+    };
+    // Concurrent large inserts would wait for each other, and be rejected as overloaded.
+    if (plans.some(({ isLarge }) => isLarge)) {
+      for (const [queue, copies] of byQueue) await storeIn(queue, copies);
+    } else await Promise.all([...byQueue].map(([queue, copies]) => storeIn(queue, copies)));
     return failed;
   }
 
@@ -303,8 +319,8 @@ export class Forwarder {
       for (const plan of plans) this.#count(plan);
       return true;
     }
-    const inserts = ({ copies }: Plan): readonly Copy[] =>
-      isRemote === null ? copies : copies.filter((copy) => !isRemote(copy));
+    const inserts = (plan: Plan): readonly Copy[] =>
+      isRemote === null ? plan.copies : plan.copies.filter((copy) => !isRemote(copy, plan));
     const transfer = (some: readonly Plan[]): Promise<void> => this.#transfer(some, inserts);
     try {
       await transfer(plans);

@@ -5,7 +5,7 @@ import { Backoff } from '../util/backoff.ts';
 import type { Clock } from '../util/clock.ts';
 import { Pause } from '../util/pause.ts';
 import type { Exchange } from './exchange.ts';
-import type { Decision, Forwarder, StoreBatch } from './forwarder.ts';
+import type { Decision, Forwarder } from './forwarder.ts';
 import type { BatchInFlight } from './in-flight-limit.ts';
 
 interface LoopOptions {
@@ -205,7 +205,7 @@ export class Loop {
     const before = this.#sent;
     const { promise: sent, resolve: markSent } = Promise.withResolvers<void>();
     this.#sent = sent;
-    const settled = this.#settle(part, before, decision?.store ?? null, markSent);
+    const settled = this.#settle(part, before, decision, markSent);
     this.#open.add(settled);
     void settled.finally(() => {
       this.#open.delete(settled);
@@ -246,23 +246,23 @@ export class Loop {
   }
 
   /**
-   * Stores a part after the earlier ones. Never rejects. @param store null: returns the part undelivered. @param
+   * Stores a part after the earlier ones. Never rejects. @param decision null: returns the part undelivered. @param
    * markSent lets the next part be stored
    */
   async #settle(
     batch: readonly Delivery[],
     before: Promise<void>,
-    store: StoreBatch | null,
+    decision: Decision | null,
     markSent: () => void,
   ): Promise<void> {
     try {
       await before;
-      if (store === null || this.#state === 'stopping') {
+      if (decision === null || this.#state === 'stopping') {
         this.#exchange.route.source.returnAllUndelivered(batch);
         return;
       }
-      const stored = store();
-      markSent();
+      const stored = decision.store();
+      if (!decision.isLarge) markSent();
       if (await stored) this.#backoff.reset();
       else this.#backoff.noteFailure();
     } catch {

@@ -236,6 +236,31 @@ describe('an exchange', () => {
     }
   });
 
+  it('stores copies of more than 16 MiB before it finishes their element, each once, even if that failed', async () => {
+    const { src, a, b, id } = names();
+    const storage = here.engine.storage;
+    const settle = storage.settle.bind(storage);
+    /** Copies in each call that finishes the element. */
+    const finishes: number[] = [];
+    storage.settle = (items, ...rest) => {
+      const [{ action } = { action: null }] = items;
+      if (action?.kind !== 'finish') return settle(items, ...rest);
+      finishes.push(action.inserts?.length ?? 0);
+      if (finishes.length > 1) return settle(items, ...rest);
+      return Promise.reject(new QuaysideError('storage-unavailable', 'planted'));
+    };
+    try {
+      await node.exchanges.create(id, declare(`N/${src}`, [`N/${a}`, `M/${b}`]));
+      await node.insert('N', src, 'x'.repeat(9 * 2 ** 20));
+      await until(() => node.exchanges.record(id).stats.put_back === 1);
+      while ((await node.total('N', src)) > 0) await here.passTime(5_000);
+      assert.deepEqual([await node.total('N', a), await node.total('M', b)], [1, 1]);
+      assert.deepEqual(finishes, [0, 0]);
+    } finally {
+      storage.settle = settle;
+    }
+  });
+
   it('stores a copy in another engine once, even if another destination is removed before the retry', async () => {
     const { src, a, b, id } = names();
     const storage = there.engine.storage;
