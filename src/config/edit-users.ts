@@ -35,19 +35,28 @@ export async function usersInFile(file: string): Promise<Tree> {
 export async function editUser(file: string, name: string, members: UserMembers | null): Promise<void> {
   const { text, document } = await readDocument(file);
   const edited = withUser(document.toJS(), name, members);
-  let content = `${JSON.stringify(edited, null, 2)}\n`;
+  let content: string | null = `${JSON.stringify(edited, null, 2)}\n`;
   if (!isJson(text)) {
     editDocument(document, name, usersOf(edited)?.[name]);
-    content = document.toString({ lineWidth: 0 });
+    content = yamlOf(document);
   }
   // The user may share a YAML anchor with other parts: do not write the file if the edit would change more than the
   // user.
-  if (!isDeepStrictEqual(parseDocument(content, KEYS_ARE_UNIQUE).toJS(), edited)) {
+  if (content === null || !isDeepStrictEqual(parseDocument(content, KEYS_ARE_UNIQUE).toJS(), edited)) {
     throw new UsersNotEditable(
       `User ${name} shares a part of ${file} with something else; change it by hand.`,
     );
   }
   await rewriteFile(file, content);
+}
+
+/** The text of a document; null if an alias refers to an anchor that the edit removed. */
+function yamlOf(document: Document.Parsed): string | null {
+  try {
+    return document.toString({ lineWidth: 0 });
+  } catch {
+    return null;
+  }
 }
 
 async function readDocument(file: string): Promise<{ text: string; document: Document.Parsed }> {

@@ -227,4 +227,18 @@ describe('quayside user', () => {
     const change = { verb: 'rights', name: 'ann', rights: { N: ['write'] }, maskBodies: false } as const;
     await assert.rejects(run(change), /User ann shares a part of .*q\.yaml with something else/);
   });
+
+  it('rejects a removal of a part to which another user of the file refers', async () => {
+    const rights =
+      'http: { users: { ann: { password: x, rights: &r { N: [read] } }, bob: { password: y, rights: *r } } }';
+    const changes = [
+      { verb: 'rights', name: 'ann', rights: { N: ['write'] }, maskBodies: false },
+      { verb: 'remove', name: 'ann' },
+    ] as const;
+    for (const change of changes) {
+      await writeFile(file, rights);
+      await assert.rejects(run(change), /User ann shares a part of .*q\.yaml with something else/);
+      assert.equal(await readFile(file, 'utf8'), rights);
+    }
+  });
 });
