@@ -1,9 +1,10 @@
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkName } from '../model/names.ts';
 import { parseGroup, parseMilliseconds } from '../session/values.ts';
+import { quoteBytes } from '../util/byte-string.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
 import { maskUrl } from '../util/mask.ts';
-import { quote, quoteBytes } from '../util/quote.ts';
+import { quote } from '../util/quote.ts';
 import type { Terminus } from './core/link.ts';
 import { ValueReader } from './values.ts';
 

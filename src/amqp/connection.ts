@@ -3,7 +3,7 @@ import { QuaysideError } from '../model/errors.ts';
 import { ClientSession } from '../session/client-session.ts';
 import { type NewConnection, type SessionDependencies, SessionServer } from '../session/server.ts';
 import { type ClientSocket, SocketWriter } from '../session/socket-writer.ts';
-import { quoteBytes } from '../util/quote.ts';
+import { quoteBytes } from '../util/byte-string.ts';
 import { parseAddress } from './address.ts';
 import { ConnectionEndpoint, type ConnectionHost } from './core/connection.ts';
 import type { Endpoint } from './core/link.ts';

@@ -3,7 +3,7 @@ import { QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
 import { decodeText, parseGroups, parseInteger, parseMilliseconds, parseMoment } from '../session/values.ts';
-import { quoteBytes } from '../util/quote.ts';
+import { quoteBytes } from '../util/byte-string.ts';
 import { CODE } from './core/codes.ts';
 import {
   ANNOTATION_PREFIX,

@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto';
 import type { Configured } from '../broker/cluster.ts';
 import type { NamespaceSetup } from '../broker/ports.ts';
-import { type OwnOptions, parseOptions, parseRetryDelay } from '../broker/queue-options.ts';
+import { type OwnOptions, parseOptions, toRetryDelay } from '../broker/queue-options.ts';
 import type { Config, NamespaceConfig } from '../config/options.ts';
 import type { EngineLog, NamespacePolicy } from '../engine/engine.ts';
 import type { QueueRule } from '../engine/queue-policy.ts';
@@ -22,7 +22,7 @@ export function policyOf(name: string, config: NamespaceConfig): NamespacePolicy
     groups: config.variant === 'stream' ? [...new Set(config.groups ?? ['default'])] : null,
     deadLetter: config.deadLetter ?? null,
     retentionMs: config.retention === undefined ? null : config.retention * 1000,
-    retryDelay: config.retryDelay === undefined ? null : parseRetryDelay(config.retryDelay),
+    retryDelay: config.retryDelay === undefined ? null : toRetryDelay(config.retryDelay),
     queues: queueRulesOf(config),
     maxGroups: config.maxGroups,
   };

@@ -3,11 +3,9 @@ import type { QueueRule } from '../engine/queue-policy.ts';
 import type { DeadLetterPolicy, QueueOptions, RetryDelay } from '../engine/storage.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
-import { LIMITS } from '../model/limits.ts';
-import { atMember, membersOf, nameMember, wholeMember, wrongMember } from '../model/members.ts';
+import { atMember, parse, wrongMember } from '../model/members.ts';
 import type { QueueKey } from '../model/names.ts';
-import type { OptionName, OptionsRecord, ShownOptions } from '../model/records.ts';
-import { MAX_FACTOR, RETRY_DEFAULTS } from '../model/records.ts';
+import { type OptionName, type OptionsRecord, RETRY_DEFAULTS, ShownOptions } from '../model/records.ts';
 import { DEAD_LETTER_QUEUE } from '../model/service-headers.ts';
 import { bySpecificity, ruleFor } from '../util/name-pattern.ts';
 import { quote } from '../util/quote.ts';
@@ -39,7 +37,6 @@ export interface QueueSettings {
 
 /** The names of the options, in the configuration file as well as in JSON. */
 const NAMES: readonly OptionName[] = ['lease', 'deadLetter', 'retryDelay', 'retention', 'ttl', 'maxElements'];
-const MAX_SECONDS = LIMITS.delayMs / 1000;
 
 /**
  * The options of a namespace's queues. Options stored for a queue override those of the rule for its name, which
@@ -116,51 +113,41 @@ export class QueueOptionsTable {
  * @throws QuaysideError `invalid-parameter` with the path of the member
  */
 export function parseOptions(value: unknown): OwnOptions {
-  const members = membersOf(value, '', NAMES);
-  const { lease, deadLetter, retryDelay, retention, ttl, maxElements } = members;
+  return toOptions(parse(ShownOptions, value));
+}
+
+/**
+ * Converts options to the units of the engines, and fills in the defaults of their members.
+ * @throws QuaysideError `invalid-parameter` for a retry delay whose `max` is less than its `first`
+ */
+export function toOptions(options: ShownOptions): OwnOptions {
+  const { lease, deadLetter, retryDelay, retention, ttl, maxElements } = options;
   return {
-    ...(lease !== undefined && { leaseMs: seconds(lease, 'lease', '') }),
-    ...(deadLetter !== undefined && { deadLetter: orNull(deadLetter, parseDeadLetter) }),
-    ...(retryDelay !== undefined && { retryDelay: orNull(retryDelay, parseRetryDelay) }),
-    ...(retention !== undefined && { retentionMs: orNull(retention, (it) => seconds(it, 'retention')) }),
-    ...(ttl !== undefined && { ttlMs: orNull(ttl, (it) => seconds(it, 'ttl')) }),
-    ...(maxElements !== undefined && {
-      maxElements: orNull(maxElements, elementCount),
+    ...(lease !== undefined && { leaseMs: milliseconds(lease) }),
+    ...(deadLetter !== undefined && {
+      deadLetter: deadLetter && {
+        maxTries: deadLetter.maxTries,
+        queue: deadLetter.queue ?? DEAD_LETTER_QUEUE,
+      },
     }),
+    ...(retryDelay !== undefined && { retryDelay: retryDelay && toRetryDelay(retryDelay) }),
+    ...(retention !== undefined && { retentionMs: retention && milliseconds(retention) }),
+    ...(ttl !== undefined && { ttlMs: ttl && milliseconds(ttl) }),
+    ...(maxElements !== undefined && { maxElements }),
   };
 }
 
-const OR_NULL = ', or null';
-
-function orNull<T>(value: unknown, parse: (value: unknown) => T): T | null {
-  return value === null ? null : parse(value);
+/** @throws QuaysideError `invalid-parameter` if `max` is less than `first` */
+export function toRetryDelay(delay: NonNullable<ShownOptions['retryDelay']>): RetryDelay {
+  const { first, factor, jitter } = { ...RETRY_DEFAULTS, ...delay };
+  const { max = Math.max(RETRY_DEFAULTS.max, first) } = delay;
+  if (max < first) throw wrongMember('retryDelay.max', max, `at least retryDelay.first, which is ${first}`);
+  return { firstMs: milliseconds(first), factor, maxMs: milliseconds(max), jitter };
 }
 
-function parseDeadLetter(value: unknown): DeadLetterPolicy {
-  const { maxTries, queue = DEAD_LETTER_QUEUE } = membersOf(value, 'deadLetter', ['maxTries', 'queue']);
-  return {
-    maxTries: wholeMember('deadLetter.maxTries', maxTries, 1, LIMITS.tries),
-    queue: nameMember('deadLetter.queue', queue),
-  };
-}
-
-/** @throws QuaysideError `invalid-parameter` with the path of the member */
-export function parseRetryDelay(value: unknown): RetryDelay {
-  const known = ['first', 'factor', 'max', 'jitter'];
-  const { first, ...rest } = membersOf(value, 'retryDelay', known);
-  const firstMs = seconds(first, 'retryDelay.first', '');
-  const defaultMax = Math.max(RETRY_DEFAULTS.max, firstMs / 1000);
-  const { factor, max, jitter } = { ...RETRY_DEFAULTS, max: defaultMax, ...rest };
-  const maxMs = seconds(max, 'retryDelay.max', '');
-  if (maxMs < firstMs) {
-    throw wrongMember('retryDelay.max', max, `at least retryDelay.first, which is ${firstMs / 1000}`);
-  }
-  return {
-    firstMs,
-    factor: numberIn(factor, 'retryDelay.factor', 1, MAX_FACTOR),
-    maxMs,
-    jitter: numberIn(jitter, 'retryDelay.jitter', 0, 1),
-  };
+/** Converts seconds, at least to 1 ms. */
+function milliseconds(seconds: number): number {
+  return Math.max(1, Math.round(seconds * 1000));
 }
 
 /**
@@ -171,7 +158,7 @@ export function parseRetryDelay(value: unknown): RetryDelay {
 export function checkOptions(namespace: Namespace, name: string, options: OwnOptions): void {
   checkDeadLetterQueue(name, options);
   const { leaseMs, deadLetter, retryDelay, retentionMs, ttlMs } = options;
-  const supported = (option: (typeof NAMES)[number], check: () => void): void =>
+  const supported = (option: OptionName, check: () => void): void =>
     atMember(option, check, `${option} cannot be set.`);
   if (leaseMs !== undefined) supported('lease', () => requireCapability(namespace, 'reserve'));
   if (deadLetter != null) supported('deadLetter', () => requireCapability(namespace, 'reserve'));
@@ -187,23 +174,6 @@ export function checkDeadLetterQueue(name: string, { deadLetter }: OwnOptions): 
     'deadLetter.queue',
     `deadLetter.queue is ${quote(name)}, the queue itself. Name another queue, or give deadLetter: null for a queue without dead letters.`,
   );
-}
-
-/** Converts seconds to milliseconds, at least 1. */
-function seconds(value: unknown, path: string, orNull = OR_NULL): number {
-  if (typeof value === 'number' && value > 0 && value <= MAX_SECONDS)
-    return Math.max(1, Math.round(value * 1000));
-  throw wrongMember(path, value, `a number of seconds above 0 and up to ${MAX_SECONDS}${orNull}`);
-}
-
-function numberIn(value: unknown, path: string, from: number, to: number): number {
-  if (typeof value === 'number' && value >= from && value <= to) return value;
-  throw wrongMember(path, value, `a number from ${from} to ${to}`);
-}
-
-function elementCount(value: unknown): number {
-  if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 1) return value;
-  throw wrongMember('maxElements', value, `a whole number from 1 to ${Number.MAX_SAFE_INTEGER}${OR_NULL}`);
 }
 
 /** Options as JSON, with members in a fixed order; the inverse of `parseOptions`. */

@@ -1,5 +1,6 @@
 import { isRecord } from '../util/is-record.ts';
 import { MASK, maskUrl } from '../util/mask.ts';
+import { allowedText } from '../util/schema.ts';
 import type { Path } from './errors.ts';
 import { type Config, Options } from './options.ts';
 
@@ -71,20 +72,16 @@ export function withDefaults(schema: OptionSchema, value: unknown): unknown {
 
 /** Describes the allowed values for error messages, help and documentation. */
 export function describeType(schema: OptionSchema): string {
-  if (schema.enum !== undefined) return `one of ${schema.enum.join(', ')}`;
+  if (schema.enum !== undefined) return allowedText(schema);
   switch (schema.type) {
-    case 'integer':
-      return `a whole number${rangeText(schema)}`;
-    case 'number':
-      return `a number${rangeText(schema)}`;
-    case 'boolean':
-      return 'true or false';
     case 'array':
       return listText(schema);
     case 'object':
       return entrySchema(schema) === undefined ? 'a group of options' : 'a map by name';
-    default:
+    case 'string':
       return 'a string';
+    default:
+      return allowedText(schema);
   }
 }
 
@@ -94,12 +91,6 @@ function listText({ items, minItems, maxItems }: OptionSchema): string {
   return maxItems === undefined
     ? `a list of ${what}, and not empty`
     : `a list of ${minItems} to ${maxItems} ${what}`;
-}
-
-function rangeText({ minimum, maximum, exclusiveMinimum }: OptionSchema): string {
-  const from = exclusiveMinimum === undefined ? minimum && ` from ${minimum}` : ` above ${exclusiveMinimum}`;
-  const low = minimum === 0 ? ' from 0' : (from ?? '');
-  return maximum === undefined ? String(low) : `${low} to ${maximum}`;
 }
 
 /** Prefix of all variables. */

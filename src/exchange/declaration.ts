@@ -2,52 +2,23 @@ import type { Namespace } from '../broker/namespace.ts';
 import type { JsonValue } from '../engine/definitions.ts';
 import { invalidParameter, type QuaysideError } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
-import {
-  booleanMember,
-  type Members,
-  membersOf,
-  nameMember,
-  wholeMember,
-  wrongMember,
-} from '../model/members.ts';
+import { parse } from '../model/members.ts';
+import { ExchangeDeclaration } from '../model/records.ts';
 import { quote } from '../util/quote.ts';
 import { TOO_MANY_HOPS } from './copies.ts';
 import type { ExchangeContext } from './exchange.ts';
 
-/** An exchange as it was declared (spec 4.2, Create payload). */
+/** An exchange as it was declared (spec 4.2, Create payload), with its members in a fixed order. */
 export interface Declaration {
   readonly src: DeclaredQueue;
-  readonly dst: readonly DeclaredDestination[];
-  /** As given, since the record shows it unchanged; `{}` if it was omitted. */
-  readonly consumer: ExchangeConsumerOptions;
+  readonly dst: readonly (DeclaredQueue & { readonly selector?: string })[];
+  /** As given, since the record shows it unchanged. */
+  readonly consumer: ExchangeDeclaration['consumer'];
 }
 
-export interface DeclaredQueue {
-  readonly ns: string;
-  readonly queue: string;
-}
-
-interface DeclaredDestination extends DeclaredQueue {
-  readonly selector?: string;
-}
-
-interface ExchangeConsumerOptions {
-  /** The number of concurrent loops, 1 to 16. */
-  readonly parallel?: number;
-  /** The maximum number of elements in flight, 1 to 65,536. */
-  readonly wsize?: number;
-  /**
-   * Whether elements are reserved and committed, or popped. If all queues share an engine that supports reservations,
-   * elements are always reserved.
-   */
-  readonly reserve?: boolean;
-}
+export type DeclaredQueue = ExchangeDeclaration['src'];
 
 export const CONSUMER_DEFAULTS = { parallel: 1, wsize: 1000, reserve: false } as const;
-const MAX_PARALLEL = 16;
-const MAX_WINDOW = 65_536;
-/** Maximum number of destinations. More are a mistake or an attack, since each element may be copied to all of them. */
-const MAX_DESTINATIONS = 256;
 
 /**
  * Parses a create payload. Unknown members are rejected: a misspelt `selector` would copy every element.
@@ -55,42 +26,25 @@ const MAX_DESTINATIONS = 256;
  * @throws QuaysideError `invalid-parameter` with the path of the field
  */
 export function parseDeclaration(payload: unknown, within = ''): Declaration {
-  const { src, dst, consumer } = membersOf(payload, within, ['src', 'dst', 'consumer']);
-  const at = (path: string): string => pathWithin(within, path);
-  if (!Array.isArray(dst)) throw wrongMember(at('dst'), dst, 'an array of destinations');
-  if (dst.length === 0 || dst.length > MAX_DESTINATIONS) {
-    throw invalidParameter(
-      at('dst'),
-      `${at('dst')} must have 1 to ${MAX_DESTINATIONS} destinations, not ${dst.length}.`,
-    );
-  }
+  return toDeclaration(parse(ExchangeDeclaration, payload, within));
+}
+
+/** The members of a declaration without any others, in a fixed order, so that equal ones have equal JSON. */
+export function toDeclaration({
+  src,
+  dst,
+  consumer,
+}: ExchangeDeclaration): Declaration & { readonly [member: string]: JsonValue } {
+  const { parallel, wsize, reserve } = consumer;
   return {
-    src: queueName(membersOf(src, at('src'), ['ns', 'queue']), at('src')),
-    dst: dst.map((destination, i) => parseDestination(destination, at(`dst[${i}]`))),
-    consumer: parseConsumer(consumer, at('consumer')),
+    src: { ns: src.ns, queue: src.queue },
+    dst: dst.map(({ ns, queue, selector }) => ({ ns, queue, ...(selector != null && { selector }) })),
+    consumer: {
+      ...(parallel !== undefined && { parallel }),
+      ...(wsize !== undefined && { wsize }),
+      ...(reserve !== undefined && { reserve }),
+    },
   };
-}
-
-function parseDestination(value: unknown, path: string): DeclaredDestination {
-  const members = membersOf(value, path, ['ns', 'queue', 'selector']);
-  const { selector } = members;
-  const name = queueName(members, path);
-  if (selector === undefined || selector === null) return name;
-  if (typeof selector !== 'string') throw wrongMember(`${path}.selector`, selector, 'a string, or left out');
-  return { ...name, selector };
-}
-
-function parseConsumer(value: unknown, path: string): ExchangeConsumerOptions {
-  const { parallel, wsize, reserve } = membersOf(value, path, ['parallel', 'wsize', 'reserve']);
-  return {
-    ...(parallel !== undefined && { parallel: wholeMember(`${path}.parallel`, parallel, 1, MAX_PARALLEL) }),
-    ...(wsize !== undefined && { wsize: wholeMember(`${path}.wsize`, wsize, 1, MAX_WINDOW) }),
-    ...(reserve !== undefined && { reserve: booleanMember(`${path}.reserve`, reserve) }),
-  };
-}
-
-function queueName({ ns, queue }: Members, path: string): DeclaredQueue {
-  return { ns: nameMember(`${path}.ns`, ns), queue: nameMember(`${path}.queue`, queue) };
 }
 
 /** The path in the request body of a declaration's field. */
@@ -100,26 +54,12 @@ export function pathWithin(within: string, path: string): string {
 
 /** Whether two declarations are equal, field by field, with options as given. */
 export function sameDeclaration(a: Declaration, b: Declaration): boolean {
-  return JSON.stringify(canonical(a)) === JSON.stringify(canonical(b));
+  return JSON.stringify(toDeclaration(a)) === JSON.stringify(toDeclaration(b));
 }
 
 /** A hash of a declaration, equal on every node. */
 export function versionOf(declaration: Declaration): string {
-  return textFingerprint(JSON.stringify(canonical(declaration)));
-}
-
-/** The declaration as it is stored, with its members in a fixed order. */
-export function canonical({ src, dst, consumer }: Declaration): JsonValue {
-  const { parallel, wsize, reserve } = consumer;
-  return {
-    src: { ns: src.ns, queue: src.queue },
-    dst: dst.map(({ ns, queue, selector }) => ({ ns, queue, ...(selector !== undefined && { selector }) })),
-    consumer: {
-      ...(parallel !== undefined && { parallel }),
-      ...(wsize !== undefined && { wsize }),
-      ...(reserve !== undefined && { reserve }),
-    },
-  };
+  return textFingerprint(JSON.stringify(toDeclaration(declaration)));
 }
 
 /**

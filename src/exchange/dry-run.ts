@@ -3,13 +3,14 @@ import type { Delivery, NewElement } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import { bytesMember, memberPath, membersOf, wholeMember, wrongMember } from '../model/members.ts';
-import type { ExchangeTrial, TriedDestination } from '../model/records.ts';
+import { WellFormed } from '../model/members.ts';
+import { ExchangeDeclaration, type ExchangeTrial, STRICT, type TriedDestination } from '../model/records.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { DestinationLogLine, SelectorSandbox, SelectorVerdict } from '../sandbox/sandbox.ts';
 import { payloadName } from '../sandbox/sandbox.ts';
-import { fromByteString } from '../util/byte-string.ts';
+import { fromByteString, toByteString } from '../util/byte-string.ts';
 import type { Clock } from '../util/clock.ts';
+import { allowing, namedObject, type Static, Type } from '../util/schema.ts';
 import {
   copiesBack,
   copyOf,
@@ -131,45 +132,57 @@ function decode(body: Uint8Array, isCut: boolean): string | null {
   }
 }
 
-const BODY_MEMBERS = ['msg', 'content_type', 'declaration'];
-const MESSAGE_MEMBERS = ['id', 'payload', 'hdrs', 'tries', 'mature'];
+const MAX_MATURE = LIMITS.matureAt / 1000;
+
+const SampleMessage = Type.Object(
+  {
+    id: Type.Optional(Type.String({ minLength: 1, maxLength: LIMITS.idLength })),
+    payload: Type.Optional(
+      Type.Unknown({
+        description: 'The body: a string as it is, any other value as JSON. It determines the content type.',
+      }),
+    ),
+    hdrs: Type.Optional(Type.Record(WellFormed)),
+    tries: Type.Optional(Type.Integer({ minimum: 0, maximum: LIMITS.tries })),
+    mature: Type.Optional(
+      allowing(
+        'unix time in seconds, before the year 5000',
+        Type.Number({ minimum: 0, maximum: MAX_MATURE, description: 'Unix time in seconds.' }),
+      ),
+    ),
+  },
+  STRICT,
+);
 
 /** The input of a dry run: the sample, and optionally a declaration to try instead of the exchange's own. */
-interface DryRunRequest {
-  readonly sample: Sample;
-  /** Not parsed yet; undefined if none was given. */
-  readonly declaration: unknown;
-}
+export const ExchangeTrialRequest = namedObject(
+  'ExchangeTrialRequest',
+  {
+    msg: Type.Optional(SampleMessage),
+    content_type: Type.Optional(Type.String()),
+    declaration: Type.Optional(ExchangeDeclaration),
+  },
+  STRICT,
+);
 
-/**
- * Parses `{msg: {payload, hdrs, tries, mature, id}, content_type, declaration}`, all optional. A `payload` that is a
- * string is the body; any other JSON value is serialized. The content type follows from that unless it is given.
- * @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-header`
- */
-export function parseSample(request: unknown, now: number): DryRunRequest {
-  const { msg, content_type, declaration } = membersOf(request, '', BODY_MEMBERS);
-  const {
-    id = 'sample',
-    payload = '',
-    hdrs,
-    tries = 0,
-    mature,
-  } = msg === undefined ? {} : membersOf(msg, 'msg', MESSAGE_MEMBERS);
-  if (content_type !== undefined && typeof content_type !== 'string') {
-    throw wrongMember('content_type', content_type, 'a string');
-  }
+/** @throws QuaysideError `invalid-parameter` with the path of the field, `invalid-header` */
+export function toSample(
+  { msg = {}, content_type }: Static<typeof ExchangeTrialRequest>,
+  now: number,
+): Sample {
+  const { id = 'sample', payload = '', hdrs = {}, tries = 0, mature } = msg;
   const isText = typeof payload === 'string';
   return {
-    declaration,
-    sample: {
-      id: elementId(id),
-      body: Buffer.from(isText ? payload : serialize(payload)),
-      contentType: content_type ?? (isText ? 'text/plain; charset=utf-8' : 'application/json'),
-      contentEncoding: null,
-      headers: checkHeaders(headerPairs(hdrs), SERVICE_HEADERS),
-      tries: wholeMember('msg.tries', tries, 0, LIMITS.tries),
-      matureAt: mature === undefined ? now : Math.round(seconds(mature) * 1000),
-    },
+    id,
+    body: Buffer.from(isText ? payload : serialize(payload)),
+    contentType: content_type ?? (isText ? 'text/plain; charset=utf-8' : 'application/json'),
+    contentEncoding: null,
+    headers: checkHeaders(
+      Object.entries(hdrs).flatMap(([name, value]) => [name.toLowerCase(), toByteString(value)]),
+      SERVICE_HEADERS,
+    ),
+    tries,
+    matureAt: mature === undefined ? now : Math.round(mature * 1000),
   };
 }
 
@@ -180,23 +193,4 @@ function serialize(payload: unknown): string {
   } catch {
     throw invalidParameter('msg.payload', 'msg.payload is nested too deeply.');
   }
-}
-
-function elementId(value: unknown): string {
-  if (typeof value === 'string' && value !== '' && value.length <= LIMITS.idLength) return value;
-  throw wrongMember('msg.id', value, `a string of 1 to ${LIMITS.idLength} characters`);
-}
-
-function headerPairs(hdrs: unknown): string[] {
-  if (hdrs === undefined) return [];
-  return Object.entries(membersOf(hdrs, 'msg.hdrs', null)).flatMap(([name, value]) => {
-    const path = memberPath('msg.hdrs', name);
-    if (typeof value !== 'string') throw wrongMember(path, value, 'a string');
-    return [name.toLowerCase(), bytesMember(path, value)];
-  });
-}
-
-function seconds(value: unknown): number {
-  if (typeof value === 'number' && value >= 0 && value * 1000 <= LIMITS.matureAt) return value;
-  throw wrongMember('msg.mature', value, 'unix time in seconds, before the year 5000');
 }

@@ -1,6 +1,6 @@
 import type { JsonValue } from '../engine/definitions.ts';
 import { quote } from '../util/quote.ts';
-import { canonical, type Declaration, parseDeclaration } from './declaration.ts';
+import { type Declaration, parseDeclaration, toDeclaration } from './declaration.ts';
 import type { ExchangeState } from './record.ts';
 
 /** The content of an exchange's definition. */
@@ -14,7 +14,7 @@ export interface StoredExchange extends ExchangeState {
 }
 
 export function toValue({ declaration, owner, stopped, lastError }: StoredExchange): JsonValue {
-  return { declaration: canonical(declaration), owner, stopped, lastError };
+  return { declaration: toDeclaration(declaration), owner, stopped, lastError };
 }
 
 /** @throws QuaysideError `invalid-parameter` if the definition is not that of an exchange */

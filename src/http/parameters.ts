@@ -1,10 +1,10 @@
 import type { GroupName } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
-import { checkGroup, checkGroups, checkName } from '../model/names.ts';
+import { checkGroup, checkGroups, checkName, Group, nameSchema } from '../model/names.ts';
 import { nearestName } from '../util/did-you-mean.ts';
 import { quote } from '../util/quote.ts';
-import { type Schema, Type } from '../util/schema.ts';
+import { allowedText, inUnit, type Schema, Type } from '../util/schema.ts';
 
 /** One query parameter: its documentation, for people and OpenAPI, and its parser. */
 export interface QueryParameter<T> {
@@ -57,14 +57,15 @@ export function wholeNumber<T>(
   fallback: T,
 ): QueryParameter<number | T> {
   const { from, to, unit } = range;
+  const schema = inUnit(unit, Type.Integer({ minimum: from, maximum: to, ...defaultKeyword(fallback) }));
   return {
     description,
-    schema: Type.Integer({ minimum: from, maximum: to, ...defaultKeyword(fallback) }),
+    schema,
     fallback,
     read(name, value) {
       const number = WHOLE_NUMBER.test(value) ? Number(value) : Number.NaN;
       if (number >= from && number <= to) return number;
-      throw wrongValue(name, value, `${unit}, a whole number from ${from} to ${to}`);
+      throw wrongValue(name, value, allowedText(schema));
     },
   };
 }
@@ -137,7 +138,7 @@ export function unixTime(description: string): QueryParameter<number | null> {
 export function nameOf(kind: string, description: string): QueryParameter<string | null> {
   return {
     description,
-    schema: Type.String({ minLength: 1, description: `1 to ${LIMITS.nameBytes} bytes of UTF-8` }),
+    schema: nameSchema(kind),
     fallback: null,
     read: (name, value) => checkName(kind, value, name),
   };
@@ -176,7 +177,7 @@ const VISIBLE = /^[\x21-\x7e]+$/;
 export function group(description: string): QueryParameter<GroupName | null> {
   return {
     description,
-    schema: Type.String({ minLength: 1, maxLength: LIMITS.groupLength }),
+    schema: Group,
     fallback: null,
     read: (name, value) => checkGroup(name, value.trim()),
   };

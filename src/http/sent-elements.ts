@@ -1,21 +1,33 @@
 import { isAscii, isUtf8 } from 'node:buffer';
-import { type ElementContent, type ElementHeaders, type GroupName, NO_HEADERS } from '../model/element.ts';
+import {
+  DELIVERY_STATES,
+  type ElementContent,
+  type ElementHeaders,
+  type GroupName,
+  NO_HEADERS,
+} from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkContentHeader, checkHeaders, ELEMENT_HEADER_PREFIX } from '../model/headers.ts';
 import { LIMITS } from '../model/limits.ts';
-import {
-  bytesMember,
-  type Members,
-  memberPath,
-  membersOf,
-  wholeMember,
-  wrongMember,
-} from '../model/members.ts';
-import { checkGroup } from '../model/names.ts';
+import { memberPath, parse, WellFormed, wrongMember } from '../model/members.ts';
+import { Group } from '../model/names.ts';
+import { STRICT } from '../model/records.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import type { ExportedElement } from '../operations/transfer.ts';
 import { BytePieces } from '../util/byte-pieces.ts';
-import { quote, quoteBytes } from '../util/quote.ts';
+import { quoteBytes, toByteString } from '../util/byte-string.ts';
+import { quote } from '../util/quote.ts';
+import {
+  allowing,
+  inUnit,
+  Moment,
+  namedObject,
+  optional,
+  refined,
+  type Schema,
+  type Static,
+  Type,
+} from '../util/schema.ts';
 import type { HttpCall } from './call.ts';
 import { idempotencyKeyOf, MAX_KEY_LENGTH, type RequestHead, readHead } from './head.ts';
 import { MULTIPART, NDJSON } from './written-elements.ts';
@@ -318,30 +330,164 @@ export function readAt<T>(place: LineOrPart, number: number, read: () => T): T {
 
 const EXPORTED_BODIES = ['text', 'base64'] as const;
 const BODIES = ['json', ...EXPORTED_BODIES] as const;
-const MEMBERS = [
-  ...BODIES,
-  'contentType',
-  'contentEncoding',
-  'headers',
-  'mature',
-  'delay',
-  'tries',
-  'groups',
-  'ttl',
-  'key',
-];
 
 /** Default content type of an element whose body is given as `json`. */
 const JSON_TYPE = 'application/json';
 const MAX_SECONDS = LIMITS.delayMs / 1000;
+const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
+const KEY = new RegExp(`^[\\x20-\\x7e\\x80-\\xff]{1,${MAX_KEY_LENGTH}}$`);
+const ELEMENT_ID = /^[\w-]{1,64}$/;
+
+const Tries = inUnit('a count', Type.Integer({ minimum: 0, maximum: LIMITS.tries }));
+
+const UnixTime = refined(Type.Number({ minimum: 0, description: 'Unix time in seconds.' }), {
+  allowed: 'unix time in seconds, a number from 0',
+  fits: (seconds) => toMs(seconds) >= 0 && toMs(seconds) <= LIMITS.matureAt,
+  error: (path, seconds) =>
+    seconds < 0
+      ? wrongMember(path, seconds, 'unix time in seconds, a number from 0')
+      : invalidParameter(
+          path,
+          `${path} must be unix time in seconds; ${quote(seconds)} is past the year 5000, so it may be milliseconds.`,
+        ),
+});
+
+const IsoTime = refined(Moment, {
+  allowed: 'a moment such as "2026-01-31T12:00:00.000Z"',
+  fits: (text) => Date.parse(text) >= 0 && Date.parse(text) <= LIMITS.matureAt,
+});
+
+/** @param minMs the shortest duration */
+function duration(minMs: number): Schema<number> {
+  return refined(Type.Number({ minimum: minMs / 1000, description: 'Seconds.' }), {
+    allowed: `seconds, a number from ${minMs / 1000} to ${MAX_SECONDS}`,
+    fits: (seconds) => seconds >= 0 && toMs(seconds) >= minMs && toMs(seconds) <= LIMITS.delayMs,
+  });
+}
+
+function toMs(seconds: number): number {
+  return Math.round(seconds * 1000);
+}
+
+/** The members of lines with elements. */
+const contentMembers = {
+  text: optional(
+    allowing('a string of well-formed Unicode', {
+      ...WellFormed,
+      description: 'The body: this text in UTF-8.',
+    }),
+  ),
+  base64: optional(
+    refined(Type.String({ description: 'The body: any bytes.' }), {
+      allowed: 'a string of base64 with its padding (A to Z, a to z, 0 to 9, +, /, =)',
+      fits: (text) => text.length % 4 === 0 && BASE64.test(text),
+    }),
+  ),
+  contentEncoding: optional(WellFormed),
+  tries: optional(Tries),
+};
+
+/** @param maxHeaders of one element */
+function headersMember(maxHeaders: number, description: string) {
+  return optional(
+    allowing(
+      `a JSON object of at most ${LIMITS.headerCount} members`,
+      Type.Record(WellFormed, { maxProperties: maxHeaders, description }),
+    ),
+  );
+}
+
+/** A line of an insert of many. Null means not given, except for `json`. */
+export const ElementLine = namedObject(
+  'ElementLine',
+  {
+    json: Type.Optional(
+      Type.Unknown({ description: 'The body: this JSON text, exactly as written in the line.' }),
+    ),
+    ...contentMembers,
+    contentType: optional({
+      ...WellFormed,
+      description: 'With `json`, defaults to `application/json`.',
+    }),
+    headers: headersMember(LIMITS.headerCount, 'Element headers, without a prefix.'),
+    mature: optional(UnixTime),
+    delay: optional(duration(0)),
+    groups: optional(
+      allowing(
+        `an array of 1 to ${LIMITS.groups} names`,
+        Type.Array(Group, { minItems: 1, maxItems: LIMITS.groups }),
+      ),
+    ),
+    ttl: optional(duration(1)),
+    key: optional(
+      refined(Type.String({ minLength: 1, maxLength: MAX_KEY_LENGTH, description: 'The idempotency key.' }), {
+        allowed: `a string of 1 to ${MAX_KEY_LENGTH} bytes of UTF-8 without control characters`,
+        // In the form of a single insert's header, so that both name the same key.
+        fits: (text) => text.isWellFormed() && KEY.test(toByteString(text)),
+      }),
+    ),
+  },
+  { ...STRICT, description: 'One line. The body is one of `json`, `text` and `base64`.' },
+);
 
 /**
- * Reads an element from a line of NDJSON: `{"json" or "text" or "base64", "contentType", "contentEncoding", "headers",
- * "mature", "delay", "tries", "groups", "ttl", "key"}`. Null means not given, except for `json`.
+ * A line of an export, which has all members that apply. An import also accepts lines without some, and ignores `state`
+ * and `reason`, which describe the past.
+ */
+export const ExportLine = namedObject(
+  'ExportedElement',
+  {
+    id: refined(Type.String(), { allowed: 'the id of an element', fits: (id) => ELEMENT_ID.test(id) }),
+    state: Type.Optional(Type.Enum([...DELIVERY_STATES])),
+    group: optional({ ...Group, description: 'On a stream: the group of the delivery.' }),
+    mature: UnixTime,
+    expiresAt: optional(IsoTime),
+    insertedAt: IsoTime,
+    reason: optional(Type.String()),
+    ...contentMembers,
+    contentType: optional(WellFormed),
+    headers: headersMember(LIMITS.headerCount + SERVICE_HEADERS.size, 'Element headers, without a prefix.'),
+  },
+  { ...STRICT, description: 'One line.' },
+);
+
+/** @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line */
+function readLineElement(line: string): GivenElement {
+  const members = parse(ElementLine, objectIn(line));
+  const { json, contentType, mature, delay, ttl, groups } = members;
+  return {
+    body: bodyOf(members, line, BODIES),
+    contentType: contentHeader('content-type', contentType) ?? (json === undefined ? null : JSON_TYPE),
+    contentEncoding: contentHeader('content-encoding', members.contentEncoding),
+    headers: headersOf(members.headers),
+    matureAt: mature == null ? null : toMs(mature),
+    delayMs: delay == null ? null : toMs(delay),
+    ttlMs: ttl == null ? null : toMs(ttl),
+    tries: members.tries ?? null,
+    groups: groups == null ? null : [...new Set(groups)],
+    key: members.key == null ? null : toByteString(members.key),
+  };
+}
+
+/**
+ * Reads a line that `exportedLine` wrote.
  * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
  */
-function readLineElement(line: string): GivenElement {
-  return elementOfMembers(line, membersOf(objectIn(line), '', MEMBERS), BODIES);
+function readExportedLine(line: string): ExportedElement {
+  const members = parse(ExportLine, objectIn(line));
+  const { id, group, expiresAt, contentType, contentEncoding } = members;
+  return {
+    id,
+    group: group ?? null,
+    body: bodyOf(members, line, EXPORTED_BODIES),
+    contentType: contentHeader('content-type', contentType),
+    contentEncoding: contentHeader('content-encoding', contentEncoding),
+    headers: headersOf(members.headers, SERVICE_HEADERS),
+    matureAt: toMs(members.mature),
+    tries: members.tries ?? 0,
+    insertedAt: Date.parse(members.insertedAt),
+    expiresAt: expiresAt == null ? null : Date.parse(expiresAt),
+  };
 }
 
 /** Parses a line that must be a JSON object. @throws QuaysideError `invalid-body` */
@@ -349,32 +495,6 @@ function objectIn(line: string): object {
   const value = parseLine(line);
   if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
   throw new QuaysideError('invalid-body', `It is ${quote(value)}, not a JSON object.`);
-}
-
-/**
- * The element of a line whose members are known to be allowed.
- * @param bodies the members that may be its body
- * @param exempt see `checkHeaders`
- * @throws QuaysideError as `readLineElement`
- */
-function elementOfMembers(
-  line: string,
-  members: Members,
-  bodies: readonly string[],
-  exempt?: ReadonlySet<string>,
-): GivenElement {
-  return {
-    body: bodyOf(members, line, bodies),
-    contentType: contentHeader(members, 'contentType') ?? (members.json === undefined ? null : JSON_TYPE),
-    contentEncoding: contentHeader(members, 'contentEncoding'),
-    headers: headersOf(members.headers ?? null, exempt),
-    matureAt: momentOf(members.mature ?? null),
-    delayMs: secondsOf('delay', members.delay ?? null, 0),
-    ttlMs: secondsOf('ttl', members.ttl ?? null, 1),
-    tries: members.tries == null ? null : wholeMember('tries', members.tries, 0, LIMITS.tries, 'a count'),
-    groups: groupsOf(members.groups ?? null),
-    key: keyOf(members.key ?? null),
-  };
 }
 
 function parseLine(line: string): unknown {
@@ -385,118 +505,49 @@ function parseLine(line: string): unknown {
   }
 }
 
-function bodyOf(members: Members, line: string, allowed: readonly string[]): Buffer {
-  const { json, text = null, base64 = null } = members;
-  const given = (json === undefined ? 0 : 1) + (text === null ? 0 : 1) + (base64 === null ? 0 : 1);
+/** @param allowed the members that may be the body */
+function bodyOf({ json, text, base64 }: LineBody, line: string, allowed: readonly string[]): Buffer {
+  const given = (json === undefined ? 0 : 1) + (text == null ? 0 : 1) + (base64 == null ? 0 : 1);
   if (given !== 1) {
     const what = given === 0 ? 'There is no body' : 'There is more than one body';
     const listed = `${allowed.slice(0, -1).join(', ')} and ${allowed.at(-1)}`;
     throw invalidParameter(allowed[0] ?? '', `${what}. Give one of ${listed}.`);
   }
-  if (json !== undefined) return Buffer.from(memberSource(line, 'json'));
-  if (text !== null) {
-    // A lone surrogate has no UTF-8 form; storing something else in its place would change the body.
-    if (typeof text !== 'string' || !text.isWellFormed()) {
-      throw wrongMember('text', text, 'a string of well-formed Unicode');
-    }
-    return Buffer.from(text);
-  }
-  if (typeof base64 !== 'string' || base64.length % 4 !== 0 || !BASE64.test(base64)) {
-    throw wrongMember(
-      'base64',
-      base64,
-      'a string of base64 with its padding (A to Z, a to z, 0 to 9, +, /, =)',
-    );
-  }
-  return Buffer.from(base64, 'base64');
+  if (text != null) return Buffer.from(text);
+  return base64 != null ? Buffer.from(base64, 'base64') : Buffer.from(memberSource(line, 'json'));
 }
 
-const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
+type LineBody = Pick<Static<typeof ElementLine>, 'json' | 'text' | 'base64'>;
 
-function contentHeader(members: Members, member: 'contentType' | 'contentEncoding'): string | null {
-  const value = members[member] ?? null;
-  if (value === null) return null;
-  if (typeof value !== 'string') throw wrongMember(member, value, 'a string');
-  return checkContentHeader(
-    member === 'contentType' ? 'content-type' : 'content-encoding',
-    bytesMember(member, value),
-  );
+function contentHeader(name: 'content-type' | 'content-encoding', value: string | null | undefined) {
+  return value == null ? null : checkContentHeader(name, toByteString(value));
 }
 
-function headersOf(value: unknown, exempt: ReadonlySet<string> = new Set()): ElementHeaders {
-  if (value === null) return NO_HEADERS;
-  const members = Object.entries(membersOf(value, 'headers', null));
-  if (members.length > LIMITS.headerCount + exempt.size) {
-    throw wrongMember('headers', value, `an object of at most ${LIMITS.headerCount} members`);
-  }
+/** @param exempt see `checkHeaders` */
+function headersOf(
+  headers: Readonly<Record<string, string>> | null | undefined,
+  exempt?: ReadonlySet<string>,
+): ElementHeaders {
+  if (headers == null) return NO_HEADERS;
   const flat: string[] = [];
-  for (const [name, text] of members) {
-    const path = memberPath('headers', name);
-    if (typeof text !== 'string') throw wrongMember(path, text, 'a string');
+  for (const name of Object.keys(headers)) {
     const lower = name.toLowerCase();
     if (lower.startsWith(ELEMENT_HEADER_PREFIX)) {
+      const path = memberPath('headers', name);
       throw invalidParameter(
         path,
         `${path} has the prefix ${ELEMENT_HEADER_PREFIX}, which headers have on HTTP alone. Leave it out.`,
       );
     }
     for (let at = 0; at < flat.length; at += 2) {
-      if (flat[at] === lower)
-        throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
+      if (flat[at] !== lower) continue;
+      const path = memberPath('headers', name);
+      throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
     }
-    flat.push(lower, bytesMember(path, text));
+    flat.push(lower, toByteString(headers[name] ?? ''));
   }
   return checkHeaders(flat, exempt);
 }
-
-function momentOf(value: unknown): number | null {
-  if (value === null) return null;
-  const ms = typeof value === 'number' ? Math.round(value * 1000) : Number.NaN;
-  if (ms >= 0 && ms <= LIMITS.matureAt) return ms;
-  if (!(ms > LIMITS.matureAt)) throw wrongMember('mature', value, 'unix time in seconds, a number from 0');
-  throw invalidParameter(
-    'mature',
-    `mature must be unix time in seconds; ${quote(value)} is past the year 5000, so it may be milliseconds.`,
-  );
-}
-
-/** Converts seconds to ms; null if not given. @param fromMs the shortest duration */
-function secondsOf(member: string, value: unknown, fromMs: number): number | null {
-  if (value === null) return null;
-  const ms = typeof value === 'number' ? Math.round(value * 1000) : Number.NaN;
-  if (ms >= fromMs && ms <= LIMITS.delayMs && (value as number) >= 0) return ms;
-  throw wrongMember(member, value, `seconds, a number from ${fromMs / 1000} to ${MAX_SECONDS}`);
-}
-
-function groupsOf(value: unknown): readonly GroupName[] | null {
-  if (value === null) return null;
-  if (!Array.isArray(value) || value.length === 0 || value.length > LIMITS.groups) {
-    throw wrongMember('groups', value, `an array of 1 to ${LIMITS.groups} names`);
-  }
-  const groups = new Set<GroupName>();
-  for (const [index, name] of value.entries()) {
-    const path = `groups[${index}]`;
-    if (typeof name !== 'string') throw wrongMember(path, name, 'a string');
-    groups.add(checkGroup(path, name.trim()));
-  }
-  return [...groups];
-}
-
-function keyOf(value: unknown): string | null {
-  if (value === null) return null;
-  if (typeof value === 'string') {
-    // In the form of a single insert's header, so that both name the same key.
-    const key = bytesMember('key', value);
-    if (KEY.test(key)) return key;
-  }
-  throw wrongMember(
-    'key',
-    value,
-    `a string of 1 to ${MAX_KEY_LENGTH} bytes of UTF-8 without control characters`,
-  );
-}
-
-const KEY = new RegExp(`^[\\x20-\\x7e\\x80-\\xff]{1,${MAX_KEY_LENGTH}}$`);
 
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
@@ -559,55 +610,6 @@ function endOfValue(text: string, from: number): number {
     } else if (depth === 0 && (code === COMMA || code <= 0x20)) return at;
   }
   return text.length;
-}
-
-const EXPORTED_MEMBERS = [
-  'id',
-  'state',
-  'group',
-  'mature',
-  'expiresAt',
-  'insertedAt',
-  'tries',
-  'reason',
-  'contentType',
-  'contentEncoding',
-  'headers',
-  ...EXPORTED_BODIES,
-];
-
-/**
- * Reads a line that `exportedLine` wrote. Ignores `state` and `reason`, which describe the past.
- * @throws QuaysideError `invalid-body`, `invalid-parameter`, `invalid-header`; members are named within the line
- */
-function readExportedLine(line: string): ExportedElement {
-  const members = membersOf(objectIn(line), '', EXPORTED_MEMBERS);
-  const element = elementOfMembers(line, members, EXPORTED_BODIES, SERVICE_HEADERS);
-  const { body, contentType, contentEncoding, headers, matureAt, tries } = element;
-  const { id, group = null, expiresAt = null } = members;
-  if (typeof id !== 'string' || !ELEMENT_ID.test(id)) throw wrongMember('id', id, 'the id of an element');
-  if (group !== null && typeof group !== 'string') throw wrongMember('group', group, 'a string');
-  if (matureAt === null) throw wrongMember('mature', members.mature, 'unix time in seconds, a number');
-  return {
-    id,
-    group: group === null ? null : checkGroup('group', group),
-    body,
-    contentType,
-    contentEncoding,
-    headers,
-    matureAt,
-    tries: tries ?? 0,
-    insertedAt: isoMoment('insertedAt', members.insertedAt),
-    expiresAt: expiresAt === null ? null : isoMoment('expiresAt', expiresAt),
-  };
-}
-
-const ELEMENT_ID = /^[\w-]{1,64}$/;
-
-function isoMoment(member: string, value: unknown): number {
-  const at = typeof value === 'string' ? Date.parse(value) : Number.NaN;
-  if (at >= 0 && at <= LIMITS.matureAt) return at;
-  throw wrongMember(member, value, 'a moment such as "2026-01-31T12:00:00.000Z"');
 }
 
 /** The longest boundary (RFC 2046). */

@@ -1,4 +1,5 @@
-import { quote, quoteBytes } from '../util/quote.ts';
+import { quoteBytes } from '../util/byte-string.ts';
+import { quote } from '../util/quote.ts';
 import type { ElementHeaders } from './element.ts';
 import { QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';

@@ -1,26 +1,41 @@
-import { toByteString } from '../util/byte-string.ts';
 import { didYouMean } from '../util/did-you-mean.ts';
-import { isRecord } from '../util/is-record.ts';
 import { quote } from '../util/quote.ts';
+import { allowedText, checkSchema, refined, type Schema, Type, type Violation } from '../util/schema.ts';
 import { invalidParameter, QuaysideError } from './errors.ts';
-import { checkName } from './names.ts';
-
-/** The members of a JSON object that a client sent. */
-export type Members = Readonly<Record<string, unknown>>;
 
 /**
- * Returns the members of a JSON object, and rejects unknown ones: a misspelt member would silently do nothing.
- * @param path of the object in the body; '' for the body itself
- * @param known null: any member is allowed
- * @throws QuaysideError `invalid-parameter` with the path
+ * Returns a JSON value that a client sent, after checking that it has the form of a schema.
+ * @param path of the value in the body; '' for the body itself
+ * @throws QuaysideError `invalid-parameter` with the path, which the message contains, for the first violation; other
+ * codes if refinements of the schema have them, such as `invalid-name`
  */
-export function membersOf(value: unknown, path: string, known: readonly string[] | null): Members {
-  if (!isRecord(value)) throw wrongMember(path, value, 'a JSON object');
-  const unknownName = known && Object.keys(value).find((name) => !known.includes(name));
-  if (known === null || unknownName === undefined || unknownName === null) return value;
-  const allowed = didYouMean(unknownName, known) || ` Allowed: ${known.join(', ')}.`;
-  const at = memberPath(path, unknownName);
-  throw invalidParameter(at, `Unknown member ${at}.${allowed}`);
+export function parse<T>(schema: Schema<T>, value: unknown, path = ''): T {
+  checkSchema(schema, value, (violation) => {
+    throw violationError(violation, path);
+  });
+  return value as T;
+}
+
+function violationError({ path, rule, schema, value, error }: Violation, within: string): Error {
+  const at = path.reduce<string>(
+    (before, key) => (typeof key === 'number' ? `${before}[${key}]` : memberPath(before, key)),
+    within,
+  );
+  if (error !== undefined) return error(at, value as never);
+  if (rule === 'unknown') return unknownMember(at, String(path.at(-1)), Object.keys(schema.properties ?? {}));
+  const allowed = allowedText(schema);
+  if (rule === 'length') {
+    const { length } = value as string | readonly unknown[];
+    if (length > 0) return invalidParameter(at, `${at} must be ${allowed}, not of ${length}.`);
+  }
+  // Do not quote a password, whatever its type.
+  return wrongMember(at, schema.format === 'password' && value !== undefined ? typeof value : value, allowed);
+}
+
+/** A misspelt member would silently do nothing. */
+function unknownMember(path: string, name: string, known: readonly string[]): QuaysideError {
+  const allowed = didYouMean(name, known) || ` Allowed: ${known.join(', ')}.`;
+  return invalidParameter(path, `Unknown member ${path}.${allowed}`);
 }
 
 /** The path of a member, such as `dst[0].selector`; a name that is not a plain word is put in brackets. */
@@ -50,37 +65,8 @@ export function atMember<T>(path: string, read: () => T, prefix = `${path}:`): T
   }
 }
 
-/**
- * Converts a string to its UTF-8 bytes, one character for each, as headers are stored.
- * @throws QuaysideError `invalid-parameter`
- */
-export function bytesMember(path: string, text: string): string {
-  if (!text.isWellFormed()) throw wrongMember(path, text, 'well-formed Unicode');
-  return toByteString(text);
-}
-
-/** Checks a name as `checkName` does. @throws QuaysideError `invalid-parameter`, `invalid-name`, with the path */
-export function nameMember(path: string, value: unknown): string {
-  if (typeof value !== 'string') throw wrongMember(path, value, 'a string');
-  return checkName(path, value);
-}
-
-/** @throws QuaysideError `invalid-parameter` with the path */
-export function booleanMember(path: string, value: unknown): boolean {
-  if (typeof value !== 'boolean') throw wrongMember(path, value, 'true or false');
-  return value;
-}
-
-/**
- * Checks an integer within bounds, both inclusive.
- * @param unit for the message, such as "milliseconds"
- * @throws QuaysideError `invalid-parameter` with the path
- */
-export function wholeMember(path: string, value: unknown, min: number, max: number, unit?: string): number {
-  if (typeof value === 'number' && Number.isInteger(value) && value >= min && value <= max) return value;
-  throw wrongMember(
-    path,
-    value,
-    `${unit === undefined ? '' : `${unit}, `}a whole number from ${min} to ${max}`,
-  );
-}
+/** A string that has a UTF-8 form: something else in place of a lone surrogate would change it. */
+export const WellFormed: Schema<string> = refined(Type.String(), {
+  fits: (text) => text.isWellFormed(),
+  error: (path, text) => wrongMember(path, text, 'well-formed Unicode'),
+});

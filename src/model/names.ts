@@ -1,4 +1,5 @@
 import { quote } from '../util/quote.ts';
+import { refined, type Schema, Type } from '../util/schema.ts';
 import type { GroupName } from './element.ts';
 import { invalidParameter, QuaysideError } from './errors.ts';
 import { LIMITS } from './limits.ts';
@@ -22,11 +23,30 @@ const encoder = new TextEncoder();
  * @throws QuaysideError `invalid-name`
  */
 export function checkName(kind: string, name: string, parameter = kind): string {
-  const problem = problemWith(name);
-  if (problem === null) return name;
-  const message = `The ${kind} name ${quote(name)} ${problem}.`;
-  throw new QuaysideError('invalid-name', message, { parameter });
+  if (problemWith(name) === null) return name;
+  throw invalidName(kind, name, parameter);
 }
+
+function invalidName(kind: string, name: string, parameter: string): QuaysideError {
+  const message = `The ${kind} name ${quote(name)} ${problemWith(name)}.`;
+  return new QuaysideError('invalid-name', message, { parameter });
+}
+
+/** The schema of a name that `checkName` accepts. @param kind what it names, for the error; not given: its path */
+export function nameSchema(kind?: string): Schema<string> {
+  return refined(
+    Type.String({
+      minLength: 1,
+      description: `1 to ${LIMITS.nameBytes} bytes of UTF-8 without control characters`,
+    }),
+    {
+      fits: (name) => problemWith(name) === null,
+      error: (path, name) => invalidName(kind ?? path, name, path),
+    },
+  );
+}
+
+export const Name = nameSchema();
 
 /** What is wrong with a name and how to fix it, to continue a sentence; null if it is valid. */
 function problemWith(name: string): string | null {
@@ -53,14 +73,23 @@ export function isGroup(group: string): boolean {
  * @throws QuaysideError `invalid-parameter` naming `parameter`
  */
 export function checkGroup(parameter: string, group: string): string {
-  if (!isGroup(group)) {
-    throw invalidParameter(
-      parameter,
-      `${quote(group)} is not a valid consumer group name: a name has 1 to ${LIMITS.groupLength} characters of well-formed Unicode, no comma, no control character and no space at an end.`,
-    );
-  }
+  if (!isGroup(group)) throw invalidGroup(parameter, group);
   return group;
 }
+
+function invalidGroup(parameter: string, group: string): QuaysideError {
+  return invalidParameter(
+    parameter,
+    `${quote(group)} is not a valid consumer group name: a name has 1 to ${LIMITS.groupLength} characters of well-formed Unicode, no comma, no control character and no space at an end.`,
+  );
+}
+
+/** A name that `checkGroup` accepts. */
+export const Group: Schema<string> = refined(Type.String({ minLength: 1, maxLength: LIMITS.groupLength }), {
+  allowed: 'a string',
+  fits: isGroup,
+  error: invalidGroup,
+});
 
 /**
  * Parses a comma-separated list of consumer group names: trims each and removes duplicates.

@@ -1,12 +1,30 @@
-import { Count, Moment, named, namedObject, orNull, type Schema, type Static, Type } from '../util/schema.ts';
+import {
+  allowing,
+  Count,
+  inUnit,
+  Moment,
+  named,
+  namedObject,
+  optional,
+  orNull,
+  type Schema,
+  type Static,
+  Type,
+} from '../util/schema.ts';
 import { DELIVERY_STATES } from './element.ts';
 import { LIMITS } from './limits.ts';
+import { WellFormed } from './members.ts';
+import { Group, Name } from './names.ts';
 import { RIGHTS } from './rights.ts';
 
 /**
- * The JSON records that the HTTP interface sends. Each is declared once, as a schema: `/openapi.json` documents it, the
- * server's code returns its type, and the console reads the same type. Nothing is validated by these schemas.
+ * The JSON records that the HTTP interface sends, and those that it receives in several places. Each is declared once,
+ * as a schema: `/openapi.json` documents it, the server's code returns its type, and the console reads the same type.
+ * What is received is checked by its schema, see `parse`; what is sent is not.
  */
+
+/** The keywords of objects that are received: a misspelt member would silently do nothing. */
+export const STRICT = { additionalProperties: false };
 
 // Queues
 
@@ -151,7 +169,14 @@ export type FoundQueues = Static<typeof FoundQueues>;
 // Options of queues
 
 const MAX_SECONDS = LIMITS.delayMs / 1000;
-const Seconds = Type.Number({ exclusiveMinimum: 0, maximum: MAX_SECONDS, description: 'Seconds.' });
+const Seconds = seconds('Seconds.');
+
+function seconds(description: string): Schema<number> {
+  return allowing(
+    `a number of seconds above 0 and up to ${MAX_SECONDS}`,
+    Type.Number({ exclusiveMinimum: 0, maximum: MAX_SECONDS, description }),
+  );
+}
 
 /** Defaults of the members of a retry delay; `first` is required. */
 export const RETRY_DEFAULTS = { factor: 2, max: 3600, jitter: 0 } as const;
@@ -160,39 +185,47 @@ export const MAX_FACTOR = 100;
 const queueOptions = {
   lease: Seconds,
   deadLetter: orNull(
-    Type.Object({
-      maxTries: Type.Integer({ minimum: 1, maximum: LIMITS.tries }),
-      queue: Type.Optional(Type.String({ minLength: 1 })),
-    }),
+    Type.Object(
+      {
+        maxTries: Type.Integer({ minimum: 1, maximum: LIMITS.tries }),
+        queue: Type.Optional(Name),
+      },
+      STRICT,
+    ),
   ),
   retryDelay: orNull(
-    Type.Object({
-      first: Seconds,
-      factor: Type.Optional(Type.Number({ minimum: 1, maximum: MAX_FACTOR, default: RETRY_DEFAULTS.factor })),
-      max: Type.Optional(
-        Type.Number({
-          exclusiveMinimum: 0,
-          maximum: MAX_SECONDS,
-          description: `Seconds; ${RETRY_DEFAULTS.max} by default, or \`first\` if that is longer.`,
-        }),
-      ),
-      jitter: Type.Optional(Type.Number({ minimum: 0, maximum: 1, default: RETRY_DEFAULTS.jitter })),
-    }),
+    Type.Object(
+      {
+        first: Seconds,
+        factor: Type.Optional(
+          Type.Number({ minimum: 1, maximum: MAX_FACTOR, default: RETRY_DEFAULTS.factor }),
+        ),
+        max: Type.Optional(
+          seconds(`Seconds; ${RETRY_DEFAULTS.max} by default, or \`first\` if that is longer.`),
+        ),
+        jitter: Type.Optional(Type.Number({ minimum: 0, maximum: 1, default: RETRY_DEFAULTS.jitter })),
+      },
+      STRICT,
+    ),
   ),
   retention: orNull(Seconds),
   ttl: orNull(Seconds),
-  maxElements: orNull(Type.Integer({ minimum: 1 })),
+  maxElements: orNull(Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER })),
 };
 
 /** The options of a queue as clients see them; lengths are in seconds, as in the configuration file. */
-export const ShownOptions = namedObject('QueueOptions', {
-  lease: Type.Optional(queueOptions.lease),
-  deadLetter: Type.Optional(queueOptions.deadLetter),
-  retryDelay: Type.Optional(queueOptions.retryDelay),
-  retention: Type.Optional(queueOptions.retention),
-  ttl: Type.Optional(queueOptions.ttl),
-  maxElements: Type.Optional(queueOptions.maxElements),
-});
+export const ShownOptions = namedObject(
+  'QueueOptions',
+  {
+    lease: Type.Optional(queueOptions.lease),
+    deadLetter: Type.Optional(queueOptions.deadLetter),
+    retryDelay: Type.Optional(queueOptions.retryDelay),
+    retention: Type.Optional(queueOptions.retention),
+    ttl: Type.Optional(queueOptions.ttl),
+    maxElements: Type.Optional(queueOptions.maxElements),
+  },
+  STRICT,
+);
 export type ShownOptions = Static<typeof ShownOptions>;
 
 const OptionSource = Type.Enum(['stored', 'pattern', 'namespace']);
@@ -294,38 +327,58 @@ export type Imported = Static<typeof Imported>;
 
 // Exchanges
 
-const STRICT = { additionalProperties: false };
-const Name = Type.String({ minLength: 1, description: '1 to 255 bytes of UTF-8 without control characters' });
 const queueName = { ns: Name, queue: Name };
+const MAX_PARALLEL = 16;
+const MAX_WINDOW = 65_536;
+/** Maximum number of destinations. More are a mistake or an attack, since each element may be copied to all of them. */
+const MAX_DESTINATIONS = 256;
 
-/** The payload of a create (spec 4.2). No member has a `default`, which generators would make required in the type. */
-export const ExchangeDeclaration = namedObject(
-  'ExchangeDeclaration',
+const DeclaredDestination = Type.Object(
   {
-    src: Type.Object(queueName, STRICT),
-    dst: Type.Array(
-      Type.Object(
-        {
-          ...queueName,
-          selector: Type.Optional(
-            Type.String({ description: 'A function of the element, such as `env => env.msg.tries < 3`.' }),
-          ),
-        },
-        STRICT,
-      ),
-      { minItems: 1, maxItems: 256 },
-    ),
-    consumer: Type.Object(
-      {
-        parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16, description: 'Defaults to 1.' })),
-        wsize: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_536, description: 'Defaults to 1000.' })),
-        reserve: Type.Optional(Type.Boolean({ description: 'Defaults to false.' })),
-      },
-      STRICT,
+    ...queueName,
+    selector: optional(
+      Type.String({ description: 'A function of the element, such as `env => env.msg.tries < 3`.' }),
     ),
   },
   STRICT,
 );
+
+/** The members of an exchange's declaration. None has a `default`, which generators would make required in the type. */
+export const declarationMembers = {
+  src: Type.Object(queueName, STRICT),
+  dst: allowing(
+    `an array of 1 to ${MAX_DESTINATIONS} destinations`,
+    Type.Array(DeclaredDestination, { minItems: 1, maxItems: MAX_DESTINATIONS }),
+  ),
+  consumer: Type.Object(
+    {
+      parallel: Type.Optional(
+        Type.Integer({
+          minimum: 1,
+          maximum: MAX_PARALLEL,
+          description: 'The number of concurrent loops; defaults to 1.',
+        }),
+      ),
+      wsize: Type.Optional(
+        Type.Integer({
+          minimum: 1,
+          maximum: MAX_WINDOW,
+          description: 'The maximum number of elements in flight; defaults to 1000.',
+        }),
+      ),
+      reserve: Type.Optional(
+        Type.Boolean({
+          description:
+            'Whether elements are reserved and committed, or popped; defaults to false. If all queues share an engine that supports reservations, elements are always reserved.',
+        }),
+      ),
+    },
+    STRICT,
+  ),
+};
+
+/** The payload of a create (spec 4.2). */
+export const ExchangeDeclaration = namedObject('ExchangeDeclaration', declarationMembers, STRICT);
 export type ExchangeDeclaration = Static<typeof ExchangeDeclaration>;
 
 /** Loops of exchanges in one record. */
@@ -370,11 +423,7 @@ export const exchangeMembers = {
       hidden: Type.Optional(Type.Literal(true)),
     }),
   ),
-  opts: Type.Object({
-    parallel: Type.Optional(Type.Integer({ minimum: 1, maximum: 16 })),
-    wsize: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_536 })),
-    reserve: Type.Optional(Type.Boolean()),
-  }),
+  opts: declarationMembers.consumer,
   cid: Type.String(),
   pending_acks: Type.Record(Type.Object({ t: Moment, id: Type.String() })),
   pending_tids: Type.Record(Moment),
@@ -464,41 +513,87 @@ export const MAX_IDS = 1_000;
 /** Elements per second. */
 export const MAX_RATE = 1_000_000;
 
+const MAX_LIMIT = 1_000_000_000;
+
 const OperationPlace = Type.Object(
   {
     ns: Name,
-    queue: Type.Optional(
-      Type.String({
-        minLength: 1,
-        description: 'Required, except with `migrate`, which applies to a namespace and takes none.',
-      }),
-    ),
+    queue: Type.Optional({
+      ...Name,
+      description: 'Required, except with `migrate`, which applies to a namespace and takes none.',
+    }),
   },
   STRICT,
 );
 export type OperationPlace = Static<typeof OperationPlace>;
 
+/** The states that `where.state` may name. */
+export const OPERATION_SCOPES = [...DELIVERY_STATES, 'all'] as const;
+
 const OperationWhere = Type.Object(
   {
-    state: Type.Optional(Type.Enum([...DELIVERY_STATES, 'all'])),
-    group: Type.Optional(Type.String({ minLength: 1, maxLength: LIMITS.groupLength })),
-    ids: Type.Optional(Type.Array(Type.String(), { minItems: 1, maxItems: MAX_IDS })),
-    selector: Type.Optional(
-      Type.String({ description: 'A function of the element, such as `env => env.msg.tries > 3`.' }),
+    state: Type.Optional(Type.Enum(OPERATION_SCOPES)),
+    group: optional(Group),
+    ids: optional(
+      allowing(
+        `an array of 1 to ${MAX_IDS} ids`,
+        Type.Array(Type.String({ minLength: 1, maxLength: LIMITS.idLength }), {
+          minItems: 1,
+          maxItems: MAX_IDS,
+        }),
+      ),
     ),
-    olderThan: Type.Optional(Type.Integer({ minimum: 0, description: 'Seconds since the insert.' })),
+    selector: optional(
+      Type.String({
+        minLength: 1,
+        maxLength: LIMITS.selectorBytes,
+        description: 'A function of the element, such as `env => env.msg.tries > 3`.',
+      }),
+    ),
+    olderThan: optional(
+      inUnit(
+        'seconds',
+        Type.Integer({
+          minimum: 0,
+          maximum: LIMITS.delayMs / 1000,
+          description: 'Seconds since the insert.',
+        }),
+      ),
+    ),
   },
   STRICT,
 );
 export type OperationWhere = Static<typeof OperationWhere>;
 
-const ChangedHeaders = Type.Record(orNull(Type.String()));
+const ChangedHeaders = Type.Record(allowing('a string, or null to remove the header', orNull(WellFormed)));
 const operation = {
   action: Type.Enum(ACTIONS),
   source: OperationPlace,
-  limit: Type.Integer({ minimum: 1, description: 'Maximum number of elements to change.' }),
-  rate: Type.Integer({ minimum: 1, maximum: MAX_RATE, description: 'Elements per second.' }),
+  limit: inUnit(
+    'a count',
+    Type.Integer({ minimum: 1, maximum: MAX_LIMIT, description: 'Maximum number of elements to change.' }),
+  ),
+  rate: inUnit(
+    'elements a second',
+    Type.Integer({ minimum: 1, maximum: MAX_RATE, description: 'Elements per second.' }),
+  ),
 };
+
+/** The members of a request that only some actions have. */
+export const OPERATION_MEMBERS = {
+  to: OperationPlace,
+  delay: inUnit(
+    'milliseconds',
+    Type.Integer({ minimum: 0, maximum: LIMITS.delayMs, description: 'Of `delay`: ms from now.' }),
+  ),
+  set: Type.Object(
+    {
+      headers: Type.Optional(ChangedHeaders),
+      tries: optional(inUnit('a count', Type.Integer({ minimum: 0, maximum: LIMITS.tries }))),
+    },
+    { ...STRICT, description: 'Of `set`; the value null removes a header.' },
+  ),
+} as const;
 
 /** The body of a request that starts an operation. */
 export const OperationDeclaration = namedObject(
@@ -506,17 +601,12 @@ export const OperationDeclaration = namedObject(
   {
     action: operation.action,
     source: operation.source,
-    where: Type.Optional(OperationWhere),
-    to: Type.Optional(OperationPlace),
-    delay: Type.Optional(Type.Integer({ minimum: 0, description: 'Of `delay`: ms from now.' })),
-    set: Type.Optional(
-      Type.Object(
-        { headers: Type.Optional(ChangedHeaders), tries: Type.Optional(Count) },
-        { ...STRICT, description: 'Of `set`; the value null removes a header.' },
-      ),
-    ),
-    limit: Type.Optional(operation.limit),
-    rate: Type.Optional(operation.rate),
+    where: optional(OperationWhere),
+    to: Type.Optional(OPERATION_MEMBERS.to),
+    delay: Type.Optional(OPERATION_MEMBERS.delay),
+    set: Type.Optional(OPERATION_MEMBERS.set),
+    limit: optional(operation.limit),
+    rate: optional(operation.rate),
     dryRun: Type.Optional(Type.Boolean({ description: 'Changes nothing: returns a count and samples.' })),
   },
   STRICT,

@@ -1,20 +1,20 @@
 import type { Broker } from '../broker/broker.ts';
-import { checkDeadLetterQueue, parseOptions, showOptions } from '../broker/queue-options.ts';
+import { checkDeadLetterQueue, showOptions, toOptions } from '../broker/queue-options.ts';
 import {
   type Caller,
-  canonical,
   type Declaration,
   NODE,
-  parseDeclaration,
   sameDeclaration,
+  toDeclaration,
   versionOf,
 } from '../exchange/declaration.ts';
 import type { Exchanges } from '../exchange/exchanges.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { textFingerprint } from '../model/fingerprint.ts';
-import { atMember, booleanMember, memberPath, membersOf } from '../model/members.ts';
+import { atMember, memberPath, parse } from '../model/members.ts';
 import { checkName } from '../model/names.ts';
-import type { OptionsRecord } from '../model/records.ts';
+import { declarationMembers, ShownOptions, STRICT } from '../model/records.ts';
+import { namedObject, optional, Type } from '../util/schema.ts';
 
 /** An exchange of the document. */
 export interface DocumentExchange extends Declaration {
@@ -25,7 +25,7 @@ export interface DocumentExchange extends Declaration {
 export interface DocumentQueue {
   readonly paused: boolean;
   /** Null: it has no options of its own. */
-  readonly options: OptionsRecord['stored'] | null;
+  readonly options: ShownOptions | null;
 }
 
 /** The stored definitions of all namespaces, without the configuration. */
@@ -35,6 +35,36 @@ export interface DefinitionsDocument {
   /** By namespace and name: queues that are paused or have options. */
   readonly queues: Readonly<Record<string, Readonly<Record<string, DocumentQueue>>>>;
 }
+
+const DocumentExchangeSchema = Type.Object(
+  {
+    ...declarationMembers,
+    stopped: Type.Optional(Type.Boolean({ description: 'Defaults to false.' })),
+  },
+  STRICT,
+);
+const DocumentQueueSchema = Type.Object(
+  {
+    paused: Type.Optional(Type.Boolean({ description: 'Defaults to false.' })),
+    options: optional(ShownOptions),
+  },
+  STRICT,
+);
+
+/** The document as clients send and receive it. */
+export const Definitions = namedObject(
+  'Definitions',
+  {
+    exchanges: Type.Optional(Type.Record(DocumentExchangeSchema, { description: 'By id.' })),
+    queues: Type.Optional(
+      Type.Record(Type.Record(DocumentQueueSchema), { description: 'By namespace and name.' }),
+    ),
+  },
+  STRICT,
+);
+
+/** A definition of the document. */
+export const Definition = Type.Union([DocumentExchangeSchema, DocumentQueueSchema]);
 
 /** A difference between the present and the wanted definitions. Null: not defined. */
 export type DocumentChange =
@@ -88,16 +118,11 @@ export function presentDefinitions({ broker, exchanges }: DefinitionsContext): D
     exchanges: Object.fromEntries(
       storedExchanges.map(({ id, declaration, isStopStored }) => [
         id,
-        { ...ordered(declaration), stopped: isStopStored },
+        { ...declaration, stopped: isStopStored },
       ]),
     ),
     queues,
   };
-}
-
-/** Sorts the members, so that equal documents have equal JSON. */
-function ordered(declaration: Declaration): Declaration {
-  return canonical(declaration) as unknown as Declaration;
 }
 
 /** Returns a fingerprint of a document: equal documents have equal fingerprints. */
@@ -110,12 +135,9 @@ export function versionOfDefinitions(document: DefinitionsDocument): string {
  * @throws QuaysideError `invalid-parameter` with the path, `invalid-name`, `namespace-not-found`
  */
 export function parseDefinitions(payload: unknown, broker: Broker): DefinitionsDocument {
-  const { exchanges = {}, queues = {} } = membersOf(payload, '', ['exchanges', 'queues']);
-  const declared = Object.entries(membersOf(exchanges, 'exchanges', null));
-  const named = Object.entries(membersOf(queues, 'queues', null)).map(
-    ([ns, ofNamespace]) =>
-      [ns, Object.entries(membersOf(ofNamespace, memberPath('queues', ns), null))] as const,
-  );
+  const { exchanges = {}, queues = {} } = parse(Definitions, payload);
+  const declared = Object.entries(exchanges);
+  const named = Object.entries(queues).map(([ns, ofNamespace]) => [ns, Object.entries(ofNamespace)] as const);
   const count = named.reduce((sum, [, entries]) => sum + entries.length, declared.length);
   if (count > MAX_ENTRIES) {
     throw invalidParameter(
@@ -126,43 +148,32 @@ export function parseDefinitions(payload: unknown, broker: Broker): DefinitionsD
   for (const [ns] of named) atMember(memberPath('queues', ns), () => broker.namespace(ns));
   return {
     exchanges: Object.fromEntries(
-      declared.map(([id, value]) => [checkName('exchange', id), parseExchange(id, value)]),
+      declared.map(([id, { stopped = false, ...declaration }]) => [
+        checkName('exchange', id),
+        { ...toDeclaration(declaration), stopped },
+      ]),
     ),
     queues: Object.fromEntries(
       named.map(([ns, entries]) => [
         ns,
         Object.fromEntries(
-          entries.map(([name, value]) => [checkName('queue', name), parseQueue(ns, name, value)]),
+          entries.map(([name, { paused = false, options = null }]) => [
+            checkName('queue', name),
+            { paused, options: options && storedOptionsAt(['queues', ns, name, 'options'], name, options) },
+          ]),
         ),
       ]),
     ),
   };
 }
 
-function parseExchange(id: string, value: unknown): DocumentExchange {
-  const path = memberPath('exchanges', id);
-  const { stopped = false, ...declaration } = membersOf(value, path, ['src', 'dst', 'consumer', 'stopped']);
-  return {
-    ...ordered(parseDeclaration(declaration, path)),
-    stopped: booleanMember(memberPath(path, 'stopped'), stopped),
-  };
-}
-
-function parseQueue(ns: string, name: string, value: unknown): DocumentQueue {
-  const path = memberPath(memberPath('queues', ns), name);
-  const { paused: given = false, options = null } = membersOf(value, path, ['paused', 'options']);
-  const paused = booleanMember(memberPath(path, 'paused'), given);
-  if (options === null) return { paused, options };
-  return { paused, options: optionsAt(memberPath(path, 'options'), name, options) };
-}
-
 /**
  * Returns options with their defaults filled in, as they are stored. @throws QuaysideError `invalid-parameter` with the
  * path in the document
  */
-function optionsAt(path: string, queue: string, value: unknown): OptionsRecord['stored'] {
-  return atMember(path, () => {
-    const options = parseOptions(value);
+function storedOptionsAt(path: readonly string[], queue: string, given: ShownOptions): ShownOptions {
+  return atMember(path.reduce(memberPath, ''), () => {
+    const options = toOptions(given);
     checkDeadLetterQueue(queue, options);
     return showOptions(options);
   });
@@ -274,6 +285,6 @@ async function applyToQueue(
   const [present, wanted] = [before ?? NOT_STORED, after ?? NOT_STORED];
   if (present.paused !== wanted.paused) await (wanted.paused ? queue.pause() : queue.resume());
   if (!isSame(present.options, wanted.options)) {
-    await queue.storeOptions(wanted.options === null ? null : parseOptions(wanted.options));
+    await queue.storeOptions(wanted.options && toOptions(wanted.options));
   }
 }

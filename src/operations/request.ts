@@ -1,29 +1,20 @@
 import type { Broker } from '../broker/broker.ts';
 import type { Namespace } from '../broker/namespace.ts';
 import type { Queue } from '../broker/queue.ts';
-import { DELIVERY_STATES, type DeliveryState, type ElementId, type GroupName } from '../model/element.ts';
+import type { DeliveryState, ElementId, GroupName } from '../model/element.ts';
 import { invalidParameter, QuaysideError } from '../model/errors.ts';
 import { checkHeaders } from '../model/headers.ts';
-import { LIMITS } from '../model/limits.ts';
+import { atMember, memberPath, parse, wrongMember } from '../model/members.ts';
 import {
-  atMember,
-  booleanMember,
-  bytesMember,
-  type Members,
-  memberPath,
-  membersOf,
-  nameMember,
-  wholeMember,
-  wrongMember,
-} from '../model/members.ts';
-import { checkGroup } from '../model/names.ts';
-import { ACTIONS, type Action, MAX_IDS, MAX_RATE } from '../model/records.ts';
+  type Action,
+  OPERATION_MEMBERS,
+  type OPERATION_SCOPES,
+  OperationDeclaration,
+  type OperationPlace,
+} from '../model/records.ts';
 import { SERVICE_HEADERS } from '../model/service-headers.ts';
 import { toByteString } from '../util/byte-string.ts';
 import { quote } from '../util/quote.ts';
-
-/** The states that `where.state` may name. */
-export const STATES = [...DELIVERY_STATES, 'all'] as const;
 
 /** A queue that a request names. */
 interface NamedQueue {
@@ -35,7 +26,7 @@ interface NamedQueue {
 /** Which elements of the source an operation applies to. */
 interface Where {
   /** Null: the default states of the action. `all`: every state that the action may change. */
-  readonly state: (typeof STATES)[number] | null;
+  readonly state: (typeof OPERATION_SCOPES)[number] | null;
   /** On a stream; null: the namespace's default. */
   readonly group: GroupName | null;
   readonly ids: readonly ElementId[] | null;
@@ -104,52 +95,51 @@ export interface ElementChange {
   readonly tries: number | null;
 }
 
-const MAX_LIMIT = 1_000_000_000;
-
-const MEMBERS = ['action', 'source', 'where', 'to', 'delay', 'set', 'limit', 'rate', 'dryRun'] as const;
-
 /**
  * Parses the body of a request for an operation. Unknown members are rejected: a misspelt `where` would match
  * everything.
  * @throws QuaysideError `invalid-parameter` with the path of the member
  */
 export function parseRequest(payload: unknown): OperationRequest {
-  const members = membersOf(payload, '', MEMBERS);
-  const { action, dryRun = false } = members;
-  const known = ACTIONS.find((one) => one === action);
-  if (known === undefined) throw wrongMember('action', action, `one of ${ACTIONS.join(', ')}`);
-  const isDryRun = booleanMember('dryRun', dryRun);
-  if (known === 'migrate') return parseMigration(members);
-  const isMove = known === 'move' || known === 'copy';
-  const source = queueAt(members.source, 'source');
-  const where = parseWhere(members.where);
-  checkState(known, where);
+  const members = parse(OperationDeclaration, payload);
+  const { action, source, where, to, delay, set, limit = null, rate = null, dryRun = false } = members;
+  if (action === 'migrate') return migrationRequest(members);
+  const isMove = action === 'move' || action === 'copy';
+  const { state = null, group = null, ids = null, selector = null, olderThan = null } = where ?? {};
+  checkState(action, state);
   return {
-    action: known,
-    source,
-    where,
-    to: expectsMember(members, 'to', known, isMove) ? queueAt(members.to, 'to') : null,
-    delayMs: expectsMember(members, 'delay', known, known === 'delay')
-      ? wholeMember('delay', members.delay, 0, LIMITS.delayMs, 'milliseconds')
+    action,
+    source: queueAt(source, 'source'),
+    where: {
+      state,
+      group,
+      ids: ids && [...new Set(ids)],
+      selector,
+      olderThanMs: olderThan === null ? null : olderThan * 1000,
+    },
+    to: expectsMember(members, 'to', isMove) ? queueAt(parse(OPERATION_MEMBERS.to, to, 'to'), 'to') : null,
+    delayMs: expectsMember(members, 'delay', action === 'delay')
+      ? parse(OPERATION_MEMBERS.delay, delay, 'delay')
       : null,
-    set: expectsMember(members, 'set', known, known === 'set') ? parseSet(members.set) : null,
-    limit: optional(members.limit, (value) => wholeMember('limit', value, 1, MAX_LIMIT, 'a count')),
-    rate: optional(members.rate, (value) => wholeMember('rate', value, 1, MAX_RATE, 'elements a second')),
-    dryRun: isDryRun,
+    set: expectsMember(members, 'set', action === 'set')
+      ? toChange(parse(OPERATION_MEMBERS.set, set, 'set'))
+      : null,
+    limit,
+    rate,
+    dryRun,
   };
 }
 
 /** A migration moves a whole namespace, so members that select elements are rejected. */
-function parseMigration(members: Members): OperationRequest {
-  for (const name of MEMBERS) {
-    if (name !== 'action' && name !== 'source' && name !== 'to')
-      expectsMember(members, name, 'migrate', false);
+function migrationRequest(members: OperationDeclaration): OperationRequest {
+  for (const name of ['where', 'delay', 'set', 'limit', 'rate', 'dryRun'] as const) {
+    expectsMember(members, name, false);
   }
   return {
     action: 'migrate',
     source: namespaceAt(members.source, 'source'),
     where: { state: null, group: null, ids: null, selector: null, olderThanMs: null },
-    to: namespaceAt(members.to, 'to'),
+    to: namespaceAt(parse(OPERATION_MEMBERS.to, members.to, 'to'), 'to'),
     delayMs: null,
     set: null,
     limit: null,
@@ -161,38 +151,21 @@ function parseMigration(members: Members): OperationRequest {
 /**
  * Returns whether the action has this member. @throws QuaysideError `invalid-parameter` if it has not, and it is given
  */
-function expectsMember(members: Members, name: string, action: Action, isMeant: boolean): boolean {
+function expectsMember(
+  members: OperationDeclaration,
+  name: keyof OperationDeclaration,
+  isMeant: boolean,
+): boolean {
   if (!isMeant && members[name] !== undefined) {
-    throw invalidParameter(name, `${name} has no meaning with the action ${action}. Leave it out.`);
+    throw invalidParameter(name, `${name} has no meaning with the action ${members.action}. Leave it out.`);
   }
   return isMeant;
-}
-
-function parseWhere(value: unknown): Where {
-  const members = membersOf(value ?? {}, 'where', ['state', 'group', 'ids', 'selector', 'olderThan']);
-  const { state, group, ids, selector, olderThan } = members;
-  const named = STATES.find((one) => one === state);
-  if (state !== undefined && named === undefined) {
-    throw wrongMember('where.state', state, `one of ${STATES.join(', ')}`);
-  }
-  return {
-    state: named ?? null,
-    group: optional(group, (given) =>
-      checkGroup('where.group', stringAt(given, 'where.group', LIMITS.groupLength)),
-    ),
-    ids: optional(ids, parseIds),
-    selector: optional(selector, (given) => stringAt(given, 'where.selector', LIMITS.selectorBytes)),
-    olderThanMs: optional(
-      olderThan,
-      (given) => wholeMember('where.olderThan', given, 0, LIMITS.delayMs / 1000, 'seconds') * 1000,
-    ),
-  };
 }
 
 /**
  * Checks that the action may change elements in this state: only `release` changes reserved elements, and no others.
  */
-function checkState(action: Action, { state }: Where): void {
+function checkState(action: Action, state: Where['state']): void {
   if (action === 'count' || state === null || state === 'all') return;
   if ((action === 'release') === (state === 'reserved')) return;
   const allowed = action === 'release' ? 'reserved' : 'ready, scheduled, all';
@@ -202,17 +175,8 @@ function checkState(action: Action, { state }: Where): void {
   );
 }
 
-function parseIds(value: unknown): ElementId[] {
-  if (!Array.isArray(value)) throw wrongMember('where.ids', value, 'an array of ids');
-  if (value.length === 0 || value.length > MAX_IDS) {
-    throw invalidParameter('where.ids', `where.ids must have 1 to ${MAX_IDS} ids, not ${value.length}.`);
-  }
-  return [...new Set(value.map((id, i) => stringAt(id, `where.ids[${i}]`, LIMITS.idLength)))];
-}
-
-function parseSet(value: unknown): ElementChange {
-  const { headers = {}, tries } = membersOf(value, 'set', ['headers', 'tries']);
-  const entries = Object.entries(membersOf(headers, 'set.headers', null));
+function toChange({ headers = {}, tries = null }: NonNullable<OperationDeclaration['set']>): ElementChange {
+  const entries = Object.entries(headers);
   const removed: string[] = [];
   const written: string[] = [];
   const seen = new Set<string>();
@@ -221,45 +185,31 @@ function parseSet(value: unknown): ElementChange {
     const name = spelling.toLowerCase();
     if (seen.has(name)) throw invalidParameter(path, `${path} is given twice; letter case does not count.`);
     seen.add(name);
-    if (text !== null && typeof text !== 'string')
-      throw wrongMember(path, text, 'a string, or null to remove the header');
     if (text === null) removed.push(toByteString(name));
     else if (SERVICE_HEADERS.has(name)) {
       throw invalidParameter(
         path,
         `${path} is a header that the service writes. It can only be removed, with null.`,
       );
-    } else written.push(toByteString(name), bytesMember(path, text));
+    } else written.push(toByteString(name), toByteString(text));
   }
   checkHeaders(written);
   checkHeaders(removed.flatMap((name) => [name, '']));
-  if (entries.length === 0 && tries === undefined) {
+  if (entries.length === 0 && tries === null) {
     throw invalidParameter('set', 'set changes nothing. Give headers, tries, or both.');
   }
-  return {
-    headers: [...written, ...removed.flatMap((name) => [name, null])],
-    tries: optional(tries, (one) => wholeMember('set.tries', one, 0, LIMITS.tries, 'a count')),
-  };
+  return { headers: [...written, ...removed.flatMap((name) => [name, null])], tries };
 }
 
-function optional<T>(value: unknown, read: (value: unknown) => T): T | null {
-  return value === undefined || value === null ? null : read(value);
+function queueAt({ ns, queue }: OperationPlace, path: string): NamedQueue {
+  if (queue === undefined) throw wrongMember(`${path}.queue`, queue, 'a string');
+  return { ns, queue };
 }
 
-function queueAt(value: unknown, path: string): NamedQueue {
-  const { ns, queue } = membersOf(value, path, ['ns', 'queue']);
-  return { ns: nameMember(`${path}.ns`, ns), queue: nameMember(`${path}.queue`, queue) };
-}
-
-function namespaceAt(value: unknown, path: string): NamedQueue {
-  const { ns } = membersOf(value, path, ['ns']);
-  return { ns: nameMember(`${path}.ns`, ns), queue: '' };
-}
-
-function stringAt(value: unknown, path: string, maxLength: number): string {
-  if (typeof value === 'string' && value.length >= 1 && value.length <= maxLength) return value;
-  if (typeof value !== 'string') throw wrongMember(path, value, `a string of 1 to ${maxLength} characters`);
-  throw invalidParameter(path, `${path} has ${value.length} characters. Allowed: 1 to ${maxLength}.`);
+function namespaceAt({ ns, queue }: OperationPlace, path: string): NamedQueue {
+  if (queue === undefined) return { ns, queue: '' };
+  const at = `${path}.queue`;
+  throw invalidParameter(at, `${at} has no meaning with the action migrate. Leave it out.`);
 }
 
 /** The states of the deliveries to search, in the order of the search. */

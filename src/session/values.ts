@@ -2,9 +2,8 @@ import type { GroupName } from '../model/element.ts';
 import { invalidParameter } from '../model/errors.ts';
 import { LIMITS } from '../model/limits.ts';
 import { checkGroup, checkGroups } from '../model/names.ts';
-import { fromByteString, toByteString } from '../util/byte-string.ts';
+import { fromByteString, quoteBytes, toByteString } from '../util/byte-string.ts';
 import { ownString } from '../util/own-bytes.ts';
-import { quoteBytes } from '../util/quote.ts';
 
 // Parsers of single header values, which have one character per byte, or are null if the header was not sent. Groups
 // live long, in counters, wait queues and engines, so they are copied to strings that do not retain the frame.

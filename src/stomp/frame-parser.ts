@@ -1,8 +1,8 @@
 import { isUtf8 } from 'node:buffer';
 import { QuaysideError } from '../model/errors.ts';
 import { GrowingBytes } from '../util/byte-pieces.ts';
+import { quoteBytes } from '../util/byte-string.ts';
 import { ownBytes } from '../util/own-bytes.ts';
-import { quoteBytes } from '../util/quote.ts';
 import { CONNECT_RULES, type HeadRules, headerOf, malformed, type StompFrame, trimSpaces } from './codec.ts';
 
 /** Maximum size of a frame. A larger one is rejected before more than the limit is in memory. */

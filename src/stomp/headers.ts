@@ -1,6 +1,6 @@
 import { invalidParameter } from '../model/errors.ts';
+import { quoteBytes } from '../util/byte-string.ts';
 import { nearestName } from '../util/did-you-mean.ts';
-import { quoteBytes } from '../util/quote.ts';
 import { malformed } from './codec.ts';
 
 /**

@@ -11,8 +11,7 @@ import {
   type WriteObserver,
   type WriterOptions,
 } from '../session/socket-writer.ts';
-import { fromByteString } from '../util/byte-string.ts';
-import { quoteBytes } from '../util/quote.ts';
+import { fromByteString, quoteBytes } from '../util/byte-string.ts';
 import { JOINED_BYTES } from '../util/sockets.ts';
 import {
   frameText,

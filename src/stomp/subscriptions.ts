@@ -9,8 +9,8 @@ import { PushConsumer, type PushConsumerOptions } from '../session/push-consumer
 import { QueueBrowser } from '../session/queue-browser.ts';
 import { UNOBSERVED } from '../session/socket-writer.ts';
 import { encodeValue, parseGroup, parseInteger, parseMilliseconds } from '../session/values.ts';
+import { quoteBytes } from '../util/byte-string.ts';
 import { ownString } from '../util/own-bytes.ts';
-import { quoteBytes } from '../util/quote.ts';
 import { type HeadRules, headerLine, headerOf, malformed, type StompFrame } from './codec.ts';
 import { SessionLimitError } from './errors.ts';
 import { HeaderSpelling, PROTOCOL_HEADERS, requireHeader, unknownIdMessage } from './headers.ts';

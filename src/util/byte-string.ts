@@ -1,4 +1,5 @@
 import { isUtf8 } from 'node:buffer';
+import { MAX_QUOTED, quote } from './quote.ts';
 
 // Element headers are bytes in every protocol. They are stored as byte strings, the form that HTTP uses: each character
 // stands for one byte (ISO 8859-1). Text in headers is nearly always UTF-8. These functions convert between the two, so
@@ -21,4 +22,15 @@ export function fromByteString(bytes: string): string | null {
   if (isAscii(bytes)) return bytes;
   const utf8 = Buffer.from(bytes, 'latin1');
   return isUtf8(utf8) ? utf8.toString('utf8') : null;
+}
+
+/** Bytes that are decoded, at most: more than the longest 64 characters need. */
+const MAX_BYTES = 8 * MAX_QUOTED;
+const CUT = /[\xc0-\xff][\x80-\xbf]*$/;
+
+/** Like `quote`, for bytes that are probably UTF-8, given as one character for each byte. */
+export function quoteBytes(bytes: string): string {
+  // The cut may split the last character.
+  const start = bytes.length <= MAX_BYTES ? bytes : bytes.slice(0, MAX_BYTES).replace(CUT, '');
+  return quote(fromByteString(start) ?? bytes);
 }

@@ -1,19 +1,37 @@
 /**
- * The subset of JSON Schema that this project uses: built with TypeScript types, for OpenAPI and the configuration, and
- * checked by {@link schemaErrors}. A full JSON Schema library accounted for most of the files loaded at start.
+ * The subset of JSON Schema that this project uses: built with TypeScript types, for OpenAPI, the bodies of requests
+ * and the configuration, and checked by {@link checkSchema}. A full JSON Schema library accounted for most of the
+ * files loaded at start.
  */
 
 import { isRecord } from './is-record.ts';
 
 declare const VALUE: unique symbol;
 const OPTIONAL = Symbol('optional');
+const REFINEMENT = Symbol('refinement');
+
+/** What the keywords of a schema cannot express about its values. OpenAPI does not contain it. */
+export interface Refinement<T> {
+  /** Describes what is allowed, to continue "must be". Not given: see {@link allowedText}. */
+  readonly allowed?: string;
+  /**
+   * Whether a value of the type of the schema is allowed. It takes the place of the bounds and of the check of members:
+   * the keywords then only document.
+   */
+  readonly fits?: (value: T) => boolean;
+  /** The error for a value that does not fit. Not given: one that follows from `allowed`. */
+  readonly error?: (path: string, value: T) => Error;
+}
 
 /** A JSON Schema whose values have the type `T`. */
 export interface Schema<T = unknown> {
   /** Exists in the type only, to carry `T`. */
   readonly [VALUE]?: T;
   readonly [OPTIONAL]?: true;
+  readonly [REFINEMENT]?: Refinement<never>;
   readonly type?: string;
+  readonly description?: string;
+  readonly format?: string;
   readonly const?: unknown;
   readonly enum?: readonly unknown[];
   readonly properties?: Properties;
@@ -33,6 +51,7 @@ export interface Schema<T = unknown> {
   readonly minItems?: number;
   readonly maxItems?: number;
   readonly minProperties?: number;
+  readonly maxProperties?: number;
 }
 
 export type Properties = Readonly<Record<string, Schema>>;
@@ -120,85 +139,282 @@ export function orNull<T>(schema: Schema<T>, keywords?: Keywords): Schema<T | nu
   return Type.Union([schema, Type.Null()], keywords);
 }
 
+/**
+ * A member that may be left out, or be null, which means the same. Messages do not mention null: to leave it out is the
+ * better advice.
+ */
+export function optional<T>(schema: Schema<T>): OptionalSchema<T | null> {
+  return Type.Optional(refined(orNull(schema), { allowed: allowedText(schema) }));
+}
+
+/** Adds to a schema what its keywords cannot express. */
+export function refined<T>(schema: Schema<T>, refinement: Refinement<T>): Schema<T> {
+  return { ...schema, [REFINEMENT]: { ...schema[REFINEMENT], ...refinement } as Refinement<never> };
+}
+
+/** Adds to a schema how error messages describe what it allows. */
+export function allowing<T>(allowed: string, schema: Schema<T>): Schema<T> {
+  return refined(schema, { allowed });
+}
+
+/** Adds the unit of a number to what error messages say. */
+export function inUnit(unit: string, schema: Schema<number>): Schema<number> {
+  return allowing(`${unit}, ${allowedText(schema)}`, schema);
+}
+
 export const Count = Type.Integer({ minimum: 0 });
 export const Moment = Type.String({ format: 'date-time' });
+
+type Rule = 'missing' | 'unknown' | 'pattern' | 'length' | 'other';
 
 /** A violation of the schema. The path of `missing` and `unknown` includes the key in question. */
 export interface SchemaError {
   readonly path: readonly string[];
-  readonly rule: 'missing' | 'unknown' | 'pattern' | 'other';
+  readonly rule: Rule;
 }
 
 /** Returns all violations in a value, each once. Below a value of the wrong type nothing is checked. */
-export function schemaErrors(schema: Schema, value: unknown, path: readonly string[] = []): SchemaError[] {
-  if (typeof value === 'string') return stringErrors(schema, value, path);
-  const isValid = fitsType(schema, value) && fitsBounds(schema, value);
-  if (!isValid) return [{ path, rule: 'other' }];
-  if (Array.isArray(value)) {
-    const { items = {} } = schema;
-    return value.flatMap((item, i) => schemaErrors(items, item, [...path, String(i)]));
+export function schemaErrors(schema: Schema, value: unknown): SchemaError[] {
+  const errors: SchemaError[] = [];
+  checkSchema(schema, value, ({ path, rule }) => errors.push({ path: path.map(String), rule }));
+  return errors;
+}
+
+/** A place in a value where it does not have the form of its schema. */
+export interface Violation {
+  /** Keys and indexes. */
+  readonly path: readonly (string | number)[];
+  readonly rule: Rule;
+  /** What is allowed there. Of an unknown member: the schema of the object. */
+  readonly schema: Schema;
+  /** Undefined: missing. */
+  readonly value: unknown;
+  /** The error that the refinement of the schema creates for this value, given the path as text. */
+  readonly error?: ((path: string, value: never) => Error) | undefined;
+}
+
+/**
+ * Calls `report` for each violation in a value: for those of the members of an object in the order of its members, then
+ * for missing ones. `report` may throw to end the check.
+ */
+export function checkSchema(schema: Schema, value: unknown, report: (violation: Violation) => void): void {
+  checkOf(schema)(value, { path: [], depth: 0, report });
+}
+
+interface Visit {
+  /** The keys and indexes of the value that is checked: the first `depth` ones. */
+  readonly path: (string | number)[];
+  depth: number;
+  readonly report: (violation: Violation) => void;
+}
+
+/**
+ * Checks a value. A schema is turned into such functions when it is first used: reading its keywords for each value
+ * took as long as all the rest of reading a line of an insert.
+ */
+type Check = (value: unknown, at: Visit) => void;
+
+const CHECKS = new WeakMap<Schema, Check>();
+
+function checkOf(schema: Schema): Check {
+  let check = CHECKS.get(schema);
+  if (check === undefined) {
+    check = createCheck(schema, schema);
+    CHECKS.set(schema, check);
   }
-  if (typeof value !== 'object' || value === null) return [];
-  return memberErrors(schema, value as Readonly<Record<string, unknown>>, path);
+  return check;
 }
 
-function stringErrors(schema: Schema, value: string, path: readonly string[]): SchemaError[] {
-  const { minLength = 0, maxLength = Number.POSITIVE_INFINITY, pattern } = schema;
-  const isValid = fitsType(schema, value) && value.length >= minLength && value.length <= maxLength;
-  if (!isValid) return [{ path, rule: 'other' }];
-  return pattern === undefined || new RegExp(pattern, 'u').test(value) ? [] : [{ path, rule: 'pattern' }];
+/** @param shown the schema that describes what is allowed: the union, if `schema` is one of its alternatives */
+function createCheck(schema: Schema, shown: Schema): Check {
+  if (schema.anyOf !== undefined) return unionCheck(schema.anyOf, shown);
+  const isAllowed = allowedTest(schema);
+  const checkMembers = schema[REFINEMENT]?.fits === undefined ? membersCheck(schema) : null;
+  return (value, at) => {
+    if (isAllowed(value)) checkMembers?.(value as never, at);
+    else reportWrong(schema, shown, value, at);
+  };
 }
 
-function memberErrors(
-  { properties = {}, patternProperties = {}, required = [], additionalProperties = true }: Schema,
-  value: Readonly<Record<string, unknown>>,
-  path: readonly string[],
-): SchemaError[] {
-  const [mapSchema] = Object.values(patternProperties);
-  const missing = required.filter((key) => !Object.hasOwn(value, key));
-  return [
-    ...missing.map((key): SchemaError => ({ path: [...path, key], rule: 'missing' })),
-    ...Object.entries(value).flatMap(([key, member]): SchemaError[] => {
-      const memberPath = [...path, key];
-      const schema = Object.hasOwn(properties, key) ? properties[key] : mapSchema;
-      if (schema !== undefined) return schemaErrors(schema, member, memberPath);
-      return additionalProperties ? [] : [{ path: memberPath, rule: 'unknown' }];
-    }),
-  ];
+function reportWrong(schema: Schema, shown: Schema, value: unknown, at: Visit): void {
+  const { fits, error } = schema[REFINEMENT] ?? {};
+  const hasType = typeTest(schema)(value);
+  const rule = hasType && fits === undefined ? boundRule(schema) : 'other';
+  at.report({ path: pathOf(at), rule, schema: shown, value, ...(hasType && error && { error }) });
 }
 
-function fitsType(schema: Schema, value: unknown): boolean {
-  const { const: literal = value, enum: values = [value], anyOf, allOf = [] } = schema;
-  const fits = (part: Schema): boolean => schemaErrors(part, value).length === 0;
-  if (value !== literal || !values.includes(value) || !allOf.every(fits)) return false;
-  if (anyOf !== undefined && !anyOf.some(fits)) return false;
+/** The rule that a value of the right type breaks. */
+function boundRule({ type, pattern }: Schema): Rule {
+  if (type === 'array' || type === 'string') return pattern === undefined ? 'length' : 'pattern';
+  return 'other';
+}
+
+/**
+ * Checks the alternative that has the type of the value. If several alternatives have the same type, one of all must
+ * fit as a whole.
+ */
+function unionCheck(anyOf: readonly Schema[], shown: Schema): Check {
+  const [other, ...more] = anyOf.filter(({ type }) => type !== 'null');
+  if (anyOf.length === 2 && other !== undefined && more.length === 0) {
+    const check = createCheck(other, shown);
+    return (value, at) => {
+      if (value !== null) check(value, at);
+    };
+  }
+  const checks = new Map(anyOf.map((one) => [one.type, createCheck(one, shown)]));
+  if (checks.size === anyOf.length && !checks.has(undefined)) {
+    return (value, at) => {
+      const check =
+        checks.get(typeOf(value)) ?? (typeof value === 'number' ? checks.get('integer') : undefined);
+      if (check !== undefined) check(value, at);
+      else reportWrong(shown, shown, value, at);
+    };
+  }
+  return (value, at) => {
+    if (!anyOf.some((one) => fitsSchema(one, value))) reportWrong(shown, shown, value, at);
+  };
+}
+
+function typeOf(value: unknown): string {
+  if (typeof value !== 'object') return typeof value;
+  return value === null ? 'null' : Array.isArray(value) ? 'array' : 'object';
+}
+
+function pathOf({ path, depth }: Visit): (string | number)[] {
+  return path.slice(0, depth);
+}
+
+function checkMember(check: Check, value: unknown, key: string | number, at: Visit): void {
+  at.path[at.depth] = key;
+  at.depth += 1;
+  check(value, at);
+  at.depth -= 1;
+}
+
+/** Checks the items of an array or the members of an object; null: there is nothing to check. */
+function membersCheck(schema: Schema): ((value: never, at: Visit) => void) | null {
+  const { items, properties = {}, patternProperties = {}, required = [], additionalProperties } = schema;
+  if (items !== undefined) {
+    const check = checkOf(items);
+    return (values: readonly unknown[], at: Visit) => {
+      for (let i = 0; i < values.length; i += 1) checkMember(check, values[i], i, at);
+    };
+  }
+  const checks = new Map(Object.entries(properties).map(([key, member]) => [key, checkOf(member)]));
+  const [entry] = Object.values(patternProperties);
+  const checkOther = entry && checkOf(entry);
+  if (checks.size === 0 && checkOther === undefined && additionalProperties !== false) return null;
+  return (members: Readonly<Record<string, unknown>>, at: Visit) => {
+    for (const key of Object.keys(members)) {
+      const check = checks.get(key) ?? checkOther;
+      if (check !== undefined) checkMember(check, members[key], key, at);
+      else if (additionalProperties === false) {
+        at.report({ path: [...pathOf(at), key], rule: 'unknown', schema, value: members[key] });
+      }
+    }
+    for (const key of required) {
+      if (Object.hasOwn(members, key)) continue;
+      const path = [...pathOf(at), key];
+      at.report({ path, rule: 'missing', schema: properties[key] ?? {}, value: undefined });
+    }
+  };
+}
+
+function fitsSchema(schema: Schema, value: unknown): boolean {
+  return schemaErrors(schema, value).length === 0;
+}
+
+const TYPE_TESTS: Readonly<Record<string, (value: unknown) => boolean>> = {
+  string: (value) => typeof value === 'string',
+  boolean: (value) => typeof value === 'boolean',
+  integer: Number.isInteger,
+  number: Number.isFinite,
+  null: (value) => value === null,
+  array: Array.isArray,
+  object: isRecord,
+};
+
+/** Returns a test whether a value has the type of a schema, without its bounds and members. */
+function typeTest({ type, const: literal, enum: values, allOf }: Schema): (value: unknown) => boolean {
+  const hasType = (type === undefined ? undefined : TYPE_TESTS[type]) ?? (() => true);
+  if (literal !== undefined) return (value) => value === literal;
+  if (values !== undefined) return (value) => values.includes(value);
+  if (allOf !== undefined) return (value) => hasType(value) && allOf.every((part) => fitsSchema(part, value));
+  return hasType;
+}
+
+/** Returns a test whether a value is allowed, without its members. */
+function allowedTest(schema: Schema): (value: unknown) => boolean {
+  const hasType = typeTest(schema);
+  const test = schema[REFINEMENT]?.fits ?? boundsTest(schema);
+  return test === null ? hasType : (value) => hasType(value) && test(value as never);
+}
+
+/** Returns a test of the bounds of values that have the type of the schema; null: it has none. */
+function boundsTest(schema: Schema): ((value: never) => boolean) | null {
+  const { minimum = LOWEST, maximum = HIGHEST, exclusiveMinimum = LOWEST } = schema;
+  const { minLength = 0, maxLength = HIGHEST, minItems = 0, maxItems = HIGHEST } = schema;
+  const { minProperties = 0, maxProperties = HIGHEST } = schema;
   switch (schema.type) {
-    case undefined:
-      return true;
     case 'integer':
-      return Number.isInteger(value);
     case 'number':
-      return Number.isFinite(value);
-    case 'null':
-      return value === null;
+      return (value: number) => value >= minimum && value <= maximum && value > exclusiveMinimum;
+    case 'string': {
+      const pattern = schema.pattern === undefined ? null : new RegExp(schema.pattern, 'u');
+      if (pattern === null && minLength === 0 && maxLength === HIGHEST) return null;
+      return (value: string) =>
+        value.length >= minLength && value.length <= maxLength && (pattern === null || pattern.test(value));
+    }
     case 'array':
-      return Array.isArray(value);
+      return ({ length }: readonly unknown[]) => length >= minItems && length <= maxItems;
     case 'object':
-      return isRecord(value);
+      if (minProperties === 0 && maxProperties === HIGHEST) return null;
+      return (value: object) => {
+        const { length } = Object.keys(value);
+        return length >= minProperties && length <= maxProperties;
+      };
     default:
-      return typeof value === schema.type;
+      return null;
   }
 }
 
-function fitsBounds(schema: Schema, value: unknown): boolean {
-  if (typeof value === 'number') {
-    const { minimum = value, maximum = value, exclusiveMinimum = Number.NEGATIVE_INFINITY } = schema;
-    return value >= minimum && value <= maximum && value > exclusiveMinimum;
+const LOWEST = Number.NEGATIVE_INFINITY;
+const HIGHEST = Number.POSITIVE_INFINITY;
+
+/** Describes the values that a schema allows, to continue "must be". */
+export function allowedText(schema: Schema): string {
+  const text = schema[REFINEMENT]?.allowed;
+  if (text !== undefined) return text;
+  if (schema.const !== undefined) return JSON.stringify(schema.const);
+  if (schema.enum !== undefined) return `one of ${schema.enum.join(', ')}`;
+  if (schema.anyOf !== undefined) {
+    const texts = schema.anyOf.filter(({ type }) => type !== 'null').map(allowedText);
+    return texts.join(' or ') + (texts.length < schema.anyOf.length ? ', or null' : '');
   }
-  if (Array.isArray(value)) {
-    const { minItems = 0, maxItems = value.length } = schema;
-    return value.length >= minItems && value.length <= maxItems;
+  switch (schema.type) {
+    case 'integer':
+      return `a whole number${rangeText(schema)}`;
+    case 'number':
+      return `a number${rangeText(schema)}`;
+    case 'boolean':
+      return 'true or false';
+    case 'null':
+      return 'null';
+    case 'array':
+      return schema.maxItems === undefined
+        ? 'an array'
+        : `an array of ${schema.minItems ?? 0} to ${schema.maxItems}`;
+    case 'object':
+      return 'a JSON object';
+    default:
+      return schema.maxLength === undefined
+        ? 'a string'
+        : `a string of ${schema.minLength ?? 0} to ${schema.maxLength} characters`;
   }
-  const { minProperties = 0 } = schema;
-  return typeof value !== 'object' || value === null || Object.keys(value).length >= minProperties;
+}
+
+function rangeText({ minimum, maximum, exclusiveMinimum }: Schema): string {
+  const from = minimum === undefined ? '' : ` from ${minimum}`;
+  const low = exclusiveMinimum === undefined ? from : ` above ${exclusiveMinimum}`;
+  return maximum === undefined ? low : `${low} to ${maximum}`;
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { canonical } from '../../src/exchange/declaration.ts';
+import { toDeclaration } from '../../src/exchange/declaration.ts';
 import { patientSandbox } from '../sandbox/elements.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { until } from '../support/until.ts';
@@ -67,7 +67,7 @@ describe('an exchange that consumes unroutable elements', () => {
       details: { parameter: 'src.queue' },
     });
     const definitions = node.broker.namespace('stored').currentDefinitions;
-    await definitions.put('exchange', 'old', { declaration: canonical(declaration) }, null);
+    await definitions.put('exchange', 'old', { declaration: toDeclaration(declaration) }, null);
     await node.exchanges.reload();
     const queue = node.broker.namespace('stored').visit('__too_many_hops__');
     await queue.insert([newElement({ body: 'stays', headers: ['x-hop-count', '17'] })]);

@@ -166,7 +166,7 @@ describe('A document of definitions', () => {
       ],
       [{ exchanges: { a: { ...FORWARD, stopped: 1 } } }, 'exchanges.a.stopped'],
       [{ queues: { N: { a: { paused: 'yes' } } } }, 'queues.N.a.paused'],
-      [{ queues: { N: { a: { options: { lease: 0 } } } } }, 'queues.N.a.options'],
+      [{ queues: { N: { a: { options: { lease: 0 } } } } }, 'queues.N.a.options.lease'],
       [
         { queues: { N: { a: { options: { deadLetter: { maxTries: 1, queue: 'a' } } } } } },
         'queues.N.a.options',

@@ -6,6 +6,7 @@ import { sharedHarness } from './harness.ts';
 interface Schema {
   readonly type?: string;
   readonly $ref?: string;
+  readonly additionalProperties?: unknown;
 }
 
 interface Operation {
@@ -48,6 +49,43 @@ describe('The OpenAPI document', () => {
     const element = paths['/q/{namespace}/{queue}'];
     assert.ok(element?.put?.parameters.some((one) => one.in === 'header' && one.name === 'x-ks-hdr-*'));
     assert.ok('x-ks-hdr-*' in (element?.get?.responses[200]?.headers ?? {}));
+  });
+
+  const schemaOf = (schema: Schema | undefined): Schema | undefined =>
+    schema?.$ref === undefined
+      ? schema
+      : (document.components.schemas[schema.$ref.slice('#/components/schemas/'.length)] as Schema);
+
+  it('says that unknown members of JSON bodies are rejected, as they are', async () => {
+    const client = harness().client();
+    let count = 0;
+    for (const [path, methods] of Object.entries(document.paths)) {
+      for (const [method, { requestBody }] of Object.entries(methods)) {
+        const body = requestBody?.content['application/json'];
+        if (body === undefined) continue;
+        const { additionalProperties } = schemaOf(body.schema) ?? {};
+        assert.equal(additionalProperties, false, `${method} ${path}`);
+        const target = path.replace('{namespace}', 'N').replace(/\{\w+\}/g, 'x');
+        const json = JSON.stringify({ unheard_of: 1 });
+        const answer = await client.request(method.toUpperCase(), target, { body: json });
+        const { code, parameter } = jsonOf<{ code: string; parameter: string }>(answer);
+        assert.deepEqual([code, parameter], ['invalid-parameter', 'unheard_of'], `${method} ${path}`);
+        count += 1;
+      }
+    }
+    assert.ok(count >= 9, `${count} bodies`);
+  });
+
+  it('combines no schema with another one that forbids its members', () => {
+    const closed: string[] = [];
+    const visit = (node: unknown, path: string): void => {
+      if (typeof node !== 'object' || node === null) return;
+      for (const [key, inner] of Object.entries(node)) visit(inner, `${path}/${key}`);
+      const { allOf = [] } = node as { allOf?: readonly Schema[] };
+      if (allOf.some((part) => schemaOf(part)?.additionalProperties === false)) closed.push(path);
+    };
+    visit(document, '');
+    assert.deepEqual(closed, []);
   });
 
   it('describes every flag as a boolean', () => {

@@ -33,9 +33,9 @@ export const HTTP: readonly Mutant[] = [
     name: 'an unknown member of a JSON body is ignored',
     suite: 'HTTP exchanges',
     edits: edit(
-      'model/members.ts',
-      'if (known === null || unknownName === undefined',
-      'if (known !== undefined || unknownName === undefined',
+      'util/schema.ts',
+      'else if (additionalProperties === false) {',
+      'else if (additionalProperties === null) {',
     ),
   },
   {

@@ -60,7 +60,8 @@ describe('A schema', () => {
   for (const [name, { schema, right, wrong }] of Object.entries(values)) {
     it(`of ${name} accepts valid values and rejects others`, () => {
       for (const value of right) assert.deepEqual(errors(schema, value), [], JSON.stringify(value));
-      for (const value of wrong) assert.deepEqual(errors(schema, value), [' other'], JSON.stringify(value));
+      for (const value of wrong)
+        assert.match(errors(schema, value).join(), /^ (?:other|length)$/, JSON.stringify(value));
     });
   }
 
@@ -81,13 +82,13 @@ describe('A schema', () => {
         prot: 2,
       }),
       [
-        'port missing',
         'users/a/password missing',
         'users/b/pasword unknown',
         'users/c other',
         'origins/1 pattern',
         'origins/2 other',
         'prot unknown',
+        'port missing',
       ],
     );
   });

@@ -6,8 +6,8 @@ import {
   type Credentials,
   loginCertified,
 } from '../../session/login.ts';
-import { toByteString } from '../../util/byte-string.ts';
-import { quote, quoteBytes } from '../../util/quote.ts';
+import { quoteBytes, toByteString } from '../../util/byte-string.ts';
+import { quote } from '../../util/quote.ts';
 import { AMQP_CONDITIONS } from '../errors.ts';
 import { AMQP_LIMITS } from '../limits.ts';
 import { CODE, descriptorNumber, SASL } from './codes.ts';

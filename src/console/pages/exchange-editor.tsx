@@ -285,10 +285,10 @@ function QueueFields({
 function clean({ src, dst, consumer }: ExchangeDeclaration): ExchangeDeclaration {
   return {
     src,
-    dst: dst.map(({ ns, queue, selector = '' }) => ({
+    dst: dst.map(({ ns, queue, selector }) => ({
       ns,
       queue,
-      ...(selector.trim() !== '' && { selector }),
+      ...(selector?.trim() && { selector }),
     })),
     consumer,
   };

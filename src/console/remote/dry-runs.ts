@@ -88,8 +88,8 @@ export async function selectorMistake(
   destination: number,
   signal: AbortSignal,
 ): Promise<SelectorMistake | null> {
-  const { ns, selector = '' } = dst[destination] ?? { ns: src.ns };
-  if (selector.trim() === '') return null;
+  const { ns, selector } = dst[destination] ?? { ns: src.ns };
+  if (!selector?.trim()) return null;
   // Use placeholder names: the queues of the form may have no name yet.
   const declaration = {
     src: { ns: src.ns, queue: 'source' },

@@ -6,8 +6,8 @@ import { gzip } from 'node:zlib';
 import type { ConsoleSession, ConsoleSessions } from '../../access/console-sessions.ts';
 import type { User } from '../../access/user.ts';
 import { QuaysideError } from '../../model/errors.ts';
-import { membersOf, wrongMember } from '../../model/members.ts';
-import { ConsoleSessionRecord, OwnConsoleSessions } from '../../model/records.ts';
+import { parse } from '../../model/members.ts';
+import { ConsoleSessionRecord, OwnConsoleSessions, STRICT } from '../../model/records.ts';
 import { RIGHTS, type Right } from '../../model/rights.ts';
 import { quote } from '../../util/quote.ts';
 import { namedObject, Type } from '../../util/schema.ts';
@@ -89,6 +89,12 @@ const pageRoute = {
   isPage: true,
 } as const;
 
+const ConsoleCredentials = namedObject(
+  'ConsoleCredentials',
+  { user: Type.String(), password: Type.String({ format: 'password' }) },
+  STRICT,
+);
+
 /** Routes of the console: its pages, which are files, and its sessions. */
 export function consoleRoutes(folder: string): readonly Route[] {
   const files = new ConsoleFiles(folder);
@@ -144,11 +150,7 @@ export function consoleRoutes(folder: string): readonly Route[] {
       access: 'open',
       csrf: 'none',
       body: 'json',
-      request: namedObject(
-        'ConsoleCredentials',
-        { user: Type.String(), password: Type.String() },
-        { additionalProperties: false },
-      ),
+      request: ConsoleCredentials,
       responses: [
         json('The session, with its cookie.', ConsoleSessionRecord, {
           headers: [
@@ -326,12 +328,7 @@ async function sendFile(
 }
 
 async function signIn(call: HttpCall, payload: unknown): Promise<void> {
-  const { user: name, password } = membersOf(payload, '', ['user', 'password']);
-  if (typeof name !== 'string') throw wrongMember('user', name, 'a string');
-  // Never quote a password, not even one of the wrong type.
-  if (typeof password !== 'string') {
-    throw wrongMember('password', password === undefined ? password : typeof password, 'a string');
-  }
+  const { user: name, password } = parse(ConsoleCredentials, payload);
   const user = await call.front.parts.authenticator.login(basicHeader(name, password), call.address);
   const sessions = sessionsOf(call);
   // Read after the login has succeeded: a failed sign-in must not end the session of the page that is open.

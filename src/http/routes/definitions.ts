@@ -1,7 +1,8 @@
 import { QuaysideError } from '../../model/errors.ts';
-import { ExchangeDeclaration, ShownOptions } from '../../model/records.ts';
 import {
   applyChanges,
+  Definition,
+  Definitions,
   definitionChanges,
   parseDefinitions,
   presentDefinitions,
@@ -17,28 +18,13 @@ import { json, type Route, route } from '../route.ts';
 /** Enough for a thousand exchanges with selectors. */
 const MAX_DOCUMENT_BYTES = 4_194_304;
 
-const DocumentExchange = Type.Intersect([
-  ExchangeDeclaration,
-  Type.Object({ stopped: Type.Optional(Type.Boolean({ description: 'Defaults to false.' })) }),
-]);
-
-const DocumentQueue = Type.Object({
-  paused: Type.Optional(Type.Boolean({ description: 'Defaults to false.' })),
-  options: Type.Optional(orNull(ShownOptions)),
-});
-
-const Definitions = namedObject('Definitions', {
-  exchanges: Type.Optional(Type.Record(DocumentExchange, { description: 'By id.' })),
-  queues: Type.Optional(Type.Record(Type.Record(DocumentQueue), { description: 'By namespace and name.' })),
-});
-
 const Change = Type.Object({
   kind: Type.Enum(['exchange', 'queue']),
   id: Type.Optional(Type.String({ description: 'Of an exchange.' })),
   ns: Type.Optional(Type.String({ description: 'Of a queue.' })),
   queue: Type.Optional(Type.String()),
-  before: orNull(Type.Union([DocumentExchange, DocumentQueue])),
-  after: orNull(Type.Union([DocumentExchange, DocumentQueue])),
+  before: orNull(Definition),
+  after: orNull(Definition),
   outcome: Type.Optional(
     Type.Union([Type.Literal('done'), Type.Object({ code: Type.String(), message: Type.String() })]),
   ),

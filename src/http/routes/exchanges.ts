@@ -6,14 +6,16 @@ import {
   noNamespace,
   parseDeclaration,
   pathWithin,
+  toDeclaration,
   versionOf,
 } from '../../exchange/declaration.ts';
-import { parseSample } from '../../exchange/dry-run.ts';
+import { ExchangeTrialRequest, toSample } from '../../exchange/dry-run.ts';
 import { notFound } from '../../exchange/registry.ts';
 import { QuaysideError } from '../../model/errors.ts';
+import { parse } from '../../model/members.ts';
 import { checkName } from '../../model/names.ts';
 import { ExchangeDeclaration, ExchangeRecord, ExchangeTrial, exchangeMembers } from '../../model/records.ts';
-import { Count, named, namedObject, Type } from '../../util/schema.ts';
+import { named, namedObject, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { entityTag, readVersions } from '../head.ts';
 import { itemsAfter, jsonPieces, listingForm, NEXT_LINK, pageOf, paging, treePieces } from '../listing.ts';
@@ -35,31 +37,6 @@ const ExchangeTree = Type.Array(
     expanded: Type.Literal(true),
     children: Type.Array(Type.Object({ title: Type.String(), key: Type.String(), ...exchangeMembers })),
   }),
-);
-
-// Request bodies. These schemas document them and do not validate them: the parsers check more than a schema could.
-
-const STRICT = { additionalProperties: false };
-
-const ExchangeTrialRequest = namedObject(
-  'ExchangeTrialRequest',
-  {
-    msg: Type.Optional(
-      Type.Object(
-        {
-          id: Type.Optional(Type.String({ minLength: 1, maxLength: 64 })),
-          payload: Type.Optional(Type.Unknown({ description: 'Text, or any JSON.' })),
-          hdrs: Type.Optional(Type.Record(Type.String())),
-          tries: Type.Optional(Count),
-          mature: Type.Optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
-        },
-        STRICT,
-      ),
-    ),
-    content_type: Type.Optional(Type.String()),
-    declaration: Type.Optional(ExchangeDeclaration),
-  },
-  STRICT,
 );
 
 /** Maximum body size of a create or a dry run: declarations are small, and are parsed on the main thread. */
@@ -255,15 +232,16 @@ export const exchangeRoutes: readonly Route[] = [
     handle(call) {
       checkName('exchange', call.param('id'));
       return readJson(call, MAX_JSON_BYTES, async (payload) => {
-        const { sample, declaration: given } = parseSample(payload, call.front.parts.clock.now());
-        const declaration = given === undefined ? null : parseDeclaration(given, DECLARATION_MEMBER);
+        const request = parse(ExchangeTrialRequest, payload);
+        const sample = toSample(request, call.front.parts.clock.now());
+        const declaration = request.declaration === undefined ? null : toDeclaration(request.declaration);
         const { exchanges } = call.front.parts;
         const key = await keyFromPath(call);
         const mayTry = (present: Declaration): void => checkControl(call.user, key, present);
         if (declaration === null) mayTry(await exchanges.declarationOf(key));
         else checkDeclaration(call.user, declaration, DECLARATION_MEMBER);
-        const request = { caller: call.user, within: DECLARATION_MEMBER, mayTry };
-        const trial = JSON.stringify(await exchanges.dryRun(key, sample, declaration, request));
+        const options = { caller: call.user, within: DECLARATION_MEMBER, mayTry };
+        const trial = JSON.stringify(await exchanges.dryRun(key, sample, declaration, options));
         call.front.limits.holdUnread(call, Buffer.byteLength(trial));
         call.sendText(200, trial);
       });

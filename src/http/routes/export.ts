@@ -1,34 +1,12 @@
 import { checkRight } from '../../access/user.ts';
-import { DELIVERY_STATES } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { Imported } from '../../model/records.ts';
 import { exportPages, QueueImport } from '../../operations/transfer.ts';
-import { Count, Moment, namedObject, orNull, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { group } from '../parameters.ts';
 import { json, type Route, route } from '../route.ts';
-import { errorIn, importedElements } from '../sent-elements.ts';
+import { ExportLine, errorIn, importedElements } from '../sent-elements.ts';
 import { exportedLine, NDJSON } from '../written-elements.ts';
-
-const ExportedElement = namedObject(
-  'ExportedElement',
-  {
-    id: Type.String(),
-    state: Type.Optional(Type.Enum([...DELIVERY_STATES])),
-    group: Type.Optional(Type.String({ description: 'On a stream: the group of the delivery.' })),
-    mature: Type.Number({ minimum: 0, description: 'Unix time in seconds.' }),
-    expiresAt: orNull(Moment),
-    insertedAt: Moment,
-    tries: Count,
-    reason: Type.Optional(orNull(Type.String())),
-    contentType: orNull(Type.String()),
-    contentEncoding: orNull(Type.String()),
-    headers: Type.Record(Type.String()),
-    text: Type.Optional(Type.String({ description: 'The body, if it is UTF-8.' })),
-    base64: Type.Optional(Type.String({ description: 'The body, if it is not.' })),
-  },
-  { description: 'One line.' },
-);
 
 export const exportRoutes: readonly Route[] = [
   route({
@@ -41,7 +19,7 @@ export const exportRoutes: readonly Route[] = [
     query: {
       group: group('On a stream: only the deliveries of this group; defaults to those of all groups.'),
     },
-    responses: [{ status: 200, description: 'One line each.', contentType: NDJSON, schema: ExportedElement }],
+    responses: [{ status: 200, description: 'One line each.', contentType: NDJSON, schema: ExportLine }],
     problems: ['not-supported', 'overloaded'],
     handle(call, { group }) {
       checkBodies(call);
@@ -58,7 +36,7 @@ export const exportRoutes: readonly Route[] = [
     access: 'write',
     createsQueue: true,
     body: 'elements',
-    request: ExportedElement,
+    request: ExportLine,
     isAudited: true,
     responses: [json('All lines were read.', Imported)],
     problems: [

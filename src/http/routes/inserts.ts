@@ -8,13 +8,20 @@ import { contentFingerprint, RequestFingerprint, requestKey, userKey } from '../
 import { checkHeaders, ELEMENT_HEADER_PREFIX } from '../../model/headers.ts';
 import { LIMITS } from '../../model/limits.ts';
 import { quote } from '../../util/quote.ts';
-import { namedObject, orNull, type Schema, Type } from '../../util/schema.ts';
+import { namedObject, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
-import { idempotencyKeyOf, MAX_KEY_LENGTH } from '../head.ts';
+import { idempotencyKeyOf } from '../head.ts';
 import { duration, groups, seconds, unixTime, wholeNumber } from '../parameters.ts';
 import { readBody, tooMany } from '../request.ts';
 import { json, type Route, route } from '../route.ts';
-import { elementsReader, errorIn, type GivenElement, readAt, type SentElements } from '../sent-elements.ts';
+import {
+  ElementLine,
+  elementsReader,
+  errorIn,
+  type GivenElement,
+  readAt,
+  type SentElements,
+} from '../sent-elements.ts';
 import { MULTIPART, NDJSON } from '../written-elements.ts';
 
 const Inserted = namedObject('Inserted', { id: Type.String() });
@@ -36,31 +43,6 @@ const insertProblems = [
 /** Elements, or bytes of them, that an insert of many prepares before other requests are served. */
 const SLICE_ELEMENTS = 500;
 const SLICE_BYTES = 262_144;
-
-const optional = (schema: Schema) => Type.Optional(orNull(schema));
-
-const ElementLine = namedObject(
-  'ElementLine',
-  {
-    json: Type.Optional(
-      Type.Unknown({ description: 'The body: this JSON text, exactly as written in the line.' }),
-    ),
-    text: optional(Type.String({ description: 'The body: this text in UTF-8.' })),
-    base64: optional(Type.String({ description: 'The body: any bytes.' })),
-    contentType: optional(Type.String({ description: 'With `json`, defaults to `application/json`.' })),
-    contentEncoding: optional(Type.String()),
-    headers: optional(Type.Record(Type.String(), { description: 'Element headers, without a prefix.' })),
-    mature: optional(Type.Number({ minimum: 0, description: 'Unix time in seconds.' })),
-    delay: optional(Type.Number({ minimum: 0, description: 'Seconds.' })),
-    tries: optional(Type.Integer({ minimum: 0, maximum: LIMITS.tries })),
-    groups: optional(Type.Array(Type.String(), { minItems: 1, maxItems: LIMITS.groups })),
-    ttl: optional(Type.Number({ minimum: 0.001, description: 'Seconds.' })),
-    key: optional(
-      Type.String({ minLength: 1, maxLength: MAX_KEY_LENGTH, description: 'The idempotency key.' }),
-    ),
-  },
-  { description: 'One line. The body is one of `json`, `text` and `base64`.' },
-);
 
 const InsertedMany = namedObject('InsertedMany', {
   ids: Type.Array(Type.String(), { description: 'In the order of the elements.' }),

@@ -2,13 +2,14 @@ import { checkRight, type User } from '../../access/user.ts';
 import { DELIVERY_STATES, WAITING_STATES } from '../../model/element.ts';
 import { atMember } from '../../model/members.ts';
 import {
+  OPERATION_SCOPES,
   OPERATION_STATES,
   OperationDeclaration,
   OperationRecord,
   type OperationState,
 } from '../../model/records.ts';
 import { deleteQueue, purgeQueue } from '../../operations/removal.ts';
-import { type OperationRequest, parseRequest, rightsFor, STATES } from '../../operations/request.ts';
+import { type OperationRequest, parseRequest, rightsFor } from '../../operations/request.ts';
 import { Count, Type } from '../../util/schema.ts';
 import { checkOpaque, flag, nameOf, oneOf } from '../parameters.ts';
 import { readJson } from '../request.ts';
@@ -126,7 +127,7 @@ export const operationRoutes: readonly Route[] = [
     query: {
       state: oneOf(
         'Which elements: `all` includes reserved ones. Defaults to waiting ones, ready or scheduled.',
-        STATES,
+        OPERATION_SCOPES,
       ),
     },
     responses: [

@@ -12,9 +12,10 @@ import {
 import type { GroupName } from '../../model/element.ts';
 import { QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
+import { parse } from '../../model/members.ts';
 import { isGroup } from '../../model/names.ts';
-import { Moment, namedObject, orNull, type Properties, type Schema, Type } from '../../util/schema.ts';
+import { STRICT } from '../../model/records.ts';
+import { inUnit, Moment, namedObject, optional, type Schema, type Static, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
 import { checkOpaque, group, isOpaque, limitedString, opaque, wholeNumber } from '../parameters.ts';
@@ -61,8 +62,6 @@ const OUTER_VALUES = 16;
 const BATCH_ACTIONS = ['commit', 'rollback', 'release', 'extend', 'bury'] as const;
 type BatchAction = (typeof BATCH_ACTIONS)[number];
 
-const optional = (schema: Schema) => Type.Optional(orNull(schema));
-
 const OUTCOMES = [
   'done',
   'dead-lettered',
@@ -77,18 +76,31 @@ const receiptMembers = {
   token: optional(Type.String()),
   group: optional(Type.String()),
 };
-const items = (members: Properties): Schema =>
-  Type.Optional(Type.Array(Type.Union([Type.String(), Type.Object({ ...receiptMembers, ...members })])));
 const reasonMember = { reason: optional(Type.String()) };
-const delayMember = (minimum: number) => optional(Type.Integer({ minimum, maximum: LIMITS.delayMs }));
+const durationMember = (minimum: number) =>
+  optional(inUnit('milliseconds', Type.Integer({ minimum, maximum: LIMITS.delayMs })));
 
-const SettleManyRequest = namedObject('SettleManyRequest', {
-  commit: items({}),
-  rollback: items({ delay: delayMember(0), ...reasonMember }),
-  release: items({}),
-  extend: items({ lease: delayMember(1) }),
-  bury: items(reasonMember),
-});
+const Item = Type.Object(receiptMembers, STRICT);
+const RollbackItem = Type.Object({ ...receiptMembers, delay: durationMember(0), ...reasonMember }, STRICT);
+const ExtendItem = Type.Object({ ...receiptMembers, lease: durationMember(1) }, STRICT);
+const BuryItem = Type.Object({ ...receiptMembers, ...reasonMember }, STRICT);
+/** An item of any action. */
+type SettleItemBody = Static<typeof RollbackItem> & Static<typeof ExtendItem>;
+
+/** Items, each an object or the id alone. */
+const items = <T>(item: Schema<T>) => Type.Optional(Type.Array(Type.Union([Type.String(), item])));
+
+const SettleManyRequest = namedObject(
+  'SettleManyRequest',
+  {
+    commit: items(Item),
+    rollback: items(RollbackItem),
+    release: items(Item),
+    extend: items(ExtendItem),
+    bury: items(BuryItem),
+  },
+  STRICT,
+);
 
 const SettledMany = namedObject('SettledMany', {
   results: Type.Array(
@@ -308,51 +320,28 @@ interface BatchItem {
   readonly settle: SettleItem | SettleOutcome;
 }
 
-const RECEIPT_MEMBERS = ['id', 'token', 'group'];
-const ITEM_MEMBERS: Readonly<Record<BatchAction, readonly string[]>> = {
-  commit: RECEIPT_MEMBERS,
-  rollback: [...RECEIPT_MEMBERS, 'delay', 'reason'],
-  release: RECEIPT_MEMBERS,
-  extend: [...RECEIPT_MEMBERS, 'lease'],
-  bury: [...RECEIPT_MEMBERS, 'reason'],
-};
-
 /**
- * Reads the body of a settlement of many, in its order: `{"commit": […], "rollback": […], "release": […], "extend":
- * […], "bury": […]}`, of items `{"id", "token", "group", "delay", "lease", "reason"}`, or ids. A body of another shape
- * is an error. An item that cannot match any element, for example an id with a space, only gets an outcome.
+ * Reads the body of a settlement of many, in its order. A body of another shape is an error. An item that cannot match
+ * any element, for example an id with a space, only gets an outcome.
  * @param owner the user who settles
  * @throws QuaysideError `invalid-parameter` with the path; `body-too-large`; `not-supported`
  */
 function readSettleItems(payload: unknown, queue: Queue, owner: string, maxCount: number): BatchItem[] {
-  const body = membersOf(payload, '', BATCH_ACTIONS);
+  const body = parse(SettleManyRequest, payload);
   const items: BatchItem[] = [];
   for (const action of Object.keys(body) as BatchAction[]) {
-    const list = body[action];
-    if (!Array.isArray(list)) throw wrongMember(action, list, 'an array');
+    const list: readonly (string | SettleItemBody)[] = body[action] ?? [];
     if (items.length + list.length > maxCount) throw tooMany('items', maxCount);
-    for (let index = 0; index < list.length; index += 1) {
-      items.push(readItem(action, list[index], index, queue, owner));
+    for (const item of list) {
+      items.push(readItem(action, typeof item === 'string' ? { id: item } : item, queue, owner));
     }
   }
   return items;
 }
 
-function readItem(
-  action: BatchAction,
-  value: unknown,
-  index: number,
-  queue: Queue,
-  owner: string,
-): BatchItem {
-  const path = `${action}[${index}]`;
-  const members: Members =
-    typeof value === 'string' ? { id: value } : membersOf(value, path, ITEM_MEMBERS[action]);
-  const id = textMember(members, 'id', path);
-  if (id === null) throw wrongMember(`${path}.id`, undefined, 'a string');
-  const token = textMember(members, 'token', path);
-  const group = textMember(members, 'group', path);
-  const settleAction = actionOf(action, members, path, queue);
+function readItem(action: BatchAction, item: SettleItemBody, queue: Queue, owner: string): BatchItem {
+  const { id, token = null, group = null } = item;
+  const settleAction = actionOf(action, item, queue);
   let settle: SettleItem | SettleOutcome;
   if (!isOpaque(id) || (group !== null && !isGroup(group))) settle = 'not-found';
   else if (token !== null && !isOpaque(token)) settle = 'lease-lost';
@@ -360,15 +349,13 @@ function readItem(
   return { id, action, settle };
 }
 
-function actionOf(action: BatchAction, members: Members, path: string, queue: Queue): SettleAction {
+function actionOf(action: BatchAction, item: SettleItemBody, queue: Queue): SettleAction {
   if (action === 'commit') return FINISH;
   if (action === 'release') return RELEASE;
-  if (action === 'extend') {
-    return { kind: 'extend', leaseMs: milliseconds(members, 'lease', path, 1) ?? queue.settings.leaseMs };
-  }
+  if (action === 'extend') return { kind: 'extend', leaseMs: item.lease ?? queue.settings.leaseMs };
   const { namespace } = queue;
   // The engine truncates long reasons: one long error message must not keep the other elements reserved.
-  const reason = textMember(members, 'reason', path) || null;
+  const reason = item.reason || null;
   if (reason !== null) requireExpiry(namespace, 'reasons');
   if (action === 'bury') {
     // Without a dead-letter queue, the retry delay keeps a worker from getting the element again at once.
@@ -376,19 +363,7 @@ function actionOf(action: BatchAction, members: Members, path: string, queue: Qu
       ? { kind: 'dead-letter', countTry: true, reason }
       : rollbackAction(null, reason);
   }
-  const delayMs = milliseconds(members, 'delay', path, 0);
-  if (delayMs !== null && delayMs > 0) requireCapability(namespace, 'sched');
-  return rollbackAction(delayMs, reason);
-}
-
-/** A string, or null if the member is null or not given. */
-function textMember(members: Members, name: string, path: string): string | null {
-  const value = members[name] ?? null;
-  if (value === null || typeof value === 'string') return value;
-  throw wrongMember(`${path}.${name}`, value, 'a string');
-}
-
-function milliseconds(members: Members, name: string, path: string, from: number): number | null {
-  const value = members[name] ?? null;
-  return value === null ? null : wholeMember(`${path}.${name}`, value, from, LIMITS.delayMs, 'milliseconds');
+  const { delay = null } = item;
+  if (delay !== null && delay > 0) requireCapability(namespace, 'sched');
+  return rollbackAction(delay, reason);
 }

@@ -8,22 +8,25 @@ import type { Queue } from '../../broker/queue.ts';
 import type { Delivery } from '../../model/element.ts';
 import { invalidParameter, QuaysideError } from '../../model/errors.ts';
 import { LIMITS } from '../../model/limits.ts';
-import { atMember, type Members, membersOf, wholeMember, wrongMember } from '../../model/members.ts';
-import { checkGroup, checkName } from '../../model/names.ts';
+import { atMember, parse } from '../../model/members.ts';
+import { Group, Name } from '../../model/names.ts';
+import { STRICT } from '../../model/records.ts';
 import { quote } from '../../util/quote.ts';
-import { Count, Moment, namedObject, orNull, type Properties, type Schema, Type } from '../../util/schema.ts';
+import {
+  allowing,
+  Count,
+  Moment,
+  namedObject,
+  type OptionalSchema,
+  optional,
+  orNull,
+  type Static,
+  Type,
+} from '../../util/schema.ts';
 import { onSessionEnd } from '../browser.ts';
 import type { HttpCall } from '../call.ts';
 import type { RequestHead } from '../head.ts';
-import {
-  flag,
-  group,
-  nameOf,
-  oneOf,
-  type Parameters,
-  type QueryParameter,
-  wholeNumber,
-} from '../parameters.ts';
+import { flag, group, nameOf, oneOf, type QueryParameter, wholeNumber } from '../parameters.ts';
 import { hasInputEnded, inputEnded, onInputEnd, onPause, parseJson, readBody } from '../request.ts';
 import { type Route, route } from '../route.ts';
 import { linkInsert } from '../traced-request.ts';
@@ -65,41 +68,56 @@ const optionsOfQueue = {
 
 type Options = { readonly [Name in keyof typeof options]: ReturnType<(typeof options)[Name]['read']> | null };
 
+type MembersFor<P extends Record<string, QueryParameter<unknown>>> = {
+  readonly [N in keyof P]: OptionalSchema<NonNullable<ReturnType<P[N]['read']>> | null>;
+};
+
 /** The schemas of query parameters as members of a JSON body. */
-const memberSchemas = (parameters: Readonly<Record<string, QueryParameter<unknown>>>): Properties =>
+const membersFor = <P extends Record<string, QueryParameter<unknown>>>(parameters: P) =>
   Object.fromEntries(
     Object.entries(parameters).map(([name, { description, schema }]) => [
       name,
-      Type.Optional({ ...schema, description } as Schema),
+      optional({ ...schema, description }),
     ]),
-  );
+  ) as MembersFor<P>;
 
-const TakeOptions = namedObject('TakeOptions', memberSchemas(optionsOfQueue));
+const TakeOptions = namedObject('TakeOptions', membersFor(optionsOfQueue), STRICT);
 
-const TakeFromSeveral = namedObject('TakeFromSeveral', {
-  from: Type.Array(
-    Type.Object({
-      ns: Type.String(),
-      queue: Type.String(),
-      group: Type.Optional(Type.String({ description: 'As on one queue.' })),
-      weight: Type.Optional(
-        Type.Integer({
-          minimum: 1,
-          maximum: LIMITS.takeWeight,
-          description: 'With `fair`: its share; defaults to 1.',
+const Source = Type.Object(
+  {
+    ns: Type.String(),
+    queue: Name,
+    group: optional({ ...Group, description: 'As on one queue.' }),
+    weight: Type.Optional(
+      Type.Integer({
+        minimum: 1,
+        maximum: LIMITS.takeWeight,
+        description: 'With `fair`: its share; defaults to 1.',
+      }),
+    ),
+  },
+  STRICT,
+);
+
+const TakeFromSeveral = namedObject(
+  'TakeFromSeveral',
+  {
+    from: allowing(
+      `an array of 1 to ${LIMITS.takeQueues} queues`,
+      Type.Array(Source, { minItems: 1, maxItems: LIMITS.takeQueues }),
+    ),
+    order: Type.Optional(
+      allowing(
+        '"strict" or "fair"',
+        Type.Enum(['strict', 'fair'], {
+          description: '`strict`, the default: as listed. `fair`: random, in proportion to the weights.',
         }),
       ),
-    }),
-    { minItems: 1, maxItems: LIMITS.takeQueues },
-  ),
-  order: Type.Optional(
-    Type.String({
-      enum: ['strict', 'fair'],
-      description: '`strict`, the default: as listed. `fair`: random, in proportion to the weights.',
-    }),
-  ),
-  ...memberSchemas(options),
-});
+    ),
+    ...membersFor(options),
+  },
+  STRICT,
+);
 
 const lineMembers = {
   id: Type.String(),
@@ -222,8 +240,7 @@ export const takeRoutes: readonly Route[] = [
     problems,
     handle(call, query) {
       readMany(call, (payload) => {
-        const members = membersOf(payload ?? {}, '', Object.keys(optionsOfQueue));
-        const given = merged(query, readMembers(optionsOfQueue, members));
+        const given = merged(query, parse(TakeOptions, payload ?? {}));
         const { group } = given;
         const leaseMs = leaseIn(call.queue, given);
         startTake(call, given, [{ queue: call.queue, group, leaseMs, weight: 1 }], 'strict');
@@ -259,11 +276,9 @@ export const takeRoutes: readonly Route[] = [
     ],
     handle(call, query) {
       readMany(call, (payload) => {
-        const members = membersOf(payload ?? undefined, '', ['from', 'order', ...Object.keys(options)]);
-        const given = merged(query, readMembers(options, members));
-        const { order = 'strict' } = members;
-        if (order !== 'strict' && order !== 'fair') throw wrongMember('order', order, '"strict" or "fair"');
-        startTake(call, given, sourcesIn(call, members.from, given), order);
+        const { from, order = 'strict', ...members } = parse(TakeFromSeveral, payload ?? undefined);
+        const given = merged(query, members);
+        startTake(call, given, sourcesIn(call, from, given), order);
       });
     },
   }),
@@ -286,7 +301,7 @@ function readMany(call: HttpCall, start: (payload: unknown) => void): void {
 }
 
 /** Merges the options of the query and of the body. @throws QuaysideError `invalid-parameter` if one is in both */
-function merged<O extends object>(query: Readonly<O>, body: Readonly<O>): O {
+function merged<O extends object>(query: Readonly<O>, body: Readonly<Partial<O>>): O {
   const values: Record<string, unknown> = { ...query };
   for (const [name, value] of Object.entries(body)) {
     if (value === null) continue;
@@ -355,29 +370,19 @@ function startTake(
   take.waitIn(queue, { ...common, group, leaseMs });
 }
 
-function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] {
-  const allowed = `an array of 1 to ${LIMITS.takeQueues} queues`;
-  if (!Array.isArray(from)) throw wrongMember('from', from, allowed);
-  if (from.length < 1 || from.length > LIMITS.takeQueues) {
-    throw invalidParameter('from', `from must be ${allowed}, not of ${from.length}.`);
-  }
+function sourcesIn(
+  call: HttpCall,
+  from: Static<typeof TakeFromSeveral>['from'],
+  given: Options,
+): TakeSource[] {
   const seen = new Map<string, number>();
-  return (from as readonly unknown[]).map((value, index) => {
+  return from.map(({ ns, queue: name, group = null, weight = 1 }, index) => {
     const path = `from[${index}]`;
-    const members = membersOf(value, path, ['ns', 'queue', 'group', 'weight']);
-    const namespace = namespaceIn(call, members, path);
-    const { queue: name, group, weight = 1 } = members;
-    if (typeof name !== 'string') throw wrongMember(`${path}.queue`, name, 'a string');
-    if (group != null && typeof group !== 'string') throw wrongMember(`${path}.group`, group, 'a string');
-    const queue = namespace.visit(checkName(`${path}.queue`, name));
-    const source = {
-      queue,
-      group: group == null ? null : checkGroup(`${path}.group`, group.trim()),
-      leaseMs: leaseIn(queue, given),
-      weight: wholeMember(`${path}.weight`, weight, 1, LIMITS.takeWeight),
-    };
-    const readAs = atMember(`${path}.group`, () => queue.groupOf(source.group));
-    const key = JSON.stringify([namespace.name, name, readAs]);
+    const namespace = atMember(`${path}.ns`, () => readableNamespace(call, ns));
+    const queue = namespace.visit(name);
+    const source = { queue, group, leaseMs: leaseIn(queue, given), weight };
+    const readAs = atMember(`${path}.group`, () => queue.groupOf(group));
+    const key = JSON.stringify([ns, name, readAs]);
     const earlier = seen.get(key);
     if (earlier !== undefined) {
       throw invalidParameter(
@@ -390,15 +395,10 @@ function sourcesIn(call: HttpCall, from: unknown, given: Options): TakeSource[] 
   });
 }
 
-/**
- * The namespace that a source names, which the user must be allowed to read. A hidden one looks like an unknown one.
- */
-function namespaceIn(call: HttpCall, { ns }: Members, path: string): Namespace {
-  if (typeof ns !== 'string') throw wrongMember(`${path}.ns`, ns, 'a string');
-  return atMember(`${path}.ns`, () => {
-    checkRight(call.user, 'read', ns);
-    return call.front.parts.broker.namespace(ns);
-  });
+/** A namespace that the user may read. A hidden one looks like an unknown one. */
+function readableNamespace({ user, front }: HttpCall, ns: string): Namespace {
+  checkRight(user, 'read', ns);
+  return front.parts.broker.namespace(ns);
 }
 
 /**
@@ -599,23 +599,6 @@ function qualityOf(accept: string, type: string): number {
     return Number.isNaN(quality) ? 0 : quality;
   }
   return 0;
-}
-
-/**
- * Reads parameters from members of a JSON object: numbers, strings or booleans, by their schemas. Null means not given.
- * @throws QuaysideError `invalid-parameter` or `invalid-name`, as for a query
- */
-function readMembers<Q extends object>(parameters: Parameters<Q>, members: Members): Q {
-  const values = Object.entries<QueryParameter<unknown>>(parameters).map(
-    ([name, { schema, fallback, read }]) => {
-      const value = members[name] ?? null;
-      if (value === null) return [name, fallback];
-      const type = schema.type === 'integer' ? 'number' : schema.type;
-      if (typeof value !== type) throw wrongMember(name, value, `a ${type}`);
-      return [name, read(name, String(value))];
-    },
-  );
-  return Object.fromEntries(values) as Q;
 }
 
 const WAIT = /(?:^|,)\s*wait\s*=\s*"?([^",;\s]*)"?/i;

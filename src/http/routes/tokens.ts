@@ -1,10 +1,11 @@
-import type { NewToken, TokenPlace, TokenRecord, TokenRights } from '../../access/api-tokens.ts';
+import type { NewToken, TokenPlace, TokenRecord } from '../../access/api-tokens.ts';
 import { checkRight } from '../../access/user.ts';
 import { invalidParameter, namespaceNotFound, QuaysideError } from '../../model/errors.ts';
-import { atMember, memberPath, membersOf, wrongMember } from '../../model/members.ts';
+import { atMember, memberPath, parse, wrongMember } from '../../model/members.ts';
+import { STRICT } from '../../model/records.ts';
 import { RIGHTS, type Right } from '../../model/rights.ts';
 import { quote } from '../../util/quote.ts';
-import { Moment, namedObject, orNull, Type } from '../../util/schema.ts';
+import { allowing, Moment, namedObject, orNull, refined, Type } from '../../util/schema.ts';
 import type { HttpCall } from '../call.ts';
 import { jsonPieces, NEXT_LINK, pageOf, paging } from '../listing.ts';
 import { readJson } from '../request.ts';
@@ -16,18 +17,17 @@ const MAX_NAME = 64;
 const EVERY_NAMESPACE = '*';
 const ISO_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)$/;
 
-const Rights = Type.Union([Type.Record(Type.Array(Type.Enum(RIGHTS))), Type.Null()], {
-  description: 'By namespace, `*` for those that are not named; null: all rights of the owner.',
-});
+const EXPIRY = 'null, or a time to come such as 2030-01-31T00:00:00Z';
+const RIGHTS_NOTE = 'By namespace, `*` for those that are not named; null: all rights of the owner.';
 
 const members = {
   id: Type.String(),
   name: Type.String(),
   owner: Type.String({ description: 'The user who owns the token.' }),
-  rights: Rights,
+  rights: orNull(Type.Record(Type.Array(Type.Enum(RIGHTS))), { description: RIGHTS_NOTE }),
   createdAt: Moment,
-  expiresAt: Type.Union([Moment, Type.Null()], { description: 'Null: never.' }),
-  lastUsedAt: Type.Union([Moment, Type.Null()], {
+  expiresAt: orNull(Moment, { description: 'Null: never.' }),
+  lastUsedAt: orNull(Moment, {
     description: 'Last use on this node since its start; null: not used.',
   }),
 };
@@ -40,11 +40,24 @@ const CreatedToken = namedObject('CreatedToken', {
 const TokenRequest = namedObject(
   'TokenRequest',
   {
-    name: Type.String({ minLength: 1, maxLength: MAX_NAME }),
-    rights: Type.Optional(Rights),
-    expiresAt: Type.Optional(orNull(Moment)),
+    name: refined(Type.String({ minLength: 1, maxLength: MAX_NAME }), {
+      allowed: `a string of 1 to ${MAX_NAME} visible characters`,
+      fits: (name) => /^[^\p{C}]{1,64}$/u.test(name),
+    }),
+    rights: Type.Optional(
+      allowing(
+        'null, or lists of rights by namespace',
+        orNull(
+          Type.Record(allowing('a list of rights', Type.Array(Type.Enum(RIGHTS), { minItems: 1 })), {
+            minProperties: 1,
+            description: RIGHTS_NOTE,
+          }),
+        ),
+      ),
+    ),
+    expiresAt: Type.Optional(allowing(EXPIRY, orNull(refined(Moment, { fits: isMoment })))),
   },
-  { additionalProperties: false },
+  STRICT,
 );
 
 /** API tokens, which never have more rights than the user who creates them. */
@@ -142,18 +155,15 @@ function parsePlace(text: string): TokenPlace {
 }
 
 function parseToken(call: HttpCall, payload: unknown): NewToken {
-  const { name, rights = null, expiresAt = null } = membersOf(payload, '', ['name', 'rights', 'expiresAt']);
-  if (typeof name !== 'string' || !/^[^\p{C}]{1,64}$/u.test(name)) {
-    throw wrongMember('name', name, `a string of 1 to ${MAX_NAME} visible characters`);
+  const { name, rights = null, expiresAt = null } = parse(TokenRequest, payload);
+  for (const [namespace, granted] of Object.entries(rights ?? {})) {
+    atMember(memberPath('rights', namespace), () => {
+      for (const right of granted) checkGrant(call, right, namespace);
+    });
   }
-  return { name, rights: parseRights(call, rights), expiresAt: parseExpiry(call, expiresAt) };
-}
-
-function parseExpiry({ front }: HttpCall, value: unknown): number | null {
-  if (value === null) return null;
-  const at = typeof value === 'string' && isMoment(value) ? Date.parse(value) : Number.NaN;
-  if (at > front.parts.clock.now()) return at;
-  throw wrongMember('expiresAt', value, 'null, or a time to come such as 2030-01-31T00:00:00Z');
+  const at = expiresAt === null ? null : Date.parse(expiresAt);
+  if (at !== null && at <= call.front.parts.clock.now()) throw wrongMember('expiresAt', expiresAt, EXPIRY);
+  return { name, rights, expiresAt: at };
 }
 
 /** Whether a string is an existing moment in ISO 8601. `Date.parse` would read 31 February as 3 March. */
@@ -162,30 +172,6 @@ function isMoment(text: string): boolean {
   const day = text.slice(0, 10);
   const midnight = Date.parse(`${day}T00:00:00Z`);
   return !Number.isNaN(midnight) && new Date(midnight).toISOString().startsWith(day);
-}
-
-/** @throws QuaysideError also `forbidden`, for a right that the user does not have */
-function parseRights(call: HttpCall, value: unknown): TokenRights {
-  if (value === null) return null;
-  const entries = Object.entries(membersOf(value, 'rights', null));
-  if (entries.length === 0) throw wrongMember('rights', value, 'null, or lists of rights by namespace');
-  return Object.fromEntries(
-    entries.map(([namespace, list]): [string, Right[]] => {
-      const path = memberPath('rights', namespace);
-      if (!Array.isArray(list) || list.length === 0) throw wrongMember(path, list, 'a list of rights');
-      const rights = list.map((right, i) => parseRight(right, `${path}[${i}]`));
-      atMember(path, () => {
-        for (const right of rights) checkGrant(call, right, namespace);
-      });
-      return [namespace, rights];
-    }),
-  );
-}
-
-function parseRight(value: unknown, path: string): Right {
-  const right = RIGHTS.find((known) => known === value);
-  if (right === undefined) throw wrongMember(path, value, `one of ${RIGHTS.join(', ')}`);
-  return right;
 }
 
 function checkGrant({ user, front }: HttpCall, right: Right, namespace: string): void {
