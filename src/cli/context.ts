@@ -92,10 +92,12 @@ export class CommandContext {
     throw unexpectedResponse(text);
   }
 
-  /** Sends a request whose response has no body. @throws as `json` */
+  /** Sends a request whose response has no body, and prints the server's remark if it has one. @throws as `json` */
   async call(method: RequestMethod, path: string, options: RequestOptions = {}): Promise<void> {
-    const { text } = await this.client.request(method, path, options);
+    const { text, headers } = await this.client.request(method, path, options);
     if (text !== '') throw unexpectedResponse(text);
+    const remark = headers.get('x-ks-note');
+    if (remark !== null) this.warn(remark);
   }
 
   /** Prints one value: as JSON, or as `text` for people. */

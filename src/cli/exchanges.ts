@@ -10,6 +10,8 @@ export async function exchange(
   id: string | undefined,
 ): Promise<number> {
   if (verb === 'list') {
+    if (id !== undefined)
+      throw new CommandUsageError('exchange list takes no id. To see one exchange, use show.');
     const all = Object.entries(await context.json<Record<string, ExchangeRecord>>('GET', '/x'));
     await context.printRecords(
       all.map(([key, record]) => ({ id: key, ...record })),

@@ -58,6 +58,13 @@ describe('The command line', () => {
       config: {
         http: { users: { test1: 'test1' } },
         namespaces: { N: { url: 'sqlite::memory:', deadLetter: { maxTries: 1 } } },
+        exchanges: {
+          'x-configured': {
+            src: { ns: 'N', queue: 'x-from' },
+            dst: [{ ns: 'N', queue: 'x-to' }],
+            consumer: {},
+          },
+        },
       },
     });
     home = await mkdtemp(path.join(tmpdir(), 'quayside-cli-'));
@@ -498,15 +505,26 @@ describe('The command line', () => {
     const created = await quayside(['exchange', 'create', 'x1'], JSON.stringify(declaration));
     assert.equal(created.code, 0, created.stderr);
     await quayside(['exchange', 'stop', 'x1']);
-    const [listed] = json(await quayside(['exchange', 'list'])) as Record<string, unknown>[];
-    assert.deepEqual([listed?.id, listed?.stopped], ['x1', true]);
+    const listed = json(await quayside(['exchange', 'list'])) as Record<string, unknown>[];
+    assert.equal(listed.find((one) => one.id === 'x1')?.stopped, true);
     await quayside(['exchange', 'delete', 'x1']);
     assert.equal((await quayside(['exchange', 'show', 'x1'])).code, 3);
+    const one = await quayside(['exchange', 'list', 'x1']);
+    assert.deepEqual([one.code, one.stdout], [2, '']);
+    assert.match(one.stderr, /exchange list takes no id\./);
     for (const verb of ['rename', 'constructor', '__proto__']) {
       const { code, stderr } = await quayside(['exchange', verb, 'x1']);
       assert.equal(code, 2);
       assert.match(stderr, /is not known. Allowed: list, show, create, start, stop, delete\./);
     }
+  });
+
+  it('says that a restart restores an exchange of the configuration file when it deletes it', async () => {
+    const { code, stderr } = await quayside(['exchange', 'delete', 'x-configured']);
+    assert.deepEqual(
+      [code, stderr],
+      [0, 'quayside: the configuration file declares this exchange; a restart restores that declaration\n'],
+    );
   });
 
   it('creates, lists and revokes tokens, and authenticates with one', async () => {
