@@ -32,7 +32,10 @@ export const LOGIN_BYTES = 4096;
  * exceed it, whatever the number of consumers.
  */
 const MAX_OUTPUT_BYTES = 1024 * 1024;
-/** Frames executed before other clients are served. A single WebSocket message may contain 40,000. */
+/**
+ * Frames executed before other clients are served. One turn of the event loop may read 90,000 from a socket, in chunks,
+ * and a single WebSocket message may contain 40,000.
+ */
 const MAX_TURN_FRAMES = 4096;
 /** How long an ending session waits for its pending engine calls. */
 export const FINISH_MS = 2_000;
@@ -98,6 +101,8 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
   #destinations: Destinations | null = null;
   #pauses = 0;
   #isAdvancing = false;
+  /** Counted across turns, since it is not known which chunks arrive in the same one. */
+  #framesSinceYield = 0;
   #hasPeerEnded = false;
   #loginBytes = 0;
   #heartBeat: HeartBeat | null = null;
@@ -493,8 +498,11 @@ export abstract class ClientSession<InsertReply = unknown, SettleReply = unknown
     if (this.#isAdvancing) return;
     this.#isAdvancing = true;
     try {
-      for (let frames = 1; this.#pauses === 0 && !this.isEnding && this.readFrame(); frames++) {
-        if (frames === MAX_TURN_FRAMES) this.yieldToOthers();
+      while (this.#pauses === 0 && !this.isEnding && this.readFrame()) {
+        this.#framesSinceYield += 1;
+        if (this.#framesSinceYield < MAX_TURN_FRAMES) continue;
+        this.#framesSinceYield = 0;
+        this.yieldToOthers();
       }
     } catch (error) {
       this.fail(error);
