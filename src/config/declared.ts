@@ -15,6 +15,8 @@ export interface OptionSchema {
   readonly items?: OptionSchema;
   readonly minItems?: number;
   readonly maxItems?: number;
+  readonly minLength?: number;
+  readonly maxLength?: number;
   readonly default?: unknown;
   readonly description?: string;
   readonly secret?: 'whole' | 'in-url';
@@ -78,8 +80,6 @@ export function describeType(schema: OptionSchema): string {
       return listText(schema);
     case 'object':
       return entrySchema(schema) === undefined ? 'a group of options' : 'a map by name';
-    case 'string':
-      return 'a string';
     default:
       return allowedText(schema);
   }

@@ -617,7 +617,7 @@ export const Options = Type.Object(
             minLength: 32,
             hint: 'Make one with `openssl rand -base64 32`, and give it to all nodes',
             description:
-              'key that signs console sessions, at least 32 characters, the same on all nodes behind one proxy; if not given, a session is valid only on the node that started it, until that node stops',
+              'key that signs console sessions, the same on all nodes behind one proxy; if not given, a session is valid only on the node that started it, until that node stops',
           }),
         ),
       },

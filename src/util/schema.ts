@@ -407,10 +407,13 @@ export function allowedText(schema: Schema): string {
     case 'object':
       return 'a JSON object';
     default:
-      return schema.maxLength === undefined
-        ? 'a string'
-        : `a string of ${schema.minLength ?? 0} to ${schema.maxLength} characters`;
+      return `a string${lengthText(schema)}`;
   }
+}
+
+function lengthText({ minLength = 0, maxLength }: Schema): string {
+  if (maxLength !== undefined) return ` of ${minLength} to ${maxLength} characters`;
+  return minLength > 1 ? ` of at least ${minLength} characters` : '';
 }
 
 function rangeText({ minimum, maximum, exclusiveMinimum }: Schema): string {

@@ -136,6 +136,18 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
       /guest is not a user in http\.users/,
     ],
     ['nothing for a string', 'dataDir:', 'dataDir', /must be a string/],
+    [
+      'a secret that is too short, which is not shown',
+      'console: { secret: too short }',
+      'console.secret',
+      /^must be a string of at least 32 characters$/,
+    ],
+    [
+      'a name that is too long',
+      `namespaces: { N: { url: 'sqlite:x', signaller: { channel: ${'x'.repeat(256)} } } }`,
+      'namespaces.N.signaller.channel',
+      /^must be a string of 1 to 255 characters, not "x/,
+    ],
     ['a list for a group', 'http: [1]', 'http', /group of options/],
     [
       'a value that is not one of the choices',
