@@ -412,8 +412,8 @@ describe('An invalid configuration is rejected with source, path and hint:', () 
     const user = (rights: string): string => `http: { users: { u: { password: p, rights: ${rights} } } }`;
     assert.deepEqual(await hints(user('{ N: read }')), ['Correct it']);
     assert.deepEqual(await hints('http: { tls: { cert: 1 } }'), [
-      'Give it: PEM file of its private key',
       'Correct it: PEM file of the certificate chain',
+      'Give it: PEM file of its private key',
     ]);
   });
 
