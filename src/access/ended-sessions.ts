@@ -44,12 +44,6 @@ interface UserEnds {
   before: number;
 }
 
-interface StoredEnds {
-  readonly sessions: readonly (readonly [id: string, before: number])[];
-  readonly passwords: readonly (readonly [password: string, before: number])[];
-  readonly before: number;
-}
-
 interface EndedSessionsOptions {
   /** This node's namespaces with their engines' definition stores, in the order of the configuration. */
   readonly namespaces: readonly { readonly definitions: Definitions; readonly isShared: boolean }[];
@@ -142,12 +136,12 @@ export class EndedSessions implements Service {
     if (!isLocal) await this.#store(user);
   }
 
-  #endsOf(which: SessionsToEnd): StoredEnds {
-    const ends = { sessions: [], passwords: [], before: 0 };
-    if (which === 'all') return { ...ends, before: this.#now() };
-    if ('password' in which) return { ...ends, passwords: [[which.password, this.#now()]] };
-    const { id, startedAt } = which;
-    return { ...ends, sessions: [[id, startedAt === null ? this.#now() : startedAt + 1]] };
+  #endsOf(which: SessionsToEnd): UserEnds {
+    const ends = noEnds();
+    if (which === 'all') ends.before = this.#now();
+    else if ('password' in which) ends.passwords.set(which.password, this.#now());
+    else ends.sessions.set(which.id, which.startedAt === null ? this.#now() : which.startedAt + 1);
+    return ends;
   }
 
   /** An upper bound for the start of all existing sessions, by the clock of any node. */
@@ -155,8 +149,8 @@ export class EndedSessions implements Service {
     return this.#options.clock.now() + CLOCK_SKEW_MS;
   }
 
-  #merge(user: string, { sessions, passwords, before }: StoredEnds): void {
-    const ends = this.#users.get(user) ?? { sessions: new Map(), passwords: new Map(), before: 0 };
+  #merge(user: string, { sessions, passwords, before }: UserEnds): void {
+    const ends = this.#users.get(user) ?? noEnds();
     mergeLatest(ends.sessions, sessions);
     mergeLatest(ends.passwords, passwords);
     ends.before = Math.max(ends.before, before);
@@ -206,7 +200,7 @@ export class EndedSessions implements Service {
       if (stored !== null) this.#merge(user, storedEnds(stored));
       const ends = this.#users.get(user);
       if (ends === undefined) return;
-      const value = { ...ends, sessions: [...ends.sessions], passwords: [...ends.passwords] };
+      const value = endsValue(ends);
       const version = await definitions.put('ended-sessions', user, value, stored?.version ?? null);
       cache.note(user, { key: user, value, version });
     });
@@ -227,18 +221,26 @@ export class EndedSessions implements Service {
   }
 }
 
-function mergeLatest(ends: Ends, more: readonly (readonly [string, number])[]): void {
+function noEnds(): UserEnds {
+  return { sessions: new Map(), passwords: new Map(), before: 0 };
+}
+
+function mergeLatest(ends: Ends, more: Ends): void {
   for (const [name, before] of more) ends.set(name, Math.max(before, ends.get(name) ?? 0));
 }
 
-function isEmpty({ sessions, passwords, before }: UserEnds | StoredEnds): boolean {
-  return [...sessions].length === 0 && [...passwords].length === 0 && before === 0;
+function isEmpty({ sessions, passwords, before }: UserEnds): boolean {
+  return sessions.size === 0 && passwords.size === 0 && before === 0;
+}
+
+/** The content of a definition. */
+function endsValue({ sessions, passwords, before }: UserEnds) {
+  return { sessions: [...sessions], passwords: [...passwords], before };
 }
 
 /** Whether this version understands every part of a definition. */
-function isUnderstood({ value }: { readonly value: JsonValue }): boolean {
-  const { sessions, passwords, before } = storedEnds({ value });
-  return isDeepStrictEqual(value, { sessions, passwords, before });
+function isUnderstood(definition: { readonly value: JsonValue }): boolean {
+  return isDeepStrictEqual(definition.value, endsValue(storedEnds(definition)));
 }
 
 function notUnderstood(user: string): QuaysideError {
@@ -248,12 +250,12 @@ function notUnderstood(user: string): QuaysideError {
   );
 }
 
-/** Skips parts that this version cannot read. */
-function storedEnds({ value }: { readonly value: JsonValue }): StoredEnds {
-  const { sessions, passwords, before } = (value ?? {}) as Partial<Record<keyof StoredEnds, unknown>>;
+/** The inverse of `endsValue`. Skips parts that this version cannot read. */
+function storedEnds({ value }: { readonly value: JsonValue }): UserEnds {
+  const { sessions, passwords, before } = (value ?? {}) as Partial<Record<keyof UserEnds, unknown>>;
   return {
-    sessions: pairs(sessions),
-    passwords: pairs(passwords),
+    sessions: new Map(pairs(sessions)),
+    passwords: new Map(pairs(passwords)),
     before: typeof before === 'number' ? before : 0,
   };
 }
