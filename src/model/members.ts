@@ -25,7 +25,7 @@ function violationError({ path, rule, schema, value, error }: Violation, within:
   if (rule === 'unknown') return unknownMember(at, String(path.at(-1)), Object.keys(schema.properties ?? {}));
   const allowed = allowedText(schema);
   if (rule === 'length') {
-    const { length } = value as string | readonly unknown[];
+    const { length } = typeof value === 'string' ? value : Object.keys(value as object);
     if (length > 0) return invalidParameter(at, `${at} must be ${allowed}, not of ${length}.`);
   }
   // Do not quote a password, whatever its type.

@@ -245,8 +245,8 @@ function reportWrong(schema: Schema, shown: Schema, value: unknown, at: Visit): 
 
 /** The rule that a value of the right type breaks. */
 function boundRule({ type, pattern }: Schema): Rule {
-  if (type === 'array' || type === 'string') return pattern === undefined ? 'length' : 'pattern';
-  return 'other';
+  if (type === 'integer' || type === 'number') return 'other';
+  return pattern === undefined ? 'length' : 'pattern';
 }
 
 /**
@@ -405,7 +405,9 @@ export function allowedText(schema: Schema): string {
         ? 'an array'
         : `an array of ${schema.minItems ?? 0} to ${schema.maxItems}`;
     case 'object':
-      return 'a JSON object';
+      return schema.maxProperties === undefined
+        ? 'a JSON object'
+        : `a JSON object of at most ${schema.maxProperties} members`;
     default:
       return `a string${lengthText(schema)}`;
   }

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { type Schema, schemaErrors, Type } from '../../src/util/schema.ts';
+import { parse } from '../../src/model/members.ts';
+import { Group, Name } from '../../src/model/names.ts';
+import { inUnit, optional, orNull, refined, type Schema, schemaErrors, Type } from '../../src/util/schema.ts';
 
 /** Path and rule of each error, as `a/b rule`. */
 const errors = (schema: Schema, value: unknown): string[] =>
@@ -99,4 +101,85 @@ describe('A schema', () => {
     assert.deepEqual(errors(schema, { constructor: 1 }), ['constructor unknown']);
     assert.deepEqual(errors(Type.Object({ constructor: Type.String() }), {}), ['constructor missing']);
   });
+});
+
+describe('A value that a client sent', () => {
+  const closed = { additionalProperties: false };
+  const Item = Type.Object(
+    {
+      id: Type.String({ minLength: 1, maxLength: 3 }),
+      delay: optional(inUnit('milliseconds', Type.Integer({ minimum: 0, maximum: 9 }))),
+      limit: Type.Optional(orNull(Type.Integer({ minimum: 1 }))),
+      group: optional(Group),
+      even: Type.Optional(
+        refined(Type.Integer(), { allowed: 'an even number', fits: (number) => number % 2 === 0 }),
+      ),
+    },
+    closed,
+  );
+  const Body = Type.Object(
+    {
+      queue: Name,
+      items: Type.Array(Type.Union([Type.String(), Item]), { minItems: 1, maxItems: 2 }),
+      password: Type.Optional(Type.String({ format: 'password' })),
+      labels: Type.Optional(Type.Record(Type.String(), { maxProperties: 1 })),
+    },
+    closed,
+  );
+  const body = (change: object): object => ({ queue: 'q', items: ['a'], ...change });
+
+  it('is returned if it has the form of its schema', () => {
+    const value = body({ items: ['a', { id: 'b', delay: null, limit: null, group: 'g', even: 2 }] });
+    assert.equal(parse(Body, value), value);
+  });
+
+  const wrong: readonly (readonly [value: unknown, parameter: string, message: string])[] = [
+    [[], '', 'The body must be a JSON object, not an empty array.'],
+    [undefined, '', 'The body is missing; it must be a JSON object.'],
+    [{ items: ['a'] }, 'queue', 'queue is missing; it must be a string.'],
+    // A misspelt member explains why another one is missing.
+    [{ quue: 'q', items: ['a'] }, 'quue', 'Unknown member quue. Did you mean "queue"?'],
+    [body({ queue: 5 }), 'queue', 'queue must be a string, not 5.'],
+    [body({ queue: '' }), 'queue', 'The queue name "" is empty. Use 1 to 255 bytes of UTF-8.'],
+    [body({ items: [] }), 'items', 'items must be an array of 1 to 2, not an empty array.'],
+    [body({ items: ['a', 'b', 'c'] }), 'items', 'items must be an array of 1 to 2, not of 3.'],
+    [body({ items: ['a', 7] }), 'items[1]', 'items[1] must be a string or a JSON object, not 7.'],
+    [
+      body({ items: [{}] }),
+      'items[0].id',
+      'items[0].id is missing; it must be a string of 1 to 3 characters.',
+    ],
+    [
+      body({ items: [{ id: 'long' }] }),
+      'items[0].id',
+      'items[0].id must be a string of 1 to 3 characters, not of 4.',
+    ],
+    [
+      body({ items: [{ id: 'a', delay: 10 }] }),
+      'items[0].delay',
+      'items[0].delay must be milliseconds, a whole number from 0 to 9, not 10.',
+    ],
+    [
+      body({ items: [{ id: 'a', limit: 0 }] }),
+      'items[0].limit',
+      'items[0].limit must be a whole number from 1, or null, not 0.',
+    ],
+    [
+      body({ items: [{ id: 'a', even: 3 }] }),
+      'items[0].even',
+      'items[0].even must be an even number, not 3.',
+    ],
+    [body({ password: ['hush'] }), 'password', 'password must be a string, not "object".'],
+    [body({ labels: { 'a b': 1 } }), 'labels["a b"]', 'labels["a b"] must be a string, not 1.'],
+    [
+      body({ labels: { a: 'b', c: 'd' } }),
+      'labels',
+      'labels must be a JSON object of at most 1 members, not of 2.',
+    ],
+  ];
+  for (const [value, parameter, message] of wrong) {
+    it(`is rejected with its path: ${message}`, () => {
+      assert.throws(() => parse(Body, value), { message, details: { parameter } });
+    });
+  }
 });
