@@ -22,6 +22,11 @@ const BATCH_BYTES = 4 * 1_048_576;
 const USUAL_BYTES = 4 * 1024;
 /** The approximate bytes of an element, or a copy, without body and headers. */
 const OWN_BYTES = 256;
+/**
+ * The share of its lease that a batch may spend with its selectors. It also waits for those of the batch before, and to
+ * be stored.
+ */
+const SELECTOR_SHARE = 0.25;
 
 /**
  * One loop of an exchange: a pipeline of three stages. While batches are being stored, the selectors run for the next
@@ -49,6 +54,8 @@ export class Loop {
   #meanBytes = USUAL_BYTES;
   /** Moving average of the bytes that selectors write per element, for all copies together. */
   #meanWritten = 0;
+  /** Moving average of the time that selectors take per element, waits for other exchanges included, ms. */
+  #meanSelectorMs = 0;
   /** Resolves when the selectors have run for every batch taken so far. */
   #decided: Promise<void> = Promise.resolve();
   /** Resolves when every batch taken so far was sent to be stored. */
@@ -147,7 +154,15 @@ export class Loop {
     if (this.#backoff.isActive) return 1;
     const bytes = this.#meanBytes * this.#maxCopies + this.#meanWritten;
     const byBytes = Math.max(1, Math.floor(BATCH_BYTES / bytes));
-    return Math.min(MAX_BATCH, this.#window - this.#inFlight.size, byBytes);
+    return Math.min(MAX_BATCH, this.#window - this.#inFlight.size, byBytes, this.#fittingLease());
+  }
+
+  /** How many elements can be forwarded before their leases expire: an expired lease counts as a failed try. */
+  #fittingLease(): number {
+    const { reserves, route } = this.#exchange;
+    if (!reserves || this.#meanSelectorMs === 0) return MAX_BATCH;
+    const ms = SELECTOR_SHARE * route.source.settings.leaseMs;
+    return Math.max(1, Math.floor(ms / this.#meanSelectorMs));
   }
 
   /** Waits for a batch. If it is empty, the loop must check whether it should continue. */
@@ -188,12 +203,15 @@ export class Loop {
   /** Runs the selectors for a batch and starts to store it, in parts if it or their output is large. Never rejects. */
   async #decide(batch: readonly Delivery[]): Promise<void> {
     const { owner, context } = this.#exchange;
+    const startedAt = this.#clock.monotonic();
     for (let rest = batch; rest.length > 0; ) {
       const { part, bytes } = this.#firstPart(rest);
       const inFlight = await context.inFlightLimit.enter(owner, bytes);
       const undecided = await this.#decidePart(part, inFlight);
       rest = [...undecided, ...rest.slice(part.length)];
     }
+    const ms = (this.#clock.monotonic() - startedAt) / batch.length;
+    this.#meanSelectorMs = (this.#meanSelectorMs + ms) / 2;
   }
 
   /** Runs the selectors for a part, and starts to store it. Returns the elements for which they did not run. */
