@@ -97,7 +97,7 @@ export function unauthorized(call: HttpCall): QuaysideError {
     'unauthorized',
     isFromConsole(call)
       ? 'There is no console session, or it has ended. Sign in.'
-      : 'Send the name and password of a user by Basic authentication.',
+      : 'The request has no credentials. Send the name and password of a user (Basic), or an API token (Bearer).',
   );
 }
 

@@ -37,7 +37,12 @@ describe('Requests in general', () => {
   const harness = sharedHarness();
 
   it('authentication precedes routing: an unknown path without credentials is answered with 401', async () => {
-    problemOf(await harness().client(null).request('GET', '/nowhere'), 401, 'unauthorized');
+    const { detail } = problemOf(
+      await harness().client(null).request('GET', '/nowhere'),
+      401,
+      'unauthorized',
+    );
+    assert.match(detail, /^The request has no credentials\. .* \(Basic\), or an API token \(Bearer\)\.$/);
     problemOf(await harness().client(null).request('TRACE', '/q'), 401, 'unauthorized');
     problemOf(await harness().client().request('GET', '/nowhere'), 404, 'route-not-found');
   });
