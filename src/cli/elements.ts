@@ -224,7 +224,7 @@ export function placeOf(name: string): { ns: string; queue: string } {
   throw new CommandUsageError(`${quote(name)} does not name a queue. Allowed: namespace/queue.`);
 }
 
-/** An element as JSON, with `data` if the body is JSON or text, otherwise `base64`. */
+/** An element as JSON, with `data` if the body is UTF-8, otherwise `base64`. */
 function jsonOf(element: Element<unknown>, more: Readonly<Record<string, unknown>> = {}): string {
   const { id, tries, mature, contentType, headers } = element;
   const members = JSON.stringify({ id, tries, mature, contentType, headers, ...more });
@@ -237,20 +237,21 @@ function jsonOf(element: Element<unknown>, more: Readonly<Record<string, unknown
 }
 
 /**
- * The body as text, exactly as it was written, if it is JSON or text; otherwise null. Parsing JSON would round long
- * numbers.
+ * The body as text, exactly as it was written, if it is UTF-8, whatever its type: curl and standard input give types of
+ * bytes. Otherwise, and if the user may not see it, null. Parsing JSON would round long numbers.
  */
 function dataOf(element: Element<unknown>): { readonly text: string; readonly isJson: boolean } | null {
+  const { body } = element;
+  if (!isUtf8(body)) return null;
+  const text = Buffer.from(body).toString('utf8');
   try {
     const { data } = element;
-    if (data instanceof Uint8Array) return null;
-    const text = Buffer.from(element.body).toString('utf8');
-    if (data === text) return { text, isJson: false };
+    if (data instanceof Uint8Array || data === text) return { text, isJson: false };
     // In JSON, these characters are only white space between values; strings contain them escaped.
     return { text: text.trim().replaceAll(/[\t\r\n]/g, ' '), isJson: true };
-  } catch {
-    // A body that cannot be decoded is printed as base64.
-    return null;
+  } catch (error) {
+    // A body that is not what its type says is text.
+    return (error as QuaysideError).code === 'body-hidden' ? null : { text, isJson: false };
   }
 }
 

@@ -647,6 +647,22 @@ describe('The command line', () => {
     );
   });
 
+  it('prints a body in UTF-8 as text, whatever its type, and other bytes as base64', async () => {
+    for (const [input, type, printed] of [
+      ['later', 'application/x-www-form-urlencoded', { data: 'later' }],
+      ['not JSON', 'application/json', { data: 'not JSON' }],
+      ['[1]', 'application/json', { data: [1] }],
+      [new Uint8Array([0xff]), 'text/plain', { base64: '/w==' }],
+    ] as const) {
+      await quayside(['put', 'N/typed', '--type', type], input);
+      const table = await quayside(['browse', 'N/typed'], '', env, true);
+      assert.ok(table.stdout.endsWith(`  ${typeof input === 'string' ? input : '-'}\n`), table.stdout);
+      const [browsed] = json(await quayside(['browse', 'N/typed'])) as { data?: unknown; base64?: string }[];
+      const [taken] = json(await quayside(['get', 'N/typed'])) as { data?: unknown; base64?: string }[];
+      for (const one of [browsed, taken]) assert.partialDeepStrictEqual(one, printed);
+    }
+  });
+
   it('prints a man page with all commands and options', async () => {
     const { code, stdout } = await quayside(['man']);
     assert.equal(code, 0);
