@@ -1,8 +1,10 @@
-import type { Namespace } from '../broker/namespace.ts';
+import type { Broker } from '../broker/broker.ts';
 import type { Delivery, ElementContent, NewElement } from '../model/element.ts';
 import { COPY_COUNT, EXCHANGE_ERROR, EXCHANGE_NAME, HOP_COUNT } from '../model/service-headers.ts';
+import type { ProgramSources } from '../sandbox/protocol.ts';
 import type { SelectorVerdict } from '../sandbox/sandbox.ts';
 import { toByteString } from '../util/byte-string.ts';
+import type { Declaration } from './declaration.ts';
 
 // How an exchange changes the elements that it forwards; used by its loops and by dry runs.
 
@@ -32,20 +34,15 @@ export function historyOf({ headers }: Pick<ElementContent, 'headers'>): History
   return { hops, copies };
 }
 
-/**
- * Turns a verdict that the destination cannot store into a rejection. A copy with a future maturity needs a destination
- * that supports it. If it does not, the selector is wrong, and another try would fail, too.
- */
-export function storableVerdict(
-  verdict: SelectorVerdict,
-  { name, capabilities }: Pick<Namespace, 'name' | 'capabilities'>,
-  now: number,
-): SelectorVerdict {
-  const { accepted, matureAt, delayMs } = verdict;
-  const isLater = matureAt === null ? (delayMs ?? 0) > 0 : matureAt > now;
-  if (!accepted || !isLater || capabilities.sched) return verdict;
-  const error = `Queues of namespace ${name} do not support a maturity in the future.`;
-  return { ...verdict, accepted: false, error };
+/** The selector of a destination; null: it has none. Setting a maturity fails if the destination stores none. */
+export function selectorOf(
+  { ns, selector }: Declaration['dst'][number],
+  broker: Pick<Broker, 'namespace'>,
+): ProgramSources[number] {
+  if (selector === undefined) return null;
+  if (broker.namespace(ns).capabilities.sched) return selector;
+  const lateError = `Queues of namespace ${ns} do not support a maturity in the future.`;
+  return { source: selector, lateError };
 }
 
 /** Per destination, whether declared exchanges can bring elements from it back to the source. Null: from none. */

@@ -17,7 +17,7 @@ import {
   historyOf,
   NO_ROUTE,
   type Returning,
-  storableVerdict,
+  selectorOf,
   TOO_MANY_HOPS,
 } from './copies.ts';
 import type { Caller, Declaration } from './declaration.ts';
@@ -57,7 +57,7 @@ export async function dryRun(
   const { hops, copies } = historyOf(sample);
   if (hops >= maxHops) return { ...untouched, strays_to: TOO_MANY_HOPS };
   const program = sandbox.open(
-    dst.map(({ selector }) => selector ?? null),
+    dst.map((destination) => selectorOf(destination, broker)),
     { payer: name, logs: true },
   );
   try {
@@ -71,12 +71,8 @@ export async function dryRun(
       const logs = (answer.logs ?? []).map(([, text]) => text);
       return { ...untouched, overrun: answer.error, logs, selector_ms };
     }
-    const { logs } = answer;
-    const shownBytes = Math.floor(SHOWN_BYTES / answer.verdicts.length);
-    const now = clock.now();
-    const verdicts = dst.map(({ ns }, i) =>
-      storableVerdict(answer.verdicts[i] as SelectorVerdict, broker.namespace(ns), now),
-    );
+    const { logs, verdicts } = answer;
+    const shownBytes = Math.floor(SHOWN_BYTES / verdicts.length);
     const accepted = [...verdicts.keys()].filter((i) => verdicts[i]?.accepted);
     const back = copiesBack(copies, accepted, { returning, maxCopies });
     const tried = dst.map(({ queue, ns }, i) => {

@@ -6,7 +6,7 @@ import { QuaysideError } from '../model/errors.ts';
 import type { SelectorProgram, SelectorSandbox } from '../sandbox/sandbox.ts';
 import type { Clock } from '../util/clock.ts';
 import type { LineLimit } from '../util/line-limit.ts';
-import { NO_ROUTE, type Returning, TOO_MANY_HOPS } from './copies.ts';
+import { NO_ROUTE, type Returning, selectorOf, TOO_MANY_HOPS } from './copies.ts';
 import {
   CONSUMER_DEFAULTS,
   cannotReserve,
@@ -120,7 +120,7 @@ export class Exchange {
     this.sightings = new Sightings(clock);
     this.route = routeOf(declaration, context);
     this.reserves = mustReserve(declaration, context.broker.namespace(declaration.src.ns), this.route);
-    const selectors = declaration.dst.map(({ selector }) => selector ?? null);
+    const selectors = declaration.dst.map((destination) => selectorOf(destination, context.broker));
     // Start the selector thread now, so that the first element does not wait for it.
     const runsSelectors = this.hindrance === null && selectors.some((selector) => selector !== null);
     if (runsSelectors) void context.sandbox.start();
@@ -232,9 +232,8 @@ function routeOf({ src, dst }: Declaration, { broker, maxHops, maxCopies }: Exch
   return {
     source: source.visit(src.queue),
     destinations: dst.map(({ ns, queue }, i) => {
-      const namespace = broker.namespace(ns);
       const isSame = (other: DeclaredQueue): boolean => other.ns === ns && other.queue === queue;
-      return { namespace, queue: namespace.visit(queue), place: dst.slice(0, i).filter(isSame).length };
+      return { queue: broker.namespace(ns).visit(queue), place: dst.slice(0, i).filter(isSame).length };
     }),
     noRoute: source.visit(NO_ROUTE),
     tooManyHops: source.visit(TOO_MANY_HOPS),

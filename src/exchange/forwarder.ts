@@ -1,19 +1,10 @@
 import { isFullError } from '../broker/capacity.ts';
-import type { Namespace } from '../broker/namespace.ts';
 import type { Queue, QueueMove } from '../broker/queue.ts';
 import { contentBytes, type Delivery, type ElementId, type NewElement } from '../model/element.ts';
 import { QuaysideError } from '../model/errors.ts';
 import { type SelectorAnswer, type SelectorVerdict, writtenBytes } from '../sandbox/sandbox.ts';
 import { putLast } from '../util/put-last.ts';
-import {
-  copiesBack,
-  copyOf,
-  type History,
-  historyOf,
-  type Returning,
-  storableVerdict,
-  unroutable,
-} from './copies.ts';
+import { copiesBack, copyOf, type History, historyOf, type Returning, unroutable } from './copies.ts';
 import { idOf } from './declaration.ts';
 import type { Exchange } from './exchange.ts';
 
@@ -21,7 +12,6 @@ import type { Exchange } from './exchange.ts';
 export interface ExchangeRoute {
   readonly source: Queue;
   readonly destinations: readonly {
-    readonly namespace: Namespace;
     readonly queue: Queue;
     /** Its index among the destinations with the same queue. */
     readonly place: number;
@@ -164,14 +154,11 @@ export class Forwarder {
     verdicts: readonly SelectorVerdict[],
     returning: Returning,
   ): Plan {
-    const { route, context } = this.#exchange;
+    const { route } = this.#exchange;
     const accepted: { readonly destination: number; readonly verdict: SelectorVerdict }[] = [];
     for (let destination = 0; destination < verdicts.length; destination += 1) {
-      const given = verdicts[destination];
-      const target = route.destinations[destination];
-      if (given === undefined || target === undefined) continue;
-      const isTimed = given.matureAt !== null || given.delayMs !== null;
-      const verdict = isTimed ? storableVerdict(given, target.namespace, context.clock.now()) : given;
+      const verdict = verdicts[destination];
+      if (verdict === undefined) continue;
       if (verdict.accepted) accepted.push({ destination, verdict });
       else this.#noteRejection(destination, verdict);
     }

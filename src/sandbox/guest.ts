@@ -62,8 +62,9 @@ interface Guest {
   /**
    * Adds the next destination of the program: its selector, null to accept every element, or an error message. A
    * selector that `isPure` changes nothing if the message contains only data.
+   * @param lateError the error of a selector that sets a maturity in the future; null: it may
    */
-  add(step: Selector | string | null, isPure: boolean): void;
+  add(step: Selector | string | null, isPure: boolean, lateError: string | null): void;
   /**
    * Runs all selectors for each element of `PackedElements.input`, in order, until `softMs` have passed or the
    * selectors have written enough. Returns JSON: `[number of elements, codes, extras]` as in `Called`.
@@ -110,7 +111,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     payloadSize: number;
     headersSize: number;
   }
-  const program: { step: Selector | string | null; isPure: boolean }[] = [];
+  const program: { step: Selector | string | null; isPure: boolean; lateError: string | null }[] = [];
 
   const asSecond = (name: string, value: unknown, max: number): number | null => {
     if (value === undefined || value === null) return null;
@@ -354,7 +355,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
   };
 
   /** The code for a selector's result, or an extra if it overrides something. @throws TypeError or RangeError */
-  function reduce(given: unknown, at: number): string | VerdictExtra {
+  function reduce(given: unknown, at: number, lateError: string | null): string | VerdictExtra {
     if (!given) return '0';
     if (typeof given === 'function')
       throw new TypeError('the selector returned a function; did you mean to call it?');
@@ -366,6 +367,8 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     if (matureS !== null && matureS > limits.mature)
       throw new RangeError('mature is in seconds, not milliseconds');
     const delayS = asSecond('delay', delay, limits.delay);
+    const isLater = matureS === null ? delayS !== null && delayS > 0 : matureS * 1000 > now();
+    if (isLater && lateError !== null) throw new TypeError(lateError);
     if (tries !== undefined && tries !== null) {
       if (!isInteger(tries) || (tries as number) < 0 || (tries as number) > limits.tries) {
         throw new RangeError(`tries must be a whole number from 0 to ${limits.tries}`);
@@ -397,12 +400,12 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
     }
   }
 
-  function add(step: Selector | string | null, isPure: boolean): void {
+  function add(step: Selector | string | null, isPure: boolean, lateError: string | null): void {
     if (typeof step === 'function') {
       freeze(step);
       if (step.prototype !== undefined) freeze(step.prototype);
     }
-    program.push({ step, isPure });
+    program.push({ step, isPure, lateError });
   }
 
   function evaluate(input: string, softMs: number, logs: boolean): string {
@@ -428,7 +431,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
       view = new Proxy(message, messageHandler);
       const env = { msg: view, state: {} };
       let isData = true;
-      for (const { step, isPure } of program) {
+      for (const { step, isPure, lateError } of program) {
         const at = codes.length;
         position = at;
         let answer: string | VerdictExtra = '1';
@@ -439,7 +442,7 @@ function makeGuest(host: GuestHost, limits: GuestLimits, sink: ConsoleSink): Gue
               begin(message);
               isData = false;
             }
-            answer = reduce(step(env), at);
+            answer = reduce(step(env), at, lateError);
             if (!isData) seal(message, at);
           } catch (thrown) {
             const error = describe(thrown);

@@ -46,8 +46,15 @@ export const PROGRESS = {
 export const PAYLOAD_KINDS = { json: 0, utf8: 1, latin1: 2, bytes: 3 } as const;
 export type PayloadKind = (typeof PAYLOAD_KINDS)[keyof typeof PAYLOAD_KINDS];
 
-/** The destinations of an exchange in order: a selector's source, or null to accept every element. */
-export type ProgramSources = readonly (string | null)[];
+/** The selector of a destination that stores no maturity. */
+export interface TimelessSelector {
+  readonly source: string;
+  /** Thrown for a selector that sets a maturity in the future. */
+  readonly lateError: string;
+}
+
+/** The destinations of an exchange in order: a selector, or null to accept every element. */
+export type ProgramSources = readonly (string | TimelessSelector | null)[];
 
 export type WorkerRequest =
   /** Compiles selectors in a temporary VM. */

@@ -35,11 +35,11 @@ export interface SelectorSandbox extends Service {
   check(selectors: readonly SelectorSource[], payer: Payer): Promise<void>;
 
   /**
-   * Opens the program of an exchange. `selectors` has an entry for each destination in order: a selector's source, or
-   * null to accept every element. The thread and the VM start with the first `select`. If a stored selector no longer
+   * Opens the program of an exchange. `selectors` has an entry for each destination in order: a selector, or null to
+   * accept every element. The thread and the VM start with the first `select`. If a stored selector no longer
    * compiles, its destination fails for each element.
    */
-  open(selectors: readonly (string | null)[], options?: ProgramOptions): SelectorProgram;
+  open(selectors: ProgramSources, options?: ProgramOptions): SelectorProgram;
 }
 
 export interface ProgramOptions {
@@ -177,7 +177,7 @@ class WorkerSandbox implements SelectorSandbox {
     }
   }
 
-  open(selectors: readonly (string | null)[], options: ProgramOptions = {}): SelectorProgram {
+  open(selectors: ProgramSources, options: ProgramOptions = {}): SelectorProgram {
     if (selectors.every((selector) => selector === null)) return new AcceptAllProgram(selectors.length);
     this.#programs += 1;
     return new WorkerProgram(this.#dispatcher, this.#limits, this.#programs, selectors, options);

@@ -241,12 +241,15 @@ describe('Exchanges over the list variant of Redis', () => {
   }
 
   for (const result of ['({ delay: 60 })', '({ mature: 4e9 })']) {
-    it(`count the selector result ${result} for a list as failed, and record the error`, async () => {
+    it(`count the selector result ${result} for a list as failed, record the error, and undo its changes`, async () => {
       const id = `late ${result.length}`;
-      const declaration = declare(`N/${id}`, [[`L/${id}`, result], `N/${id}-too`]);
+      const selector = `env => { env.msg.hdrs.changed = "1"; return ${result} }`;
+      const declaration = declare(`N/${id}`, [[`L/${id}`, selector], `N/${id}-too`]);
       await node.exchanges.create(id, declaration);
       await node.insert('N', id, 'late');
-      assert.equal(bodyText(await node.pop('N', `${id}-too`)), 'late');
+      const copy = await node.pop('N', `${id}-too`);
+      assert.equal(bodyText(copy), 'late');
+      assert.ok(!copy.headers.includes('changed'), copy.headers.join());
       const { stats, errors } = node.exchanges.record(id);
       assert.deepEqual(stats.dst[0], { matched: 0, skipped: 0, failed: 1 });
       assert.equal(stats.put_back, 0);

@@ -170,8 +170,11 @@ export class SelectorThread {
   #readSteps(sources: ProgramSources): ProgramStep[] {
     return sources.map((source) => {
       if (source === null) return null;
-      const step = this.#read(source);
-      return step instanceof SelectorError ? { broken: `SyntaxError: ${step.message}` } : step;
+      const { source: text, lateError } = typeof source === 'string' ? { source, lateError: null } : source;
+      const step = this.#read(text);
+      return step instanceof SelectorError
+        ? { broken: `SyntaxError: ${step.message}` }
+        : { ...step, lateError };
     });
   }
 
@@ -561,7 +564,10 @@ export class Deadline {
 }
 
 /** A destination for the VM: a script, null to accept every element, or the error of an invalid selector. */
-type ProgramStep = SelectorScript | { readonly broken: string } | null;
+type ProgramStep = ScriptStep | { readonly broken: string } | null;
+
+/** A script with the error of a maturity in the future; null or not given: the destination stores one. */
+type ScriptStep = SelectorScript & { readonly lateError?: string | null };
 
 /** The message of the VM's error when its heap is full. */
 const OUT_OF_MEMORY = 'out of memory';
@@ -671,7 +677,7 @@ export class SelectorVm {
       if (step === null) this.#addStep(this.#vm.null);
       else if ('broken' in step) this.#addText(step.broken);
       else {
-        const problem = this.compile(step.script, (selector) => this.#addStep(selector, step.isPure));
+        const problem = this.compile(step.script, (selector) => this.#addStep(selector, step));
         if (problem !== null) this.#addText(`SyntaxError: ${problem.message}`);
       }
     }
@@ -736,8 +742,12 @@ export class SelectorVm {
     };
   }
 
-  #addStep(step: JSValueHandle, isPure = false): void {
-    this.#vm.callFunction(this.#add, this.#vm.null, step, isPure ? this.#vm.true : this.#vm.false).dispose();
+  #addStep(step: JSValueHandle, { isPure = false, lateError = null }: Partial<ScriptStep> = {}): void {
+    const pure = isPure ? this.#vm.true : this.#vm.false;
+    const error = lateError === null ? this.#vm.null : this.#vm.newString(lateError);
+    for (const handle of [this.#vm.callFunction(this.#add, this.#vm.null, step, pure, error), error]) {
+      handle.dispose();
+    }
   }
 
   #addText(text: string): void {
