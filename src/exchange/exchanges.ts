@@ -177,14 +177,19 @@ export class Exchanges implements Service {
   }
 
   /**
-   * Creates and starts an exchange; idempotent for the same declaration. Returns the loops through it in the declared
-   * graph, as far as the caller may see them.
+   * Creates an exchange, and starts it unless `stopped`; idempotent for the same declaration. Returns the loops through
+   * it in the declared graph, as far as the caller may see them.
    * @throws QuaysideError `invalid-parameter`, `invalid-body` (a selector), `exchange-exists`, `too-many-queues`,
    * `too-many-exchanges`
    */
-  async create(id: string, declaration: Declaration, caller: Caller = NODE): Promise<LoopIds> {
+  async create(
+    id: string,
+    declaration: Declaration,
+    caller: Caller = NODE,
+    stopped = false,
+  ): Promise<LoopIds> {
     await this.#checkInTurn(declaration, caller);
-    const create = async () => this.#create(await this.keyOf(id, caller), declaration, caller);
+    const create = async () => this.#create(await this.keyOf(id, caller), declaration, caller, stopped);
     const key = await this.#changes.run(id, create);
     return loopsIn(this.graph(caller), key);
   }
@@ -345,7 +350,7 @@ export class Exchanges implements Service {
    * @param wanted the key to store it under, unless an exchange that the caller may not see has it
    * @returns the key under which it is stored
    */
-  async #create(wanted: string, declaration: Declaration, caller: Caller): Promise<string> {
+  async #create(wanted: string, declaration: Declaration, caller: Caller, stopped: boolean): Promise<string> {
     let key = wanted;
     return retryConflicts(async () => {
       let [found] = await this.#registry.known(key);
@@ -357,7 +362,8 @@ export class Exchanges implements Service {
       if (found !== undefined && declares(found.definition, declaration)) return key;
       if (found !== undefined) throw exists(idOf(key));
       try {
-        await this.#storeNew(key, declaration, caller.name);
+        const state = stopped ? { ...NEVER_CHANGED, stopped } : NEVER_CHANGED;
+        await this.#storeNew(key, { declaration, owner: caller.name, ...state });
       } catch (error) {
         // Another node was first. The next attempt finds its definition.
         if (isDefinitionConflict(error)) await this.#registry.read(this.#storeOf(declaration), key);
@@ -368,12 +374,12 @@ export class Exchanges implements Service {
     });
   }
 
-  async #storeNew(key: string, declaration: Declaration, owner: string): Promise<void> {
+  async #storeNew(key: string, stored: StoredExchange): Promise<void> {
+    const { declaration, owner } = stored;
     checkQueueLimits(declaration, this.#options);
     // Create it before it is stored: if it cannot run here, it is rejected and nothing is left.
     const created = this.#registry.createNew(key, { declaration, owner });
     try {
-      const stored = { declaration, owner, ...NEVER_CHANGED };
       await this.#put(this.#storeOf(declaration), { key, stored, expected: null, created });
     } finally {
       this.#registry.discard(created);

@@ -269,12 +269,13 @@ async function applyToExchange(
   const key = keys.get(id) ?? id;
   if (after === null) return exchanges.delete(key);
   const { stopped, ...declaration } = after;
-  if (before === null) await exchanges.create(id, declaration, caller);
-  else if (!sameDeclaration(before, declaration)) {
+  // One that is stopped before or afterwards must not forward in between.
+  if (before === null) await exchanges.create(id, declaration, caller, stopped);
+  if (stopped && !before?.stopped) await exchanges.stopExchange(key);
+  if (before !== null && !sameDeclaration(before, declaration)) {
     await exchanges.change(key, { declaration, caller, versions: new Set([versionOf(before)]) }, () => {});
   }
-  if (stopped === (before?.stopped ?? false)) return;
-  await (stopped ? exchanges.stopExchange(key) : exchanges.startExchange(key, () => {}, caller));
+  if (!stopped && before?.stopped) await exchanges.startExchange(key, () => {}, caller);
 }
 
 async function applyToQueue(

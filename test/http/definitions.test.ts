@@ -57,6 +57,15 @@ for (const engine of MAIN_ENGINES) {
       assert.deepEqual(await present(client), EMPTY);
     });
 
+    it('create a stopped exchange that forwards nothing', async () => {
+      const client = harness().client();
+      await client.insert('N', 'in', 'kept');
+      await put(client, { exchanges: { forward: { ...FORWARD, stopped: true } }, queues: {} });
+      const got = await client.get('N', 'in', { to: 0 });
+      assert.equal(got.body.toString(), 'kept');
+      await put(client, EMPTY, '?prune=1');
+    });
+
     it('are compared with a document by a dry run, which changes nothing', async () => {
       const client = harness().client();
       const document = { exchanges: { forward: FORWARD }, queues: { N: { held: { paused: true } } } };
