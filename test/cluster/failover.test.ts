@@ -64,7 +64,7 @@ describe(`Two nodes with exchanges in both directions on a Redis cluster, throug
       await answered(200);
       await victim.restart();
       await eventually('the restarted server is a replica of the new master', async () =>
-        redisCli('-p', String(victim.port), 'INFO', 'replication').includes('master_link_status:up'),
+        redisCli(victim.port, 'INFO', 'replication').includes('master_link_status:up'),
       );
       await answered(200);
     }

@@ -47,7 +47,7 @@ describe('A call of Redis whose reply was lost', () => {
   });
 
   const setMemory = (bytes: number): string =>
-    redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', String(bytes));
+    redisCli(server.port, 'CONFIG', 'SET', 'maxmemory', String(bytes));
 
   /** Pops two elements whose caller gets `outcome-unknown`. From then on the proxy forwards nothing. */
   async function popInVain(): Promise<void> {
@@ -96,8 +96,7 @@ describe('A call of Redis whose reply was lost', () => {
     await assertBack();
   });
 
-  const fields = (): number =>
-    Number(redisCli('-p', String(server.port), 'HLEN', new Keys(prefix).queue(QUEUE).hash));
+  const fields = (): number => Number(redisCli(server.port, 'HLEN', new Keys(prefix).queue(QUEUE).hash));
 
   const LARGE = 'x'.repeat(70_000);
 
@@ -300,8 +299,7 @@ describe('A call that never reached Redis', () => {
     assert.equal((await passGently(own, dying.storage.take(QUEUE, POP))).deliveries.length, 1);
     proxy.state = 'dark';
     const burying = stopped(dying, own);
-    const fields = (): number =>
-      Number(redisCli('-p', String(server.port), 'HLEN', new Keys(prefix).queue(QUEUE).hash));
+    const fields = (): number => Number(redisCli(server.port, 'HLEN', new Keys(prefix).queue(QUEUE).hash));
     assert.equal(fields(), 4, 'tag, number, the popped element, one reply');
     clock.advance(61_000);
     await other.storage.sweep();

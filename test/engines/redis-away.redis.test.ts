@@ -116,7 +116,7 @@ describe('A single Redis server that lost its replica', () => {
     const server = await startRedis('--repl-diskless-sync-delay', '0');
     const replica = await startRedis('--replicaof', '127.0.0.1', String(server.port));
     const replication = (text: string) =>
-      until(() => redisCli('-p', String(server.port), 'INFO', 'replication').includes(text));
+      until(() => redisCli(server.port, 'INFO', 'replication').includes(text));
     await replication('state=online');
     const clock = new FakeClock();
     const logged: string[] = [];
@@ -162,7 +162,7 @@ describe('A Redis server that starts to evict keys', () => {
     });
     await engine.start();
     const setPolicy = (policy: string): string =>
-      redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory-policy', policy);
+      redisCli(server.port, 'CONFIG', 'SET', 'maxmemory-policy', policy);
     const queue = { ns: 'plain', name: 'kept' };
     setPolicy('volatile-ttl');
     await passUntil(clock, () =>
@@ -200,7 +200,7 @@ describe('A Redis server whose channels work before its keys can be read', () =>
     });
     await engine.start();
     const { cache, read, failures } = followDefinitions(engine.definitions, clock);
-    const cli = (...command: string[]): string => redisCli('-p', String(server.port), ...command);
+    const cli = (...command: string[]): string => redisCli(server.port, ...command);
     const loggedOf = async (what: readonly string[], expected: RegExp): Promise<void> =>
       assert.match(what.join('\n'), expected);
 
@@ -225,7 +225,7 @@ describe('The log of a node whose Redis is unavailable', () => {
   it('has each reason once, when it changes, and that the server is back', async () => {
     const server = await startRedis();
     const master = await startRedis();
-    const cli = (...command: string[]): string => redisCli('-p', String(server.port), ...command);
+    const cli = (...command: string[]): string => redisCli(server.port, ...command);
     cli('ACL', 'SETUSER', 'node', 'on', '>old', '~*', '&*', '+@all');
     const logged: string[] = [];
     const listeners = new Set<() => void>();

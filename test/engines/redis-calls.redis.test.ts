@@ -235,14 +235,14 @@ describe('A Redis engine on a bad network', () => {
 
   it('loads its functions again when the server has lost them', async () => {
     const queue = await used();
-    redisCli('-p', String(server.port), 'FUNCTION', 'FLUSH');
+    redisCli(server.port, 'FUNCTION', 'FLUSH');
     await far.storage.insert(queue, newElements('a'));
     assert.equal((await far.storage.counts(queue)).ready, 1);
   });
 
   it('registers its queues again on a server that lost all data', async () => {
     const queue = await used('gone');
-    redisCli('-p', String(server.port), 'FLUSHALL');
+    redisCli(server.port, 'FLUSHALL');
     await far.storage.insert(queue, newElements('new'));
     assert.deepEqual(await near.storage.queues('plain'), [queue.name]);
     assert.deepEqual(bodyTexts((await far.storage.take(queue, POP)).deliveries), ['new']);
@@ -260,7 +260,7 @@ describe('A Redis engine on a bad network', () => {
     clock.advance(61_000);
     await other.storage.sweep();
     const { hash } = new Keys(own.prefix).queue(queue);
-    const fields = redisCli('-p', String(server.port), 'HLEN', hash).trim();
+    const fields = redisCli(server.port, 'HLEN', hash).trim();
     assert.equal(fields, '3', "the queue's tag and number, and the element that is left");
     await other.stop();
   });
@@ -274,7 +274,7 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     const { storage } = engine;
     const queue = { ns: 'plain', name: 'full' };
     await storage.insert(queue, newElements('a', 'b'));
-    redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', '1');
+    redisCli(server.port, 'CONFIG', 'SET', 'maxmemory', '1');
     const [inserted, taken] = await Promise.allSettled([
       storage.insert(queue, newElements('too much')),
       storage.take(queue, { ...RESERVE, count: 1 }),
@@ -285,7 +285,7 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     const ref = { id: reserved?.id ?? '', group: '', token: null };
     assert.deepEqual(await commit(storage, queue, [ref]), ['done']);
     assert.deepEqual(bodyTexts((await storage.take(queue, POP)).deliveries), ['b']);
-    redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', '0');
+    redisCli(server.port, 'CONFIG', 'SET', 'maxmemory', '0');
     await storage.insert(queue, newElements('fits again'));
     await engine.stop();
     await server.stop();
@@ -294,7 +294,7 @@ describe('A Redis engine whose server is full or unsuitable', () => {
   it('repeats a call of unknown outcome that the full server rejects at intervals, not continuously', async () => {
     const server = await startRedis();
     const proxy = await TcpProxy.start(server.port);
-    const cli = (...args: string[]): string => redisCli('-p', String(server.port), ...args);
+    const cli = (...args: string[]): string => redisCli(server.port, ...args);
     const url = `redis://127.0.0.1:${proxy.port}`;
     const engine = redisEngine({ url, namespaces: NAMESPACES, clock: null, ownClock: systemClock });
     await engine.start();
@@ -317,8 +317,8 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     const ownClock = new FakeClock();
     const engine = redisEngine({ url: server.url, namespaces: NAMESPACES, clock: null, ownClock });
     await engine.start();
-    redisCli('-p', String(server.port), 'FUNCTION', 'FLUSH');
-    redisCli('-p', String(server.port), 'CONFIG', 'SET', 'maxmemory', '1');
+    redisCli(server.port, 'FUNCTION', 'FLUSH');
+    redisCli(server.port, 'CONFIG', 'SET', 'maxmemory', '1');
     const counting = engine.storage.counts({ ns: 'plain', name: 'any' });
     await assert.rejects(passGently(ownClock, counting), /cannot be used now: OOM command not allowed/);
     await engine.stop();
@@ -335,7 +335,7 @@ describe('A Redis engine whose server is full or unsuitable', () => {
     await engine.storage.insert(queue, newElements('a', 'b'));
     const { hash } = new Keys(prefix).queue(queue);
     // Synchronous, so that no socket of this process is read at the same time.
-    const stored = (): string => redisCli('-p', String(server.port), 'HGETALL', hash);
+    const stored = (): string => redisCli(server.port, 'HGETALL', hash);
     const before = stored();
     server.freeze();
     const popped = engine.storage.take(queue, POP);

@@ -76,8 +76,7 @@ it('The bytes of a queue, estimated from a sample, are within 10 % of what Redis
       await engine.storage.insert(queue, elements);
     }
     const { hash, order } = new Keys(prefix).queue(queue);
-    const measured = (key: string): number =>
-      Number(redisCli('-p', String(port), 'MEMORY', 'USAGE', key, 'SAMPLES', '0'));
+    const measured = (key: string): number => Number(redisCli(port, 'MEMORY', 'USAGE', key, 'SAMPLES', '0'));
     const whole = measured(hash) + measured(order);
     const { elements, bytes } = await engine.storage.usage('N');
     assert.equal(elements, 25_000);

@@ -58,7 +58,7 @@ describe('The Redis engine on a cluster', () => {
     return engine;
   };
 
-  const cli = (port: number, ...args: string[]): string => redisCli('-p', String(port), ...args).trim();
+  const cli = (port: number, ...args: string[]): string => redisCli(port, ...args).trim();
 
   /** Returns the master that has this slot now. */
   function ownerOf(slot: number): RedisServer {

@@ -40,7 +40,7 @@ describe('A queue on Redis with damaged or unknown data', () => {
 
   /** Runs Lua on the queue's hash (`KEYS[1]`) and sorted set (`KEYS[2]`). */
   const edit = (lua: string, ...args: string[]): string =>
-    redisCli('-p', port, 'EVAL', lua, '2', keys.hash, keys.order, ...args).trim();
+    redisCli(port, 'EVAL', lua, '2', keys.hash, keys.order, ...args).trim();
 
   const numberOf = ({ id }: Pick<Delivery, 'id'>): string => String(Number.parseInt(id.slice(12), 32));
 

@@ -13,7 +13,7 @@ const POP = { group: '', count: 10, leaseMs: null };
 
 describe('A database of Redis that cannot be selected', () => {
   let server: RedisServer;
-  const cli = (...command: string[]): string => redisCli('-p', String(server.port), ...command).trim();
+  const cli = (...command: string[]): string => redisCli(server.port, ...command).trim();
 
   before(async () => {
     server = await startRedis();

@@ -165,7 +165,7 @@ it('No keys are left on Redis of forgotten queues, or of queues that were only t
     assert.ok(one);
     const port = String((await standalone()).port);
     const keys = (): string[] =>
-      redisCli('-p', port, 'KEYS', `${prefix}:{plain/*`).split('\n').filter(Boolean).sort();
+      redisCli(port, 'KEYS', `${prefix}:{plain/*`).split('\n').filter(Boolean).sort();
     await one.storage.insert(named('used'), newElements('a'));
     await one.storage.take(named('used'), POP);
     one.stats.add(named('used'), '', { put: 1 });
@@ -175,7 +175,7 @@ it('No keys are left on Redis of forgotten queues, or of queues that were only t
     assert.deepEqual(await one.storage.queues('plain'), ['used']);
     await passHours(nodes, clock, 28);
     assert.deepEqual(keys(), []);
-    assert.equal(redisCli('-p', port, 'EXISTS', new Keys(prefix).names('plain')).trim(), '0');
+    assert.equal(redisCli(port, 'EXISTS', new Keys(prefix).names('plain')).trim(), '0');
   });
 });
 
@@ -216,7 +216,7 @@ it('The records on Redis that prevent calls from being applied twice after a dro
     assert.ok(one && two);
     const { port } = await standalone();
     const { hash, order } = new Keys(prefix).queue(named('gone'));
-    const existing = (): string => redisCli('-p', String(port), 'EXISTS', hash, order).trim();
+    const existing = (): string => redisCli(port, 'EXISTS', hash, order).trim();
     await one.storage.insert(named('gone'), newElements('a', 'b'));
     await two.storage.take(named('gone'), POP);
     assert.equal(await one.storage.drop(named('gone')), true);
@@ -234,7 +234,7 @@ it('Counters on Redis that another node adds to a queue after it was dropped exp
     assert.ok(one && two);
     const { port } = await standalone();
     const left = (queue: QueueKey): number =>
-      Number(redisCli('-p', String(port), 'TTL', new Keys(prefix).queue(queue).stats));
+      Number(redisCli(port, 'TTL', new Keys(prefix).queue(queue).stats));
     const [gone, kept] = [named('gone'), named('kept')];
     for (const queue of [gone, kept]) {
       await one.storage.insert(queue, newElements('a'));

@@ -11,7 +11,7 @@ import { systemClock } from '../../src/util/clock.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText, newElement } from '../support/elements.ts';
-import { type RedisServer, redisCli, startRedis } from '../support/redis-servers.ts';
+import { type RedisServer, redisCli, redisReply, startRedis } from '../support/redis-servers.ts';
 import { commit, purge, rollback } from '../support/settle.ts';
 import { until } from '../support/until.ts';
 import { freshPrefix, redisEngine } from './redis.ts';
@@ -146,10 +146,10 @@ describe('Large elements in Redis', () => {
   });
 
   it('are read by batches of at most eight pages', async () => {
-    redisCli('-p', String(server.port), 'CONFIG', 'RESETSTAT');
+    redisCli(server.port, 'CONFIG', 'RESETSTAT');
     const page = { group: '', states: ['ready'], after: null, limit: 1, bodies: false } as const;
     await Promise.all(Array.from({ length: 24 }, () => engine.storage.scan(QUEUE, page)));
-    const stats = redisCli('-p', String(server.port), 'INFO', 'commandstats');
+    const stats = redisCli(server.port, 'INFO', 'commandstats');
     assert.equal(/cmdstat_fcall:calls=(\d+)/.exec(stats)?.[1], '3');
   });
 
@@ -194,9 +194,8 @@ describe('Large elements in Redis', () => {
 
     const fieldsOf = (queue: QueueKey): string[] => {
       const { hash } = new Keys(prefix).queue(queue);
-      return redisCli('-p', String(server.port), '--no-raw', 'HKEYS', hash)
-        .split('\n')
-        .flatMap((line) => /"([ef])\\x00/.exec(line)?.[1] ?? []);
+      const fields = redisReply(server.port, 'HKEYS', hash) as readonly string[];
+      return fields.flatMap((field) => /^([ef])\0/.exec(field)?.[1] ?? []);
     };
 
     it('are not read by scans without bodies, removals, expiry and purges, and a take by ids reads only what it returns', async () => {

@@ -416,7 +416,7 @@ describe('A Redis list with an item that cannot be decoded', () => {
       await engine.start();
       try {
         const key = new Keys(prefix).list(queue);
-        const push = (): string => redisCli('-p', String(port), 'LPUSH', key, item);
+        const push = (): string => redisCli(port, 'LPUSH', key, item);
         push();
         await storage.insert(queue, newElements('a'));
         push();
@@ -459,7 +459,7 @@ describe('A Redis list with an item that cannot be decoded', () => {
         await proxy.stop();
       });
       const key = new Keys(prefix).list(queue);
-      const length = (): number => Number(redisCli('-p', String(port), 'LLEN', key));
+      const length = (): number => Number(redisCli(port, 'LLEN', key));
       /** A pop whose command to move an item behind the others fails. */
       const failing = async (count: number): Promise<string[]> => {
         const call = Batchers.prototype.call;
@@ -480,7 +480,7 @@ describe('A Redis list with an item that cannot be decoded', () => {
           mocked.mock.restore();
         }
       };
-      const foreign = (): string => redisCli('-p', String(port), 'LPUSH', key, 'x');
+      const foreign = (): string => redisCli(port, 'LPUSH', key, 'x');
       foreign();
       await storage.insert(queue, newElements('a', 'b'));
       assert.deepEqual(await failing(2), ['a']);

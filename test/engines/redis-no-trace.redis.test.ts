@@ -23,7 +23,7 @@ const ACTIONS: readonly SettleAction[] = [
 
 async function keysUnder(prefix: string): Promise<string[]> {
   const { port } = await standalone();
-  const found = redisCli('-p', String(port), 'KEYS', `*${prefix}:*`);
+  const found = redisCli(port, 'KEYS', `*${prefix}:*`);
   return found.split('\n').filter(Boolean).sort();
 }
 
@@ -43,7 +43,7 @@ it('Operations on a queue that does not exist leave no keys on the Redis server'
     const before = await keysUnder(prefix);
     const names = (): string[] => before.filter((key) => key.includes(':queues:') || key.endsWith(':tidy'));
     const { port } = await standalone();
-    const sizes = (): string[] => names().map((key) => redisCli('-p', String(port), 'ZCARD', key).trim());
+    const sizes = (): string[] => names().map((key) => redisCli(port, 'ZCARD', key).trim());
     const sizesBefore = sizes();
     for (let i = 0; i < 20; i++) {
       const queue: QueueKey = { ns: 'plain', name: `unknown ${i}` };

@@ -77,7 +77,7 @@ describe('Several nodes on one Redis server', () => {
     assert.ok(one && other);
     const { hash, order } = new Keys(prefix).queue(QUEUE);
     const port = String((await standalone()).port);
-    const copy = (from: string, to: string): string => redisCli('-p', port, 'COPY', from, to, 'REPLACE');
+    const copy = (from: string, to: string): string => redisCli(port, 'COPY', from, to, 'REPLACE');
     await one.storage.insert(QUEUE, newElements('a'));
     for (const key of [hash, order]) copy(key, `${key}:replica`);
     const [lost] = (await one.storage.take(QUEUE, RESERVE)).deliveries;
@@ -100,7 +100,7 @@ describe('Several nodes on one Redis server', () => {
     await dying.storage.take(QUEUE, { ...POP, count: 1 });
     const { hash, order } = new Keys(prefix).queue(QUEUE);
     const port = String((await standalone()).port);
-    const count = (command: string, key: string): number => Number(redisCli('-p', port, command, key));
+    const count = (command: string, key: string): number => Number(redisCli(port, command, key));
     assert.equal(count('HLEN', hash), 5, 'tag, number, two elements, one reply');
     clock.advance(61_000);
     await other.storage.sweep();
@@ -224,8 +224,8 @@ describe('Several nodes on one Redis server', () => {
     await cache.reload();
     assert.deepEqual(read.splice(0).sort(), ['kept', 'lost']);
     // Deleted without a message to the nodes.
-    redisCli('-p', port, 'HDEL', new Keys(prefix).definitions('queue'), 'lost');
-    redisCli('-p', port, 'CLIENT', 'KILL', 'TYPE', 'pubsub');
+    redisCli(port, 'HDEL', new Keys(prefix).definitions('queue'), 'lost');
+    redisCli(port, 'CLIENT', 'KILL', 'TYPE', 'pubsub');
     await until(() => read.length >= 2);
     assert.deepEqual(read.sort(), ['-lost', 'kept']);
     cache.stop();

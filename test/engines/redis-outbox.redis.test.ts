@@ -36,7 +36,7 @@ describe('The outbox of a queue of a Redis cluster', () => {
   let url = '';
   let prefix = '';
 
-  const cli = (...args: string[]): string => redisCli('-p', String(server.port), ...args).trim();
+  const cli = (...args: string[]): string => redisCli(server.port, ...args).trim();
 
   before(async () => {
     const cluster = ['--cluster-enabled', 'yes', '--cluster-port', String(await freePort())];

@@ -42,7 +42,7 @@ describe('Housekeeping of the Redis engine', () => {
   afterEach(() => engine.stop());
 
   const cli = async (...args: string[]): Promise<string> =>
-    redisCli('-p', String((await standalone()).port), ...args).trim();
+    redisCli(String((await standalone()).port), ...args).trim();
 
   const reserve = (leaseMs: number) => engine.storage.take(QUEUE, { ...POP, leaseMs });
 
@@ -373,7 +373,7 @@ describe('Housekeeping of the Redis engine', () => {
 });
 
 describe('A Redis server without an append-only file', () => {
-  const save = (server: RedisServer): string => redisCli('-p', String(server.port), 'SAVE');
+  const save = (server: RedisServer): string => redisCli(server.port, 'SAVE');
 
   /** Repeats an insert until the server is back. */
   const insert = async (engine: Engine): Promise<void> => {
@@ -388,7 +388,7 @@ describe('A Redis server without an append-only file', () => {
   for (const [what, before, lose] of [
     ['is restarted with an older state', save, restart],
     ['is restarted without data', () => '', restart],
-    ['is emptied', () => '', ({ port }: RedisServer) => redisCli('-p', String(port), 'FLUSHALL')],
+    ['is emptied', () => '', ({ port }: RedisServer) => redisCli(port, 'FLUSHALL')],
   ] as const) {
     it(`that ${what} expires the leases of later reserves in time`, async () => {
       const server = await startRedis('--appendonly', 'no', '--save', '');

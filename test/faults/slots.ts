@@ -35,7 +35,7 @@ export function usedSlots(port: number): number[] {
 }
 
 function cli(port: number, ...command: readonly string[]): string {
-  return redisCli('-p', String(port), ...command).trim();
+  return redisCli(port, ...command).trim();
 }
 
 function nodesAt(port: number): string[][] {

@@ -143,14 +143,14 @@ describe('The commands of docs/operate/backup.md', () => {
       await redis.stop();
       await commands.restore();
       hasStarted = true;
-      assert.match(redisCli('-p', port, 'info', 'persistence'), /aof_enabled:1/);
+      assert.match(redisCli(port, 'info', 'persistence'), /aof_enabled:1/);
       await start(`redis://127.0.0.1:${port}`);
       await assertRestored(held, lost);
     } finally {
       await commands.end();
       await stop();
       if (redis.isRunning) await redis.stop();
-      if (hasStarted) redisCli('-p', port, 'shutdown', 'nosave');
+      if (hasStarted) redisCli(port, 'shutdown', 'nosave');
     }
   });
 });

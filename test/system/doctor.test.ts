@@ -306,7 +306,7 @@ describe('quayside doctor', () => {
     });
     after(() => server.stop());
 
-    const cli = (...words: string[]): string => redisCli('-p', String(server.port), ...words);
+    const cli = (...words: string[]): string => redisCli(server.port, ...words);
 
     it('reports settings that endanger elements, and loads no functions', async () => {
       const config = { namespaces: { N: { url: server.url } } };
