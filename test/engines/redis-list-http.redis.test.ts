@@ -4,7 +4,7 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import type { TestEngine } from '../engines.ts';
 import { declare, ExchangeNode, openEngine } from '../exchange/node.ts';
 import { sharedHarness } from '../http/harness.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { type Answer, headerOf, jsonOf, type QueueClient } from '../support/http-client.ts';
@@ -202,7 +202,7 @@ describe('HTTP over the list variant of Redis', () => {
 });
 
 describe('Exchanges over the list variant of Redis', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let lists: TestEngine;
   let others: Awaited<ReturnType<typeof openEngine>>;
   let node: ExchangeNode;

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { engineWithDefinitions } from '../support/engine-with.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
 it('an exchange of the configuration file belongs to the server, even if a removed user created the same exchange', async () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   await sandbox.start();
   const { namespaces, clock, close } = await openEngine('N');
   const declaration = declare('N/from', ['N/to']);
@@ -26,7 +26,7 @@ it('an exchange of the configuration file belongs to the server, even if a remov
 });
 
 it('an exchange of the configuration file stays stopped if it is stopped while a node with a different declaration starts', async () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   await sandbox.start();
   const { namespaces, clock, close } = await openEngine('N');
   const node = await new ExchangeNode(namespaces, clock, sandbox, {

@@ -5,7 +5,7 @@ import type { Storage } from '../../src/engine/storage.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { engineWith } from '../support/engine-with.ts';
@@ -19,7 +19,7 @@ const REFUSALS = 2 * MAX_TRIES;
 const REQUEUE_MS = 5_000;
 
 describe('an element whose copy a destination rejects', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let here: TestEngine;
   let there: TestEngine;
   let node: ExchangeNode;

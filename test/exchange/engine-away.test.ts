@@ -4,7 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import type { Definitions } from '../../src/engine/definitions.ts';
 import { toStored, toValue } from '../../src/exchange/stored.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { until } from '../support/until.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
@@ -21,7 +21,7 @@ interface Held {
 }
 
 describe('exchanges of two engines, one of which is unavailable', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let here: Opened;
   let there: Opened;
   let node: ExchangeNode;

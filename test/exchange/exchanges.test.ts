@@ -5,7 +5,7 @@ import { NODE } from '../../src/exchange/declaration.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import type { SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import type { TestEngine } from '../engines.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { until } from '../support/until.ts';
@@ -14,7 +14,7 @@ import { declare, ExchangeNode, FILLS_ITS_MEMORY, header, openEngine } from './n
 type Opened = TestEngine & { namespaces: TestNamespace[] };
 
 describe('an exchange', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let here: Opened;
   let there: Opened;
   let node: ExchangeNode;

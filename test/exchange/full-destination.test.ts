@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { until } from '../support/until.ts';
@@ -14,7 +14,7 @@ const BOUNDED = 'env => env.msg.payload.startsWith("b")';
 const FREE = 'env => env.msg.payload.startsWith("f")';
 
 describe('an exchange with a full destination', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let here: TestEngine;
   let there: TestEngine;
   let node: ExchangeNode;

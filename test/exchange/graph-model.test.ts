@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { Delivery } from '../../src/model/element.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
@@ -37,7 +37,7 @@ interface Graph {
 }
 
 describe('a graph of exchanges', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let node: ExchangeNode;
   let close: () => Promise<void>;
 

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { LIMITS } from '../../src/model/limits.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, header, openEngine } from './node.ts';
 
 describe('an element with the maximum number of client headers', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   const own = Array.from({ length: LIMITS.headerCount }, (_, i) => [`h${i}`, 'v'.repeat(100)]).flat();
   let opened: Awaited<ReturnType<typeof openEngine>>;
   let node: ExchangeNode;

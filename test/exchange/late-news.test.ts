@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { engineWithoutNotifications } from '../support/engine-with.ts';
@@ -9,7 +9,7 @@ import { declare, ExchangeNode, openEngine } from './node.ts';
 type Opened = Awaited<ReturnType<typeof openEngine>>;
 
 describe('a node without notifications of another node’s changes to exchanges', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let here: Opened;
   let there: Opened;
   let node: ExchangeNode;

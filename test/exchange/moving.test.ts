@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { Engine } from '../../src/engine/engine.ts';
 import { openMemory } from '../engines/sqlite.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { bodyText } from '../support/elements.ts';
@@ -14,7 +14,7 @@ import { declare, ExchangeNode } from './node.ts';
  */
 async function openBoth() {
   const clock = new FakeClock();
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   const policies = [plain('A'), plain('B')];
   const own = await openMemory({ namespaces: policies }, clock);
   const next = await openMemory({ namespaces: policies }, clock);

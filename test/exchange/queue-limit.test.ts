@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import type { TestNamespace } from '../support/broker.ts';
 import { bodyText } from '../support/elements.ts';
 import { until } from '../support/until.ts';
@@ -9,7 +9,7 @@ import { declare, ExchangeNode, header, openEngine } from './node.ts';
 const MAX_QUEUES = 3;
 
 describe('an exchange in a namespace with the maximum number of queues', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let opened: Awaited<ReturnType<typeof openEngine>>;
   let namespaces: readonly TestNamespace[];
   let node: ExchangeNode;

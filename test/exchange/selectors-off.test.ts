@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { presentDefinitions } from '../../src/operations/definitions-document.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
 
 describe('a stored exchange with a selector on a node with selectors: off', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   const declaration = declare('N/from', ['N/to', ['N/selected', 'true']]);
   const off = /^dst\[1\]\.selector: .*selectors: off/;
   let opened: Awaited<ReturnType<typeof openEngine>>;

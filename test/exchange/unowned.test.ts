@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, afterEach, before, beforeEach, describe, it } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { QuaysideError } from '../../src/model/errors.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { FakeClock } from '../support/clock.ts';
 import { until } from '../support/until.ts';
 import { declare, ExchangeNode, openEngine } from './node.ts';
@@ -19,7 +19,7 @@ async function changesDone(node: ExchangeNode): Promise<void> {
 }
 
 describe('An exchange whose owner was removed while its engine was unavailable', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let opened: Awaited<ReturnType<typeof openEngine>>;
   let node: ExchangeNode;
   /** The names of the current users. */
@@ -85,7 +85,7 @@ describe('An exchange whose owner was removed while its engine was unavailable',
 });
 
 describe('An exchange that is being stored while its owner is removed', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   const plain = declare('N/from', ['N/to']);
   let opened: Awaited<ReturnType<typeof openEngine>>;
   let node: ExchangeNode;

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { toDeclaration } from '../../src/exchange/declaration.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { bodyText, newElement } from '../support/elements.ts';
 import { until } from '../support/until.ts';
 import { declare, ExchangeNode, header, openEngine } from './node.ts';
@@ -10,7 +10,7 @@ const MAX_HOPS = 5;
 const MAX_COPIES = 9;
 
 describe('an exchange that consumes unroutable elements', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let opened: Awaited<ReturnType<typeof openEngine>>;
   let node: ExchangeNode;
 

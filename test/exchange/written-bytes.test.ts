@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { SelectorProgram, SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import { writtenBytes } from '../../src/sandbox/sandbox.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { newElement } from '../support/elements.ts';
 import { declare, ExchangeNode, header, openEngine } from './node.ts';
 
@@ -40,7 +40,7 @@ describe('Bytes that selectors write', () => {
   }
 
   it('count as in flight, keep the order of the source, and are stored in bounded calls', async (t) => {
-    const { sandbox, bytes } = counting(patientSandbox(), GREEDY.name);
+    const { sandbox, bytes } = counting(sharedSandbox(), GREEDY.name);
     const opened = await openEngine('N');
     const node = await new ExchangeNode(opened.namespaces, opened.clock, sandbox).start();
     const held = Promise.withResolvers<void>();

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { describe, it } from 'node:test';
 import { ExchangeNode } from '../exchange/node.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { type Answer, headerOf } from '../support/http-client.ts';
 import { until } from '../support/until.ts';
@@ -135,7 +135,7 @@ describe('PUT /x/:id with If-Match', () => {
     const x = fresh();
     await x.create();
     const { engine, clock } = harness().opened;
-    const sandbox = patientSandbox(clock);
+    const sandbox = sharedSandbox();
     const namespaces = ['N', 'M', 'hidden'].map((name) => ({ policy: plain(name), engine }));
     const node = await new ExchangeNode(namespaces, clock, sandbox).start();
     try {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { parseDeclaration } from '../../src/exchange/declaration.ts';
 import { ExchangeNode } from '../exchange/node.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import type { Answer } from '../support/http-client.ts';
 import { codeOf, TestExchange } from './exchange-fixture.ts';
@@ -64,7 +64,7 @@ describe('The number of exchanges that read from a namespace', () => {
 
   it('may exceed the limit for stored and configured exchanges, which all run', async () => {
     const { engine, clock } = harness().opened;
-    const sandbox = patientSandbox(clock);
+    const sandbox = sharedSandbox();
     const namespaces = [plain('N'), plain('M')].map((policy) => ({
       policy,
       engine,

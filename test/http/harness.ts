@@ -28,7 +28,7 @@ import type { SandboxLimits } from '../../src/sandbox/limits.ts';
 import { makeSandbox, type SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { EngineUnderTest, TestEngine } from '../engines.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { brokerOn, plain, SILENT_LOG } from '../support/broker.ts';
 import { DEFAULTS } from '../support/defaults.ts';
 import { jsonOf, QueueClient } from '../support/http-client.ts';
@@ -139,7 +139,7 @@ export class Harness {
       namespaces.map(({ name }) => name),
     );
     const { clock } = opened;
-    this.#sandbox = limits === undefined ? patientSandbox(clock) : makeSandbox({ limits });
+    this.#sandbox = limits === undefined ? sharedSandbox() : makeSandbox({ limits });
     this.exchanges = new Exchanges({
       broker: this.broker,
       sandbox: this.#sandbox,

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { MAIN_ENGINES_AND_CLUSTER, type TestEngine } from '../engines.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { engineWith } from '../support/engine-with.ts';
 import { until } from '../support/until.ts';
@@ -16,7 +16,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
   describe(`Bulk operations on ${engine.name}`, () => {
     let opened: TestEngine;
     let node: OperationNode;
-    const sandbox = patientSandbox();
+    const sandbox = sharedSandbox();
     let queues = 0;
     const queue = (): string => `q${++queues}`;
     const namespaces = [
@@ -401,7 +401,7 @@ for (const engine of MAIN_ENGINES_AND_CLUSTER) {
 
 describe('Bulk operations that have ended', () => {
   it('are listed for a week, at most the last 100 of them', async () => {
-    const sandbox = patientSandbox();
+    const sandbox = sharedSandbox();
     const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
     const start = (seed: number): Promise<OperationNode> =>
       new OperationNode([{ policy: plain('N'), engine: opened.engine }], opened.clock, sandbox, seed).start();
@@ -440,7 +440,7 @@ describe('Bulk operations that have ended', () => {
 
 describe('Bulk operations while the clock stands still', () => {
   it('set changes nothing yet, since its results could not be distinguished from the original elements', async () => {
-    const sandbox = patientSandbox();
+    const sandbox = sharedSandbox();
     const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
     const node = new OperationNode([{ policy: plain('N'), engine: opened.engine }], opened.clock, sandbox);
     try {
@@ -462,7 +462,7 @@ describe('Bulk operations while the clock stands still', () => {
 
 describe('Bulk operations of several users', () => {
   it('run their pages in turn: ten operations of one user delay that of another by about as many pages as it has', async () => {
-    const sandbox = patientSandbox();
+    const sandbox = sharedSandbox();
     const opened = await MEMORY_SQLITE.open({ namespaces: [plain('N')] });
     const held = Promise.withResolvers<void>();
     const pages: string[] = [];

@@ -4,7 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import type { Engine } from '../../src/engine/engine.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import { type EngineUnderTest, MAIN_ENGINES_AND_CLUSTER, type TestEngine } from '../engines.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { betweenProcesses, plain } from '../support/broker.ts';
 import { type Cut, DyingNode } from './dying-node.ts';
 import { OperationNode } from './node.ts';
@@ -71,7 +71,7 @@ const KINDS: Readonly<Record<string, Kind>> = {
 class CrashWorld {
   readonly #near: TestEngine;
   readonly #far: TestEngine;
-  readonly #sandbox = patientSandbox();
+  readonly #sandbox = sharedSandbox();
 
   private constructor(near: TestEngine, far: TestEngine) {
     this.#near = near;

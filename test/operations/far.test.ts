@@ -5,7 +5,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { QuaysideError } from '../../src/model/errors.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { until } from '../support/until.ts';
@@ -16,7 +16,7 @@ const MORTAL = plain('mortal', { deadLetter: { maxTries: 3, queue: 'dead' } });
 const BODIES = Array.from({ length: COUNT }, (_, i) => String(i)).sort();
 
 describe('A bulk move to another engine', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let near: TestEngine;
   let far: TestEngine;
   let node: OperationNode;

@@ -6,7 +6,7 @@ import type { Engine } from '../../src/engine/engine.ts';
 import { scopedKey } from '../../src/exchange/declaration.ts';
 import { zeroExchangeCounters } from '../../src/exchange/record.ts';
 import { openMemory } from '../engines/sqlite.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { plain, type TestNamespace } from '../support/broker.ts';
 import { FakeClock } from '../support/clock.ts';
 import { newElements } from '../support/elements.ts';
@@ -20,7 +20,7 @@ const OTHER_STREAM = plain('other stream', { groups: ['h'] });
 const POLICIES = [POLICY, plain('B'), plain('other'), STREAM, OTHER_STREAM];
 
 describe('A namespace that moves to another engine', () => {
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let clock: FakeClock;
   let oldEngine: Engine;
   let newEngine: Engine;

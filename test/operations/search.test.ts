@@ -14,7 +14,7 @@ import {
 import type { WorkerRequest } from '../../src/sandbox/protocol.ts';
 import { makeSandbox, type SelectorSandbox } from '../../src/sandbox/sandbox.ts';
 import { MAIN_ENGINES, type TestEngine } from '../engines.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { brokerOn, plain } from '../support/broker.ts';
 import { bodyTexts, newElement, newElements } from '../support/elements.ts';
 import { until } from '../support/until.ts';
@@ -49,7 +49,7 @@ for (const engine of MAIN_ENGINES) {
         opened.clock,
       );
       await broker.start();
-      sandbox = patientSandbox();
+      sandbox = sharedSandbox();
       searches = new Searches({ sandbox, clock: opened.clock, selectors: true });
     });
     after(async () => {

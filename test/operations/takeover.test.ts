@@ -6,7 +6,7 @@ import { QuaysideError } from '../../src/model/errors.ts';
 import { toProgress } from '../../src/operations/stored.ts';
 import { MEMORY_SQLITE } from '../engines/sqlite.ts';
 import type { TestEngine } from '../engines.ts';
-import { patientSandbox } from '../sandbox/elements.ts';
+import { sharedSandbox } from '../sandbox/elements.ts';
 import { betweenProcesses, plain } from '../support/broker.ts';
 import { engineWith, engineWithoutNotifications } from '../support/engine-with.ts';
 import { rollback } from '../support/settle.ts';
@@ -28,7 +28,7 @@ const CHANGES_PAGE = 4;
 describe('A node that continues a bulk operation of another one', () => {
   const policy = plain('N');
   const source = { ns: 'N', queue: 'from' };
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   let opened: TestEngine;
   let mortal: DyingNode;
   let doomed: OperationNode;
@@ -177,7 +177,7 @@ describe('A node that continues a bulk operation of another one', () => {
 
 describe('A node that was frozen during a bulk move to another engine', () => {
   const policies = [plain('N'), plain('far')] as const;
-  const sandbox = patientSandbox();
+  const sandbox = sharedSandbox();
   const source = { ns: 'N', queue: 'from' };
   let near: TestEngine;
   let far: TestEngine;
@@ -262,7 +262,7 @@ describe('A bulk operation whose target no node serves', () => {
   it('ends when it is cancelled, with an error that says why it could not run', async () => {
     const [policy, target, other] = [plain('N'), plain('M'), plain('other')];
     const opened = await MEMORY_SQLITE.open({ namespaces: [policy, target, other] });
-    const sandbox = patientSandbox();
+    const sandbox = sharedSandbox();
     const engine = betweenProcesses(opened.engine);
     const all = [policy, target, other].map((one) => ({ policy: one, engine }));
     const starter = await new OperationNode(all, opened.clock, sandbox, 1).start();
@@ -297,7 +297,7 @@ describe('A bulk operation whose target no node serves', () => {
   it('is logged once by each node, however often that checks it', async () => {
     const [policy, target] = [plain('N'), plain('M')];
     const opened = await MEMORY_SQLITE.open({ namespaces: [policy, target] });
-    const sandbox = patientSandbox();
+    const sandbox = sharedSandbox();
     const engine = betweenProcesses(opened.engine);
     const both = [policy, target].map((one) => ({ policy: one, engine }));
     const starter = await new OperationNode(both, opened.clock, sandbox, 1).start();

@@ -1,3 +1,4 @@
+import { QuaysideError } from '../../src/model/errors.ts';
 import type {
   SelectorInput,
   SelectorProgram,
@@ -13,6 +14,41 @@ import { type Clock, systemClock } from '../../src/util/clock.ts';
  */
 export function patientSandbox(clock: Clock = systemClock): SelectorSandbox {
   return makeSandbox({ clock, limits: { compileMs: 1_000, callMs: 1_000, watchdogMs: 5_000 } });
+}
+
+let sandboxOfProcess: SelectorSandbox | null = null;
+
+/**
+ * Like {@link patientSandbox}, for tests of what uses a sandbox. All of them in this process share one thread, since a
+ * thread takes 0.1 s of processor time to start. `stop` closes only the programs opened here; the thread runs until the
+ * process ends.
+ */
+export function sharedSandbox(): SelectorSandbox {
+  if (sandboxOfProcess === null) {
+    process.on('worker', (worker) => {
+      if (worker.threadName === 'selectors') worker.unref();
+    });
+    sandboxOfProcess = patientSandbox();
+  }
+  const sandbox = sandboxOfProcess;
+  const programs: SelectorProgram[] = [];
+  let isStopped = false;
+  return {
+    start: () => sandbox.start(),
+    stop: async () => {
+      isStopped = true;
+      for (const program of programs.splice(0)) program.close();
+    },
+    check: async (selectors, payer) => {
+      if (isStopped) throw new QuaysideError('shutting-down', 'The sandbox is stopped.');
+      await sandbox.check(selectors, payer);
+    },
+    open: (selectors, options) => {
+      const program = sandbox.open(selectors, options);
+      programs.push(program);
+      return program;
+    },
+  };
 }
 
 /** An element as selectors see it; a test overrides some fields. */
