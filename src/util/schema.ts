@@ -386,7 +386,8 @@ export function allowedText(schema: Schema): string {
   const text = schema[REFINEMENT]?.allowed;
   if (text !== undefined) return text;
   if (schema.const !== undefined) return JSON.stringify(schema.const);
-  if (schema.enum !== undefined) return `one of ${schema.enum.join(', ')}`;
+  if (schema.enum !== undefined)
+    return schema.enum.length === 1 ? `${schema.enum[0]}` : `one of ${schema.enum.join(', ')}`;
   if (schema.anyOf !== undefined) {
     const texts = schema.anyOf.filter(({ type }) => type !== 'null').map(allowedText);
     return texts.join(' or ') + (texts.length < schema.anyOf.length ? ', or null' : '');

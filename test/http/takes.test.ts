@@ -398,7 +398,7 @@ describe('The options of a batch take', () => {
       [{ tid: '' }, /is empty/],
       [{ tid: 7 }, /^tid must be a string, not 7/],
       [{ group: 'g' }, /has plain queues/],
-      [{ as: 'xml' }, /^as must be one of json, not "xml"/],
+      [{ as: 'xml' }, /^as must be json, not "xml"/],
       [{ cuont: 2 }, /^Unknown member cuont\. Did you mean "count"\?/],
       [{ from: [] }, /^Unknown member from/],
       ['[]', /^The body must be a JSON object/],
