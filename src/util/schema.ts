@@ -245,8 +245,8 @@ function reportWrong(schema: Schema, shown: Schema, value: unknown, at: Visit): 
 
 /** The rule that a value of the right type breaks. */
 function boundRule({ type, pattern }: Schema): Rule {
-  if (type === 'integer' || type === 'number') return 'other';
-  return pattern === undefined ? 'length' : 'pattern';
+  if (pattern !== undefined) return 'pattern';
+  return type === 'string' || type === 'array' || type === 'object' ? 'length' : 'other';
 }
 
 /**

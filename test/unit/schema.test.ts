@@ -43,7 +43,7 @@ describe('A schema', () => {
       alternatives: {
         schema: Type.Union([Type.Literal('a'), Type.Null(), Type.Integer({ minimum: 3 })]),
         right: ['a', null, 3],
-        wrong: ['b', 2, []],
+        wrong: ['b', 2, [], ['a']],
       },
       'several at once': {
         schema: Type.Intersect([Type.Object({ a: Type.Integer() }), Type.Object({ b: Type.Integer() })]),
@@ -150,6 +150,7 @@ describe('A value that a client sent', () => {
     [body({ items: [] }), 'items', 'items must be an array of 1 to 2, not an empty array.'],
     [body({ items: ['a', 'b', 'c'] }), 'items', 'items must be an array of 1 to 2, not of 3.'],
     [body({ items: ['a', 7] }), 'items[1]', 'items[1] must be a string or a JSON object, not 7.'],
+    [body({ items: [['a']] }), 'items[0]', 'items[0] must be a string or a JSON object, not an array.'],
     [
       body({ items: [{}] }),
       'items[0].id',
